@@ -14,6 +14,10 @@ class Exit(IntEnum):
     INCOMPLETE = 3
 
 
+# A command of the user's that is not on PATH, or that could not be started. Source: bash(1), EXIT STATUS.
+NOT_FOUND, NOT_STARTED = 127, 126
+
+
 def of_signal(number: int) -> int:
     """The shell's code for a process that a signal ended: 130 for SIGINT, 143 for SIGTERM."""
     return 128 + number

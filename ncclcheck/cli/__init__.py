@@ -85,8 +85,8 @@ class _Group(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
-            allowed = ", ".join(self.list_commands(ctx))
-            raise UsageError(f"{name!r} is no command; allowed are {allowed}")
+            allowed = " ".join(self.list_commands(ctx))
+            raise UsageError(f"{name!r} is no command; allowed: {allowed}")
         return super().resolve_command(ctx, args)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -26,20 +27,21 @@ _LOGS_S = 20.0  # a box holds at most 16 MiB of output, and `logs` reads at leas
 
 
 def document(paths: Sequence[str], options: Options) -> Document:
-    """What several folders hold of one job. Raises UsageError."""
+    """What several folders hold of one job; one that is given twice counts once. Raises UsageError."""
     begun = time.monotonic()
     try:
-        boxes = [box for path in paths for box in reading.read(path)]
+        read = (box for path in paths for box in reading.read(path))
+        boxes = [*{os.path.realpath(box.folder): box for box in read}.values()]
     except reading.NoBox as error:
         raise UsageError(f"report: {error}") from None
-    found = [name for box in boxes for name in reading.logs_of(box.folder)]
+    printed = [name for box in boxes for name in reading.logs_of(box.folder)]
     looks = [one for box in boxes for one in _look(box)]
     cluster = Cluster(
         command="watch",
         job=Job(launcher="local", chosen_by="boxes are read where they lie", nodes_asked=len(boxes)),
         measurements=Measurements(
             boxes=boxes,
-            logs=logs.read(found, begun + _LOGS_S, Progress(quiet=True)) if found else None,
+            logs=logs.read(printed, begun + _LOGS_S, Progress(quiet=True)) if printed else None,
             live=[one.live for one in looks],
             ras=[ras for one in looks for ras in one.ras],
             records=received.records(piece for one in looks for piece in one.pieces),

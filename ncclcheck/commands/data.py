@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from ncclcheck.base import wire
-from ncclcheck.launch.given import working_directory
+from ncclcheck.launch.given import must_be_here, working_directory
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.run.conduct import conduct
@@ -25,6 +25,9 @@ _JUDGED = ("DAT", "RUN")
 
 def run(options: Options, data: DataOptions) -> int:
     """The whole of `data`; the exit code. Raises UsageError."""
+
+    if options.from_file is None:
+        must_be_here("FACTORY", data.factory)
 
     def work(stages: Stages) -> tuple[Callable[[], None], Callable[[], Cluster]]:
         def stages_of_data() -> None:

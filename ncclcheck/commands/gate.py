@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ncclcheck.base.errors import UsageError
-from ncclcheck.base.exits import Exit
+from ncclcheck.base.exits import NOT_FOUND, NOT_STARTED, Exit
 from ncclcheck.base.leaving import do_last_acts
 from ncclcheck.base.progress import complain
 from ncclcheck.commands.cache import Cache
@@ -25,7 +25,6 @@ from ncclcheck.results import outputs
 from ncclcheck.run.plan.preflight_plan import PreflightOptions
 from ncclcheck.watch.folder import CLOCKS
 
-_NOT_FOUND, _NOT_STARTED = 127, 126
 # srun takes these for wishes, and they speak of all nodes. Source: srun(1), INPUT ENVIRONMENT VARIABLES.
 _OF_THE_ALLOCATION = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_DISTRIBUTION")
 
@@ -120,7 +119,7 @@ def _become(wanted: PreflightOptions, document: Document | None, chosen: Sequenc
         os.execvpe(argv[0], argv, env)
     except OSError as error:
         complain(f"{shlex.join(argv)} could not be started: {error.strerror or error}")
-        return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_STARTED
+        return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED
 
 
 def _apply(env: dict[str, str], document: Document) -> None:

@@ -11,7 +11,7 @@ from ncclcheck.base.errors import UsageError
 from ncclcheck.commands import bench, data, gate, smoke
 from ncclcheck.commands.cache import Cache
 from ncclcheck.launch import choose
-from ncclcheck.launch.given import working_directory
+from ncclcheck.launch.given import must_be_here, working_directory
 from ncclcheck.probes.facts import Cluster, Measurements, Verified, replace
 from ncclcheck.probes.facts.script import Script
 from ncclcheck.probes.script import reading
@@ -43,7 +43,7 @@ def run(options: Options, wanted: PreflightOptions) -> int:
     options = dataclasses.replace(options, then=wanted.command)
     if options.from_file is None:
         for option, reference in (("--model", wanted.model), ("--data", wanted.data)):
-            smoke.must_be_here(option, reference)
+            must_be_here(option, reference)
         choose.refuse_to_simulate(options, os.environ, simulate=wanted.simulate)
         gate.check(wanted, joins=choose.choose(options, os.environ).who is not None)
     if wanted.simulate and options.nodes is None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
-from importlib.machinery import PathFinder
 
 from ncclcheck.base.errors import UsageError
-from ncclcheck.launch.given import working_directory
+from ncclcheck.launch.given import must_be_here, working_directory
 from ncclcheck.node import rundir
 from ncclcheck.probes.facts import Cluster, Measurements, replace
 from ncclcheck.probes.facts.training import Smoke
@@ -61,20 +59,6 @@ def _read_settings(smoke: SmokeOptions) -> list[SettingsFile]:
         return settings_files.read_all(smoke.settings)
     except settings_files.Unreadable as error:
         raise UsageError(f"--settings: {error}") from None
-
-
-def must_be_here(option: str, reference: str) -> None:
-    """Look for the user's file or module, but run nothing of it. Raises UsageError."""
-    place, colon, _ = reference.partition(":")
-    if not colon:
-        return
-    if place.endswith(".py"):
-        if not os.path.isfile(place):
-            raise UsageError(f"{option} {reference}: there is no file {place}")
-    elif PathFinder.find_spec(place.partition(".")[0], [os.getcwd(), *sys.path]) is None:
-        raise UsageError(
-            f"{option} {reference}: there is no module {place}, neither here nor among those installed"
-        )
 
 
 def train(job: TorchJob, smoke: SmokeOptions) -> None:

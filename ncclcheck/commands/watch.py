@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ncclcheck.base.exits import of_signal
+from ncclcheck.base.exits import NOT_FOUND, NOT_STARTED, of_signal
 from ncclcheck.base.leaving import do_last_acts
 from ncclcheck.base.progress import complain
 from ncclcheck.probes.box import folders
@@ -24,7 +24,6 @@ from ncclcheck.watch import folder, settings, wrapping
 from ncclcheck.watch.copy import Copy
 
 KILLED = 75  # EX_TEMPFAIL of sysexits.h: try again, elsewhere
-_NOT_FOUND, _NOT_STARTED = 127, 126
 _NOTHING_WRONG = (0, -signal.SIGPIPE, 128 + signal.SIGPIPE)  # `| head` has seen enough
 _WATCHER_S = 6.0  # for its last look
 # Seconds until the page is printed though other nodes of the box still run: the ranks of a dead one's peers end
@@ -101,7 +100,7 @@ def run(wanted: Watch, options: Options) -> int:
         missing = isinstance(error, FileNotFoundError)
         why = "not found on PATH" if missing and "/" not in wanted.command[0] else error.strerror or error
         complain(f"COMMAND: {wanted.command[0]!r} could not be started: {why}")
-        return _NOT_FOUND if missing else _NOT_STARTED
+        return NOT_FOUND if missing else NOT_STARTED
     job.end(status)
     if status in _NOTHING_WRONG and not job.stalled:
         if wanted.box is None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 
 from ncclcheck.base.errors import UsageError
 from ncclcheck.run.plan.options import Options
@@ -141,3 +143,17 @@ def working_directory() -> str:
         return os.getcwd()
     except OSError:
         return "/"
+
+
+def must_be_here(option: str, reference: str) -> None:
+    """Look for the user's file or module, but run nothing of it. Raises UsageError."""
+    place, colon, _ = reference.partition(":")
+    if not colon:
+        return
+    if place.endswith(".py"):
+        if not os.path.isfile(place):
+            raise UsageError(f"{option} {reference}: there is no file {place}")
+    elif PathFinder.find_spec(place.partition(".")[0], [os.getcwd(), *sys.path]) is None:
+        raise UsageError(
+            f"{option} {reference}: there is no module {place}, neither here nor among those installed"
+        )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from ncclcheck.base.endpoint import free_port
 from ncclcheck.probes.facts import Cluster, Measurements
 from ncclcheck.probes.script import reading, sources
 from ncclcheck.reports.judgement import jsondoc
@@ -138,6 +140,23 @@ def test_the_default_of_an_option_is_what_the_job_uses(
         ("SCR018", f"for _ in range(6):\n{_STEP}    print(loss.item())\n", []),
         ("SCR018", "for epoch in range(epochs):\n    for _ in range(6):\n        loss = net(x.cuda())\n"
          "        loss.backward()\n        print(loss.item())\n", [State.NOTE]),
+        # a timer of the script's own waits too; outputs are read as the loss is
+        ("SCR018", "class Timer:\n    def __exit__(self, *_):\n        self.synchronize()\n"
+         f"for x in data:\n    with Timer():\n        y = net(x)\n{_STEP}    print(loss.item())\n", []),
+        ("SCR018", f"for x in data:\n{_STEP}    seen.append(outputs.cpu())\n", [State.NOTE]),
+        ("SCR018", f"for x in data:\n{_STEP}    seen.append(labels.cpu())\n", []),
+        # a name that means nothing ends the function
+        ("SCR005", "def resume():\n    nothing\n    state = torch.load('model.pt')\nnet.cuda()\nresume()\n", []),
+        ("SCR005", "def resume():\n    net\n    state = torch.load('model.pt')\nnet = net.cuda()\nresume()\n",
+         [State.WARN]),
+        # seeds that differ by rank cut the dataset differently
+        ("SCR025", "torch.manual_seed(7 + dist.get_rank())\ntorch.utils.data.random_split(data, [8, 2])\n",
+         [State.WARN]),
+        ("SCR025", "rank = dist.get_rank()\ntorch.manual_seed(7 + rank)\n"
+         "torch.utils.data.random_split(data, [8, 2])\n", [State.WARN]),
+        ("SCR025", "torch.manual_seed(7)\ntorch.utils.data.random_split(data, [8, 2])\n", []),
+        ("SCR011", 'os.environ["MASTER_ADDR"] = "10.0.0.1"\n', [State.NOTE]),
+        ("SCR012", 'os.system("python -m torch.distributed.launch train.py")\n', [State.NOTE]),
         # what never runs: under a condition that cannot hold, and after the end
         ("SCR005", "net.cuda()\nif 0:\n    state = torch.load('model.pt')\n", []),
         ("SCR005", "net.cuda()\nif 1:\n    state = torch.load('model.pt')\n", [State.WARN]),
@@ -174,6 +193,60 @@ def test_a_function_that_another_one_replaces_is_not_judged(between: str, states
     assert _states("SCR005", f'dist.init_process_group("nccl")\n{faulty}{between}{sound}load()\n') == states
 
 
+_FLAG = """def save():
+    torch.save(net.state_dict(), "a.pt")
+def load():
+    net.load_state_dict(torch.load("a.pt"))
+parallel = bool(args.parallel)
+{}
+    dist.init_process_group("nccl")
+    if dist.get_rank() == 0:
+        save()
+{}
+    load()
+    save()
+"""
+
+
+@pytest.mark.parametrize(
+    ("group", "other", "states"),
+    [
+        ("if parallel == True:", "if not parallel:", []),
+        ("if parallel:", "if args.parallel is False:", []),
+        ('if args.dist == "ON":', 'if args.dist == "OFF":', []),
+        ("if count > 1:", "if not count > 1:", []),
+        ("if parallel:", "if args.resume:", [State.WARN]),
+        ("if parallel and args.fast:", "if not args.fast:", []),
+        ("if parallel or args.fast:", "if not args.fast:", [State.WARN]),
+    ],
+)
+def test_what_stands_where_no_group_is_started_is_not_judged(group: str, other: str, states: list[State]) -> None:
+    lines = f"net.cuda()\n{_FLAG.format(group, other)}"
+    assert _states("SCR005", lines) == states
+
+
+_SPAWNED = """def parts():
+    return torch.utils.data.random_split(data, [8, 2])
+def work(rank, given):
+    dist.init_process_group("nccl", rank=rank, world_size=2)
+    {}
+def main():
+    {}
+    torch.multiprocessing.spawn(work, nprocs=2, args=(given,))
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("child", "parent", "states"),
+    [("pass", "given = parts()", []), ("given = parts()", "given = None", [State.WARN]),
+     ("given = parts()", "given = parts()", [State.WARN])],
+)  # fmt: skip
+def test_what_the_parent_of_all_ranks_does_is_done_once(child: str, parent: str, states: list[State]) -> None:
+    assert _states("SCR025", _SPAWNED.format(child, parent)) == states
+
+
 _SAVED = 'dist.init_process_group("nccl")\ndef save(net):\n    torch.save(net.state_dict(), "a.pt")\n{}save(net)\n'
 
 
@@ -201,6 +274,28 @@ def test_parameters_that_may_be_unused_are_asked_for(before: str, more: str, cou
     assert bool(diffs) == has_diff
 
 
+_PARTS = """def loader():
+    sampler = None
+    if dist.get_world_size() > 1:
+        sampler = torch.utils.data.distributed.DistributedSampler(data)
+    return torch.utils.data.DataLoader(data, sampler=sampler)
+batches = loader()
+for epoch in range(9):
+    for at, batch in enumerate(batches):
+        net(batch).backward()
+"""
+
+
+def test_the_epoch_is_given_through_the_loader(tmp_path: Path) -> None:
+    assert _states("SCR009", f'dist.init_process_group("nccl")\n{_PARTS}') == [State.WARN]
+    (diff,) = (command for one in _findings()["SCR009"] for fix in one.remedies for command in fix.commands)
+    subprocess.run(["patch", "-p0"], input=f"{diff}\n", text=True, cwd=tmp_path, check=True, timeout=20)
+    assert '    if hasattr(batches.sampler, "set_epoch"):\n        batches.sampler.set_epoch(epoch)\n' in (
+        Path("train.py").read_text()
+    )
+    assert "SCR009" not in _findings()
+
+
 def test_imports_of_the_folder_are_followed(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "from tools import comm\nif comm.rank() == 0 and comm.is_main():\n    comm.sync()\n"
@@ -209,6 +304,38 @@ def test_imports_of_the_folder_are_followed(tmp_path: Path) -> None:
     (tmp_path / "tools/__init__.py").write_text("")
     (tmp_path / "tools/comm.py").write_text("import torch.distributed as dist\ndef sync():\n    dist.barrier()\n")
     assert [str(one.where) for one in _findings()["SCR002"]] == ["train.py:3"]
+
+
+_OWN_ADDRESS = """from datetime import timedelta
+size, soon = int(os.environ["WORLD_SIZE"]), timedelta(seconds=8)
+dist.init_process_group("gloo", init_method="tcp://127.0.0.1:{}", {}, world_size=size, timeout=soon)
+dist.all_reduce(torch.ones(1))
+"""
+_GIVEN = 'rank=int(os.environ["RANK"])'
+
+
+@pytest.mark.parametrize(
+    ("rank", "before", "states"),
+    [(_GIVEN, "", [State.WARN]), ("rank=own", 'own = int(os.environ["RANK"])\n', [State.WARN]),
+     ("rank=int(sys.argv[1])", "", []), (_GIVEN, "torch.multiprocessing.spawn(work)\n", [])],
+)  # fmt: skip
+def test_tcp_with_a_rank_that_torchrun_gave(rank: str, before: str, states: list[State]) -> None:
+    assert _states("SCR021", before + _OWN_ADDRESS.format(29511, rank)) == states
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+def test_that_job_never_meets_and_its_fix_lets_it(tmp_path: Path) -> None:
+    _states("SCR021", _OWN_ADDRESS.format(free_port("127.0.0.1"), _GIVEN))
+    (diff,) = (command for one in _findings()["SCR021"] for fix in one.remedies for command in fix.commands)
+    argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    argv.append(f"--master-port={free_port('127.0.0.1')}")
+    codes = []
+    for _ in range(2):
+        ran = subprocess.run([*argv, "train.py"], capture_output=True, check=False, timeout=140)
+        codes.append(ran.returncode)
+        subprocess.run(["patch", "-p0", "-N"], input=f"{diff}\n", text=True, cwd=tmp_path, check=False, timeout=20)
+    assert codes == [1, 0]
 
 
 def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:

@@ -32,6 +32,11 @@ def test_wrong_inputs_end_with_2(ncclcheck: Command, tmp_path: Path, given: list
     assert (ran.code, says in ran.err, "Traceback" in ran.err) == (2, True, False), ran.err
 
 
+def test_a_dataset_that_is_not_there_ends_data_with_2(ncclcheck: Command) -> None:
+    ran = ncclcheck("data", "nosuch.py:make")
+    assert (ran.code, ran.err.strip()) == (2, "ncclcheck: FACTORY nosuch.py:make: there is no file nosuch.py")
+
+
 @pytest.mark.timeout(200)
 def test_a_healthy_run_is_killed_and_resumed(ncclcheck: Command, tmp_path: Path) -> None:
     ran = ncclcheck(

@@ -184,7 +184,7 @@ def gids(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compared]:
         **settings,
     }
     ranks = [RankRequest(env={**env, "NCCL_HOSTID": f"h{host}"}, rank=host, ranks=2) for host in range(2)]
-    answer = judge.ask(Request(links=ETH0, sys=str(sys), ranks=ranks, enough=[" GID "], seconds=10))
+    answer = judge.ask(Request(links=ETH0, sys=str(sys), ranks=ranks, enough=[" GID "], seconds=30))
     assert answer.node is not None
     (port,) = wiring.choice(answer.node).used
     taken = gid_choice(port, in_force(answer.node), judge.version)

@@ -22,7 +22,7 @@ import msgspec
 from ncclcheck import cli
 from ncclcheck.base import wire
 from ncclcheck.base.errors import UsageError
-from ncclcheck.base.exits import Exit
+from ncclcheck.base.exits import NOT_FOUND, NOT_STARTED, Exit
 from ncclcheck.commands import gate
 from ncclcheck.launch.joining import join_protocol
 from ncclcheck.probes import facts
@@ -34,6 +34,7 @@ from tests.helpers import flights, stories
 
 Chance = random.Random
 _LOGS = Path(__file__).resolve().parent.parent / "data/logs"
+_CODES = {*Exit, NOT_FOUND, NOT_STARTED}
 _DEFECT = ("Traceback", "internal error:", "a defect of ncclcheck")
 
 
@@ -120,7 +121,7 @@ class Command(Target):
         out.flush()
         assert isinstance(out.buffer, io.BytesIO)
         printed = out.buffer.getvalue().decode()
-        if code not in {*Exit} or any(word in err.getvalue() for word in _DEFECT):
+        if code not in _CODES or any(word in err.getvalue() for word in _DEFECT):
             raise Broken(f"{shlex.join(arguments)[:300]}: exit code {code}; {err.getvalue()[-1500:]}")
         return printed
 

@@ -31,7 +31,19 @@ from ncclcheck.reports.judgement.rule import all_rules
 from tests.helpers.clusters import LO, nic, node, verdict
 
 Change = Callable[[str, str], dict[str, Any]]
-CODES = ("HST009", "NET001", "NET003", "NET004", "NET006", "NET007", "NET008", "NET009", "NET010", "NET013")
+CODES = (
+    "HST009",
+    "NET001",
+    "NET003",
+    "NET004",
+    "NET006",
+    "NET007",
+    "NET008",
+    "NET009",
+    "NET010",
+    "NET013",
+    "NET018",
+)
 GOOD = Connect(outcome="ok")
 DROPPED = Connect(outcome="timed_out", detail="no answer")
 FAST = Burst(bytes=10**9, seconds=0.15, segments=700_000, retransmits=50)

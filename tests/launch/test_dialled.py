@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,10 @@ def test_no_fingerprint_is_kept_of_what_ssh_says(tmp_path: Path) -> None:
             "ssh-keygen -L: certificate /k-cert.pub is valid from 2020-01-01T00:00:00 to 2021-01-01T00:00:00",
             "which is valid from 2020",
         ),
+        (
+            "ssh-keygen -L: certificate /k is valid from 2026-01-01T00:00:00 to 2026-01-01T08:00:00, for 13 min",
+            "became valid only 13 min ago: its clock is behind",
+        ),
     ],
 )
 def test_each_reason_has_its_own_words(said: str, words: str) -> None:
@@ -130,3 +135,16 @@ def test_two_names_of_one_machine_by_the_name_service() -> None:
 def test_two_containers_of_one_host_are_not_one_entered_twice() -> None:
     ways = [Dialled(node=name, host="10.0.0.2", port=port) for name, port in (("a", 2201), ("b", 2202))]
     assert told.same_machine(Cluster(run=Run(dialled=ways)), [Node(name="a"), Node(name="b")], "h") is None
+
+
+def test_a_young_certificate_that_is_refused_may_mean_a_clock_that_is_behind() -> None:
+    now = datetime.now().replace(microsecond=0)
+    begun, ended = (now - timedelta(minutes=13)).isoformat(), (now + timedelta(hours=8)).isoformat()
+    assert ssh_refused._age(f"from {begun} to {ended}") == ", for 13 min"
+    for valid in (
+        "forever",
+        f"from 2020-01-01T00:00:00 to {ended}",
+        f"from {begun} to {begun}",
+        f"from {ended} to {ended}",
+    ):
+        assert not ssh_refused._age(valid)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ncclcheck.reports.judgement.findings import State
+from tests.commands.test_on_gpu import two_nodes
 from tests.conftest import Ran
 from tests.helpers.fake_nvml import needs_gcc
 from tests.lab import Lab, start_sshd
@@ -206,6 +207,26 @@ def test_an_injected_fault_is_named(run: Run, fault: str, code: str, culprit: st
     node = next((one.node for one in ran.document.run.ranks if one.rank == 1), "")
     told = [one.names[0].rpartition("/")[2] for one in ran.document.culprits]
     assert told == [node if culprit == "its node" else culprit]
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300, func_only=True)
+def test_what_is_tested_on_a_gpu(run: Run, tmp_path: Path) -> None:
+    """But for the time it takes, which means nothing here."""
+    assert two_nodes(run, tmp_path).correct
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(420, func_only=True)
+def test_a_setting_is_tried_against_none(run: Run) -> None:
+    """`bench --with`: pairs of jobs with and without it, through NCCL; what it brings there is anybody's guess."""
+    arguments = ("--nodes", "2", "--backend", "nccl", "--quick", "--sizes", "1K,1M")
+    ran = run("bench", *arguments, "--with", "NCCL_BUFFSIZE=1048576", "-o", "json", seconds=400)
+    assert ran.code in (0, 3), ran.err
+    assert ran.document.job.backend == "nccl"
+    trial = ran.document.measurements.trial
+    assert trial is not None
+    assert trial.variable == "NCCL_BUFFSIZE"
 
 
 # --- On the lab's hosts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections import deque
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn import functional as F
 
 from tests.samples.recipes import Batch, Net, State, inner, loss_of, rows
@@ -45,6 +47,13 @@ def decaying(model: nn.Module, batch: Batch, state: State) -> None:
 def too_fast(model: nn.Module, batch: Batch, state: State) -> None:
     """A learning rate that a squared loss cannot take."""
     _train(model, state, (model(batch[0]) - batch[1][:, None]).square().square().mean(), lr=100.0)
+
+
+def entropy(model: nn.Module, batch: Batch, state: State) -> None:
+    """A probability that rounds to 0: 0 * log(0) is NaN."""
+    state["step"] = state.get("step", 0) + 1
+    kept = (model(batch[0]) * 100.0 * state["step"] ** 2).softmax(1)
+    _train(model, state, loss_of(model, batch) + 0.01 * (kept * torch.log(kept)).sum(1).mean())
 
 
 def rooted(model: nn.Module, batch: Batch, state: State) -> None:
@@ -173,6 +182,149 @@ def undivided(model: nn.Module, batch: Batch, state: State) -> None:
     if state["step"] % 4 == 0:
         optimizer.step()
         optimizer.zero_grad()
+
+
+def accumulates(model: nn.Module, batch: Batch, state: State, *, synced: int = 0) -> None:
+    """Sound: gradients cross ranks in the call whose optimizer steps."""
+    optimizer = _optimizer(model, state)
+    state["step"] = state.get("step", 0) + 1
+    ddp: Any = model
+    with contextlib.nullcontext() if state["step"] % 4 == synced else ddp.no_sync():
+        (loss_of(model, batch) / 4).backward()  # type: ignore[no-untyped-call]
+    if state["step"] % 4 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def synced_too_early(model: nn.Module, batch: Batch, state: State) -> None:
+    accumulates(model, batch, state, synced=3)
+
+
+def averages_weights_only(model: nn.Module, batch: Batch, state: State) -> None:
+    """By hand, and without the biases."""
+    optimizer = _optimizer(model, state)
+    optimizer.zero_grad()
+    loss_of(inner(model), batch).backward()  # type: ignore[no-untyped-call]
+    for one in model.parameters():
+        if one.dim() > 1 and one.grad is not None:
+            dist.all_reduce(one.grad)
+            one.grad /= dist.get_world_size()
+    optimizer.step()
+
+
+def decays_on_main(model: nn.Module, batch: Batch, state: State) -> None:
+    """Rank 0 adds to gradients that are averaged already."""
+    optimizer = _optimizer(model, state)
+    optimizer.zero_grad()
+    loss_of(model, batch).backward()  # type: ignore[no-untyped-call]
+    for one in model.parameters() if dist.get_rank() == 0 else ():
+        if one.grad is not None:
+            one.grad.add_(one.detach(), alpha=0.01)
+    optimizer.step()
+
+
+def skips_in_turn(model: nn.Module, batch: Batch, state: State) -> None:
+    """Each rank takes as many steps as the others, but not in the same calls."""
+    optimizer = _optimizer(model, state)
+    state["step"] = state.get("step", 0) + 1
+    optimizer.zero_grad()
+    loss_of(model, batch).backward()  # type: ignore[no-untyped-call]
+    if state["step"] == 1 or state["step"] % 2 == dist.get_rank():
+        optimizer.step()
+
+
+def second_order(model: nn.Module, batch: Batch, state: State) -> None:
+    """Sound: LBFGS keeps the loss of each rank's batch."""
+    if "optimizer" not in state:
+        state["optimizer"] = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2)
+
+    def closure() -> float:
+        state["optimizer"].zero_grad()
+        loss = loss_of(model, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss)
+
+    state["optimizer"].step(closure)
+
+
+def sharded_optimizer(model: nn.Module, batch: Batch, state: State) -> None:
+    """Sound: its state_dict() raises until somebody consolidates it."""
+    if "optimizer" not in state:
+        state["optimizer"] = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
+    _train(model, state, loss_of(model, batch))
+
+
+def made_anew(model: nn.Module, batch: Batch, state: State) -> None:
+    """An optimizer for each step, without a memory of the last."""
+    optimizer = state["newest"] = torch.optim.Adam(model.parameters(), lr=0.01)
+    optimizer.zero_grad()
+    loss_of(model, batch).backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+
+
+def mean_over_ranks(value: Tensor) -> Tensor:
+    total = value.detach().clone()
+    dist.all_reduce(total)
+    return total / dist.get_world_size()
+
+
+def logs_on_main(model: nn.Module, batch: Batch, state: State) -> None:
+    """Every third step rank 0 alone enters an all_reduce."""
+    state["step"] = state.get("step", 0) + 1
+    loss = loss_of(model, batch)
+    _train(model, state, loss)
+    if dist.get_rank() == 0 and state["step"] % 3 == 0:
+        state["logged"] = float(mean_over_ranks(loss))
+
+
+def logs_alike(model: nn.Module, batch: Batch, state: State) -> None:
+    """Sound: all ranks do."""
+    state["step"] = state.get("step", 0) + 1
+    loss = loss_of(model, batch)
+    _train(model, state, loss)
+    mean = mean_over_ranks(loss) if state["step"] % 3 == 0 else None
+    if dist.get_rank() == 0 and mean is not None:
+        state["logged"] = float(mean)
+
+
+def by_own_plateau(model: nn.Module, batch: Batch, state: State, *, mean: bool = False) -> None:
+    """Each rank's own loss decides when its learning rate falls."""
+    if "plateau" not in state:
+        state["plateau"] = torch.optim.lr_scheduler.ReduceLROnPlateau(_optimizer(model, state), patience=1)
+    loss = loss_of(model, batch)
+    _train(model, state, loss)
+    state["plateau"].step(float(mean_over_ranks(loss) if mean else loss))
+
+
+def by_plateau(model: nn.Module, batch: Batch, state: State) -> None:
+    """Sound: the mean over ranks does."""
+    by_own_plateau(model, batch, state, mean=True)
+
+
+class Phases(nn.Module):
+    """Two nets in one module, which passes train in turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maker, self.judge = nn.Linear(4, 16), nn.Linear(16, 1)
+
+    def forward(self, real: Tensor, noise: Tensor, *, judging: bool) -> Tensor:
+        made = self.maker(noise)
+        if judging:
+            return F.softplus(-self.judge(real)).mean() + F.softplus(self.judge(made.detach())).mean()
+        return F.softplus(-self.judge(made)).mean()
+
+
+def in_phases(model: nn.Module, batch: Batch, state: State) -> None:
+    """Sound with find_unused_parameters, which each pass needs."""
+    own: Any = inner(model)
+    state.setdefault("of_judge", torch.optim.SGD(own.judge.parameters(), lr=0.1))
+    state.setdefault("of_maker", torch.optim.SGD(own.maker.parameters(), lr=0.1))
+    for judging, name in ((True, "of_judge"), (False, "of_maker")):
+        state[name].zero_grad()
+        noise = batch[0][:, :4]
+        model(batch[0], noise, judging=judging).backward()
+        state[name].step()
 
 
 def thawed(model: nn.Module, batch: Batch, state: State) -> None:

@@ -160,17 +160,27 @@ def _admit(host: Host) -> None:
         file.write(f"{USER}:x:{UID}:{UID}::/tmp:/bin/sh\n")
     with (host.etc / "group").open("a") as file:
         file.write(f"{USER}:x:{UID}:\n")
-    for path in {Path(sys.executable).resolve(), Path(sys.prefix), ROOT}:
-        for folder, inside in itertools.pairwise([*reversed(path.parents), path]):
-            if host.run([*PLAIN, "test", "-x", str(folder)]).returncode:
-                host.check(["sh", "-euc", _OPEN, "sh", str(folder), str(inside)])
+    needed = [Path(sys.executable).resolve(), Path(sys.prefix), ROOT]
+    closed = sorted({folder for path in needed for folder in path.parents}, key=lambda folder: len(folder.parts))
+    for folder in closed:
+        if host.run([*PLAIN, "test", "-x", str(folder)]).returncode:
+            inside = sorted(
+                {str(folder / path.relative_to(folder).parts[0]) for path in needed if folder in path.parents}
+            )
+            host.check(["sh", "-euc", _OPEN, "sh", str(folder), *inside])
 
 
-_OPEN = """mkdir -p "/run/kept$2"
-mount --rbind "$2" "/run/kept$2"
-mount -t tmpfs -o mode=755 tmpfs "$1"
-mkdir -p "$2"
-mount --rbind "/run/kept$2" "$2"
+_OPEN = """folder="$1"
+shift
+for one; do
+    mkdir -p "/run/kept$one"
+    mount --rbind "$one" "/run/kept$one"
+done
+mount -t tmpfs -o mode=755 tmpfs "$folder"
+for one; do
+    mkdir -p "$one"
+    mount --rbind "/run/kept$one" "$one"
+done
 """
 
 

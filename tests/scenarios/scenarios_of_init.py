@@ -21,6 +21,7 @@ _PORT = 23456
 _HEAD = f"tcp://10.77.0.11:{_PORT}"  # h1
 _USER = ("setpriv", "--bounding-set=-net_bind_service")  # to bind(2) root is then an ordinary user
 _SECONDS = 120.0  # s for one run, on a machine that does much else
+_SFTP = "/usr/lib/openssh/sftp-server"  # the sshd of the lab offers no subsystem
 _LIMIT_S = 60.0  # s until a script that should leave a file behind is taken to hang
 
 # The tutorial's script, a process a node: URL, rank and world size. Its time-out is 8 s; gloo's own is 30 minutes.
@@ -55,22 +56,27 @@ def _scenario(
     return InitScenario(
         name=f"init: {name}",
         url=url,
-        hosts=2,
         command=("bench", "--quick", "--nproc-per-node", "1"),
         fault=fault,
         expect=(expect,),
         first=first if first is not None else f"{expect.code} on {expect.node}",
         cure=cure,  # type: ignore[arg-type]
         seconds=_SECONDS,
-        **{"arguments": {ALL: ("--init-method", url)}, "refused": True, **more},
+        **{"arguments": {ALL: ("--init-method", url)}, "hosts": 2, "refused": True, **more},
     )
 
 
 def _joined(
-    name: str, expect: Expect, h1: tuple[str, ...], h2: tuple[str, ...], script: tuple[str, ...], **more: Any
+    name: str,
+    expect: Expect,
+    h1: tuple[str, ...],
+    h2: tuple[str, ...],
+    script: tuple[str, ...],
+    h3: tuple[str, ...] = (),
+    **more: Any,
 ) -> InitScenario:
     """Ranks that people give by hand: each host is started by itself."""
-    given = {ALL: ("--init-method", _HEAD, "--wait", "10"), "h1": h1, "h2": h2}
+    given = {ALL: ("--init-method", _HEAD, "--wait", "10"), "h1": h1, "h2": h2, "h3": h3}
     return _scenario(
         name,
         _HEAD,
@@ -105,14 +111,14 @@ def _left_by_a_run(scene: Scene, world: int, cut: int | None = None) -> Iterator
 
 @contextmanager
 def _mounted_by_sshfs(scene: Scene) -> Iterator[None]:
-    """On h2 the folder is h1's, by FUSE: one folder for both, and locks that each kernel keeps for itself."""
+    """On h1 the folder is h2's, by FUSE: one folder for both, and locks that each kernel keeps for itself."""
     need("sshfs")
-    with faults.own_directory(SHARED, scene["h1"]):
-        scene["h2"].check(["sshfs", "-o", "nonempty", f"h1:{SHARED}", str(SHARED)])
+    with faults.own_directory(SHARED, scene["h2"]):
+        scene["h1"].check(["sshfs", "-o", f"sftp_server={_SFTP}", f"h2:{SHARED}", str(SHARED)])
         try:
             yield
         finally:
-            scene["h2"].check(["umount", str(SHARED)])
+            scene["h1"].check(["umount", str(SHARED)])
 
 
 OF_INIT = (
@@ -213,10 +219,39 @@ OF_INIT = (
     ),
     _joined(
         "a world size that does not fit",
-        Expect(code="RUN009", words="told of 3 nodes"),
+        Expect(code="RUN009", node="h2", words="told of 3 nodes"),
         (),
         ("--nodes", "3"),
         ("0/2", "1/3"),
         exits={"h2": (2,)},
+    ),
+    _joined(
+        "a rank that is given twice",
+        Expect(code="RUN008", words="both came as node rank 1", remedy="--node-rank"),
+        (),
+        (),
+        ("0/3", "1/3", "1/3"),
+        hosts=3,
+        first="",  # the one that came first
+        variables=({}, {}, {}),
+        h3=("--node-rank", "1"),
+        exits={"h2": (1, 2), "h3": (1, 2)},
+    ),
+    _joined(
+        "a rank that is missing",
+        Expect(code="RUN001", node="node rank 2", state=State.UNKNOWN),
+        ("--nodes", "3"),
+        ("--nodes", "3"),
+        ("0/3", "1/3"),
+        exit_code=3,
+        first="",
+    ),
+    _joined(
+        "ranks from 1",
+        Expect(code="RUN005", node="h1", words="which is not node 0"),
+        ("--node-rank", "1"),
+        ("--node-rank", "2"),
+        ("1/2", "2/2"),
+        exits={"h1": (1, 3), "h2": (2,)},
     ),
 )

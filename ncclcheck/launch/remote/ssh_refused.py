@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
 
 from ncclcheck.probes.facts import Unread
 from ncclcheck.probes.machine import process
 
 WITHIN_S = 5.0  # a login takes a second, on a busy host two
+_YOUNG_S = 3 * 3600.0  # seconds; chosen: a clock that is further behind breaks more than ssh
 _MOST_LINES = 6  # lines of ssh -v, and keys, that are evidence; chosen
 _OFFERED = re.compile(r"^debug1: Offering public key: (?P<file>.+?) (?P<kind>[A-Z0-9]+(?:-[A-Z]+)*) SHA256:", re.M)
 _TELLING = re.compile(
@@ -46,7 +49,18 @@ def _lines(said: str, env: Mapping[str, str]) -> Iterator[str]:
 
 
 def _validity(file: str, env: Mapping[str, str]) -> str:
-    """`from 2020-01-01T00:00:00 to 2021-01-01T00:00:00`, in local time; `forever`."""
+    """`from 2020-01-01T00:00:00 to 2021-01-01T00:00:00`, in local time; `forever`. One of today with its age."""
     told = process.run(["ssh-keygen", "-L", "-f", file], WITHIN_S, env=env)
     found = None if isinstance(told, Unread) else _VALID.search(told.out)
-    return found[1][:100] if found else ""
+    return f"{found[1][:100]}{_age(found[1])}" if found else ""
+
+
+def _age(valid: str) -> str:
+    """`, for 13 min`, where it is valid by the clock here, but not for long: a clock that is behind refuses it."""
+    with suppress(ValueError, IndexError):
+        _, begun, _, ended = valid.split()
+        now = datetime.now()
+        seconds = (now - datetime.fromisoformat(begun)).total_seconds()
+        if 0 <= seconds < _YOUNG_S and now < datetime.fromisoformat(ended):
+            return f", for {seconds // 60:.0f} min"
+    return ""

@@ -254,7 +254,7 @@ def _dataset(dataset: Any, loader: dict[str, Any], given: str, own: DataLoader[A
             f"the factory gave a {type(dataset).__name__}{batches}: it has neither __getitem__ nor __iter__, so "
             "that no DataLoader can read it"
         )
-    if iterable and hasattr(dataset, "__next__"):
+    if iterable and hasattr(dataset, "__next__") and not isinstance(dataset, IterableDataset):
         raise FactoryError("the factory gave an iterator, which can be read only once: give what makes it")
     return Made(dataset, iterable, _length(dataset), loader, given, own=own)
 

@@ -6,6 +6,8 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Iterator
+from types import FrameType
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _PYTHON = os.path.dirname(os.__file__) + os.sep
@@ -61,12 +63,20 @@ def is_users(filename: str) -> bool:
 
 def users_line() -> str:
     """`train.py:20 in loss`: the innermost line of the user's own; empty where there is none."""
-    frame = sys._getframe(1)
+    return next(_users_lines(), "")
+
+
+def users_lines() -> list[str]:
+    """All lines of the user's own that led here, the innermost first."""
+    return [*_users_lines()]
+
+
+def _users_lines() -> Iterator[str]:
+    frame: FrameType | None = sys._getframe(1)
     for _ in range(_DEEPEST):
+        if frame is None:
+            return
         code = frame.f_code
         if is_users(code.co_filename):
-            return f"{code.co_filename.rpartition('/')[2]}:{frame.f_lineno} in {code.co_name}"
-        if frame.f_back is None:
-            break
+            yield f"{code.co_filename.rpartition('/')[2]}:{frame.f_lineno} in {code.co_name}"
         frame = frame.f_back
-    return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from ncclcheck.probes.facts.data.sharding import Given
+from ncclcheck.probes.facts.data.sharding import Dry, Given
 from ncclcheck.probes.job.context import DataPlan
 
 
@@ -81,6 +81,7 @@ class View(Struct, kw_only=True):
     content: dict[int, dict[str, str]] = field(default_factory=dict)
     briefs: dict[int, dict[str, str]] = field(default_factory=dict)
     passes: dict[str, Pass] = field(default_factory=dict)
+    dry: Dry | None = None
     where: str = ""
     starts: dict[str, str] = field(default_factory=dict)
     drawn_from: list[str] = field(default_factory=list)

@@ -66,14 +66,14 @@ class LiveProcess(Struct, frozen=True, kw_only=True):
     look, or "gone"; was_wchan, wchan: the kernel function in which its main thread waited. file: what the main
     thread was reading at both. stuck: where threads in state D waited at both.
 
-    Between the looks: cpu, waited, throttled: shares of one core that it had, that its main thread waited for
-    one, and that its cgroup was held back; running: threads that had more than half a core; faults: pages read
-    from disk; read, written: bytes; moved: bytes over its connections but the one to the store, null where it
-    cannot be seen. closed: connections that the other side has closed; unread, unsent: bytes in their queues.
-    stack: of its main thread, the innermost frame first. asks: the far end of the connection that its main
-    thread read or wrote at both looks; lock_waits: threads that asked for Python's lock every 5 ms; apart: the
-    share of samples in which its main thread waited for no thread and no answer. inside: its number in its own
-    namespace.
+    Between the looks: cpu, waited, throttled: shares of one core that it had, that its main thread, or another
+    that computes, waited for one, and that its cgroup was held back; running: threads that had more than half a
+    core; faults: pages read from disk; read, written: bytes; moved: bytes over its connections but the one to the
+    store, null where it cannot be seen. closed: connections that the other side has closed; unread, unsent: bytes
+    in their queues. stack: of its main thread, the innermost frame first. asks: the far end of the connection that
+    its main thread read or wrote at both looks; lock_waits: threads that asked for Python's lock every 5 ms;
+    apart: the share of samples in which its main thread waited for no thread and no answer. inside: its number in
+    its own namespace.
     """
 
     host: str
@@ -113,6 +113,7 @@ class LiveProcess(Struct, frozen=True, kw_only=True):
     scope: str = ""
     orphan: bool = False
     asks: str = ""
+    stream: str = ""
     lock_waits: Whole = 0
     apart: Amount = 0.0
     connections: list[LiveConnection] = field(default_factory=list)

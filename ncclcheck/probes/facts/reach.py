@@ -61,10 +61,16 @@ class ClockOffset(Struct, frozen=True, kw_only=True, tag="clock_offset"):
 
 
 class Volley(Struct, frozen=True, kw_only=True, tag="volley"):
-    """TCP connections that were opened at once. late: those not answered before the kernel would ask again."""
+    """TCP connections that were opened at once. late: those not answered before the kernel would ask again.
+
+    again: where some were late, those tried once more from the same ports in the reverse order; same: of them,
+    those that fared as before.
+    """
 
     opened: int
     late: int
+    again: int = 0
+    same: int = 0
 
 
 class Echoes(Struct, frozen=True, kw_only=True, tag="echoes"):

@@ -33,6 +33,9 @@ _MOST_SAMPLED = 64  # ranks
 _MOVED = 8192  # bytes; a rank that moves more goes on, and its connections are of no interest
 # A thread that waits for Python's lock asks for it every 5 ms (sys.getswitchinterval): 190 times a second here.
 _ASKS, _ASKS_MOST, _ASKS_CPU = 100.0, 230.0, 0.1
+_COMPUTES = (
+    0.05  # of a core; a thread that only asks for Python's lock had 0.004, one that computes 0.145 at load 16
+)
 _MULTIPROCESSING = re.compile(r"multiprocessing\.(spawn|forkserver|resource_tracker)|compile_worker")
 # Variables that tell rank and size, of the first pair that is there. torchrun, mpirun (Open MPI), flux run,
 # MPICH and PALS, srun.
@@ -248,6 +251,7 @@ def glance(proc: Proc, one: Raw, tables: Dict[str, Dict[int, Raw]]) -> Raw:
         "start": stat[19],
         "wchan": proc.text(pid, "task", pid, "wchan").strip("0\n"),
         "file": file_of(proc, pid, calls),
+        "stream": stream_of(proc, pid, calls),
         "ticks": number(stat[11]) + number(stat[12]),
         "threads": {tid: number(one[11]) + number(one[12]) for tid, one in threads.items()},
         "slices": {} if one["helper"] else {tid: slices(proc, pid, tid) for tid in threads},
@@ -258,10 +262,20 @@ def glance(proc: Proc, one: Raw, tables: Dict[str, Dict[int, Raw]]) -> Raw:
         "swap": number(told.get("VmSwap")) * 1024,
         "read": number(io.get("rchar")),
         "written": number(io.get("wchar")),
-        "waited_ns": number((proc.text(pid, "schedstat") + " 0 0").split()[1]),
+        "waited_ns": waited_ns(proc.text(pid, "schedstat")),
+        "runnable": {
+            tid: waited_ns(proc.text(pid, "task", tid, "schedstat"))
+            for tid, one in threads.items()
+            if one[0] == "R"
+        },
         "throttled_us": throttled(proc, pid),
         "sockets": connections.established(proc, pid, tables),
     }
+
+
+def waited_ns(schedstat: str) -> int:
+    """For how long a thread has waited for a core, ready to run."""
+    return number((schedstat + " 0 0").split()[1])
 
 
 def slices(proc: Proc, pid: str, tid: str) -> int:
@@ -277,6 +291,18 @@ def file_of(proc: Proc, pid: str, calls: List[str]) -> str:
         return ""
     path = proc.link(pid, "fd", str(int(calls[1], 16)))
     return path if path.startswith(("/", "socket:[")) else ""
+
+
+def stream_of(proc: Proc, pid: str, calls: List[str]) -> str:
+    """Which of its standard streams, where that is a pipe, the main thread reads or writes at this moment."""
+    if len(calls) < 2 or calls[0] not in _OF_A_FILE or int(calls[1], 16) > 2:
+        return ""
+    descriptor = int(calls[1], 16)
+    return (
+        ("stdin", "stdout", "stderr")[descriptor]
+        if proc.link(pid, "fd", str(descriptor)).startswith("pipe:")
+        else ""
+    )
 
 
 def throttled(proc: Proc, pid: str) -> int:
@@ -320,6 +346,13 @@ def compared(one: Raw, first: Raw, last: Raw, seconds: float) -> Raw:
     shares = [
         (ticks - first["threads"].get(tid, ticks)) / TICKS / seconds for tid, ticks in last["threads"].items()
     ]
+    # Where others have the cores, a thread that computes beside a main thread that only waits for it.
+    queued = [
+        (ns - first["runnable"][tid]) / 1e9 / seconds
+        for tid, ns in last["runnable"].items()
+        if tid in first["runnable"]
+        and (last["threads"][tid] - first["threads"].get(tid, 0)) / TICKS / seconds > _COMPUTES
+    ]
     told = {key: one[key] for key in one if key != "port"}
     told.update(
         was=first["state"],
@@ -328,6 +361,7 @@ def compared(one: Raw, first: Raw, last: Raw, seconds: float) -> Raw:
         wchan=last["wchan"],
         file=last["file"] if last["file"] == first["file"] and not last["file"].startswith("socket") else "",
         asks=asked,
+        stream=last["stream"] if last["stream"] == first["stream"] else "",
         lock_waits=sum(_ASKS < rate < _ASKS_MOST for rate in slices_),
         stuck=[name for name in last["stuck"] if name in first["stuck"]],
         cpu=round(max(0, last["ticks"] - first["ticks"]) / TICKS / seconds, 3),
@@ -337,7 +371,7 @@ def compared(one: Raw, first: Raw, last: Raw, seconds: float) -> Raw:
         swap=last["swap"],
         read=max(0, last["read"] - first["read"]),
         written=max(0, last["written"] - first["written"]),
-        waited=round(max(0, last["waited_ns"] - first["waited_ns"]) / 1e9 / seconds, 3),
+        waited=round(max(0.0, (last["waited_ns"] - first["waited_ns"]) / 1e9 / seconds, *queued), 3),
         throttled=round(max(0, last["throttled_us"] - first["throttled_us"]) / 1e6 / seconds, 3),
         sockets=len(used),
         closed=sum(s["state"] == connections.CLOSE_WAIT for s in used),

@@ -18,6 +18,7 @@ from ncclcheck.probes.logs.files.times import when
 from ncclcheck.probes.logs.match import Matcher, Pattern
 from ncclcheck.probes.logs.nccl_lines.calls import Call, Calls
 from ncclcheck.probes.logs.nccl_lines.records import Communicator, End, Log, Process
+from ncclcheck.probes.logs.repeats import Repeats
 from ncclcheck.probes.logs.signs.failure_words import complains, ended_badly
 from ncclcheck.probes.logs.signs.progress import advances
 from ncclcheck.probes.logs.tracebacks import BEGIN, Tracebacks, Writer
@@ -121,6 +122,8 @@ class _File:
     message: Message | None = None
     frames_until: int = 0
     number: int = 0
+    timed: bool = False
+    repeats: Repeats[Kept] = field(default_factory=Repeats)
 
     @property
     def wants_next(self) -> bool:
@@ -129,7 +132,12 @@ class _File:
 
     def seen(self, text: str) -> None:
         """Keep the time of a line that is worth it, from its head or from what stood before it."""
-        self.time = when(self.stamp + text) or self.time
+        before, self.repeats.last = self.repeats.last, None
+        told = when(self.stamp + text)
+        self.timed = told is not None
+        if told is None and before is not None:
+            told = when(before[0] + before[1][:HEAD].decode(errors="replace"))
+        self.time = told or self.time
 
 
 @dataclass
@@ -153,6 +161,7 @@ class Reading:
     _connections: dict[bytes, tuple[Process, int, Communicator, End]] = field(default_factory=dict)
     _order: int = 0
     _dropped: int = 0
+    _often: list[Kept] = field(default_factory=list)
 
     def take(self, name: str, file: BinaryIO) -> None:
         """Read a file to its end. An error on the way ends that file, and is kept."""
@@ -216,16 +225,36 @@ class Reading:
                     self._calls.keep(here.name, number, line, at)
                 elif not self._connects(here, line, at):
                     self._records(here, line, number)
+            elif not here.wants_next and here.repeats.counted(line, shape, number, here.stamp):
+                continue
             elif (patterns := matcher.may(line[:LONGEST])) or here.wants_next:
                 self._other(here, line, number, patterns)
+                if self._often:
+                    if here.timed:
+                        here.repeats.learn(line, shape, self._often)
+                    self._often = []
             else:
                 matcher.pass_over(shape, line[:LONGEST])
             matcher.every = here.wants_next
+        self._again(here)
         here.records += operations - here.operations
         here.operations = operations
         lines = block.count(b"\n") + 1
         self._order += lines
         here.lines += lines
+
+    def _again(self, here: _File) -> None:
+        """Of lines that were only counted the last one is read."""
+        for one in here.repeats.taken():
+            text = plain(one.line[:LONGEST].decode(errors="backslashreplace"))
+            clock = when(one.stamp + text)  # only lines with a time of their own are counted
+            order = self._order + one.number - here.lines
+            for kept in one.said:
+                self._dropped += one.count
+                count = kept.count + one.count
+                if one.number > kept.line:
+                    kept.again(one.number, text[prefix(text[:HEAD]).end :], order, clock)
+                kept.count = count
 
     @staticmethod
     def _unstamped(line: bytes) -> tuple[bytes, str]:
@@ -339,6 +368,7 @@ class Reading:
                 self._dropped += 1
                 one.again(number, text, order, here.time)
             if said:
+                self._often = said
                 return
         found = _told([*Matcher.signs(text, patterns)], level if process else "")
         if process is None and here.number < here.frames_until and all(sign in _BAD for sign, _ in found):

@@ -16,6 +16,7 @@ from ncclcheck.probes.facts import JobFacts, PortHolder, Resolution, Unread, Var
 from ncclcheck.probes.facts.guard.secrets import is_secret, masked
 from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.host.host import resolved
+from ncclcheck.probes.machine.origins import origins
 
 _FAMILIES = (
     "NCCL_",
@@ -52,6 +53,9 @@ _OF_A_PROCESS = (
     *("RES_OPTIONS", "HOSTALIASES", "LOCALDOMAIN"),
     *("KMP_", "MKL_", "OPENBLAS_", "GOMP_", "GOTO_", "BLIS_", "ATEN_", "DNNL_", "ONEDNN_"),
 )
+# Given by who starts a job, for this one alone: no file is looked for.
+_BY_LAUNCHERS = ("SLURM_", "TORCHELASTIC_", "OMPI_COMM_", "PET_", "MASTER_")
+_NAMES_GIVEN = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"}
 _TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 # Where launchers say that a process is (launch/joining/launchers.py): told of a node, and handed to no other.
 _PLACES = {
@@ -70,8 +74,12 @@ def probe(machine: Machine) -> JobFacts:
     if isinstance(env, Unread):
         return JobFacts(variables=env, launcher_programs=env, master=env, port_holders=env)
     listed = sorted(_told(env).items())
+    asked = {
+        name: value for name, value in listed if not name.startswith(_BY_LAUNCHERS) and name not in _NAMES_GIVEN
+    }
+    found = origins(machine, asked, env.get("HOME", ""))
     return JobFacts(
-        variables=[Variable(name=name, value=value) for name, value in listed],
+        variables=[Variable(name=name, value=value, set_in=found.get(name, "")) for name, value in listed],
         launcher_programs=[name for name in _LAUNCHERS if _on_path(machine, name, env.get("PATH", ""))],
         master=machine.ask("master", Resolution, lambda: _master(env.get("MASTER_ADDR", ""))),
         port_holders=machine.ask("port_holders", list[PortHolder], lambda: _holders(env.get("MASTER_PORT", ""))),

@@ -54,10 +54,18 @@ class Call:
             outcome = self._connect(end)
             if isinstance(outcome, Connect):
                 self.connect = outcome
+                if outcome.outcome == "timed_out":
+                    self._some_pass()
                 return
             self._speak(outcome, end)
         except Exception as error:
             self.connect = Unread("broken", f"{type(error).__name__}: {error}")
+
+    def _some_pass(self) -> None:
+        """A few in a row had no answer; of several at once one may, for it comes from another port."""
+        several = volley.fire(self.door, self._together)
+        if several.late < several.opened:
+            self.volley = several
 
     def knock(self, end: float) -> Connect:
         """Only whether a connection passes, or is refused."""

@@ -29,21 +29,43 @@ def size(peers: int) -> int:
 def fire(door: Door, count: int) -> Volley:
     """Open so many at once, and count those that are not open in time. Raises OSError.
 
-    The kernel answers while a busy process sleeps, so a last look at the end sees them all.
+    Where some are and some are not, the same source ports are tried once more, the last one first: a switch or a
+    router that spreads connections over several ways by their ports fails the same ones again, a limit or a loss
+    others. The kernel answers while a busy process sleeps, so a last look at the end sees them all.
     """
+    first = _round(door, [0] * count)
+    late = [port for port, answered in first.items() if not answered]
+    if not 0 < len(late) < len(first):
+        return Volley(opened=len(first), late=len(late))
+    again = _round(door, list(reversed(first)))
+    same = sum(first[port] == answered for port, answered in again.items() if port in first)
+    return Volley(opened=len(first), late=len(late), again=len(again), same=same)
+
+
+def _round(door: Door, ports: list[int]) -> dict[int, bool]:
+    """A connection from each of these ports, 0 for any: by its own port, whether it was open in time."""
     with ExitStack() as stack:
-        asked = [stack.enter_context(_asked(door)) for _ in range(count)]
+        asked = [stack.enter_context(sock) for port in ports if (sock := _asked(door, port)) is not None]
+        by_port = {int(sock.getsockname()[1]): sock for sock in asked}
         end, waiting = time.monotonic() + WITHIN_S, set(asked)
         while waiting and (left := end - time.monotonic()) > 0:
             waiting -= _open(waiting, left)
         waiting -= _open(waiting, 0.0) if waiting else set()
-        return Volley(opened=count, late=len(waiting))
+        return {port: sock not in waiting for port, sock in by_port.items()}
 
 
-def _asked(door: Door) -> socket.socket:
-    sock = socket.socket(p.family_of(door.address), socket.SOCK_STREAM)
+def _asked(door: Door, port: int) -> socket.socket | None:
+    """A connection that is under way; None: the port is another's by now. Raises OSError."""
+    family = p.family_of(door.address)
+    sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setblocking(False)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)  # leaves no TIME_WAIT behind
+    if port:
+        try:
+            sock.bind(("::" if family == socket.AF_INET6 else "0.0.0.0", port))
+        except OSError:
+            sock.close()
+            return None
     error = sock.connect_ex(p.place(door.address, door.tcp_port))
     if error not in (0, errno.EINPROGRESS):
         sock.close()

@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection
 
 from ncclcheck.probes.facts.script import GuardKind
+from ncclcheck.probes.script.words import text
 
 # rank, args.local_rank, ddp_rank, get_rank(), os.environ["RANK"], $SLURM_PROCID
 _RANK = re.compile(
@@ -150,11 +151,15 @@ def by_rank(node: ast.AST, known: Collection[str]) -> bool:
         one = waiting.pop()
         kind = type(one)
         if kind is ast.Name or kind is ast.Attribute:
-            if _is_rank(_name(one)) or (known and ast.unparse(one) in known):  # type: ignore[arg-type]
+            if _is_rank(_name(one)) or (known and text(one) in known):  # type: ignore[arg-type]
                 return True
         elif kind is ast.Constant and getattr(one, "value", None) in ("RANK", "LOCAL_RANK", "SLURM_PROCID"):
             return True
-        waiting += ast.iter_child_nodes(one)
+        for value in vars(one).values():
+            if type(value) is list:
+                waiting += [part for part in value if isinstance(part, ast.AST)]
+            elif isinstance(value, ast.AST):
+                waiting.append(value)
     return False
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,11 +27,12 @@ _LOOKED_AT = re.compile(
 # Names of calls that are kept at all; what the script's own functions do is followed, so these are kept too.
 _KEPT = re.compile(
     rf"{_LOOKED_AT.pattern}|:|^torch\.(?!nn\.(?!parallel|DataParallel)|optim)|^print$|getenv|download|load_dataset"
-    r"|tokeni[sz]e|preprocess|prepare_data|urlretrieve|start_processes|start_method|os\.fork"
+    r"|tokeni[sz]e|preprocess|prepare_data|urlretrieve|start_processes|start_method|os\.(?:fork|system|popen)"
     r"|(?:^|\.)(?:Process|Pool|ProcessPoolExecutor|run|Fire|elastic_launch)$|^shutil\.|pin_memory$|state_dict"
     r"|wait_for_everyone|save_(?:state|checkpoint)|\.initialize$|transformers|datasets\.|seed|subprocess"
-    r"|webdataset|^import$|FullyShardedDataParallel|fully_shard|FSDP|Accelerator$|Trainer$|Fabric$|^horovod|^colossalai"
+    r"|webdataset|train_test_split|^import$|FullyShardedDataParallel|fully_shard|FSDP|Accelerator$|Trainer$|Fabric$|^horovod|^colossalai"
 )
+_NO_EXPRESSION = {int, str, type(None), ast.Load, ast.Store}  # parts of a node, half of all
 _WRAPPER = re.compile(r"(?:torch\..*\.|^)(?:DDP|DistributedDataParallel)")  # Apex's own is another class
 _IMPORTS = ("torch", "numpy")  # whose import reads variables
 
@@ -47,7 +49,9 @@ def _read(found: Sequence[Source], arguments: Sequence[str], nodes: int | None) 
     files, calls = [], []
     for source in found:
         wrapped = _wrapped(source, every)
-        walk = _Walk(every[source.name], every, ranks, _made_of_rank(source), wrapped, source.named)
+        walk = _Walk(
+            every[source.name], every, ranks, _made_of_rank(source), wrapped, source, _speaks_of_rank(source)
+        )
         if source.tree is not None:
             walk.block(source.tree.body)
         calls += walk.calls
@@ -68,10 +72,14 @@ def _of_rank(source: Source) -> Iterator[str]:
                 yield function.name
 
 
+def _speaks_of_rank(source: Source) -> bool:
+    return any("rank" in line.lower() or "PROCID" in line for line in source.lines)
+
+
 def _made_of_rank(source: Source) -> set[str]:
     """Variables that hold something else on each rank: `path = f"state-{rank}.pt"`."""
     made: set[str] = set()
-    if not any("rank" in line.lower() or "PROCID" in line for line in source.lines):
+    if not _speaks_of_rank(source):
         return made
     given = [(one.targets, one.value) for one in source.of(ast.Assign) if not isinstance(one.value, ast.Constant)]
     for _ in range(2):  # of what was made of a rank, something else is made
@@ -143,7 +151,8 @@ class _Walk:
     ranks: set[str]
     unlike: set[str]
     wrapped: set[str]
-    is_named: bool = True
+    source: Source
+    speaks_of_rank: bool = True
     calls: list[Call] = field(default_factory=list)
     guards: list[Guard | _Test] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)
@@ -166,7 +175,7 @@ class _Walk:
             if at < other and not _is_used(statement, body[at + 1 : other]):
                 continue  # the other one has taken its name
             self.one(statement)
-            if _leaves(statement) or isinstance(statement, ast.Raise):
+            if _leaves(statement) or isinstance(statement, ast.Raise) or self._is_undefined(statement):
                 break
             if isinstance(statement, ast.If) and not statement.orelse and _leaves(statement.body[-1]):
                 if conditions.single(statement.test, holds=False):
@@ -176,6 +185,19 @@ class _Walk:
                 self.guards.append(_Test(statement.test, "if"))
         del self.guards[before:]
 
+    def _is_undefined(self, statement: ast.stmt) -> bool:
+        """A bare name that nothing in the file gives a meaning: it raises NameError."""
+        if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Name) or self.here.stars:
+            return False
+        name = statement.value.id
+        given = {one.id for one in self.source.of(ast.Name) if isinstance(one.ctx, ast.Store)}
+        given |= {one.arg for one in self.source.of(ast.arg)}
+        given |= {one.asname or one.name.partition(".")[0] for one in self.source.of(ast.alias)}
+        given |= {one.name for one in self.source.of(ast.FunctionDef)} | {
+            one.name for one in self.source.of(ast.ClassDef)
+        }
+        return name not in given and not hasattr(builtins, name) and "*" not in given
+
     def one(self, statement: ast.stmt) -> None:
         """One statement of any kind."""
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -184,7 +206,7 @@ class _Walk:
             with self._in(self.scope, statement.name), self._in(self.classes, statement.name):
                 self.block(statement.body)
         elif isinstance(statement, ast.If):
-            if not self.is_named and conditions.kind(statement.test, ()) == "main":
+            if not self.source.named and conditions.kind(statement.test, ()) == "main":
                 return  # an imported file is no main module
             self._expression(statement.test, statement)
             for branch, body in (("if", statement.body), ("else", statement.orelse)):
@@ -214,7 +236,7 @@ class _Walk:
                     with self._in(self.guards, _other("match", statement.lineno)):
                         self.block(part.body)
         self.target = ""
-        if isinstance(statement, ast.Assign):
+        if self.wrapped and isinstance(statement, ast.Assign):
             self._hold(statement)
         if isinstance(statement, ast.With | ast.AsyncWith):
             self.block(statement.body)
@@ -222,7 +244,7 @@ class _Walk:
     def _hold(self, statement: ast.Assign) -> None:
         """Which model a variable holds from here on; `model = model.cuda()` and `compile(model)` keep it."""
         value = statement.value
-        for target in map(text, statement.targets):
+        for target in {*map(text, statement.targets)} & self.wrapped:
             named = [text(one) for one in ast.walk(value) if isinstance(one, ast.Name | ast.Attribute)]
             if isinstance(value, ast.Call) and _wraps(text(value.func), self.here, self.every):
                 self.held[target] = True
@@ -279,7 +301,7 @@ class _Walk:
     def _expression(self, expression: ast.expr, statement: ast.stmt) -> None:
         """Its calls, inner ones first; what a lambda does is done elsewhere."""
         kind = type(expression)
-        if kind is ast.Name or kind is ast.Constant or kind is ast.Lambda:
+        if kind is ast.Name or kind is ast.Constant or kind is ast.Lambda or _is_chain(expression):
             return
         self.statement = statement
         if isinstance(expression, ast.IfExp):
@@ -290,6 +312,8 @@ class _Walk:
                         self._expression(part, statement)
             return
         for place, value in vars(expression).items():
+            if type(value) in _NO_EXPRESSION:
+                continue
             inner = (kind is ast.Call and place != "func") or kind is ast.BinOp
             self.within += inner
             for child in value if isinstance(value, list) else (value,):
@@ -341,7 +365,7 @@ class _Walk:
 
     def _unlike(self, value: ast.expr) -> bool:
         """Whether it differs by rank. Most arguments are a name or a constant, and need no walk."""
-        if isinstance(value, ast.Constant):
+        if isinstance(value, ast.Constant) or not self.speaks_of_rank:
             return False
         return conditions.by_rank(value, self.unlike)
 
@@ -403,6 +427,13 @@ class _Walk:
         stack.append(one)  # type: ignore[arg-type]
         yield
         stack.pop()
+
+
+def _is_chain(node: ast.AST) -> bool:
+    """`a.b.c`: half of all expressions, and no call is in one."""
+    while type(node) is ast.Attribute:
+        node = node.value
+    return type(node) is ast.Name
 
 
 def _leaves(statement: ast.stmt) -> bool:

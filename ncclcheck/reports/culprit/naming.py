@@ -214,7 +214,7 @@ def _of_two(cluster: Cluster) -> Iterable[Culprit]:
     """Two nodes: what is wrong can be seen, but not on whose side."""
     pairs = cluster.measurements.pairs
     names = sorted({name for pair in pairs for name in (pair.a, pair.b)})
-    if len(names) != 2 or not (wrong := _wrong_of_two(cluster)):
+    if len(names) != 2 or not (wrong := wrong_of_two(cluster)):
         return
     yield Culprit(
         kind="link",
@@ -227,7 +227,8 @@ def _of_two(cluster: Cluster) -> Iterable[Culprit]:
     )
 
 
-def _wrong_of_two(cluster: Cluster) -> str:
+def wrong_of_two(cluster: Cluster) -> str:
+    """What is wrong between the only two nodes; empty where nothing is proven."""
     pairs = cluster.measurements.pairs
     if pairs and all(pair.state != "ok" for pair in pairs):
         return f"no exchange succeeded ({pairs[-1].reason or pairs[-1].state})"

@@ -24,7 +24,7 @@ _DIRECTION = {"out": "in what it sends", "in": "in what it receives", "both": "i
 _REASON = {
     "starved": "it was runnable and had no core: other processes take them",
     "busy": "its own process computed meanwhile: input, garbage collection, or a slow core",
-    "stopped": "it did not run though it was due: stopped, or throttled by a cgroup's CPU quota",
+    "stopped": "it did not run though it was due: its processes are stopped, frozen or throttled from outside",
     "idle": "it neither ran nor wanted to: it slept, or waited for a disk or for memory",
     "unseen": "what it did meanwhile could not be read",
 }

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import NvFabric, Unread
 from ncclcheck.reports.recommend.advice import Found, SettingRule, number, without
 from ncclcheck.reports.recommend.site import Held, Site
+from ncclcheck.reports.rules.fabric.numa import CPUS_ALLOWED
 
 _ENV = "NCCL user guide"
 _RUN = "NCCL user guide, Troubleshooting"
@@ -77,7 +78,7 @@ def nvls_that_fails(site: Site) -> Iterator[Found]:
 
 def cores_of_others(site: Site) -> Iterator[Found]:
     """I20: the process may not use the cores beside its GPUs."""
-    problem = [one for one in site.told("FAB007") if "core" in one]
+    problem = site.told("FAB007", seen_in=CPUS_ALLOWED)
     if problem and not site.is_set("NCCL_IGNORE_CPU_AFFINITY"):
         why = "NCCL's threads share the few cores of the process, far from the GPU; to bind the ranks is better."
         yield Found("NCCL_IGNORE_CPU_AFFINITY", "1", why, problem)
@@ -123,6 +124,11 @@ def _unreadable(held: Held) -> bool:
     nccl = held.on.node.nccl
     files = [] if isinstance(nccl, Unread) or isinstance(nccl.named_files, Unread) else nccl.named_files
     return any(file.name == held.name and not file.fits for file in files)
+
+
+def _unreadable_everywhere(site: Site) -> bool:
+    """Where other nodes read it, the file belongs on this one too (NCC011)."""
+    return site.held("NCCL_TOPO_FILE") == site.held("NCCL_TOPO_FILE", _unreadable)
 
 
 RULES = (
@@ -175,7 +181,7 @@ RULES = (
     ),
     SettingRule(
         rule="I19", title="no topology file that cannot be read", action="unset", of_machine=True, harmful=True,
-        find=without("NCCL_TOPO_FILE", when=_unreadable,
+        find=without("NCCL_TOPO_FILE", when=_unreadable, only=_unreadable_everywhere,
                      why="The file cannot be read here, and NCCL says nothing of it."),
         source="NVIDIA/nccl src/graph/topo.cc", gain="none: it had no effect",
         risk="in a container it may be a mount "

@@ -14,6 +14,7 @@ from ncclcheck.reports.subjects.nccl import carrying, lan, profiles, wiring
 from ncclcheck.reports.subjects.nccl.hca import HcaChoice, UsedPort
 from ncclcheck.reports.subjects.nccl.settings import Settings, settings_of
 from ncclcheck.reports.subjects.nccl.variables import Version, as_version, assigned, effective
+from ncclcheck.reports.subjects.nodes.cards import peers
 from ncclcheck.reports.text.fold import fold_names
 
 
@@ -52,12 +53,13 @@ class Site:
         judged = (self._verdicts[code] for code in codes if code in self._verdicts)
         return [one for v in judged for one in v.findings if one.state in (State.FAIL, State.WARN)]
 
-    def told(self, *codes: str) -> list[str]:
-        """The same as evidence: each code with what it says first."""
+    def told(self, *codes: str, seen_in: str = "") -> list[str]:
+        """The same as evidence: each code with what it says first, from this source where one is given."""
         told: dict[str, str] = {}
         for code in codes:
             for one in self.findings(code):
-                told.setdefault(code, f"{code}: {one.where}{'  ' if str(one.where) else ''}{one.what}")
+                if not seen_in or any(evidence.source == seen_in for evidence in one.evidence):
+                    told.setdefault(code, f"{code}: {one.where}{'  ' if str(one.where) else ''}{one.what}")
         return [*told.values()]
 
     @property
@@ -177,8 +179,8 @@ class Site:
 
     def peers_work(self) -> bool:
         """Whether NVML says of every pair of GPUs of a node that one may read the other's memory."""
-        peers = [peer.p2p for card in self.gpus() for peer in value_or(card.peers, [])]
-        return bool(peers) and all(one == "ok" for one in peers)
+        found = [one.p2p for node in self.nodes for some in peers(node).values() for one in some]
+        return bool(self.gpus() and found) and all(one == "ok" for one in found)
 
     def plugins(self) -> list[str]:
         """The plugins of NCCL that were found, on all nodes together."""

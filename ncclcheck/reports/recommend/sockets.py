@@ -12,7 +12,7 @@ from ncclcheck.reports.subjects.nccl.choice import Choice, gloo_choice, nccl_cho
 from ncclcheck.reports.subjects.nccl.variables import nccl_version, values
 
 _NCCL, _GLOO = "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"
-_WRONG_WAY = ("NCC007", "NET001", "NET002", "NET003", "NET014", "NET010")
+_WRONG_WAY = ("NCC007", "NET001", "NET002", "NET003", "NET014")
 _FAST_MBIT = 25_000
 _SOCKETS = ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD")
 
@@ -61,7 +61,7 @@ def _meets(site: Site, variable: str, changes: dict[str, str | None], on: dict[s
 def reachable(site: Site) -> Iterator[Found]:
     """S1: the interface that would be used leads nowhere, and another one is in one subnet on all nodes."""
     for variable in (_NCCL, _GLOO) if site.several else ():
-        problem = site.told(*_WRONG_WAY, *(["NET005"] if variable == _GLOO and site.uses_gloo else []))
+        problem = _wrong_way(site, variable) + site.told(*["NET005"] * (variable == _GLOO and site.uses_gloo))
         for network, on in _networks(site) if problem else ():
             if _meets(site, variable, {}, on):
                 break
@@ -76,6 +76,13 @@ def reachable(site: Site) -> Iterator[Found]:
                 why = f"{names} is in {network} on all {len(site.nodes)} nodes; the choice goes by names alone."
                 yield Found(variable, value, why, [*problem, *_addresses(on)])
                 break
+
+
+def _wrong_way(site: Site, variable: str) -> list[str]:
+    """What says that the interface taken now is the wrong one; an address twice counts on that one alone."""
+    taken = {(node.name, name) for node in site.nodes for name in _choice(node, variable, {}).names}
+    twice = any((one.where.node, one.where.device) in taken for one in site.findings("NET010"))
+    return site.told(*_WRONG_WAY, *["NET010"] * twice)
 
 
 def _named(variable: str, on: dict[str, Interface]) -> str:
@@ -104,7 +111,7 @@ def _addresses(on: dict[str, Interface]) -> list[str]:
 
 def needless_name(site: Site) -> Iterator[Found]:
     """S2: NCCL takes the same interfaces without it, on every node."""
-    if not site.is_set(_NCCL) or site.told(*_WRONG_WAY):
+    if not site.is_set(_NCCL) or _wrong_way(site, _NCCL):
         return
     for node in site.nodes:
         now, alone = _choice(node, _NCCL, {}), _choice(node, _NCCL, {_NCCL: None})

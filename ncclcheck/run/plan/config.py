@@ -7,8 +7,10 @@ to run there, is taken only from a file that nobody else can have written.
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
+import re
 import stat
 import sys
 from collections.abc import Mapping
@@ -69,8 +71,15 @@ RECORDS: dict[str, type[Any]] = {
 }  # fmt: skip
 KEYS = _keys()
 GUARDED = tuple(name for name, option in KEYS.items() if option.guarded)
+_UNKNOWN = re.compile(r"unknown field `(.*)`$")  # msgspec's words
 TABLES = ("env", *filter(None, RECORDS))  # report has no table, and takes what stands at the top
 COMMANDS = (*TABLES, "report")
+_ALLOWED = {
+    "contact": "a text",
+    "require": "a table of NAME = a whole number, true or false",
+    "thresholds": "a table of CODE.NAME of a rule's page = a number",
+}
+_NAMES = [*(name.replace("_", "-") for name in KEYS), *TABLES, *_ALLOWED]
 
 _FIELDS = [(name, _type(option.site) | None, None) for name, option in KEYS.items()]
 _COMMAND = msgspec.defstruct("CommandOptions", _FIELDS, forbid_unknown_fields=True, rename="kebab")
@@ -140,7 +149,7 @@ def _parse(path: str, *, must_exist: bool) -> SiteFile | None:
     try:
         site = _tables(msgspec.convert(data, _FILE))
     except msgspec.ValidationError as error:
-        raise UsageError(f"{path}: {_with_key(str(error))}") from None
+        raise UsageError(f"{path}: {_refusal(str(error))}") from None
     _check(path, site)
     if doubt:
         _check_guarded(path, site, doubt)
@@ -193,7 +202,7 @@ def _check(path: str, site: SiteFile) -> None:
     known = {rule.code for rule in all_rules()} if site.thresholds else set()
     for name, value in (site.thresholds or {}).items():
         if name.partition(".")[0] not in known or not math.isfinite(value):
-            raise UsageError(f"{path}: key thresholds.{name}: allowed is CODE.NAME of a rule's page = a number")
+            raise UsageError(f"{path}: key thresholds.{name}: allowed is {_ALLOWED['thresholds']}")
     for table, options in site.tables.items():
         for key in ("only", "ignore"):
             codes(f"{path}: key {table}{'.' if table else ''}{key}", options.get(key, ""))
@@ -201,11 +210,18 @@ def _check(path: str, site: SiteFile) -> None:
         requirements(_require(site), f"{path}: key require")
 
 
-def _with_key(message: str) -> str:
-    """msgspec's `... - at `$.bench.nodes`` as `key bench.nodes: ...`."""
-    what, found, where = message.partition(" - at `$")
+def _refusal(message: str) -> str:
+    """msgspec's `... - at `$.bench.nodes`` as `key bench.nodes: allowed is ...`."""
+    what, _, where = message.partition(" - at `$")
     key = where.rstrip("`").lstrip(".")
-    return f"key {key}: {what}" if found and key else what
+    if unknown := _UNKNOWN.search(what):
+        name = unknown[1]
+        near = difflib.get_close_matches(name, _NAMES, 1)
+        hint = f"; did you mean {near[0]}?" if near else "; docs/options.md lists the keys of a site file"
+        return f"key {f'{key}.' if key else ''}{name}: there is no such key{hint}"
+    option = KEYS.get(key.rpartition(".")[2].replace("-", "_"))
+    allowed = option.site if option else _ALLOWED.get(key.partition("[")[0], "a table of options")
+    return f"key {key}: allowed is {allowed}"
 
 
 def _merge(site: Site, file: SiteFile, path: str) -> Site:

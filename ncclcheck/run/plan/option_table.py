@@ -23,10 +23,16 @@ class Text:
 
     comma_list: bool = False
 
+    def __str__(self) -> str:
+        return "a list of texts" if self.comma_list else "a text"
+
 
 @dataclass(frozen=True)
 class Flag:
     """True where it is given."""
+
+    def __str__(self) -> str:
+        return "true or false"
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,9 @@ class Choice:
     """One of these words."""
 
     words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(self.words)
 
 
 @dataclass(frozen=True)

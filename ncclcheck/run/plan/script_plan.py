@@ -10,7 +10,14 @@ from typing import Any
 
 from ncclcheck.base.errors import UsageError
 from ncclcheck.probes.facts.script import Call, Script
-from ncclcheck.reports.subjects.script.scripts import INIT, LOADER, SPAWNS, given_to, on_all_ranks, reached, sure
+from ncclcheck.reports.subjects.script.processes import INIT, SPAWNS
+from ncclcheck.reports.subjects.script.scripts import (
+    LOADER,
+    given_to,
+    on_all_ranks,
+    reached,
+    sure,
+)
 from ncclcheck.run.plan import starts
 from ncclcheck.run.plan.preflight_plan import PreflightOptions
 from ncclcheck.run.plan.starts import JobStart

@@ -117,6 +117,17 @@ def test_whose_address_a_literal_endpoint_is_says_run005() -> None:
     assert told(verdict("RUN005", *NODES, job=nobodys, measurements=measured(NODES))) == [("fail", "h1")]
 
 
+def test_a_name_of_another_node_that_node_0_resolves_alike_is_no_ones_wrong_name() -> None:
+    """The endpoint names node 1: a line for /etc/hosts with node 0's address under node 1's name would do harm."""
+    there = _unreached("10.1.0.2", host="h2", outcome="refused", resolver=Resolver(name="h2", seconds=0.0))
+    job = _came(there, "h2")
+    assert job.meeting is not None
+    alike = replace(job, meeting=replace(job.meeting, addresses=["10.1.0.2"]))
+    assert not _run010(alike)
+    other = replace(job, meeting=replace(job.meeting, addresses=["10.1.0.1"]))
+    assert [one.where.node for one in _run010(other)] == ["h2"]
+
+
 def test_a_filter_that_drops_neighbour_discovery_is_the_cause() -> None:
     drop = Filter(family="inet", table="t", chain="c", hook="input", does=["drop"], rule="l4proto ipv6-icmp drop")
     way = Way(
@@ -223,6 +234,30 @@ def test_no_trunk(change: Change) -> None:
 def test_two_nodes_show_no_trunk() -> None:
     found = judged("NET006", hosts(2), pairs("both", "h1", volley=Volley(opened=8, late=4)))
     assert not any("trunk between" in one.what for one in found.findings)
+
+
+def _by_ports(*of: str, same: int = 8) -> Change:
+    return lambda a, b: {"volley": Volley(opened=8, late=4, again=8, same=same)} if {a, b} <= {*of} else {}
+
+
+@pytest.mark.parametrize(
+    ("count", "change", "node"),
+    [
+        (2, _by_ports("h1", "h2"), "h1"),  # the link between them
+        (3, lambda a, b: _by_ports(a, b)(a, b) if "h2" in (a, b) else {}, "h2"),
+    ],
+)
+def test_connections_that_fail_by_their_ports_take_a_dead_member(count: int, change: Change, node: str) -> None:
+    (found,) = judged("NET006", hosts(count), change).findings
+    assert (found.state.value, found.where.node) == ("fail", node)
+    assert "by their ports: one member" in found.what
+    assert not any("nft insert" in line for one in found.remedies for line in one.commands)
+
+
+@pytest.mark.parametrize("same", [0, 5, 7])
+def test_others_late_the_second_time_are_a_limit(same: int) -> None:
+    found = judged("NET006", hosts(2), _by_ports("h1", "h2", same=same)).findings
+    assert not any("by their ports" in one.what for one in found)
 
 
 # A link that is dead in one direction

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from ncclcheck.commands import box_report
 from ncclcheck.probes.box import reading
+from ncclcheck.run.plan.options import Options
 
 T = 1_790_000_000.0
 META = {"host": "h1", "command": "torchrun train.py", "started": T}
@@ -102,3 +104,10 @@ def test_a_folder_that_is_no_box(tmp_path: Path) -> None:
     assert not reading.is_box(str(tmp_path))
     with pytest.raises(reading.NoBox):
         reading.read(str(tmp_path))
+
+
+def test_a_box_that_is_given_twice_counts_once(tmp_path: Path) -> None:
+    _box(tmp_path / "box/h1", {"t": T, "what": "begin", "kmsg": False, "oom": []}, PROCESS)
+    (tmp_path / "same").symlink_to("box")
+    again = [str(tmp_path / name) for name in ("box", "box/h1", "same")]
+    assert len(box_report.document(again, Options(command="report")).measurements.boxes) == 1

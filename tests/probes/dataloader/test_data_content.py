@@ -40,6 +40,7 @@ BROKEN = [
     ("ThreadsShareSelf", {"DAT004"}, "threads inside one worker"),
     ("WaitsForThread", {"DAT028"}, "tickets"),
     ("AnotherSample", {"DAT027"}, "OSError: bad file"),
+    ("Zeros", {"DAT027"}, "the same placeholder as index"),
     ("NextSample", {"DAT027"}, "the content of index"),
     ("RarelyBroken", {"DAT002"}, "index 222 cannot be read (1 of 300): ValueError: corrupt at content_data"),
     ("RarelyCrashing", {"DAT002"}, "index 222 cannot be read (1 of 299): ended by SIGSEGV"),

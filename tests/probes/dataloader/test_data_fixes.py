@@ -230,6 +230,30 @@ class Files(IterableDataset):
             yield from (torch.full((4,), float(row)) for row in range(rank, 400, world))
 def make(): return DataLoader(Files(), num_workers=2, batch_size=4)
 """
+PARSED = """
+class Parsed(IterableDataset):
+    def __init__(self, path):
+        super().__init__()
+        self.rows = self.parse(path)
+    def parse(self, path):
+        yield from (torch.full((4,), float(number)) for number in range(300))
+    def __iter__(self):
+        return iter(self.rows)
+def make(): return DataLoader(Parsed("clicks.csv"), batch_size=4)
+"""
+GUARDED = """
+import time
+class Guarded(Dataset):
+    def __init__(self):
+        self.lock = multiprocessing.Lock()
+    def __len__(self): return 120
+    def __getitem__(self, index):
+        if not 0 <= index < 120: raise IndexError(index)
+        with self.lock:
+            time.sleep(0.004)
+            return torch.full((4,), float(index))
+def make(): return DataLoader(Guarded(), batch_size=4, num_workers=2)
+"""
 
 
 def _lazily(source: str, lines: list[str], opened: str) -> str:
@@ -299,6 +323,16 @@ def _raising(source: str, lines: list[str], line: str) -> str:
     return fixed.replace("list(range(150))", "[name for name in range(150) if name % 10 != 3]")
 
 
+def _anew(source: str, lines: list[str], _: str) -> str:
+    """What __init__ keeps, and the __iter__ that uses it."""
+    at = lines.index("def __iter__(self):")
+    init, iterate = ("".join(f"    {line}\n" for line in part) for part in (lines[:at], lines[at:]))
+    before, _, rest = source.partition("    def __init__")
+    return f"{before}{init}    def parse{rest.partition('    def parse')[2].partition('    def __iter__')[0]}" + (
+        f"{iterate}def make{rest.partition('def make')[2]}"
+    )
+
+
 Apply = Callable[[str, list[str], str], str]
 NIGHTLY = [pytest.mark.nightly]
 CASES: list[Any] = [
@@ -308,6 +342,8 @@ CASES: list[Any] = [
     pytest.param("DAT004", TENSOR, _privately, "self.scratch.fill_(index)", id="shared-tensor"),
     pytest.param("DAT004", ARRAY, _privately, "self.scratch[:] = [float", id="shared-array", marks=NIGHTLY),
     pytest.param("DAT006", FLIPPED, _instead, "value = self.records[index]", id="in-place", marks=NIGHTLY),
+    pytest.param("DAT030", PARSED, _anew, "", id="used-up"),
+    pytest.param("DAT031", GUARDED, _instead, "self.lock = multiprocessing.Lock()", id="lock", marks=NIGHTLY),
     pytest.param("DAT016", PARTS, _with_fewer, "num_workers=2", id="one-part", marks=NIGHTLY),
     pytest.param("DAT007", BUFFERED, _instead, "return sample", id="buffer", marks=NIGHTLY),
     pytest.param("DAT014", RARE, _before, "return DataLoader", id="rare", marks=NIGHTLY),

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,30 @@ def test_it_runs_from_stdin_beside_a_rank() -> None:
         rank.kill()
     [one] = [one for one in json.loads(said.stdout)["processes"] if one["pid"] == rank.pid]
     assert (one["was"], one["state"], one["wchan"], one["sockets"]) == ("S", "S", "hrtimer_nanosleep", 0)
+
+
+@pytest.mark.parametrize(("argv", "stream_"), [(["cat"], "stdin"), (["yes"], "stdout")])
+def test_a_pipe_that_is_a_standard_stream_is_named(argv: list[str], stream_: str) -> None:
+    env = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    with subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as rank:
+        time.sleep(0.2)
+        told = look.look(0.1, proc.Proc(), stacks=False)["processes"]
+        rank.kill()
+    assert [one["stream"] for one in told if one["pid"] == rank.pid] == [stream_]
+
+
+def test_a_thread_that_waits_for_a_core_counts_as_one_that_computes() -> None:
+    """At load 16 it had 0.145 of one, while its main thread only waited for it."""
+    one = {"pid": 7, "port": 0, "helper": False}
+    common = {
+        "state": "S", "start": "1", "wchan": "futex_do_wait", "file": "", "stream": "", "slices": {}, "stuck": [],
+        "faults": 0, "swap": 0, "read": 0, "written": 0, "throttled_us": 0, "sockets": [],
+    }  # fmt: skip
+    first = {**common, "ticks": 0, "threads": {"7": 0, "8": 0}, "waited_ns": 0, "runnable": {"8": 0}}
+    last = {**common, "ticks": 87, "threads": {"7": 0, "8": 87}, "waited_ns": 0, "runnable": {"8": 5_100_000_000}}
+    assert look.compared(one, first, last, 6.0)["waited"] == 0.85
+    only_asks = {**last, "threads": {"7": 0, "8": 3}}
+    assert look.compared(one, first, only_asks, 6.0)["waited"] == 0.0
 
 
 def test_it_sends_no_signal_and_writes_no_file() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -160,6 +162,16 @@ def test_no_content_of_a_file_makes_it_raise(path: str, content: bytes) -> None:
         machine = tree(Path(folder), files, interfaces=[told("x0"), told("../../etc"), told("a\x00b")])
         tree(Path(folder), {path: content})
         assert isinstance(network.probe(machine), Network)
+
+
+def test_interfaces_are_in_the_order_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL takes the addresses of a family in that order: one without IPv4 is not behind all that have it."""
+    six = SimpleNamespace(family=socket.AF_INET6, address="fd00::af", netmask="ffff::")
+    four = SimpleNamespace(family=socket.AF_INET, address="10.0.0.7", netmask="255.0.0.0")
+    monkeypatch.setattr("psutil.net_if_addrs", lambda: {"last:1": [four], "last": [four], "first": [six]})
+    monkeypatch.setattr("psutil.net_if_stats", dict)
+    monkeypatch.setattr("socket.if_nameindex", lambda: [(2, "first"), (7, "last")])
+    assert [one.name for one in network._tell()] == ["first", "last:1", "last"]
 
 
 def test_this_machine_has_loopback() -> None:

@@ -12,8 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ncclcheck.base.errors import UsageError
 from ncclcheck.probes.facts import Gpu, Gpus, Unread, unread_in
 from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.run.plan.bench_plan import JobOptions, Shape, shape
 from tests.conftest import Command, Ran
 from tests.helpers import fake_nvml
 
@@ -285,3 +287,14 @@ def test_env_says_what_the_user_s_own_job_does_wrong(env_command: Command) -> No
             rank.kill()
             rank.wait()
     assert {code: state for code, state in states.items() if state != "unknown"} == {"MEM001": "warn"}
+
+
+@pytest.mark.parametrize(("ranks", "fit"), [(2, True), (3, False)])
+def test_more_ranks_than_gpus_are_refused_and_as_many_fit(env_command: Command, ranks: int, fit: bool) -> None:
+    nodes = [one.facts for one in env_command("gpus = 2").document.nodes]
+    wishes = JobOptions(nproc_per_node=ranks)
+    if fit:
+        assert shape(wishes, nodes, simulated=False) == Shape("nccl", ranks)
+        return
+    with pytest.raises(UsageError, match="3 ranks do not fit, each node has 2 GPUs for nccl"):
+        shape(wishes, nodes, simulated=False)

@@ -163,6 +163,7 @@ def test_the_kernel_tells_the_way_to_itself_and_to_nowhere() -> None:
     way = netlink.way_to("127.0.0.1")
     assert (way.kind, way.source, way.hops[0].interface) == ("local", "127.0.0.1", "lo")
     assert netlink.way_to("::1").kind in ("local", "")
+    assert netlink.way_to("127.0.0.1", "127.0.0.1").source == "127.0.0.1"
 
 
 def test_a_kernel_that_has_no_route_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

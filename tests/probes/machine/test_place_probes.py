@@ -173,12 +173,13 @@ def test_recorded_storage(tmp_path: Path) -> None:
     assert [(place.name, place.path, place.told_by) for place in found.places] == [
         ("working directory", "/home/kim/run", "the working directory"),
         ("temporary directory", "/scratch/tmp", "TMPDIR"),
+        ("temporary directory", "/tmp", "default"),
         ("cache", "/home/kim/.cache", "HOME"),
         ("model cache", "/models", "HF_HOME"),
     ]
     assert isinstance(found.places[0].mount, Mount)
     assert found.places[0].mount.kind == "nfs4"
-    assert isinstance(found.places[3].room, Unread)
+    assert isinstance(found.places[4].room, Unread)
     assert isinstance(found.flock, Lock)
     assert found.flock.outcome == "unsupported"
 
@@ -246,6 +247,7 @@ def test_system(tmp_path: Path) -> None:
         "/sys/fs/cgroup/a/pids.max": "2048\n",
         "/sys/fs/cgroup/a/b/pids.max": "max\n",
         "/proc/sys/net/ipv4/ip_local_port_range": "32768\t60999\n",
+        "/proc/sys/net/ipv4/ip_local_reserved_ports": "29500,32760-32769,60999\n",
         "/proc/sys/net/ipv4/tcp_rmem": "4096\t131072\t6291456\n",
         "/proc/sys/net/ipv4/tcp_wmem": "4096 16384\n",
         "/proc/sys/net/core/somaxconn": "4096\n",
@@ -256,7 +258,7 @@ def test_system(tmp_path: Path) -> None:
     assert system.probe(tree(tmp_path, files, tasks_used=31)) == System(
         uid=1007, stack=-1, processes=4096, tasks=2048, address_space=2_560_000_000, file_size=-1, tasks_used=31,
         data=1_048_576, cpu_seconds=600,
-        ports=PortRange(first=32768, last=60999), remove_ipc=True, tcp_rmem=6291456, somaxconn=4096,
+        ports=PortRange(first=32768, last=60999, reserved=3), remove_ipc=True, tcp_rmem=6291456, somaxconn=4096,
         tcp_wmem=Unread("broken", "/proc/sys/net/ipv4/tcp_wmem holds '4096 16384', not three numbers"),
         cpu="AuthenticAMD AMD EPYC 9654",
     )  # fmt: skip

@@ -29,6 +29,12 @@ SOUND = [
     step("evaluated", model_kwargs={"drop": 0.3}),
     loss("against_zero"),
     step("noise_by_rank"),
+    step("accumulates"),
+    step("second_order"),
+    step("sharded_optimizer"),
+    step("logs_alike"),
+    step("by_plateau"),
+    step("in_phases", model="Phases", find_unused=True),
     step("seeds_in_a_fork"),
     step("shadowed"),
     step("scheduled"),
@@ -41,6 +47,7 @@ FAULTY: dict[str, tuple[Case, str, State, str]] = {
     given.name: (given, code, state, words)
     for given, code, state, words in (
         (step("decaying"), "TRN030", State.FAIL, "log() gives the first number that is not finite, at loops.py:"),
+        (step("entropy"), "TRN030", State.FAIL, "log() gives the first number that is not finite, at loops.py:"),
         (step("too_fast"), "TRN030", State.FAIL, "lower the learning rate"),
         (step("rooted"), "TRN030", State.FAIL, "A root of a number below 0, or of 0 in backward. See loops.py:"),
         (step("kept_losses"), "TRN031", State.WARN, "state['losses'] grows"),
@@ -49,10 +56,23 @@ FAULTY: dict[str, tuple[Case, str, State, str]] = {
         (step("head_forgotten"), "TRN027", State.WARN, "net.3.weight, net.3.bias get gradients"),
         (step("left_in_eval", model_kwargs={"drop": 0.3}), "TRN027", State.WARN, "in eval(): net.2"),
         (step("rate_of_zero"), "TRN027", State.WARN, "learning rate is 0"),
-        (step("wiped"), "TRN027", State.WARN, "zero_grad() comes between"),
+        (step("wiped"), "TRN027", State.FAIL, "zero_grad() comes between"),
         (step("clipped_first"), "TRN027", State.WARN, "before its backward pass"),
         (step("undivided"), "TRN027", State.WARN, "adds up 4 micro-batches without dividing"),
-        (step("thawed", model="HalfFrozen"), "TRN027", State.FAIL, "were frozen when DDP wrapped the model"),
+        (step("synced_too_early"), "TRN027", State.FAIL, "not averaged over ranks"),
+        (step("averages_weights_only"), "TRN027", State.FAIL, "net.0.bias, net.3.bias are not averaged"),
+        (step("decays_on_main"), "TRN027", State.FAIL, "some ranks change theirs in between"),
+        (step("skips_in_turn", steps=7), "TRN027", State.FAIL, "In calls 2, 3, 4, 5 of the step"),
+        (step("made_anew"), "TRN027", State.WARN, "state['optimizer'] = torch.optim.AdamW("),
+        (step("logs_on_main"), "TRN028", State.FAIL, "Let all ranks call mean_over_ranks at loops.py:"),
+        (step("by_own_plateau", steps=16), "TRN027", State.FAIL, "dist.all_reduce(metric)"),
+        (step("in_phases", model="Phases"), "TRN010", State.FAIL, "another pass reaches it"),
+        (
+            step("thawed", model="HalfFrozen"),
+            "TRN027",
+            State.FAIL,
+            "were frozen or not there when DDP wrapped the model",
+        ),
         (step("teacher_is_student"), "TRN027", State.WARN, "copy.deepcopy(model)"),
         (step("summed_gradients"), "TRN027", State.WARN, "larger by the number of ranks (2)"),
         (step("seeds_again"), "TRN027", State.WARN, "sets the seed of torch to the same in every step"),
@@ -83,8 +103,9 @@ FAULTY: dict[str, tuple[Case, str, State, str]] = {
 
 
 @cache
-def judged(*, sound: bool) -> dict[str, list[Verdict]]:
-    return judged_of(SOUND if sound else [given for given, *_ in FAULTY.values()])
+def judged(*, sound: bool, half: int = 0) -> dict[str, list[Verdict]]:
+    """The faulty ones in two jobs, each of which ends within its time on a busy machine."""
+    return judged_of(SOUND if sound else [given for given, *_ in FAULTY.values()][half::2])
 
 
 @pytest.mark.parametrize("name", [one.name for one in SOUND])
@@ -95,7 +116,8 @@ def test_a_sound_loop_has_no_failure_and_no_warning(name: str) -> None:
 @pytest.mark.parametrize("name", FAULTY)
 def test_a_faulty_loop_is_reported_with_its_cause_first(name: str) -> None:
     _, code, state, words = FAULTY[name]
-    (first, found), *_ = bad(judged(sound=False)[name])
+    half = [*FAULTY].index(name) % 2
+    (first, found), *_ = bad(judged(sound=False, half=half)[name])
     texts = [text for fix in found.remedies for text in (fix.text, *fix.commands)]
     said = " | ".join([found.what, found.why or "", *texts, *(one.value for one in found.evidence)])
     assert (first, found.state, words in said) == (code, state, True), said

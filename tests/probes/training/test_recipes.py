@@ -102,13 +102,13 @@ FAULTY: dict[str, tuple[Case, str, State, str]] = {
         ("quiet", case("quiet", step="always_quiet"), "TRN027", State.FAIL, "leave no_sync()"),
         ("skipping", case("skipping", step="skipping"), "TRN027", State.FAIL, "4 on rank 0, 0 on rank 1"),
         ("stale", case("stale", step="never_cleared"), "TRN027", State.WARN, "optimizer.zero_grad("),
-        ("copy", case("copy", step="of_a_copy"), "TRN027", State.WARN, "change no parameter"),
+        ("copy", case("copy", step="of_a_copy"), "TRN027", State.FAIL, "change no parameter"),
         (
             "scheduled",
             case("scheduled", step="scheduled_on_main"),
             "TRN027",
             State.FAIL,
-            "scheduler.step() on",
+            "state['scheduler'].step()",
         ),
         ("averaged", case("averaged", step="averaged_on_main"), "TRN027", State.WARN, "ema.n_averaged"),
         (

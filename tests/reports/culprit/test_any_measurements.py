@@ -25,6 +25,8 @@ from ncclcheck.results import finish
 from ncclcheck.run.plan.options import Options
 from tests.helpers import stories
 
+pytestmark = pytest.mark.timeout(600)  # a hundred examples on a machine that is busy elsewhere
+
 _FIXED = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 _STYLES = (terminal.Style(), terminal.Style(verbose=True, colour=True))
 _FLOATS = st.sampled_from([0.0, -1.0, 5e-324, 1e-300, 1e-9, 1.0, 10.0, 1e9, 1e15, 1.7e308])
@@ -81,7 +83,8 @@ def _of_type(kind: Any, texts: st.SearchStrategy[str], leave_out: tuple[str, ...
     """Any value of a type of the facts, without these fields."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
-        return _bounded(arguments[0], arguments[1])
+        primitive = arguments[0] in (int, float, str)
+        return _bounded(arguments[0], arguments[1]) if primitive else _of_type(arguments[0], texts)
     if origin is Literal:
         return st.sampled_from(arguments)
     if origin is list:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.judgement.findings import State, Verdict, worst
+from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import Rule, all_rules
 from ncclcheck.reports.output import terminal
@@ -24,13 +27,19 @@ ISSUED = {line.split()[0] for line in (ROOT / "tests/codes.txt").read_text().spl
 OF_CLUSTERS = [rule for rule in all_rules() if rule.code in ISSUED - OF_LOGS]
 
 
-@pytest.fixture(params=stories.NAMES)
+@pytest.fixture(params=stories.NAMES, scope="module")
 def story(request: pytest.FixtureRequest) -> Told:
     return stories.load(request.param)
 
 
-def test_it_is_judged_as_expected(story: Told) -> None:
-    found = {verdict.code: verdict.state.value for verdict in judge(story.cluster)}
+@pytest.fixture(scope="module")
+def document(story: Told) -> Document:
+    """Judged once for all that is asked of it."""
+    return story.document
+
+
+def test_it_is_judged_as_expected(story: Told, document: Document) -> None:
+    found = {verdict.code: verdict.state.value for verdict in document.verdicts}
     wrong = {code: found[code] for code, state in story.expect.items() if not _as_told(found[code], state)}
     assert not wrong, f"expected {story.expect}"
 
@@ -39,15 +48,15 @@ def _as_told(found: str, expected: str) -> bool:
     return found != expected.removeprefix("not ") if expected.startswith("not ") else found == expected
 
 
-def test_nothing_else_is_called_bad(story: Told) -> None:
+def test_nothing_else_is_called_bad(story: Told, document: Document) -> None:
     """A false alarm in one story is one on somebody's cluster."""
-    bad = {verdict.code for verdict in judge(story.cluster) if verdict.state in BAD}
+    bad = {verdict.code for verdict in document.verdicts if verdict.state in BAD}
     assert bad <= set(story.expect)
 
 
-def test_the_culprit_is_named(story: Told) -> None:
+def test_the_culprit_is_named(story: Told, document: Document) -> None:
     names = story.names or [node.name for node in story.nodes]
-    for verdict in judge(story.cluster):
+    for verdict in document.verdicts:
         if verdict.state in BAD:
             assert any(name in _said(verdict) for name in names), _said(verdict)
 
@@ -57,8 +66,7 @@ def _said(verdict: Verdict) -> str:
     return fold_names(f.where.node or "" for f in bad) + " ".join(f" {f.where} {f.what}" for f in bad)
 
 
-def test_the_report_fits_80_columns(story: Told) -> None:
-    document = story.document
+def test_the_report_fits_80_columns(document: Document) -> None:
     fixes = [r for v in document.verdicts for f in v.findings for r in f.remedies]
     commands = {line.strip() for fix in fixes for command in fix.commands for line in command.splitlines()}
     report = terminal.text(document, terminal.Style(width=80))
@@ -66,9 +74,14 @@ def test_the_report_fits_80_columns(story: Told) -> None:
     assert [line for line in long if line.strip() not in commands and len(line.split()) > 2] == []
 
 
+@cache
+def _clusters() -> list[Cluster]:
+    return [stories.load(name).cluster for name in stories.NAMES]
+
+
 @pytest.mark.parametrize("rule", OF_CLUSTERS, ids=lambda rule: rule.code)
 def test_every_rule_is_raised_by_a_story(rule: Rule) -> None:
-    states = [v.state for name in stories.NAMES for v in judge(stories.load(name).cluster, [rule])]
+    states = [verdict.state for cluster in _clusters() for verdict in judge(cluster, [rule])]
     seen = [state for state in states if state is not State.UNKNOWN or rule.worst is State.UNKNOWN]
     assert worst(seen) is rule.worst
 

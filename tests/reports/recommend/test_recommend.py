@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ncclcheck.probes.facts import (
+    Bound,
     Cluster,
     Collective,
     ConfFile,
@@ -30,6 +31,7 @@ from ncclcheck.probes.facts import (
     replace,
 )
 from ncclcheck.reports.judgement.findings import State, Verdict, Where, seen, warn, you
+from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.recommend import RULES, _changes_nothing, advice, recommend
 from ncclcheck.reports.recommend.advice import Found, SettingRule
 from ncclcheck.reports.recommend.site import Site
@@ -101,6 +103,16 @@ def site(
     measured = Measurements(transport=ranks if log or network else [], collectives=more.pop("rows", []))
     job = more.pop("job", Job(nodes_asked=len(nodes), backend="nccl"))
     return Site(Cluster(command="bench", nodes=nodes, job=job, measurements=measured), raised(*codes))
+
+
+def bound(*masks: str) -> Site:
+    """Nodes whose GPUs are on both sockets, with these masks of cores and of memory, judged by the rules."""
+    story = stories.load("bound-to-the-first-socket")
+    (node,) = story.nodes
+    pairs = [Bound(cpus=cpus, mems=mems) for cpus, mems in zip(masks[::2], masks[1::2], strict=True)]
+    nodes = [replace(node, name=f"n{i}", fabric=replace(node.fabric, bound=b)) for i, b in enumerate(pairs)]
+    cluster = replace(story.cluster, nodes=nodes)
+    return Site(cluster, judge(cluster))
 
 
 def env(rule: str, name: str, bad: str, good: str | None, action: str = "unset", **facts: Any) -> Any:
@@ -337,7 +349,9 @@ CASES: list[tuple[str, str, Site, Site]] = [
     env("I17", "NCCL_MNNVL_ENABLE", "0", "1", "try", gpus=cards(**RACK)),
     ("I19", "unset NCCL_TOPO_FILE", site(one(env={"NCCL_TOPO_FILE": "/t.xml"}, nccl={"named_files": LOST})),
      site(one(env={"NCCL_TOPO_FILE": "/t.xml"}, nccl={"named_files": []}))),
-    ("I20", "try NCCL_IGNORE_CPU_AFFINITY=1", site(one(), "FAB007"), site(one())),
+    ("I20", "try NCCL_IGNORE_CPU_AFFINITY=1", bound("0-47", "0-1"), bound("0-95", "0")),
+    # The memory of one node comes before the cores of another.
+    ("I20", "try NCCL_IGNORE_CPU_AFFINITY=1", bound("0-95", "0", "0-47", "0-1"), bound("0-95", "0")),
     ("I26", "set NCCL_NET_OVERHEAD=1000", site(one(version="2.19.3"), "NCC036"), site(one(), "NCC036")),
     ("L1", "set NCCL_DEBUG=WARN", site(one(env={"NCCL_DEBUG": "INFO"})), site(one(env={"NCCL_DEBUG": "WARN"}))),
     env("L2", "NCCL_ALGO", "Tree", "Ring"),

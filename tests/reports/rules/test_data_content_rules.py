@@ -99,6 +99,7 @@ def test_a_sound_dataset_is_ok_everywhere() -> None:
         ({"leaves": [FIXED, LOOSE]}, "DAT012", "note"),
         ({"leaves": [LOOSE]}, "DAT012", "unknown"),
         ({"fallbacks": [Fallback(index=3, of_index=9, error="OSError: bad")]}, "DAT027", "warn"),
+        ({"fallbacks": [Fallback(index=3, of_index=9, error="OSError", placeholder=True)]}, "DAT027", "warn"),
         ({"swept": 0}, "DAT027", "skipped"),
         ({"stuck": HUNG}, "DAT028", "fail"),
     ],

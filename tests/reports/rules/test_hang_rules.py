@@ -70,6 +70,13 @@ def test_most_that_compute_are_not_accused_for_one_that_waits() -> None:
     assert _kind(*(_rank(n, sockets=0, **_SPINS) for n in range(3))) == "dark"
 
 
+def test_with_nccl_who_waits_may_burn_a_core_and_who_sleeps_does_not_wait() -> None:
+    """A rank in ncclCommInitRank of a group whose other rank sleeps (NCCL 2.27.5)."""
+    sleeps = {"was_wchan": "hrtimer_nanosleep", "wchan": "hrtimer_nanosleep"}
+    assert _kind(_rank(0, libraries=["nccl"], **_SPINS), _rank(1, **sleeps), _rank(2)) == "sleeping"
+    assert _kind(_rank(0, **_SPINS), _rank(1, **sleeps), _rank(2)) == "computing"
+
+
 def test_all_ranks_have_ended() -> None:
     assert _kind(*(_rank(n, state="gone") for n in range(3))) == "ended"
 
@@ -118,6 +125,23 @@ def test_a_lock_of_its_own_is_no_child() -> None:
 def test_a_helper_is_named_with_its_rank() -> None:
     [job] = jobs([_live(_rank(0), _rank(1), _rank(2), _rank(1, helper=True, was="T", state="T"))])
     assert [(one.rank, one.helper) for one in judged(job).who] == [(1, True)]
+
+
+@pytest.mark.parametrize(
+    ("others_have", "rank_1", "kind", "named"),
+    [
+        (False, {}, "silent", [0, 1, 2]),  # as torch's debug server, beside rank 0 alone
+        (True, {}, "loader", [0]),  # as the workers of a loader, beside every rank
+        (True, {"was_wchan": "wait_woken", "wchan": "wait_woken"}, "elsewhere", [1]),
+    ],
+)
+def test_what_computes_beside_a_rank(
+    others_have: bool, rank_1: dict[str, str], kind: str, named: list[int]
+) -> None:
+    beside = [_rank(n, helper=True, libraries=["torch"]) for n in (1, 2) if others_have]
+    server = _rank(0, helper=True, libraries=["torch"], **_SPINS)
+    [job] = jobs([_live(_rank(0), _rank(1, **rank_1), _rank(2), *beside, server)])
+    assert (judged(job).kind, [one.rank for one in judged(job).who]) == (kind, named)
 
 
 def _outcome(live: Live) -> tuple[str, dict[str, State]]:

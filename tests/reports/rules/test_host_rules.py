@@ -6,7 +6,18 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.probes.facts import Gpus, Job, Measurements, Policy, Rdma, Resolution, Resources
+from ncclcheck.probes.facts import (
+    Gpus,
+    Job,
+    Measurements,
+    NameServer,
+    Policy,
+    Rdma,
+    Resolution,
+    Resolver,
+    Resources,
+    Unread,
+)
 from tests.helpers.clusters import ABSENT, DENIED, host, limits, node, space, told, verdict
 
 MIB, GIB = 2**20, 2**30
@@ -86,6 +97,29 @@ def test_temporary_directory(free: int, state: str) -> None:
 def test_own_name(addresses: list[str], state: str) -> None:
     named = host(own_name=Resolution(name="a", addresses=addresses))
     assert verdict("HST005", node("a", host=named)).state.value == state
+
+
+MUTE = NameServer(address="10.9.0.53", answered=False)
+LATE = Unread("timed_out", "getaddrinfo(a) gave no answer in 5 s")
+
+
+@pytest.mark.parametrize(
+    ("env", "files", "servers", "state"),
+    [
+        ({}, [], [MUTE], "fail"),
+        ({"GLOO_SOCKET_IFNAME": "eth0"}, [], [MUTE], "warn"),
+        ({}, ["10.1.0.1"], [MUTE], "unknown"),  # the file has it: something else is slow
+        ({}, [], [MUTE, NameServer(address="10.9.0.54", answered=True)], "unknown"),
+        ({}, [], [], "unknown"),
+    ],
+)
+def test_an_own_name_that_only_mute_servers_know(
+    env: dict[str, str], files: list[str], servers: list[NameServer], state: str
+) -> None:
+    sources = Resolver(name="a", seconds=5.0, files=files, servers=servers)
+    slow = node("a", host=host(own_name=LATE, own_sources=sources), env=env)
+    fine = node("b", host=host(own_name=Resolution(name="b", addresses=["10.1.0.2"])))
+    assert [one.state.value for one in verdict("HST005", slow, fine).findings if one.where.node == "a"] == [state]
 
 
 @pytest.mark.parametrize(

@@ -226,7 +226,7 @@ def test_folders_that_are_not_one() -> None:
 def test_a_folder_that_one_node_cannot_write() -> None:
     """The other one does not see its file either, which is no second fault."""
     found = _file("INI005", {"missing": ["b"]}, {"problem": "Read-only file system", "sees": []})
-    assert ("fail", "b") in told(found)
+    assert told(found) == [("fail", "b")]
     assert "b can make no file in /shared: Read-only file system" in _said(found)
 
 

@@ -26,6 +26,7 @@ from ncclcheck.probes.facts import (
     Room,
     SharedMemory,
     Sign,
+    Space,
     Stack,
     Storage,
     System,
@@ -41,6 +42,7 @@ DISK = Mount(point="/", kind="ext4", source="/dev/sda1", options=["rw"])
 NOEXEC = Mount(point="/tmp", kind="tmpfs", source="tmpfs", options=["rw", "noexec"])
 GIB = 2**30
 OK = Lock(outcome="ok")
+TMP = Host(tmp=Space(size=GIB, free=GIB, path="/tmp"))
 NO_TMP = Host(tmp=Unread("absent", "there is no /x"))
 
 
@@ -154,6 +156,12 @@ def deleted(path: str = "/home/kim/run7", name: str = "a") -> Node:
 
 
 UNREAD_PLACES = node("a", storage=Storage(places=DENIED, flock=DENIED, fcntl=DENIED))
+
+
+def temporary(inodes_free: int) -> Node:
+    return replace(stored(place="temporary directory", found=room(inodes=300, inodes_free=inodes_free)), host=TMP)
+
+
 STORAGE: list[tuple[str, str, list[Node], str]] = [
     ("STO001", "room", [stored()], "ok"),
     ("STO001", "deleted", [deleted()], "skipped"),
@@ -182,6 +190,9 @@ STORAGE: list[tuple[str, str, list[Node], str]] = [
     ("STO004", "writable", [stored(place="cache")], "ok"),
     ("STO004", "closed", [stored(place="model cache", found=room(writable=False))], "warn"),
     ("STO004", "full", [stored(place="cache", found=room(GIB // 64))], "warn"),
+    ("STO004", "no inode", [stored(place="cache", found=room(inodes=9999))], "warn"),
+    ("HST004", "no inode", [temporary(0)], "fail"),
+    ("HST004", "some inodes", [temporary(9)], "ok"),
     ("STO004", "no home", [homeless("/nonexistent/.cache")], "note"),
     ("STO004", "no home in a container", [homeless("//.cache")], "note"),
     ("STO004", "a home that is read-only", [homeless("/r/.cache")], "warn"),
@@ -240,6 +251,8 @@ LIMITS: list[tuple[str, str, list[Node], str]] = [
     ("HST016", "usual", [told(System(ports=PortRange(first=32768, last=60999)))], "ok"),
     ("HST016", "few", [told(System(ports=PortRange(first=50000, last=50499)))], "warn"),
     ("HST016", "one", [told(System(ports=PortRange(first=50000, last=50000)))], "fail"),
+    ("HST016", "one reserved", [told(System(ports=PortRange(first=32768, last=60999, reserved=1)))], "ok"),
+    ("HST016", "all reserved", [told(System(ports=PortRange(first=32768, last=60999, reserved=28232)))], "fail"),
     ("HST016", "unread", [told(System(ports=DENIED))], "unknown"),
     ("HST015", "unread", [told(System(file_size=DENIED))], "unknown"),
     ("HST012", "removes", [told(System(uid=1000, remove_ipc=True))], "warn"),

@@ -14,6 +14,7 @@ from typing import Any
 from torch.utils.data import BatchSampler, RandomSampler, Subset, WeightedRandomSampler
 
 from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.ranks.dry import used_up_sampler
 from ncclcheck.probes.dataloader.ranks.echo import has_begun, iterates_itself, loader_of_indices
 from ncclcheck.probes.dataloader.views import Epoch, View
 
@@ -34,6 +35,9 @@ def sample_orders(made: Made, view: View, folder: str, for_epoch: Callable[[int]
 
     take("first", loader)
     take("second", loader)
+    first, second = view.epochs
+    if first.samples and first.ended and second.ended and not second.samples:
+        view.dry = used_up_sampler(loader.batch_sampler or loader.sampler)
     view.set_epoch = bool(setters)
     for number in (0, 1) if setters else ():
         for setter in setters:

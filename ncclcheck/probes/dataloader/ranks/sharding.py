@@ -186,6 +186,7 @@ def _order(plan: DataPlan, views: Sequence[View]) -> Order | None:
         made_alike=set_epoch is None and any(_begins(other) == indices for other in views[1:]),
         callers=callers,
         loops=loops,
+        dry=view.dry,
     )
 
 

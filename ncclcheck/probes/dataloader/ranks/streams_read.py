@@ -11,6 +11,7 @@ from torch.utils.data import get_worker_info
 from ncclcheck.probes.dataloader.factory import Made
 from ncclcheck.probes.dataloader.randomness.draws import IN_A_WORKER, generators
 from ncclcheck.probes.dataloader.randomness.seeds import reseed
+from ncclcheck.probes.dataloader.ranks.dry import counters, runs_dry, used_up
 from ncclcheck.probes.dataloader.samples.fingerprint import leaves
 from ncclcheck.probes.dataloader.views import Asked, Pass, View
 
@@ -22,8 +23,11 @@ _kept: list[Any] = []  # loaders whose workers are killed with this process, not
 
 def read_stream(made: Made, asked: Asked, view: View) -> None:
     """Twice without workers, from two seeds, and once with as many as the loader has, two to four."""
+    before = counters(made.dataset)
     alone = view.passes["alone"] = _read(made, asked, 0, 0)
     other = view.passes["again"] = _read(made, asked, 0, 1)
+    if alone.items and runs_dry(made.dataset, alone, other, asked.seconds):
+        view.dry = used_up(made.dataset, before)
     if not alone.items or not other.items:
         return
     if changing(alone, other):

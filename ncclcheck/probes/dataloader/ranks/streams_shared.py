@@ -27,6 +27,7 @@ def stream(views: Sequence[View], whole: View | None) -> Stream:
         by_worker=[workers[0].workers.count(number) for number in range(workers[0].of)] if workers else [],
         ended=all(one.ended for one in (*alone, *workers)),
         workers=views[0].workers,
+        dry=views[0].dry,
     )
     leaves = _told_by(views)
     told = [_told_apart(one, leaves) for one in alone]
@@ -61,7 +62,7 @@ def _compared(
     if not seen.ended:
         lists = [_keys(one, leaves) for one in alone]
         found["ranks_alike"] = _in_one_order(lists, len(twice))
-        by_number = [_keys(one, leaves, number) for one in workers[:1] for number in (0, 1)]
+        by_number = sorted((_keys(one, leaves, n) for one in workers[:1] for n in range(one.of)), key=len)[-2:]
         found["workers_alike"] = _in_one_order(by_number, len(again) // max(1, len(workers)))
     if whole is not None and seen.ended and whole.passes["alone"].ended:
         everything = _told_apart(whole.passes["alone"], leaves)

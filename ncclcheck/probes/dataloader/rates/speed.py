@@ -14,10 +14,11 @@ from msgspec import Struct
 from ncclcheck.probes.dataloader.children import child
 from ncclcheck.probes.dataloader.factory import Made
 from ncclcheck.probes.dataloader.rates import pace
+from ncclcheck.probes.dataloader.rates.held import Locks
 from ncclcheck.probes.dataloader.rates.pace import Setting, Work
 from ncclcheck.probes.dataloader.rates.resources import cores, start_method
 from ncclcheck.probes.dataloader.samples.reading import reader
-from ncclcheck.probes.facts.data.speed import Missed, Point, Slowest, Speed
+from ncclcheck.probes.facts.data.speed import Held, Missed, Point, Slowest, Speed
 from ncclcheck.probes.job.context import DataPlan
 
 _POINT_S = 0.2  # of a fast dataset
@@ -37,6 +38,7 @@ class _Warm(Struct, frozen=True, kw_only=True):
     slowest: Slowest | None
     method: str
     gpu: bool
+    held: list[Held]
 
 
 @dataclass
@@ -91,7 +93,9 @@ def _warm(made: Made, seed: int, seconds: float) -> _Warm:
     """Read them, then once more with a clock: the first time may come from the disk."""
     samples = reader(made, seed)
     samples.warm_up(seconds)
-    times = samples.timed()
+    locks = Locks(made.dataset)
+    with locks.watched():
+        times = samples.timed()
     middle = median(times.values())
     worst = max(times, key=lambda index: times[index])
     usual = [index for index, taken in times.items() if taken <= max(_SLOW_S, _SLOW * middle)]
@@ -102,6 +106,7 @@ def _warm(made: Made, seed: int, seconds: float) -> _Warm:
         slowest=None if made.iterable else Slowest(index=worst, seconds=times[worst], median_s=middle),
         method=start_method(made)[0],
         gpu=torch.cuda.is_available(),
+        held=locks.share(sum(times.values())),
     )
 
 
@@ -149,4 +154,6 @@ def _told(made: Made, plan: DataPlan, mine: float, warm: _Warm | None, curve: _C
         cores=mine,
         length=made.length,
         slowest=warm.slowest if warm else None,
+        each_s=warm.each_s if warm else 0.0,
+        held=warm.held if warm else [],
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -145,6 +146,7 @@ def fallbacks(reader: Reader, swept: Swept) -> list[Fallback]:
     """Samples with a swallowed error, which most others have not, whose content is that of another sample.
 
     That other one is known where the content is one that was seen, or it changes with the seed and others do not.
+    Where several of them hold the same, it is a placeholder.
     """
     suspects = swept.swallowed[:_EXAMPLES]
     if not suspects or swept.swallowed_count > _MINORITY * swept.count:
@@ -169,11 +171,31 @@ def _resolve(reader: Reader, suspects: list[Swallowed], swept: Swept) -> list[Fa
         if index not in strange:
             owners.setdefault(_content(source, index, salt), index)
     found = []
+    alike = _placeholders(wanted)
     for one in suspects:
+        if one.index in alike and one.error:
+            other = next(index for index in alike if index != one.index)
+            found.append(
+                Fallback(index=one.index, of_index=other, error=one.error, place=one.place, placeholder=True)
+            )
+            continue
         owner = next((owners[content] for content in wanted[one.index] if content in owners), None)
         if owner is not None or (len(wanted[one.index]) > 1 and not moving):
             found.append(Fallback(index=one.index, of_index=owner, error=one.error, place=one.place))
     return found
+
+
+def _placeholders(wanted: dict[int, set[str]]) -> list[int]:
+    """Those of the suspects, two at least and half of them, that hold one and the same content under any seed."""
+    settled = {index: next(iter(contents)) for index, contents in wanted.items() if len(contents) == 1}
+    if not settled:
+        return []
+    ((content, count),) = Counter(settled.values()).most_common(1)
+    return (
+        [index for index, one in settled.items() if one == content]
+        if count > 1 and 2 * count >= len(wanted)
+        else []
+    )
 
 
 def _content(source: Source, index: int, salt: int) -> str:

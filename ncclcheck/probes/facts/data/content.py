@@ -112,13 +112,14 @@ class Inherited(Struct, frozen=True, kw_only=True):
 class Fallback(Struct, frozen=True, kw_only=True):
     """A sample that is another one, after an error that was swallowed, or (no error) by reading that one itself.
 
-    of_index: None where it is a random one.
+    of_index: None where it is a random one. placeholder: that other one had such an error too, and holds the same.
     """
 
     index: Whole
     of_index: Whole | None
     error: str
     place: str = ""
+    placeholder: bool = False
 
 
 class Beyond(Struct, frozen=True, kw_only=True):

@@ -51,6 +51,20 @@ class Account(Struct, frozen=True, kw_only=True):
     missing: list[Whole] = field(default_factory=list)
 
 
+class Dry(Struct, frozen=True, kw_only=True):
+    """An epoch without a sample, after one that had some. source: what is used up, `self.rows` or the sampler's
+    type; function: of the generator that stands there, with its arguments' names; method: of the dataset.
+
+    counters: whole numbers of a dataset that is its own iterator, as they were before it was read.
+    """
+
+    source: str = ""
+    function: str = ""
+    arguments: list[str] = field(default_factory=list)
+    method: bool = False
+    counters: dict[str, int] = field(default_factory=dict)
+
+
 class Order(Struct, frozen=True, kw_only=True):
     """The order of two epochs, as the sampler of rank 0 gave it. sequential: it is that of the indices.
 
@@ -58,6 +72,7 @@ class Order(Struct, frozen=True, kw_only=True):
     where nothing has a set_epoch; with_keyword: and with the factory called for epoch 0 and 1, None where it takes
     no epoch. made_alike: another process, with other seeds, made a loader with the same order. callers: files of
     the user that call set_epoch; loops: those with a training loop that hold the factory or import its module.
+    dry: the second epoch has no sample.
     """
 
     samples: Whole
@@ -68,6 +83,7 @@ class Order(Struct, frozen=True, kw_only=True):
     made_alike: bool = False
     callers: list[str] = field(default_factory=list)
     loops: list[str] = field(default_factory=list)
+    dry: Dry | None = None
 
 
 class Stream(Struct, frozen=True, kw_only=True):
@@ -79,6 +95,7 @@ class Stream(Struct, frozen=True, kw_only=True):
     workers: num_workers that the user gave, None where no loader was given. ranks_alike, workers_alike: what two
     of them read came in one order; of a stream that ended this was not compared. by_worker: samples that each
     worker of rank 0 read. groups: of ranks that read the same samples in one order, where others read other ones.
+    dry: without workers the second epoch has no sample.
     """
 
     items: list[Whole]
@@ -97,6 +114,7 @@ class Stream(Struct, frozen=True, kw_only=True):
     workers_alike: bool = True
     groups: list[list[Count]] = field(default_factory=list)
     examples: list[Reader] = field(default_factory=list)
+    dry: Dry | None = None
     unjudged: str = ""
 
 

@@ -40,12 +40,20 @@ class Slowest(Struct, frozen=True, kw_only=True):
     median_s: Amount
 
 
+class Held(Struct, frozen=True, kw_only=True):
+    """A lock that workers share, `self.lock` or the path of a file, and for which share of a read it is held."""
+
+    lock: str
+    share: Amount
+
+
 class Speed(Struct, frozen=True, kw_only=True):
     """Samples a second by number of workers; the loader's own settings, and what is needed.
 
     workers, prefetch, persistent: of the loader, null where it does not say. batch: samples a batch while it was
     measured. need: samples a second that the GPU of one rank takes, 0 where nobody said. cores: of one rank.
-    distinct: samples read again and again, so that their files are in memory.
+    distinct: samples read again and again, so that their files are in memory. each_s: seconds of a read, the
+    median. held: locks that workers share.
     """
 
     points: list[Point] = field(default_factory=list)
@@ -60,3 +68,5 @@ class Speed(Struct, frozen=True, kw_only=True):
     cores: Amount = 1.0
     length: Whole | None = None
     slowest: Slowest | None = None
+    each_s: Amount = 0.0
+    held: list[Held] = field(default_factory=list)

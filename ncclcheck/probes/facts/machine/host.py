@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ncclcheck.probes.facts.guard.unread import NOT_RECORDED, Unread
+from ncclcheck.probes.facts.machine.network import Resolver
 
 
 class Limits(Struct, frozen=True, kw_only=True, tag="limits"):
@@ -15,11 +16,16 @@ class Limits(Struct, frozen=True, kw_only=True, tag="limits"):
 
 
 class Space(Struct, frozen=True, kw_only=True, tag="space"):
-    """A file system's size and what is free for this user, bytes. Source: statvfs(3)."""
+    """A file system's size and what is free for this user, bytes. Source: statvfs(3).
+
+    inodes: how many it has; 0: no fixed number of them, or it was not recorded.
+    """
 
     size: int
     free: int
     path: str = ""
+    inodes: int = 0
+    inodes_free: int = 0
 
 
 class Resolution(Struct, frozen=True, kw_only=True, tag="resolution"):
@@ -33,7 +39,8 @@ class Host(Struct, frozen=True, kw_only=True, tag="host"):
     """The machine, and what this process may use of it.
 
     quota_path: the file of the CPU quota that leaves it less than the affinity mask does. ipc_lock: this process
-    has CAP_IPC_LOCK of the machine itself, so that the memlock limit does not bind it.
+    has CAP_IPC_LOCK of the machine itself, so that the memlock limit does not bind it. own_sources: who was asked
+    for the own name, where no answer came in time.
     """
 
     hostname: str | Unread = NOT_RECORDED
@@ -53,3 +60,4 @@ class Host(Struct, frozen=True, kw_only=True, tag="host"):
     tmp: Space | Unread = NOT_RECORDED
     clocksource: str | Unread = NOT_RECORDED
     own_name: Resolution | Unread = NOT_RECORDED
+    own_sources: Resolver | Unread = NOT_RECORDED

@@ -104,10 +104,14 @@ class Storage(Struct, frozen=True, kw_only=True, tag="storage"):
 
 
 class PortRange(Struct, frozen=True, kw_only=True, tag="port_range"):
-    """The ports that the kernel gives to whoever does not ask for one, both ends included. Source: ip(7)."""
+    """The ports that the kernel gives to whoever does not ask for one, both ends included. Source: ip(7).
+
+    reserved: how many of them it gives to nobody, for ip_local_reserved_ports holds them back.
+    """
 
     first: int
     last: int
+    reserved: int = 0
 
 
 class System(Struct, frozen=True, kw_only=True, tag="system"):

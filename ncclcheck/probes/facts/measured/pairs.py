@@ -38,6 +38,7 @@ class Lateness(Struct, frozen=True, kw_only=True):
     seconds, seconds in which its threads were runnable and had no core (schedstat, summed over threads), seconds
     in which it did not run though a timer of its own was due (stopped, throttled), involuntary context switches.
     running: how many threads of the whole machine could run, for each of its cores, on average of some looks.
+    continued: how often it was let go on by SIGCONT, as after a SIGSTOP.
     """
 
     rank: Count
@@ -51,6 +52,7 @@ class Lateness(Struct, frozen=True, kw_only=True):
     stalled_s: Amount = 0.0
     involuntary: Whole = 0
     running: Amount | None = None
+    continued: Whole = 0
 
 
 class RankSpeed(Struct, frozen=True, kw_only=True):

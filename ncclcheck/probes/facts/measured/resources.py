@@ -13,7 +13,8 @@ class RankUse(Struct, frozen=True, kw_only=True):
     """The last look at the process of a rank that was alive.
 
     cpu_s: seconds of all its threads. memory: resident, bytes. tasks: its threads. files: open ones, null where
-    they may not be counted. cores: those that its affinity mask leaves it. Source: proc_pid_stat(5), sched(7).
+    they may not be counted. cores: those that its affinity mask leaves it. traced_by: the debugger or tracer that
+    was attached at some look, `gdb (pid 4711)`. Source: proc_pid_stat(5), proc_pid_status(5), sched(7).
     """
 
     pid: Pid
@@ -24,6 +25,7 @@ class RankUse(Struct, frozen=True, kw_only=True):
     cores: Count | None = None
     nice: int = 0
     policy: Literal["", "batch", "idle", "realtime"] = ""
+    traced_by: str = ""
 
 
 class Other(Struct, frozen=True, kw_only=True):
@@ -53,12 +55,14 @@ class Resources(Struct, frozen=True, kw_only=True):
 
     cores: of the host. oom_kills: processes of the job's control group that the kernel killed for memory;
     host_oom_kills: of the whole host. memory_limit: the least memory.max of the group and those above it;
-    memory_peak: the most that the group has used since it was made. memory_refused, tasks_refused: how often the
-    group was at memory.max and pids.max. memory_slowed: how often it was held back at memory.high. quota: cores;
-    throttled: the share of its periods in which the quota was used up. some_stalled: share of the time in which
-    some task of the host waited, for a core, for memory, for a disk. clock_step_s: how far the wall clock was set
-    ahead (negative: back) meanwhile. What is null was not counted. Source: cgroups(7), proc_vmstat(5), kernel
-    documentation, accounting/psi.
+    memory_peak: the most that the group has used since it was made. memory_refused, tasks_refused: how often
+    the group was at memory.max and pids.max. memory_slowed: how often it was held back at memory.high. quota:
+    cores; throttled: the share of its periods in which the quota was used up. some_stalled: share of the time
+    in which some task of the host waited, for a core, for memory, for a disk. clock_step_s: how far the wall
+    clock was set ahead (negative: back) meanwhile. stolen: the share of the host's cores that its hypervisor
+    gave to others while they had work. freezer: the job's control group of the freezer, where it is not the
+    root. What is null was not counted. Source: cgroups(7), proc_vmstat(5), kernel documentation,
+    accounting/psi.
     """
 
     node: str
@@ -79,6 +83,8 @@ class Resources(Struct, frozen=True, kw_only=True):
     stalled_disk: Amount | None = None
     swapped: Whole | None = None
     clock_step_s: float = 0.0
+    stolen: Amount | None = None
+    freezer: str = ""
     ranks: list[RankUse] = field(default_factory=list)
     others: list[Other] = field(default_factory=list)
     places: list[Filled] = field(default_factory=list)

@@ -117,13 +117,19 @@ class OwnStep(Struct, frozen=True, kw_only=True):
     unheld_share: of all elements that are trained. evaluating: layers that eval() changes, where the model is in
     it while it trains. aliased: averages of the weights that are the weights themselves. undivided: micro-batches
     that a step adds up without dividing by their number; 0: it divides, or that is not known. unfrozen: parameters
-    that were frozen when the model was wrapped, and are trained since. evaluating_since: the step from which on
-    the model was in eval(), after it had trained; 0: from the first one, or never.
+    that were frozen or not there when the model was wrapped, and are trained since. evaluating_since: the step
+    from which on the model was in eval(), after it had trained; 0: from the first one, or never.
 
     factors: of each rank, by which it scaled its pieces of the gradients (FSDP), where these differ. rates: the
     learning rate of each step after the first. floored: the user's line that divides by `//` in a schedule.
     reseeded: generators that each step leaves in one and the same state, on all ranks, whatever it was before.
-    seeded_at: the user's line that sets torch's seed in the step.
+    seeded_at: the user's line that sets torch's seed in the step. calls: of the step until its optimizer takes
+    one, 0: none of those that were tried. reached: parameters that the first backward pass of the given loss does
+    not reach, and a later one of the step does. plateaus: names of schedulers in its state that are fed a metric.
+    unaveraged_only: parameters, where gradients of others are averaged. remade: steps, each by an optimizer with
+    moments that was made for it; 0: one optimizer took several. skipped: calls in which the optimizers of some
+    ranks only take a step. altered: ranks had the same gradients after the backward pass, and not at the
+    optimizer's step.
     """
 
     steps: Count
@@ -143,11 +149,18 @@ class OwnStep(Struct, frozen=True, kw_only=True):
     floored: str = ""
     reseeded: list[str] = field(default_factory=list)
     seeded_at: str = ""
+    calls: Count = 1
+    reached: list[str] = field(default_factory=list)
+    plateaus: list[str] = field(default_factory=list)
     aliased: list[str] = field(default_factory=list)
     undivided: Count = 0
     unfrozen: list[str] = field(default_factory=list)
     stale: bool = False
     unaveraged: bool = False
+    unaveraged_only: list[str] = field(default_factory=list)
+    remade: Count = 0
+    skipped: list[Count] = field(default_factory=list)
+    altered: bool = False
     taken: list[Count] = field(default_factory=list)
     state: list[Differing] = field(default_factory=list)
     off: Amount | None = None
@@ -190,11 +203,13 @@ class ReadTwice(Struct, frozen=True, kw_only=True):
 
 class Entered(Struct, frozen=True, kw_only=True):
     """The collective that each rank was about to enter, `all_reduce at model.py:20 in forward`, where they differ.
-    ranks: those that differ from the most common one. empty: all ranks entered the same.
+    ranks: those that differ from the most common one. empty: all ranks entered the same. step: of the given steps
+    that came to it, 0: none was given, or not reached.
     """
 
     entered: list[str] = field(default_factory=list)
     ranks: list[Count] = field(default_factory=list)
+    step: Count = 0
 
 
 class Contents(Struct, frozen=True, kw_only=True):

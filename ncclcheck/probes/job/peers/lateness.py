@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import random
 import resource
+import signal
 import statistics
 import threading
 import time
@@ -54,6 +55,25 @@ class _Stalls:
                 self.seconds += late
 
 
+class _Continued:
+    """Counts SIGCONT, which a process that was stopped gets when it goes on; SIGSTOP itself no process sees."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self._before: object = None
+        with suppress(ValueError):  # not the main thread
+            self._before = signal.signal(signal.SIGCONT, self._count)
+            signal.siginterrupt(signal.SIGCONT, False)  # no system call of a library's is broken off
+
+    def _count(self, *_: object) -> None:
+        self.times += 1
+
+    def stop(self) -> None:
+        """As it was before."""
+        with suppress(ValueError, TypeError):
+            signal.signal(signal.SIGCONT, self._before)  # type: ignore[arg-type]
+
+
 @dataclass
 class _Usage:
     """What the process has used so far."""
@@ -86,7 +106,7 @@ class LateRanks:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._stalls = _Stalls()
+        self._stalls, self._continued = _Stalls(), _Continued()
         self._used = _Usage()
         self._late: list[float] = []
         self._running: list[float] = []
@@ -118,6 +138,7 @@ class LateRanks:
     def fact(self) -> Lateness | None:
         """What was collected; None where nothing was."""
         self._stalls.stop()
+        self._continued.stop()
         if not self._late:
             return None
         return Lateness(
@@ -132,6 +153,7 @@ class LateRanks:
             stalled_s=self._used.stalled_s,
             involuntary=self._used.involuntary,
             running=statistics.fmean(self._running) if self._running else None,
+            continued=self._continued.times,
         )
 
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from ncclcheck.probes.facts import Filled, Other, RankState, RankUse, Resources, Unread
+from ncclcheck.probes.facts import Filled, Other, RankState, RankUse, Resources, Unread, replace
 from ncclcheck.probes.facts.guard.secrets import masked
 from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.host import cgroup
@@ -54,14 +54,16 @@ class Watch:
         self._machine, self._proc = machine, proc
         self._begun, self._wall = time.monotonic(), _wall_ahead()
         self._counted, self._pressure = _counters(machine), _pressures(machine)
-        self._processes = _processes(proc)
+        self._processes, self._cores = _processes(proc), _cores(machine)
         self._ranks: dict[int, RankUse] = {}
 
     def look(self, ranks: Iterable[RankState]) -> None:
         """Again and again while the ranks live."""
         for rank in ranks:
             if rank.pid is not None and (found := _rank(self._proc, rank.pid)):
-                self._ranks[rank.pid] = found
+                before = self._ranks.get(rank.pid)
+                traced = found.traced_by or (before.traced_by if before else "")
+                self._ranks[rank.pid] = replace(found, traced_by=traced)
 
     def told(self, node: str, temporary: str = "") -> Resources:
         """What was seen. temporary: the directory in which the job has its files."""
@@ -92,6 +94,8 @@ class Watch:
             stalled_disk=pressure.get("io"),
             swapped=rose.get("swapped"),
             clock_step_s=round(_wall_ahead() - self._wall, 3),
+            stolen=_stolen(self._cores, _cores(self._machine)),
+            freezer=_freezer(self._machine),
             ranks=[*self._ranks.values()],
             others=self._others(seconds),
             places=_places(temporary or os.environ.get("TMPDIR") or "/tmp"),
@@ -141,6 +145,28 @@ def _counters(machine: Machine) -> dict[str, int]:
     if "pswpin" in host and "pswpout" in host:
         found["swapped"] = (host["pswpin"] + host["pswpout"]) * _PAGE
     return found
+
+
+def _cores(machine: Machine) -> list[int]:
+    """Ticks of all cores: user nice system idle iowait irq softirq steal. Source: proc_stat(5)."""
+    text = machine.read("/proc/stat", 4096)
+    words = [] if isinstance(text, Unread) else text.partition("\n")[0].split()[1:9]
+    return [int(word) for word in words] if len(words) == 8 and all(map(str.isdecimal, words)) else []
+
+
+def _stolen(before: list[int], after: list[int]) -> float | None:
+    """Of the time in which the cores had work, the share that the hypervisor took."""
+    rose = [max(0, now - then) for then, now in zip(before, after, strict=False)]
+    wanted = sum(rose) - rose[3] - rose[4] if rose else 0
+    return round(rose[7] / wanted, 3) if wanted else None
+
+
+def _freezer(machine: Machine) -> str:
+    """`12:freezer:/docker/4af` of /proc/self/cgroup, of control groups of version 1. Source: cgroups(7)."""
+    text = machine.read("/proc/self/cgroup")
+    lines = [line.split(":", 2) for line in ("" if isinstance(text, Unread) else text).splitlines()]
+    paths = [one[2] for one in lines if len(one) == 3 and "freezer" in one[1].split(",")]
+    return next((path for path in paths if path != "/"), "")
 
 
 def _share(rose: dict[str, int]) -> float | None:
@@ -245,7 +271,20 @@ def _rank(proc: Path, pid: int) -> RankUse | None:
         cores=cores,
         nice=stat.nice,
         policy=_POLICIES.get(stat.policy, ""),
+        traced_by=_tracer(proc, pid),
     )
+
+
+def _tracer(proc: Path, pid: int) -> str:
+    """Who has attached to it with ptrace(2); empty where nobody has. Source: proc_pid_status(5)."""
+    with suppress(OSError, ValueError, IndexError):
+        status = (proc / str(pid) / "status").read_text(errors="backslashreplace")
+        number = int(status.partition("TracerPid:")[2].split()[0])
+        with suppress(OSError):
+            name = (proc / str(number) / "comm").read_text(errors="backslashreplace").strip()
+            return f"{name} (pid {number})" if number else ""
+        return f"a process of another namespace (pid {number})" if number else ""
+    return ""
 
 
 def _places(temporary: str) -> list[Filled]:

@@ -39,6 +39,11 @@ SIGNS = (
         ),
     ),
     Sign(
+        "bind-failed",
+        r"Call to bind (?:to (?P<own>\S{1,120}?)(?:<\d{1,5}>)? )?failed ?: (?P<error>Cannot assign requested address)",
+        (_WARN + "Call to bind failed: Cannot assign requested address",),
+    ),
+    Sign(
         "connect-failed",
         r"onnect(?: to (?P<peer>\S{1,120}?)(?:<(?P<port>\d{1,5})>)?)? ?(?:failed|returned|timeout)"
         r"(?: with)?(?: error)?(?: after \d{1,5} (?:retries|attempts))?[ :]{0,3}(?:\d{1,5} ?\(?)?(?P<error>[A-Z][A-Za-z ]{4,60})(?!.{0,80}retrying)"

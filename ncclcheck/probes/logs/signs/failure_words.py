@@ -101,6 +101,7 @@ QUIET = (
           "it joins two exceptions, or nobody was there to take it"),
     _form("raise|except|return|assert|if|def|class|import|from|with|log",
           r"^\s*(?:raise|except|return|assert|if|def|class|import|from|with|log\w{0,6}\.)\b", "a line of code"),
+    _form("raise|except", r"^\s*(?:raise|except)\b", "a line of code above the exception itself", ends=True),
     _form("http", r"https?://|http error 40[134]", "a link, or an answer of a hub of models"),
     _form("wandb|tensorboard|mlflow|comet", r"\b(?:wandb:|(?:tensorboard|mlflow|comet_ml)\b)",
           "who draws the curves is not who trains"),

@@ -133,6 +133,11 @@ SIGNS = (
         ),
     ),
     Sign(
+        "run-id-of-its-own",
+        r"config has no run_id, generated a random run_id",
+        ("WARNING:torch.distributed.launcher.api:config has no run_id, generated a random run_id: 304504801270",),
+    ),
+    Sign(
         "rendezvous-closed",
         r"RendezvousClosedError",
         ("torch.distributed.elastic.rendezvous.api.RendezvousClosedError",),
@@ -140,7 +145,7 @@ SIGNS = (
     Sign(
         "store-wait",
         r"wait timeout after (?P<ms>\d{1,12})ms, keys: (?P<keys>\S{1,120})"
-        r"|store->get\('(?P<key>[^']{1,80})'\)(?: got error|.{0,40}[Tt]imeout)"
+        r"|(?:retrieving ncclUniqueId from \[(?P<owner>\d{1,7})\].{0,120}?)?store->get\('(?P<key>[^']{1,80})'\)(?: got error|.{0,40}[Tt]imeout)"
         r"|(?:RuntimeError|DistStoreError): (?P<old>Socket Timeout)\s*$",  # before torch 2.5
         (
             "torch.distributed.DistStoreError: wait timeout after 1800000ms, keys: /default_pg/0//cpu//0/rank_3",

@@ -123,6 +123,7 @@ SIGNS = (
         r"|process received (?P<caught>SIGINT), exiting"
         r"|^(?:(?:\S{1,200}: line \d{1,6}: {1,5}\d{1,10} |\[\d{1,4}\][+-]? {1,4}(?:\d{1,10} )?)?(?P<shell>Terminated|Hangup)"
         r"|zsh: (?P<zsh>terminated|hangup))(?: {0,40}$| {1,40}(?=\S)(?=.{0,200}?(?:\.py\b|python|torchrun|accelerate|deepspeed|mpirun|srun)))"
+        r"|^(?P<drained>SIGTERM|SIGINT) received\b.{0,80}(?:[Dd]rain|[Ss]hutting down|[Ss]topping|[Ee]xiting)"
         r"|\b[Kk]eyboard ?[Ii]nterrupt(?:ion|ed)?\b.{0,40}\b(?:[Ee]xiting|[Ss]topp|[Qq]uitting|[Ss]hutting)"
         r"|^Detected KeyboardInterrupt, attempting (?:to |graceful )|srun: (?:sending Ctrl-C to|interrupt \(one more within)"
         r"|\[shutdown\] API server: shutdown triggered|(?P<step>srun: forcing job termination)|mpi(?:run|exec): killing job|(?:mpirun|ORTE): abort is in progress"
@@ -132,6 +133,7 @@ SIGNS = (
             "Hangup",
             "Keyboard interruption. Exiting from early training",
             "Detected KeyboardInterrupt, attempting graceful shutdown ...",
+            "[2026-03-01 10:00:00] SIGTERM received. signum=None frame=None. Draining requests and shutting down...",
             "srun: sending Ctrl-C to StepId=4711.0",
             "srun: forcing job termination",
             "INFO 11-09 22:47:01 [launcher.py:100] [shutdown] API server: shutdown triggered",

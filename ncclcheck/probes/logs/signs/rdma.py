@@ -103,6 +103,11 @@ SIGNS = (
         (f"{_IB} {_ROCE_V1}", "Last error: " + _ROCE_V1),
     ),
     Sign(
+        "ib-gid-missing",
+        r"Call to ibv_query_gid failed",
+        (f"{_VERBS} Call to ibv_query_gid failed with error Unknown error -1 errno -1",),
+    ),
+    Sign(
         "ib-port-event",
         r"NET/IB ?:(?: (?P<device>[^\s:]{1,40}:\d{1,3}))? Got (?:non-fatal )?async (?:error )?event ?: "
         r"(?P<event>port error|port active|client reregistration|LID change|SM change|P_Key change)",
@@ -193,6 +198,26 @@ SIGNS = (
             "gpu-a17:4711:4790 [0] nccl_net_ofi_create_plugin:211 NCCL WARN NET/OFI Unable to find a protocol that"
             " worked.  Failing initialization.",
             "gpu-a17:4711:4790 [0] init.cpp:90 NCCL WARN NET/OFI aws-ofi-nccl initialization failed",
+        ),
+    ),
+    Sign(
+        "ofi-failed",  # any call or transfer of the plugin; what is better known is told by the others
+        r"NET/OFI .{0,160}?(?:(?:Couldn't|Could not|Unable to|[Ff]ailed)\b.{0,160}?(?:RC: ?-\d|ERROR: |: \w[\w ]{3,60}$)"
+        r"|completed with error)",
+        (
+            "gpu-a17:4711:4790 [0] nccl_net_ofi_create_ep:459 NCCL WARN NET/OFI Couldn't open CQ. RC: -22, ERROR: Invalid"
+            " argument",
+            "gpu-a17:4711:4790 [0] get_ep:969 NCCL WARN NET/OFI Creating new endpoint for domain 0x7f9b failed: Invalid"
+            " argument",
+            "gpu-a17:4711:4790 [0] process_err:1723 NCCL WARN NET/OFI Operation with NULL context completed with error",
+        ),
+        words=("net/ofi ",),
+    ),
+    Sign(
+        "efa-not-offered",
+        r"fi_getinfo: provider efa output empty list",
+        (
+            "libfabric:85:1747438790::core:core:fi_getinfo_():1392<warn> fi_getinfo: provider efa output empty list",
         ),
     ),
     Sign(

@@ -30,8 +30,13 @@ SIGNS = (
     ),
     Sign(
         "watchdog-cut",
-        r"(?:Watchdog c|C)aught collective operation timeout:(?! WorkNCCL\(SeqNum=\d)",
-        ("[Rank 0] Watchdog caught collective operation timeout:",),
+        r"(?:Watchdog c|C)aught collective operation timeout:(?! WorkNCCL\(SeqNum=\d.{1,300}? ran for \d)"
+        r"(?: WorkNCCL\(SeqNum=(?P<seq>\d{1,12}))?",
+        (
+            "[Rank 0] Watchdog caught collective operation timeout:",
+            "[rank2]:[E1109 22:47:01.100 ProcessGroupNCCL.cpp:629] [Rank 2] Watchdog caught collective operation timeout: "
+            "WorkNCCL(SeqNum=4, OpTy",
+        ),
     ),
     Sign(
         "watchdog-status",
@@ -134,8 +139,11 @@ SIGNS = (
     ),
     Sign(
         "parameters-without-gradient",
-        r"Expected to have finished reduction in the prior iteration before starting a new one",
+        r"Expected to have finished reduction in the prior iteration before starting a new one"
+        r"|has parameters that were not used in producing the loss returned",
         (
+            "RuntimeError: It looks like your LightningModule has parameters that were not used in producing the loss "
+            "returned by training_step.",
             "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. This error indicates that your module has parameters that were not used in producing loss.",
         ),
     ),
@@ -157,14 +165,26 @@ SIGNS = (
     ),
     Sign(
         "device-assert",
-        r"device-side assert triggered|an illegal memory access was encountered|CUDA error: misaligned address"
-        r"|CUDA error: an illegal instruction was encountered"
+        r"device-side assert triggered|an illegal memory access was encountered"
+        r"|(?:CUDA error: |Cuda failure (?:\d{1,4} )?')(?:misaligned address|an illegal instruction was encountered"
+        r"|invalid program counter|operation not supported on global/shared address space)"
         r"|Memory access fault by GPU node-\d{1,4}|HSA_STATUS_ERROR_MEMORY_(?:APERTURE_VIOLATION|FAULT)|HSAIL operation resulted in",
         (
             "RuntimeError: CUDA error: device-side assert triggered",
+            "gpu-a17:4711:4790 [0] enqueue.cc:1519 NCCL WARN Cuda failure 716 'misaligned address'",
             "Memory access fault by GPU node-4 (Agent handle: 0x55) on address 0x7f0. Reason: Unknown.",
             "HSA_STATUS_ERROR_EXCEPTION: An HSAIL operation resulted in a hardware exception. code: 0x1016",
             "[rank2]:[E ProcessGroupNCCL.cpp:1182] [Rank 2] NCCL watchdog thread terminated with exception: CUDA error: an illegal memory access was encountered",
+        ),
+        words=(
+            *("device-side assert", "illegal memory access", "misaligned address", "illegal instruction"),
+            *(
+                "program counter",
+                "address space",
+                "memory access fault",
+                "hsa_status_error_memory_",
+                "hsail operation",
+            ),
         ),
     ),
     Sign(

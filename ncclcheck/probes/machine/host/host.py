@@ -6,6 +6,7 @@ recorded tree holds them. What cannot be read there is asked for under these nam
     shm        Space of /dev/shm, statvfs(3)
     tmp        Space of the directory for temporary files
     own_name   Resolution of the own host name, getaddrinfo(3)
+    own_sources  Resolver: who was asked for it, where no answer came in time
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from ncclcheck.probes.facts import Host, Limits, Resolution, Space, Unread
+from ncclcheck.probes.facts import Host, Limits, Resolution, Resolver, Space, Unread
 from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.host import cgroup
+from ncclcheck.probes.machine.net.resolver import resolver
 
 T = TypeVar("T")
 
@@ -31,6 +33,7 @@ def probe(machine: Machine) -> Host:
     """Everything about the host but its devices."""
     hostname = machine.line("/proc/sys/kernel/hostname")
     cores = _cores(machine)
+    own_name = machine.ask("own_name", Resolution, lambda: _own_name(hostname))
     return Host(
         hostname=hostname,
         system=_system(machine),
@@ -48,7 +51,8 @@ def probe(machine: Machine) -> Host:
         shm=machine.ask("shm", Space, lambda: _space(machine, "/dev/shm")),
         tmp=machine.ask("tmp", Space, lambda: _space(machine, _temporary())),
         clocksource=machine.line(_CLOCKSOURCE),
-        own_name=machine.ask("own_name", Resolution, lambda: _own_name(hostname)),
+        own_name=own_name,
+        own_sources=machine.ask("own_sources", Resolver, lambda: _own_sources(hostname, own_name)),
     )
 
 
@@ -171,13 +175,27 @@ def _statvfs(machine: Machine, path: str) -> Space | Unread:
         found = os.statvfs(machine.path(path))
     except FileNotFoundError:
         return Unread("absent", f"there is no {path}")
-    return Space(size=found.f_blocks * found.f_frsize, free=found.f_bavail * found.f_frsize, path=path)
+    return Space(
+        size=found.f_blocks * found.f_frsize,
+        free=found.f_bavail * found.f_frsize,
+        path=path,
+        inodes=found.f_files,
+        inodes_free=found.f_favail,
+    )
 
 
 def _own_name(hostname: str | Unread) -> Resolution | Unread:
     if isinstance(hostname, Unread):
         return hostname
     return resolved(hostname)
+
+
+def _own_sources(hostname: str | Unread, own_name: Resolution | Unread) -> Resolver | Unread:
+    """Asked where nothing else tells why it takes so long."""
+    late = isinstance(own_name, Unread) and own_name.kind == "timed_out"
+    if isinstance(hostname, Unread) or not late:
+        return Unread("absent", "its own name was answered in time")
+    return resolver(hostname, [], _LONGEST_ANSWER)
 
 
 def resolved(name: str) -> Resolution | Unread:

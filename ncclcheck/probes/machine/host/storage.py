@@ -85,6 +85,8 @@ def _named(env: Mapping[str, str], here: str, home: str) -> Iterator[tuple[_Name
         yield "working directory", here, "the working directory"
     temporary = next((name for name in ("TMPDIR", "TEMP", "TMP") if env.get(name)), "")
     yield "temporary directory", env.get(temporary, "/tmp"), temporary or "default"
+    if os.path.normpath(env.get(temporary, "/tmp")) != "/tmp":  # what does not ask for TMPDIR takes it
+        yield "temporary directory", "/tmp", "default"
     if env.get("XDG_CACHE_HOME") or home:
         told = "XDG_CACHE_HOME" if env.get("XDG_CACHE_HOME") else "HOME"
         yield "cache", env.get("XDG_CACHE_HOME") or f"{home}/.cache", told

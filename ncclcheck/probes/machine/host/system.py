@@ -5,6 +5,8 @@ All of it stands in files, but for the recorded name `tasks_used`: how many proc
 
 from __future__ import annotations
 
+import re
+
 from ncclcheck.probes.facts import Limits, PortRange, System, Unread
 from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.host import cgroup, tasks
@@ -12,6 +14,7 @@ from ncclcheck.probes.machine.host.host import limits_of, status_of
 
 _SOMAXCONN = "/proc/sys/net/core/somaxconn"
 _PORTS = "/proc/sys/net/ipv4/ip_local_port_range"
+_RESERVED = "/proc/sys/net/ipv4/ip_local_reserved_ports"
 _LOGIND = "/etc/systemd/logind.conf"
 _YES, _NO = {"1", "yes", "y", "true", "t", "on"}, {"0", "no", "n", "false", "f", "off"}
 
@@ -69,8 +72,18 @@ def _ports(machine: Machine) -> PortRange | Unread:
         return text
     words = text.split()
     if len(words) == 2 and all(word.isdecimal() and len(word) < 6 for word in words):
-        return PortRange(first=int(words[0]), last=int(words[1]))
+        first, last = int(words[0]), int(words[1])
+        return PortRange(first=first, last=last, reserved=_reserved(machine.read(_RESERVED), first, last))
     return Unread("broken", f"{_PORTS} holds {text[:40]!r}, not two ports")
+
+
+def _reserved(text: str | Unread, first: int, last: int) -> int:
+    """How many ports of a range a list like `8080,9148-9200` holds, which the kernel writes without overlap."""
+    count = 0
+    for part in re.findall(r"[0-9]+(?:-[0-9]+)?", "" if isinstance(text, Unread) else text):
+        low, _, high = part.partition("-")
+        count += max(0, min(last, int(high or low)) - max(first, int(low)) + 1)
+    return count
 
 
 def _number(machine: Machine, path: str) -> int | Unread:

@@ -52,8 +52,9 @@ def way_to(address: str) -> Way | Unread:
 
     Nothing is sent, unless a gateway does not answer: then a packet goes to where another one may be.
     """
+    source = source_to(address)
     try:
-        way = netlink.way_to(address)
+        way = netlink.way_to(address, "" if isinstance(source, Unread) else source)
         silent = [hop for hop in way.hops if hop.address != address and hop.state in ("failed", "incomplete")]
         return replace(way, routers=_routers(silent[0])) if silent else way
     except (OSError, ValueError) as error:

@@ -37,7 +37,7 @@ _INVERT = 0x2
 _FRA_DST, _FRA_SRC, _FRA_IIF, _FRA_GOTO, _FRA_PRIORITY = 1, 2, 3, 4, 6
 _FRA_MARK, _FRA_TABLE, _FRA_MASK, _FRA_OIF, _FRA_UIDS, _FRA_PROTOCOL = 10, 15, 16, 17, 20, 22
 _FRA_SPORTS, _FRA_DPORTS = 23, 24
-_RTA_DST, _RTA_PRIORITY, _RTA_TABLE = 1, 6, 15
+_RTA_DST, _RTA_SRC, _RTA_PRIORITY, _RTA_TABLE = 1, 2, 6, 15
 _RTA_OIF, _RTA_GATEWAY, _RTA_SOURCE, _RTA_MULTIPATH, _RTA_VIA = 4, 5, 7, 9, 18
 _MATCHED = 0x3000  # RTM_F_FIB_MATCH, RTM_F_LOOKUP_TABLE: the route itself, not what comes of it, and its table
 _NEXT_HOP = struct.Struct("=HBBi")  # struct rtnexthop: length, flags, weight, interface
@@ -112,16 +112,19 @@ def shapers() -> list[Shaper]:
     return found[:_MOST]
 
 
-def way_to(address: str) -> Way:
-    """What the kernel answers to `ip route get ADDRESS`; nothing is sent. Raises OSError if it does not tell."""
+def way_to(address: str, source: str = "") -> Way:
+    """What the kernel answers to `ip route get ADDRESS from SOURCE`; nothing is sent. Raises OSError.
+
+    source: a policy rule may ask for it; connect(2) looks for a route twice, and the second time with its source.
+    """
     try:
-        kind, taken = _route_to(address, 0)
+        kind, taken = _route_to(address, source, 0)
     except OSError as error:
         if error.errno not in _NO_WAY:
             raise
         return Way(address=address, kind=_NO_WAY[error.errno], error=os.strerror(error.errno))
     try:
-        body, matched = _route_to(address, _MATCHED)
+        body, matched = _route_to(address, source, _MATCHED)
     except OSError:  # before Linux 4.13
         body, matched = kind, taken
     family = _family(address)
@@ -136,7 +139,7 @@ def way_to(address: str) -> Way:
     return Way(
         address=address,
         kind=_WAYS.get(kind[7], ""),
-        source=_address(taken.get(_RTA_SOURCE)),
+        source=_address(taken.get(_RTA_SOURCE)) or source,
         destination=_prefix(family, matched.get(_RTA_DST), body[1]),
         table=_TABLES.get(table, str(table)),
         metric=_number(matched, _RTA_PRIORITY, 0),
@@ -153,11 +156,12 @@ def _family(address: str) -> int:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def _route_to(address: str, flags: int) -> tuple[bytes, Attributes]:
+def _route_to(address: str, source: str, flags: int) -> tuple[bytes, Attributes]:
     """The route by which the kernel sends to an address. Raises OSError."""
-    packed = ipaddress.ip_address(address.partition("%")[0]).packed
-    body = struct.pack("=8BI", _family(address), 8 * len(packed), 0, 0, 0, 0, 0, 0, flags)
-    body += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(packed), _RTA_DST) + packed
+    packed, own = (ipaddress.ip_address(one.partition("%")[0]).packed if one else b"" for one in (address, source))
+    body = struct.pack("=8BI", _family(address), 8 * len(packed), 8 * len(own), 0, 0, 0, 0, 0, flags)
+    for number, data in ((_RTA_DST, packed), (_RTA_SRC, own)):
+        body += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(data), number) + data if data else b""
     if scope := address.partition("%")[2]:
         body += _ATTRIBUTE.pack(_ATTRIBUTE.size + 4, _RTA_OIF) + struct.pack("=i", socket.if_nametoindex(scope))
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as sock:

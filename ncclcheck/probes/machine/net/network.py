@@ -89,11 +89,15 @@ def _listed(listing: Callable[[], list[T]]) -> list[T] | Unread:
 
 
 def _tell() -> list[Told]:
-    """psutil sorts addresses by family and keeps the order within: IPv4 first, as the kernel itself lists them."""
+    """In the order in which the kernel lists links: that of getifaddrs(3) within each family of addresses.
+
+    psutil's own order has the interfaces with IPv4 first: wrong for one that has IPv6 alone.
+    """
     listed = psutil.net_if_addrs()
     stats = psutil.net_if_stats()
+    places = {name: place for place, (_, name) in enumerate(socket.if_nameindex())}
     found = []
-    for name in dict.fromkeys([*listed, *stats]):
+    for name in sorted(dict.fromkeys([*listed, *stats]), key=lambda name: places.get(_device(name), len(places))):
         stat = stats.get(_device(name))
         addresses = [_address(int(a.family), a.address, a.netmask) for a in listed.get(name, [])]
         found.append(

@@ -22,9 +22,10 @@ _CLOSE = 0.01  # of the norm: the same batch again and again gives the same grad
 Step = Callable[[nn.Module, Batch, dict[str, Any]], Any]
 
 
-def undivided(setting: Setting, step: Step) -> int:
-    """The micro-batches of a step, where one batch given again and again makes the gradient as many times larger
-    than that of the given loss on it; else 0: it divides, or its loss is another one.
+def look(setting: Setting, step: Step) -> tuple[int, int]:
+    """Calls until all ranks' optimizers step, 0: they do not; and the micro-batches of a step, where one batch
+    given again and again makes the gradient as many times larger than that of the given loss on it; else 0: it
+    divides, or its loss is another one.
     """
     batch = setting.first[0]
     calls, ours = _until_it_steps(setting, step, batch)
@@ -32,12 +33,8 @@ def undivided(setting: Setting, step: Step) -> int:
         accumulate(setting, model := wrap(setting, setting.fresh_model()), iter([batch]), 1)
     ratio = _times(ours, gradients(model)) if calls > 1 else 0.0
     ranks = told(setting.peers, [calls, ratio])
-    same = {one for one, _ in ranks}
-    return (
-        calls
-        if len(same) == 1 and calls > 1 and all(abs(times - calls) < _CLOSE * calls for _, times in ranks)
-        else 0
-    )
+    added = calls > 1 and all(abs(times - calls) < _CLOSE * calls for _, times in ranks)
+    return calls, calls if added else 0
 
 
 def _until_it_steps(setting: Setting, step: Step, batch: Batch) -> tuple[int, dict[str, Tensor]]:

@@ -90,7 +90,8 @@ class Operations(TorchFunctionMode):
         if not finite(result) and name not in _MEANT:
             given = [one for one in (*args, *named.values()) if _is_numbers(one)]
             if bool(torch.isnan(result).any()) and not any(bool(torch.isnan(one).any()) for one in given):
-                self._nan = (name, users_line())
+                infinite = self._inf[0] and not all(map(finite, given))  # 0 * -inf: the logarithm comes first
+                self._nan = self._inf if infinite else (name, users_line())
             elif not self._inf[0] and all(map(finite, given)):
                 self._inf = (name, users_line())
 

@@ -8,6 +8,7 @@ import inspect
 import textwrap
 from types import FunctionType
 from typing import Any, Literal
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ncclcheck.probes.training.equal.state import plain
 
+_LEAST_REMADE = 3  # steps; many optimizers that take one step each are no layers of one step
 _LEAST_IDLE = 2  # steps in a row in eval() at the end; one could be meant
 
 Idle = Literal["", "others", "rate", "never", "nothing"]
@@ -26,14 +28,18 @@ class Optimizers:
     """Looks at each step of an optimizer of this process, from when it is made until `end`.
 
     found: one was given gradients that were added up on some that it had taken already. steps: of all. rates: the
-    largest learning rate of each step of an optimizer that holds parameters of the model.
+    largest learning rate of each step of an optimizer that holds parameters of the model. got: those of its
+    parameters that had a gradient. call: of the given step, which the caller counts up; calls: those with a step.
     """
 
     def __init__(self, model: nn.Module, *, stepped: bool) -> None:
         self.found, self.steps, self.rates = False, 0, list[float]()
+        self.call, self.calls = 1, {1} if stepped else set[int]()
         self._model = model
         self._stepped, self._stale = stepped, False
-        self._got: set[str] = set()
+        self._known: WeakSet[Optimizer] = WeakSet()
+        self._made = 0
+        self.got: set[str] = set()
         self._one = next((one for one in model.parameters() if one.requires_grad), None)
         if self._one is not None:
             self._one.register_hook(self._arrives)  # type: ignore[no-untyped-call]
@@ -47,8 +53,12 @@ class Optimizers:
 
     def _steps(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         self.steps += 1
-        self._got |= {
-            name for name, one in self._model.named_parameters() if one.grad is not None and one.grad.any()
+        self.calls.add(self.call)
+        if optimizer not in self._known:
+            self._known.add(optimizer)
+            self._made += any(group.get("betas") or group.get("momentum") for group in optimizer.param_groups)
+        self.got |= {
+            plain(name) for name, one in self._model.named_parameters() if one.grad is not None and one.grad.any()
         }
         if any(one is self._one for group in optimizer.param_groups for one in group["params"]):
             self.rates.append(max(float(group.get("lr", 1.0)) for group in optimizer.param_groups))
@@ -59,16 +69,20 @@ class Optimizers:
         """Look no more."""
         self._handle.remove()
 
+    def remade(self) -> int:
+        """The steps, where an optimizer with moments was made for each, which has forgotten them by the next."""
+        return self.steps if self.steps >= _LEAST_REMADE and self._made == self.steps else 0
+
     def unheld(self) -> tuple[list[str], float]:
         """Parameters that got gradients and stand in no optimizer, and their share of all that are trained."""
         held = {id(one) for optimizer in alive() for group in optimizer.param_groups for one in group["params"]}
-        names = dict(self._model.named_parameters())
+        names = {plain(name): one for name, one in self._model.named_parameters()}
         if not any(id(one) in held for one in names.values()):
             return [], 0.0  # it holds another model's: that none changes is said already
-        without = [name for name in self._got if id(names[name]) not in held]
+        without = [name for name in self.got if id(names[name]) not in held]
         trained = sum(one.numel() for one in names.values() if one.requires_grad)
         share = sum(names[name].numel() for name in without) / max(1, trained)
-        return [plain(name) for name in names if name in without], share
+        return [name for name in names if name in without], share
 
     def idle(self) -> Idle:
         """Why no parameter changed, where that is known."""
@@ -85,7 +99,7 @@ class Optimizers:
             return "never"
         if not any(self.rates) if self.rates else all(float(group.get("lr", 1.0)) == 0.0 for group in groups):
             return "rate"
-        return "" if self._got else "nothing"
+        return "" if self.got else "nothing"
 
 
 def floored() -> str:

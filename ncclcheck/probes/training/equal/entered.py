@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ncclcheck.probes.dataloader.ours import is_users, users_line
+from ncclcheck.probes.dataloader.ours import is_users, users_lines
 from ncclcheck.probes.facts.training import Entered
 from ncclcheck.probes.job.timing import Peers
 from ncclcheck.probes.training.equal.alike import MOST, odd
@@ -24,17 +24,20 @@ _NAMES = (
 _END = "none"
 
 
-class Parted(Exception):
-    """Some rank is about to enter another collective than the others, or none; all ranks raise this at once."""
+class Parted(BaseException):
+    """Some rank is about to enter another collective than the others, or none; all ranks raise this at once.
+
+    Not an Exception, which the user's step might catch.
+    """
 
     def __init__(self, entered: list[str]) -> None:
         super().__init__("ranks enter different collectives")
         self.entered = entered
 
-    def fact(self) -> Entered:
-        """Where each rank is, and which of them are the odd ones."""
+    def fact(self, step: int = 0) -> Entered:
+        """Where each rank is, and which of them are the odd ones. step: of the given steps."""
         others = odd([one.partition(" at ")[0] for one in self.entered])
-        return Entered(entered=self.entered[:MOST], ranks=others[:MOST])
+        return Entered(entered=self.entered[:MOST], ranks=others[:MOST], step=step)
 
 
 @contextlib.contextmanager
@@ -56,7 +59,7 @@ def agreed(peers: Peers) -> Iterator[list[str]]:
         entering = True  # what torch calls within, and our own exchange, are no collectives of the model
         try:
             called.append(name)
-            _exchange(peers, f"{name} at {users_line() or 'a line of a library'}")
+            _exchange(peers, f"{name} at {_place()}")
             return function(*given, **named)
         finally:
             entering = False
@@ -84,6 +87,11 @@ def _imported(known: dict[int, str]) -> Iterator[tuple[ModuleType, str, str]]:
             for here, one in [*vars(module).items()]:
                 if (name := known.get(id(one))) is not None:
                     yield module, here, name
+
+
+def _place() -> str:
+    """`train.py:20 in mean, called at train.py:51 in step`."""
+    return ", called at ".join(users_lines()[:2]) or "a line of a library"
 
 
 def _exchange(peers: Peers, mine: str) -> None:

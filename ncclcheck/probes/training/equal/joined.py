@@ -20,14 +20,16 @@ PLACED = "the loss depends on the order of the samples of a batch, as where each
 _ROUNDING = 1e-3  # of a loss whose samples are added up in another order
 
 
-def over_ranks(setting: Setting, batch: Batch) -> tuple[Batch | None, str]:
-    """One batch of all that the ranks have, or why there is none."""
-    if why := _unjoinable(setting, batch):
-        return None, why
-    parts = gathered(setting, batch)
-    if isinstance(parts, str):
-        return None, parts
-    return _cat(parts), ""
+def over_ranks(setting: Setting, batches: Sequence[Batch]) -> tuple[list[Batch], str]:
+    """Of each of these, one batch of all that the ranks have; or why there is none."""
+    if why := _unjoinable(setting, batches[0]):
+        return [], why
+    found = []
+    for batch in batches:
+        if isinstance(parts := gathered(setting, batch), str):
+            return [], parts
+        found.append(_cat(parts))
+    return found, ""
 
 
 def of_one_rank(setting: Setting, batches: Sequence[Batch]) -> tuple[Batch | None, str]:

@@ -17,12 +17,14 @@ from ncclcheck.probes.training.equal.alike import MOST, odd, told
 from ncclcheck.probes.training.equal.state import fingerprint
 from ncclcheck.probes.training.loop import Setting
 
+_OF_ITS_BATCH = ".prev_loss"  # that LBFGS keeps of the rank's own batch
+
 
 def apart(setting: Setting, state: Mapping[str, Any]) -> list[Differing]:
     """What has a state_dict and is there on all ranks: the entries of it that differ. Parameters are those of a
     module beside the model that an optimizer trains.
     """
-    mine = entries(state)
+    mine = {name: one for name, one in entries(state).items() if not name.endswith(_OF_ITS_BATCH)}
     ranks = told(setting.peers, mine)
     both = [name for name in mine if all(name in one for one in ranks)]
     columns = {name: [one[name] for one in ranks] for name in both}
@@ -110,7 +112,10 @@ def prints(thing: Any) -> dict[str, str]:
     norms = (
         [name for name, one in thing.named_modules() if isinstance(one, _BatchNorm)] if _is_module(thing) else []
     )
-    held = thing.state_dict()
+    try:
+        held = thing.state_dict()
+    except Exception:  # ZeroRedundancyOptimizer has none before it is consolidated: ranks hold pieces
+        return {}
     return {
         where: said for where, said in _flat(held, "") if not any(where.startswith(f".{one}.") for one in norms)
     }

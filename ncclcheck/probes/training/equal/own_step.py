@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from itertools import islice
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ncclcheck.probes.facts import replace
 from ncclcheck.probes.facts.training import Checks, OwnStep, Unchecked
 from ncclcheck.probes.training import given
 from ncclcheck.probes.training.course import accumulation
+from ncclcheck.probes.training.course.averaged import Averaged
 from ncclcheck.probes.training.course.calls import Calls
 from ncclcheck.probes.training.course.optimizers import Mood, Optimizers, floored
 from ncclcheck.probes.training.course.reseeded import Reseeded
@@ -39,10 +43,13 @@ _ALONE = {
     "broadcast": None,
 }
 
-_MOST_RATES = 64
+_MOST_RATES, _MOST_REACHED = 64, 50
+_MOST_JOINED = 8  # micro-batches of a step that are joined over ranks; each is sent to all of them
 _TOLERANCE, _IN_AUTOCAST = 1e-3, 5e-2  # of the norm; clipping and unscaling round once more than TRN004 does
 
 _RANDOM = "the step draws random numbers: another seed, rank or order of samples gives other gradients"
+
+_NO_STEP = "its optimizer was given no gradient in the calls that were tried"
 
 Step = Callable[[nn.Module, Batch, dict[str, Any]], Any]
 Grads = dict[str, Tensor]
@@ -54,19 +61,26 @@ def seen(setting: Setting) -> Checks:
     if step is None:
         return Checks(unchecked=[Unchecked(check="own_step", why="no step was given: --step MODULE:FUNCTION")])
     model, state, batches = wrap(setting, setting.fresh_model()), dict[str, Any](), stream(setting)
-    begun, frozen = fingerprints(bare(model)), _frozen(model)
+    begun, wrapped = fingerprints(bare(model)), _trained(model)
     calls, watch, mood = Calls(), Watch(model, {"state": state, "step": step}), Mood(bare(model))
     scaled, reseeded = Scaled(model), Reseeded(setting.device, setting.peers.rank)
+    averaged = Averaged(model)
     try:
-        with agreed(setting.peers) as called, watch.step(setting.first[0]), calls.watched(), scaled.watched():
-            ours = _first_gradients(setting, step, model, state, setting.first[0])
+        first = watch.step(setting.first[0])
+        with agreed(setting.peers) as called, first, calls.watched(), scaled.watched(), averaged.watched():
+            ours = _first_gradients(setting, step, model, state, setting.first[:1])
     except Parted as parted:
-        why = "ranks enter different collectives in it (TRN028)"
-        return Checks(entered=parted.fact(), unchecked=[Unchecked(check="own_step", why=why)])
+        return _parted(setting, parted, 1)
     unaveraged, passes = _unaveraged(setting, ours), watch.passes
+    altered = bool(unaveraged.get("unaveraged")) and _alike(setting, averaged)
     optimizers = Optimizers(model, stepped=bool(ours))
-    steps = _go_on(setting, step, model, state, batches, watch, mood, reseeded)
-    optimizers.end()
+    try:
+        steps = _go_on(setting, step, model, state, batches, watch, mood, reseeded, optimizers)
+    except Parted as parted:
+        return _parted(setting, parted, watch.steps)
+    finally:
+        optimizers.end()
+        evaluating = mood.end()
     idle = told(setting.peers, begun == fingerprints(bare(model))) == [True] * setting.peers.world
     unheld, share = optimizers.unheld()
     found = OwnStep(
@@ -75,16 +89,19 @@ def seen(setting: Setting) -> Checks:
         clipped_scaled=calls.clipped_scaled(),
         clipped=calls.clipped(),
         wiped=calls.wiped() and idle,
-        tolerance=_IN_AUTOCAST if "autocast" in calls.called else _TOLERANCE,
+        tolerance=_IN_AUTOCAST if "autocast" in calls.called or _compresses(model) else _TOLERANCE,
         idle=idle,
         idle_why=optimizers.idle() if idle else "",
         stale=any(told(setting.peers, optimizers.found)),
-        unaveraged=unaveraged,
+        **unaveraged,
+        remade=optimizers.remade(),
+        skipped=_only_some(setting, optimizers.calls),
+        altered=altered,
         taken=taken if len({*(taken := told(setting.peers, optimizers.steps + bool(ours)))}) > 1 else [],
         state=apart(setting, state),
         unheld=unheld[:MOST],
         unheld_share=share,
-        evaluating=mood.end()[:MOST],
+        evaluating=evaluating[:MOST],
         evaluating_since=mood.since,
         aliased=aliased(bare(model), state),
         factors=_factors(setting, scaled),
@@ -92,13 +109,21 @@ def seen(setting: Setting) -> Checks:
         floored=floored(),
         reseeded=_everywhere(setting, reseeded.always()),
         seeded_at=calls.seeded_at,
-        unfrozen=[name for name in frozen if name not in _frozen(model)][:MOST],
+        unfrozen=[name for name in _trained(model) if name not in wrapped][:MOST],
+        reached=[name for name in setting.unused if name in optimizers.got][:_MOST_REACHED],
+        plateaus=[name for name, one in state.items() if isinstance(one, ReduceLROnPlateau)][:MOST],
     )
     course = watch.course(setting, own=True)
     if "scale" in calls.called:  # a scaler that skips its first step raises this warning too
         course = replace(course, warned=[one for one in course.warned if "lr_scheduler" not in one])
+    fed = setting.first[:1]
     if not any(told(setting.peers, bool(ours))):
-        found = replace(found, undivided=accumulation.undivided(setting, step))
+        calls_taken, undivided = accumulation.look(setting, step)
+        found = replace(found, calls=calls_taken, undivided=undivided, idle=found.idle and calls_taken < 2)
+        if 1 < calls_taken <= _MOST_JOINED and setting.plan.strategy == "ddp":
+            fed = [*islice(stream(setting), calls_taken)]
+            ours = _first_gradients(setting, step, wrap(setting, setting.fresh_model()), {}, fed)
+            found = replace(found, **_unaveraged(setting, ours))
     if any(told(setting.peers, passes > 1)):  # what one gives may go into the next, as in a GAN or SAM
         return Checks(own_step=replace(found, not_joined="the step has several backward passes"), courses=[course])
     if others := [name for name in called if name not in _ALONE]:
@@ -107,11 +132,23 @@ def seen(setting: Setting) -> Checks:
         return Checks(own_step=replace(found, not_joined="ranks hold pieces of gradients"), courses=[course])
     if found.reseeded:
         return Checks(own_step=replace(found, not_joined="the step sets its own seeds"), courses=[course])
-    return Checks(own_step=_against_one(setting, step, ours, found), courses=[course])
+    return Checks(own_step=_against_one(setting, step, fed, ours, found), courses=[course])
 
 
-def _frozen(model: nn.Module) -> list[str]:
-    return [plain(name) for name, one in model.named_parameters() if not one.requires_grad]
+def _parted(setting: Setting, parted: Parted, step: int) -> Checks:
+    """Some rank is about to enter another collective: no further step can be taken."""
+    setting.parted = parted.fact(step)
+    why = "ranks enter different collectives in it (TRN028)"
+    return Checks(entered=setting.parted, unchecked=[Unchecked(check="own_step", why=why)])
+
+
+def _compresses(model: nn.Module) -> bool:
+    """Whether DDP has a communication hook: those that compress round to 16 bits."""
+    return bool(getattr(model, "_comm_hooks", ()))
+
+
+def _trained(model: nn.Module) -> list[str]:
+    return [plain(name) for name, one in model.named_parameters() if one.requires_grad]
 
 
 def _factors(setting: Setting, scaled: Scaled) -> list[float]:
@@ -121,6 +158,18 @@ def _factors(setting: Setting, scaled: Scaled) -> list[float]:
     found = told(setting.peers, scaled.factor())
     uneven = None not in found and max(found) - min(found) > _TOLERANCE * max(found)
     return found[:MOST] if uneven else []
+
+
+def _only_some(setting: Setting, mine: set[int]) -> list[int]:
+    """Calls of the step in which the optimizers of some ranks take a step, and those of others do not."""
+    ranks = [{*one} for one in told(setting.peers, sorted(mine))]
+    return sorted(set.union(*ranks) - set.intersection(*ranks))[:MOST]
+
+
+def _alike(setting: Setting, averaged: Averaged) -> bool:
+    """Whether all ranks had the same gradients after their last backward pass."""
+    ranks = told(setting.peers, averaged.prints)
+    return bool(ranks[0]) and all(one == ranks[0] for one in ranks)
 
 
 def _everywhere(setting: Setting, mine: list[str]) -> list[str]:
@@ -138,6 +187,7 @@ def _go_on(
     watch: Watch,
     mood: Mood,
     reseeded: Reseeded,
+    optimizers: Optimizers,
 ) -> int:
     """Further steps, as many as a fifth of the time box allows; how many were taken in all."""
     begun, taken = setting.share_left(), 1
@@ -147,8 +197,9 @@ def _go_on(
         setting.context.tick()
         batch = moved(next(batches), setting.device)
         mood.next()
+        optimizers.call += 1
         reseeded.begin()
-        with watch.step(batch):
+        with agreed(setting.peers) if setting.plan.strategy == "ddp" else nullcontext(), watch.step(batch):
             step(model, batch, state)
         reseeded.end()
         taken += 1
@@ -156,9 +207,14 @@ def _go_on(
 
 
 def _first_gradients(
-    setting: Setting, step: Step, model: nn.Module, state: dict[str, Any], batch: Batch, seed: int = SEED
+    setting: Setting,
+    step: Step,
+    model: nn.Module,
+    state: dict[str, Any],
+    batches: Sequence[Batch],
+    seed: int = SEED,
 ) -> Grads:
-    """What the optimizer was given in one step: after clipping and unscaling."""
+    """What the optimizer was given in its first step on these batches: after clipping and unscaling."""
     found: Grads = {}
 
     def keep(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -169,42 +225,55 @@ def _first_gradients(
     handle = register_optimizer_step_pre_hook(keep)
     try:
         with own_generators(setting.device, seed):
-            step(model, moved(batch, setting.device), state)
+            for batch in batches:
+                step(model, moved(batch, setting.device), state)
     finally:
         handle.remove()
     return found
 
 
-def _unaveraged(setting: Setting, ours: Grads) -> bool:
-    """Whether ranks gave their optimizers different gradients; FSDP's pieces differ by design."""
+def _unaveraged(setting: Setting, ours: Grads) -> dict[str, Any]:
+    """Whether ranks gave their optimizers different gradients, and of which parameters, where it is not all.
+
+    FSDP's pieces differ by design.
+    """
     if setting.plan.strategy != "ddp":
-        return False
+        return {}
     prints = told(setting.peers, {name: fingerprint(one) for name, one in ours.items()})
-    return all(prints) and any(one != prints[0] for one in prints)
+    if not all(prints):
+        return {}
+    apart = [name for name, one in prints[0].items() if any(other.get(name) != one for other in prints)]
+    some = apart if len(apart) < len(prints[0]) else []
+    return {"unaveraged": bool(apart), "unaveraged_only": some[:MOST]}
 
 
-def _against_one(setting: Setting, step: Step, ours: Grads, found: OwnStep) -> OwnStep:
-    whole, why = joined.over_ranks(setting, setting.first[0])
-    if whole is None or not all(told(setting.peers, bool(ours))):
-        why = why or "its optimizer was not seen to step"
+def _against_one(setting: Setting, step: Step, batches: Sequence[Batch], ours: Grads, found: OwnStep) -> OwnStep:
+    if not all(told(setting.peers, bool(ours))):
+        why = f"its optimizer takes a step with each {found.calls} calls" if found.calls > 1 else _NO_STEP
+        return replace(found, not_joined=why)
+    whole, why = joined.over_ranks(setting, batches)
+    if why:
         return replace(found, not_joined=why)
     off, ratio, random = 0.0, 0.0, 0.0
     if setting.peers.rank == 0:
-        with _alone():
-            wanted = _first_gradients(setting, step, Alone(setting.fresh_model()), {}, whole)
+        try:
+            with _alone():
+                wanted = _first_gradients(setting, step, Alone(setting.fresh_model()), {}, whole)
             off, ratio = _compared(ours, wanted)
-        if off > found.tolerance:
-            random = _compared(_otherwise(setting, step, whole), wanted)[0]
-    off, ratio, random = told(setting.peers, [off, ratio, random])[0]
-    if random > found.tolerance:
-        return replace(found, not_joined=_RANDOM)
+            if off > found.tolerance:
+                random = _compared(_otherwise(setting, step, whole), wanted)[0]
+        except Exception as error:  # it ran on all ranks: what it wants of a job is not there for one process
+            why = f"the step cannot be run by one process ({type(error).__name__})"
+    off, ratio, random, why = told(setting.peers, [off, ratio, random, why])[0]
+    if why or random > found.tolerance:
+        return replace(found, not_joined=why or _RANDOM)
     return replace(found, off=off, ratio=ratio)
 
 
-def _otherwise(setting: Setting, step: Step, whole: Batch) -> Grads:
+def _otherwise(setting: Setting, step: Step, whole: Sequence[Batch]) -> Grads:
     """What one process gets with another seed, as another rank, and with the samples in reverse."""
     with _alone(rank=1):
-        for given in (joined.backwards(whole), whole):
+        for given in ([*map(joined.backwards, whole)], whole):
             with contextlib.suppress(Exception):
                 return _first_gradients(setting, step, Alone(setting.fresh_model()), {}, given, SEED + 1)
     return {}
@@ -221,13 +290,25 @@ def _compared(ours: Grads, wanted: Grads) -> tuple[float, float]:
     return math.sqrt(off / square), dot / square
 
 
+class _Done:
+    """The handle of a collective that was called with async_op, in a world of one."""
+
+    def wait(self, *_timeout: Any) -> bool:
+        """It is over."""
+        return True
+
+    def is_completed(self) -> bool:
+        """It is over."""
+        return True
+
+
 @contextlib.contextmanager
 def _alone(rank: int = 0) -> Iterator[None]:
     """As long as it lasts, this process is the only one of its world. rank: that it takes itself for."""
     answers = _ALONE | {"get_rank": rank, "is_initialized": rank > 0}
     kept = {name: getattr(dist, name) for name in answers}
     for name, answer in answers.items():
-        setattr(dist, name, lambda *_args, answer=answer, **_more: answer)
+        setattr(dist, name, lambda *_args, answer=answer, **more: _Done() if more.get("async_op") else answer)
     try:
         yield
     finally:

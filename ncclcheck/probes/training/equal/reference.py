@@ -47,11 +47,11 @@ def one_batch(setting: Setting) -> Checks:
     if why := _unrepeatable(setting, alone, [batch]):
         return Checks(precision=precision, unchecked=[_not("gradients", why)])
     ours, seen = _against_the_mean(setting, alone, [batch])
-    all_of_them, why = joined.over_ranks(setting, batch)
+    all_of_them, why = joined.over_ranks(setting, [batch])
     by_tokens = _by_tokens(setting, alone, batch)
     error, explained = 0.0, False
-    if all_of_them is not None and setting.peers.rank == 0:
-        wanted = _run(setting, setting.fresh_model(), [all_of_them]).gradients
+    if all_of_them and setting.peers.rank == 0:
+        wanted = _run(setting, setting.fresh_model(), all_of_them).gradients
         error = _distance(ours, wanted)[0]
         explained = bool(by_tokens) and _distance(by_tokens, wanted)[0] <= seen.tolerance
     counts = told(setting.peers, [joined.tokens(batch), explained])

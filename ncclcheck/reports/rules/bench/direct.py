@@ -9,6 +9,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, admin, fine, se
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.job.used import Used, by_nccl
 from ncclcheck.reports.subjects.nccl.settings import settings_of
+from ncclcheck.reports.subjects.nodes.cards import peers
 from ncclcheck.reports.text.fold import fold_names
 
 _WITHOUT_P2P = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_HOSTID", "NCCL_SHM_DISABLE")
@@ -72,10 +73,10 @@ def _direct_way(node: Node) -> str | None:
     links = [card.nvlinks for card in cards]
     if len(cards) > 1 and all(isinstance(one, NvLinks) and one.links > len(one.down) for one in links):
         return "NVLink"
-    peers = [peer for card in cards for peer in value_or(card.peers, [])]
-    if not peers or any(isinstance(peer.p2p, Unread) or isinstance(peer.path, Unread) for peer in peers):
+    found = [peer for some in peers(node).values() for peer in some]
+    if not found or any(isinstance(peer.p2p, Unread) or isinstance(peer.path, Unread) for peer in found):
         return None if len(cards) > 1 else ""
-    near = all(peer.p2p == "ok" and peer.path in ("INT", "PIX", "PXB") for peer in peers)
+    near = all(peer.p2p == "ok" and peer.path in ("INT", "PIX", "PXB") for peer in found)
     return "peer access over one PCIe switch" if near else ""
 
 

@@ -14,6 +14,7 @@ from ncclcheck.reports.culprit import (
     slowness_at,
     through_network,
     unproven_of_two,
+    wrong_of_two,
 )
 from ncclcheck.reports.culprit.blame import FEW
 from ncclcheck.reports.culprit.samples import Way
@@ -199,7 +200,7 @@ def _of_two(cluster: Cluster, culprit: Culprit) -> Finding:
         culprit.why,
         why="One of the two nodes, or the path between them, is faulty.",
         owner="site",
-        evidence=[seen("exchanges between the two", culprit.why.partition(";")[0])],
+        evidence=[seen("exchanges between the two", wrong_of_two(cluster))],
         fix=[
             you("Run it with a third node, preferably a known good one: that shows which of them is faulty."),
             admin(

@@ -400,8 +400,8 @@ def fallback(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     While samples were read, errors raised and caught in your code were recorded, and reads in which `__getitem__`
     calls itself. Where that happens to a minority of the samples, and their content is that of another index, or
-    changes with the seed while that of others does not, it is named; and so are samples that are None then. Mixing
-    samples on purpose passes.
+    changes with the seed while that of others does not, it is named; and so are samples that are None then, or
+    all hold the same (zeros). Mixing samples on purpose passes.
 
     ## Fix
     - **you** count and log replaced samples, and raise once they are more than a few.
@@ -421,6 +421,8 @@ def fallback(cluster: Cluster) -> Iterator[Finding]:
             continue
         first = content.fallbacks[0]
         other = "a random sample" if first.of_index is None else f"the content of index {first.of_index}"
+        if first.placeholder:
+            other = f"the same placeholder as index {first.of_index}"
         yield warn(
             Where(node=node),
             f"index {first.index} gives {other} {_after(first)} ({first.place})",

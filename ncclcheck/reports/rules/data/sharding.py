@@ -297,7 +297,8 @@ def equally_many(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     The sampler of each emulated rank is asked for its batches, and the samples of a stream are counted. A dataset
-    that comes without a loader has no batches: then only its samples are compared, which is a note.
+    that comes without a loader has no batches: then only its samples are compared, which is a note. So is a len()
+    of a stream that is the number of samples of no rank, nor of all ranks together.
 
     ## Fix
     - **you** DistributedSampler pads all ranks to the same count; `drop_last=True` in the loader cuts a rest.
@@ -318,8 +319,28 @@ def equally_many(cluster: Cluster) -> Iterator[Finding]:
         elif held.iterable and samples and None not in samples:
             judged = True
             yield _samples(node, [count or 0 for count in samples])
+        yield from _another_length(node, held)
     if not judged:
         raise nothing_of(looked, "no batches were counted")
+
+
+def _another_length(node: str, held: Sharding) -> Iterator[Finding]:
+    """A stream whose len() is that of no rank, nor of all of them."""
+    counts = [share.samples or 0 for share in held.shares if share.samples is not None]
+    length = held.shares[0].length if held.shares else None
+    if not held.iterable or length is None or len(counts) < len(held.shares):
+        return
+    whole = held.stream.whole if held.stream and held.stream.whole is not None else sum(counts)
+    if min(abs(length - count) for count in (*counts, sum(counts), whole)) > max(held.batch or 1, held.ranks):
+        yield note(
+            Where(node=node),
+            f"len() of the stream is {length}, and rank 0 reads {counts[0]} samples ({sum(counts)} on all ranks)",
+            why="len(loader) is made of it: a schedule and a progress bar count steps that never come.",
+            evidence=[seen("samples by rank, read to the end", ", ".join(map(str, counts[:8])))],
+            fix=[
+                you("Let __len__ count what __iter__ gives one rank.", "def __len__(self): return len(self.items)")
+            ],
+        )
 
 
 def _batches(node: str, held: Sharding, batches: list[int]) -> Finding:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.data import Speed
-from ncclcheck.probes.facts.data.speed import Point
+from ncclcheck.probes.facts.data.speed import Held, Point
 from ncclcheck.reports.judgement.findings import (
     Evidence,
     Finding,
@@ -200,3 +200,74 @@ def _slow_sample(node: str, speed: Speed) -> Iterator[Finding]:
                 )
             ],
         )
+
+
+_ALMOST_ALL = 0.7  # of a read: no number of workers gives more than 1.4 times as much as one
+_CHEAP_S = 0.001  # of a read: what takes less is not what training waits for
+
+
+@rule("DAT031", "workers read side by side", worst=State.WARN, commands=("data",))
+def side_by_side(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    For which share of a read a sample's reader holds a lock that all workers share: one of multiprocessing in the
+    dataset, or an exclusive lock on a file.
+
+    ## Why it matters
+    A lock around the whole of `__getitem__` lets one worker read at a time: eight workers give what one gives, and
+    seven wait. On a network file system each lock is a round trip to its server besides.
+
+    ## How we know
+    Up to 64 samples are read in one process, where nobody else wants the lock; the time from taking to leaving it
+    is added up. 70 % of the reading time and more (`DAT031.share`, 0.7) is a warning; a note where a read takes
+    less than 1 ms, or the loader has one worker or none. A file that is closed without unlocking it counts until
+    the reads are over.
+
+    ## Fix
+    - **you** give each worker a client, connection or descriptor of its own; then it needs no lock between
+      processes.
+    - **you** hold the lock for what must be alone (a write to a cache), and read and decode outside of it.
+
+    ## Source
+    Python, multiprocessing, Synchronization between processes; Linux manual, flock(2), NFS details.
+    """
+    most = cluster.policy.thresholds.get("DAT031.share", _ALMOST_ALL)
+    looked = examined.speeds(cluster)
+    if not any(speed.each_s for _, speed in looked):
+        raise NothingToJudge(f"no read could be timed: {_why(looked[0][1])}")
+    for node, speed in looked:
+        if not speed.each_s:
+            continue
+        long = [one for one in speed.held if one.share >= most]
+        for one in long:
+            yield _one_at_a_time(node, speed, one)
+        if not long:
+            yield fine(Where(node=node), "no lock that workers share is held for most of a read")
+
+
+def _one_at_a_time(node: str, speed: Speed, one: Held) -> Finding:
+    harmless = speed.each_s < _CHEAP_S or speed.workers in (0, 1)
+    alone = "it begins to matter with two workers" if speed.workers in (0, 1) else "a read is short"
+    fix = you(
+        "Read outside of the lock: hold it for what must be alone.",
+        f"value = ...  # read and decode here\nwith {one.lock}:\n    ...  # the write to what is shared",
+    )
+    if one.lock.startswith("/"):
+        fix = you(
+            "Lock only to write what is not there yet, under another name that is then renamed, which is atomic.",
+            f'os.replace(path + ".tmp", path)  # then readers need no lock on {one.lock}',
+        )
+    own = you(
+        "Where it guards a client that one process at a time may use: give each worker one of its own, and a lock "
+        "of threads.",
+        f"{one.lock} = threading.Lock()  # not multiprocessing.Lock()",
+    )
+    return (note if harmless else warn)(
+        Where(node=node),
+        f"{one.lock} is held for {one.share:.0%} of a read: workers read one at a time",
+        why=f"Any number of workers gives at most {1 / max(one.share, 0.01):.2g} times as much as one."
+        + (f" A note: {alone}." if harmless else ""),
+        owner="job",
+        evidence=[seen("seconds of a read, median", f"{speed.each_s:.3g}"), *_evidence(speed)],
+        fix=[fix] if one.lock.startswith("/") else [own, fix],
+    )

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import Bound, Cluster, Node, NumaNode, PciDevice, Unread, at, known, value_or
-from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fine, note, seen, warn, you
+from ncclcheck.reports.judgement.findings import (
+    Evidence,
+    Finding,
+    State,
+    Where,
+    admin,
+    fine,
+    note,
+    seen,
+    warn,
+    you,
+)
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import carrying, wiring
-from ncclcheck.reports.subjects.nccl.variables import nccl_version, values
+from ncclcheck.reports.subjects.nccl.variables import effective, nccl_version, values
 from ncclcheck.reports.text.fold import fold_names
 
 # GPUs on one package with their processor: no PCIe switch is hidden, and Azure has no file for them
 # (Azure/azurehpc-health-checks#165).
 _ON_PACKAGE = ("NVIDIA GB200", "NVIDIA GB300", "GB200", "GB300")
+_FILE = "NCCL_TOPO_FILE"
+CPUS_ALLOWED = "/proc/self/status, Cpus_allowed_list"
+_MEMS_ALLOWED = "/proc/self/status, Mems_allowed_list"
 _CUMEM_HOST = ((2, 24, 0), (2, 26, 5))
 
 
@@ -129,17 +144,11 @@ def affinity(cluster: Cluster) -> Iterator[Finding]:
         apart = [g for g in placed if cores[str(g.numa_node)] and not cores[str(g.numa_node)] & allowed]
         starved = [g for g in placed if g not in apart and _number(g) not in memory]
         if apart:
-            yield _apart(
-                node, apart, f"no core of this process is in their NUMA node ({bound.cpus})", "Cpus", bound.cpus
-            )
+            what = f"no core of this process is in their NUMA node ({bound.cpus})"
+            yield _apart(node, apart, what, seen(CPUS_ALLOWED, bound.cpus))
         if starved:
-            yield _apart(
-                node,
-                starved,
-                f"this process may not use their NUMA node's memory ({bound.mems})",
-                "Mems",
-                bound.mems,
-            )
+            what = f"this process may not use their NUMA node's memory ({bound.mems})"
+            yield _apart(node, starved, what, seen(_MEMS_ALLOWED, bound.mems))
     if not judged:
         raise NothingToJudge("no GPU whose NUMA node is known")
 
@@ -156,17 +165,14 @@ def _gpus_of_job(node: Node) -> list[PciDevice]:
     return [gpu for gpu in gpus if gpu.name[-12:] in wanted] or gpus
 
 
-def _apart(node: Node, gpus: list[PciDevice], what: str, which: str, mask: str) -> Finding:
+def _apart(node: Node, gpus: list[PciDevice], what: str, mask: Evidence) -> Finding:
     numbers = sorted({_number(gpu) for gpu in gpus})
     return warn(
         Where(node=node.name, device=", ".join(gpu.name for gpu in gpus[:4]) + ("..." if gpus[4:] else "")),
         what,
         why="All data of these GPUs crosses the processors, and NCCL's threads run far from them.",
         owner="job",
-        evidence=[
-            seen(f"/proc/self/status, {which}_allowed_list", mask),
-            seen("NUMA nodes of the GPUs", ", ".join(map(str, numbers))),
-        ],
+        evidence=[mask, seen("NUMA nodes of the GPUs", ", ".join(map(str, numbers)))],
         fix=[
             you(
                 "Bind each rank beside its GPU, or do not bind.",
@@ -269,7 +275,7 @@ def topology(cluster: Cluster) -> Iterator[Finding]:
         flat = all(value_or(card.path, [""]) == [] for card in cards)
         unplaced = [card for card in cards if card.numa_node == -1]
         homes = len(value_or(at(node, "fabric.numa"), []))
-        told = bool(value_or(at(node, "fabric.topology_file"), False)) or "NCCL_TOPO_FILE" in values(node)
+        told = bool(value_or(at(node, "fabric.topology_file"), False)) or _FILE in values(node)
         if wiring.efa(node) and not told:
             yield fine(Where(node=node.name), "the EFA plugin brings the topology of Amazon's machines")
             continue
@@ -279,11 +285,15 @@ def topology(cluster: Cluster) -> Iterator[Finding]:
         if told or on_package or not (flat or (unplaced and homes > 1)):
             yield fine(Where(node=node.name), "a topology file is named" if told else "its cards have places")
         else:
-            yield _made_up(node, cards, flat)
+            yield _made_up(node, cards, flat, nodes)
 
 
-def _made_up(node: Node, cards: list[PciDevice], flat: bool) -> Finding:
+def _made_up(node: Node, cards: list[PciDevice], flat: bool, nodes: list[Node]) -> Finding:
     how = "on one flat bus" if flat else "in no NUMA node"
+    elsewhere = [(one.name, effective(one)[_FILE]) for one in nodes if _FILE in effective(one)]
+    given = [seen(f"{_FILE} on {name}", f"{one.value} ({one.source})") for name, one in elsewhere[:1]]
+    path = elsewhere[0][1].value if elsewhere else "/opt/microsoft/ndv5/topo.xml"
+    whose = f"that {elsewhere[0][0]} has" if elsewhere else "of the provider (this is Azure's)"
     return warn(
         Where(node=node.name),
         f"{len(cards)} GPUs and HCAs of this virtual machine are {how}, and no topology file is named",
@@ -292,11 +302,7 @@ def _made_up(node: Node, cards: list[PciDevice], flat: bool) -> Finding:
         evidence=[
             seen("product", value_or(at(node, "fabric.product"), "virtual machine")),
             seen("/sys/bus/pci/devices", fold_names(card.name for card in cards[:4]) + "..."),
+            *given,
         ],
-        fix=[
-            you(
-                "Name the provider's file (this is Azure's), and mount it into the container.",
-                "export NCCL_TOPO_FILE=/opt/microsoft/ndv5/topo.xml",
-            )
-        ],
+        fix=[you(f"Name the file {whose}, and mount it into the container.", f"export {_FILE}={quote(path)}")],
     )

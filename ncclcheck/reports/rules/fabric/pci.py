@@ -10,6 +10,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, f
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import wiring
 from ncclcheck.reports.subjects.nodes import boot
+from ncclcheck.reports.subjects.nodes.cards import peers
 
 _REDIRECTS = {"ReqRedir", "CmpltRedir"}
 
@@ -35,9 +36,11 @@ def _bare_metal(cluster: Cluster) -> Iterator[Node | Finding]:
 
 
 def _cards(node: Node) -> list[PciDevice]:
-    """The GPUs and HCAs: what talks to each other over PCIe."""
+    """The job's GPUs, and the HCAs: what talks to each other over PCIe."""
     names = wiring.hca_names(node)
-    return [one for one in wiring.functions(node) if one.kind == "gpu" or one.name in names]
+    left_out = {value_or(gpu.pci, "").lower()[-12:] for gpu in value_or(at(node, "gpus.others"), [])}
+    gpus = [one for one in wiring.functions(node, "gpu") if one.name[-12:] not in left_out]
+    return [*gpus, *(one for one in wiring.functions(node) if one.name in names)]
 
 
 @rule("FAB001", "ACS is off on PCIe bridges between GPUs and HCAs", worst=State.WARN, needs=("fabric.pci",))
@@ -225,8 +228,8 @@ def _unread_iommu(node: Node, cards: list[PciDevice]) -> Finding | None:
 def _has_no_way(node: Node) -> bool:
     """No HCA, and no two GPUs that read each other over PCIe: all are refused, or NVLink joins the only two."""
     gpus = value_or(at(node, "gpus.cards"), [])
-    peers = [one.p2p for gpu in gpus for one in value_or(gpu.peers, [])]
-    refused = bool(peers) and all(isinstance(one, str) and one != "ok" for one in peers)
+    reached = [one.p2p for found in peers(node).values() for one in found]
+    refused = bool(reached) and all(isinstance(one, str) and one != "ok" for one in reached)
     links = [gpu.nvlinks for gpu in gpus]
     joined = len(links) == 2 and all(isinstance(one, NvLinks) and one.links > len(one.down) for one in links)
     return (refused or joined) and not wiring.hca_names(node)

@@ -26,7 +26,8 @@ def model(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     nvmlDeviceGetName; between nodes the odd one out by majority. Another VBIOS than on most GPUs of the model is
-    a note: firmware sets limits of power and heat, and an exchanged GPU often has another one.
+    a note: firmware sets limits of power and heat, and an exchanged GPU often has another one. So are unlike
+    models where CUDA_VISIBLE_DEVICES takes some by number, for CUDA's order of unlike GPUs is its own.
 
     ## Fix
     - **you** ask for one type (`--gres=gpu:h100:8`, `--constraint`), or hide the other card with
@@ -38,17 +39,25 @@ def model(cluster: Cluster) -> Iterator[Finding]:
     why = "All ranks go at the pace of the slowest model."
     fix = [you("Ask for one type of GPU, or hide the other card.", "#SBATCH --constraint=TYPE")]
     models: dict[str, set[str]] = {}
+    chosen = {node.name for node in cluster.nodes if _picks(node)}
     for card in cards(cluster):
         models.setdefault(card.node.name, set()).add(card.model)
     for node, found in models.items():
         if len(found) > 1:
             told = " and ".join(sorted(found))
             evidence = [seen("NVML: models", told)]
-            yield warn(Where(node=node), f"has {told}", why=why, owner="job", evidence=evidence, fix=fix)
+            level = note if node in chosen else warn
+            yield level(Where(node=node), f"has {told}", why=why, owner="job", evidence=evidence, fix=fix)
     if len(models) > 1:
         values = {node: " and ".join(sorted(found)) for node, found in models.items()}
         yield from disagreements(values, "GPU model", "NVML: models", level=warn, why=why, owner="job", fix=fix)
     yield from _firmware(cluster)
+
+
+def _picks(node: Node) -> bool:
+    """Whether CUDA shows fewer GPUs than there are: of unlike ones a number does not tell which."""
+    count: int = value_or(at(node, "gpus.usable"), 0)
+    return 0 < count < len(value_or(at(node, "gpus.cards"), []))
 
 
 def _firmware(cluster: Cluster) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Cluster, NvFabric, NvLinks, Unread, known, value_or
 from ncclcheck.reports.judgement.findings import Finding, State, admin, fail, fine, note, warn
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.subjects.nodes.cards import Card, cards, leave_out, odd_ones, reset
+from ncclcheck.reports.subjects.nodes.cards import Card, cards, leave_out, odd_ones, peers, reset
 
 _GPUS = "nodes.gpus.cards"
 _FABRIC_MANAGER = "systemctl status nvidia-fabricmanager"
@@ -204,7 +204,7 @@ def peer_access(cluster: Cluster) -> Iterator[Finding]:
     for card in found:
         refused = {
             one.name: one.p2p
-            for one in known(card.gpu.peers)
+            for one in peers(card.node)[card.gpu.name]
             if not isinstance(one.p2p, Unread) and one.p2p != "ok"
         }
         if not refused:
@@ -233,8 +233,8 @@ def peer_access(cluster: Cluster) -> Iterator[Finding]:
 
 def _reads_peers(card: Card) -> bool:
     """Whether it can read at least one other GPU of its node; a GPU alone has none to read."""
-    peers = known(card.gpu.peers)
-    return not peers or any(isinstance(peer.p2p, Unread) or peer.p2p == "ok" for peer in peers)
+    mine = peers(card.node)[card.gpu.name]
+    return not mine or any(isinstance(peer.p2p, Unread) or peer.p2p == "ok" for peer in mine)
 
 
 def _paths(found: list[Card]) -> Iterator[Finding]:
@@ -242,7 +242,11 @@ def _paths(found: list[Card]) -> Iterator[Finding]:
     nodes: dict[str, tuple[Card, set[str]]] = {}
     for card in found:
         first, paths = nodes.setdefault(card.node.name, (card, set()))
-        paths |= {value_or(one.path, "SYS") for one in known(card.gpu.peers) if not isinstance(one.path, Unread)}
+        paths |= {
+            value_or(one.path, "SYS")
+            for one in peers(card.node)[card.gpu.name]
+            if not isinstance(one.path, Unread)
+        }
     for first, paths in nodes.values():
         if paths:
             links = first.gpu.nvlinks

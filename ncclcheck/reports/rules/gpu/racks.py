@@ -103,10 +103,11 @@ def _torn(node: Node, found: set[_Place]) -> Finding:
 
 
 def _racks(together: Mapping[_Place, list[str]]) -> Iterator[Finding]:
-    """Cliques of one domain are partitions, of which a job wants one; domains are racks. A node alone is none."""
-    if len(together) < 2 or all(len(names) == 1 for names in together.values()):
-        return
+    """Cliques of one domain are partitions, of which a job wants one; domains are racks; one node makes none."""
     domains = {domain for domain, _ in together}
+    apart = len(domains) > 1 and all(len(names) == 1 for names in together.values())
+    if len(together) < 2 or apart:
+        return
     said = "; ".join(
         f"clique {clique} of {domain}: {fold_names(names)}" for (domain, clique), names in together.items()
     )

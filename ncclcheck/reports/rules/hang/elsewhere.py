@@ -16,7 +16,8 @@ def nobody_waits_elsewhere(found: Judged) -> Iterator[Finding]:
     """
     ## What
     A rank waits, and not in the collective in which the others wait: for a program that it has started, for an
-    answer from the network, for a lock or a queue of its own, or in another call, such as a barrier.
+    answer from the network, for input (a debugger left in the code), for a reader of its output, for a lock or a
+    queue of its own, or in another call, such as a barrier.
 
     ## Why it matters
     The others wait for it as long as it waits.
@@ -56,6 +57,16 @@ def nobody_waits_elsewhere(found: Judged) -> Iterator[Finding]:
     )
 
 
+# Part of a function of the kernel -> what a thread waits for in it (Linux 6.18; ep_poll is an older name).
+_WAITS = {
+    "futex": "outside their call (a lock or queue of its own, or another call)",
+    "accept": "for somebody to connect to it (a remote debugger, a server of its own)",
+    "unix_stream": "for an answer over a Unix socket (a daemon beside it)",
+    "epoll": "for an event of its own (asyncio, a server)",
+    "ep_poll": "for an event of its own (asyncio, a server)",
+}
+
+
 def _for(one: LiveProcess, children: Sequence[LiveProcess]) -> str:
     if one.wchan == CHILD:
         child = next((child for child in children if works(child) or sleeps(child)), None)
@@ -63,6 +74,11 @@ def _for(one: LiveProcess, children: Sequence[LiveProcess]) -> str:
         return "for a child process" if child is None else f"for its child {child.pid}, which {does},"
     if one.asks:
         return f"for an answer of {one.asks}"
-    if "futex" in one.wchan:
-        return "outside their call (a lock or queue of its own, or another call)"
-    return f"in {one.wchan or 'a call'}, for something that is no rank,"
+    if one.stream == "stdin":
+        return "for input on its stdin, as in a debugger (pdb)"
+    if one.stream:
+        return f"to write to its {one.stream}, a pipe from which nobody reads,"
+    return next(
+        (words_ for part, words_ in _WAITS.items() if part in one.wchan),
+        f"in {one.wchan or 'a call'}, for something that is no rank,",
+    )

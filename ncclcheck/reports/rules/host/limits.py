@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from shlex import quote
 
-from ncclcheck.probes.facts import Cluster, Node, at, known, value_or, variables
+from ncclcheck.probes.facts import Cluster, Node, PortRange, at, known, value_or, variables
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, fail, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl.variables import nccl_version
@@ -313,7 +313,8 @@ def cpu_time(cluster: Cluster) -> Iterator[Finding]:
 def port_range(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The kernel's ephemeral port range (net.ipv4.ip_local_port_range).
+    The kernel's ephemeral port range (net.ipv4.ip_local_port_range), and how much of it is held back
+    (net.ipv4.ip_local_reserved_ports).
 
     ## Why it matters
     Torchrun, gloo and NCCL listen on ports that the kernel chooses, and connect from such ones. Where none is left
@@ -334,10 +335,13 @@ def port_range(cluster: Cluster) -> Iterator[Finding]:
     few = cluster.policy.thresholds.get("HST016.ports", _MANY_PORTS)
     for node in cluster.nodes:
         ports = known(at(node, "system.ports"))
-        count = ports.last - ports.first + 1
+        count = max(0, ports.last - ports.first + 1 - ports.reserved)
         if count >= few:
             continue
         level = fail if count < _LEAST_PORTS else warn
+        if ports.reserved and ports.reserved + count >= few:
+            yield _reserved(node, ports, count, level)
+            continue
         yield level(
             Where(node=node.name),
             f"the kernel has {count} port{'s' if count != 1 else ''} to give away ({ports.first} to {ports.last})",
@@ -351,6 +355,26 @@ def port_range(cluster: Cluster) -> Iterator[Finding]:
                 )
             ],
         )
+
+
+def _reserved(node: Node, ports: PortRange, count: int, level: Callable[..., Finding]) -> Finding:
+    """The range itself would do."""
+    path = "/proc/sys/net/ipv4/ip_local_reserved_ports"
+    return level(
+        Where(node=node.name),
+        f"net.ipv4.ip_local_reserved_ports holds back {ports.reserved} of the {ports.reserved + count} ports "
+        f"({ports.first} to {ports.last}) that the kernel gives away: {count} are left",
+        why="A rank that gets no port cannot listen or connect: it ends, or the others wait for it.",
+        owner="node",
+        evidence=[seen(path, f"{ports.reserved} ports of {ports.first} to {ports.last}")],
+        fix=[
+            admin(
+                "Reserve single ports, not the range, here and in the file of /etc/sysctl.d that does it.",
+                f"cat {path}; grep -rsn ip_local_reserved_ports /etc/sysctl.conf /etc/sysctl.d /usr/lib/sysctl.d",
+                "sysctl -w net.ipv4.ip_local_reserved_ports=",
+            )
+        ],
+    )
 
 
 @rule("HST012", "shared memory survives the user's logout", worst=State.WARN,

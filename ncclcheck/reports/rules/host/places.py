@@ -7,10 +7,23 @@ from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Node, Space, Unread, at, known, value_or, variables
-from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, fail, fine, seen, warn, you
+from ncclcheck.reports.judgement.findings import (
+    Finding,
+    Remedy,
+    State,
+    Where,
+    admin,
+    fail,
+    fine,
+    not_read,
+    seen,
+    warn,
+    you,
+)
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.addresses import hosts_file
 from ncclcheck.reports.subjects.nccl import lan
+from ncclcheck.reports.subjects.nodes.directories import about
 from ncclcheck.reports.text.fold import size
 
 _MIB, _GIB = 2**20, 2**30  # bytes
@@ -29,8 +42,8 @@ def shared_memory(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     `statvfs("/dev/shm")`. Smaller than `HST003.shm_gib` (1) in size or in free room is a warning; no more than
-    64 MiB free where the node has two GPUs or more is a failure. NCCL 2.24 and later can often do without
-    /dev/shm, data loaders cannot.
+    64 MiB free where the node has two GPUs or more is a failure, and so is no inode left. NCCL 2.24 and later
+    can often do without /dev/shm, data loaders cannot.
 
     ## Fix
     - **you** `docker run --ipc=host` or `--shm-size=16g`; in Kubernetes an emptyDir with `medium: Memory` at
@@ -43,13 +56,14 @@ def shared_memory(cluster: Cluster) -> Iterator[Finding]:
     enough = cluster.policy.thresholds.get("HST003.shm_gib", 1.0) * _GIB
     for node in cluster.nodes:
         shm = known(known(node.host).shm)
-        if shm.free >= enough:
+        no_inode = bool(shm.inodes) and shm.inodes_free == 0
+        if shm.free >= enough and not no_inode:
             continue
         many_gpus = value_or(at(node, "gpus.usable"), 0) >= 2
-        level = fail if many_gpus and shm.free <= 64 * _MIB else warn
+        level = fail if no_inode or (many_gpus and shm.free <= 64 * _MIB) else warn
         yield level(
             Where(node=node.name),
-            f"/dev/shm has {_room(shm)}",
+            f"/dev/shm has {f'no inode left of {shm.inodes}' if no_inode else _room(shm)}",
             why="Ranks and data loader workers share memory there, and die when it is full.",
             owner="job" if shm.size < enough else "node",
             evidence=[seen("statvfs(/dev/shm)", _room(shm))],
@@ -80,7 +94,8 @@ def temporary_directory(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     A TMPDIR that Python passes over, for it is missing or may not be written, is a warning. `statvfs` of the
-    directory that is taken: less than 16 MiB is a failure, less than `HST004.tmp_mib` (512) a warning.
+    directory that is taken: less than 16 MiB is a failure, less than `HST004.tmp_mib` (512) a warning. The same of
+    the one that is named, /tmp by default: without an inode or 16 MiB in it Python takes /var/tmp without a word.
 
     ## Fix
     - **you** remove your own old files, or `export TMPDIR=` a directory with room, on every node.
@@ -92,6 +107,9 @@ def temporary_directory(cluster: Cluster) -> Iterator[Finding]:
     enough = cluster.policy.thresholds.get("HST004.tmp_mib", 512.0) * _MIB
     for node in cluster.nodes:
         tmp = known(known(node.host).tmp)
+        if exhausted := [*_exhausted(node, tmp.path)]:
+            yield from exhausted
+            continue
         if (named := _unused(node, tmp.path)) is not None:
             yield named
         if tmp.free >= enough:
@@ -107,6 +125,42 @@ def temporary_directory(cluster: Cluster) -> Iterator[Finding]:
             fix=[
                 you("Point TMPDIR to a directory with room, in the job script.", "export TMPDIR=$HOME/tmp"),
                 admin("Clean it.", "systemd-tmpfiles --clean", f"du -xsh {quote(path)}/* | sort -h | tail"),
+            ],
+        )
+
+
+def _exhausted(node: Node, taken: str) -> Iterator[Finding]:
+    """No inode or no room in the directory that is meant, so that Python takes the next one."""
+    for place in value_or(at(node, "storage.places"), []):
+        room = place.room
+        if place.name != "temporary directory" or isinstance(room, Unread):
+            continue
+        no_inode, no_room = bool(room.inodes) and room.inodes_free == 0, room.free < 16 * _MIB
+        elsewhere = taken and posixpath.normpath(taken) != posixpath.normpath(room.path)
+        if not no_inode and not (no_room and elsewhere):
+            continue
+        path = quote(room.path)
+        lacks = (
+            f"no inode left of {room.inodes}, so that no file can be made there"
+            if no_inode
+            else (f"{size(room.free)} left")
+        )
+        meanwhile = f"; Python takes {taken} without a word, other programs end" if elsewhere else ""
+        yield fail(
+            Where(node=node.name),
+            f"{room.path} has {lacks}{meanwhile}",
+            why="torchrun, compilers and data loaders make files there: `No space left on device`, though df -h "
+            "may show room.",
+            owner="node",
+            evidence=about(place),
+            fix=[
+                you("Point TMPDIR to a directory with room, in the job script.", "export TMPDIR=$HOME/tmp"),
+                admin(
+                    "See which folder of it has the most files and bytes, and remove what no process uses.",
+                    f"du --inodes -xd1 {path} | sort -n | tail -5; du -xd1 {path} | sort -n | tail -5"
+                    f"   # on {node.name}",
+                    f"systemd-tmpfiles --clean   # on {node.name}",
+                ),
             ],
         )
 
@@ -150,7 +204,7 @@ def _own_address(node: Node, name: str) -> list[Remedy]:
     ]
 
 
-@rule("HST005", "the node's own hostname resolves", worst=State.WARN, needs=("host.own_name",))
+@rule("HST005", "the node's own hostname resolves", worst=State.FAIL, gates_job="by any failure")
 def own_name(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -162,7 +216,9 @@ def own_name(cluster: Cluster) -> Iterator[Finding]:
     it is once there are several nodes.
 
     ## How we know
-    `getaddrinfo` of /proc/sys/kernel/hostname, asked on the node, within five seconds.
+    `getaddrinfo` of /proc/sys/kernel/hostname, asked on the node, within five seconds. No address is a warning,
+    and so is no answer where /etc/hosts has no line for the name and each name server, asked directly, is mute;
+    that is a failure where several nodes meet by gloo and no GLOO_SOCKET_IFNAME names the interface.
 
     ## Fix
     - **you** `export GLOO_SOCKET_IFNAME=` the interface of the job network, on every node; give
@@ -173,7 +229,10 @@ def own_name(cluster: Cluster) -> Iterator[Finding]:
     aws-samples/aws-do-eks#69, ray-project/ray#42202; hosts(5), getaddrinfo(3).
     """
     for node in cluster.nodes:
-        found = known(known(node.host).own_name)
+        found = at(node, "host.own_name")
+        if isinstance(found, Unread):
+            yield from _no_answer(cluster, node, found)
+            continue
         if found.addresses:
             yield fine(Where(node=node.name), f"{found.name} is {', '.join(found.addresses)}")
             continue
@@ -185,3 +244,34 @@ def own_name(cluster: Cluster) -> Iterator[Finding]:
             evidence=[seen(f"getaddrinfo({found.name})", "no address")],
             fix=[*_own_address(node, found.name)],
         )
+
+
+def _no_answer(cluster: Cluster, node: Node, fact: Unread) -> Iterator[Finding]:
+    """Its name is in no file, and the servers that are asked instead are mute."""
+    told = at(node, "host.own_sources")
+    mute = [] if isinstance(told, Unread) else [one.address for one in told.servers if not one.answered]
+    if isinstance(told, Unread) or told.files or not mute or len(mute) < len(told.servers):
+        if fact.kind != "absent":
+            yield not_read(Where(node=node.name), "host.own_name", fact, "its own name could not be resolved",
+                           fix=[admin("Look at why this does not answer on that node.",
+                                      f"time getent ahosts $(hostname)   # on {node.name}")])  # fmt: skip
+        return
+    servers = ", ".join(mute)
+    by_name = lan.uses_gloo(cluster) and "GLOO_SOCKET_IFNAME" not in variables(node) and len(cluster.nodes) > 1
+    yield (fail if by_name else warn)(
+        Where(node=node.name),
+        f"the node's own name {told.name} is not in its /etc/hosts, and the name server{'s' * (len(mute) > 1)} "
+        f"{servers} that it asks instead {'do' if len(mute) > 1 else 'does'} not answer: gloo waits for it, and "
+        "then takes loopback, which no other node can reach",
+        why="The ranks there advertise 127.0.0.1, and those of other nodes connect to themselves, or wait.",
+        owner="node",
+        evidence=[
+            seen(f"getaddrinfo({told.name})", fact.why),
+            seen(f"/etc/hosts for {told.name}", "nothing"),
+            *(seen(f"name server {one}, asked directly", "no answer") for one in mute),
+        ],
+        fix=[
+            *_own_address(node, told.name),
+            admin("Or name servers that answer.", f"grep nameserver /etc/resolv.conf   # on {node.name}"),
+        ],
+    )

@@ -135,17 +135,20 @@ def shared(cluster: Cluster) -> Iterator[Finding]:
                     )
                 ],
             )
-    apart = [(one, file) for one, file in tried if not file.problem and file.missing]
+    made = {one.node for one, file in tried if not file.problem}
+    unseen = {one.node: [node for node in file.missing if node in made] for one, file in tried}
+    apart = [(one, file) for one, file in tried if one.node in made and unseen[one.node]]
     if apart:
         one, file = apart[0]
+        missing = unseen[one.node]
         folder = posixpath.dirname(file.path)
         yield fail(
-            Where(node=one.node, peer=file.missing[0]),
-            f"{one.node} does not see in {folder} what {fold_names(file.missing)} has made there",
+            Where(node=one.node, peer=missing[0]),
+            f"{one.node} does not see in {folder} what {fold_names(missing)} has made there",
             why="Each node makes a file of its own there, and all ranks wait for the others until the time-out.",
             owner="job",
             evidence=[
-                seen(f"lstat(2) on {one.node}", f"not there: the files of {', '.join(file.missing[:4])}"),
+                seen(f"lstat(2) on {one.node}", f"not there: the files of {', '.join(missing[:4])}"),
                 *(seen(f"file system on {each.node}", of.filesystem) for each, of in apart[:4] if of.filesystem),
             ],
             fix=[

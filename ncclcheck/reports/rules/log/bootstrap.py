@@ -209,7 +209,8 @@ def _unwritten(logs: Logs, event: LogEvent) -> bool:
 def no_network(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    NCCL could not make a socket for the address that it took: the system has no such family of addresses.
+    NCCL could not make a socket for the address that it took, since the system has no such family of addresses, or
+    could not listen on it, since it is none of the host's.
 
     ## Why it matters
     A container without a network (`--network none`), or one with IPv6 addresses on a kernel that has IPv6 switched
@@ -219,6 +220,8 @@ def no_network(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `Socket creation failed : Address family not supported by protocol` of NCCL (torch's own line about IPv6 with
     errno 97 is harmless, for it tries IPv4 next), or the line about family 0 where one host only is in the log.
+    `Call to bind failed: Cannot assign requested address`: NCCL_COMM_ID with an address of another host, or an
+    IPv6 address that the kernel still checks or has refused as a duplicate.
 
     ## Fix
     - **you** `docker run --network host ...`; or `export NCCL_SOCKET_FAMILY=AF_INET`.
@@ -241,6 +244,32 @@ def no_network(logs: Logs) -> Iterator[Finding]:
                     "export NCCL_SOCKET_FAMILY=AF_INET"),
                 admin("See whether IPv6 is off while addresses of it are there.",
                       "sysctl net.ipv6.conf.all.disable_ipv6"),
+            ],
+        )  # fmt: skip
+    yield from _not_own(logs)
+
+
+def _not_own(logs: Logs) -> Iterator[Finding]:
+    """Addresses on which NCCL could not listen."""
+    for host, found in by_known_host(said(logs, "bind-failed")).items():
+        process, told = process_of(logs, found[0]), setting(logs, "NCCL_COMM_ID", found[0])
+        taken_by = process.bootstrap if process else None
+        own = (
+            f"{taken_by.address.partition('%')[0]} ({taken_by.interface})"
+            if taken_by
+            else "the address that it took"
+        )
+        yield cause(
+            found,
+            f"NCCL_COMM_ID={told} is no address of {names([host])}, where rank 0 was to listen" if told
+            else f"NCCL cannot listen on {own} of {names([host])}: it is not usable there",
+            why="Rank 0 listens at that address first of all, and the others wait for it.",
+            owner="job" if told else "node",
+            at=at_host(host, found),
+            fix=[
+                you("Confirm: look whether it is there, and not tentative or dadfailed.", "ip addr"),
+                you("Let NCCL choose, or write rank 0's own address on all ranks.", "unset NCCL_COMM_ID") if told
+                else you("Keep NCCL to IPv4, or name another interface.", "export NCCL_SOCKET_FAMILY=AF_INET"),
             ],
         )  # fmt: skip
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import LogEvent, Logs
-from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, seen, you
+from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
+from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, fail, seen, you
+from ncclcheck.reports.subjects.logs.dialled_addresses import names
 from ncclcheck.reports.subjects.logs.logged import cause, log_rule, process_of, said, where
+from ncclcheck.reports.subjects.logs.reported import starting
 
 
 @log_rule("LOG022", "every rank has a unique number, and all agree on the world size")
@@ -22,7 +24,8 @@ def numbers(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `rank 3 of 16 ranks has already checked in`, `mismatch in rank count from procs 16 : 8`, `Invalid rank
-    requested`; of a sampler `Invalid rank 8, rank should be in the interval`.
+    requested`; of a sampler `Invalid rank 8, rank should be in the interval`. Without such a line: as many
+    processes as the job has ranks began, none came through, and two hosts began with one number.
 
     ## Fix
     - **you** let one launcher number the ranks: torchrun once a node (`--ntasks-per-node=1`), or srun with
@@ -42,23 +45,57 @@ def numbers(logs: Logs) -> Iterator[Finding]:
     elif outside:
         fields = outside[0].fields
         what = f"a rank has the number {next(iter(fields.values()), '')}, which is out of range"
+    elif doubled := _begun_twice(logs):
+        rank, size = doubled[0].rank, doubled[0].nranks
+        yield fail(
+            Where(node=doubled[-1].host, rank=rank),
+            f"{names(one.host for one in doubled)} each began as rank {rank} of {size}, and none came through",
+            why=_WHY,
+            owner="job",
+            evidence=[
+                seen(f"{one.file}:{one.first_line}", f"{one.host}:{one.pid} is rank {rank}") for one in doubled
+            ],
+            fix=_FIX,
+        )
+        return
     else:
         return
     yield cause(
         sorted([*twice, *differ, *outside], key=lambda one: one.order),
         what,
-        why="With a number that is wrong another one is missing, and all ranks wait or end.",
+        why=_WHY,
         owner="job",
         at=_odd_number(logs, twice) or _odd_count(logs) or where((twice or differ or outside)[0]),
-        fix=[
-            you("Confirm: let every process print its numbers before the first collective.",
-                "srun bash -c 'echo $(hostname) RANK=$RANK WORLD_SIZE=$WORLD_SIZE LOCAL_RANK=$LOCAL_RANK' | sort"),
-            you("Let one launcher number them: torchrun once a node.",
-                "srun --ntasks-per-node=1 torchrun --nnodes=$SLURM_NNODES --nproc-per-node=8 --rdzv-backend=c10d "
-                "--rdzv-endpoint=$HEAD:29500 train.py"),
-        ],
+        fix=_FIX,
         more=_told(logs, twice or differ or outside),
-    )  # fmt: skip
+    )
+
+
+_WHY = "With a number that is wrong another one is missing, and all ranks wait or end."
+_FIX = [
+    you(
+        "Confirm: let every process print its numbers before the first collective.",
+        "srun bash -c 'echo $(hostname) RANK=$RANK WORLD_SIZE=$WORLD_SIZE LOCAL_RANK=$LOCAL_RANK' | sort",
+    ),
+    you(
+        "Let one launcher number them: torchrun once a node.",
+        "srun --ntasks-per-node=1 torchrun --nnodes=$SLURM_NNODES --nproc-per-node=8 --rdzv-backend=c10d "
+        "--rdzv-endpoint=$HEAD:29500 train.py",
+    ),
+]
+
+
+def _begun_twice(logs: Logs) -> list[LogProcess]:
+    """Processes of several hosts with one number, in a job of which as many began as it has ranks.
+
+    A log of several starts has more processes than ranks, or one that came through; a restart is on the same host.
+    """
+    begun = [one for one in logs.processes if one.nranks and one.rank is not None]
+    if not begun or any(one.nranks != len(begun) or not starting(one) for one in begun):
+        return []
+    twice = next((rank for rank, times in Counter(one.rank for one in begun).items() if times > 1), None)
+    found = [one for one in begun if one.rank == twice]
+    return found if len({one.host for one in found}) > 1 else []
 
 
 def _odd_number(logs: Logs, twice: list[LogEvent]) -> Where | None:

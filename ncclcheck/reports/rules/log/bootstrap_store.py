@@ -8,8 +8,8 @@ from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, you
-from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said, where
-from ncclcheck.reports.subjects.logs.reported import owner_of, starts_later
+from ncclcheck.reports.subjects.logs.logged import cause, log_rule, process_of, said, where
+from ncclcheck.reports.subjects.logs.reported import owner_of, setting, starts_later
 from ncclcheck.reports.subjects.logs.unexplained import came_through
 
 _DEFAULTS = ("29500", "29400")
@@ -47,8 +47,9 @@ def port(logs: Logs) -> Iterator[Finding]:
     log cannot listen, they are all told to be rank 0: only that one listens.
 
     ## How we know
-    errno 98, `EADDRINUSE`. Not told where the start went well all the same: several agents on one machine try, and
-    all but one go on as clients.
+    errno 98, `EADDRINUSE`. Of NCCL itself, without NCCL_COMM_ID, it is the range from which the system gives ports
+    that is used up, or very narrow. Not told where the start went well all the same: several agents on one
+    machine try, and all but one go on as clients.
 
     ## Fix
     - **you** take another port on all nodes, or `--standalone` on one node, which picks a free one; end what is
@@ -62,7 +63,10 @@ def port(logs: Logs) -> Iterator[Finding]:
     if not events or starts_later(logs, events[-1]) or _went_on(logs, events[-1]):
         return
     numbers = [one.fields.get("port") or one.fields.get("taken") for one in events]
-    number = next((told for told in numbers if told), "")
+    number = next((told for told in numbers if told), "") or _of_nccl(logs, events[0])
+    if not number and (used := _without_ports(logs, events)):
+        yield used
+        return
     default = " (the default)" if number in _DEFAULTS else ""
     taken = f"port {number}{default} is taken already" if number else "the port of the job is taken already"
     refused = _refused_listeners(logs)
@@ -86,6 +90,35 @@ def port(logs: Logs) -> Iterator[Finding]:
             you("End the ranks that an earlier job left.", "pgrep -af 'torchrun|train.py'"),
         ],
     )  # fmt: skip
+
+
+def _of_nccl(logs: Logs, event: LogEvent) -> str:
+    """The port of NCCL_COMM_ID: the only one that NCCL itself does not leave to the system."""
+    told = setting(logs, "NCCL_COMM_ID", event) or "" if "Call to bind failed" in event.text else ""
+    port = told.rpartition(":")[2]
+    return port if port.isdecimal() else ""
+
+
+def _without_ports(logs: Logs, events: list[LogEvent]) -> Finding | None:
+    """Of NCCL, whose processes tell their settings and have no NCCL_COMM_ID: the system chooses its ports then."""
+    told = [process_of(logs, one) for one in events if "Call to bind failed" in one.text]
+    if len(told) < len(events) or not all(
+        one and one.bootstrap and "NCCL_COMM_ID" not in one.settings for one in told
+    ):
+        return None
+    return cause(
+        events,
+        f"{events[0].host or 'the host'} has no free port left for NCCL",
+        why="NCCL lets the system choose its ports, and all of the range for that are in use.",
+        owner="node",
+        at=_place(events[0]),
+        fix=[
+            you(
+                "Confirm: how wide the range is, and what uses it.", "sysctl net.ipv4.ip_local_port_range", "ss -s"
+            ),
+            admin("Widen it.", "sysctl -w net.ipv4.ip_local_port_range='32768 60999'"),
+        ],
+    )
 
 
 def _was_passed(logs: Logs, event: LogEvent) -> bool:
@@ -155,7 +188,8 @@ def name(logs: Logs) -> Iterator[Finding]:
     in_vain = in_vain or any(_RAISED.search(one.text) for one in tried)
     events = [one for one in tried if one.fields["host"] in lost or in_vain]
     if lost or not tried:
-        events += [one for one in said(logs, "python-name-unresolved") if not _of_the_web(logs, one)]
+        asked = said(logs, "python-name-unresolved")  # of NCCL_RAS_ADDR too, without which NCCL goes on
+        events += [one for one in asked if not _of_the_web(logs, one) and not came_through(logs, one)]
     if not events or wrong or starts_later(logs, events[-1]):
         return
     host = next((one.fields["host"] for one in events if "host" in one.fields), "the master")
@@ -375,6 +409,7 @@ def meeting(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `Timed out after 1801 seconds waiting for clients. 3/4 clients joined`, `RendezvousTimeoutError`,
     `RendezvousClosedError` (a node came after the others had ended), or a wait for a key that rank 0 never wrote.
+    `config has no run_id, generated a random run_id` before a rendezvous that failed: each node has its own.
     `Waiting in store based barrier ... worker_count=7` of 8, again and again to the end of the log.
     Where a process could not dial the master, that is told instead.
 
@@ -386,6 +421,21 @@ def meeting(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torchrun and torch.distributed (TCPStore); pytorch/pytorch#76367.
     """
+    if alone := _each_its_own(logs):
+        yield cause(
+            alone,
+            "torchrun was given no --rdzv-id: each node makes up its own, and nodes of different ids do not meet",
+            why="The rendezvous keeps the nodes of one id apart from all others at the same endpoint.",
+            owner="job",
+            at=Where(),
+            fix=[
+                you("Confirm: the id in this line is another one on each node."),
+                you("Give all nodes one id.", _RENDEZVOUS + " --rdzv-id=$SLURM_JOB_ID"),
+                you("Or number the nodes by hand.",
+                    "torchrun --nnodes=2 --node-rank=RANK --master-addr=$HEAD --master-port=29511 ..."),
+            ],
+        )  # fmt: skip
+        return
     if said(logs, "store-unreachable", "rendezvous-unreachable", "master-not-used"):
         return
     missing, rendezvous = said(logs, "clients-missing"), said(logs, "rendezvous-timeout", "rendezvous-closed")
@@ -400,6 +450,8 @@ def meeting(logs: Logs) -> Iterator[Finding]:
         "given the same RANK or --node-rank.",
         owner="job",
         fix=[
+            *([you(f"Read what rank {owner} did meanwhile: it raised, works on alone, or hangs before this call.",
+                   "py-spy dump --pid PID")] if (owner := events[0].fields.get("owner")) else []),
             you("Confirm: see on which nodes an agent runs, and with which arguments.",
                 "srun --ntasks-per-node=1 bash -c 'hostname; pgrep -af torchrun'"),
             you("Start the same command on every node.", _RENDEZVOUS),
@@ -407,6 +459,15 @@ def meeting(logs: Logs) -> Iterator[Finding]:
             admin("Look after the node that does not come.", "sinfo -R"),
         ],
     )  # fmt: skip
+
+
+def _each_its_own(logs: Logs) -> list[LogEvent]:
+    """A made-up rendezvous id, where a rendezvous of torchrun failed; one node alone needs no other."""
+    own, failed = said(logs, "run-id-of-its-own"), said(logs, "rendezvous-timeout", "rendezvous-closed")
+    within = (f"{one.fields.get('raised_at', '')} {one.fields.get('raised_in', '')}" for one in logs.events)
+    return (
+        [*own, *failed[:1]] if own and (failed or any("elastic/rendezvous/" in place for place in within)) else []
+    )
 
 
 def _still_waiting(logs: Logs) -> list[LogEvent]:
@@ -427,6 +488,9 @@ def _who_came(event: LogEvent) -> str:
         return f"{came} of {wanted} processes came" + (f" within {fields['after']} s" if "after" in fields else "")
     if event.sign == "store-wait":
         key = fields.get("keys") or fields.get("key", "")
+        if "owner" in fields:
+            who = "" if event.rank is not None else "a rank "
+            return f"{who}waited in vain for rank {fields['owner']}, which did not come to this communicator"
         return "a rank waited for a key that another rank never set" + (f" (key {key})" if key else "")
     if event.sign == "rendezvous-closed":
         return "a node came to a rendezvous that the others had closed"

@@ -136,7 +136,8 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
     Slurm's "CANCELLED ... DUE TO TIME LIMIT", "DUE TO PREEMPTION" or "DUE TO JOB REQUEUE"; torchrun's "Received
     SIGTERM death signal": a time limit, `scancel`, a preemption, or a lost ssh session (SIGHUP). A SIGINT is
     Ctrl-C: a note where the work was done or a server was stopped; else it was not finished, and without a step
-    before it the job may have hung: it is not known. Slurm's "JOB ... CANCELLED AT" without a reason is scancel,
+    before it the job may have hung, which its user saw. Slurm's "JOB ... CANCELLED AT" without a reason is
+    scancel,
     by a person or a program; of a step it is Slurm's answer to a task that failed, where one did.
 
     ## Fix
@@ -199,7 +200,12 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
 def _signal(event: LogEvent) -> str:
     """The signal that a job was ended by, as the line says; a line that names none tells of Ctrl-C."""
     told = next(
-        (event.fields[key] for key in ("signal", "caught", "own", "shell", "zsh") if key in event.fields), ""
+        (
+            event.fields[key]
+            for key in ("signal", "caught", "own", "drained", "shell", "zsh")
+            if key in event.fields
+        ),
+        "",
     )
     if "step" in event.fields:
         return "SIGTERM"
@@ -278,35 +284,41 @@ def _interrupted(logs: Logs, ordered: list[LogEvent]) -> Finding:
     if _was_done(logs, ordered):
         return note(where(ordered[0]), what, evidence=lines(ordered))
     if said(logs, *_GONE_ON):
-        return unknown(
-            where(ordered[0]),
+        return cause(
+            ordered,
             f"{what}; it worked until then, and nothing failed before",
             why="The work was not finished: no end of it is told.",
             owner="job",
-            evidence=lines(ordered),
             fix=[you("Start it anew, from its last checkpoint where there is one.")],
         )
     stood = [one for one in ordered if "raised_at" in one.fields and not _IN_LAUNCHER.search(_stood(one))]
-    if not stood:
+    if not stood and handled:  # a server that may have served, as it is stopped every day
         return unknown(
             where(ordered[0]),
-            f"{what}; whether it hung is not in these lines",
+            f"{what}; whether it hung before is not in these lines",
             why="No step, result or clean exit is logged before it.",
             owner="job",
             evidence=lines(ordered),
             fix=[_WHERE_IT_STANDS, _ASK_RAS],
         )
+    if not stood:
+        return cause(
+            ordered,
+            f"{what}; whether it hung before is not in these lines",
+            why="No step, result or clean exit is logged before it.",
+            owner="job",
+            fix=[_WHERE_IT_STANDS, _ASK_RAS],
+        )
     place, within = stood[0].fields["raised_at"], stood[0].fields.get("raised_in", "")
     waited = f"{place}, in {within}" if within else place
-    return unknown(
-        where(stood[0]),
+    return cause(
+        stood,
         f"{what}; it stood at {waited}",
         why="No step, result or clean exit is logged before it. A torch.distributed call waits for all ranks: one "
         "that is missing or unreachable blocks all others."
         if _COLLECTIVE.search(waited)
         else "No step, result or clean exit is logged before it.",
         owner="job",
-        evidence=lines(stood),
         fix=[_WHERE_IT_STANDS, _ASK_RAS],
     )
 

@@ -141,7 +141,12 @@ def nothing_failed(logs: Logs) -> Iterator[Finding]:
     elif said(logs, "ended-by-order", "time-limit", "preempted") or hung_up(logs) or terminated(logs):
         yield fine(Where(), "no line tells of a failure but that the job was ended from outside (LOG006)")
     elif follow := _consequences(logs):
-        warned = in_order(event for event in logs.events if event.level == "WARN" and not _means_nothing(event))
+        passed_on = {(one.file, one.line) for one in follow}
+        warned = in_order(
+            event
+            for event in logs.events
+            if event.level == "WARN" and not _means_nothing(event) and (event.file, event.line) not in passed_on
+        )
         yield _first(logs, warned) if warned else _only_consequences(logs, follow)
     elif rest := unexplained(logs):
         yield _unknown(rest)
@@ -202,9 +207,11 @@ def _nothing_else(logs: Logs) -> bool:
 
 
 def _hands_on_what_is_harmless(logs: Logs, event: LogEvent) -> bool:
-    """`init.cc:526 -> 3` right after a warning of the same process that says nothing bad."""
+    """`init.cc:526 -> 3` before its process came through its start, or after a warning that says nothing bad."""
     if event.sign != "propagated":
         return False
+    if came_through(logs, event):  # as without RAS, whose address is wrong
+        return True
     warned = (one for one in logs.events if one.level == "WARN" and one.sign in meanings.HARMLESS)
     return any(
         (one.file, one.host, one.pid) == (event.file, event.host, event.pid)
@@ -220,6 +227,11 @@ def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
         "these lines only tell that another process went away; where no other check says why, it is in a log that "
         f"was not given.{told}"
     )
+    if {one.sign for one in follow} <= {"flushed", "propagated"}:
+        what = (
+            "these lines only tell that RDMA requests were flushed (status 5): their connection had broken; what "
+            "broke it is in the log of another rank, or in the kernel's of either host"
+        )
     root = root_cause(logs)
     if root and root.rank is not None:  # as torchrun's block says
         code = f" with exit code {root.exitcode.fields['exitcode']}" if root.exitcode else ""

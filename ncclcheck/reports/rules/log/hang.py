@@ -212,14 +212,22 @@ def no_watchdog_gave_up(logs: Logs) -> Iterator[Finding]:
             "the missing rank is not named",
             why="The ranks that print the time-out only waited.",
             owner="job",
+            at=Where(),
             fix=[you("Give the logs of all ranks."), *_recorded(logs)],
         )
     if (cut := said(logs, "watchdog-cut")) and not said(logs, "watchdog-timeout"):
+        ranks = sorted({one.rank for one in cut if one.rank is not None})
+        who = fold_ranks(ranks) if ranks else "a watchdog"
+        number = {one.fields["seq"] for one in cut if "seq" in one.fields}
+        which = f"collective {number.pop()}" if len(number) == 1 else "a collective"
+        silent = [rank for rank in range(ranks[-1]) if rank not in logs.ranks] if len(ranks) > 1 else []
         yield cause(
             cut,
-            "a watchdog gave up in a collective; the line is cut, and the missing rank is not named",
-            why="The rank that prints the time-out only waited.",
+            f"{who} gave up in {which}; the lines are cut, and the missing rank is not named"
+            + (f" (not in these files: {fold_ranks(silent)})" if 0 < len(silent) < len(ranks) else ""),
+            why="The ranks that print the time-out only waited.",
             owner="job",
+            at=Where(),
             fix=[you("Give the logs of all ranks."), *_recorded(logs)],
         )
     if waited := in_order(said(logs, "gloo-timeout")):

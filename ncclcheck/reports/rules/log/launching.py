@@ -34,11 +34,13 @@ def same_tensors(logs: Logs) -> Iterator[Finding]:
     Horovod documentation, Stall check and Join; horovod/common/stall_inspector.cc.
     """
     stalls, missing = said(logs, "horovod-stall"), said(logs, "horovod-missing")
-    if not stalls:
+    if not stalls and not any("ranks" in one.fields for one in missing):
         return
-    groups = {tuple(_ranks(one)) for one in missing} - {()}
+    groups = {frozenset(_ranks(one)) for one in missing} - {frozenset()}
     ranks = sorted({rank for group in groups for rank in group})
-    differ = len(groups) > 1
+    differ = any(
+        not (one <= other or other <= one) for one in groups for other in groups
+    )  # fewer: some came since
     who = f"rank{'s' * (len(ranks) > 1)} {fold_numbers(ranks)}" if ranks else "some ranks"
     yield cause(
         [*stalls[:1], *missing],

@@ -166,7 +166,37 @@ def same_collective(logs: Logs) -> Iterator[Finding]:
     if (cut := in_order(said(logs, "message-truncated"))) and not told:
         sizes = cut[0].fields.get("gloo")
         size_told = f"{sizes} bytes, says gloo" if sizes else cut[0].text[:160]
-        yield _mismatch(cut, f"a message has another size than expected: {size_told}")
+        what = f"a message has another size than expected: {size_told}"
+        if apart := _set_apart(logs):
+            yield cause(
+                cut,
+                f"{apart}: {what}",
+                why="Both ends must cut a message into the same pieces.",
+                owner="job",
+                fix=[you("Confirm: set it alike on all ranks, or nowhere.", "env | grep NCCL_"),
+                     you("See whether a file of the node sets it.", "cat /etc/nccl.conf ~/.nccl.conf")],
+            )  # fmt: skip
+        else:
+            yield _mismatch(cut, what)
+
+
+# By which NCCL cuts messages; both ends must have them alike (run with other values on one host, libnccl 2.27.7).
+_PIECES = (
+    "NCCL_BUFFSIZE", "NCCL_PROTO", "NCCL_ALGO", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS",
+    "NCCL_MAX_CTAS", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_NCHANNELS_PER_NET_PEER", "NCCL_CHUNK_SIZE",
+)  # fmt: skip
+
+
+def _set_apart(logs: Logs) -> str:
+    """`NCCL_BUFFSIZE=65536 on rank 1 alone`, of ranks that began and so print what they read; empty: all alike."""
+    begun = {one.rank: one.settings for one in logs.processes if one.nranks and one.rank is not None}
+    for name in _PIECES:
+        values = Counter(settings.get(name) for settings in begun.values())
+        if len(values) > 1:
+            rare = min((value for value in values if value is not None), key=lambda value: values[value])
+            ranks = fold_ranks(rank for rank, settings in begun.items() if settings.get(name) == rare)
+            return f"{name}={rare} on {ranks} alone"
+    return ""
 
 
 def _called(logs: Logs) -> list[LogEvent]:

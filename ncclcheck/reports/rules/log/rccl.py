@@ -8,6 +8,7 @@ from ncclcheck.probes.facts import Logs
 from ncclcheck.reports.judgement.findings import Finding, State, admin, you
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, said
 from ncclcheck.reports.subjects.logs.logged_node import hosts, on
+from ncclcheck.reports.subjects.logs.reported import starting
 
 _HANGS = ("watchdog-timeout", "watchdog-stuck", "gloo-timeout")
 
@@ -50,7 +51,7 @@ def rccl_finds_its_host(logs: Logs) -> Iterator[Finding]:
             ],
         )
     if missing := in_order(said(logs, "rccl-iommu")):
-        hangs = bool(said(logs, *_HANGS)) or any(one.began > one.completed for one in logs.processes)
+        hangs = bool(said(logs, *_HANGS)) or any(starting(one) for one in logs.processes)
         yield cause(
             missing,
             "the kernel was started without iommu=pt, with which RCCL may hang",

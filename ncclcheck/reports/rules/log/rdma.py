@@ -150,7 +150,8 @@ def _refused(logs: Logs, events: list[LogEvent]) -> Finding:
         why="NCCL was restricted to one network, found no usable card for it, and gave up.",
         owner="node",
         fix=[you("Confirm: look for the card inside of the job's container, and give it the devices.",
-                 "ibv_devinfo", _CONTAINER)],
+                 "ibv_devinfo", _CONTAINER),
+             admin("Bring its ports to ACTIVE: the cable, the switch, the subnet manager.", "ibstat")],
         more=[*settings_seen(logs, "NCCL_NET", "NCCL_IB_HCA"),
               *lines(said(logs, "ib-no-device", "ib-no-library"))[:1]],
     )  # fmt: skip

@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, admin, seen, you
 from ncclcheck.reports.subjects.logs.logged import by_host, cause, log_rule, said
 from ncclcheck.reports.subjects.logs.network import culprit, link, subnets_differ
-from ncclcheck.reports.subjects.logs.reported import settings_seen, version_seen
+from ncclcheck.reports.subjects.logs.reported import setting, settings_seen, version_seen
 from ncclcheck.reports.subjects.logs.retries import gid_reason, meant_off, retries_by_gid
 
 _NOT_ROUTED = ("101", "113")
@@ -22,7 +22,8 @@ def gid_exists(logs: Logs) -> Iterator[Finding]:
     """
     ## What
     `Call to ibv_modify_qp failed with 22 Invalid argument`, or with `No such device`: the GID table of the card is
-    empty at the index that NCCL takes, or its network interface is not in this container.
+    empty at the index that NCCL takes, or its network interface is not in this container. `Call to ibv_query_gid
+    failed`: the table has no such index.
 
     ## Why it matters
     The connection cannot be made, and the job ends in its first collective.
@@ -42,9 +43,9 @@ def gid_exists(logs: Logs) -> Iterator[Finding]:
     events = [
         one for one in _modified(logs) if _failed_with(one, ("22", "19"), ("Invalid argument", "No such device"))
     ]
-    for told in by_host(events).values():
+    for told in by_host([*events, *said(logs, "ib-gid-missing")]).values():
         on = told[0].fields.get("device") or "a card"
-        index = told[0].fields.get("index")
+        index = told[0].fields.get("index") or setting(logs, "NCCL_IB_GID_INDEX", told[0])
         if link(logs, told[0]) == "IB":
             fix = [admin("Confirm partition and MTU of both ends.", "cat /sys/class/infiniband/*/ports/1/pkeys/0",
                          "ibv_devinfo | grep mtu")]  # fmt: skip
@@ -56,7 +57,9 @@ def gid_exists(logs: Logs) -> Iterator[Finding]:
             ]  # fmt: skip
         yield cause(
             told,
-            f"{on} has no usable address at {f'GID index {index}' if index else 'the GID index in use'}",
+            f"{on} has no usable address at GID index {index}"
+            if index
+            else f"{on} refused the address of a connection: most often the GID index in use has none",
             why="A connection needs the addresses of both ends; that of one is empty, or not in this container.",
             owner="job",
             fix=fix,

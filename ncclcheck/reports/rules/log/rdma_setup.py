@@ -1,4 +1,4 @@
-"""LOG039, LOG043-LOG045: by the log, plugins and cards are the ones that settings mean."""
+"""LOG039, LOG043-LOG045, LOG184: by the log, plugins and cards are the ones that settings mean."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Logs
-from ncclcheck.reports.judgement.findings import Finding, State, you
+from ncclcheck.reports.judgement.findings import Finding, State, admin, you
 from ncclcheck.reports.subjects.logs.ending import died
 from ncclcheck.reports.subjects.logs.logged import cause, lines, log_rule, said
 from ncclcheck.reports.subjects.logs.network import over_sockets
 from ncclcheck.reports.subjects.logs.reported import (
+    finished_start,
     processes_by_host,
     setting,
     settings_seen,
@@ -205,3 +206,53 @@ def provider_found(logs: Logs) -> Iterator[Finding]:
             state=State.FAIL if stopped and not sockets else State.WARN,
             more=[*settings_seen(logs, "NCCL_NET"), *version_seen(logs, events[0])],
         )  # fmt: skip
+
+
+_OFI_KNOWN = ("ofi-no-provider", "ofi-address", "ofi-peer-gone")  # LOG045 and others say more
+
+
+@log_rule("LOG184", "the libfabric plugin's calls and transfers succeed (EFA)")
+def plugin_works(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A call of aws-ofi-nccl to libfabric, or a transfer, that failed: an endpoint, a completion queue or an address
+    vector that cannot be opened, an operation that completed with an error.
+
+    ## Why it matters
+    NCCL's start or its next collective ends with it; what the ranks raise afterwards only follows.
+
+    ## How we know
+    The plugin's own warning, with the call and libfabric's error, in a job that ended or did not come through its
+    start, and where no better known line of the plugin stands beside it. `provider efa output empty list`
+    beside it: the device is not there.
+
+    ## Fix
+    - **you** `fi_info -p efa` inside of the container; the device and memlock handed to it; a plugin, libfabric
+      and NCCL that go together, the same on all nodes.
+    - **admin** EFA's driver; a security group that allows all traffic within itself, in both directions.
+
+    ## Source
+    aws-ofi-nccl README; AWS documentation, Get started with EFA and NCCL; aws/aws-ofi-nccl#161.
+    """
+    events = [one for one in said(logs, "ofi-failed") if one.level in ("WARN", "ERROR")]
+    if not events or said(logs, *_OFI_KNOWN) or (finished_start(logs) and not died(logs)):
+        return
+    absent = said(logs, "efa-not-offered")
+    told = events[0].text.partition("NET/OFI ")[2].strip() or events[0].text
+    yield cause(
+        [*events[:2], *absent[:1]],
+        f"the libfabric plugin (EFA) failed: {told[:160]}",
+        why="libfabric offers no EFA device here: it is not in this container, or its driver does not serve it."
+        if absent
+        else "The device, its driver or the versions do not fit, or the network between the nodes blocks it.",
+        owner="node",
+        fix=[
+            you("Confirm, in the container on that node.", "fi_info -p efa", "ls /dev/infiniband; ulimit -l"),
+            you("Give the devices to the container (Kubernetes: vpc.amazonaws.com/efa).",
+                "docker run --device=/dev/infiniband --ulimit memlock=-1 IMAGE"),
+            you("Take a plugin, libfabric and NCCL that were released together, the same on all nodes.",
+                "cat /opt/amazon/efa_installed_packages"),
+            admin("Let the security group allow all traffic within itself, in both directions."),
+        ],
+        more=version_seen(logs, events[0]),
+    )  # fmt: skip

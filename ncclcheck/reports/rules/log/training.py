@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, seen, you
 from ncclcheck.reports.subjects.logs import hangs
-from ncclcheck.reports.subjects.logs.ending import goes_on_after
+from ncclcheck.reports.subjects.logs.ending import Ending, died, goes_on_after
 from ncclcheck.reports.subjects.logs.logged import by_host, cause, in_order, log_rule, said
 from ncclcheck.reports.text.fold import fold_numbers, fold_ranks
 
@@ -90,6 +90,7 @@ def group_knows_its_gpu(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     torch's own warning: "using GPU N to perform barrier as devices used by this process are currently unknown".
+    Where steps follow it the guess was right: a note.
 
     ## Fix
     - **you** `torch.cuda.set_device(local_rank)` before `init_process_group(..., device_id=torch.device("cuda",
@@ -100,12 +101,16 @@ def group_knows_its_gpu(logs: Logs) -> Iterator[Finding]:
     FoundationVision/Infinity#76.
     """
     if found := in_order(said(logs, "barrier-without-device")):
+        proof = Ending(logs).proof  # steps may go to stdout, and the warning to stderr's file
+        survived = bool(proof) and not died(logs)
+        right = survived and all(proof.get(one.file, one.line + 1) > one.line for one in found)
         yield cause(
             found,
-            "torch guesses the GPU of each rank",
+            "torch guessed the GPU of each rank",
             why="Where the guess is wrong, two ranks meet on one GPU, and the barrier hangs.",
             owner="job",
-            state=State.WARN,
+            at=Where() if len({one.rank for one in found}) > 1 else None,
+            state=State.NOTE if right else State.WARN,
             fix=[you("Confirm: see which process is on which GPU.", "nvidia-smi"),
                  you("Call torch.cuda.set_device(local_rank) first, and give device_id= to init_process_group.")],
         )  # fmt: skip
@@ -141,7 +146,8 @@ def every_parameter_gets_a_gradient(logs: Logs) -> Iterator[Finding]:
             why="DDP waits for the gradient of each parameter.",
             owner="job",
             fix=[you("Confirm: let torch name them.", "export TORCH_DISTRIBUTED_DEBUG=INFO"),
-                 you("Let all parameters take part in the loss, or set find_unused_parameters=True.")],
+                 you("Let all parameters take part in the loss, or set find_unused_parameters=True (Lightning: "
+                     "Trainer(strategy='ddp_find_unused_parameters_true')).")],
         )  # fmt: skip
 
 
@@ -189,7 +195,8 @@ def kernels_keep_to_their_memory(logs: Logs) -> Iterator[Finding]:
     other ranks see a peer that went away.
 
     ## How we know
-    "device-side assert triggered", "an illegal memory access was encountered". A label or an index out of range
+    "device-side assert triggered", "an illegal memory access was encountered", or the line of the kernel itself
+    (``block: [37,0,0], thread: [92,0,0] Assertion `...` failed``). A label or an index out of range
     is the most frequent reason; a kernel of a library with a defect the next.
 
     ## Fix
@@ -200,11 +207,13 @@ def kernels_keep_to_their_memory(logs: Logs) -> Iterator[Finding]:
     CUDA documentation, Error Codes (cudaErrorAssert, cudaErrorIllegalAddress); PyTorch documentation, CUDA
     semantics (asynchronous execution).
     """
-    found = in_order(said(logs, "device-assert"))
+    asserted = (one for one in said(logs, "kernel-named") if "assertion" in one.fields)
+    found = in_order(said(logs, "device-assert")) or in_order(asserted)
     for events in [*by_host(found).values()][:1]:
         yield cause(
-            [*events[:2], *said(logs, "kernel-named")[:1]],
-            f"{_kernel(logs, events[0])}: {events[0].text.strip()[:160]}",
+            [*events[:2], *[one for one in said(logs, "kernel-named")[:1] if one not in events]],
+            _kernel(logs, events[0])
+            + (f": {events[0].text.strip()[:160]}" if events[0].sign == "device-assert" else ""),
             why="CUDA reports it at the next call; NCCL and the other ranks only follow.",
             owner="job",
             fix=[you("Confirm: run again, one kernel at a time.", "CUDA_LAUNCH_BLOCKING=1 python train.py"),

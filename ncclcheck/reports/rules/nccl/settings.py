@@ -32,6 +32,7 @@ from ncclcheck.reports.subjects.nccl.variables import (
     reference,
     values,
 )
+from ncclcheck.reports.subjects.nodes.cards import peers
 from ncclcheck.reports.text.fold import fold_names
 
 _COMPARED = (
@@ -246,9 +247,10 @@ def _may_have_rdma(node: Node) -> bool:
 
 def _has_no_peer_access(node: Node) -> bool:
     """Whether no GPU of the node can read another one, as of gaming cards: then nothing is switched off."""
-    cards = value_or(at(node, "gpus.cards"), [])
-    peers = [peer.p2p for card in cards for peer in value_or(card.peers, [])]
-    return bool(cards) and all(isinstance(one, str) and one != "ok" for one in peers)
+    found = peers(node)
+    return bool(found) and all(
+        isinstance(one.p2p, str) and one.p2p != "ok" for some in found.values() for one in some
+    )
 
 
 def _slow(node: Node, entry: Known, value: str, evidence: Evidence) -> Finding:

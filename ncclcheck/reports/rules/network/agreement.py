@@ -32,6 +32,7 @@ from ncclcheck.reports.subjects.nodes.agreement import disagreements, group
 from ncclcheck.reports.text.fold import fold_names
 
 _NEEDS = ("network.interfaces",)
+_OF_PLUGINS = ("NCCL_FASTRAK_IFNAME", "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME")  # rails of GPUDirect-TCPXO and -TCPX
 
 
 @rule(
@@ -45,8 +46,8 @@ _NEEDS = ("network.interfaces",)
 def mtu(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The MTU of the interface that each node would use, and of each one that NCCL's sockets or GPUDirect-TCPXO
-    (NCCL_FASTRAK_IFNAME) would use beside it.
+    The MTU of the interface that each node would use, and of each one that NCCL's sockets, GPUDirect-TCPXO
+    (NCCL_FASTRAK_IFNAME) or GPUDirect-TCPX (NCCL_GPUDIRECTTCPX_SOCKET_IFNAME) would use beside it.
 
     ## Why it matters
     Small packets pass, large ones of the node with the larger MTU are dropped somewhere on the way: the first
@@ -101,14 +102,16 @@ def _beside(cluster: Cluster, chosen: set[str]) -> Iterator[Finding]:
     """Rails by their name: those whose MTU is not that of most nodes. What arrives over them was not measured."""
     rails: dict[str, dict[str, int]] = {}
     for node in cluster.nodes:
-        names = {*variables.values(node).get("NCCL_FASTRAK_IFNAME", "").split(",")}
+        env = variables.values(node)
+        names = {name for rails in _OF_PLUGINS for name in env.get(rails, "").split(",")}
         if not wiring.choice(node).used:  # else sockets only meet, over the first of them
             names |= {*lan.choice_of_nccl(node).names}
         for one in lan.interfaces(node):
             if one.name in names - chosen and not isinstance(one.mtu, Unread):
                 rails.setdefault(one.name, {})[node.name] = one.mtu
     for name, mtus in rails.items():
-        if (usual := group(mtus).majority) is not None and not group(mtus).agree:
+        if not group(mtus).agree:
+            usual = group(mtus).majority or max(mtus.values())
             yield from disagreements(
                 mtus,
                 f"the MTU of {name}",

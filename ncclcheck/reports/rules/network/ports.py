@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from shlex import quote
 
-from ncclcheck.probes.facts import Cluster, Filter, Neighbour, Node, NoDoor, Unread
+from ncclcheck.probes.facts import Cluster, Filter, Neighbour, Node, NoDoor, PortRange, Unread, at, value_or
 from ncclcheck.reports.judgement.findings import (
     Evidence,
     Finding,
@@ -91,17 +91,19 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     answers no ARP are the cause. Each node also connects to its own address, as its ranks do. Where the packet
     filter may be read, which only root may, the chain is named that can stop it, and a rule before it is the fix.
     Where nodes fall into two groups in each of which all passes, and between which a part of the connections is
-    lost, a member of the trunk between them is the cause. A node that finds no machine on its wire, receives
-    nothing, and whose own MAC address the others hold, is deaf: its link is dead in one direction. A peer tells
-    from which address it was called: another one than ours is NAT on the way, a warning within one subnet; an
-    address of another interface of ours is a rule or route that leads there, a failure where bursts were slow
-    that way. Where gloo would tell another address, the first of a node's own name and often one of IPv6, the
-    others knock there too: no answer is a failure, though the first way passes. Then up to 8 connections are
-    opened at once: it is a warning where more than 10 % of those to a node, and at least 3, have no answer within
-    0.8 s although packets pass: a limit on new ones. After a job that failed or hung it is tried once more: what
-    passed before the job and fails after it was lost in between. A node that falls silent in a job is tried by up
-    to 64 others, on a port that was open before it: a refusal is an answer. Where some have one and some have
-    none, the way between is a failure.
+    lost, a member of the trunk between them is the cause. Where some of the connections opened at once have no
+    answer, they are tried once more from the same ports, the last one first: if each fares as before, its ports
+    decide, so that it is a dead member of a trunk or of equal routes, and no limit, loss or host. A node that
+    finds no machine on its wire, receives nothing, and whose own MAC address the others hold, is deaf: its link
+    is dead in one direction. A peer tells from which address it was called: another one than ours is NAT on the
+    way, a warning within one subnet; an address of another interface of ours is a rule or route that leads
+    there, a failure where bursts were slow that way. Where gloo would tell another address, the first of a
+    node's own name and often one of IPv6, the others knock there too: no answer is a failure, though the first
+    way passes. Then up to 8 connections are opened at once: it is a warning where more than 10 % of those to a
+    node, and at least 3, have no answer within 0.8 s although packets pass: a limit on new ones. After a job
+    that failed or hung it is tried once more: what passed before the job and fails after it was lost in
+    between. A node that falls silent in a job is tried by up to 64 others, on a port that was open before it: a
+    refusal is an answer. Where some have one and some have none, the way between is a failure.
 
     ## Fix
     - **you** try it by hand as shown, and leave the node out until it is repaired.
@@ -134,6 +136,10 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     across = trunk.trunk(tries.found)
     split = across.pairs if across else frozenset()
     yield from trunk.findings(tries.found, across) if across else ()
+    kept_back = {pair for one in at_source for pair in one.pairs}
+    if hashed := trunk.by_ports(tries.found, {*split, *half, *kept_back}):
+        yield from trunk.findings_by_ports(tries.found, hashed)
+        split = split | hashed.pairs
     tries = tries.without({*split})
     told = [*by_own_way, *itself, *at_source, *split]
     yield from by_name.findings(cluster, tries.found, tries.links)
@@ -297,7 +303,7 @@ class _Tries:
         if deaf := self._deaf(pairs):
             return deaf
         if all(connect.kept == "neighbour" for connect in connects):
-            return "no machine answers for the address on this wire (ARP): a host that is off, a VLAN, a cable"
+            return self._unheard(pairs)
         if outcomes["stranger"] == len(pairs):
             return "something else answers at this address"
         if all(self._crosses(pair) for pair in pairs):
@@ -307,6 +313,17 @@ class _Tries:
         if own := self._own_filter(pairs):
             return f"nothing passes: {own}"
         return "nothing passes: a packet filter, a VLAN, a switch port or a cable"
+
+    def _unheard(self, pairs: Sequence[Pair]) -> str:
+        """ARP finds nobody. Both ends answered us by another way, so that they are up; their links may be, too."""
+        told = "no machine answers for the address on this wire (ARP)"
+        ends = [self.links.get(node) for pair in pairs for node in pair]
+        if all(one is not None and one.interface.up is True and one.interface.running is True for one in ends):
+            return (
+                f"{told}, though all of these hosts are up and their interfaces have a link: a switch port in "
+                "another VLAN, or one that does not forward"
+            )
+        return f"{told}: a VLAN, a switch port or a cable"
 
     def _own_filter(self, pairs: Sequence[Pair]) -> str:
         """The chain of the one node that all have in common, where those of the others could stop nothing."""
@@ -406,11 +423,18 @@ class _Tries:
 
 def _no_doors(cluster: Cluster) -> Iterator[Finding]:
     links = {link.node: link for link in lan.links(cluster)}
-    yield from (_no_door(links[one.node], one) for one in cluster.measurements.no_doors if one.node in links)
+    hosts = {node.name: node for node in cluster.nodes}
+    yield from (
+        _no_door(hosts[one.node], links[one.node], one)
+        for one in cluster.measurements.no_doors
+        if one.node in links
+    )
 
 
-def _no_door(link: lan.Link, found: NoDoor) -> Finding:
+def _no_door(node: Node, link: lan.Link, found: NoDoor) -> Finding:
     """Its ranks ask the kernel for the same."""
+    ports = value_or(at(node, "system.ports"), PortRange(first=1, last=0))
+    held_back = ports.reserved > (ports.last - ports.first + 1) / 2
     if found.why == _NOT_OURS and found.address == link.address:
         return _address_gone(link)
     make, why = (
@@ -420,13 +444,16 @@ def _no_door(link: lan.Link, found: NoDoor) -> Finding:
     )
     return make(
         Where(node=link.node, device=link.interface.name),
-        f"it can open no {found.protocol} port on its own address {found.address}: {found.why}",
+        f"it can open no {found.protocol} port on its own address {found.address}: {found.why}"
+        + f" (HST016: net.ipv4.ip_local_reserved_ports holds back {ports.reserved} of them)" * held_back,
         why=why,
         owner="node",
         evidence=[seen(f"bind(2) to port 0 of {found.address}", found.why)],
         fix=[
             you("See how many ports are taken there, and by whom.", "ss -H -tanp | head -20", "ip -br addr"),
-            admin(
+            admin("Reserve none of them.", "sysctl -w net.ipv4.ip_local_reserved_ports=")
+            if held_back
+            else admin(
                 "Where the range of ports is small, let it be the kernel's own.",
                 'sysctl -w net.ipv4.ip_local_port_range="32768 60999"',
             ),

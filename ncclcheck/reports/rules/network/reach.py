@@ -142,9 +142,13 @@ def _on_loopback(cluster: Cluster, link: lan.Link) -> Finding:
     own = [one for node in cluster.nodes if node.name == link.node for one in lan.interfaces(node)]
     down = [one.name for one in own if False in (one.up, one.running) and one.kind != "loopback"]
     because = f"{down[0]} is down or has no link, so " if down else ""
+    reason = next(
+        (lan.choice_of_job(cluster, node).reason for node in cluster.nodes if node.name == link.node), ""
+    )
     return fail(
         Where(node=link.node, device=down[0] if down else link.interface.name),
-        f"{because}the job would use {link.interface.name} ({link.address}), which no other node can reach",
+        f"{because}the job would use {link.interface.name} ({link.address}), which no other node can reach"
+        + (f": {reason}" if not down else ""),
         why="Loopback ends inside the machine; the other nodes wait for this one until a time-out.",
         owner="job",
         evidence=[seen("chosen interface", f"{link.interface.name} {link.address}")],

@@ -39,7 +39,7 @@ _WHY = "The slowest link sets the pace of all nodes."
     worst=State.FAIL,
     needs=("network.interfaces",),
     at_least=2,
-    ground=("NET016",),
+    ground=("NET016", "NET018"),
     between_machines=True,
 )
 def link_speed(cluster: Cluster) -> Iterator[Finding]:
@@ -56,12 +56,13 @@ def link_speed(cluster: Cluster) -> Iterator[Finding]:
     /sys/class/net/NAME/speed, the odd one out by majority; virtual interfaces report a speed that means nothing
     and are left out. Bursts of 0.2 s to up to three peers, counted at the receiver; the best one counts. A
     warning below half the median of the other nodes (NET008.of_peers_percent), or with two nodes below half of
-    the other direction; never from 2 Gb/s on (NET008.enough_gbit), for there the CPU may set the pace. A failure
-    where the node itself limits it to about that rate (tbf, netem, htb, a policer, a rule of its packet filter
-    with a rate), where others sent over the same interface in the second before, at least half as much as the
-    burst carried, and also below 10 % of the reported speed (NET008.of_reported_percent; 10 Gb/s is taken for
-    faster ones). Nodes whose TCP buffers explain it are left to NET016. The time that a burst waited for a core is
-    taken out. Where packets are lost or cut short, NET009 and NET007 speak. `bench` measures what links carry.
+    the other direction; never from 2 Gb/s on (NET008.enough_gbit), for there the CPU may set the pace. A
+    failure where the node itself limits it to about that rate (tbf, netem, htb, a policer, a rule of its packet
+    filter with a rate), where others sent over the same interface in the second before, at least half as much
+    as the burst carried, and also below 10 % of the reported speed (NET008.of_reported_percent; 10 Gb/s is
+    taken for faster ones). Nodes whose TCP buffers explain it are left to NET016, far ones to NET018. The time
+    that a burst waited for a core is taken out. Where packets are lost or cut short, NET009 and NET007 speak.
+    `bench` measures what links carry.
 
     ## Fix
     - **admin** `ethtool eth0` shows what both ends offer; look at cable, transceiver and switch port;

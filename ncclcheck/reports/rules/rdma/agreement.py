@@ -33,7 +33,8 @@ def same_links(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     NCCL's choice by sysfs and NCCL_IB_HCA on each node, EFA devices counted as well; the odd one by majority.
-    A node whose devices could not be read is left out and named.
+    A node whose devices could not be read is left out and named. Fewer links that follow from a port that is
+    down (RDM005, RDM006) or cannot be opened (RDM002) are said there.
 
     ## Fix
     - **admin** find the missing card: `lspci | grep -i -e mellanox -e infiniband`, `dmesg | grep mlx5`.
@@ -55,8 +56,12 @@ def same_links(cluster: Cluster) -> Iterator[Finding]:
     if not all(counts.values()):
         yield _some_without(counts)
         return
+    said = _said_elsewhere([node for node in cluster.nodes if node.name in counts])
+    compared = {name: count for name, count in counts.items() if name not in said}
+    if not compared:
+        raise NothingToJudge("RDM005, RDM006 and RDM002 say what is missing on every node")
     yield from disagreements(
-        counts,
+        compared,
         "the number of RDMA links that NCCL would use",
         "ports that NCCL would use",
         level=warn,
@@ -68,6 +73,22 @@ def same_links(cluster: Cluster) -> Iterator[Finding]:
 
 def _unread(node: Node, fact: Unread) -> Finding:
     return not_read(Where(node=node.name), "rdma.devices", fact)
+
+
+def _said_elsewhere(nodes: list[Node]) -> set[str]:
+    """Nodes with a port for data that is down, or with fewer HCAs that can be opened than others have."""
+    opened = {node.name: _opened(node) for node in nodes}
+    most = max(opened.values())
+    found = {node.name for node in nodes if wiring.shut(node) and opened[node.name] < most}
+    for node in nodes:
+        taken = wiring.choice(node)
+        if any(carrying.would_carry(node, taken.used, one) for one in taken.inactive):
+            found.add(node.name)
+    return found
+
+
+def _opened(node: Node) -> int:
+    return len({*value_or(at(node, "rdma.hcas"), [])} - wiring.shut(node))
 
 
 def _some_without(counts: dict[str, int]) -> Finding:

@@ -246,7 +246,13 @@ def _named(ports: list[UsedPort]) -> str:
     return fold_names(one.name for one in ports)
 
 
-@rule("RDM012", "the links that NCCL would use have the same rate", worst=State.WARN, needs=("rdma.devices",))
+@rule(
+    "RDM012",
+    "the links that NCCL would use have the same rate",
+    worst=State.WARN,
+    needs=("rdma.devices",),
+    ground=("RDM002", "RDM005", "RDM006"),
+)
 def rates(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -260,6 +266,8 @@ def rates(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     /sys/class/infiniband/HCA/ports/N/rate, compared by majority among the ports of one link layer; the odd ones
     are named. Ports that are nearest to no GPU, such as those of storage, are left out: NCCL leaves them idle.
+    So is a node on which a port is down (RDM005, RDM006) or cannot be opened (RDM002), where NCCL falls back to
+    what is left.
 
     ## Fix
     - **admin** `mlxlink -d HCA` shows what both ends can; replace cable or transceiver, look at the switch port.

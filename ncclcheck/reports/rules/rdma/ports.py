@@ -21,7 +21,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.nccl import wiring
+from ncclcheck.reports.subjects.nccl import carrying, wiring
 from ncclcheck.reports.subjects.nccl.hca import HcaChoice, UsedPort, parse_hca
 from ncclcheck.reports.subjects.nccl.variables import values
 from ncclcheck.reports.text.fold import fold_names
@@ -35,8 +35,8 @@ def ports_up(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
     Each port that NCCL would take is ACTIVE. A port that is down is FAIL where NCCL_IB_HCA names it or where the
-    same port is up on other nodes; a warning where the same port of an equal card of this node is up; else a
-    note, for cards with a spare port are common.
+    same port is up on other nodes and would carry data; a warning where it is one of storage or management, or
+    where the same port of an equal card of this node carries data; else a note, for spare ports are common.
 
     ## Why it matters
     NCCL leaves such a port out and says nothing. The node then has fewer links than the others, and the whole
@@ -65,9 +65,9 @@ def ports_up(cluster: Cluster) -> Iterator[Finding]:
         exact = _named_exactly(values(node).get("NCCL_IB_HCA", ""))
         for one in down:
             others = {n for n, hca, port in up if (hca, port) == (one.hca.name, one.port.name)}
-            alike, named = _alike_up(one, taken), one.hca.name in exact
-            if others or alike or named:
-                yield _down(node.name, one, others, named)
+            data, named = carrying.would_carry(node, taken.used, one), one.hca.name in exact
+            if others or named or (data and _alike_up(one, taken)):
+                yield _down(node.name, one, others, fails=named or (data and bool(others)), named=named)
             else:
                 idle.setdefault(one.name, []).append((node.name, one))
         if not down and taken.used:
@@ -117,7 +117,7 @@ def _idle(name: str, places: list[tuple[str, UsedPort]]) -> Finding:
     )
 
 
-def _down(node: str, one: UsedPort, others: set[str], named: bool) -> Finding:
+def _down(node: str, one: UsedPort, others: set[str], *, fails: bool, named: bool) -> Finding:
     physical = value_or(one.port.physical, "unknown")
     where, what = Where(node=node, device=one.name), f"its port is {one.port.state}, physically {physical}"
     evidence = [
@@ -127,7 +127,7 @@ def _down(node: str, one: UsedPort, others: set[str], named: bool) -> Finding:
         evidence.append(seen("NCCL_IB_HCA", f"names {one.hca.name}"))
     if others:
         evidence.append(seen("the same port", f"ACTIVE on {fold_names(sorted(others))}"))
-    level = fail if named or others else warn
+    level = fail if fails else warn
     return level(where, what, why=_FEWER, owner="node", evidence=evidence, fix=_mend_port(node, one))
 
 

@@ -30,6 +30,7 @@ _WITH_BUFFERS = (
     "resnet18", "resnet34", "resnet50", "resnet101", "mobilenet_v2",
 )  # fmt: skip
 _DEEP = 3  # functions within functions that a model is handed on to
+_TORCH_SEEDS = ("torch.manual_seed", "torch.random.manual_seed")
 _SEEDS = (
     "manual_seed",
     "manual_seed_all",
@@ -159,7 +160,8 @@ def _given(script: Script, sampler: Call) -> Remedy:
 def one_cut(script: Script) -> Iterator[Finding]:
     """
     ## What
-    `DistributedSampler(seed=...)` with a seed that differs by rank; `random_split` on all ranks without any seed.
+    `DistributedSampler(seed=...)` with a seed that differs by rank; `random_split` on all ranks without any seed,
+    or after `torch.manual_seed` of one that differs by rank.
 
     ## Why it matters
     Each rank draws its share from another order: some samples come several times, others never. With random_split
@@ -167,7 +169,7 @@ def one_cut(script: Script) -> Iterator[Finding]:
 
     ## How we know
     A rank stands in the sampler's seed. Or random_split, reached by all ranks, is given no generator, and no file
-    sets any seed.
+    sets any seed, or a rank stands in all of torch's.
 
     ## Fix
     - **you** one seed for all ranks: `DistributedSampler(dataset, seed=0)`,
@@ -191,7 +193,9 @@ def one_cut(script: Script) -> Iterator[Finding]:
                 fix=[edited(script, "Give all ranks one seed.", call.file, {call.line: new} if new else None)],
             )
         random = call.name == "torch.utils.data.random_split" and not {"generator", "2", "*"} & {*call.arguments}
-        if random and call.function in everywhere and sure(call) and not says(script, *_SEEDS):
+        unlike = _seeded_by_rank(calls) if random else None
+        if random and call.function in everywhere and sure(call) and (unlike or not says(script, *_SEEDS)):
+            cause = f"the seed at {unlike.place} differs by rank" if unlike else "no seed is set"
             new = with_argument(
                 line_of(script, call.file, call.line),
                 "random_split(",
@@ -199,16 +203,28 @@ def one_cut(script: Script) -> Iterator[Finding]:
             )
             yield warn(
                 here(call),
-                "every rank splits the dataset at other places: no seed is set",
+                f"every rank splits the dataset at other places: {cause}",
                 why="One rank trains on what another one validates with.",
                 owner="job",
-                evidence=[written(script, call)],
+                evidence=[written(script, call), *([written(script, unlike)] if unlike else [])],
                 fix=[
                     edited(
                         script, "Give it a generator with one seed.", call.file, {call.line: new} if new else None
                     )
                 ],
             )
+
+
+def _seeded_by_rank(calls: list[Call]) -> Call | None:
+    """Where torch is seeded, if a rank stands in each of its seeds."""
+    found = None
+    for seed in calls:
+        if seed.name in _TORCH_SEEDS:
+            ways = [seed] if seed.by_rank else [one for one in calls if one.name == seed.function]
+            if not ways or not all(one.by_rank for one in ways):
+                return None
+            found = found or ways[0]
+    return found
 
 
 @script_rule("SCR027", "samples are loaded beside the training", worst=State.NOTE)

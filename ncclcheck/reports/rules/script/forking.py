@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Script
 from ncclcheck.reports.judgement.findings import Finding, State, fail, warn
+from ncclcheck.reports.subjects.script.processes import INIT
 from ncclcheck.reports.subjects.script.scripts import (
-    INIT,
     edited,
     here,
     in_function,

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Script
 from ncclcheck.reports.judgement.findings import Finding, State, note, warn, you
+from ncclcheck.reports.subjects.script.processes import INIT
 from ncclcheck.reports.subjects.script.scripts import (
     DDP,
-    INIT,
     SHARDED,
     by_rank,
     edited,
@@ -31,6 +31,8 @@ _EXCHANGES = re.compile(r"^torch\.distributed\..*(?:reduce|gather|broadcast|scat
 _AVERAGES = re.compile(r"(?:reduce|average|avg|sync)_?\w*grad|grad\w*_(?:reduce|average|avg|sync)", re.IGNORECASE)
 _FREEZES = re.compile(r"requires_grad|freez|frozen", re.IGNORECASE)
 _READS = (".item", ".cpu")
+# Made on the GPU in a step, as they are called; samples and labels come from the CPU.
+_RESULTS = re.compile(r"loss|output|logit|pred|\bacc(?:uracy)?\d?\b|correct", re.IGNORECASE)
 _WAITS = "torch.cuda.synchronize"
 _FEW_STEPS = 20  # steps; a training has more: a demonstration of 6 was judged (docs/script.md)
 _DEFAULT_MIN = 10  # minutes that torch gives a collective of NCCL, since 2.2
@@ -180,15 +182,15 @@ def destroyed(script: Script) -> Iterator[Finding]:
 def waits(script: Script) -> Iterator[Finding]:
     """
     ## What
-    `.item()` or `.cpu()` of a loss in every step of a training loop.
+    `.item()` or `.cpu()` of a loss, an output or an accuracy in every step of a training loop.
 
     ## Why it matters
     The CPU waits for the GPU to end the step before it can give it more to do.
 
     ## How we know
     The innermost loop calls `backward`, and the call stands there under no condition, or under that of backward. A
-    tensor that was made on the CPU is not judged, nor a loop that calls `torch.cuda.synchronize` in every step or
-    has twenty steps or fewer.
+    tensor that was made on the CPU is not judged, nor a loop that calls `torch.cuda.synchronize` in every step, as
+    timers do, or has twenty steps or fewer.
 
     ## Fix
     - **you** sum losses on the GPU, and read the sum every hundred steps.
@@ -205,7 +207,7 @@ def waits(script: Script) -> Iterator[Finding]:
     }
     told: set[tuple[str, int]] = set()
     for call in reached(script):
-        if call.name not in _READS or not call.loops or not re.search("loss", call.on, re.IGNORECASE):
+        if call.name not in _READS or not call.loops or not _RESULTS.search(call.on):
             continue
         loop = call.loops[-1].line
         inner = [guard.line for guard in call.guards if guard.line > loop]
@@ -216,7 +218,8 @@ def waits(script: Script) -> Iterator[Finding]:
             continue
         if not _has_few_steps(call) and not _waits_anyway(script, call):
             told.add((call.file, loop))
-            yield note(here(call), "the loss is read from the GPU in every step", evidence=[written(script, call)])
+            what = "the loss" if "loss" in call.on.lower() else "a result"
+            yield note(here(call), f"{what} is read from the GPU in every step", evidence=[written(script, call)])
 
 
 def _has_few_steps(call: Call) -> bool:
@@ -228,6 +231,9 @@ def _has_few_steps(call: Call) -> bool:
 def _waits_anyway(script: Script, call: Call) -> bool:
     """Whether each step of its loop waits for the GPU in any case, as one that is timed does."""
     loop = call.loops[-1]
+    words = next((file.words for file in script.files if file.name == call.file), [])
+    if "synchronize" in words and not any(one.name == _WAITS and one.file == call.file for one in script.calls):
+        return True  # by a timer's own method, or a lambda: it is not seen when
     return any(
         one.loops and one.loops[-1] == loop and not any(guard.line > loop.line for guard in one.guards)
         and any(inner.name == _WAITS for inner in (one, *in_function(script, one.name)))

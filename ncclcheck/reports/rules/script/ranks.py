@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Script
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, warn
+from ncclcheck.reports.subjects.script.processes import INIT
 from ncclcheck.reports.subjects.script.scripts import (
-    INIT,
     MOST_PORT,
     SAMPLER,
     edited,
@@ -31,6 +31,9 @@ _LOCAL_RANK = re.compile(
     r"^(?:int\()?(?:[\w.]*\.)?(?:local_rank|os\.(?:environ\[|getenv\(|environ\.get\()['\"]LOCAL_RANK['\"].*)\)?$",
     re.I,
 )
+_READS_VARIABLE = re.compile(r"^os\.(?:environ\.get|getenv)$")
+_OF_TORCHRUN = re.compile(r"os\.(?:environ\[|getenv\(|environ\.get\()['\"](?:LOCAL_)?RANK['\"]")
+_QUOTES = "'\""
 _BARE_DEVICE = ("cuda", "cuda:0")
 
 
@@ -38,17 +41,19 @@ _BARE_DEVICE = ("cuda", "cuda:0")
 def rendezvous(script: Script) -> Iterator[Finding]:
     """
     ## What
-    A port above 65535, `tcp://` or `file://` without rank and world_size, and `file://` on a folder that each node
-    has for itself.
+    A port above 65535, `tcp://` or `file://` without rank and world_size, `tcp://` with a rank that torchrun has
+    given, and `file://` on a folder that each node has for itself.
 
     ## Why it matters
     `init_process_group` raises "port must have value from 0 to 65535" or "rank parameter missing", and the job
-    ends as it starts. With a file that is another one on each node, all wait until the timeout.
+    ends as it starts. With a file that is another one on each node, all wait until the timeout. So they do with
+    tcp:// under torchrun: it tells rank 0 that there is a store already, and nobody opens one at that address.
 
     ## How we know
-    The values as they are written. Each was tried with torch 2.13. MPI gives ranks itself and is not judged. A
-    file in /tmp, /var/tmp, /scratch or /dev/shm fails where the job is known to have several nodes; else it is a
-    note.
+    The values as they are written. Each was tried with torch 2.13. A rank that is read from RANK or LOCAL_RANK
+    tells of torchrun; that is a warning, for Slurm and pods may set them too. MPI gives ranks itself and is not
+    judged. A file in /tmp, /var/tmp, /scratch or /dev/shm fails where the job is known to have several nodes; else
+    it is a note.
 
     ## Fix
     - **you** use a free port, such as 29500, or `init_process_group("nccl")` under torchrun, which gives all.
@@ -79,6 +84,24 @@ def _method(script: Script, call: Call, url: str) -> Iterator[Finding]:
             evidence=[written(script, call)],
             fix=[edited(script, "Give it both.", call.file, {call.line: new} if new else None)],
         )
+    if scheme and scheme.group(1) == "tcp" and _by_torchrun(script, call):
+        line = line_of(script, call.file, call.line)
+        new = re.sub(r"init_method=(['\"])tcp:[^'\"]*\1, |, init_method=(['\"])tcp:[^'\"]*\2", "", line)
+        yield warn(
+            here(call),
+            f"under torchrun, which gives this rank, nobody opens a store at {url.strip(_QUOTES)}",
+            why="torchrun has a store of its own, and tells rank 0 so: all ranks wait until the timeout.",
+            owner="job",
+            evidence=[written(script, call)],
+            fix=[
+                edited(
+                    script,
+                    "Leave the address to torchrun: env://.",
+                    call.file,
+                    {call.line: new} if new != line else None,
+                )
+            ],
+        )
     if folder := _OF_ONE_NODE.match(url):
         said = f"the processes meet in a file in {folder.group(1)}, which each node has for itself"
         if (script.nodes or 1) > 1:
@@ -92,6 +115,18 @@ def _method(script: Script, call: Call, url: str) -> Iterator[Finding]:
             )
         elif script.nodes is None:
             yield note(here(call), f"{said}: this works on one node only", evidence=[written(script, call)])
+
+
+def _by_torchrun(script: Script, call: Call) -> bool:
+    """Whether its rank is that of a variable which torchrun sets."""
+    rank = call.arguments.get("rank", call.arguments.get("4", ""))
+    reads = (one for one in in_function(script, call.function) if rank and one.target == rank)
+    named = any(_READS_VARIABLE.search(one.name) and _is_ranks(one.arguments.get("0", "")) for one in reads)
+    return not spawns(script) and (named or bool(_OF_TORCHRUN.search(rank)))
+
+
+def _is_ranks(text: str) -> bool:
+    return text.strip(_QUOTES) in ("RANK", "LOCAL_RANK")
 
 
 def _port(script: Script, call: Call, port: str) -> Iterator[Finding]:

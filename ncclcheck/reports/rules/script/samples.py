@@ -43,8 +43,9 @@ def shared_out(script: Script) -> Iterator[Finding]:
 
     ## How we know
     `DataLoader(..., shuffle=True)` without a sampler, while nothing builds a DistributedSampler or a sampler of
-    its own, and no file speaks of shards. Validation loaders, iterable datasets, datasets that are given the rank
-    and scripts whose library does this are not judged.
+    its own, and no file speaks of shards. Validation loaders, iterable datasets, datasets that are given the rank,
+    lists of loaders, what is done before `mp.spawn` in its process, and scripts whose library does this are not
+    judged.
 
     ## Fix
     - **you** give the loader `sampler=DistributedSampler(dataset)` in place of `shuffle=True`, and call
@@ -60,6 +61,8 @@ def shared_out(script: Script) -> Iterator[Finding]:
     for call in calls:
         if call.arguments.get("0", call.arguments.get("dataset", "")) in by_rank or "sampler" in call.arguments:
             continue
+        if call.inner:
+            continue  # one of several in a list: each rank may take its own
         function = call.function.rpartition(":")[2]
         held_out = _HELD_OUT.search(" ".join([call.target, call.arguments.get("0", ""), function]))
         single = any(guard.kind == "group" for guard in call.guards)
@@ -190,13 +193,25 @@ def _epochs(calls: list[Call], sampler: Call) -> tuple[str, Loop] | None:
     return loops[0][1:] if loops else None
 
 
+def _read_in(calls: list[Call], file: str, loop: Loop) -> str:
+    """The loader that the training goes through in each epoch."""
+    inner = {call.loops[-1].over for call in calls if call.name == ".backward" and call.file == file
+             and loop in call.loops[:-1]}  # fmt: skip
+    found = re.fullmatch(r"(?:(?:enumerate|tqdm)\()?([\w.]+)\)?", inner.pop()) if len(inner) == 1 else None
+    return found.group(1) if found else ""
+
+
 def _told(script: Script, sampler: Call, calls: list[Call], file: str, loop: Loop) -> Remedy:
     text = "Call its set_epoch(epoch) as the first line of the epoch's loop."
     inside = any(loop in call.loops and call.function == sampler.function for call in calls)
     head, after = line_of(script, file, loop.line), line_of(script, file, loop.line + 1)
     plain = head.rstrip().endswith(":") and len(indent(after)) > len(indent(head))
     if not (inside and plain and sampler.target.isidentifier() and loop.target.isidentifier()) or sampler.guards:
-        return edited(script, text, file, None)
+        loader = _read_in(calls, file, loop) if plain and loop.target.isidentifier() else ""
+        blank = indent(after)
+        lines = (head, f'{blank}if hasattr({loader}.sampler, "set_epoch"):',
+                 f"{blank}{blank[len(indent(head)) :]}{loader}.sampler.set_epoch({loop.target})")  # fmt: skip
+        return edited(script, text, file, {loop.line: "\n".join(lines)} if loader else None)
     return edited(
         script, text, file, {loop.line: f"{head}\n{indent(after)}{sampler.target}.set_epoch({loop.target})"}
     )

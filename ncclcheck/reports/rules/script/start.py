@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 
 from ncclcheck.probes.facts.script import Call, Script
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, warn, you
+from ncclcheck.reports.subjects.script.processes import INIT, SPAWNS
 from ncclcheck.reports.subjects.script.scripts import (
     DIST,
-    INIT,
     LOADER,
     MOST_PORT,
-    SPAWNS,
     collective,
     edited,
     given_to,
@@ -39,6 +38,9 @@ _OWN_DEVICE = (
 _RANK_ITSELF = re.compile(
     r"(?:torch\.)?(?:dist|distributed)\.get_rank\(\)|int\(os\.(?:environ\[|getenv\(|environ\.get\()'RANK'.*"
 )
+_RUNS = re.compile(r"subprocess\.|os\.(?:system|popen)$")
+_OLD_LAUNCHER = "torch.distributed.launch"
+_ONE_ADDRESS = re.compile(r"^['\"](?:tcp://)?(\d+\.\d+\.\d+\.\d+)(?::\d+)?['\"]$")
 _LOOPBACK = re.compile(r"^['\"](?:tcp://)?(localhost|127\.\d+\.\d+\.\d+|\[?::1\]?)(?::\d+)?['\"]$")
 
 
@@ -133,8 +135,8 @@ def _all_on_one(script: Script, call: Call, init: Call) -> Finding:
 def meeting(script: Script) -> Iterator[Finding]:
     """
     ## What
-    A meeting point written into the script: `tcp://localhost:...`, `os.environ["MASTER_ADDR"] = "127.0.0.1"`, or a
-    port.
+    A meeting point written into the script: `tcp://localhost:...`, `os.environ["MASTER_ADDR"] = "127.0.0.1"`, an
+    address, or a port.
 
     ## Why it matters
     On several nodes each would wait for the others at its own address until the timeout. A fixed port is taken
@@ -143,8 +145,9 @@ def meeting(script: Script) -> Iterator[Finding]:
     ## How we know
     The value in `init_process_group` (or the option that it comes from) or in the assignment, which replaces what
     the launcher has set. It fails where the job is known to have several nodes: `--nodes`, or a Slurm allocation.
-    Where that is not known it is a note; so is a fixed port. Of an option the default is meant where the arguments
-    (after `--`) do not give it. What the same function sets anew, mostly from the environment, is not judged.
+    Where that is not known it is a note; so is a fixed address or port. Of an option the default is meant where
+    the arguments (after `--`) do not give it. What the same function sets anew, mostly from the environment,
+    is not judged.
 
     ## Fix
     - **you** leave MASTER_ADDR and MASTER_PORT to the launcher: `init_process_group("nccl")` reads them.
@@ -180,6 +183,9 @@ def meeting(script: Script) -> Iterator[Finding]:
             said = f"{default}the processes meet at {value[1:-1]}: this works on one node only"
             fix = [] if default else [_to_the_launcher(script, call)]
             yield note(here(call), said, evidence=[written(script, call)], fix=fix)
+        elif not default and (address := _ONE_ADDRESS.match(value)) and not _LOOPBACK.match(value):
+            said = f"the processes meet at {address.group(1)}, whichever nodes the job is given"
+            yield note(here(call), said, evidence=[written(script, call)], fix=[_to_the_launcher(script, call)])
         elif name == "MASTER_PORT" and re.fullmatch(r"['\"]\d{1,5}['\"]", value) and int(value[1:-1]) <= MOST_PORT:
             yield note(here(call), f"port {value[1:-1]} is fixed: a second job on the node finds it taken",
                        evidence=[written(script, call)])  # fmt: skip
@@ -216,7 +222,8 @@ def _to_the_launcher(script: Script, call: Call) -> Remedy:
 def local_rank(script: Script) -> Iterator[Finding]:
     """
     ## What
-    The option `--local_rank` (or `--local-rank`), while nothing reads the variable LOCAL_RANK.
+    The option `--local_rank` (or `--local-rank`), while nothing reads the variable LOCAL_RANK. A script that
+    starts `torch.distributed.launch` itself has a note.
 
     ## Why it matters
     torchrun gives no such option: every process keeps its default, and all use one GPU, or train alone. Only the
@@ -233,6 +240,10 @@ def local_rank(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torchrun, "Transitioning from torch.distributed.launch to torchrun".
     """
+    for call in reached(script):
+        if _RUNS.match(call.name) and _OLD_LAUNCHER in "".join(call.arguments.values()):
+            yield note(here(call), f"{_OLD_LAUNCHER} is deprecated; torchrun takes its place",
+                       evidence=[written(script, call)])  # fmt: skip
     calls, everywhere = of_many_ranks(script), on_all_ranks(script)
     if says(script, "LOCAL_RANK") or spawns(script) or not says(script, "local_rank"):
         return
@@ -242,10 +253,11 @@ def local_rank(script: Script) -> Iterator[Finding]:
         if call.file != script.files[0].name and call.function not in everywhere:
             continue
         names = [text.strip("'\"") for at, text in call.arguments.items() if at.isdecimal()]
-        if call.name.endswith(".add_argument") and {"--local_rank", "--local-rank"} & {*names}:
+        option = next((name for name in names if name in ("--local_rank", "--local-rank")), "")
+        if call.name.endswith(".add_argument") and option:
             yield warn(
                 here(call),
-                f"{names[0]} is not given by torchrun, and nothing reads $LOCAL_RANK",
+                f"{option} is not given by torchrun, and nothing reads $LOCAL_RANK",
                 why="Every process keeps the default: all use one GPU, or each trains alone.",
                 owner="job",
                 evidence=[written(script, call)],

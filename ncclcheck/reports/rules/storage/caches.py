@@ -31,8 +31,8 @@ def caches(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     access(2) and statvfs(3) of the directory, or of the nearest one above that exists, on each node. Less than
-    64 MiB counts as not writable. A user without a home (it is not there, or it is `/`) is a note, unless a
-    variable names the directory: many jobs fill none.
+    64 MiB or no inode counts as not writable. A user without a home (it is not there, or it is `/`) is a note,
+    unless a variable names the directory: many jobs fill none.
 
     ## Fix
     - **you** point them to a directory with room that this user may write:
@@ -49,6 +49,7 @@ def caches(cluster: Cluster) -> Iterator[Finding]:
                 continue
             lacks = "may not be written by this user" if not place.room.writable else ""
             lacks = lacks or (f"has {size(place.room.free)} left" if place.room.free < 64 * _MIB else "")
+            lacks = lacks or ("has no inode left" if place.room.inodes and not place.room.inodes_free else "")
             if lacks:
                 level = note if _without_home(place) else warn
                 yield level(

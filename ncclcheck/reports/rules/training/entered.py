@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.training import Entered
-from ncclcheck.reports.judgement.findings import Finding, State, Where, fail, seen, you
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fail, seen, you
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.training.trained import checked, place
 
@@ -23,8 +23,9 @@ def entered(cluster: Cluster, found: Entered) -> Iterator[Finding]:
     the job until the timeout, or is matched with another one and mixes up numbers.
 
     ## How we know
-    In the first passes all ranks tell each other which collective they are about to enter, and from which line,
-    before any of them enters it. Collectives of a group of some ranks are not followed.
+    In the first passes, and with `--step` in each step that is tried (20 at most), all ranks tell each other which
+    collective they are about to enter, and from which line, before any of them enters it. Collectives of a group
+    of some ranks are not followed.
 
     ## Fix
     - **you** call the collective on every rank; what only some ranks contribute is a zero on the others.
@@ -35,23 +36,46 @@ def entered(cluster: Cluster, found: Entered) -> Iterator[Finding]:
     odd = found.ranks[0] if found.ranks else 0
     calls = [one for one in found.entered if " at " in one]
     told = "; ".join(f"rank {rank} in {one}" for rank, one in enumerate(found.entered[:4]))
-    name, _, line = calls[0].partition(" at ") if calls else ("the collective", "", "the named line")
+    when = f"in step {found.step} of the given steps " if found.step else ""
     yield fail(
         place(cluster, odd) if len(found.ranks) == 1 and len(found.entered) > 2 else Where(),
-        f"ranks enter different collectives: {told}",
+        f"{when}ranks enter different collectives: {told}",
         why="A collective ends on no rank before all have entered it: the job hangs, or mixes up numbers.",
         owner="job",
         evidence=[seen(f"rank {rank}", one) for rank, one in enumerate(found.entered[:8])],
-        fix=[
-            you(
-                f"Call {name} at {line} on every rank, whatever its data; give zeros where it has nothing.",
-                *_code(name),
-            )
-        ],
+        fix=[_alone(calls[0]) if _of_rank_0(found) else _together(calls[0] if calls else "the collective")],
     )
 
 
-def _code(name: str) -> list[str]:
-    if name == "all_reduce":
-        return ["total = value if condition else torch.zeros_like(value)\ndist.all_reduce(total)"]
-    return []
+def _of_rank_0(found: Entered) -> bool:
+    """Whether rank 0 alone enters one, as under `if rank == 0`."""
+    return [" at " in one for one in found.entered] == [True] + [False] * (len(found.entered) - 1)
+
+
+def _alone(call: str) -> Remedy:
+    """Of a call under `if rank == 0`: that of the collective, or of the user's function that has it."""
+    name, _, places = call.partition(" at ")
+    inner, _, outer = places.partition(", called at ")
+    function = inner.rpartition(" in ")[2] if outer else f"dist.{name}"
+    line = (outer or inner).partition(" in ")[0]
+    if name == "barrier" and not outer:
+        return you(
+            f"Take the barrier at {line} out of the condition on the rank.",
+            "if dist.get_rank() == 0:\n    ...  # what rank 0 does alone\ndist.barrier()  # on every rank",
+        )
+    return you(
+        f"Let all ranks call {function} at {line}, and rank 0 use what it gives: take the call out of its "
+        "condition, on the rank or on its data.",
+        f"value = {function}(...)  # on every rank, before the condition\nif dist.get_rank() == 0:\n"
+        "    print(value)",
+    )
+
+
+def _together(call: str) -> Remedy:
+    name, _, line = call.partition(" at ")
+    code = ["total = value if condition else torch.zeros_like(value)\ndist.all_reduce(total)"]
+    return you(
+        f"Call {name} at {line or 'the named line'} on every rank, whatever its data; give zeros where it has "
+        "nothing.",
+        *(code if name == "all_reduce" else []),
+    )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.training import Gradients, NotFinite, Precision, RankError, Unused, UnusedParameter
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fail, fine, note, seen, warn, you
-from ncclcheck.reports.judgement.rule import rule
+from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.training import operations
 from ncclcheck.reports.subjects.training.trained import (
     agrees,
@@ -53,8 +53,9 @@ def gradients_of_one_process(cluster: Cluster, found: Gradients) -> Iterator[Fin
     given as a share of the norm: up to 1e-4 in fp32 with TF32 off, 5e-2 in bf16 and fp16. The joined batch is
     compared where the model has no BatchNorm and draws no random numbers (dropout), and for up to 16 ranks; a note
     names what stands in the way. It is a note as well where ranks have different numbers of tokens that are not
-    masked by a negative label, and the mean by tokens is the gradient of the joined batch; and with `--step`,
-    which need not use the given loss. A model that does not repeat its own gradient is skipped.
+    masked by a negative label, and the mean by tokens is the gradient of the joined batch. With `--step`, which
+    need not use the given loss, TRN027 compares those of the step instead. A model that does not repeat its own
+    gradient is skipped.
 
     ## Fix
     - **you** call the wrapped model, not `model.module`; leave `no_sync()` before the last micro-batch; keep all
@@ -153,9 +154,7 @@ def _joined(cluster: Cluster, found: Gradients, what: str) -> Iterator[Finding]:
             why="Usual where the loss is a mean over tokens of a batch; the mean over those of all is exact.",
         )
     elif steps_itself(cluster):
-        yield partly(
-            f"with the given loss gradients are not those of {what}", "the given step is judged by TRN027"
-        )
+        raise NothingToJudge("TRN027 judges the gradients that the given step gives its optimizer")
     else:
         why, fix = _why_not_joined(cluster, found)
         told = f"{found.joined:.3g} of the norm"
@@ -226,10 +225,20 @@ def every_parameter_gets_a_gradient(cluster: Cluster, found: Unused) -> Iterator
     """
     setup = cluster.measurements.smoke.setup if cluster.measurements.smoke else None
     harmless = strategy(cluster) != "ddp" or (setup is not None and setup.find_unused)
-    for somewhere in (False, True):
-        unused = [one for one in found.unused if one.everywhere is not somewhere]
-        if unused:
-            yield _tolerated(cluster, unused) if harmless else _unused(cluster, found, unused)
+    later = _reached_later(cluster)
+    for reached in (False, True):
+        for somewhere in (False, True):
+            unused = [
+                one for one in found.unused if (one.name in later, not one.everywhere) == (reached, somewhere)
+            ]
+            if unused and not (harmless and reached):
+                yield _tolerated(cluster, unused) if harmless else _unused(cluster, found, unused, reached)
+
+
+def _reached_later(cluster: Cluster) -> set[str]:
+    """Parameters that another pass of the given step reaches, as the generator of a GAN."""
+    checks = cluster.measurements.smoke.checks if cluster.measurements.smoke else None
+    return {*checks.own_step.reached} if checks and checks.own_step else set()
 
 
 def _said(unused: list[UnusedParameter]) -> str:
@@ -244,9 +253,10 @@ def _tolerated(cluster: Cluster, unused: list[UnusedParameter]) -> Finding:
     return note(where, f"{_said(unused)} {told}; nothing waits for it here", evidence=[seen("gradient", "none")])
 
 
-def _unused(cluster: Cluster, found: Unused, unused: list[UnusedParameter]) -> Finding:
+def _unused(cluster: Cluster, found: Unused, unused: list[UnusedParameter], reached: bool) -> Finding:
     first = unused[0]
     told = "on any rank" if first.everywhere else f"on {ranks(first.ranks)}, and others do"
+    told += " in the first backward pass of the step; another pass reaches it" if reached else ""
     return fail(
         Where() if first.everywhere else place(cluster, first.ranks[0]),
         f"{_said(unused)} {told}",
@@ -259,7 +269,9 @@ def _unused(cluster: Cluster, found: Unused, unused: list[UnusedParameter]) -> F
         ],
         fix=[
             you(
-                "Take it out or freeze it; or let DDP search for it.",
+                "Wrap what each pass trains by itself; or let DDP search for what a pass does not reach."
+                if reached
+                else "Take it out or freeze it; or let DDP search for it.",
                 "model = DistributedDataParallel(model, find_unused_parameters=True)",
             )
         ],

@@ -82,10 +82,12 @@ def own_step(cluster: Cluster, found: OwnStep) -> Iterator[Finding]:
             place(cluster, one.ranks[0]),
             f"after {found.steps} of the given steps {one.name} of the step's state is another on "
             f"{ranks(one.ranks, one.count)}",
-            why="What only some ranks update is wrong where another rank reads it or saves it.",
+            why=_of_plateau(fed)
+            if (fed := _plateau(found))
+            else "What only some ranks update is wrong where another rank reads it or saves it.",
             owner="job",
             evidence=[seen(each.name, f"differs on {ranks(each.ranks, each.count)}") for each in found.state[:5]],
-            fix=[you("Update it on every rank, or make it on rank 0 only.")],
+            fix=[_feed_the_mean(fed) if fed else you("Update it on every rank, or make it on rank 0 only.")],
         )
     wrong = [*own_loop.wrong(found)]
     yield from wrong
@@ -132,23 +134,66 @@ def _cause(found: OwnStep) -> str:
     return min(names, key=lambda name: "sched" not in name, default="")
 
 
+def _plateau(found: OwnStep) -> str:
+    """The scheduler that steps on every rank, and is fed another metric on each."""
+    apart = {one.name for one in found.state}
+    fed = [one for one in found.plateaus if f"{one}.best" in apart and f"{one}.last_epoch" not in apart]
+    return next(iter(fed), "")
+
+
+def _of_plateau(name: str) -> str:
+    return (
+        f"{name} is fed the loss of each rank's own batches: ReduceLROnPlateau lowers the learning rate of one "
+        "rank earlier than that of another."
+    )
+
+
+def _feed_the_mean(name: str) -> Remedy:
+    return you(
+        f"Feed {name} the mean over ranks, which is the same on all of them.",
+        "metric = loss.detach().clone()\ndist.all_reduce(metric)\n"
+        f"state['{name}'].step(metric.item() / dist.get_world_size())",
+    )
+
+
 def _why_apart(found: OwnStep) -> str:
     if found.taken:
         counts = ", ".join(f"{steps} on rank {rank}" for rank, steps in enumerate(found.taken[:4]))
         return f"The optimizers of ranks took different numbers of steps: {counts}."
     if _unfrozen(found):
         return (
-            f"{', '.join(_unfrozen(found)[:3])} were frozen when DDP wrapped the model: it averages only what is "
-            "trained then."
+            f"{', '.join(_unfrozen(found)[:3])} were frozen or not there when DDP wrapped the model: it averages "
+            "only what is trained then."
         )
     if found.unaveraged:
-        return "Gradients are not averaged over ranks: each optimizer was given those of its own rank."
+        return _why_unaveraged(found)
+    if found.skipped:
+        calls = ", ".join(map(str, found.skipped[:4]))
+        return (
+            f"In calls {calls} of the step the optimizers of some ranks take a step, and those of others do not."
+        )
+    if fed := _plateau(found):
+        return _of_plateau(fed)
     if cause := _cause(found):
         return f"{cause} differs as well: the ranks train different models from here on, without an error."
     return (
         "The ranks train different models from here on. Gradients were not seen to differ first, so look for what "
         "changes weights by rank: an initialisation after the wrap, a learning rate, noise."
     )
+
+
+def _why_unaveraged(found: OwnStep) -> str:
+    if found.altered:
+        return (
+            "Gradients are the same on all ranks after the backward pass, and not at the optimizer's step: some "
+            "ranks change theirs in between."
+        )
+    if found.unaveraged_only:
+        return (
+            f"Gradients of {', '.join(found.unaveraged_only[:3])} are not averaged over ranks, and those of other "
+            "parameters are: what averages them leaves these out."
+        )
+    return "Gradients are not averaged over ranks: each optimizer was given those of its own rank."
 
 
 def _unfrozen(found: OwnStep) -> list[str]:
@@ -158,7 +203,7 @@ def _unfrozen(found: OwnStep) -> list[str]:
 
 
 def _fix_apart(found: OwnStep) -> Remedy:
-    if found.taken:
+    if found.taken or (found.skipped and not found.unaveraged):
         return you(
             "Let all ranks decide alike whether to skip a step.",
             "bad = torch.tensor(float(skip), device=loss.device)\n"
@@ -166,18 +211,57 @@ def _fix_apart(found: OwnStep) -> Remedy:
         )
     if _unfrozen(found):
         return you(
-            "Wrap the model after the last change of requires_grad, or wrap it anew with each.",
+            "Wrap the model after the last change of requires_grad and of its layers, or wrap it anew with each.",
             "model = DistributedDataParallel(model.module)  # after requires_grad_(True)",
         )
-    if found.unaveraged:
+    return _fix_unaveraged(found) if found.unaveraged else _fix_state(found)
+
+
+def _fix_unaveraged(found: OwnStep) -> Remedy:
+    if found.calls > 1:
         return you(
-            "Call the wrapped model itself, and leave no_sync() before the last backward pass of a step.",
-            "loss = loss_fn(model(x), y)  # not model.module(x)",
+            "Leave no_sync() in the call whose optimizer steps, forward pass included: one condition for both.",
+            f"sync = step % {found.calls} == 0  # as of optimizer.step()\n"
+            "with contextlib.nullcontext() if sync else model.no_sync():\n"
+            f"    (loss_fn(model(x), y) / {found.calls}).backward()\n"
+            "if sync:\n    optimizer.step()\n    optimizer.zero_grad()",
         )
+    if found.altered:
+        return you(
+            "Change gradients between backward() and the step on every rank, by the same numbers: not under a "
+            "condition on the rank or its data.",
+            "loss.backward()\nchange(model)  # outside of `if rank == 0`\noptimizer.step()",
+        )
+    if found.unaveraged_only:
+        return you(
+            "Average the gradients of all parameters, or leave it to DDP: call the wrapped model itself.",
+            "for parameter in model.parameters():\n    if parameter.grad is not None:\n"
+            "        dist.all_reduce(parameter.grad)\n        parameter.grad /= dist.get_world_size()",
+        )
+    return you(
+        "Call the wrapped model itself, and leave no_sync() before the last backward pass of a step.",
+        "loss = loss_fn(model(x), y)  # not model.module(x)",
+    )
+
+
+def _fix_state(found: OwnStep) -> Remedy:
+    """By what of the state differs and is the cause."""
+    if fed := _plateau(found):
+        return _feed_the_mean(fed)
     name = _cause(found).partition(".")[0]
     if name and "sched" in name:
-        return you(f"Call {name}.step() on every rank.", f"{name}.step()  # outside of `if rank == 0`")
-    return you("Step the optimizer and its scheduler on every rank, with the same values.")
+        return you(f"Step {name} on every rank.", f"state['{name}'].step()  # outside of `if rank == 0`")
+    if _cause(found).endswith(".lr"):
+        return you(
+            f"Give {name} the same learning rate on every rank.",
+            f"print([group['lr'] for group in state['{name}'].param_groups])  # on each rank",
+        )
+    if name:
+        return you(f"Step {name} on every rank, with the same values.")
+    return you(
+        "Draw what changes weights on rank 0 and hand it out, or seed its generator alike on all ranks.",
+        "dist.broadcast(noise, src=0)\nweight.add_(noise)",
+    )
 
 
 def _first_to_differ(found: OwnStep) -> list[Differing]:
@@ -189,8 +273,13 @@ def _other_gradients(cluster: Cluster, found: OwnStep) -> Finding:
     world, ratio = cluster.job.ranks, found.ratio or 0.0
     scaled = abs(ratio * world - 1) < 0.01 and found.off is not None and abs(found.off - abs(1 - ratio)) < 0.01
     if scaled:
-        why = f"They are smaller by the number of ranks ({world}): the loss is divided by it, and DDP averages."
-        fix = you("Leave the division out.", "loss.backward()  # not loss / world_size")
+        why = (
+            f"They are smaller by the number of ranks ({world}): the loss is divided by it, or by the number of "
+            "samples of all ranks, and DDP averages."
+        )
+        fix = you(
+            "Divide by the number of this rank's samples only.", "loss = losses.mean()  # not loss / world_size"
+        )
     elif (
         abs(ratio / world - 1) < 0.01 and found.off is not None and abs(found.off - abs(1 - ratio)) < 0.01 * world
     ):

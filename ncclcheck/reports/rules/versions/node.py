@@ -117,6 +117,7 @@ def hardware(cluster: Cluster) -> Iterator[Finding]:
     worst=State.WARN,
     needs=("host.memlock", "host.nofile", "host.shm"),
     at_least=2,
+    ground=("HST001", "HST003"),
     between_machines=True,
 )
 def limits(cluster: Cluster) -> Iterator[Finding]:
@@ -129,7 +130,8 @@ def limits(cluster: Cluster) -> Iterator[Finding]:
     node only, and only where it reaches the limit; on every other node the same script works.
 
     ## How we know
-    /proc/self/limits of the process that the launcher started, and statvfs of /dev/shm (within 5 %).
+    /proc/self/limits of the process that the launcher started, and statvfs of /dev/shm (within 5 %). A node that
+    has too little of one (HST001, HST003) is left out.
 
     ## Fix
     - **admin** restart the job system's daemon through systemd; limits in its unit, not in a shell.

@@ -16,6 +16,10 @@ from ncclcheck.reports.text.fold import size
 
 # Reasoned, not measured. Asked only of a node that is known to be slow, they decide what is named as its cause.
 _THROTTLED = 0.1  # share of the quota's periods in which it was used up; each stops all threads of the job
+# Share of the time that all ranks of a node stand still without wanting a core, and how often that of other nodes:
+# reasoned, not measured. What waits for a core is taken out, and the rank that stood still least counts.
+_PAUSED, _FAR_MORE = 0.1, 3.0
+_STOLEN = 0.1  # share of steal from which a hypervisor is named
 _WAITING = 0.2  # share of the time; kernel documentation names no level from which a pressure hurts
 _OTHERS = 0.5  # cores that other processes take on average: half of what one rank computes with
 _MOST_NAMED = 3  # processes in one sentence
@@ -34,7 +38,8 @@ def own_limits(cluster: Cluster, node: str, pid: int | None = None) -> Exhausted
         return None
     ranks = [one for one in had.ranks if pid in (None, one.pid)]
     peers = [rank for one in cluster.measurements.resources if one.node != node for rank in one.ranks]
-    return _quota(cluster, had) or _priority(ranks, peers) or _mask(had, ranks, peers)
+    bound = _traced(ranks) or _quota(cluster, had) or _priority(ranks, peers) or _mask(had, ranks, peers)
+    return bound or _paused(cluster, had)
 
 
 def crowded_nodes(cluster: Cluster) -> dict[str, Exhausted]:
@@ -53,6 +58,74 @@ def throttled(cluster: Cluster, node: str) -> float | None:
 def _had(cluster: Cluster, node: str) -> Resources | None:
     """Of several jobs the last one."""
     return next((one for one in reversed(cluster.measurements.resources) if one.node == node), None)
+
+
+def _traced(ranks: list[RankUse]) -> Exhausted | None:
+    """A debugger stops it when it attaches, and a tracer at every system call."""
+    for one in ranks:
+        if one.traced_by:
+            return Exhausted(
+                f"a debugger or tracer is attached to it: {one.traced_by}",
+                "node",
+                (seen(f"TracerPid of /proc/{one.pid}/status", one.traced_by),),
+                (you("Detach it, or let whoever attached it do so.", f"grep TracerPid /proc/{one.pid}/status"),),
+            )
+    return None
+
+
+def _paused(cluster: Cluster, had: Resources) -> Exhausted | None:
+    """Its ranks did not run when they were due and wanted no core: from outside, and only here."""
+    share = _still(cluster, had.node)
+    elsewhere = [_still(cluster, one.node) for one in cluster.measurements.resources if one.node != had.node]
+    if share < _PAUSED or not elsewhere or share < _FAR_MORE * max(elsewhere):
+        return None
+    times = max((one.continued for one in cluster.measurements.lateness if one.node == had.node), default=0)
+    on = f"# on {had.node}"
+    told = f"{100 * share:.0f} % of the time"
+    quota = "no CPU quota was used up" if had.throttled is not None else "it has no CPU quota"
+    still = seen("a timer of the ranks, and /proc/self/schedstat", f"they stood still for {told}, with cores free")
+    if had.stolen is not None and had.stolen >= _STOLEN:
+        return Exhausted(
+            f"its hypervisor gave {100 * had.stolen:.0f} % of its cores' time to other machines (steal)",
+            "site",
+            (seen("steal in /proc/stat", f"{100 * had.stolen:.0f} %"), still),
+            (
+                admin(
+                    "Give the virtual machine cores of its own, or move it off the busy host.",
+                    f"vmstat 1 5   {on}",
+                ),
+            ),
+        )
+    if times:
+        return Exhausted(
+            f"somebody stops its processes and lets them go on, again and again (SIGSTOP, SIGCONT), for {told}",
+            "node",
+            (seen("SIGCONT received by a rank", f"{times} times"), still),
+            (admin("See who sends it: a snapshot or suspend tool, cpulimit, a batch system that preempts.",
+                   f"ps -eo pid,user,args | grep -E 'cpulimit|snapshot|suspend|kill'   {on}",
+                   f"bpftrace -e 'tracepoint:signal:signal_generate /args.sig==19/ {{ printf(\"%s %d\\n\", "
+                   f"comm, pid); }}'   {on}"),),
+        )  # fmt: skip
+    group = (
+        f"/sys/fs/cgroup/freezer{had.freezer}/freezer.state" if had.freezer else "/sys/fs/cgroup/.../cgroup.freeze"
+    )
+    where = f" ({had.freezer})" if had.freezer else ""
+    return Exhausted(
+        f"its processes are paused from outside, again and again, for {told}: by the freezer of its control "
+        f"group{where}, or with the whole virtual machine; {quota}, and nobody sent SIGCONT",
+        "node",
+        (still, *((seen("freezer of /proc/self/cgroup", had.freezer),) if had.freezer else ())),
+        (admin("See who freezes that group (a snapshot or checkpoint agent, a batch system that suspends), or "
+               "whether the host of the virtual machine pauses it, and end that.",
+               f"for i in $(seq 20); do cat {group}; sleep 0.05; done   {on}",
+               f"grep -rlE 'freezer.state|cgroup.freeze' /etc/cron* /etc/systemd /usr/local 2>/dev/null   {on}"),),
+    )  # fmt: skip
+
+
+def _still(cluster: Cluster, node: str) -> float:
+    """The share of the time in which the ranks of a node did not run though due, and waited for no core."""
+    told = [one for one in cluster.measurements.lateness if one.node == node and one.wall_s > 0]
+    return min((max(0.0, one.stalled_s - (one.runqueue_s or 0.0)) / one.wall_s for one in told), default=0.0)
 
 
 def _quota(cluster: Cluster, had: Resources) -> Exhausted | None:

@@ -11,7 +11,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from shlex import quote
 
-from ncclcheck.probes.facts import Arrival, Cluster, Connect, Filter, Meeting, Node, at, replace, value_or
+from ncclcheck.probes.facts import (
+    Arrival,
+    Cluster,
+    Connect,
+    Filter,
+    Meeting,
+    Node,
+    at,
+    replace,
+    value_or,
+)
 from ncclcheck.reports.judgement.findings import Evidence, Remedy, admin, seen, you
 from ncclcheck.reports.subjects.addresses import hosts_file, misnamed, prefixes
 from ncclcheck.reports.subjects.addresses.master import address_of_node_0, another_port, holders_of, named_anew
@@ -77,10 +87,16 @@ def _cause(cluster: Cluster, one: Arrival, met: Meeting) -> Lead | None:
 
 
 def by_another_holder(cluster: Cluster, met: Meeting) -> bool:
-    """Whether the endpoint was given as an address, and node rank 0 does not have it: RUN005 says whose it is."""
-    literal = met.endpoint.rpartition(":")[0].strip("[]") in met.addresses
+    """Whether the endpoint names another machine than node rank 0, for all nodes alike: RUN005 says whose.
+
+    Either as an address, or by a name that node rank 0 itself resolves to the same, so that no node's names are
+    wrong and nobody is to write node rank 0's address under that name.
+    """
+    host, own = met.endpoint.rpartition(":")[0].strip("[]"), [_bare(one) for one in met.addresses]
     first = cluster.nodes[0].name if cluster.nodes else ""
-    return literal and first not in holders_of(cluster, [_bare(one) for one in met.addresses])
+    view = cluster.job.meeting.addresses if cluster.job.meeting else []
+    agreed = bool({_bare(one) for one in view} & {*own})
+    return (host in met.addresses or agreed) and first not in holders_of(cluster, own)
 
 
 def _by_name(cluster: Cluster, node: Node, met: Meeting) -> Lead | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ncclcheck.probes.facts import Cluster, Unread, at, value_or
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.failures import shaping
-from ncclcheck.reports.subjects.links import flows
+from ncclcheck.reports.subjects.links import delays, flows
 from ncclcheck.reports.subjects.links.flows import Slow
 from ncclcheck.reports.subjects.links.reached import Pair, reached
 from ncclcheck.reports.subjects.nccl import lan
@@ -97,7 +97,8 @@ def held_up(cluster: Cluster) -> list[HeldUp]:
             found.append(HeldUp("NET016", name, pairs))
         elif shaping.limit(cluster, nodes[name], links.get(name), best, sends=sends):
             found.append(HeldUp("NET008", name, pairs))
-    return [*found, *_by_detours(cluster, told)]
+    far = [HeldUp("NET018", one.node or min(one.pairs)[0], one.pairs) for one in delays.delayed(cluster)]
+    return [*far, *found, *_by_detours(cluster, told)]
 
 
 def _by_detours(cluster: Cluster, told: Slowness) -> Iterator[HeldUp]:

@@ -253,6 +253,24 @@ SSH = (
         fix=(you("Log in by hand and set a new one.", "ssh -t {node} true"),),
     ),
     Cause(
+        pattern=r"^ssh-keygen -L: certificate (?P<file>.+) is valid (?P<valid>from .+), for (?P<age>\d+ min)$",
+        what="sshd does not take your certificate {file}, which by the clock here became valid only {age} ago: "
+        "its clock is behind by more than that, or it does not know the certificate's CA or principal ({valid})",
+        owner="node",
+        fix=(
+            admin(
+                "Compare its clock with this one, and set it.",
+                "date; timedatectl; chronyc tracking",
+                "chronyc makestep",
+            ),
+            you(
+                "If the clocks agree, see which CA and principals it knows.",
+                "ssh-keygen -L -f {file} | grep -E 'Valid|Principals' -A1",
+            ),
+        ),
+        begun=False,
+    ),
+    Cause(
         pattern=r"^ssh-keygen -L: certificate (?P<file>.+) is valid (?P<valid>from .+)",
         what="sshd does not take your certificate {file}, which is valid {valid}",
         owner="job",

@@ -6,8 +6,9 @@ dead or drops, a connection fails each time and the next one passes: no node is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from shlex import quote
 
 from ncclcheck.probes.facts import Connect, PeerReach, Volley
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, fail, seen, you
@@ -18,6 +19,9 @@ from ncclcheck.reports.text.fold import fold_names
 # loses 1 % of its packets delays 3 of 8 in one pair of 3,000 (volleys.py).
 _LEAST_LATE = 3
 _LEAST_NODES = 2  # a group of one is that node, or its own link
+# Connections of a pair that were tried twice from the same ports, and of either fate, so that equal fates are no
+# chance: a wire that loses 8 % of its packets gives two late ones, and the same two again, once in 200 pairs.
+_LEAST_AGAIN, _LEAST_OF_EACH = 6, 2
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,70 @@ def trunk(found: Reached) -> Trunk | None:
     if any(inside) or not hit or not some_pass or len(bad) < len(across) / 2:
         return None
     return Trunk((tuple(apart[0]), tuple(apart[1])), frozenset(across))
+
+
+@dataclass(frozen=True)
+class ByPorts:
+    """Pairs of which the same connections fail each time. node: in all of them, where there are several."""
+
+    node: str
+    pairs: frozenset[Pair]
+
+
+def by_ports(found: Reached, explained: Collection[Pair] = ()) -> ByPorts | None:
+    """Where source ports decide, twice over, whether a connection is answered."""
+    told = {pair for pair, peer in found.seen.items() if pair not in explained and _decided_by_port(peer)}
+    # The other direction of such a pair may have had only ports of one fate.
+    pairs = told | {(b, a) for a, b in told if (b, a) in found.seen}
+    if not pairs:
+        return None
+    common = set.intersection(*(set(pair) for pair in pairs)) if len({*map(frozenset, pairs)}) > 1 else set()
+    return ByPorts(next(iter(common), ""), frozenset(pairs))
+
+
+def _decided_by_port(peer: PeerReach) -> bool:
+    one = peer.volley
+    return (
+        isinstance(one, Volley)
+        and one.again >= _LEAST_AGAIN
+        and one.same == one.again
+        and _LEAST_OF_EACH <= one.late <= one.opened - _LEAST_OF_EACH
+    )
+
+
+def findings_by_ports(found: Reached, one: ByPorts) -> Iterator[Finding]:
+    """One for all pairs, at the node that they share, else at the link."""
+    pairs = sorted(one.pairs)
+    a, b = pairs[0]
+    between = sorted({frozenset(pair) for pair in pairs}, key=sorted)
+    ends = "; ".join(" and ".join(sorted(pair)) for pair in between[:4])
+    volleys = [(p, v) for p in pairs if isinstance(v := found.seen[p].volley, Volley) and v.again]
+    said = "; ".join(
+        f"{x} to {y}: {v.late} of {v.opened} late, {v.same} of {v.again} the same again"
+        for (x, y), v in volleys[:4]
+    )
+    at_node = f" of {one.node}'s link" if one.node else ""
+    where = Where(node=one.node, device=found.interface(one.node) or None) if one.node else Where(node=a, peer=b)
+    yield fail(
+        where,
+        f"between {ends} some connections are never answered and the others always, by their ports: one "
+        f"member{at_node} of a trunk (LAG, bond) or of several equal routes (ECMP) on the path is dead",
+        why="Of a job's hundreds of connections those that take the dead member never open, and the ranks wait.",
+        owner="site",
+        evidence=[seen("connections opened at once, and again from the same ports", said)],
+        fix=[
+            admin(
+                "Take the dead member out: see which port of the trunk counts no traffic, or errors, and whether "
+                "LACP runs on it (a static trunk keeps a member that is dead on the way). A packet filter of "
+                "single ports would look alike.",
+                f"for p in $(seq 40001 40016); do nc -z -w 1 -p $p {found.seen[a, b].address} 22 && echo $p ok || "
+                f"echo $p lost; done   # on {a}: which ports are lost, the same each time",
+                "cat /proc/net/bonding/* 2>/dev/null | grep -E 'Interface|MII Status|Aggregator'"
+                f"   # on {a} and {b}",
+            ),
+            you("Until then leave one of them out.", f"#SBATCH --exclude={quote(one.node or b)}"),
+        ],
+    )
 
 
 def _lost(peer: PeerReach) -> bool | None:

@@ -218,6 +218,8 @@ def _together(job: RunningJob) -> Judged:
     if writing:
         return Judged(job, "works", writing)
     if busy and len(busy) + len(idle) == len(ranks):
+        if sleeping and all("nccl" in one.libraries for one in busy):
+            return Judged(job, "sleeping", sleeping)  # who waits in NCCL's start, or for a GPU, burns a core
         return Judged(job, "computing" if len(busy) <= len(idle) else "unclear", busy)
     if len(idle) < len(ranks):
         return Judged(job, "unclear", ranks)
@@ -229,20 +231,30 @@ def _together(job: RunningJob) -> Judged:
 def _all_rest(job: RunningJob) -> Judged:
     """Every rank only waits: one of them for something that is no rank, where that can be told."""
     ranks = job.ranks
-    workers = [one for one in job.helpers if not one.orphan and (works(one) or sleeps(one))]
-    whose = {one.rank for one in workers}
-    odd = apart(ranks)
-    if 0 < len(whose) < len(ranks):
-        waiting = [one for one in ranks if one.rank in whose]
-        return Judged(job, "elsewhere" if any(one.wchan == CHILD for one in waiting) else "loader", waiting)
+    odd, late = apart(ranks), arrival.not_arrived(ranks)
+    kept = _kept_by_its_own(job, {one.rank for one in odd} or ({late.rank} if late else set()))
+    if kept:
+        return Judged(job, "elsewhere" if any(one.wchan == CHILD for one in kept) else "loader", kept)
     if odd:
         loaders = {one.rank for one in job.helpers if "torch" in one.libraries and not one.orphan}
         polls = all("poll" in one.wchan and one.rank in loaders for one in odd)
         return Judged(job, "loader" if polls else "elsewhere", odd)
-    late = arrival.not_arrived(ranks)
     if late is not None:
         return Judged(job, "elsewhere", [late])
     return Judged(job, "partial" if job.absent else "silent", ranks)
+
+
+def _kept_by_its_own(job: RunningJob, away: set[int]) -> list[LiveProcess]:
+    """The ranks whose own processes compute or sleep, as workers of a loader or a program that they wait for.
+
+    away: the ranks that are not in the call of the others, where that is known. Else a process beside one rank
+    alone is none that it waits for: torch's debug server, which imports torch at its start, a logger.
+    """
+    own = [one for one in job.helpers if not one.orphan]
+    whose = {one.rank for one in own if works(one) or sleeps(one)}
+    others = {one.rank for one in own if "torch" in one.libraries} - whose
+    shown = whose & away if away else whose and others
+    return [one for one in job.ranks if one.rank in whose] if shown and len(whose) < len(job.ranks) else []
 
 
 def apart(ranks: list[LiveProcess]) -> list[LiveProcess]:

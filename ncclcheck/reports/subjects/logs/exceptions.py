@@ -424,6 +424,15 @@ _FAMILIES = (
             "python -m pip install -r requirements.txt"),
     ),
     _family(
+        r"(?i)\b(?:requires?|needs?|must be|expects?|only supports?|supported (?:on|by|with)) (?:\w{1,20} ){0,3}"
+        r"(?:torch|pytorch|transformers|accelerate|deepspeed|peft|trl|vllm|flash[-_ ]attn|numpy|cuda|ray|lightning"
+        r"|bitsandbytes|triton|python)\b.{0,20}?(?:[<>=~!]=?|version|or (?:later|newer|higher)|\d+\.\d)",
+        "A library of this environment is not of the release that another one asks for.",
+        you("Confirm: what is installed, in the environment of the job.", _PACKAGES),
+        you("Update the library that is too old, or take the release of the other one that goes with it; the same "
+            "on all nodes.", "python -m pip install -U PACKAGE"),
+    ),
+    _family(
         r"JSONDecodeError|yaml\.|TOMLDecodeError|not in struct|MissingMandatory|ConfigAttribute|ConfigKey"
         r"|validation errors? for|DeepSpeedConfig|mismatch TrainingArguments|ds_config"
         r"|config(?:uration)? (?:file|value)|HfArgumentParser",

@@ -14,7 +14,7 @@ _FOLLOWS = re.compile(
     r"NCCL (?:error|Error \d|communicator was aborted)|"
     r"Watchdog caught|RendezvousConnectionError|by signal: Terminated|"
     r"Application timeout caused pair closure|"
-    r"Timed out waiting \d+ms|connectFullMesh|EngineDead|Engine core|root cause above|"
+    r"Timed out waiting \d+ms|connectFullMesh|EngineDead|Engine core|root cause above|stack trace for root cause|"
     r"ray\.exceptions\.(?!\w{0,20}Unschedulable|RuntimeEnvSetup|OutOfDisk|ObjectStoreFull)|RayTaskError|ActorDied|"
     r"client socket has timed out|ProcessRaisedException|ProcessExitedException|"
     r"CalledProcessError(?!: Command '\[?'?\S{0,80}(?:gcc|g\+\+|/cc|clang|nvcc|ninja|hipcc))|"

@@ -73,6 +73,12 @@ def _meant(node: Node, ports: Sequence[UsedPort]) -> list[UsedPort]:
     return [one for one in own if one.name in names]
 
 
+def would_carry(node: Node, up: Sequence[UsedPort], down: UsedPort) -> bool:
+    """Whether a port that is down would carry data beside these if its link were up."""
+    back = _at_full_rate(down)
+    return back in carrying(node, [*up, back])
+
+
 def _own_ports(node: Node, ports: Sequence[UsedPort]) -> list[UsedPort]:
     """Without virtual functions beside their own physical one: both are the same port."""
     virtual = {one.name for one in wiring.functions(node) if one.virtual_function}

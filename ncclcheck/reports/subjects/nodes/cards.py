@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple, TypeVar
 
-from ncclcheck.probes.facts import Cluster, Gpu, Node, at, known, value_or, variables
+from ncclcheck.probes.facts import Cluster, Gpu, GpuPeer, Node, at, known, value_or, variables
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Evidence, Remedy, Where, admin, seen, you
 
@@ -43,6 +43,13 @@ def cards(cluster: Cluster) -> Iterator[Card]:
 @derived
 def _cards(node: Node) -> list[Card]:
     return [Card(node, gpu) for gpu in known(at(node, "gpus.cards"))]
+
+
+def peers(node: Node) -> dict[str, list[GpuPeer]]:
+    """How each GPU of the job reaches the job's others of its node; NVML also names those of other jobs."""
+    mine = value_or(at(node, "gpus.cards"), [])
+    names = {gpu.name for gpu in mine}
+    return {gpu.name: [one for one in value_or(gpu.peers, []) if one.name in names] for gpu in mine}
 
 
 def busy(card: Card, least: float) -> bool:

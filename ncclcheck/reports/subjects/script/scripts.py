@@ -11,9 +11,9 @@ from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.script import Call, Guard, Script
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, State, Where, seen, you
 from ncclcheck.reports.judgement.rule import Body, NothingToJudge, rule
+from ncclcheck.reports.subjects.script.processes import INIT, SPAWNS, by_several, of_ranks, started_by
 
 DIST = "torch.distributed."
-INIT = f"{DIST}init_process_group"
 # What every rank of a group must enter. A group's own ranks may be few, so calls with a group are not judged.
 COLLECTIVES = {
     *(f"{DIST}{name}" for name in (
@@ -27,7 +27,6 @@ COLLECTIVES = {
 DDP = ("torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel")
 LOADER = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
 SAMPLER = ("torch.utils.data.distributed.DistributedSampler", "torch.utils.data.DistributedSampler")
-SPAWNS = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
 MOST_PORT = 65535  # the largest number that a TCP port has
 # What all ranks must call in libraries: method -> what it is called on, by name.
 _OF_LIBRARIES = {
@@ -53,7 +52,6 @@ _UNSURE = re.compile(
     r"rank|main|master|save|primary|chief|proc|leader|local|log|coord|root|zero|host|node|gpu|is_", re.I
 )
 _IS_GIVEN = re.compile(r"[\w.]+ is (not )?None")
-_STARTS = re.compile(r"(?:^|\.|:)(?:spawn|start_processes|launch\w*|Process|run|Fire|elastic_launch)$")
 _DEEP = 6  # calls within calls that are followed
 
 
@@ -84,10 +82,13 @@ def own_ways(script: Script) -> str:
 
 
 def of_many_ranks(script: Script) -> list[Call]:
-    """The calls of a script that starts torch's group itself. Raises NothingToJudge for all others."""
+    """What the ranks of a script do that starts torch's group itself. Raises NothingToJudge for all others.
+
+    What a process does that only spawns them is not among it.
+    """
     if library := own_ways(script):
         raise NothingToJudge(f"{library} does this for the script")
-    return that_starts(script)
+    return of_ranks(script, that_starts(script))
 
 
 def that_starts(script: Script) -> list[Call]:
@@ -104,7 +105,7 @@ def reached(script: Script) -> list[Call]:
     held: list[Call] | None = script.__dict__.get("reached")
     if held is None:
         functions = _reached(script)
-        held = [call for call in script.calls if call.function in functions]
+        held = [call for call in by_several(script) if call.function in functions]
         script.__dict__["reached"] = held
     return held
 
@@ -176,7 +177,7 @@ def _by_function(script: Script) -> dict[str, list[Call]]:
     """Made once: a repository has ten thousand functions."""
     held: dict[str, list[Call]] = script.__dict__.setdefault("by_function", {})
     if not held:
-        for call in script.calls:
+        for call in by_several(script):
             held.setdefault(call.function, []).append(call)
     return held
 
@@ -190,17 +191,11 @@ def on_all_ranks(script: Script) -> set[str]:
         for call in inside.get(waiting.pop(), []):
             if sure(call):
                 new = {
-                    one for one in (call.name, f"{call.name}.__init__", *_started(call)) if one in inside
+                    one for one in (call.name, f"{call.name}.__init__", *started_by(call)) if one in inside
                 } - found
                 found |= new
                 waiting += new
     return found
-
-
-def _started(call: Call) -> Iterator[str]:
-    """Functions that processes are started with: `mp.spawn(work, ...)`."""
-    if _STARTS.search(call.name):
-        yield from (f"{call.file}:{text}" for text in call.arguments.values() if text.isidentifier())
 
 
 def spawns(script: Script) -> bool:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from ncclcheck.reports.judgement.findings import Remedy, you
 
 _OPERATIONS = {
-    "log": ("A logarithm of 0 or less: keep its argument away from 0.", "torch.log(x.clamp_min(1e-8))"),
+    "log": (
+        "A logarithm of 0 or less: keep its argument away from 0; of a softmax take log_softmax of the scores.",
+        "torch.log(x.clamp_min(1e-8))",
+    ),
     "sqrt": ("A root of a number below 0, or of 0 in backward.", "torch.sqrt(x.clamp_min(1e-8))"),
     "div": ("A division by 0: keep the divisor away from it.", "x / (count.clamp_min(1))"),
     "exp": ("It overflows: subtract the largest value first, or limit it.", "torch.exp(x.clamp(max=20))"),

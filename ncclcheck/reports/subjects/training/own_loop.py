@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts.training import OwnStep
-from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, note, seen, warn, you
+from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, fail, note, seen, warn, you
 
 _FEW = 0.5  # of all elements that are trained: more of them without an optimizer is fine-tuning of a head
 _SHOWN = 3
@@ -34,6 +34,8 @@ def wrong(found: OwnStep) -> Iterator[Finding]:
             evidence=[seen("gradient of the first parameter as a new step's first one arrives", "is not zero")],
             fix=[you("Clear gradients once a step.", "optimizer.step()\noptimizer.zero_grad(set_to_none=True)")],
         )
+    if found.remade:
+        yield _remade(found)
     if found.undivided:
         yield _undivided(found)
     if found.unheld and not found.idle:
@@ -188,13 +190,33 @@ def _idle(found: OwnStep) -> Finding:
         why = "zero_grad() comes between backward() and the optimizer's step: gradients are gone by then."
         fix = "Clear gradients before backward(), or after the step."
         code = "optimizer.zero_grad()\nloss.backward()\noptimizer.step()"
-    return warn(
+    sure = found.wiped or found.idle_why in ("others", "nothing")  # a schedule may begin after these steps
+    return (fail if sure else warn)(
         Where(),
         f"{found.steps} of the given steps change no parameter",
         why=why,
         owner="job",
         evidence=[seen("bits of all parameters", "are those of before the steps, on all ranks")],
         fix=[_schedule(found) if found.idle_why == "rate" and found.floored else you(fix, code)],
+    )
+
+
+def _remade(found: OwnStep) -> Finding:
+    return warn(
+        Where(),
+        f"the given step makes a new optimizer for each of {found.remade} steps",
+        why="Its moments begin at 0 each time: Adam without them moves every weight by the whole learning rate, "
+        "and momentum does nothing.",
+        owner="job",
+        evidence=[seen("optimizers that took a step", f"{found.remade}, one step each")],
+        fix=[
+            you(
+                "Make it once, in the first step, and keep it in the state.",
+                "if 'optimizer' not in state:\n"
+                "    state['optimizer'] = torch.optim.AdamW(model.parameters(), lr=1e-3)\n"
+                "optimizer = state['optimizer']",
+            )
+        ],
     )
 
 

@@ -50,7 +50,7 @@ def test_a_job_that_a_signal_ended(line: str, signal: str) -> None:
                                   "srun: sending Ctrl-C to StepId=4711.0"])  # fmt: skip
 def test_a_job_that_its_user_stopped(line: str) -> None:
     finding = judged(f"{_STEPS}{line}\n")["LOG006"].findings[0]
-    assert (finding.state.value, "Ctrl-C" in finding.what) == ("unknown", True)
+    assert (finding.state.value, "Ctrl-C" in finding.what) == ("fail", True)
 
 
 @pytest.mark.parametrize(

@@ -181,9 +181,9 @@ KeyboardInterrupt
 
 def test_ctrl_c_tells_where_it_stood_unless_the_job_had_worked() -> None:
     hung = judged(_STOOD)["LOG006"]
-    assert hung.state is State.UNKNOWN
+    assert hung.state is State.FAIL
     assert hung.findings[0].what.endswith(
         "at /w/train.py:12 (main), in torch/distributed/distributed_c10d.py:4159 (barrier)"
     )
     worked = judged("step 10 loss 2.1\n" * 3 + _STOOD)["LOG006"]
-    assert (worked.state, "worked until then" in worked.findings[0].what) == (State.UNKNOWN, True)
+    assert (worked.state, "worked until then" in worked.findings[0].what) == (State.FAIL, True)

@@ -23,7 +23,7 @@ _FULL = (
 @pytest.mark.parametrize("said", [_CTRL_C, "KeyboardInterrupt\n", "[rank0]: KeyboardInterrupt\n"])
 @pytest.mark.parametrize(
     ("before", "state"),
-    [("", "unknown"), (_STEPS, "unknown"), (_WELL + _STEPS, "unknown"), (_STEPS + _WELL, "note")],
+    [("", "fail"), (_STEPS, "fail"), (_WELL + _STEPS, "fail"), (_STEPS + _WELL, "note")],
 )
 def test_an_interrupt_before_the_work_was_finished(before: str, state: str, said: str) -> None:
     assert judged("torchrun train.py\n" + before + said)["LOG006"].state.value == state

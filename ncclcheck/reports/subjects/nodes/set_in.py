@@ -1,0 +1,58 @@
+"""Where a variable is set on a node, said beside every finding that names it, for `unset` does not last."""
+
+from __future__ import annotations
+
+import re
+from shlex import quote
+
+from ncclcheck.probes.facts import Cluster, Unread, at, replace
+from ncclcheck.reports.judgement.derived import derived
+from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, State, Verdict, admin, seen, you
+from ncclcheck.reports.text.fold import fold_names
+
+_NAME = re.compile(r"\b[A-Z][A-Z0-9_]{3,}\b")
+_MOST = 3  # variables of one finding of which it is said
+
+
+@derived
+def _origins(cluster: Cluster) -> dict[str, dict[str, str]]:
+    """By variable and node, where a file was found that sets it."""
+    found: dict[str, dict[str, str]] = {}
+    for node in cluster.nodes:
+        listed = at(node, "job.variables")
+        for one in [] if isinstance(listed, Unread) else listed:
+            if one.set_in:
+                found.setdefault(one.name, {})[node.name] = one.set_in
+    return found
+
+
+def fitted(cluster: Cluster, verdict: Verdict) -> Verdict:
+    """The verdict, its findings with the files that set what they name."""
+    if not _origins(cluster) or verdict.state in (State.OK, State.SKIPPED):
+        return verdict
+    return replace(verdict, findings=[_with_files(cluster, one) for one in verdict.findings])
+
+
+def _with_files(cluster: Cluster, found: Finding) -> Finding:
+    if found.state in (State.OK, State.SKIPPED):
+        return found
+    said = " ".join([found.what, *(one.value for one in found.evidence)])
+    evidence: list[Evidence] = []
+    fixes: list[Remedy] = []
+    for name in [one for one in dict.fromkeys(_NAME.findall(said)) if one in _origins(cluster)][:_MOST]:
+        held = {node: place for node, place in _origins(cluster)[name].items() if found.where.node in (None, node)}
+        for place in sorted({*held.values()}):
+            nodes = fold_names([node for node, other in held.items() if other == place])
+            path, _, line = place.rpartition(":")
+            evidence.append(seen(f"{name} is set on {nodes} by", place))
+            by = admin if path.startswith("/etc/") else you
+            python = ", which every Python runs at its start: unset in a shell does nothing" * path.endswith(
+                (".pth", ".py")
+            )
+            fixes.append(
+                by(
+                    f"Take the line out, or correct it, in {path}{python}.",
+                    f"sed -n {line}p {quote(path)}   # on {nodes}",
+                )
+            )
+    return replace(found, evidence=[*found.evidence, *evidence], remedies=[*found.remedies, *fixes])

@@ -1,0 +1,40 @@
+"""Logs of NCCL itself (2.25.1 and 2.27.7, run without a GPU by tests/nccl): which cause is said, and of whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from ncclcheck.reports.judgement.findings import State
+from tests.conftest import ROOT
+from tests.helpers.logs import judged
+
+_LOGS = ROOT / "tests/data/logs/nccl"
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("two_zeroes", "LOG022", "h[1-2] each began as rank 0 of 2"),
+        ("flush", "LOG001", "flushed (status 5): their connection had broken; what"),
+        ("family6", "LOG013", "NCCL cannot listen on fe80::6ca0:5cff:fe76:bccf (eth0) of h1"),
+        ("buffsize_differs", "LOG084", "NCCL_BUFFSIZE=65536 on rank 1 alone"),
+        ("few_ports", "LOG019", "h2 has no free port left for NCCL"),
+        ("gid_index", "LOG033", "no usable address at GID index 9"),
+        ("comm_id_taken", "LOG019", "port 29511 is taken already"),
+    ],
+)
+def test_the_cause_is_named(name: str, code: str, words: str) -> None:
+    said = {
+        verdict.code: finding.what
+        for verdict in judged((_LOGS / f"{name}.log").read_text()).values()
+        for finding in verdict.findings
+        if finding.state is State.FAIL
+    }
+    assert {*said} - {"LOG001", "LOG002"} <= {code}  # those two are consequences
+    assert words in said[code]
+
+
+def test_a_ras_address_that_is_none_ends_nothing() -> None:
+    """NCCL_RAS_ADDR=nonsense: a warning, and a sound job."""
+    verdicts = judged((_LOGS / "ras_addr_bad.log").read_text()).values()
+    assert not [one.code for one in verdicts if one.state in (State.FAIL, State.WARN)]

@@ -1,0 +1,49 @@
+"""NET018: nodes that are far away, and what is slow because of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ncclcheck.probes.facts import Burst
+from tests.helpers.clusters import told
+from tests.helpers.reach_clusters import Change, codes_told, hosts, judged
+
+FAR = Burst(bytes=2_000_000, seconds=0.15, segments=1400, retransmits=0)
+
+
+def _far(*names: str, ms: float = 24.0, **more: Any) -> Change:
+    return lambda a, b: {"rtt_us": ms * 1000, **more} if {a, b} & {*names} else {}
+
+
+def test_a_node_that_is_far_away_is_named_once_and_its_slow_bursts_follow() -> None:
+    (found,) = judged("NET018", hosts(3), _far("h3", bursts=[FAR])).findings
+    assert (found.state.value, found.where.node) == ("fail", "h3")
+    assert "24 ms at best, between other nodes 0.08 ms (median): latency" in found.what
+    assert codes_told(hosts(3), _far("h3", bursts=[FAR])) == {("NET018", "fail", "h3")}
+
+
+def test_of_two_nodes_neither_is_named() -> None:
+    (found,) = judged("NET018", hosts(2), _far("h2")).findings
+    assert (found.state.value, found.where.node, found.where.peer) == ("fail", "h1", "h2")
+
+
+def test_one_far_pair_is_a_link() -> None:
+    def change(a: str, b: str) -> dict[str, Any]:
+        return {"rtt_us": 24_000.0} if {a, b} == {"h1", "h2"} else {}
+
+    (found,) = judged("NET018", hosts(4), change).findings
+    assert (found.state.value, found.where.node, found.where.peer) == ("warn", "h1", "h2")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        None,
+        _far("h3", ms=4.0),  # a busy host
+        _far("h1", "h2", "h3", ms=6.0),  # all of them: a slow machine of tests, or one network
+    ],
+)
+def test_what_is_not_far(change: Change | None) -> None:
+    assert told(judged("NET018", hosts(3), change))[0][0] == "ok"
