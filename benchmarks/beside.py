@@ -10,13 +10,14 @@ those of all others, which a person who compares four stacks can see.
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from tabulate import tabulate
 
 from tests.conftest import ROOT
 from tests.lab import PYTHON, Host
+from tests.lab.tools import LabError, until
 from tests.scenarios import hang_runs
 from tests.scenarios.hang_runs import PLAIN, Site, site
 from tests.scenarios.hang_table import Run
@@ -100,17 +102,27 @@ def _odd(of_ranks: dict[int, str]) -> list[int]:
     return alone if len(alone) == 1 and len({*texts}) == 2 and len(texts) > 2 else []
 
 
+def _page(scene: Scene, path: str) -> str:
+    return scene.run(*PYTHON, "-c", _FETCH, f"{_PAGE}{path}")
+
+
 def _stacks(scene: Scene) -> tuple[list[int], str]:
-    page = scene.run(*PYTHON, "-c", _FETCH, f"{_PAGE}/stacks")
-    ranks: dict[int, str] = {}
-    for rank, block in re.findall(r"Rank (\d+)(.*?)(?=Rank \d+|\Z)", page, re.DOTALL):
-        frames = re.findall(r"File &#34;([^&]+)&#34;, line (\d+)|File \"([^\"]+)\", line (\d+)", block)
-        ranks.setdefault(int(rank), "\n".join(map("".join, frames[:_FRAMES])) or "no stack")
-    return _odd(ranks), page
+    page = _page(scene, "/stacks")
+    return _odd(_main_threads(page)), page
+
+
+def _main_threads(page: str) -> dict[int, str]:
+    """Rank -> the innermost frames of the thread that began the program, in faulthandler's words."""
+    found: dict[int, str] = {}
+    for rank, block in re.findall(r"Rank (\d+): http(.*?)(?=Rank \d+: http|\Z)", html.unescape(page), re.DOTALL):
+        threads = [re.findall(r'File "([^"]*)", line (\d+) in (\S+)', one) for one in block.split("hread 0x")]
+        main = next((frames for frames in threads if frames and frames[-1][2] == "<module>"), [])
+        found[int(rank)] = "\n".join(map(":".join, main[:_FRAMES])) or "no stack"
+    return found
 
 
 def _trace_page(scene: Scene) -> tuple[list[int], str]:
-    page = scene.run(*PYTHON, "-c", _FETCH, f"{_PAGE}/fr_trace")
+    page = _page(scene, "/fr_trace")
     return _accused(page), page
 
 
@@ -141,7 +153,10 @@ def _scene(place: Site, run: Run) -> Iterator[Scene]:
         hang_runs._prepare(place, run, folder, stack)
         pids = hang_runs._by_agents(place, run, folder, next(hang_runs._ports), stack)
         hang_runs._settle(place, run, folder, pids, stack)
-        yield Scene(place.lab.hosts[0], pids, folder)
+        scene = Scene(place.lab.hosts[0], pids, folder)
+        with suppress(LabError):  # where a rank was never started it does not come
+            until("the debug server's page", lambda: "URLError" not in _page(scene, "/"), seconds=_LIMIT_S)
+        yield scene
 
 
 def _asked(scene: Scene, tool: Callable[[Scene], tuple[list[int], str]]) -> Told:

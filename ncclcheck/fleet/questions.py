@@ -86,6 +86,7 @@ def _tail(k: int, n: int, p: float) -> float:
 
 
 def _slower(tables: Any, upgraded: dict[tuple[str, str], list[datetime]]) -> Iterator[Slower]:
+    tables.execute(drift.DAILY)
     found = tables.execute(drift.SQL).fetchall()
     names = dict(tables.execute("SELECT serial, arg_max(node, started) FROM nodes GROUP BY 1").fetchall())
     made = []
@@ -122,13 +123,9 @@ def _series(tables: Any, serial: str, metric: str) -> list[tuple[Any, ...]]:
     """Time, figure, the fleet's median of that day, and whether more is better."""
     found = tables.execute(
         """
-        WITH usual AS (
-            SELECT date_trunc('day', started) AS day, median(value) AS v, count(DISTINCT serial) AS many
-            FROM measurements WHERE metric = $2 GROUP BY 1
-        )
-        SELECT started, value, CASE WHEN many >= 5 THEN v ELSE 1 END, more_is_better
-        FROM measurements JOIN usual ON day = date_trunc('day', started)
-        WHERE serial = $1 AND metric = $2 ORDER BY started
+        SELECT started, value, CASE WHEN many >= 5 THEN exp(usual) ELSE 1 END, more_is_better
+        FROM measurements m JOIN daily d ON d.metric = $2 AND d.day = date_trunc('day', started)
+        WHERE serial = $1 AND m.metric = $2 ORDER BY started
         """,
         [serial, metric],
     ).fetchall()
@@ -258,7 +255,10 @@ def _figures(tables: Any) -> dict[str, Sequence[float]]:
         """
         WITH others AS (
             SELECT metric, date_trunc('day', started) AS day, median(ln(value)) AS usual FROM measurements
-            WHERE serial NOT IN (SELECT serial FROM moved) GROUP BY 1, 2 HAVING count(DISTINCT serial) >= 5
+            WHERE serial NOT IN (SELECT serial FROM moved)
+              AND started BETWEEN (SELECT min(moved) FROM moved) - $1::INTERVAL - INTERVAL 1 DAY
+                              AND (SELECT max(moved) FROM moved) + $1::INTERVAL + INTERVAL 1 DAY
+            GROUP BY 1, 2 HAVING count(DISTINCT serial) >= 5
         )
         SELECT m.metric,
                (median(ln(value) - coalesce(usual, 0)) FILTER (m.started >= moved)

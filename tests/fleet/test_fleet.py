@@ -140,6 +140,59 @@ def _file(folder: Path, name: str, query: str) -> None:
     duckdb.sql(query).write_parquet(str(folder / f"{name}-{0:016x}.parquet"))
 
 
+def _asked(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(cli, [*words])
+    if isinstance(done.exception, UsageError):  # `main` says it, and ends with 2
+        return 2, str(done.exception)
+    return done.exit_code, done.output
+
+
+def test_a_folder_that_is_none_or_holds_nothing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "empty").mkdir()
+    saved = tmp_path / "a.json"
+    saved.write_bytes(jsondoc.encode(stories.load("healthy").document))
+    for words, said in (
+        (["fleet", str(tmp_path / "none")], "cannot be read: No such file or directory"),
+        (["fleet", str(tmp_path / "file")], "cannot be read: Not a directory"),
+        (
+            ["fleet", str(tmp_path / "empty")],
+            "has no nodes-*.parquet; make it with: ncclcheck report FILE --parquet",
+        ),
+        (["report", str(saved), "--parquet", str(tmp_path / "file")], "--parquet:"),
+    ):
+        code, told = _asked(*words)
+        assert (code, said in told, "Traceback" in told) == (2, True, False), told
+
+
+def test_parquet_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    """Under names of others it is no file of ours; under ours its columns are looked at."""
+    duckdb.sql("SELECT 1 AS price").write_parquet(str(tmp_path / "sales.parquet"))
+    assert _asked("fleet", str(tmp_path))[0] == 2
+    for name in store.TABLES:
+        _file(tmp_path, name, "SELECT 1 AS price")
+    code, told = _asked("fleet", str(tmp_path))
+    assert (code, "is none of ncclcheck (columns started, result, serial" in " ".join(told.split())) == (
+        2,
+        True,
+    ), told
+
+
+def test_without_the_extra_the_line_to_type_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: str) -> None:
+        raise ImportError
+
+    monkeypatch.setattr(store, "import_module", missing)
+    (tmp_path / "a.json").write_bytes(jsondoc.encode(stories.load("healthy").document))
+    for words in (
+        ["fleet", str(tmp_path)],
+        ["report", str(tmp_path / "a.json"), "--parquet", str(tmp_path / "k")],
+    ):
+        code, told = _asked(*words)
+        assert (code, "pip install 'ncclcheck[fleet]'" in told) == (2, True), told
+    assert not (tmp_path / "k").exists()
+
+
 def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
     store.write(str(tmp_path), rows.of(stories.load("healthy").document))
     (tmp_path / f"nodes-{0:016x}.parquet").write_bytes(b"PAR1 no file of anything PAR1")
@@ -182,6 +235,19 @@ def test_nothing_outside_is_read_once_it_is_open(tmp_path: Path) -> None:
 def test_where_a_change_is(series: list[float]) -> None:
     begun, change, slowly = drift.placed(series, 30)
     assert (begun, round(change, 3), slowly) == (30, round(series[-1], 3), False)
+
+
+def test_a_slow_change_begins_where_it_begins() -> None:
+    """Also where single days are far off."""
+    series = [0.01 * (-1) ** day for day in range(200)]
+    for day in range(80, 200):
+        series[day] -= 0.08 * min(1.0, (day - 79) / 40)
+    for day in (20, 75, 90, 140):
+        series[day] -= 0.3
+    begun, change, slowly = drift.placed(series, 100)
+    assert slowly
+    assert abs(begun - 80) <= 3
+    assert change == pytest.approx(-0.08, abs=0.01)
 
 
 def test_saved_results_are_kept_by_report(tmp_path: Path) -> None:

@@ -188,7 +188,8 @@ def _with_known_items(rule: Rule, node: Node, subjects: _Subjects) -> Node:
 
 def _is_known(rule: Rule, node: Node, item: object, subjects: _Subjects) -> bool:
     for need in rule.item_needs:
-        if type(fact := at(item, need)) is Unread:
+        fact = at(item, need) if "." in need else getattr(item, need)
+        if type(fact) is Unread:
             where = Where(node=node.name, device=getattr(item, "name", None))
             _leave_out(subjects, where, need, fact)
             return False

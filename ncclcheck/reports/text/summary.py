@@ -12,9 +12,9 @@ from ncclcheck.reports.subjects.box import page
 from ncclcheck.reports.subjects.live import running_text
 from ncclcheck.reports.subjects.logs import story_text
 from ncclcheck.reports.subjects.nccl import carrying
-from ncclcheck.reports.subjects.nccl.choice import Choice, gloo_choice, nccl_choice
-from ncclcheck.reports.subjects.nccl.lan import network_of
-from ncclcheck.reports.subjects.nccl.variables import assigned, nccl_version, values
+from ncclcheck.reports.subjects.nccl.choice import Choice
+from ncclcheck.reports.subjects.nccl.lan import choice_of_gloo, choice_of_nccl, network_of
+from ncclcheck.reports.subjects.nccl.variables import assigned
 from ncclcheck.reports.subjects.nccl.wiring import efa
 from ncclcheck.reports.text.fold import fold_names, fold_some, size
 from ncclcheck.reports.text.groups import MOST, MOST_KINDS
@@ -174,10 +174,10 @@ def _network(node: Node, *, alone: bool) -> Iterator[tuple[str, str]]:
     if isinstance(interfaces, Unread):
         yield "network", f"unread: {interfaces.why}"
         return
-    env, own_name = values(node), at(node, "host.own_name")
+    own_name = at(node, "host.own_name")
     places = {} if alone else _subnets(interfaces)
-    yield "NCCL uses", _chosen(nccl_choice(interfaces, env, nccl_version(node)), places)
-    words = _chosen(gloo_choice(interfaces, env, own_name), places)
+    yield "NCCL uses", _chosen(choice_of_nccl(node), places)
+    words = _chosen(choice_of_gloo(node), places)
     name = "" if isinstance(own_name, Unread) or alone else f" {own_name.name}"
     yield "gloo uses", words.replace(f"the own name{name} ", "the own name ")
 

@@ -128,7 +128,9 @@ def _unseen(value: object, clean: set[int], new: list[str], met: set[int]) -> No
     elif isinstance(value, (list, Struct)) and id(value) not in clean:
         met.add(id(value))
         for inner in value if isinstance(value, list) else [getattr(value, name) for name in _fields(value)]:
-            if type(inner) not in _PLAIN:
+            if type(inner) is str:
+                new.append(inner)
+            elif type(inner) not in _PLAIN and id(inner) not in clean:
                 _unseen(inner, clean, new, met)
 
 

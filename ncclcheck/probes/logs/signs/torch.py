@@ -176,6 +176,16 @@ SIGNS = (
             "HSA_STATUS_ERROR_EXCEPTION: An HSAIL operation resulted in a hardware exception. code: 0x1016",
             "[rank2]:[E ProcessGroupNCCL.cpp:1182] [Rank 2] NCCL watchdog thread terminated with exception: CUDA error: an illegal memory access was encountered",
         ),
+        words=(
+            *("device-side assert", "illegal memory access", "misaligned address", "illegal instruction"),
+            *(
+                "program counter",
+                "address space",
+                "memory access fault",
+                "hsa_status_error_memory_",
+                "hsail operation",
+            ),
+        ),
     ),
     Sign(
         "kernel-named",

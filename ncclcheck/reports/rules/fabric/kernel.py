@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from ncclcheck.probes.facts import Cluster, Governor, Node, PciDevice, Unread, at, known, value_or
 from ncclcheck.reports.judgement.derived import derived_from
@@ -245,12 +245,12 @@ def _places(node: Node) -> str:
     """How many HCAs there are at each distance of a GPU, and for how many GPUs."""
     names = set(wiring.hca_names(node))
     hcas = [one for one in wiring.functions(node, "nic") if one.name in names and not one.virtual_function]
-    seen_by = Counter(_distances(gpu, hcas) for gpu in wiring.functions(node, "gpu")) if hcas else Counter()
+    seen_by = Counter(_distances(near, hcas) for near in wiring.between(node).values()) if hcas else Counter()
     return "; ".join(f"{count} GPUs with {ways}" for ways, count in sorted(seen_by.items()))
 
 
-def _distances(gpu: PciDevice, hcas: list[PciDevice]) -> str:
-    ways = [wiring.distance(gpu, hca) or "unknown" for hca in hcas]
+def _distances(near: Mapping[str, str | None], hcas: list[PciDevice]) -> str:
+    ways = [near[hca.name] or "unknown" for hca in hcas]
     return ", ".join(f"{ways.count(way)} {way}" for way in sorted(set(ways)))
 
 

@@ -40,7 +40,7 @@ def links(cluster: Cluster) -> Iterator[Finding]:
     judged = False
     full = _full_in_guests(cluster)
     for node in wiring.with_gpus(cluster):
-        hcas, by_name = set(wiring.hca_names(node)), {one.name: one for one in wiring.functions(node)}
+        hcas, by_name = set(wiring.hca_names(node)), wiring.by_address(node)
         virtual = wiring.is_virtual(node) is not False
         for lower, upper in _links(hcas, by_name, virtual):
             if not isinstance(lower.link, Unread):
@@ -138,7 +138,7 @@ def slots(cluster: Cluster) -> Iterator[Finding]:
     for node, taken in carrying.using(cluster):
         if wiring.is_virtual(node) is not False or _is_gb10(node):
             continue
-        by_name = {one.name: one for one in wiring.functions(node)}
+        by_name = wiring.by_address(node)
         needs: dict[str, tuple[float, float, list[str]]] = {}
         for one in _once_a_port(node, taken.used):
             address, rate = value_or(one.hca.pci, ""), value_or(one.port.rate_gbit, 0.0)

@@ -63,7 +63,8 @@ def near(cluster: Cluster) -> Iterator[Finding]:
         hcas = [one for one in wiring.functions(node) if one.name in used]
         given = {value_or(card.pci, "").lower()[-12:] for card in value_or(at(node, "gpus.cards"), [])} - {""}
         gpus = [gpu for gpu in wiring.functions(node, "gpu") if not given or gpu.name[-12:] in given]
-        ways = {gpu.name: wiring.nearest([wiring.distance(gpu, hca) for hca in hcas]) for gpu in gpus}
+        near = wiring.between(node)
+        ways = {gpu.name: wiring.nearest([near[gpu.name][hca.name] for hca in hcas]) for gpu in gpus}
         far = [name for name, way in ways.items() if way == "SYS"]
         judged = judged or any(ways.values())
         if far:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Interface, Node, value_or
@@ -193,21 +194,22 @@ def better_interface(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA/nccl#697, NVIDIA/nccl#286, horovod/horovod#310; NCCL user guide, NCCL_SOCKET_IFNAME.
     """
     for node in cluster.nodes:
-        better = [
-            i.name for i in lan.interfaces(node) if lan.is_real(i, lan.interfaces(node)) and lan.is_usable(i)
-        ]
-        if not better:
-            continue
-        yield from _worse(cluster, node, "NCCL", lan.choice_of_nccl(node), better)
+        yield from _worse(cluster, node, "NCCL", lan.choice_of_nccl(node))
         if "GLOO_SOCKET_IFNAME" in variables.values(node):
-            yield from _worse(cluster, node, "gloo", lan.choice_of_gloo(node), better)
+            yield from _worse(cluster, node, "gloo", lan.choice_of_gloo(node))
 
 
-def _worse(cluster: Cluster, node: Node, who: str, choice: Choice, better: list[str]) -> Iterator[Finding]:
-    kinds = {i.name: value_or(i.kind, "virtual") for i in lan.interfaces(node)}
-    good = {i.name for i in lan.interfaces(node) if lan.leads_out(node, i)}
+def _worse(cluster: Cluster, node: Node, who: str, choice: Choice) -> Iterator[Finding]:
     bootstrap = choice.bootstrap.name if choice.bootstrap else ""
+    taken = {bootstrap, *choice.names}
+    kinds = {i.name: value_or(i.kind, "virtual") for i in lan.interfaces(node) if i.name in taken}
+    good = {i.name for i in lan.interfaces(node) if i.name in taken and lan.leads_out(node, i)}
     bad = [name for name in choice.names if name in kinds and name not in good]
+    if not bad and (bootstrap not in kinds or bootstrap in good):
+        return
+    better = [i.name for i in lan.interfaces(node) if lan.is_real(i, lan.interfaces(node)) and lan.is_usable(i)]
+    if not better:
+        return
     if bootstrap in kinds and bootstrap not in good:
         level = _level(cluster, kinds[bootstrap])
         yield level(
@@ -278,10 +280,12 @@ def shared_subnet(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA/nccl#1580, NVIDIA/nccl#1581; ip-rule(8); the kernel's ip-sysctl page.
     """
     for node in cluster.nodes:
-        used, meant = {*lan.choice_of_nccl(node).names}, lan.meant(cluster, node)
         networks = [
             (i.name, n) for i in lan.interfaces(node) if lan.is_usable(i) for _, n in lan.global_networks(i)
         ]
+        if not _overlap(networks):
+            continue
+        used, meant = {*lan.choice_of_nccl(node).names}, lan.meant(cluster, node)
         for group in _sharing(networks):
             names = [name for name, _ in group]
             where, what = Where(node=node.name, device=names[0]), f"{_cards(group)} share a subnet"
@@ -328,6 +332,12 @@ def _rdma_carries(node: Node) -> bool:
 
 
 _Named = tuple[str, lan.IPNetwork]
+
+
+def _overlap(networks: list[_Named]) -> bool:
+    """Whether any two have an address in common: in order, one begins before another ends."""
+    spans = sorted((n.version, int(n.network_address), int(n.broadcast_address)) for _, n in networks)
+    return any(one[0] == other[0] and other[1] <= one[2] for one, other in pairwise(spans))
 
 
 def _sharing(networks: list[_Named]) -> list[list[_Named]]:

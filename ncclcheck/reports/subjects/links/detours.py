@@ -112,12 +112,12 @@ def _by_rules(
     cluster: Cluster, found: Reached | None, node: Node, link: lan.Link, peers: list[lan.Link]
 ) -> Iterator[Finding]:
     """The same by a table that a policy rule leads to, as the kernel was seen to send; what fails is NET006's."""
+    if found is None or link.node not in found.odd_ways:
+        return
     led: dict[str, list[tuple[lan.Link, Way, Cause]]] = {}
     for peer in peers:
-        seen_there = found.seen.get((link.node, peer.node)) if found else None
-        way = seen_there.way if seen_there else None
-        fails = found is not None and _failed(found, (link.node, peer.node))
-        if not isinstance(way, Way) or way.table in ("main", "local", "") or fails:
+        way = found.odd_ways[link.node].get(peer.node)
+        if way is None or _failed(found, (link.node, peer.node)):
             continue
         if (cause := own_way.another_device(node, way)) and cause.device != _device(link.interface.name):
             led.setdefault(cause.device, []).append((peer, way, cause))

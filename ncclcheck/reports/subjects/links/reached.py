@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from ncclcheck.probes.facts import Cluster, Connect, Network, NodeReach, PeerReach, Unread, replace
+from ncclcheck.probes.facts import Cluster, Connect, Network, NodeReach, PeerReach, Unread, Way, replace
 from ncclcheck.reports.judgement.rule import NothingToJudge
 
 _USABLE_WITHIN_S = 0.5  # s of uncertainty above which a measured clock offset says nothing; chosen
 
 Pair = tuple[str, str]
-Way = Literal["in", "out", "both"]
+Direction = Literal["in", "out", "both"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,15 @@ class Reached:
     def connects(self) -> dict[Pair, Connect]:
         """How each try to connect went, where that is known."""
         return {pair: peer.connect for pair, peer in self.seen.items() if not isinstance(peer.connect, Unread)}
+
+    @cached_property
+    def odd_ways(self) -> dict[str, dict[str, Way]]:
+        """For each node the peers to which the kernel sends by another table than its main one, and how."""
+        found: dict[str, dict[str, Way]] = {}
+        for (a, b), peer in self.seen.items():
+            if isinstance(peer.way, Way) and peer.way.table not in ("main", "local", ""):
+                found.setdefault(a, {})[b] = peer.way
+        return found
 
     @cached_property
     def tries(self) -> dict[str, list[tuple[str, bool]]]:
@@ -161,7 +170,7 @@ class Blame:
     """All pairs of a node are bad in this way: what comes in to it, what goes out of it, or both."""
 
     node: str
-    way: Way
+    way: Direction
     pairs: frozenset[Pair]
 
 
@@ -183,7 +192,7 @@ def blame(bad: Collection[Pair], judged: Collection[Pair]) -> tuple[list[Blame],
 
 
 def _candidates(bad: set[Pair], judged: Collection[Pair]) -> list[Blame]:
-    pairs: dict[tuple[str, Way], set[Pair]] = {}
+    pairs: dict[tuple[str, Direction], set[Pair]] = {}
     for pair in judged:
         for key in ((pair[0], "out"), (pair[1], "in"), (pair[0], "both"), (pair[1], "both")):
             pairs.setdefault(key, set()).add(pair)

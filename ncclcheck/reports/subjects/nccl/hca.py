@@ -155,8 +155,14 @@ def _order(one: UsedPort, version: Version, paths: Mapping[str, tuple[str, ...]]
     """By PCI path since 2.29.7; before that as libibverbs lists them, which follows their numbers."""
     address = value_or(one.hca.pci, "")
     place = (*paths.get(address, ()), address) if version >= PCI_ORDER_SINCE else ()
-    parts = re.findall(r"\d+|\D+", one.hca.name)
-    return (place, [(part.isdecimal(), part.zfill(9) if part.isdecimal() else part) for part in parts], one.number)
+    return (place, _by_number(one.hca.name), one.number)
+
+
+@lru_cache(maxsize=4096)
+def _by_number(name: str) -> list[tuple[bool, str]]:
+    """mlx5_10 after mlx5_9."""
+    parts = re.findall(r"\d+|\D+", name)
+    return [(part.isdecimal(), part.zfill(9) if part.isdecimal() else part) for part in parts]
 
 
 @dataclass(frozen=True)

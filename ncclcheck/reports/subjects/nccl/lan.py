@@ -107,6 +107,16 @@ def read_links(cluster: Cluster) -> list[Link]:
 
 def link(node: Node, choice: Choice) -> Link | None:
     """The interface over which the ranks of this node meet."""
+    return _link_of_nccl(node) if choice is choice_of_nccl(node) else _link(node, choice)
+
+
+@derived
+def _link_of_nccl(node: Node) -> Link | None:
+    """Most rules ask for it, of every node."""
+    return _link(node, choice_of_nccl(node))
+
+
+def _link(node: Node, choice: Choice) -> Link | None:
     chosen = choice.bootstrap
     for interface in interfaces(node) if chosen else ():
         for address in value_or(interface.addresses, []):
@@ -175,6 +185,7 @@ def by_default(node: Node) -> set[str]:
     return {route.interface for route in routes if route.destination in _DEFAULT}
 
 
+@derived
 def is_usable(interface: Interface) -> bool:
     """Up, running, with an address that is good beyond this wire."""
     ready = value_or(interface.up, True) and value_or(interface.running, True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from ncclcheck.probes import facts
 from ncclcheck.probes.facts import Cluster, Hca, Node, PciDevice, Unread, at, value_or
@@ -41,6 +41,8 @@ def choice(node: Node) -> HcaChoice:
 
     NCCL skips a device that it cannot open; where it could open none that it wants, RDM002 says so of them all.
     """
+    if not shut(node):
+        return listed(node)
     opened = [hca for hca in _devices(node) if hca.name not in shut(node)]
     taken = _choice(node, opened)
     return taken if taken.used else listed(node)
@@ -67,8 +69,12 @@ def _devices(node: Node) -> list[Hca]:
 
 
 def _choice(node: Node, devices: list[Hca]) -> HcaChoice:
-    paths = {device.name: tuple(value_or(device.path, [])) for device in functions(node)}
-    return hca_choice(devices, values(node), nccl_version(node), paths)
+    return hca_choice(devices, values(node), nccl_version(node), _paths(node))
+
+
+@derived_from("fabric")
+def _paths(node: Node) -> Mapping[str, tuple[str, ...]]:
+    return {device.name: tuple(value_or(device.path, [])) for device in functions(node)}
 
 
 def choosing(cluster: Cluster) -> Iterator[tuple[Node, HcaChoice]]:
@@ -140,6 +146,18 @@ def functions(node: Node, kind: str = "") -> list[PciDevice]:
     return [device for device in found if kind in ("", device.kind)]
 
 
+@derived_from("fabric")
+def by_address(node: Node) -> Mapping[str, PciDevice]:
+    """The PCI functions of a node by their addresses, as /sys has them."""
+    return {one.name: one for one in functions(node)}
+
+
+@derived_from("fabric")
+def between(node: Node) -> Mapping[str, Mapping[str, str | None]]:
+    """How near each other function is to each GPU, by their addresses, as /sys has them."""
+    return _near(functions(node))
+
+
 @derived_from("fabric", "nccl")
 def placed(node: Node) -> Mapping[str, PciDevice]:
     """GPUs and network cards by address, as NCCL places them: its topology file counts more than /sys."""
@@ -173,7 +191,10 @@ def is_virtual(node: Node) -> bool | None:
 @derived_from("fabric", "nccl")
 def from_gpus(node: Node) -> Mapping[str, Mapping[str, str | None]]:
     """How near each network card is to each GPU, by their addresses, as NCCL places them."""
-    functions = placed(node).values()
+    return _near(placed(node).values())
+
+
+def _near(functions: Collection[PciDevice]) -> Mapping[str, Mapping[str, str | None]]:
     cards = [one for one in functions if one.kind != "gpu"]
     return {gpu.name: {card.name: distance(gpu, card) for card in cards} for gpu in functions if gpu.kind == "gpu"}
 
