@@ -131,6 +131,8 @@ def _bursts(cluster: Cluster, odd: set[str]) -> Iterator[Finding]:
     nodes = {node.name: node for node in cluster.nodes}
     for one in slow:
         limit = shaping.limit(cluster, nodes[one.node], links.get(one.node), one.best, sends=one.sends)
+        if limit is None and (back := [other for other in slow if other.node == one.node and other is not one]):
+            limit = _both_ways(cluster, links.get(one.node), back[0])
         found_slow = _slow_node(one, nodes[one.node], links.get(one.node), least.get(one.node, 0.0))
         yield _limited(found_slow, found_slow.where, limit) if limit else found_slow
     for pair in sorted(pairs):
@@ -143,6 +145,11 @@ def _bursts(cluster: Cluster, odd: set[str]) -> Iterator[Finding]:
     if not (slow or pairs or feeble or odd):
         low, high = min(best.values()), max(best.values())
         yield fine(Where(), f"bursts of single streams carried {low:.3g} to {high:.3g} Gb/s")
+
+
+def _both_ways(cluster: Cluster, link: lan.Link | None, back: Slow) -> Limit | None:
+    """Other traffic that fills one direction slows the other too: its acknowledgements wait in the same queue."""
+    return shaping.filled(cluster, link, back.best, sends=back.sends) if link else None
 
 
 def _best(rates: Mapping[Pair, float]) -> dict[str, float]:
