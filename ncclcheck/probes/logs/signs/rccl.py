@@ -51,6 +51,11 @@ SIGNS = (
         ),
     ),
     Sign(
+        "rocm-gpu-exception",  # of ROCm's runtime, which then aborts the process
+        r"HW Exception by GPU node-(?P<node>\d{1,4})\b.{0,80}?reason ?:(?P<reason>[\w ]{1,60}?)(?:$|HW Exc)",
+        ("HW Exception by GPU node-9 (Agent handle: 0x64ff27) reason :GPU Hang",),
+    ),
+    Sign(
         "npu-fault",
         r"The error from device\(chipId:(?P<chip>\d{1,3}).{0,120}? there is an (?:exception of )?(?P<what>[\w ]{3,40}?)(?: "
         r"error)?(?: exception)?,(?:.{0,500}?fault kernel_name=(?P<kernel>[\w.]{1,120}))?"
