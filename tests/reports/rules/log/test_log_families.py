@@ -175,7 +175,7 @@ def test_a_gpu_of_amd_that_hangs_is_the_cause_of_the_abort() -> None:
 def test_a_checkpoint_without_metadata_is_named() -> None:
     log = (
         "[rank7]: Traceback (most recent call last): (RANK 0)\n"
-        '[rank7]:   File "/v/lib/python3.11/site-packages/torch/distributed/checkpoint/state_dict_loader.py", line 9,'
+        '[rank7]:   File "/lib/python3.11/site-packages/torch/distributed/checkpoint/state_dict_loader.py", line 9,'
         " in local_step\n[rank7]:     assert metadata is not None\n"
     )
     assert raised(log)["LOG129"] == "fail"
