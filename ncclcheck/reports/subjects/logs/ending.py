@@ -109,6 +109,11 @@ class Ending:
         return self._shown(*_PROOF, *_WORK)
 
     @cached_property
+    def profiled(self) -> dict[str, int]:
+        """The same by what torch's profiler collected, too: enough for a stack below which no exception stands."""
+        return self._shown(*_PROOF, *_WORK, "profiled-goes-on")
+
+    @cached_property
     def just_after(self) -> dict[str, int]:
         """The same up to the very next line: enough where the process that complains is not said to have ended."""
         return self._shown(*_PROOF, *_WORK, late=0)
