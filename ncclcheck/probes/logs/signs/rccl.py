@@ -18,12 +18,15 @@ SIGNS = (
     ),
     Sign(
         "rccl-iommu",
-        r'Missing "iommu=pt" from kernel command line',
-        (_WARN + 'Missing "iommu=pt" from kernel command line which can lead to system instablity or hang!',),
+        r'Missing "[\w.=-]{2,60}" from kernel command line',
+        (
+            _WARN + 'Missing "amd_iommu=on" from kernel command line which can lead to system instablity or hang!',
+            _WARN + 'Missing "iommu=pt" from kernel command line which can lead to system instablity or hang!',
+        ),
     ),
     Sign(
         "rccl-fine-grain",
-        r'Missing "HSA_FORCE_FINE_GRAIN_PCIE=1" from environment',
+        r'Missing "[\w.=-]{2,60}" from environment',
         (
             _WARN
             + 'Missing "HSA_FORCE_FINE_GRAIN_PCIE=1" from environment which can lead to low RCCL performance, '
@@ -49,11 +52,6 @@ SIGNS = (
             _WARN + "rocm_smi_lib: 0000:c1:00.0 device index not found",
             _WARN + "Failed to find ROCm runtime library in /opt/rocm (RCCL_ROCR_PATH=/opt/rocm)",
         ),
-    ),
-    Sign(
-        "rocm-gpu-exception",  # of ROCm's runtime, which then aborts the process
-        r"HW Exception by GPU node-(?P<node>\d{1,4})\b.{0,80}?reason ?:(?P<reason>[\w ]{1,60}?)(?:$|HW Exc)",
-        ("HW Exception by GPU node-9 (Agent handle: 0x64ff27) reason :GPU Hang",),
     ),
     Sign(
         "npu-fault",

@@ -165,18 +165,11 @@ def test_a_libnccl_that_vllm_cannot_load_is_named() -> None:
     assert raised(served + line)["LOG066"] == "fail"
 
 
-def test_a_gpu_of_amd_that_hangs_is_the_cause_of_the_abort() -> None:
-    hang = "HW Exception by GPU node-9 (Agent handle: 0x64ff27) reason :GPU Hang\n"
-    (finding,) = judged(_STEPS + hang * 3 + "Aborted (core dumped)\n")["LOG067"].findings
-    assert finding.what == "a GPU failed: GPU Hang (ROCm's node 9)"
-    assert raised(_STEPS.rstrip("\n") + hang)["LOG067"] == "fail"
-
-
 def test_a_checkpoint_without_metadata_is_named() -> None:
     log = (
         "[rank7]: Traceback (most recent call last): (RANK 0)\n"
-        '[rank7]:   File "/lib/python3.11/site-packages/torch/distributed/checkpoint/state_dict_loader.py", line 9,'
-        " in local_step\n[rank7]:     assert metadata is not None\n"
+        '[rank7]:   File "/lib/python3.11/site-packages/torch/distributed/checkpoint/state_dict_loader.py", line 9'
+        ", in local_step\n[rank7]:     assert metadata is not None\n"
     )
     assert raised(log)["LOG129"] == "fail"
     assert raised(log.replace("[rank7]", "2026-03-01 03:11:02,474 - Tuner - INFO - [rank7]"))["LOG129"] == "fail"
