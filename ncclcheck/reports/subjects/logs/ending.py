@@ -40,7 +40,7 @@ ENDS = frozenset(CONSEQUENCES) - AT_THE_END - {"propagated", "flushed"} | {
         "mpirun-signalled",
     ),
 }
-_GONE = ("worker-failed", "worker-signalled", "oom-killed", "segfault", "gpu-lost", "device-assert")
+_GONE = ("worker-failed", "worker-signalled", "oom-killed", "segfault", "gpu-lost", "gpu-hang", "device-assert")
 
 
 class Ending:
