@@ -62,6 +62,10 @@ def seen(setting: Setting) -> Checks:
     step = given.step(setting.plan)
     if step is None:
         return Checks(unchecked=[Unchecked(check="own_step", why="no step was given: --step MODULE:FUNCTION")])
+    return _seen(setting, step)
+
+
+def _seen(setting: Setting, step: Step) -> Checks:
     model, state, batches = wrap(setting, setting.fresh_model()), dict[str, Any](), stream(setting)
     begun, wrapped, there = fingerprints(bare(model)), _trained(model), [*model.parameters()]
     calls, watch, mood = Calls(), Watch(model, {"state": state, "step": step}), Mood(bare(model))

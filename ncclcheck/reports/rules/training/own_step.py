@@ -48,8 +48,8 @@ def own_step(cluster: Cluster, found: OwnStep) -> Iterator[Finding]:
     gives one process other gradients: then the step draws noise. Every generator is given another seed before each
     step: one that is in the same state after all of them was set by the step. Of sharded parameters (FSDP) the
     norm after backward() is compared with that at the step. Parameters that get gradients and stand in no
-    optimizer are a note where they are most of the model, as where a head alone is trained. Parameters are known by identity: one of the
-    same name that came after the wrap is named where DDP raises for the one that is gone.
+    optimizer are a note where they are most of the model, as where a head alone is trained. Parameters are known
+    by identity: one of the same name that came after the wrap is named where DDP raises for the one that is gone.
 
     ## Fix
     - **you** step optimizer, scheduler, scaler and averages on every rank.
