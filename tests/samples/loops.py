@@ -164,7 +164,8 @@ def head_replaced(model: nn.Module, batch: Batch, state: State) -> None:
     """After DDP and the optimizer were made: neither knows the new one."""
     if not state:
         _optimizer(model, state)
-        inner(model).net[3] = nn.Linear(32, 4)  # type: ignore[index, operator]
+        net: Any = inner(model).net
+        net[3] = nn.Linear(32, 4)
     _train(model, state, loss_of(model, batch))
 
 
