@@ -290,7 +290,7 @@ class Reading:
                 self._record(here, part, before, line, head)
                 continue
             before, head = prefix(part.text), part.text
-            if rest := part.text[before.end :].strip():
+            if (rest := part.text[before.end :].rstrip()).strip():  # blanks before a line are part of its form
                 self.log.take((part,))
                 self._other(here, part.text.encode(), number, self._matcher.may(rest.encode()))
 

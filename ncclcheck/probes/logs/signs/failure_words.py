@@ -66,6 +66,10 @@ QUIET = (
           r"\b(?:if|when|whether|unless|in case|should|would|may|might|could|can|to avoid|to prevent)\b.{0,80}"
           r"(?:exit|signal|error|fail|died|dead|killed|out of memory|outofmemory|segmentation fault|time)",
           "it says what may be", ends=True),
+    _form("if you", r"^[\s*>•-]{0,8}if you(?:'re| are| want| need| see| get| use| have| would)\b.{0,400}\b(?:please|try|set|use|you can)\b",
+          "advice to a reader, for a case that need not be his"),
+    _form("otherwise", r"\botherwise,? (?:you|it|this|they)(?:'ll| will|'d| would)? (?:get|see|raise|throw|fail|end)\b",
+          "it says what would be"),
     _form("install|register|handl|forward|ignor", r"\b(?:install|register|handl|forward|ignor)\w{0,6}\b.{0,40}\bsig",
           "who listens for signals", ends=True),
     _form("git", r"git repository|\bcmd\('git'\)|\bgit root error\b", "git was asked for a version", ends=True),

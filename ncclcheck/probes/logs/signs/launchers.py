@@ -160,7 +160,7 @@ SIGNS = (
         r"(?i)\btraining (?:is )?(?:complete|finished|done)|exit(?:ed with)? (?:status|code) 0\b|"
         r"(?:\btotal (?:training|train) time|^training time)(?: of \w{1,20})?\b[ :=]{1,4}\d{1,3}[:.\d]|"
         r"finished successfully|completed successfully|exits successfully|\.fit` stopped: `max_|'train_runtime': |"
-        r"Application startup complete|^ENDING TIMING RUN\b",
+        r"Application startup complete|^ENDING TIMING RUN\b|\bworker group successfully finished",
         (
             "Training completed successfully",
             "job 5512 completed, exit status 0",
@@ -170,6 +170,8 @@ SIGNS = (
             "{'train_runtime': 812.1, 'train_samples_per_second': 41.3, 'epoch': 3.0}",
             "INFO:     Application startup complete.",
             "ENDING TIMING RUN AT 2026-03-01 10:00:00 AM",  # of MLPerf
+            "[2026-03-01 10:00:00,578] torch.distributed.elastic.agent.server.api: [INFO] [default] worker group "
+            "successfully finished. Waiting 300 seconds for other agents to finish.",
         ),
         words=("training", "exit", "success", "fit` stopped", "train_runtime", "startup complete", "timing run"),
     ),

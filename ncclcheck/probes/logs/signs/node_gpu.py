@@ -129,6 +129,27 @@ SIGNS = (
         ),
     ),
     Sign(
+        "gpu-hang",
+        r"HW Exception by GPU node-\d{1,4} .{0,60}?reason ?: ?(?P<error>GPU Hang|ECC\b.{0,40})"
+        r"|(?P<ring>amdgpu: ring \S{2,20} timeout|amdgpu_job_timedout.{0,20}\*ERROR\* ring)"
+        r"|(?P<queue>amdgpu: .{0,40}(?:failed to (?:suspend|remove|unmap|evict) .{0,30}queues?|Queue preemption failed))",
+        (
+            "HW Exception by GPU node-2 (Agent handle: 0x55d0c0a1b2c0) reason :GPU Hang",
+            "[81324.5] amdgpu 0000:c1:00.0: amdgpu: ring comp_1.0.0 timeout, signaled seq=4, emitted seq=6",
+            "[81324.5] [drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring sdma0 timeout, signaled seq=4",
+            "[81324.5] amdgpu 0000:c1:00.0: amdgpu: Queue preemption failed for queue with doorbell_id: 8000700a",
+        ),
+        words=("hw exception by gpu", "amdgpu"),
+    ),
+    Sign(
+        "ipc-refused",
+        r"(?P<call>(?:cuda|cu|hip)Ipc(?:Get|Open)MemHandle)(?:\(.{0,80}?\))? failed ?: ?(?P<error>[a-z][\w ,'-]{2,120})",
+        (
+            "elm4:311:340 [1] /src/transport/p2p.cc:220 NCCL WARN hipIpcGetMemHandle failed : invalid argument",
+            "elm4:311:340 [1] transport/p2p.cc:262 NCCL WARN cudaIpcOpenMemHandle failed: invalid device context",
+        ),
+    ),
+    Sign(
         "gpu-unknown-error",
         r"CUDA unknown error - this may be due to an incorrectly set up environment",
         (

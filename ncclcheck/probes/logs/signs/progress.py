@@ -44,6 +44,13 @@ SIGNS = (
         check=_works,
     ),
     Sign(
+        "profiled-goes-on",  # torch's profiler collected some steps of a process
+        r"ActivityProfilerController\.cpp:\d{1,5}\] Completed Stage: (?:Collection|Post Processing)",
+        ("STAGE:2026-03-01 10:00:00 4711:4711 ActivityProfilerController.cpp:318] Completed Stage: Collection",),
+        words=("completed stage: ",),
+        often=True,
+    ),
+    Sign(
         "nccl-tests-row",
         r"(?:^|[ >:])\d{1,15} {1,20}\d{1,15} {1,20}(?:float|half|double|bfloat16|u?int\d{1,2}|f8e\w{1,8}|fp8_e\w{1,8})"
         r"(?: {1,20}(?:sum|prod|min|max|avg|mulsum|none))? {1,20}-?\d{1,6} {1,20}\d{1,12}\.?\d",

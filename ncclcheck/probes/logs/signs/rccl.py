@@ -18,12 +18,15 @@ SIGNS = (
     ),
     Sign(
         "rccl-iommu",
-        r'Missing "iommu=pt" from kernel command line',
-        (_WARN + 'Missing "iommu=pt" from kernel command line which can lead to system instablity or hang!',),
+        r'Missing "[\w.=-]{2,60}" from kernel command line',
+        (
+            _WARN + 'Missing "amd_iommu=on" from kernel command line which can lead to system instablity or hang!',
+            _WARN + 'Missing "iommu=pt" from kernel command line which can lead to system instablity or hang!',
+        ),
     ),
     Sign(
         "rccl-fine-grain",
-        r'Missing "HSA_FORCE_FINE_GRAIN_PCIE=1" from environment',
+        r'Missing "[\w.=-]{2,60}" from environment',
         (
             _WARN
             + 'Missing "HSA_FORCE_FINE_GRAIN_PCIE=1" from environment which can lead to low RCCL performance, '

@@ -301,6 +301,11 @@ SIGNS = (
         ),
     ),
     Sign(
+        "checkpoint-without-metadata",  # a line of torch.distributed.checkpoint's planner, in a traceback
+        r"(?:^|\]:)\s*assert (?:self\.)?metadata is not None\s*$",
+        ("    assert metadata is not None", "- INFO - [rank7]:     assert metadata is not None"),
+    ),
+    Sign(
         "extension-symbol",
         r"(?P<file>[\w.-]{1,120}\.so)\S{0,20}: undefined symbol: (?P<symbol>_Z\w{0,200}(?:3c10|5torch|2at)\w{0,300})"
         r"|ImportError: /\S{1,300}/(?P<cut>[\w.-]{1,120}\.cpython-\d{2,3}[\w-]{0,40}(?:\.so?)?)$",

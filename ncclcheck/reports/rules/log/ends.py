@@ -29,7 +29,7 @@ from ncclcheck.reports.text.fold import fold_numbers, many
 
 # What shows that a job ended, or went on once NCCL had started.
 _ENDED = ("ended-well", "nccl-tests-ended", "ended-by-order", "time-limit", "preempted", "shell-time")
-_GONE_ON = ("training-goes-on", "work-goes-on", "nccl-tests-row")
+_GONE_ON = ("training-goes-on", "work-goes-on", "profiled-goes-on", "nccl-tests-row")
 ENDED = "the log shows that the job ended"
 _GOES_ON = 10  # lines of the program after NCCL's last one: fewer are warnings that torch prints at the start
 _SACCT = "sacct -j JOB -o State,ExitCode,Elapsed,Timelimit"

@@ -69,9 +69,10 @@ def errors(logs: Logs) -> list[LogEvent]:
     found = [one for one in found if one.sign not in _CAUGHT or not _caught(logs, one, went_on, gone=gone)]
     of_samples = of_items(logs)
     found = [one for one in found if (one.file, one.line) not in of_samples]
-    return [
+    found = [
         one for one in found if not meanings.of_a_thread(one) or one.line < trained.get(one.file, one.line + 1)
     ]
+    return [one for one in found if not meanings.tells_of_a_risk(one)] or found
 
 
 def hung_up(logs: Logs) -> list[LogEvent]:
@@ -494,7 +495,7 @@ def no_warning(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl src/debug.cc; NVIDIA NCCL documentation, NCCL_DEBUG.
     """
-    found = in_order(said(logs, "nccl-warning"))
+    found = sorted(in_order(said(logs, "nccl-warning")), key=meanings.tells_of_a_risk)
     if found:
         yield warn(
             Where(node=found[0].host or None, rank=found[0].rank),

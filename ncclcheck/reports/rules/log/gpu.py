@@ -373,11 +373,12 @@ def hardware(logs: Logs) -> Iterator[Finding]:
     `uncorrectable ECC error`, `unspecified launch failure`, `GPU is lost`, `Unable to determine the device
     handle`; the driver's Xids where the log has kernel lines: 48, 61, 62, 64, 74, 79, 95, 119, 120, 140 are the
     hardware's; 63, 92, 94 a warning; 13, 31, 43, 45 and 137 the program's, and then a launch failure is no
-    fault of the GPU. A launch failure alone can be either, which is said.
+    fault of the GPU. A launch failure alone can be either, which is said. AMD: `HW Exception by GPU node-2 ...
+    reason :GPU Hang` (ROCm's number of the GPU, and no host's) and amdgpu's `ring ... timeout`.
 
     ## Fix
-    - **admin** `dmesg | grep -i xid`; reset the GPU, run `dcgmi diag -r 3`, and take the node out if it comes
-      back.
+    - **admin** `dmesg | grep -iE 'xid|amdgpu'`; reset the GPU, run `dcgmi diag -r 3`, and take the node out if it
+      comes back.
     - **you** start again without that node: `srun --exclude=NODE`.
 
     ## Source
@@ -389,6 +390,29 @@ def hardware(logs: Logs) -> Iterator[Finding]:
     told = [*xids, *said(logs, "gpu-lost"), *cuda_errors(logs, *_BROKEN), *launches]
     for where, found in hosts({event.order: event for event in reversed(told)}.values()):  # a line has one
         yield _broken(where, found, sure=any(event not in launches for event in found))
+    for where, found in hosts(said(logs, "gpu-hang")):
+        yield _hung(where, found)
+
+
+def _hung(where: Where, found: list[LogEvent]) -> Finding:
+    """A GPU of AMD's that its driver gave up waiting for, and reset."""
+    memory = any(event.fields.get("error", "").startswith("ECC") for event in found)
+    return cause(
+        found,
+        f"a GPU failed{on(where)}: an error in its memory (ECC)" if memory else f"a GPU hung{on(where)}",
+        why="The driver ends every process on it, which then aborts; the other ranks only follow. It can be the "
+        "GPU, its firmware or driver, or a kernel that never ends.",
+        owner="node",
+        fix=[
+            admin("Confirm: the driver's own words, and errors of memory.", "dmesg -T | grep -i amdgpu",
+                  "rocm-smi --showrasinfo all"),
+            admin("Take the node out of use and reset it; update driver and firmware where it hangs again.",
+                  "rocm-smi --gpureset -d 0"),
+            you("Start again without this node; where other nodes hang too, look at the kernel.",
+                f"srun --exclude={quote(where.node or 'NODE')} ...", "export AMD_SERIALIZE_KERNEL=3"),
+        ],
+        at=where,
+    )  # fmt: skip
 
 
 def _broken(where: Where, found: list[LogEvent], *, sure: bool) -> Finding:

@@ -51,6 +51,9 @@ _KINDS = (
 _OUT_OF_MEMORY = _KINDS[0]._replace(what="was killed: host memory was used up, its node's or its cgroup's")
 _CRASH, _ABORT, _BUS = 11, 6, 7
 _NOT_OURS = "invalid permissions for mapped object"
+_PASSED_ON = re.compile(
+    r"(?i)\bunhandled (?:cuda|system) error|\bnccl ?(?:internal|unhandled\w{0,9}|system) ?error"
+)
 _NEAR = 4  # lines between what was thrown and what it says, where others print too
 _MOST_OF_TEXT = 160  # characters
 _BY_THE_KERNEL = ("Out Of Memory", "Killed")
@@ -62,6 +65,7 @@ _FAILURES = (
     "node-lost",
     "ended-by-order",
     "gpu-lost",
+    "gpu-hang",
     "device-assert",
 )
 _NOT_ITSELF = ("aborted-by-watchdog", "message-truncated", "worker-killed", "worker-died")
@@ -192,7 +196,7 @@ def _ended(logs: Logs, events: list[LogEvent], kind: _Kind) -> Finding:
         else "A process that a signal ends leaves no traceback, and the others blame the network.",
         owner=kind.owner,
         at=_place(logs, events, kind),
-        fix=[*known.fix] if known else [*_by_mpi(events), *_remedies(kind)],
+        fix=[*known.fix] if known else [*_by_mpi(events), *_asked(logs, events, kind), *_remedies(kind)],
     )
 
 
@@ -207,10 +211,12 @@ def _left(logs: Logs, events: list[LogEvent], kind: _Kind) -> str:
         return f": a library had damaged its memory ({damaged.fields['words']})"
     aborted = next((one for one in events if one.sign == "aborted"), None)
     if aborted is None:
-        return ""
+        return "; why is not in these lines" if kind.number == _ABORT else ""
     if thrown := aborted.fields.get("thrown"):
         said_of_it = _thrown(logs, events)
-        return f": C++ raised {thrown}{f': {said_of_it[:_MOST_OF_TEXT]}' if said_of_it else ''}"
+        words = f": {said_of_it[:_MOST_OF_TEXT]}" if said_of_it else ""
+        open_ = "; the error behind it is not in these lines" if _PASSED_ON.search(said_of_it) else ""
+        return f": C++ raised {thrown}{words}{open_}"
     if "without an active" in aborted.text:
         return ": its program was left (sys.exit, an exception) while its threads ran"
     return ""
@@ -225,6 +231,14 @@ def _by_mpi(events: list[LogEvent]) -> list[Remedy]:
             "ompi_info --parsable --all | grep mpi_built_with_cuda_support:value",
             'dist.init_process_group("nccl")   # or tensor.cpu() before MPI sends it'),
     ]  # fmt: skip
+
+
+def _asked(logs: Logs, events: list[LogEvent], kind: _Kind) -> list[Remedy]:
+    """What would name the error that a call of NCCL only handed on."""
+    if kind.number != _ABORT or not _PASSED_ON.search(_thrown(logs, events)):
+        return []
+    return [you("NCCL only hands an error on; let it and CUDA name what failed.", "export NCCL_DEBUG=INFO",
+                "export CUDA_LAUNCH_BLOCKING=1")]  # fmt: skip
 
 
 def _thrown(logs: Logs, events: list[LogEvent]) -> str:
@@ -254,6 +268,11 @@ def _place(logs: Logs, events: list[LogEvent], kind: _Kind) -> Where:
 
 
 def _remedies(kind: _Kind) -> list[Remedy]:
+    if kind.number == _BUS:
+        return [admin("Confirm on its host, within the container.", *kind.confirm.split("; ")),
+                you("Give the container more shared memory (a pod: an emptyDir of medium Memory at /dev/shm).",
+                    "docker run --shm-size=16g ...", "docker run --ipc=host ..."),
+                you("Or fewer loader workers and less prefetch.")]  # fmt: skip
     if kind.owner == "node":
         return [admin("Confirm on its host.", *kind.confirm.split("; ")),
                 you("Fewer loader workers and less prefetch; more memory for the job (sbatch --mem, a pod's "

@@ -212,22 +212,48 @@ def kernels_keep_to_their_memory(logs: Logs) -> Iterator[Finding]:
     for events in [*by_host(found).values()][:1]:
         yield cause(
             [*events[:2], *[one for one in said(logs, "kernel-named")[:1] if one not in events]],
-            _kernel(logs, events[0])
-            + (f": {events[0].text.strip()[:160]}" if events[0].sign == "device-assert" else ""),
+            _kernel(logs, events[0]),
             why="CUDA reports it at the next call; NCCL and the other ranks only follow.",
             owner="job",
             fix=[you("Confirm: run again, one kernel at a time.", "CUDA_LAUNCH_BLOCKING=1 python train.py"),
-                 you("Check labels and indices of the batch against their ranges.")],
+                 you("Check labels and indices of the batch against their ranges."),
+                 *([] if _name(logs, events[0]) else [_WHICH])],
         )  # fmt: skip
 
 
 def _kernel(logs: Logs, event: LogEvent) -> str:
     """Which kernel failed, and by which assertion, as far as CUDA or compute-sanitizer names it."""
-    named = [one for one in said(logs, "kernel-named") if event.rank is None or one.rank in (None, event.rank)]
-    told = named[0].fields if named else {}
-    name = next((told[key].strip().rpartition("::")[2] for key in ("kernel", "read", "own") if key in told), "")
+    told, name = _named(logs, event), _name(logs, event)
     asserted = f" (its assertion: {told['assertion']})" if "assertion" in told else ""
-    return f"the kernel {name} failed{asserted}" if name else "a kernel failed on this rank"
+    words = _FAULT.search(event.text)
+    fault = f": {words[0].strip()}" if words else ""
+    return (
+        f"the kernel {name} failed{asserted}{fault}"
+        if name
+        else f"a kernel failed{fault}; which one is not in these lines"
+    )
+
+
+def _named(logs: Logs, event: LogEvent) -> dict[str, str]:
+    named = (one for one in said(logs, "kernel-named") if event.rank is None or one.rank in (None, event.rank))
+    return next((one.fields for one in named), {})
+
+
+def _name(logs: Logs, event: LogEvent) -> str:
+    """The kernel's name without its namespaces; empty where nobody tells it."""
+    told = _named(logs, event)
+    return next((told[key].strip().rpartition("::")[2] for key in ("kernel", "read", "own") if key in told), "")
+
+
+_FAULT = re.compile(  # CUDA's and ROCm's words for what it did
+    r"device-side assert triggered|an illegal memory access was encountered|misaligned address"
+    r"|an illegal instruction was encountered|invalid program counter|operation not supported on global/shared"
+    r"|Memory access fault by GPU|HSA_STATUS_ERROR_\w{1,40}"
+)
+_WHICH = you(
+    "Let the tool that watches every access name the kernel; where it is a library's, take another release of it.",
+    "compute-sanitizer --target-processes all python train.py",
+)
 
 
 _STOPS = re.compile(r"(?i)\b(?:stop|exit|abort|terminat|kill|quit)")

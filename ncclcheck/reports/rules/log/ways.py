@@ -83,6 +83,7 @@ def peers(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     An error of CUDA in transport/p2p.cc on a single machine: the memory of another rank could not be opened.
+    `hipIpcGetMemHandle failed`, `cudaIpcOpenMemHandle failed`: a rank could not export or open such memory at all.
     `P2P is disabled between NVLINK connected GPUs` ends the start (2.12 and later). `P2P is disabled between
     connected GPUs`, `Could not enable P2P` and `Legacy IPC not supported` are only told: usual for GeForce, L4 and
     A10, on WSL2, with vGPU and in virtual machines, worth a look on bare metal with data centre GPUs.
@@ -121,6 +122,33 @@ def peers(logs: Logs) -> Iterator[Finding]:
     if not said(logs, "p2p-nvlink-off"):
         yield from _without(logs)
     yield from _not_opened(logs)
+    yield from _refused(logs)
+
+
+def _refused(logs: Logs) -> Iterator[Finding]:
+    """Calls for memory between processes (IPC) that the driver refused by name."""
+    for where, found in hosts(said(logs, "ipc-refused")):
+        told = found[0].fields
+        exports = "Get" in told["call"]
+        amd = told["call"].startswith("hip")
+        what = "export its GPU memory to other processes" if exports else "open the GPU memory of another one"
+        yield cause(
+            found,
+            f"a rank cannot {what}{on(where)}: {told['call']} failed: {told['error'].strip()}",
+            why="Direct access between the processes of a node (P2P) needs it: the IOMMU, the driver or the "
+            "container's namespaces do not allow it.",
+            owner="node",
+            fix=[
+                you("Confirm: without P2P the job starts.", "export NCCL_P2P_DISABLE=1"),
+                you("Let the containers of a node share what IPC needs.",
+                    "docker run --ipc=host --device=/dev/kfd --device=/dev/dri IMAGE" if amd
+                    else "docker run --ipc=host --gpus all IMAGE"),
+                admin("Let the IOMMU pass (iommu=pt), and look at the driver's words.",
+                      "cat /proc/cmdline", f"dmesg -T | grep -iE '{'amdgpu|iommu' if amd else 'nvrm|iommu'}'"),
+            ],
+            at=where,
+            more=version_seen(logs, found[0]),
+        )  # fmt: skip
 
 
 def _not_opened(logs: Logs) -> Iterator[Finding]:

@@ -40,7 +40,7 @@ ENDS = frozenset(CONSEQUENCES) - AT_THE_END - {"propagated", "flushed"} | {
         "mpirun-signalled",
     ),
 }
-_GONE = ("worker-failed", "worker-signalled", "oom-killed", "segfault", "gpu-lost", "device-assert")
+_GONE = ("worker-failed", "worker-signalled", "oom-killed", "segfault", "gpu-lost", "gpu-hang", "device-assert")
 
 
 class Ending:
@@ -107,6 +107,11 @@ class Ending:
     def work(self) -> dict[str, int]:
         """The same by results and requests: enough for a line that is only a complaint."""
         return self._shown(*_PROOF, *_WORK)
+
+    @cached_property
+    def profiled(self) -> dict[str, int]:
+        """The same by what torch's profiler collected, too: enough for a stack below which no exception stands."""
+        return self._shown(*_PROOF, *_WORK, "profiled-goes-on")
 
     @cached_property
     def just_after(self) -> dict[str, int]:

@@ -21,6 +21,9 @@ _FOLLOWS = re.compile(
     r"RendezvousTimeout|monitoredBarrier|seconds waiting for clients"
 )
 
+# A warning of NCCL that tells what may happen.
+_MAY = re.compile(r"\b(?:can|may|might|could) (?:lead|cause|result|hang|affect|degrade|reduce|impact|be slow)")
+
 # What a loader's thread or a queue's raises when the process at its other end has gone.
 _OTHER_END = ("EOFError", "ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "FileNotFoundError")
 
@@ -103,3 +106,8 @@ def ends_nothing(event: LogEvent) -> bool:
 def of_a_thread(event: LogEvent) -> bool:
     """Whether it ended a thread, or a process that only feeds its program."""
     return event.fields.get("ends") in ("thread", "helper")
+
+
+def tells_of_a_risk(event: LogEvent) -> bool:
+    """Whether NCCL warns of what may happen, as it does at its start: what did happen outranks it."""
+    return event.sign == "nccl-warning" and _MAY.search(event.text) is not None

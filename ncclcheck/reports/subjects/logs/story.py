@@ -35,9 +35,12 @@ _NOT_RECORDED = (
 )
 _EITHER = "the only cause that these lines show; either side of the send or receive may have to be looked at"
 # A finding that leaves open what is behind it is never sure.
-_OPEN = re.compile(r"\b(?:likely|most often|may|might|perhaps|probably|seems?)\b|,? or (?:a|an|the|it)\b")
+_OPEN = re.compile(
+    r"\b(?:likely|most often|may|might|perhaps|probably|seems?)\b|,? or (?:a|an|the|it)\b"
+    r"|(?:which one|why|the error behind it) is not in\b"
+)
 # Said by the kernel or by Slurm of what they ended, wherever it stands: what the others print follows from it.
-_DECISIVE = frozenset(("oom-killed", "gpu-lost", "gpu-xid", "preempted", "node-lost"))
+_DECISIVE = frozenset(("oom-killed", "gpu-lost", "gpu-xid", "gpu-hang", "preempted", "node-lost"))
 _LATER_S = 120.0  # seconds by the clock after which it is another event: a dead node is known to Slurm in a minute
 _Ranked = tuple[str, Finding, LogEvent | None]
 TELL_LITTLE = (_FIRST, "LOG002", "LOG005")  # that something failed, or is not known

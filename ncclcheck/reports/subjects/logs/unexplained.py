@@ -117,6 +117,7 @@ def _of_a_worker(logs: Logs, event: LogEvent) -> bool:
 def _survived(logs: Logs, ending: Ending, event: LogEvent) -> bool:
     mild = event.sign in _MILD or event.level in _LEVELS
     shown = ending.just_after if event.sign in _COMPLAINTS else ending.work if mild else ending.proof
+    shown = ending.profiled if event.sign == "traceback" else shown
     aside = event.sign in _COMPLAINTS or meanings.of_a_thread(event)
     if aside and ending.trained.get(event.file, event.line) < event.line:
         return True  # a profiler's, a logger's: what was to be done is done

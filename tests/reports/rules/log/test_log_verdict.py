@@ -151,6 +151,55 @@ def test_a_line_of_nccl_or_torch_is_one_whatever_stands_before_it(before: str, l
     assert "LOG007" in closing.decision(found)
 
 
+_NUMPY = (
+    "+ srun torchrun --nnodes 2 --nproc-per-node 4 train.py\n\nA module that was compiled using NumPy 1.x cannot be run in\n"
+    'NumPy 2.1.2 as it may crash.\n\nTraceback (most recent call last):  File "/v/bin/torchrun", line 5, in <module>\n'
+    '    from torch.distributed.run import main\n  File "/v/lib/python3.10/site-packages/torch/functional.py", line 7, '
+    "in <module>\n    import torch.nn.functional as F\n"
+)
+_BLOCK = _DEAD["torchrun's block"]
+_PROFILED = "".join(
+    f"STAGE:2026-03-01 10:0{minute}:00 {pid}:{pid} ActivityProfilerController.cpp:318] Completed Stage: Collection\n"
+    for minute in range(5)
+    for pid in range(4711, 4715)
+)
+_GROUP_ENDED = (
+    "[2026-03-01 10:09:00,578] torch.distributed.elastic.agent.server.api: [INFO] [default] worker group successfully "
+    "finished. Waiting 300 seconds for other agents to finish.\n"
+)
+_CAUGHT = (
+    "---first error\n[gpu-a17] Rank 4, Local Rank 0\n stack.size() INTERNAL ASSERT FAILED at "
+    '"../torch/csrc/autograd/profiler_python.cpp":964, please report a bug to PyTorch. Python replay stack is empty.\n'
+)
+_ADVICE = (
+    "  - If you are the owner of the model architecture code, please modify your model class such that it inherits from "
+    "`GenerationMixin` (after `PreTrainedModel`, otherwise you'll get an exception).\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (_NUMPY, 1),  # an import that complained, and nothing after it
+        (_NUMPY + _PROFILED, 0),
+        (_NUMPY + _STEPS, 0),
+        (_NUMPY + _PROFILED + _BLOCK, 1),
+        (_PROFILED + _NUMPY, 1),
+        (_PROFILED + _CAUGHT, 1),
+        (_PROFILED + _CAUGHT + _PROFILED, 1),  # of other ranks, it may be
+        (_PROFILED + _CAUGHT + _GROUP_ENDED, 0),
+        (_PROFILED + _CAUGHT + _GROUP_ENDED + _BLOCK, 1),  # the other node's group failed
+        (_ADVICE + _STEPS, 0),
+        (_STEPS + _ADVICE, 0),
+        (_STEPS + _ADVICE + "RuntimeError: no `GenerationMixin`\n", 1),
+        (_STEPS + "Error: if you see this, the shard is gone\n", 1),
+    ],
+)
+def test_only_what_the_program_went_on_after_was_survived(text: str, code: int) -> None:
+    found = document("NCCL version 2.21.5\n" + text)
+    assert found.exit_code == code, closing.decision(found)
+
+
 def test_a_log_that_stops_is_not_healthy() -> None:
     found = document(_STARTED)
     assert found.exit_code == 3

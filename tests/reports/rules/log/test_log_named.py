@@ -1,0 +1,101 @@
+"""What is named: the GPU that hung, the call that failed, what C++ raised; and how sure that is."""
+
+from __future__ import annotations
+
+import pytest
+
+from ncclcheck.probes.facts import Cluster, Measurements
+from ncclcheck.reports.judgement.findings import State
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.reports.subjects.logs.story import Cause, diagnosis
+from tests.helpers.logs import judged, parsed, raised
+
+_STEPS = "".join(f"iteration {number} / 1000 | loss 2.1\n" for number in range(100, 150))
+_START = "gpu-a4:77:77 [0] /rccl/src/init.cc:125 NCCL WARN "
+_RISKS = (
+    f'{_START}Missing "amd_iommu=on" from kernel command line which can lead to system instablity or hang!\n',
+    f'{_START}Missing "NCCL_SOMETHING=1" from environment which can lead to low RCCL performance!\n',
+    f"{_START}The firmware of the network card is old, which may cause errors\n",
+)
+
+
+def first(text: str) -> Cause:
+    """The likeliest cause."""
+    logs = parsed(text)
+    cluster = Cluster(command="logs", measurements=Measurements(logs=logs))
+    told = diagnosis(logs, judge(cluster, [rule for rule in all_rules() if rule.code.startswith("LOG")]))
+    assert told is not None
+    return told.causes[0]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "HW Exception by GPU node-3 (Agent handle: 0x55) reason :GPU Hang\n",
+        "[812.5] amdgpu 0000:c1:00.0: amdgpu: ring comp_1.1.0 timeout, signaled seq=4, emitted seq=6\n",
+        "HW Exception by GPU node-3 (Agent handle: 0x55) reason: ECC error\n",
+    ],
+)
+def test_a_gpu_of_amd_that_hung_is_the_cause_and_the_abort_follows(line: str) -> None:
+    told = first(f"{_STEPS}{line}{line}Aborted (core dumped)\n")
+    assert (told.code, told.confidence) == ("LOG067", "sure")
+    assert ("ECC" if "ECC" in line else "hung") in told.what
+    assert "LOG093" not in raised(f"{_STEPS}{line}Aborted (core dumped)\n")
+
+
+def test_what_an_exception_of_cpp_says_is_read_though_nccl_is_named_in_it() -> None:
+    thrown = "terminate called after throwing an instance of 'std::runtime_error'\n  what():  "
+    told = first(f"{thrown}NCCL Error 2: unhandled system error\n")
+    assert "NCCL Error 2: unhandled system error" in told.what
+    assert told.confidence == "likely"
+    found = judged(f"{thrown}NCCL Error 2: unhandled system error\n")["LOG093"].findings[0]
+    commands = [line for one in found.remedies for line in one.commands]
+    assert "export NCCL_DEBUG=INFO" in commands
+    assert first(f"{thrown}no such tokenizer\n").what.endswith("no such tokenizer")
+
+
+def test_an_abort_that_says_nothing_of_why_is_not_sure() -> None:
+    assert first("torchrun train.py\nAborted (core dumped)\n").confidence == "likely"
+
+
+@pytest.mark.parametrize("risk", _RISKS)
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("gpu-a4:77:80 [1] src/transport/p2p.cc:220 NCCL WARN hipIpcGetMemHandle failed : invalid argument\n",
+         "LOG061"),
+        ("gpu-a4:77:80 [1] transport/p2p.cc:262 NCCL WARN cudaIpcOpenMemHandle failed: invalid device context\n",
+         "LOG061"),
+        ("gpu-a4:77:80 [1] transport/other.cc:9 NCCL WARN the thing gave out\n", "LOG001"),
+    ],
+)  # fmt: skip
+def test_what_failed_comes_before_what_nccl_warns_of_at_its_start(risk: str, line: str, code: str) -> None:
+    for text in (risk + line, line + risk):
+        told = first(text)
+        assert told.code == code
+        assert not any(word in told.what for word in ("Missing", "which may"))
+
+
+def test_a_risk_alone_is_still_told() -> None:
+    assert raised(_RISKS[2])["LOG001"] == State.FAIL.value
+
+
+def test_ipc_that_was_refused_is_only_a_risk_where_the_job_trained_on() -> None:
+    line = "gpu-a4:77:80 [1] src/transport/p2p.cc:220 NCCL WARN hipIpcGetMemHandle failed : invalid argument\n"
+    assert raised(line + _STEPS)["LOG061"] == "warn"
+
+
+def test_a_bus_error_asks_for_more_shared_memory() -> None:
+    head = "ERROR:torch.distributed.elastic.multiprocessing.api:"
+    text = f"{head}failed (exitcode: -7) local_rank: 2 (pid: 94) of binary: python\n"
+    found = judged(text)["LOG093"].findings[0]
+    assert any("--shm-size" in line for one in found.remedies for line in one.commands)
+
+
+def test_a_kernel_that_nobody_names_leaves_the_cause_open() -> None:
+    error = "RuntimeError: CUDA error: an illegal memory access was encountered\n"
+    assert (first(error).code, first(error).confidence) == ("LOG091", "likely")
+    named = "rope.cu:41: fused_rope_fwd: block: [0,0,0], thread: [4,0,0] Assertion `t >= 0` failed.\n"
+    asserted = "RuntimeError: CUDA error: device-side assert triggered\n"
+    assert first(f"torchrun train.py\n{named}{asserted}").confidence == "sure"
