@@ -301,6 +301,16 @@ SIGNS = (
         ),
     ),
     Sign(
+        "checkpoint-incomplete",
+        r"^\s{1,40}(?P<asserted>assert (?:self\.)?metadata is not None)\b"
+        r"|No such file or directory: '(?P<path>[^']{1,300}/\.metadata)'",
+        (
+            "    assert metadata is not None",
+            "FileNotFoundError: [Errno 2] No such file or directory: '/ckpt/step-500/.metadata'",
+        ),
+        words=("metadata is not none", "/.metadata"),
+    ),
+    Sign(
         "extension-symbol",
         r"(?P<file>[\w.-]{1,120}\.so)\S{0,20}: undefined symbol: (?P<symbol>_Z\w{0,200}(?:3c10|5torch|2at)\w{0,300})"
         r"|ImportError: /\S{1,300}/(?P<cut>[\w.-]{1,120}\.cpython-\d{2,3}[\w-]{0,40}(?:\.so?)?)$",

@@ -190,13 +190,15 @@ def disk_has_room(logs: Logs) -> Iterator[Finding]:
 def checkpoint_fits(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    Weights that are loaded have other names or shapes than the model.
+    Weights that are loaded have other names or shapes than the model; or a distributed checkpoint is not whole.
 
     ## Why it matters
     The program ends at its start on every rank, or on the one that loads; NCCL's lines afterwards only follow.
 
     ## How we know
     `Error(s) in loading state_dict`, `size mismatch for ...: copying a param with shape ... from checkpoint`.
+    `assert metadata is not None` within torch/distributed/checkpoint, or no file `.metadata`: DCP writes that file
+    last, when all ranks have saved.
 
     ## Fix
     - **you** compare the path of the weights with the model's configuration: another size of the model, another
@@ -205,6 +207,7 @@ def checkpoint_fits(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.nn.Module.load_state_dict.
     """
+    yield from _incomplete(logs)
     found = said(logs, "weights-differ")
     if not found:
         return
@@ -219,3 +222,31 @@ def checkpoint_fits(logs: Logs) -> Iterator[Finding]:
         fix=[you("Confirm: compare the configuration beside the weights with the one in use.",
                  "cat CHECKPOINT/config.json")],
     )  # fmt: skip
+
+
+_OF_DCP = "distributed/checkpoint/"
+
+
+def _incomplete(logs: Logs) -> Iterator[Finding]:
+    """A folder without the file that DCP writes last. An assertion is DCP's only where a frame above it is."""
+    frames = [one for one in said(logs, "frame") if _OF_DCP in one.fields["path"]]
+    found = [
+        one
+        for one in said(logs, "checkpoint-incomplete")
+        if "path" in one.fields or any(frame.file == one.file and frame.line < one.line for frame in frames)
+    ]
+    if found:
+        path = next((one.fields["path"] for one in found if "path" in one.fields), "")
+        yield cause(
+            found,
+            f"the distributed checkpoint is not whole or not in DCP's form: no {path or '.metadata'}",
+            why="torch.distributed.checkpoint writes .metadata last, when all ranks have saved: a save that was cut "
+            "off, or a folder of another format, has none.",
+            owner="job",
+            at=at_teller(logs, found),
+            fix=[
+                you("Confirm: a whole one has .metadata beside its parts.", "ls -la CHECKPOINT"),
+                you("Resume from the checkpoint before it; where it is of another format, load it as that."),
+                you("Let all nodes see the same folder.", "srun --ntasks-per-node=1 ls -a CHECKPOINT"),
+            ],
+        )  # fmt: skip
