@@ -90,6 +90,18 @@ def _states(code: str, lines: str, arguments: list[str] | None = None, nodes: in
 _STEP = "    loss = net(x.cuda())\n    loss.backward()\n"
 _PRINTS = "rank = dist.get_rank()\nfor x in data:\n    if rank == 3:\n        print(loss)\n"
 
+_LOCAL = "parser.add_argument('--local_rank', type=int)\ndist.init_process_group('nccl', {})\n"
+_LOADS = """torch.nn.parallel.DistributedDataParallel(net.cuda())
+torch.utils.data.DataLoader(held, batch_size=8)
+"""
+_LOADED = f"""class Held(torch.utils.data.Dataset):
+    def __init__(self, given):
+        self.x = {{1}}
+    def __getitem__(self, at):
+        {{0}}
+held = Held(files)
+{_LOADS}"""
+
 _OPTION = """import argparse
 parser = argparse.ArgumentParser()
 parser.add_argument("--dist-url", default="tcp://localhost:23456")
@@ -165,6 +177,32 @@ def test_the_default_of_an_option_is_what_the_job_uses(
         # ranks that hold parts of one model see the same samples
         ("SCR019", _PRINTS, [State.NOTE]),
         ("SCR019", f"stage = PipelineStage(net)\n{_PRINTS}", []),
+        ("SCR024", "sampler = torch.utils.data.distributed.DistributedSampler(data)\n", [State.WARN]),
+        ("SCR024", "import tensor_parallel as tp\nnet = tp.tensor_parallel(net)\n"
+         "sampler = torch.utils.data.distributed.DistributedSampler(data)\n", []),
+        # every step on a GPU waits for it: under a question for the GPU, in both branches, after one that ends it
+        ("SCR018", f"for x in data:\n{_STEP}    if device.type == 'cuda':\n        torch.cuda.synchronize()\n"
+         "    print(loss.item())\n", []),
+        ("SCR018", f"for x in data:\n{_STEP}    if torch.cuda.is_available():\n        torch.cuda.synchronize()\n"
+         "    print(loss.item())\n", []),
+        ("SCR018", f"for x in data:\n{_STEP}    if device.type == 'cuda' and slow:\n"
+         "        torch.cuda.synchronize()\n    print(loss.item())\n", [State.NOTE]),
+        ("SCR018", f"for x in data:\n{_STEP}    if half:\n        torch.cuda.synchronize()\n    else:\n"
+         "        torch.cuda.synchronize()\n    print(loss.item())\n", []),
+        ("SCR018", f"for x in data:\n{_STEP}    if not finite(loss.item()):\n        exit()\n"
+         "    torch.cuda.synchronize()\n", []),
+        # a rank that is made of options: what starts the processes may give the local one too
+        ("SCR012", _LOCAL.format("init_method=args.url, rank=args.node * 8 + args.local_rank"), [State.NOTE]),
+        ("SCR012", _LOCAL.format("init_method='tcp://localhost:1', rank=args.local_rank"), [State.WARN]),
+        # no rank is in an interval of none
+        ("SCR007", "torch.utils.data.distributed.DistributedSampler(data, num_replicas=0, rank=0)\n",
+         [State.WARN]),
+        ("SCR007", "torch.utils.data.distributed.DistributedSampler(data, num_replicas=1, rank=0)\n", []),
+        # samples that are there already
+        ("SCR027", _LOADED.format("return self.x[at]", "[torch.rand(2) for _ in range(9)]"), []),
+        ("SCR027", _LOADED.format("return load(self.x[at])", "[torch.rand(2) for _ in range(9)]"), [State.NOTE]),
+        ("SCR027", _LOADED.format("return self.x[at]", "given"), [State.NOTE]),
+        ("SCR027", f"held = torch.utils.data.TensorDataset(x, y)\n{_LOADS}", []),
     ],
 )  # fmt: skip
 def test_what_was_judged_wrongly_in_scripts_of_others(code: str, lines: str, states: list[State]) -> None:
@@ -272,6 +310,82 @@ def test_parameters_that_may_be_unused_are_asked_for(before: str, more: str, cou
     assert _states("SCR016", f'dist.init_process_group("nccl")\n{before}{wrap}') == [State.NOTE] * count
     diffs = [command for one in _findings().get("SCR016", []) for fix in one.remedies for command in fix.commands]
     assert bool(diffs) == has_diff
+
+
+_MODEL = """class Net(torch.nn.Module):
+    def forward(self, x, short=False):
+        {}
+        return self.last(x)
+net = Net()
+net = torch.nn.parallel.DistributedDataParallel(net, find_unused_parameters=True)
+for x in data:
+    net(x).backward()
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("branch", "step", "states"),
+    [("x = self.first(x)", "net(y)", [State.NOTE]), ("x = self.first(x)", "net(x, short=True)", []),
+     ("x = x if short else self.first(x)", "", []), ("if x.mean() > 0:\n            return x", "", []),
+     ("x = self.more(x) if self.more is not None else x", "", [State.NOTE]),
+     ("x = self.drop(x) if self.training else x", "", [State.NOTE])],
+)  # fmt: skip
+def test_a_model_that_may_leave_layers_out_is_not_judged(branch: str, step: str, states: list[State]) -> None:
+    assert _states("SCR016", f'dist.init_process_group("nccl")\n{_MODEL.format(branch, step)}') == states
+
+
+_SEVERAL = """import argparse{}
+import torch
+import torch.distributed as dist
+from torch.utils.data.distributed import DistributedSampler
+parser = argparse.ArgumentParser()
+parser.add_argument("--local_rank", type=int{})
+args = parser.parse_args()
+torch.cuda.set_device(args.local_rank)
+dist.init_process_group("nccl",
+                        init_method="tcp://127.0.0.1:1",
+                        world_size=torch.cuda.device_count(),
+                        rank=args.local_rank)
+"""
+
+
+@pytest.mark.parametrize("default", ["", ", default=0"])
+@pytest.mark.parametrize("more", ["", "\nfrom os import path", ", os"])
+@pytest.mark.parametrize("code", ["SCR012", "SCR026"])
+def test_a_fix_brings_what_it_needs(code: str, more: str, default: str, tmp_path: Path) -> None:
+    Path("train.py").write_text(_SEVERAL.format(more, default))
+    (remedy,) = (fix for one in _findings()[code] for fix in one.remedies)
+    subprocess.run(
+        ["patch", "-p0"], input=f"{remedy.commands[0]}\n", text=True, cwd=tmp_path, check=True, timeout=20
+    )
+    source = Path("train.py").read_text()
+    assert source.count("import os\n") + source.count("argparse, os\n") == 1
+    assert ("import os" in remedy.text) == (more != ", os")
+    assert not {code, "SCR021"} & {*_findings()}
+    if code == "SCR026":
+        assert "device_count() is that of one node" in remedy.text
+        assert 'init_method="env://"' in source
+        assert 'world_size=int(os.environ["WORLD_SIZE"])' in source
+
+
+_SHUFFLED = """dist.init_process_group("nccl")
+{}sampler = torch.utils.data.distributed.DistributedSampler(data)
+loader = torch.utils.data.DataLoader(data, shuffle=True, sampler=sampler)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "given"),
+    [("", "(data, sampler=sampler)"),
+     ("sampler = None\nif args.distributed:\n    ", "(data, shuffle=sampler is None, sampler=sampler)")],
+)  # fmt: skip
+def test_a_run_without_a_group_still_shuffles(before: str, given: str, tmp_path: Path) -> None:
+    assert _states("SCR008", _SHUFFLED.format(before)) == [State.FAIL]
+    (diff,) = (command for one in _findings()["SCR008"] for fix in one.remedies for command in fix.commands)
+    subprocess.run(["patch", "-p0"], input=f"{diff}\n", text=True, cwd=tmp_path, check=True, timeout=20)
+    assert given in Path("train.py").read_text()
+    assert "SCR008" not in _findings()
 
 
 _PARTS = """def loader():

@@ -70,6 +70,7 @@ class ScriptFile(Struct, frozen=True, kw_only=True):
 
     lines: those around calls that are looked at, by number. words: names and short strings in it. modules: what it
     imports. unread: samplers that nothing is given. factories: functions that make its dataset, without arguments.
+    branching: models whose forward leaves layers out under a condition. in_memory: datasets with all samples.
     """
 
     name: str
@@ -80,6 +81,8 @@ class ScriptFile(Struct, frozen=True, kw_only=True):
     modules: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     factories: list[str] = field(default_factory=list)
+    branching: list[str] = field(default_factory=list)
+    in_memory: list[str] = field(default_factory=list)
 
 
 class Script(Struct, frozen=True, kw_only=True, dict=True):  # its __dict__: what reports derive from it

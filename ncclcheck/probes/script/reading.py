@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ncclcheck.probes.facts.script import Branch, Call, Guard, GuardKind, Loop, Script, ScriptFile
-from ncclcheck.probes.script import conditions, factories, names, sources, words
+from ncclcheck.probes.script import classes, conditions, factories, names, sources, words
 from ncclcheck.probes.script.names import Names
 from ncclcheck.probes.script.sources import Source
 from ncclcheck.probes.script.words import text
@@ -22,7 +22,7 @@ _AROUND = 3  # lines that a diff shows around a change
 _LOOKED_AT = re.compile(
     r"barrier|reduce|gather|broadcast|scatter|all_to_all|init_process_group|Data(?:Loader|Parallel)|Distributed\w+"
     r"|set_device|torch\.(?:load|save)|spawn|add_argument|environ|\.(?:cuda|to|backward|item|cpu)$|load_state_dict"
-    r"|set_epoch|random_split|launch|(?:^|\.)Process$"
+    r"|set_epoch|random_split|launch|(?:^|\.)Process$|^import$"
 )
 # Names of calls that are kept at all; what the script's own functions do is followed, so these are kept too.
 _KEPT = re.compile(
@@ -116,6 +116,8 @@ def _file(source: Source, calls: Sequence[Call]) -> ScriptFile:
         modules=words.modules(source),
         unread=words.never_read(source, samplers - {""}) if samplers else [],
         factories=factories.of_source(source) if source.named else [],
+        branching=classes.branching(source),
+        in_memory=classes.in_memory(source),
     )
 
 

@@ -37,7 +37,12 @@ def _networks(site: Site) -> list[tuple[lan.IPNetwork, dict[str, Interface]]]:
                 if network.prefixlen < network.max_prefixlen:
                     found.setdefault(network, {}).setdefault(node.name, one)
     common = [(network, on) for network, on in found.items() if len(on) == len(site.nodes)]
-    return sorted(common, key=lambda one: -min(value_or(card.speed_mbit, 0) for card in one[1].values()))
+    return sorted(common, key=lambda one: -_slowest(one[1]))
+
+
+def _slowest(on: dict[str, Interface]) -> int:
+    """Mbit/s of the slowest card; 0 where one reports none."""
+    return min(value_or(card.speed_mbit, 0) for card in on.values())
 
 
 def _leading_out(node: Node) -> list[Interface]:
@@ -62,8 +67,10 @@ def reachable(site: Site) -> Iterator[Found]:
     """S1: the interface that would be used leads nowhere, and another one is in one subnet on all nodes."""
     for variable in (_NCCL, _GLOO) if site.several else ():
         problem = _wrong_way(site, variable) + site.told(*["NET005"] * (variable == _GLOO and site.uses_gloo))
-        for network, on in _networks(site) if problem else ():
-            if _meets(site, variable, {}, on):
+        networks = _networks(site)
+        met = [on for _, on in networks if _meets(site, variable, {}, on)]
+        for network, on in networks if problem else ():
+            if met and _slowest(on) <= _slowest(met[0]):  # they meet already, and nothing faster is left
                 break
             if site.is_set(variable) and _meets(site, variable, {variable: None}, on):
                 why = f"Without it every node uses its interface in {network}; with it the nodes do not meet."
@@ -96,8 +103,7 @@ def _is_slower(site: Site, variable: str, on: dict[str, Interface]) -> bool:
     for node in site.nodes:
         listed, names = lan.interfaces(node), _choice(node, variable, {}).names[:1]
         speeds += [value_or(i.speed_mbit, 0) for i in listed if i.name in names and lan.is_real(i, listed)]
-    slowest = min(value_or(card.speed_mbit, 0) for card in on.values())
-    return len(speeds) * 2 > len(site.nodes) and slowest < max(speeds)
+    return len(speeds) * 2 > len(site.nodes) and _slowest(on) < max(speeds)
 
 
 def _addresses(on: dict[str, Interface]) -> list[str]:

@@ -516,6 +516,18 @@ def test_a_slower_network_is_no_way_out_for_one_odd_node() -> None:
     assert not any("SOCKET_IFNAME" in says for _, says in told(site(nodes, "NET003")))
 
 
+def test_where_nodes_meet_already_no_other_network_is_recommended_that_is_not_faster() -> None:
+    bad = [
+        ethernet(n, nic("mgmt0", f"172.30.0.{i}/24"), nic("eth0", f"10.1.0.{i}/24")) for i, n in enumerate("ab", 1)
+    ]
+    gloo = Job(nodes_asked=2, backend="gloo")
+    meet = [
+        replace(n, host=replace(n.host, own_name=Resolution(name="x", addresses=[f"10.1.0.{i}"])))
+        for i, n in enumerate(bad, 1)
+    ]
+    assert told(site(meet, "NET003", job=gloo)) == set()
+
+
 def test_one_advice_a_variable_and_what_is_proved_goes_first() -> None:
     found = recommend(site(two({"NCCL_IB_TC": "8M", "NCCL_DEBUG": "INFO"}, hcas=MIXED)).cluster, [])
     names = [one.variable for one in found]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.probes.facts import Burst
+from ncclcheck.probes.facts import Burst, Counters, NodeReach, replace
 from tests.helpers.clusters import told
-from tests.helpers.reach_clusters import Change, codes_told, hosts, judged
+from tests.helpers.reach_clusters import Change, codes_told, hosts, judged, measured
 
 FAR = Burst(bytes=2_000_000, seconds=0.15, segments=1400, retransmits=0)
 
@@ -35,6 +35,36 @@ def test_one_far_pair_is_a_link() -> None:
 
     (found,) = judged("NET018", hosts(4), change).findings
     assert (found.state.value, found.where.node, found.where.peer) == ("warn", "h1", "h2")
+
+
+def _filled(ms_back: float, gbit: float) -> NodeReach:
+    """h3 behind 24 ms (`ms_back` from it), and what it sent to others before the bursts."""
+
+    def change(a: str, b: str) -> dict[str, Any]:
+        ms = ms_back if a == "h3" else 24.0
+        return {"rtt_us": ms * 1000, "bursts": [FAR]} if "h3" in (a, b) else {}
+
+    told_of = {one.node: one for one in measured(hosts(3), change).reach}
+    sent = Counters(packets=9, errors=0, drops=0, bytes_out=int(gbit * 1e9 / 8), seconds=1.0)
+    return replace(told_of["h3"], beside=sent)
+
+
+@pytest.mark.parametrize(
+    ("ms_back", "gbit", "code"),
+    [
+        (22.0, 0.29, "NET008"),
+        (24.0, 0.29, "NET018"),  # round trips of one length are a distance
+        (22.0, 0.01, "NET018"),  # nobody else sends much
+    ],
+)
+def test_a_queue_of_other_traffic_is_a_full_link_and_no_distance(ms_back: float, gbit: float, code: str) -> None:
+    told_of = measured(hosts(3), _far("h3", bursts=[FAR]), h3=_filled(ms_back, gbit))
+    far = judged("NET018", hosts(3), measurements=told_of)
+    assert (far.state.value == "fail") == (code == "NET018")
+    if code == "NET008":
+        slow = judged("NET008", hosts(3), measurements=told_of)
+        assert {(one.state.value, one.where.node) for one in slow.findings} == {("fail", "h3")}
+        assert all("sends 0.29 Gb/s over eth0 for others than this job" in one.what for one in slow.findings)
 
 
 @pytest.mark.parametrize(

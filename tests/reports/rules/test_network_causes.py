@@ -369,6 +369,18 @@ def test_routes_that_lead_no_peer_astray_are_fine(others: Any, routes: Any) -> N
     assert verdict("NET003", *_shadowed(*others, routes=routes)).state is State.OK
 
 
+@pytest.mark.parametrize(("members", "state"), [(["eth0"], "ok"), ([], "warn")])
+def test_an_address_on_a_bridge_over_a_card_is_sound_where_connections_pass(
+    members: list[str], state: str
+) -> None:
+    """NCCL leaves br0 for its last choice, and the job's own network is the one that br0 is in."""
+    mgmt = {f"h{i}": nic("mgmt0", f"10.9.0.{i}/24") for i in (1, 2, 3)}
+    nodes = [node(name, LO, nic("eth0", f"10.1.0.{name[1]}/24"), mgmt[name], routes=[NEAR]) for name in mgmt]
+    bridge = nic("br0", "10.1.0.2/24", kind="bridge", members=members)
+    nodes[1] = node("h2", LO, mgmt["h2"], nic("eth0"), bridge, routes=[route("10.1.0.0/24", "br0")])
+    assert verdict("NET003", *nodes, measurements=measured(hosts(3))).state.value == state
+
+
 @pytest.mark.parametrize(
     ("outcome", "source", "state"),
     [("silent", "10.9.0.2", "fail"), ("silent", "10.1.0.2", "unknown"), ("silent", "", "unknown"),

@@ -53,6 +53,14 @@ SIGNS = (
         ),
     ),
     Sign(
+        "nccl-not-loaded",  # vLLM's own loader, of the file that VLLM_NCCL_SO_PATH names
+        r"Failed to load NCCL library from (?P<library>\S{1,300}?)\.?(?:\s|$)",
+        (
+            "(VllmWorker rank=3 pid=4711) ERROR 11-09 22:47:01 [pynccl_wrapper.py:229] Failed to load NCCL library from "
+            "/opt/nccl/lib/libnccl.so.2. It is expected if you are not running on NVIDIA/AMD GPUs.",
+        ),
+    ),
+    Sign(
         "nccl-not-found",
         r"\blibnccl\.so[.\d]{0,16}: cannot open shared object file",
         ("ImportError: libnccl.so.2: cannot open shared object file: No such file or directory",),

@@ -138,14 +138,6 @@ SIGNS = (
         often=True,
     ),
     Sign(
-        "caught-exception",  # what torch's C++ raised, printed without its type: the program caught it
-        r"^ {0,4}(?P<words>[^\s:\"'][^:\"']{0,100}) INTERNAL ASSERT FAILED at \"",
-        (
-            ' stack.size() INTERNAL ASSERT FAILED at "../torch/csrc/autograd/profiler_python.cpp":964, please report a bug.',
-        ),
-        words=("internal assert failed at",),
-    ),
-    Sign(
         "started-anew",
         r"will restart worker group|Restarting worker group|restart_count=[1-9]|\bRequeued? job|Restart(?:ing)? attempt [1-9]",
         (

@@ -14,6 +14,14 @@ _E = "[rank2]:[E1109 22:46:25.933 ProcessGroupNCCL.cpp:632] "
 
 SIGNS = (
     Sign(
+        "internal-assert",
+        r'INTERNAL ASSERT FAILED at "(?P<path>[^"]{1,200})":(?P<at>\d{1,7})(?:, please report a bug to PyTorch\.(?P<words>.{0,200}))?',
+        (
+            'stack.size() INTERNAL ASSERT FAILED at "../torch/csrc/autograd/profiler_python.cpp":964, please report a bug to '
+            "PyTorch. Python replay stack is empty.",
+        ),
+    ),
+    Sign(
         "watchdog-timeout",
         _WHO + r".{0,120}?(?:Watchdog c|C)aught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d{1,12}), "
         r"OpType=(?P<op>\w{1,40})(?:, NumelIn=(?P<numel_in>\d{1,20}), NumelOut=(?P<numel_out>\d{1,20})"

@@ -301,14 +301,9 @@ SIGNS = (
         ),
     ),
     Sign(
-        "checkpoint-incomplete",
-        r"^\s{1,40}(?P<asserted>assert (?:self\.)?metadata is not None)\b"
-        r"|No such file or directory: '(?P<path>[^']{1,300}/\.metadata)'",
-        (
-            "    assert metadata is not None",
-            "FileNotFoundError: [Errno 2] No such file or directory: '/ckpt/step-500/.metadata'",
-        ),
-        words=("metadata is not none", "/.metadata"),
+        "checkpoint-without-metadata",  # a line of torch.distributed.checkpoint's planner, in a traceback
+        r"(?:^|\]:)\s*assert (?:self\.)?metadata is not None\s*$",
+        ("    assert metadata is not None", "- INFO - [rank7]:     assert metadata is not None"),
     ),
     Sign(
         "extension-symbol",

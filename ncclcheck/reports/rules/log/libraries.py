@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, State, Where, admin, seen, you
@@ -243,7 +244,8 @@ def library(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `undefined symbol: ncclCommShrink` (or ncclMemFree, ncclCommRegister, ...): the function came with a later
-    NCCL; `libnccl.so.2: cannot open shared object file`. A plugin (libnccl-net.so) that is not there is
+    NCCL; `libnccl.so.2: cannot open shared object file`; vLLM's `Failed to load NCCL library from ...`, which
+    takes the file that VLLM_NCCL_SO_PATH names. A plugin (libnccl-net.so) that is not there is
     harmless.
 
     ## Fix
@@ -253,6 +255,8 @@ def library(logs: Logs) -> Iterator[Finding]:
     ## Source
     rapidsai/cugraph#4465, rwth-i6/returnn#1802, pytorch/pytorch#119072; ld.so(8).
     """
+    if not_loaded := said(logs, "nccl-not-loaded"):
+        yield _not_loaded(not_loaded)
     for where, found in hosts(said(logs, "nccl-symbol", "nccl-not-found")):
         symbol = next((event.fields["symbol"] for event in found if "symbol" in event.fields), "")
         what = (
@@ -280,6 +284,22 @@ def library(logs: Logs) -> Iterator[Finding]:
             ],
             at=where,
         )
+
+
+def _not_loaded(found: list[LogEvent]) -> Finding:
+    """vLLM opens libnccl itself, beside the one that torch has loaded."""
+    library = found[0].fields["library"]
+    return cause(
+        found,
+        f"vLLM cannot load libnccl from {library}",
+        why="Its workers end there. VLLM_NCCL_SO_PATH names the file, else vLLM takes the one that torch brings.",
+        owner="job",
+        fix=[
+            you("Confirm on the named host: what is missing or of another architecture.",
+                f"ls -lL {quote(library)}", f"ldd {quote(library)}"),
+            you("Take the libnccl that torch brings.", "unset VLLM_NCCL_SO_PATH"),
+        ],
+    )  # fmt: skip
 
 
 _UNKNOWN, _UNSUPPORTED = "unknown error", "operation not supported"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, State, Where, you
 from ncclcheck.reports.subjects.logs import hangs
-from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, own_exceptions, said, where
+from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, said, where
 from ncclcheck.reports.text.fold import fold_ranks
 
 _DEFAULT_MS = 600_000
@@ -167,19 +167,7 @@ def same_collective(logs: Logs) -> Iterator[Finding]:
         sizes = cut[0].fields.get("gloo")
         size_told = f"{sizes} bytes, says gloo" if sizes else cut[0].text[:160]
         what = f"a message has another size than expected: {size_told}"
-        caught = [one for one in said(logs, "caught-exception") if one.order < cut[0].order]
-        if caught and not own_exceptions(logs):
-            yield cause(
-                [caught[0], *cut],
-                f"ranks are out of step since the program caught an exception on some of them and went on "
-                f"({caught[0].fields['words'].strip()}), it seems: {what}",
-                why="A rank that leaves its work after an exception calls the next collective before the others.",
-                owner="job",
-                at=Where(),
-                fix=[you("Confirm: see where it is caught (except, and a print), and which ranks printed it."),
-                     you("Let an exception end all ranks: raise it again; or decide on all of them alike.")],
-            )  # fmt: skip
-        elif apart := _set_apart(logs):
+        if apart := _set_apart(logs):
             yield cause(
                 cut,
                 f"{apart}: {what}",

@@ -1,4 +1,4 @@
-"""LOG125 to LOG129: what a program was given that cannot work: sizes, extensions, weights, a full disk."""
+"""LOG125 to LOG129, LOG185: what a program was given that cannot work: sizes, extensions, weights, a full disk."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, admin, seen, you
+from ncclcheck.reports.subjects.logs.ending import Ending, died
 from ncclcheck.reports.subjects.logs.logged import at_teller, cause, full_disk, log_rule, said
 
 _PARALLEL = re.compile(r"(?i)tensor.parallel|\bheads\b|\btp\b|vocab|hidden|intermediate")
@@ -190,26 +191,27 @@ def disk_has_room(logs: Logs) -> Iterator[Finding]:
 def checkpoint_fits(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    Weights that are loaded have other names or shapes than the model; or a distributed checkpoint is not whole.
+    Weights that are loaded have other names or shapes than the model, or a checkpoint in parts has no `.metadata`.
 
     ## Why it matters
     The program ends at its start on every rank, or on the one that loads; NCCL's lines afterwards only follow.
 
     ## How we know
     `Error(s) in loading state_dict`, `size mismatch for ...: copying a param with shape ... from checkpoint`.
-    `assert metadata is not None` within torch/distributed/checkpoint, or no file `.metadata`: DCP writes that file
-    last, when all ranks have saved.
+    Of torch.distributed.checkpoint its `assert metadata is not None`: rank 0 writes `.metadata` last of all.
 
     ## Fix
+    - **you** of a checkpoint in parts: one that has its `.metadata`; what was interrupted while it was saved has
+      none.
     - **you** compare the path of the weights with the model's configuration: another size of the model, another
       backbone or number of classes, weights of a model that was wrapped (`module.`) or cut (tensor parallel).
 
     ## Source
     PyTorch documentation, torch.nn.Module.load_state_dict.
     """
-    yield from _incomplete(logs)
     found = said(logs, "weights-differ")
     if not found:
+        yield from _without_metadata(logs)
         return
     shape = next((one.fields for one in found if "name" in one.fields), None)
     told = f": {shape['name']} is {shape['have']} there and {shape['want']} here" if shape else ""
@@ -224,29 +226,65 @@ def checkpoint_fits(logs: Logs) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-_OF_DCP = "distributed/checkpoint/"
-
-
-def _incomplete(logs: Logs) -> Iterator[Finding]:
-    """A folder without the file that DCP writes last. An assertion is DCP's only where a frame above it is."""
-    frames = [one for one in said(logs, "frame") if _OF_DCP in one.fields["path"]]
-    found = [
-        one
-        for one in said(logs, "checkpoint-incomplete")
-        if "path" in one.fields or any(frame.file == one.file and frame.line < one.line for frame in frames)
-    ]
-    if found:
-        path = next((one.fields["path"] for one in found if "path" in one.fields), "")
+def _without_metadata(logs: Logs) -> Iterator[Finding]:
+    """What torch.distributed.checkpoint cannot read, as its reader finds no plan of the parts."""
+    if found := said(logs, "checkpoint-without-metadata"):
         yield cause(
             found,
-            f"the distributed checkpoint is not whole or not in DCP's form: no {path or '.metadata'}",
-            why="torch.distributed.checkpoint writes .metadata last, when all ranks have saved: a save that was cut "
-            "off, or a folder of another format, has none.",
+            "the checkpoint to load has no metadata: it is not complete, or was not written in parts",
+            why="torch.distributed.checkpoint writes .metadata last; without it no rank knows what is where.",
             owner="job",
             at=at_teller(logs, found),
             fix=[
-                you("Confirm: a whole one has .metadata beside its parts.", "ls -la CHECKPOINT"),
-                you("Resume from the checkpoint before it; where it is of another format, load it as that."),
-                you("Let all nodes see the same folder.", "srun --ntasks-per-node=1 ls -a CHECKPOINT"),
+                you("Confirm: a complete one has this file.", "ls -la CHECKPOINT/.metadata"),
+                you("Load an earlier checkpoint that has it, or this one by the format it was saved in."),
             ],
         )  # fmt: skip
+
+
+@log_rule("LOG185", "torch's internal assertions hold")
+def assertions_of_torch(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    An assertion within torch itself failed, and the program printed it instead of letting the exception end it.
+
+    ## Why it matters
+    A rank that catches it leaves out what it was about, and goes on to something else than the other ranks, or
+    ends with a code and no traceback. The others then wait in a collective.
+
+    ## How we know
+    `INTERNAL ASSERT FAILED at "FILE":LINE, please report a bug to PyTorch`. As an exception with its traceback it
+    is LOG004.
+
+    ## Fix
+    - **you** let the exception end the rank (`raise` in the `except`); of the profiler: `with_stack=False`.
+    - **you** another release of torch; search for the file and the words in pytorch/pytorch's issues.
+
+    ## Source
+    PyTorch's source, c10/util/Exception.h (TORCH_INTERNAL_ASSERT) and torch/csrc/autograd/profiler_python.cpp.
+    """
+    raised = {(one.file, one.line) for one in said(logs, "python-error")}
+    work = {} if died(logs) else Ending(logs).work
+    found = [
+        one
+        for one in said(logs, "internal-assert")
+        if (one.file, one.line) not in raised and work.get(one.file, 0) <= one.line
+    ]
+    if not found:
+        return
+    told = found[0].fields
+    name = told["path"].rpartition("/")[2]
+    words = f": {told['words'].strip()}" if told.get("words", "").strip() else ""
+    profiler = [you("Profile without Python's stacks.", "grep -rn with_stack= --include=*.py .")]
+    yield cause(
+        found,
+        f"an assertion within torch failed at {name}:{told['at']}{words}",
+        why="The program printed it in place of its end: what was left out then, other ranks may wait for.",
+        owner="job",
+        fix=[
+            you("Confirm: let the exception end the rank, which shows its traceback.",
+                "grep -rn -A3 except --include=*.py ."),
+            *(profiler if "profiler" in name else []),
+            you("Try another release of torch.", "python -m pip install --upgrade torch"),
+        ],
+    )  # fmt: skip

@@ -176,7 +176,8 @@ def arguments(logs: Logs) -> Iterator[Finding]:
     `torchrun: error: ...` and what it tells of --nnodes, --nproc-per-node and the endpoint. With the rendezvous
     `static` (the default) torchrun needs --master-addr, --master-port and --node-rank on each node; with `c10d` it
     needs --rdzv-endpoint, and does not look at --master-addr: the warning about that counts together with a
-    rendezvous that failed, for each node then meets itself at localhost.
+    rendezvous that failed, for each node then meets itself at localhost. Not where ranks have met: where one came
+    through NCCL's start, worked, or waited in a collective.
 
     ## Fix
     - **you** correct the option; options with - or _ are both known from 1.x on, single letters of them are not.
@@ -185,7 +186,7 @@ def arguments(logs: Logs) -> Iterator[Finding]:
     PyTorch documentation, torchrun, Usage; torch/distributed/run.py (1.9 to 2.13).
     """
     refused = said(logs, "torchrun-arguments", "torchrun-values", "no-endpoint")
-    alone = said(logs, "master-not-used") if said(logs, *_NOT_MET) else []
+    alone = said(logs, "master-not-used") if said(logs, *_NOT_MET) and not _met(logs) else []
     if not refused and not alone:
         return
     yield cause(
@@ -209,6 +210,17 @@ _NOT_MET = (
     "clients-missing",
     "rendezvous-closed",
 )
+
+
+_WORKED = (
+    *("training-goes-on", "work-goes-on", "profiled-goes-on", "ended-well", "nccl-tests-row"),
+    *("watchdog-timeout", "watchdog-cut", "watchdog-stuck"),
+)
+
+
+def _met(logs: Logs) -> bool:
+    """Whether ranks have met, whatever the end of the rendezvous then says."""
+    return any(one.completed for one in logs.processes) or bool(said(logs, *_WORKED))
 
 
 def _refusal(event: LogEvent) -> str:

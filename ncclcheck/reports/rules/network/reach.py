@@ -55,7 +55,8 @@ def shared_network(cluster: Cluster) -> Iterator[Finding]:
     The subnet of the chosen address, and the routes of the node's main table (longest prefix, lowest metric),
     proved by connections where the nodes tried each other. No route is a failure, unless connections pass by a
     policy rule (ip-rule(8)); a route through another interface is a warning, and a failure where nothing passes
-    it; one through a gateway is a note until connections prove it. The same holds within one subnet where a more
+    it, and fine where that is a bridge with ports, has the node's address in that subnet, and connections pass;
+    one through a gateway is a note until connections prove it. The same holds within one subnet where a more
     specific route, or a bridge with a part of the subnet, leads to some of its nodes. Subnets that overlap are a
     prefix length that is wrong on one side: a warning where the nodes still find each other, else a failure. Of
     two subnets of one size the right one is that of the endpoint, else the one in which the other side has an
@@ -129,7 +130,7 @@ def _between(cluster: Cluster, ways: Ways, subnets: list[Subnet]) -> Iterator[Fi
                         told |= {one.node: misplaced.finding(one, subnet, *held) for one, held in found}
                 if blocked := [other for other in blocked if not {*told} >= other.nodes]:
                     yield flapping.explained(cluster, _no_route(ways, link, subnet, blocked))
-                if left := [one for one in astray if not ways.goes_by_itself(link, one[0])]:
+                if left := [one for one in astray if not ways.goes_there(link, *one)]:
                     yield flapping.explained(cluster, _elsewhere(ways, link, *left[0]))
                 if any(ways.passes(link, other) is not True for other in unread):
                     yield _unread(link, ways.unread[link.node])

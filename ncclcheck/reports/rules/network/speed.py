@@ -131,7 +131,11 @@ def _bursts(cluster: Cluster, odd: set[str]) -> Iterator[Finding]:
     nodes = {node.name: node for node in cluster.nodes}
     for one in slow:
         limit = shaping.limit(cluster, nodes[one.node], links.get(one.node), one.best, sends=one.sends)
-        found_slow = _slow_node(one, nodes[one.node], links.get(one.node), least.get(one.node, 0.0))
+        if limit is None and (back := [other for other in slow if other.node == one.node and other is not one]):
+            limit = _both_ways(cluster, links.get(one.node), back[0])
+        found_slow = _slow_node(
+            one, nodes[one.node], links.get(one.node), least.get(one.node, 0.0), explained=limit is not None
+        )
         yield _limited(found_slow, found_slow.where, limit) if limit else found_slow
     for pair in sorted(pairs):
         found_slow = _slow_way(pair, rates, links, max(least.get(node, 0.0) for node in pair))
@@ -145,6 +149,11 @@ def _bursts(cluster: Cluster, odd: set[str]) -> Iterator[Finding]:
         yield fine(Where(), f"bursts of single streams carried {low:.3g} to {high:.3g} Gb/s")
 
 
+def _both_ways(cluster: Cluster, link: lan.Link | None, back: Slow) -> Limit | None:
+    """Other traffic that fills one direction slows the other too: its acknowledgements wait in the same queue."""
+    return shaping.filled(cluster, link, back.best, sends=back.sends) if link else None
+
+
 def _best(rates: Mapping[Pair, float]) -> dict[str, float]:
     """The best rate of every sender."""
     best: dict[str, float] = {}
@@ -153,7 +162,7 @@ def _best(rates: Mapping[Pair, float]) -> dict[str, float]:
     return best
 
 
-def _slow_node(slow: Slow, node: Node, link: lan.Link | None, least: float) -> Finding:
+def _slow_node(slow: Slow, node: Node, link: lan.Link | None, least: float, *, explained: bool) -> Finding:
     verb = "sends" if slow.sends else "receives"
     name = link.interface.name if link else "eth0"
     reported = flows.reported_gbit(link.interface.speed_mbit) if link else 0.0
@@ -164,7 +173,7 @@ def _slow_node(slow: Slow, node: Node, link: lan.Link | None, least: float) -> F
     return level(
         Where(node=slow.node, device=name),
         f"{name} {verb} at most {slow.best:.2g} Gb/s, the other nodes {slow.others:.2g} (median){says}"
-        + where * shaping.has_no_limit(node, name),
+        + where * (not explained and shaping.has_no_limit(node, name)),
         why=_WHY,
         owner="node",
         evidence=[

@@ -9,6 +9,7 @@ from ncclcheck.probes.facts.script import Call, Script
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, warn
 from ncclcheck.reports.subjects.script.processes import INIT
 from ncclcheck.reports.subjects.script.scripts import (
+    LOCAL_RANK,
     MOST_PORT,
     SAMPLER,
     edited,
@@ -27,10 +28,6 @@ from ncclcheck.reports.subjects.script.scripts import (
 )
 
 _OF_ONE_NODE = re.compile(r"^['\"]file://(/tmp|/dev/shm|/var/tmp|/scratch)/")
-_LOCAL_RANK = re.compile(
-    r"^(?:int\()?(?:[\w.]*\.)?(?:local_rank|os\.(?:environ\[|getenv\(|environ\.get\()['\"]LOCAL_RANK['\"].*)\)?$",
-    re.I,
-)
 _READS_VARIABLE = re.compile(r"^os\.(?:environ\.get|getenv)$")
 _OF_TORCHRUN = re.compile(r"os\.(?:environ\[|getenv\(|environ\.get\()['\"](?:LOCAL_)?RANK['\"]")
 _QUOTES = "'\""
@@ -210,7 +207,8 @@ def whole_rank(script: Script) -> Iterator[Finding]:
     Slurm allocation), is a note where that is not known, and is right on one node.
 
     ## Fix
-    - **you** leave the argument to torchrun, or take `int(os.environ["RANK"])`.
+    - **you** leave the argument to torchrun, or take `int(os.environ["RANK"])`; and
+      `int(os.environ["WORLD_SIZE"])` where the number of ranks is `device_count()`.
 
     ## Source
     PyTorch documentation, torchrun, "Environment Variables".
@@ -223,15 +221,52 @@ def whole_rank(script: Script) -> Iterator[Finding]:
             continue
         position = "4" if call.name == INIT else "2"
         rank = call.arguments.get("rank", call.arguments.get(position, ""))
-        if (call.name == INIT or call.name in SAMPLER) and _LOCAL_RANK.match(rank):
-            line = line_of(script, call.file, call.line)
-            old = f"rank={rank}"
-            new = line.replace(old, 'rank=int(os.environ["RANK"])') if line.count(old) == 1 else ""
+        if (call.name == INIT or call.name in SAMPLER) and LOCAL_RANK.match(rank):
             said = f"{rank} is the rank in one node, and is given as that in the whole job"
-            fix = [edited(script, "Take $RANK.", call.file, {call.line: new} if new else None)]
+            fix = [_of_the_job(script, call, rank)]
             if (script.nodes or 1) > 1:
                 yield fail(here(call), said, why="On several nodes each such rank exists twice.", owner="job",
                            evidence=[written(script, call)], fix=fix)  # fmt: skip
             else:
                 yield note(here(call), f"{said}: this works on one node only", evidence=[written(script, call)],
                            fix=fix)  # fmt: skip
+
+
+def _of_the_job(script: Script, call: Call, rank: str) -> Remedy:
+    """$RANK, and what must go with it: the number of all ranks, and torchrun's own meeting point."""
+    name, position = ("world_size", "3") if call.name == INIT else ("num_replicas", "1")
+    count = call.arguments.get(name, call.arguments.get(position, ""))
+    text, new = "Take $RANK", {f"rank={rank}": 'rank=int(os.environ["RANK"])'}
+    per_node = _is_of_one_node(script, call, count)
+    if per_node or (call.name == INIT and count and not _is_of_all(script, call, count)):
+        text += f", and $WORLD_SIZE for {name}" + (": device_count() is that of one node" if per_node else "")
+        new[f"{name}={count}"] = f'{name}=int(os.environ["WORLD_SIZE"])'
+    method = call.arguments.get("init_method", call.arguments.get("1", "")) if call.name == INIT else ""
+    if method and "env://" not in given_to(script, call, "init_method", "1"):
+        text += ", and env:// for the address, where torchrun's ranks meet"
+        new[f"init_method={method}"] = 'init_method="env://"'
+    lines = {at: line_of(script, call.file, at) for at in range(call.first, call.last + 1)}
+    change: dict[int, str | None] = {}
+    for old, one in new.items():
+        head, _, value = old.partition("=")
+        value = re.escape(value).replace("'", "['\"]")  # as it is written; ours has plain quotes alone
+        spelled = re.compile(rf"\b{head}\s*=\s*{value}(?=\s*(?:[,)]|$))")
+        found = [at for at, line in lines.items() if spelled.search(line)]
+        if len(found) != 1:
+            return edited(script, f"{text}.", call.file, None, needs="os")
+        change[found[0]] = lines[found[0]] = spelled.sub(one, lines[found[0]])
+    return edited(script, f"{text}.", call.file, change, needs="os")
+
+
+def _is_of_one_node(script: Script, call: Call, count: str) -> bool:
+    """Whether the number of ranks is that of the GPUs that a process sees."""
+    calls = script.calls if "." in count else in_function(script, call.function)
+    return "device_count" in count or any(
+        one.target == count and one.name == "torch.cuda.device_count" for one in calls if count
+    )
+
+
+def _is_of_all(script: Script, call: Call, count: str) -> bool:
+    """Whether the number of ranks is that of the variable."""
+    reads = (one for one in in_function(script, call.function) if one.target == count)
+    return "WORLD_SIZE" in count or any("WORLD_SIZE" in "".join(one.arguments.values()) for one in reads)

@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Loop, Script
-from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, seen, warn
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, seen, warn, you
 from ncclcheck.reports.subjects.script.scripts import (
     LOADER,
     SAMPLER,
     edited,
     here,
     imports,
+    in_function,
     indent,
     line_of,
     of_many_ranks,
@@ -36,10 +37,11 @@ def shared_out(script: Script) -> Iterator[Finding]:
     """
     ## What
     A DataLoader that shuffles, in a script with DistributedDataParallel, and nothing that shares the samples out.
+    Or `DistributedSampler(num_replicas=0)`, which shares them out among no ranks.
 
     ## Why it matters
     Every rank goes through the whole dataset: an epoch takes as long as on one GPU, and with one seed for all
-    ranks they all train on the same batches.
+    ranks they all train on the same batches. With num_replicas=0 DistributedSampler raises "Invalid rank".
 
     ## How we know
     `DataLoader(..., shuffle=True)` without a sampler, while nothing builds a DistributedSampler or a sampler of
@@ -55,6 +57,16 @@ def shared_out(script: Script) -> Iterator[Finding]:
     PyTorch documentation, torch.utils.data.distributed.DistributedSampler.
     """
     calls = of_many_ranks(script)
+    for call in calls:
+        if call.name in SAMPLER and call.arguments.get("num_replicas", call.arguments.get("1")) == "0":
+            yield warn(
+                here(call),
+                "num_replicas=0: the samples are shared out among no ranks",
+                why='DistributedSampler raises "Invalid rank": no rank is in an interval of none.',
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[you("Leave num_replicas and rank out: the sampler takes both from the group.")],
+            )
     if not any(_WRAPS.search(call.name) for call in calls) or says(script, *_SHARED_OUT) or _own_sampler(calls):
         return
     by_rank = {call.target for call in calls if call.by_rank and call.target}
@@ -111,7 +123,8 @@ def shuffled_once(script: Script) -> Iterator[Finding]:
     that there are several ranks.
 
     ## Fix
-    - **you** leave out `shuffle=True`; DistributedSampler shuffles.
+    - **you** leave out `shuffle=True`; DistributedSampler shuffles. Where there is none without a group, write
+      `shuffle=sampler is None`.
 
     ## Source
     PyTorch source, torch/utils/data/dataloader.py; documentation of DistributedSampler.
@@ -136,6 +149,15 @@ def shuffled_once(script: Script) -> Iterator[Finding]:
 
 
 def _without_shuffle(script: Script, call: Call) -> Remedy:
+    sampler = call.arguments.get("sampler", "")
+    if _is_for_groups_alone(script, call, sampler):
+        new = f"shuffle={sampler} is None"
+        text = f"Shuffle only where there is no sampler: {new}."
+        for at in range(call.first, call.last + 1):
+            line = line_of(script, call.file, at)
+            if line.count("shuffle=True") == 1:
+                return edited(script, text, call.file, {at: line.replace("shuffle=True", new)})
+        return edited(script, text, call.file, None)
     for at in range(call.first, call.last + 1):
         line = line_of(script, call.file, at)
         if line.count("shuffle=True") == 1:
@@ -143,6 +165,14 @@ def _without_shuffle(script: Script, call: Call) -> Remedy:
             change = {at: left if left.strip() else None}
             return edited(script, "Leave out shuffle=True.", call.file, change)
     return edited(script, "Leave out shuffle=True.", call.file, None)
+
+
+def _is_for_groups_alone(script: Script, loader: Call, sampler: str) -> bool:
+    """Whether there may be no group, and then no sampler."""
+    return any(
+        one.name in SAMPLER and one.target == sampler and any(guard.kind == "group" for guard in one.guards)
+        for one in in_function(script, loader.function)
+    )
 
 
 @script_rule("SCR009", "the sampler is given every epoch", worst=State.WARN)

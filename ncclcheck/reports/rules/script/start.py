@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable, Iterator
 
 from ncclcheck.probes.facts.script import Call, Script
-from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, warn, you
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, warn
 from ncclcheck.reports.subjects.script.processes import INIT, SPAWNS
 from ncclcheck.reports.subjects.script.scripts import (
     DIST,
     LOADER,
+    LOCAL_RANK,
     MOST_PORT,
     collective,
     edited,
@@ -29,6 +30,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     spawns,
     sure,
     that_starts,
+    with_argument,
     written,
 )
 
@@ -231,8 +233,8 @@ def local_rank(script: Script) -> Iterator[Finding]:
 
     ## How we know
     The call of `add_argument`; something reads `local_rank`, and no file has the word LOCAL_RANK.
-    DeepSpeed gives the option itself, and is not
-    judged.
+    DeepSpeed gives the option itself, and is not judged. It is a note where each process is given its rank by
+    options of the script's own, such as the node's number: then the local rank may be given likewise.
 
     ## Fix
     - **you** `default=int(os.environ.get("LOCAL_RANK", 0))`.
@@ -255,9 +257,14 @@ def local_rank(script: Script) -> Iterator[Finding]:
         names = [text.strip("'\"") for at, text in call.arguments.items() if at.isdecimal()]
         option = next((name for name in names if name in ("--local_rank", "--local-rank")), "")
         if call.name.endswith(".add_argument") and option:
+            said = f"{option} is not given by torchrun, and nothing reads $LOCAL_RANK"
+            if any(_has_own_rank(script, one) for one in calls):
+                yield note(here(call), f"{said}: what starts the processes must give it",
+                           evidence=[written(script, call)], fix=[_from_the_variable(script, call)])  # fmt: skip
+                continue
             yield warn(
                 here(call),
-                f"{option} is not given by torchrun, and nothing reads $LOCAL_RANK",
+                said,
                 why="Every process keeps the default: all use one GPU, or each trains alone.",
                 owner="job",
                 evidence=[written(script, call)],
@@ -269,10 +276,26 @@ def _from_the_variable(script: Script, call: Call) -> Remedy:
     default = call.arguments.get("default", "")
     for at in range(call.first, call.last + 1):
         line = line_of(script, call.file, at)
-        if default and line.count(f"default={default}") == 1 and imports(script, call.file, "os"):
+        if default and line.count(f"default={default}") == 1:
             new = line.replace(f"default={default}", f'default=int(os.environ.get("LOCAL_RANK", {default}))')
-            return edited(script, "Let its default be the variable.", call.file, {at: new})
-    return you('Let its default be int(os.environ.get("LOCAL_RANK", 0)).')
+            return edited(script, "Let its default be the variable.", call.file, {at: new}, needs="os")
+    value = 'int(os.environ.get("LOCAL_RANK", 0))'
+    new = (
+        ""
+        if default
+        else with_argument(line_of(script, call.file, call.line), ".add_argument(", f"default={value}")
+    )
+    change = {call.line: new} if new else None
+    return edited(script, f"Let its default be {value}.", call.file, change, needs="os")
+
+
+def _has_own_rank(script: Script, init: Call) -> bool:
+    """Whether the processes are told their ranks by options: an address, and a rank that is made of them."""
+    rank = init.arguments.get("rank", init.arguments.get("4", ""))
+    method = given_to(script, init, "init_method", "1")
+    is_local = LOCAL_RANK.match(rank) or not re.search(r"\b(?:args|opts?|FLAGS)\.|argv", rank)
+    by_variable = "environ" in rank or says(script, "RANK", "SLURM_PROCID")
+    return init.name == INIT and bool(method) and "env://" not in method and not is_local and not by_variable
 
 
 @script_rule("SCR013", "settings are made before they are read", worst=State.WARN)

@@ -36,7 +36,7 @@ def limit(cluster: Cluster, node: Node, link: lan.Link | None, gbit: float, *, s
     if link is None:
         return None
     own = _shaped(node, link, gbit, sends=sends) or _filtered(node, sends=sends)
-    return own or _filled(cluster, link, gbit, sends=sends)
+    return own or filled(cluster, link, gbit, sends=sends)
 
 
 def _shaped(node: Node, link: lan.Link, gbit: float, *, sends: bool) -> Limit | None:
@@ -87,20 +87,25 @@ def _filtered(node: Node, *, sends: bool) -> Limit | None:
     )
 
 
-def _filled(cluster: Cluster, link: lan.Link, gbit: float, *, sends: bool) -> Limit | None:
-    """Others send over the same interface: what it carried in the second before the bursts was not ours."""
-    told = next((one for one in cluster.measurements.reach if one.node == link.node), None)
+def of_others(cluster: Cluster, node: str, *, sends: bool) -> float:
+    """Gb/s that its interface carried in the second before the bursts, which was not ours; 0 where not counted."""
+    told = next((one for one in cluster.measurements.reach if one.node == node), None)
     beside = told.beside if told else None
     if beside is None or isinstance(beside, Unread) or not beside.seconds:
-        return None
-    others = (beside.bytes_out if sends else beside.bytes_in) * 8 / beside.seconds / 1e9
+        return 0.0
+    return (beside.bytes_out if sends else beside.bytes_in) * 8 / beside.seconds / 1e9
+
+
+def filled(cluster: Cluster, link: lan.Link, gbit: float, *, sends: bool) -> Limit | None:
+    """Others send over the same interface, at least half as much as our bursts had left of it."""
+    others = of_others(cluster, link.node, sends=sends)
     if others < max(_LEAST_OTHERS, _OTHERS * gbit):
         return None
     name, does = link.interface.name, "sends" if sends else "takes in"
     counted = "tx_bytes" if sends else "rx_bytes"
     return Limit(
         f"{does} {others:.2g} Gb/s over {name} for others than this job",
-        seen(f"{counted} of {name} before the bursts", f"{others:.3g} Gb/s, in {beside.seconds:.1f} s"),
+        seen(f"{counted} of {name} in the second before the bursts", f"{others:.3g} Gb/s"),
         you(
             "See whose connections they are (bytes_sent, bytes_received), and let them end, or give the job "
             "another network or another time.",

@@ -7,13 +7,21 @@ from statistics import median
 
 from ncclcheck.probes.facts import Cluster, Unread
 from ncclcheck.reports.judgement.derived import derived
-from ncclcheck.reports.subjects.links.reached import Pair, reached
+from ncclcheck.reports.subjects.failures import shaping
+from ncclcheck.reports.subjects.links import flows
+from ncclcheck.reports.subjects.links.reached import Pair, Reached, reached
+from ncclcheck.reports.subjects.nccl import lan
 
 # Milliseconds. Within a data centre a round trip takes 0.05 to 0.5 ms; light in fibre takes 5 for 500 km and back.
 # The fastest of seven counts: at loads of 16 on 2 cores it stays below 1 ms.
 LEAST_MS = 5.0
 # Times the median of the other pairs, where there are others.
 _FAR_LONGER = 10.0
+# The longest by the shortest of a node's round trips, each the fastest of seven. A queue that other traffic keeps
+# full varies (1.11 in the lab, 300 Mbit/s); distance does not.
+_VARIES = 1.05
+# Share of the reported speed from which other traffic fills a link; chosen.
+_FULL = 0.5
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,8 @@ def delayed(cluster: Cluster) -> list[Delayed]:
     for node in sorted({one for pair in long for one in pair}, key=lambda one: -sum(one in pair for pair in long)):
         mine = {pair for pair in times if node in pair}
         if len({*map(frozenset, mine)}) > 1 and mine <= long and len(mine) < len(times):
-            blamed.append(_of(node, mine, times))
+            if not (found and _waits_in_a_queue(cluster, found, node, [times[pair] for pair in mine])):
+                blamed.append(_of(node, mine, times))
             long -= mine
     ends = sorted({tuple(sorted(pair)) for pair in long})
     return [*blamed, *(_of("", {(a, b), (b, a)} & {*times}, times) for a, b in ends)]
@@ -54,3 +63,16 @@ def _of(node: str, pairs: set[Pair], times: dict[Pair, float]) -> Delayed:
     others = [ms for pair, ms in times.items() if pair not in pairs]
     own = min(times[pair] for pair in pairs)
     return Delayed(node, frozenset(pairs), own, median(others) if others else None)
+
+
+def _waits_in_a_queue(cluster: Cluster, found: Reached, node: str, ms: list[float]) -> bool:
+    """Whether its link is full of others' traffic, behind which packets wait: a slow link (NET008)."""
+    link = next((one for one in lan.read_links(cluster) if one.node == node), None)
+    rates = flows.rates(found, cluster.policy.thresholds.get("NET009.loss_percent", 1.0))
+    for sends in (True, False) if link else ():
+        best = max((rate for pair, rate in rates.items() if pair[not sends] == node), default=None)
+        if link and best is not None and shaping.filled(cluster, link, best, sends=sends):
+            reported = flows.reported_gbit(link.interface.speed_mbit)
+            others = shaping.of_others(cluster, node, sends=sends)
+            return others >= _FULL * reported if reported else max(ms) >= _VARIES * min(ms)
+    return False

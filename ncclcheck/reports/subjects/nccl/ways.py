@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 
-from ncclcheck.probes.facts import Address, Cluster, Interface, Node, Unread, Way, at
+from ncclcheck.probes.facts import Address, Cluster, Interface, Node, Unread, Way, at, value_or
 from ncclcheck.reports.subjects.links.reached import Reached, reached
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.text.fold import fold_names
@@ -182,6 +182,17 @@ class Ways:
     def second(self, link: lan.Link, other: Subnet) -> tuple[Interface, Address] | None:
         """Another address of a node, in the other subnet."""
         return address_in(self.nodes[link.node], other.network)
+
+    def goes_there(self, link: lan.Link, other: Subnet, leads: str) -> bool:
+        """Whether a way by another interface is well: by a rule for its sender, or a bridge there."""
+        return self.goes_by_itself(link, other) or self._by_a_bridge(link, other, leads)
+
+    def _by_a_bridge(self, link: lan.Link, other: Subnet, leads: str) -> bool:
+        """Whether its address there is on a bridge with ports, as for virtual machines, and connections pass."""
+        held = self.second(link, other)
+        if held is None or held[0].name != leads or held[0].kind != "bridge":
+            return False
+        return bool(value_or(held[0].members, [])) and self.passes(link, other) is True
 
     def goes_by_itself(self, link: lan.Link, other: Subnet) -> bool:
         """Whether the kernel was seen to send there from the chosen interface after all, by a policy rule."""

@@ -125,3 +125,51 @@ def test_lines_that_are_only_counted_change_nothing(monkeypatch: pytest.MonkeyPa
     counted = _read(data)
     monkeypatch.setattr(repeats, "_MOST", 0)
     assert _read(data) == counted
+
+
+_ASSERT = (
+    ' stack.size() INTERNAL ASSERT FAILED at "../torch/csrc/autograd/profiler_python.cpp":964, please report a '
+    "bug to PyTorch. Python replay stack is empty.\n"
+)
+_UNUSED = (
+    "[2026-03-01 10:00:00,982] torch.distributed.run: [WARNING] master_addr is only used for static rdzv_backend "
+    "and when rdzv_endpoint is not specified.\n"
+)
+_STORE_GONE = (
+    "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has "
+    "failed. See inner exception for details.\n"
+)
+
+
+def test_an_assertion_of_torch_that_a_program_printed_is_named() -> None:
+    (finding,) = judged("torchrun train.py\n" + _ASSERT * 3)["LOG185"].findings
+    assert "profiler_python.cpp:964: Python replay stack is empty" in finding.what
+    assert "LOG185" not in raised("torchrun train.py\n" + _ASSERT + _STEPS)
+    assert raised("torchrun train.py\n" + _STEPS + _ASSERT)["LOG185"] == "fail"
+
+
+def test_a_rendezvous_that_breaks_after_the_ranks_have_met_says_nothing_of_its_address() -> None:
+    assert raised(_UNUSED + _STORE_GONE)["LOG163"] == "fail"
+    assert "LOG163" not in raised(_UNUSED + _STEPS + _STORE_GONE)
+    assert "LOG163" not in raised(_UNUSED + _CUT.format(1) + _STORE_GONE)
+
+
+def test_a_libnccl_that_vllm_cannot_load_is_named() -> None:
+    line = (
+        "(VllmWorker rank=3 pid=4711) ERROR 11-09 22:47:01 [pynccl_wrapper.py:229] Failed to load NCCL library "
+        "from /opt/nccl/libnccl.so.2.21.5. It is expected if you are not running on NVIDIA/AMD GPUs.\n"
+    )
+    served = 'INFO:     127.0.0.1:1 - "GET /health/ HTTP/1.1" 200 OK\n' * 20
+    (finding,) = judged(served + line)["LOG066"].findings
+    assert finding.what == "vLLM cannot load libnccl from /opt/nccl/libnccl.so.2.21.5"
+    assert raised(served + line)["LOG066"] == "fail"
+
+
+def test_a_checkpoint_without_metadata_is_named() -> None:
+    log = (
+        "[rank7]: Traceback (most recent call last): (RANK 0)\n"
+        '[rank7]:   File "/lib/python3.11/site-packages/torch/distributed/checkpoint/state_dict_loader.py", line 9'
+        ", in local_step\n[rank7]:     assert metadata is not None\n"
+    )
+    assert raised(log)["LOG129"] == "fail"
+    assert raised(log.replace("[rank7]", "2026-03-01 03:11:02,474 - Tuner - INFO - [rank7]"))["LOG129"] == "fail"

@@ -139,32 +139,3 @@ def test_an_engine_that_wakes_without_memory_is_the_cause_and_its_server_hands_i
     alone = "".join(line for line in text.splitlines(keepends=True) if "pid=11" in line)
     assert first(alone).code == "LOG063"
     assert raised(alone.replace("CUDA Error: out of memory", "it is gone"))["LOG001"] == "fail"
-
-
-@pytest.mark.parametrize("head", ["", "[rank3]: ", "2025-10-31 03:11:02,474 - Tuner - INFO - [rank3]: "])
-def test_a_distributed_checkpoint_without_metadata(head: str) -> None:
-    text = (
-        f"{head}Traceback (most recent call last):\n"
-        f'{head}  File "/v/site-packages/torch/distributed/checkpoint/state_dict_loader.py", line 250, in f\n'
-        f"{head}    assert metadata is not None\n"
-    )
-    assert first(f"torchrun train.py\n{text}{head}AssertionError\n").code == "LOG129"
-    assert first(f"torchrun train.py\n{text}").code == "LOG129"
-    other = text.replace("torch/distributed/checkpoint", "mine/reader")
-    assert raised(f"torchrun train.py\n{other}{head}AssertionError\n")["LOG004"] == "fail"
-
-
-def test_a_file_of_metadata_that_is_not_there() -> None:
-    text = "FileNotFoundError: [Errno 2] No such file or directory: '/ckpt/step-500/.metadata'\n"
-    assert "/ckpt/step-500/.metadata" in first(text).what
-
-
-def test_an_exception_that_was_caught_comes_before_the_size_of_a_message() -> None:
-    caught = ' stack.size() INTERNAL ASSERT FAILED at "../torch/csrc/profiler.cpp":964, please report a bug.\n'
-    cut = (
-        "a:1:2 [3] transport/net_ib.cc:1081 NCCL WARN NET/IB : req 0/1 tag 3 peer 10.0.0.13<48895> collective "
-        "mismatch error, local size 78848 remote size 65536\n"
-    )
-    assert "caught an exception" in judged(caught + cut)["LOG084"].findings[0].what
-    assert "caught an exception" not in judged(cut + caught)["LOG084"].findings[0].what
-    assert first(caught + cut).confidence == "likely"
