@@ -74,7 +74,7 @@ def test_a_rule_with_a_rate_of_data_slows() -> None:
     [
         ([], 3000),
         ([{"match": {"op": "in", "left": {"ct": {"key": "state"}}, "right": ["established", "related"]}},
-          {"accept": None}], 1),
+          {"accept": None}], 0),
     ],
 )  # fmt: skip
 def test_rules_that_every_packet_of_a_connection_passes_are_counted(first: list[Any], passed: int) -> None:
@@ -87,7 +87,7 @@ def test_rules_that_every_packet_of_a_connection_passes_are_counted(first: list[
     assert found.passed == passed
     cut = json.dumps({"nftables": [{"chain": chain}, *rules]})[:200_000]
     (found,) = parsed(cut)  # type: ignore[misc]
-    assert found.passed == 1 if first else 1000 < found.passed < passed
+    assert found.passed == 0 if first else 1000 < found.passed < passed
 
 
 def test_a_limit_of_new_connections_or_pings_does_not() -> None:

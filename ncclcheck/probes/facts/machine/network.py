@@ -101,7 +101,7 @@ class Filter(Struct, frozen=True, kw_only=True):
 
     does: what its rules do to a packet, e.g. drop. rule: the first such rule, shortened; empty where the chain's
     policy does it. slows: the first rule that drops what is above a rate. passed: how many rules a packet of an
-    open connection is compared with, one by one; 0: not recorded, or rules of new connections alone (nat).
+    open connection is compared with, one by one; 0: not recorded, or fewer than 1,000.
     """
 
     family: str

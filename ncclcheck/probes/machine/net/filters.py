@@ -22,6 +22,7 @@ _HARMS = ("drop", "reject", "queue", "dnat", "redirect", "snat", "masquerade")
 _FOR_OTHERS = re.compile(r"\b(icmp\w*|tcp flags|ct state|udp)\b")
 _MOST_WORDS = 160  # characters of a rule that is shown
 _MOST_CHAINS = 64
+_MANY = 1000  # rules; fewer cost a packet microseconds at most, and are not recorded
 _FEW_PARTS = 4  # of `ct state established counter accept`; with more it is of some connections alone
 # What a form that is not known raises while it is taken apart.
 _OTHER_FORM = (msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError, RecursionError)
@@ -79,9 +80,7 @@ def _filters(listed: list[dict[str, Any]]) -> Iterator[Filter]:
                 does=does,
                 rule=harms[0][1] if harms else "",
                 slows=next((rule for harm, rule in harms if harm == "drop" and _slows(rule)), ""),
-                passed=0
-                if chain.get("type") == "nat"
-                else _passed(rules, (chain["family"], chain["table"], chain["name"]), set()),
+                passed=_many(rules, chain),
             )
 
 
@@ -97,6 +96,14 @@ def _harms(rules: _Rules, chain: _Key, seen: set[_Key]) -> Iterator[tuple[str, s
             yield from ((harm, _words(rule)) for harm in _verdicts(part))
             for target in _targets(part):
                 yield from _harms(rules, (*chain[:2], target), seen)
+
+
+def _many(rules: _Rules, chain: Mapping[str, Any]) -> int:
+    """How many rules a packet of an open connection passes; 0 where they are few."""
+    if chain.get("type") == "nat":
+        return 0
+    count = _passed(rules, (chain["family"], chain["table"], chain["name"]), set())
+    return count if count >= _MANY else 0
 
 
 def _passed(rules: _Rules, chain: _Key, seen: set[_Key]) -> int:
