@@ -87,8 +87,177 @@ def _states(code: str, lines: str, arguments: list[str] | None = None, nodes: in
     return [one.state for verdict in verdicts if verdict.code == code for one in verdict.findings]
 
 
+_TAKEN = """def main(rank):
+    {}
+    dist.init_process_group("nccl")
+    net = {}
+    net = torch.nn.parallel.DistributedDataParallel(net, device_ids=[rank])
+device = {}
+main(int(os.environ["LOCAL_RANK"]))
+"""
+_CUDA = '"cuda" if torch.cuda.is_available() else "cpu"'
+
+
+@pytest.mark.parametrize(
+    ("first", "model", "device", "states"),
+    [
+        ("pass", "model().cuda()", "0", [State.WARN]),
+        ("pass", "model().to('cuda')", "0", [State.WARN]),
+        ("pass", "model().to(device)", "'cuda'", [State.WARN]),
+        ("pass", "model().to(device)", f"torch.device({_CUDA})", [State.WARN]),
+        # each call names its GPU, or it is not known which one
+        ("pass", "model().cuda(rank)", "0", [State.NOTE]),
+        ("pass", "model().to(f'cuda:{rank}')", "0", [State.NOTE]),
+        ("pass", "model().cuda().to(rank)", "0", [State.NOTE]),
+        ("pass", "model().to(device)", "torch.device('cuda', rank)", [State.NOTE]),
+        ("pass", "model().to(device)", "'cuda'\nif last:\n    device = 'cuda:1'", [State.NOTE]),
+        ("device = choose(rank)", "model().to(device)", "'cuda'", [State.NOTE]),
+        # taken for the whole process
+        ("torch.cuda.set_device(rank)", "model().cuda()", "0", []),
+        ("torch.cuda.device(rank).__enter__()", "model().cuda()", "0", []),
+        ("os.environ['CUDA_VISIBLE_DEVICES'] = str(rank)", "model().cuda()", "0", []),
+    ],
+)
+def test_a_process_that_takes_no_gpu(first: str, model: str, device: str, states: list[State]) -> None:
+    assert _states("SCR010", _TAKEN.format(first, model, device)) == states
+
+
+def test_no_gpu_is_taken_for_gloo() -> None:
+    lines = _TAKEN.format("pass", "model()", "0").replace("nccl", "gloo")
+    assert _states("SCR010", lines) == []
+
+
+def test_a_device_in_a_variable_is_used_before_set_device() -> None:
+    lines = "dist.init_process_group('nccl')\ndevice = {}\nnet = net.to(device)\ntorch.cuda.set_device(own)\n"
+    assert _states("SCR022", lines.format("'cuda'")) == [State.WARN]
+    assert _states("SCR022", lines.format("f'cuda:{own}'")) == []
+
+
+_OUT = """import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--output-dir", default="")
+args = parser.parse_args()
+dist.init_process_group("nccl")
+{}:
+    torch.save(net.state_dict(), "model.pt")
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "states"),
+    [
+        ("if True", [State.WARN]),
+        ("if args.output_dir", [State.NOTE]),
+        ("if args.output_dir and dist.get_rank() == 0", []),
+        ("if args.write_dir", []),  # not declared: who knows
+        ("if False", []),
+    ],
+)
+def test_conditions_that_are_the_same_on_all_ranks(condition: str, states: list[State]) -> None:
+    assert _states("SCR004", _OUT.format(condition)) == states
+
+
+_SAMPLED = """dist.init_process_group("nccl")
+sampler = torch.utils.data.distributed.DistributedSampler(images{})
+batches = torch.utils.data.DataLoader(images, sampler=sampler)
+"""
+_ITERATED = """batch = iter(batches)
+for step in range(9000):
+    try:
+        x = next(batch)
+    except StopIteration:
+        epoch += 1
+        {}
+        batch = iter({})
+    net(x).backward()
+"""
+_ENDLESS = """def endless(batches):
+    while True:
+        {}
+        for x in batches:
+            yield x
+batches = endless(batches)
+for step in range(9000):
+    net(next(batches)).backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "loop", "states"),
+    [
+        ("", _ITERATED.format("pass", "batches"), [State.NOTE]),
+        ("", _ITERATED.format("pass", "other"), []),
+        ("", _ITERATED.format("sampler.set_epoch(epoch)", "batches"), []),
+        (", shuffle=False", _ITERATED.format("pass", "batches"), []),
+        (", shuffle=args.shuffle", _ITERATED.format("pass", "batches"), []),
+        ("", _ENDLESS.format("pass"), [State.NOTE]),
+        ("", _ENDLESS.format("batches.sampler.set_epoch(next(count))"), []),
+        ("", _ENDLESS.format("pass").replace("while True", "for _ in range(1)"), []),
+    ],
+)
+def test_a_loader_that_is_begun_anew(shuffle: str, loop: str, states: list[State]) -> None:
+    assert _states("SCR009", _SAMPLED.format(shuffle) + loop) == states
+
+
+@pytest.mark.parametrize(
+    ("told", "states"),
+    [
+        ("batches.dataset.set_epoch(epoch)", [State.NOTE]),
+        ("images.set_epoch(epoch)", []),
+        ("extra.set_epoch(epoch)", [State.NOTE]),
+        ("batches.sampler.set_epoch(epoch)", []),
+        ("self.datasampler_train.set_epoch(epoch)", []),
+        ("getattr(batches, 'set_epoch')(epoch)", []),
+    ],
+)
+def test_set_epoch_of_something_else(told: str, states: list[State]) -> None:
+    extra = "extra = torch.utils.data.distributed.DistributedSampler(more, shuffle=False)\n"
+    loop = f"for epoch in range(9):\n    {told}\n    for x in batches:\n        net(x).backward()\n"
+    assert _states("SCR009", _SAMPLED.format("") + extra + loop) == states
+
+
+_LOGGED = """dist.init_process_group("nccl")
+def make(folder):
+    {}
+    return logging.getLogger()
+logger = make(folder)
+for x in data:
+    loss = net(x)
+    loss.backward()
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "told", "states"),
+    [
+        ("if dist.get_rank() == 0: logging.basicConfig()", "logger.info(f'Loss: {loss}')", [State.NOTE]),
+        ("pass", "if dist.get_rank() == 0: wandb.log({'loss': loss})", [State.NOTE]),
+        # every rank logs its own; reduced; that of one rank's whole validation; no loss
+        ("pass", "logger.info(f'Loss: {loss}')", []),
+        ("pass", "if dist.get_rank() == 0: wandb.log({'loss': reduce_mean(loss)})", []),
+        ("pass", "if dist.get_rank() == 0: wandb.log({'val_loss': loss})", []),
+        ("pass", "if dist.get_rank() == 0: wandb.log({'lr': rate})", []),
+    ],
+)
+def test_a_loss_that_is_logged(made: str, told: str, states: list[State]) -> None:
+    assert _states("SCR019", _LOGGED.format(made, told)) == states
+
+
 _STEP = "    loss = net(x.cuda())\n    loss.backward()\n"
 _PRINTS = "rank = dist.get_rank()\nfor x in data:\n    if rank == 3:\n        print(loss)\n"
+
+_LOCAL = "parser.add_argument('--local_rank', type=int)\ndist.init_process_group('nccl', {})\n"
+_LOADS = """torch.nn.parallel.DistributedDataParallel(net.cuda())
+torch.utils.data.DataLoader(held, batch_size=8)
+"""
+_LOADED = f"""class Held(torch.utils.data.Dataset):
+    def __init__(self, given):
+        self.x = {{1}}
+    def __getitem__(self, at):
+        {{0}}
+held = Held(files)
+{_LOADS}"""
 
 _OPTION = """import argparse
 parser = argparse.ArgumentParser()
@@ -165,6 +334,32 @@ def test_the_default_of_an_option_is_what_the_job_uses(
         # ranks that hold parts of one model see the same samples
         ("SCR019", _PRINTS, [State.NOTE]),
         ("SCR019", f"stage = PipelineStage(net)\n{_PRINTS}", []),
+        ("SCR024", "sampler = torch.utils.data.distributed.DistributedSampler(data)\n", [State.WARN]),
+        ("SCR024", "import tensor_parallel as tp\nnet = tp.tensor_parallel(net)\n"
+         "sampler = torch.utils.data.distributed.DistributedSampler(data)\n", []),
+        # every step on a GPU waits for it: under a question for the GPU, in both branches, after one that ends it
+        ("SCR018", f"for x in data:\n{_STEP}    if device.type == 'cuda':\n        torch.cuda.synchronize()\n"
+         "    print(loss.item())\n", []),
+        ("SCR018", f"for x in data:\n{_STEP}    if torch.cuda.is_available():\n        torch.cuda.synchronize()\n"
+         "    print(loss.item())\n", []),
+        ("SCR018", f"for x in data:\n{_STEP}    if device.type == 'cuda' and slow:\n"
+         "        torch.cuda.synchronize()\n    print(loss.item())\n", [State.NOTE]),
+        ("SCR018", f"for x in data:\n{_STEP}    if half:\n        torch.cuda.synchronize()\n    else:\n"
+         "        torch.cuda.synchronize()\n    print(loss.item())\n", []),
+        ("SCR018", f"for x in data:\n{_STEP}    if not finite(loss.item()):\n        exit()\n"
+         "    torch.cuda.synchronize()\n", []),
+        # a rank that is made of options: what starts the processes may give the local one too
+        ("SCR012", _LOCAL.format("init_method=args.url, rank=args.node * 8 + args.local_rank"), [State.NOTE]),
+        ("SCR012", _LOCAL.format("init_method='tcp://localhost:1', rank=args.local_rank"), [State.WARN]),
+        # no rank is in an interval of none
+        ("SCR007", "torch.utils.data.distributed.DistributedSampler(data, num_replicas=0, rank=0)\n",
+         [State.WARN]),
+        ("SCR007", "torch.utils.data.distributed.DistributedSampler(data, num_replicas=1, rank=0)\n", []),
+        # samples that are there already
+        ("SCR027", _LOADED.format("return self.x[at]", "[torch.rand(2) for _ in range(9)]"), []),
+        ("SCR027", _LOADED.format("return load(self.x[at])", "[torch.rand(2) for _ in range(9)]"), [State.NOTE]),
+        ("SCR027", _LOADED.format("return self.x[at]", "given"), [State.NOTE]),
+        ("SCR027", f"held = torch.utils.data.TensorDataset(x, y)\n{_LOADS}", []),
     ],
 )  # fmt: skip
 def test_what_was_judged_wrongly_in_scripts_of_others(code: str, lines: str, states: list[State]) -> None:
@@ -272,6 +467,82 @@ def test_parameters_that_may_be_unused_are_asked_for(before: str, more: str, cou
     assert _states("SCR016", f'dist.init_process_group("nccl")\n{before}{wrap}') == [State.NOTE] * count
     diffs = [command for one in _findings().get("SCR016", []) for fix in one.remedies for command in fix.commands]
     assert bool(diffs) == has_diff
+
+
+_MODEL = """class Net(torch.nn.Module):
+    def forward(self, x, short=False):
+        {}
+        return self.last(x)
+net = Net()
+net = torch.nn.parallel.DistributedDataParallel(net, find_unused_parameters=True)
+for x in data:
+    net(x).backward()
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("branch", "step", "states"),
+    [("x = self.first(x)", "net(y)", [State.NOTE]), ("x = self.first(x)", "net(x, short=True)", []),
+     ("x = x if short else self.first(x)", "", []), ("if x.mean() > 0:\n            return x", "", []),
+     ("x = self.more(x) if self.more is not None else x", "", [State.NOTE]),
+     ("x = self.drop(x) if self.training else x", "", [State.NOTE])],
+)  # fmt: skip
+def test_a_model_that_may_leave_layers_out_is_not_judged(branch: str, step: str, states: list[State]) -> None:
+    assert _states("SCR016", f'dist.init_process_group("nccl")\n{_MODEL.format(branch, step)}') == states
+
+
+_SEVERAL = """import argparse{}
+import torch
+import torch.distributed as dist
+from torch.utils.data.distributed import DistributedSampler
+parser = argparse.ArgumentParser()
+parser.add_argument("--local_rank", type=int{})
+args = parser.parse_args()
+torch.cuda.set_device(args.local_rank)
+dist.init_process_group("nccl",
+                        init_method="tcp://127.0.0.1:1",
+                        world_size=torch.cuda.device_count(),
+                        rank=args.local_rank)
+"""
+
+
+@pytest.mark.parametrize("default", ["", ", default=0"])
+@pytest.mark.parametrize("more", ["", "\nfrom os import path", ", os"])
+@pytest.mark.parametrize("code", ["SCR012", "SCR026"])
+def test_a_fix_brings_what_it_needs(code: str, more: str, default: str, tmp_path: Path) -> None:
+    Path("train.py").write_text(_SEVERAL.format(more, default))
+    (remedy,) = (fix for one in _findings()[code] for fix in one.remedies)
+    subprocess.run(
+        ["patch", "-p0"], input=f"{remedy.commands[0]}\n", text=True, cwd=tmp_path, check=True, timeout=20
+    )
+    source = Path("train.py").read_text()
+    assert source.count("import os\n") + source.count("argparse, os\n") == 1
+    assert ("import os" in remedy.text) == (more != ", os")
+    assert not {code, "SCR021"} & {*_findings()}
+    if code == "SCR026":
+        assert "device_count() is that of one node" in remedy.text
+        assert 'init_method="env://"' in source
+        assert 'world_size=int(os.environ["WORLD_SIZE"])' in source
+
+
+_SHUFFLED = """dist.init_process_group("nccl")
+{}sampler = torch.utils.data.distributed.DistributedSampler(data)
+loader = torch.utils.data.DataLoader(data, shuffle=True, sampler=sampler)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "given"),
+    [("", "(data, sampler=sampler)"),
+     ("sampler = None\nif args.distributed:\n    ", "(data, shuffle=sampler is None, sampler=sampler)")],
+)  # fmt: skip
+def test_a_run_without_a_group_still_shuffles(before: str, given: str, tmp_path: Path) -> None:
+    assert _states("SCR008", _SHUFFLED.format(before)) == [State.FAIL]
+    (diff,) = (command for one in _findings()["SCR008"] for fix in one.remedies for command in fix.commands)
+    subprocess.run(["patch", "-p0"], input=f"{diff}\n", text=True, cwd=tmp_path, check=True, timeout=20)
+    assert given in Path("train.py").read_text()
+    assert "SCR008" not in _findings()
 
 
 _PARTS = """def loader():

@@ -40,7 +40,8 @@ class Call(Struct, frozen=True, kw_only=True):
     arguments: as written, by position ("0") or keyword; "*" where more are given in a list. by_rank: arguments
     that are others on each rank. wrapped: what is called is a model inside DistributedDataParallel,
     and stands in `on`. shared: arguments that are such models. inner: it is an argument of another call, or a part
-    of a sum. first, last: lines of the statement.
+    of a sum. device: of `.to(device)`, where that variable holds one device only. first, last: lines of the
+    statement. `yield` stands for one in two loops.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Call(Struct, frozen=True, kw_only=True):
     wrapped: bool = False
     shared: list[str] = field(default_factory=list)
     inner: bool = False
+    device: str = ""
     guards: list[Guard] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)
 
@@ -70,6 +72,7 @@ class ScriptFile(Struct, frozen=True, kw_only=True):
 
     lines: those around calls that are looked at, by number. words: names and short strings in it. modules: what it
     imports. unread: samplers that nothing is given. factories: functions that make its dataset, without arguments.
+    branching: models whose forward leaves layers out under a condition. in_memory: datasets with all samples.
     """
 
     name: str
@@ -80,6 +83,8 @@ class ScriptFile(Struct, frozen=True, kw_only=True):
     modules: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     factories: list[str] = field(default_factory=list)
+    branching: list[str] = field(default_factory=list)
+    in_memory: list[str] = field(default_factory=list)
 
 
 class Script(Struct, frozen=True, kw_only=True, dict=True):  # its __dict__: what reports derive from it

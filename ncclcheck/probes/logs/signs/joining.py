@@ -120,6 +120,14 @@ SIGNS = (
         ),
     ),
     Sign(
+        "lightning-member",  # of each rank, before it joins
+        r"[Ii]nitializing (?:ddp|distributed): GLOBAL_RANK: (?P<me>\d{1,7}), MEMBER: \d{1,7}/(?P<of>\d{1,7})",
+        (
+            "initializing ddp: GLOBAL_RANK: 1, MEMBER: 2/8",
+            "Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/2",
+        ),
+    ),
+    Sign(
         "rendezvous-timeout",
         r"RendezvousTimeoutError",
         ("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",),

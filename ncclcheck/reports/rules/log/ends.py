@@ -370,7 +370,31 @@ def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
     elif not _left(logs) and (said(logs, *_GONE_ON) or any(_goes_on(file) for file in logs.files)):
         yield fine(Where(), "the log shows that the job went on; its end is not in it")
     else:
-        yield _stops(logs, began)
+        yield (None if began else _members_missing(logs)) or _stops(logs, began)
+
+
+def _members_missing(logs: Logs) -> Finding | None:
+    """Ranks of Lightning's that these lines do not name, where they stop before all had joined."""
+    told = said(logs, "lightning-member")
+    world = max((int(one.fields["of"]) for one in told), default=0)
+    missing = sorted({*range(min(world, 65536))} - {one.rank for one in told})
+    if not missing:
+        return None
+    return unknown(
+        Where(),
+        f"the start stops at {world - len(missing)} of {many(world, 'rank')}; not in these files: ranks "
+        f"{fold_numbers(missing)}",
+        why="Lightning's start waits for all ranks: those that were not started on another node, or cannot reach "
+        "the master, leave no line here.",
+        owner="job",
+        evidence=lines(told),
+        fix=[
+            you(
+                "Confirm that every node started its ranks, as many as the Trainer's devices.",
+                "srun --ntasks-per-node=GPUS_PER_NODE python train.py",
+            )
+        ],
+    )
 
 
 def _left(logs: Logs) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Script
@@ -20,6 +21,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     on_all_ranks,
     says,
     script_rule,
+    splits_model,
     sure,
     with_argument,
     written,
@@ -123,7 +125,8 @@ def used(script: Script) -> Iterator[Finding]:
     The loader goes through the whole dataset on every rank: an epoch takes as long as on one GPU.
 
     ## How we know
-    Nothing in the file reads the variable that holds it, but for `set_epoch`.
+    Nothing in the file reads the variable that holds it, but for `set_epoch`. Scripts that split the model by
+    pipeline or tensor parallelism are not judged: their ranks share samples.
 
     ## Fix
     - **you** `DataLoader(..., sampler=sampler)` in place of `shuffle=True`.
@@ -131,7 +134,10 @@ def used(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.utils.data.distributed.DistributedSampler.
     """
-    for call in of_many_ranks(script):
+    calls = of_many_ranks(script)
+    if splits_model(script):
+        return
+    for call in calls:
         unread = next((file.unread for file in script.files if file.name == call.file), [])
         if call.name in SAMPLER and call.target in unread and call.target.isidentifier():
             yield warn(
@@ -238,7 +244,8 @@ def workers(script: Script) -> Iterator[Finding]:
 
     ## How we know
     The call has no `num_workers`, and its model is inside DistributedDataParallel on GPUs. Loaders for validation
-    are not looked at; how long a sample takes is what `ncclcheck data` measures.
+    are not looked at, nor datasets in memory: a TensorDataset, or a class of the script whose `__getitem__` calls
+    nothing. How long a sample takes is what `ncclcheck data` measures.
 
     ## Fix
     - **you** `num_workers=4, pin_memory=True`, and measure with `ncclcheck data`.
@@ -255,7 +262,9 @@ def workers(script: Script) -> Iterator[Finding]:
         held = any(
             word in f"{call.target} {call.arguments.get('0', '')}".lower() for word in ("val", "test", "eval")
         )
-        if call.name in LOADER and not {"num_workers", "5", "*"} & {*call.arguments} and not held:
+        if held or _is_in_memory(script, call):
+            continue
+        if call.name in LOADER and not {"num_workers", "5", "*"} & {*call.arguments}:
             new = with_argument(
                 line_of(script, call.file, call.last), "DataLoader(", "num_workers=4, pin_memory=True"
             )
@@ -273,3 +282,14 @@ def workers(script: Script) -> Iterator[Finding]:
                 ],
             )  # fmt: skip
             return
+
+
+def _is_in_memory(script: Script, loader: Call) -> bool:
+    """Whether all that is seen of its dataset says that the samples are ready."""
+    data = loader.arguments.get("0", loader.arguments.get("dataset", ""))
+    ready = {f"{file.name}:{name}" for file in script.files for name in file.in_memory}
+    built = [one.name for one in script.calls if one.target == data and not one.inner]
+    classes = [name for name in built if name.endswith("Dataset") or ":" in name]
+    if classes:
+        return all(name in ready or name.endswith(".TensorDataset") for name in classes)
+    return bool(re.match(r"(?:[\w.]+\.)?TensorDataset\(", data))

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts.script import Call, Script
+from ncclcheck.probes.facts.script import Call, Guard, Script
 from ncclcheck.reports.judgement.findings import Finding, State, note, warn, you
 from ncclcheck.reports.subjects.script.processes import INIT
 from ncclcheck.reports.subjects.script.scripts import (
@@ -23,6 +23,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     reached,
     says,
     script_rule,
+    splits_model,
     written,
 )
 
@@ -31,9 +32,19 @@ _EXCHANGES = re.compile(r"^torch\.distributed\..*(?:reduce|gather|broadcast|scat
 _AVERAGES = re.compile(r"(?:reduce|average|avg|sync)_?\w*grad|grad\w*_(?:reduce|average|avg|sync)", re.IGNORECASE)
 _FREEZES = re.compile(r"requires_grad|freez|frozen", re.IGNORECASE)
 _READS = (".item", ".cpu")
+_CONSTANT = re.compile(r"True|False|None|-?[\d.]+|(['\"]).*\1")
 # Made on the GPU in a step, as they are called; samples and labels come from the CPU.
 _RESULTS = re.compile(r"loss|output|logit|pred|\bacc(?:uracy)?\d?\b|correct", re.IGNORECASE)
+# Where a loss is logged, and words by which it may be one of all ranks.
+_LOGS = re.compile(r"(?:^|\.)(?:print|info|log|log_metrics|add_scalars?|set_postfix|set_description|write)$")
+_REDUCES = re.compile(r"reduce|gather|synchronize_between|average_across|average_loss|sync_dist|torchmetrics")
+_HELD_OUT = re.compile(r"val|test|eval|\bdev", re.IGNORECASE)
 _WAITS = "torch.cuda.synchronize"
+_ON_GPU = re.compile(
+    r"(?:torch\.)?cuda\.is_available\(\)|[\w.]*device(?:\.type)? == 'cuda'"
+    r"|[\w.]*device\.type\.startswith\('cuda'\)"
+    r"|'cuda' in (?:str\()?[\w.]*device(?:\.type)?\)?|(?:\w+\.)*(?:(?:use|on|is|has)_)?(?:cuda|gpu)"
+)
 _FEW_STEPS = 20  # steps; a training has more: a demonstration of 6 was judged (docs/script.md)
 _DEFAULT_MIN = 10  # minutes that torch gives a collective of NCCL, since 2.2
 
@@ -108,6 +119,8 @@ def unused(script: Script) -> Iterator[Finding]:
     ## How we know
     The argument of DistributedDataParallel, without `static_graph=True`. Whether the model has unused parameters
     is not seen in the script; where it freezes parameters or builds the model in several ways, it is asked only.
+    A model is not judged that is called with other arguments in one place than in another, or is of a class in a
+    file of the script where a forward calls layers under a condition: their parameters are unused in some steps.
 
     ## Fix
     - **you** try it without; a model with unused parameters says so in its second step.
@@ -121,6 +134,8 @@ def unused(script: Script) -> Iterator[Finding]:
             and call.arguments.get("find_unused_parameters") == "True"
             and call.arguments.get("static_graph", "False") == "False"
         ):
+            if _is_called_in_several_ways(script, call) or _has_branches(script, call):
+                continue
             if _may_be_unused(script, call):
                 said = "find_unused_parameters=True costs time in every step: is a parameter unused?"
                 yield note(here(call), said, evidence=[written(script, call)])
@@ -141,6 +156,26 @@ def unused(script: Script) -> Iterator[Finding]:
                     )
                 ],
             )
+
+
+def _is_called_in_several_ways(script: Script, call: Call) -> bool:
+    """Whether its calls differ by which arguments they have, or by a constant among these."""
+    ways = {
+        frozenset((name, text if _CONSTANT.fullmatch(text) else "") for name, text in one.arguments.items())
+        for one in script.calls
+        if one.wrapped and one.on == call.target and one.file == call.file
+    }
+    return len(ways) > 1
+
+
+def _has_branches(script: Script, call: Call) -> bool:
+    """Whether a class beside that of the model leaves layers out under a condition."""
+    model = call.arguments.get("0", call.arguments.get("module", ""))
+    built = {one.name.partition(":")[0] for one in script.calls if one.target == model and ":" in one.name}
+    homes = {file.name for file in script.files if file.branching}
+    return bool(built & homes) or any(
+        re.match(rf"{name}\(", model) for file in script.files for name in file.branching
+    )
 
 
 def _may_be_unused(script: Script, call: Call) -> bool:
@@ -189,8 +224,8 @@ def waits(script: Script) -> Iterator[Finding]:
 
     ## How we know
     The innermost loop calls `backward`, and the call stands there under no condition, or under that of backward. A
-    tensor that was made on the CPU is not judged, nor a loop that calls `torch.cuda.synchronize` in every step, as
-    timers do, or has twenty steps or fewer.
+    tensor that was made on the CPU is not judged, nor a loop that calls `torch.cuda.synchronize` in every step (or
+    in every one on a GPU), as timers do, or has twenty steps or fewer.
 
     ## Fix
     - **you** sum losses on the GPU, and read the sum every hundred steps.
@@ -234,11 +269,20 @@ def _waits_anyway(script: Script, call: Call) -> bool:
     words = next((file.words for file in script.files if file.name == call.file), [])
     if "synchronize" in words and not any(one.name == _WAITS and one.file == call.file for one in script.calls):
         return True  # by a timer's own method, or a lambda: it is not seen when
-    return any(
-        one.loops and one.loops[-1] == loop and not any(guard.line > loop.line for guard in one.guards)
-        and any(inner.name == _WAITS for inner in (one, *in_function(script, one.name)))
+    waits = [
+        [guard for guard in one.guards if guard.line > loop.line and not _is_of_every_step(guard)]
         for one in in_function(script, call.function)
-    )  # fmt: skip
+        if one.loops
+        and one.loops[-1] == loop
+        and any(inner.name == _WAITS for inner in (one, *in_function(script, one.name)))
+    ]
+    either = {(guards[0].line, guards[0].branch) for guards in waits if len(guards) == 1}
+    return not all(waits) or any((line, "else") in either for line, branch in either if branch == "if")
+
+
+def _is_of_every_step(guard: Guard) -> bool:
+    """Whether it holds in all steps on a GPU: it asks for the GPU, or stands for what has not left the loop."""
+    return guard.branch == "rest" or (guard.branch == "if" and bool(_ON_GPU.fullmatch(guard.text)))
 
 
 def _on_cpu(script: Script, call: Call) -> bool:
@@ -254,14 +298,16 @@ def _on_cpu(script: Script, call: Call) -> bool:
 def printed(script: Script) -> Iterator[Finding]:
     """
     ## What
-    Rank 0 prints a loss, and nothing is reduced over ranks.
+    Rank 0 prints or logs a loss, and nothing is reduced over ranks.
 
     ## Why it matters
     What is printed is the loss of one rank's samples: it is noisier than that of the batch, and hides other ranks.
 
     ## How we know
-    The call of `print` under a condition on the rank; no file has `all_reduce`, `reduce` or `all_gather`. Scripts
-    that split the model by torch's pipelining or tensor parallelism are not judged: their ranks share samples.
+    The call of `print` under a condition on the rank; no file has `all_reduce`, `reduce` or `all_gather`. So with
+    a logger, a writer or wandb, of a training loss, under such a condition or where the logger was made for one
+    rank; there no name in any file speaks of reducing or gathering. Scripts that split the model by pipeline or
+    tensor parallelism are not judged: their ranks share samples.
 
     ## Fix
     - **you** `dist.all_reduce(loss, op=dist.ReduceOp.AVG)` of a detached copy, on all ranks, before it is printed.
@@ -270,7 +316,7 @@ def printed(script: Script) -> Iterator[Finding]:
     PyTorch documentation, torch.distributed, all_reduce.
     """
     calls = of_many_ranks(script)
-    if says(script, "PipelineStage", "parallelize_module"):
+    if splits_model(script):
         return
     if says(script, "all_reduce", "reduce", "all_gather", "all_gather_object", "gather", "all_gather_into_tensor"):
         return
@@ -286,6 +332,31 @@ def printed(script: Script) -> Iterator[Finding]:
                 here(call), "what is printed is of rank 0's samples alone", evidence=[written(script, call)]
             )
             return
+    if any(_REDUCES.search(word) for file in script.files for word in file.words):
+        return
+    if logged := next((call for call in calls if _logs_loss(calls, call) and _of_one_rank(calls, call)), None):
+        said = "the loss that is logged is that of one rank's samples alone"
+        yield note(here(logged), said, evidence=[written(script, logged)])
+
+
+def _logs_loss(calls: list[Call], call: Call) -> bool:
+    """A loss of the training, in its loop; a validation may be done by one rank as a whole."""
+    said = " ".join([*call.arguments.values(), call.function.rpartition(":")[2], call.on])
+    trains = any(one.name == ".backward" and one.function == call.function for one in calls)
+    return (
+        bool(call.loops) and trains and _LOGS.search(call.name) is not None
+        and "loss" in said.lower() and not _HELD_OUT.search(said)
+    )  # fmt: skip
+
+
+def _of_one_rank(calls: list[Call], call: Call) -> bool:
+    """Under a condition on the rank, or by a logger that was made under one."""
+    return by_rank(call) is not None or any(
+        by_rank(made) or made.by_rank or any(by_rank(one) or one.name.endswith("get_rank") for one in calls
+                                             if one.function == made.name)
+        for made in calls
+        if call.on and made.target == call.on and made.file == call.file
+    )  # fmt: skip
 
 
 @script_rule("SCR020", "no rank works longer alone than the others wait", worst=State.NOTE)

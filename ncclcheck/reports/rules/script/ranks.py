@@ -1,4 +1,4 @@
-"""SCR021, SCR022, SCR026: the rendezvous, the GPU and the rank that each process is given."""
+"""SCR021, SCR026: the rendezvous and the rank that each process is given."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from ncclcheck.probes.facts.script import Call, Script
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, warn
 from ncclcheck.reports.subjects.script.processes import INIT
 from ncclcheck.reports.subjects.script.scripts import (
+    LOCAL_RANK,
     MOST_PORT,
     SAMPLER,
     edited,
     given_to,
     here,
     in_function,
-    indent,
     line_of,
-    of_many_ranks,
     on_all_ranks,
     script_rule,
     spawns,
@@ -27,14 +26,9 @@ from ncclcheck.reports.subjects.script.scripts import (
 )
 
 _OF_ONE_NODE = re.compile(r"^['\"]file://(/tmp|/dev/shm|/var/tmp|/scratch)/")
-_LOCAL_RANK = re.compile(
-    r"^(?:int\()?(?:[\w.]*\.)?(?:local_rank|os\.(?:environ\[|getenv\(|environ\.get\()['\"]LOCAL_RANK['\"].*)\)?$",
-    re.I,
-)
 _READS_VARIABLE = re.compile(r"^os\.(?:environ\.get|getenv)$")
 _OF_TORCHRUN = re.compile(r"os\.(?:environ\[|getenv\(|environ\.get\()['\"](?:LOCAL_)?RANK['\"]")
 _QUOTES = "'\""
-_BARE_DEVICE = ("cuda", "cuda:0")
 
 
 @script_rule("SCR021", "the rendezvous can be used as it is written", worst=State.FAIL)
@@ -143,58 +137,6 @@ def _port(script: Script, call: Call, port: str) -> Iterator[Finding]:
         )
 
 
-@script_rule("SCR022", "each process takes its GPU before it uses CUDA", worst=State.WARN)
-def device_in_time(script: Script) -> Iterator[Finding]:
-    """
-    ## What
-    `torch.cuda.set_device` after `.cuda()` or `.to("cuda")` in the same function.
-
-    ## Why it matters
-    What came before it went to GPU 0, on every rank of the node: each keeps a context there, some 500 MB, and the
-    model may lie on another GPU than its samples.
-
-    ## How we know
-    The order of the lines in one function, both under no condition.
-
-    ## Fix
-    - **you** move set_device before the first use of CUDA.
-
-    ## Source
-    PyTorch documentation, torch.nn.parallel.DistributedDataParallel and torch.cuda.set_device.
-    """
-    for call in of_many_ranks(script):
-        if call.name != "torch.cuda.set_device" or call.guards or call.loops:
-            continue
-        before = [one for one in in_function(script, call.function) if one.line < call.line and _to_gpu_0(one)]
-        if before and call.arguments.get("0") not in ("0", "'cuda:0'"):
-            yield warn(
-                here(call),
-                f"CUDA is used before, at line {before[0].line}, on GPU 0",
-                why="On every rank of the node that part lies on GPU 0.",
-                owner="job",
-                evidence=[written(script, before[0]), written(script, call)],
-                fix=[_moved(script, call, before[0])],
-            )
-
-
-def _to_gpu_0(call: Call) -> bool:
-    device = call.arguments.get("device", call.arguments.get("0", "")).strip("'\"")
-    bare = call.name == ".cuda" and not call.arguments
-    return not call.guards and (bare or (call.name == ".to" and device in _BARE_DEVICE))
-
-
-def _moved(script: Script, call: Call, first: Call) -> Remedy:
-    text = f"Move it before line {first.line}."
-    line, target = line_of(script, call.file, call.line), line_of(script, first.file, first.first)
-    safe = "LOCAL_RANK" in call.arguments.get("0", "") and call.first == call.last and not first.loops
-    near = all(line_of(script, call.file, at) or at == call.line for at in range(first.first, call.line))
-    if not (safe and near and call.line - first.first <= 10):
-        return edited(script, text, call.file, None)
-    return edited(
-        script, text, call.file, {first.first: f"{indent(target)}{line.strip()}\n{target}", call.line: None}
-    )
-
-
 @script_rule("SCR026", "no local rank stands where the rank of the job is asked for", worst=State.FAIL)
 def whole_rank(script: Script) -> Iterator[Finding]:
     """
@@ -210,7 +152,8 @@ def whole_rank(script: Script) -> Iterator[Finding]:
     Slurm allocation), is a note where that is not known, and is right on one node.
 
     ## Fix
-    - **you** leave the argument to torchrun, or take `int(os.environ["RANK"])`.
+    - **you** leave the argument to torchrun, or take `int(os.environ["RANK"])`; and
+      `int(os.environ["WORLD_SIZE"])` where the number of ranks is `device_count()`.
 
     ## Source
     PyTorch documentation, torchrun, "Environment Variables".
@@ -223,15 +166,52 @@ def whole_rank(script: Script) -> Iterator[Finding]:
             continue
         position = "4" if call.name == INIT else "2"
         rank = call.arguments.get("rank", call.arguments.get(position, ""))
-        if (call.name == INIT or call.name in SAMPLER) and _LOCAL_RANK.match(rank):
-            line = line_of(script, call.file, call.line)
-            old = f"rank={rank}"
-            new = line.replace(old, 'rank=int(os.environ["RANK"])') if line.count(old) == 1 else ""
+        if (call.name == INIT or call.name in SAMPLER) and LOCAL_RANK.match(rank):
             said = f"{rank} is the rank in one node, and is given as that in the whole job"
-            fix = [edited(script, "Take $RANK.", call.file, {call.line: new} if new else None)]
+            fix = [_of_the_job(script, call, rank)]
             if (script.nodes or 1) > 1:
                 yield fail(here(call), said, why="On several nodes each such rank exists twice.", owner="job",
                            evidence=[written(script, call)], fix=fix)  # fmt: skip
             else:
                 yield note(here(call), f"{said}: this works on one node only", evidence=[written(script, call)],
                            fix=fix)  # fmt: skip
+
+
+def _of_the_job(script: Script, call: Call, rank: str) -> Remedy:
+    """$RANK, and what must go with it: the number of all ranks, and torchrun's own meeting point."""
+    name, position = ("world_size", "3") if call.name == INIT else ("num_replicas", "1")
+    count = call.arguments.get(name, call.arguments.get(position, ""))
+    text, new = "Take $RANK", {f"rank={rank}": 'rank=int(os.environ["RANK"])'}
+    per_node = _is_of_one_node(script, call, count)
+    if per_node or (call.name == INIT and count and not _is_of_all(script, call, count)):
+        text += f", and $WORLD_SIZE for {name}" + (": device_count() is that of one node" if per_node else "")
+        new[f"{name}={count}"] = f'{name}=int(os.environ["WORLD_SIZE"])'
+    method = call.arguments.get("init_method", call.arguments.get("1", "")) if call.name == INIT else ""
+    if method and "env://" not in given_to(script, call, "init_method", "1"):
+        text += ", and env:// for the address, where torchrun's ranks meet"
+        new[f"init_method={method}"] = 'init_method="env://"'
+    lines = {at: line_of(script, call.file, at) for at in range(call.first, call.last + 1)}
+    change: dict[int, str | None] = {}
+    for old, one in new.items():
+        head, _, value = old.partition("=")
+        value = re.escape(value).replace("'", "['\"]")  # as it is written; ours has plain quotes alone
+        spelled = re.compile(rf"\b{head}\s*=\s*{value}(?=\s*(?:[,)]|$))")
+        found = [at for at, line in lines.items() if spelled.search(line)]
+        if len(found) != 1:
+            return edited(script, f"{text}.", call.file, None, needs="os")
+        change[found[0]] = lines[found[0]] = spelled.sub(one, lines[found[0]])
+    return edited(script, f"{text}.", call.file, change, needs="os")
+
+
+def _is_of_one_node(script: Script, call: Call, count: str) -> bool:
+    """Whether the number of ranks is that of the GPUs that a process sees."""
+    calls = script.calls if "." in count else in_function(script, call.function)
+    return "device_count" in count or any(
+        one.target == count and one.name == "torch.cuda.device_count" for one in calls if count
+    )
+
+
+def _is_of_all(script: Script, call: Call, count: str) -> bool:
+    """Whether the number of ranks is that of the variable."""
+    reads = (one for one in in_function(script, call.function) if one.target == count)
+    return "WORLD_SIZE" in count or any("WORLD_SIZE" in "".join(one.arguments.values()) for one in reads)

@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Loop, Script
-from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, seen, warn
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, seen, warn, you
 from ncclcheck.reports.subjects.script.scripts import (
     LOADER,
     SAMPLER,
     edited,
     here,
     imports,
+    in_function,
     indent,
     line_of,
     of_many_ranks,
@@ -28,6 +29,8 @@ _SHARED_OUT = ("split_dataset_by_node", "split_by_node", "num_replicas", "batch_
 _OF_ONE_PROCESS = re.compile(r"torch\.utils\.data\.(?:sampler\.)?\w+Sampler")
 _PLAIN_SAMPLER = re.compile(r"(?:[\w.]+\.)?(?:Random|Sequential)Sampler\(")
 _WRAPS = re.compile(r"(?:^torch|^apex)\..*\.DistributedDataParallel$")
+_DATASET = re.compile(r"(?:^|[._])(?:data_?sets?|ds|data)(?:_(?!loader|sampler)\w+)?$", re.IGNORECASE)
+_ENDLESS = ("True", "1", "count()", "itertools.count()")
 _HELD_OUT = re.compile(r"val|test|eval|dev", re.IGNORECASE)
 
 
@@ -36,10 +39,11 @@ def shared_out(script: Script) -> Iterator[Finding]:
     """
     ## What
     A DataLoader that shuffles, in a script with DistributedDataParallel, and nothing that shares the samples out.
+    Or `DistributedSampler(num_replicas=0)`, which shares them out among no ranks.
 
     ## Why it matters
     Every rank goes through the whole dataset: an epoch takes as long as on one GPU, and with one seed for all
-    ranks they all train on the same batches.
+    ranks they all train on the same batches. With num_replicas=0 DistributedSampler raises "Invalid rank".
 
     ## How we know
     `DataLoader(..., shuffle=True)` without a sampler, while nothing builds a DistributedSampler or a sampler of
@@ -55,6 +59,16 @@ def shared_out(script: Script) -> Iterator[Finding]:
     PyTorch documentation, torch.utils.data.distributed.DistributedSampler.
     """
     calls = of_many_ranks(script)
+    for call in calls:
+        if call.name in SAMPLER and call.arguments.get("num_replicas", call.arguments.get("1")) == "0":
+            yield warn(
+                here(call),
+                "num_replicas=0: the samples are shared out among no ranks",
+                why='DistributedSampler raises "Invalid rank": no rank is in an interval of none.',
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[you("Leave num_replicas and rank out: the sampler takes both from the group.")],
+            )
     if not any(_WRAPS.search(call.name) for call in calls) or says(script, *_SHARED_OUT) or _own_sampler(calls):
         return
     by_rank = {call.target for call in calls if call.by_rank and call.target}
@@ -111,7 +125,8 @@ def shuffled_once(script: Script) -> Iterator[Finding]:
     that there are several ranks.
 
     ## Fix
-    - **you** leave out `shuffle=True`; DistributedSampler shuffles.
+    - **you** leave out `shuffle=True`; DistributedSampler shuffles. Where there is none without a group, write
+      `shuffle=sampler is None`.
 
     ## Source
     PyTorch source, torch/utils/data/dataloader.py; documentation of DistributedSampler.
@@ -136,6 +151,15 @@ def shuffled_once(script: Script) -> Iterator[Finding]:
 
 
 def _without_shuffle(script: Script, call: Call) -> Remedy:
+    sampler = call.arguments.get("sampler", "")
+    if _is_for_groups_alone(script, call, sampler):
+        new = f"shuffle={sampler} is None"
+        text = f"Shuffle only where there is no sampler: {new}."
+        for at in range(call.first, call.last + 1):
+            line = line_of(script, call.file, at)
+            if line.count("shuffle=True") == 1:
+                return edited(script, text, call.file, {at: line.replace("shuffle=True", new)})
+        return edited(script, text, call.file, None)
     for at in range(call.first, call.last + 1):
         line = line_of(script, call.file, at)
         if line.count("shuffle=True") == 1:
@@ -143,6 +167,14 @@ def _without_shuffle(script: Script, call: Call) -> Remedy:
             change = {at: left if left.strip() else None}
             return edited(script, "Leave out shuffle=True.", call.file, change)
     return edited(script, "Leave out shuffle=True.", call.file, None)
+
+
+def _is_for_groups_alone(script: Script, loader: Call, sampler: str) -> bool:
+    """Whether there may be no group, and then no sampler."""
+    return any(
+        one.name in SAMPLER and one.target == sampler and any(guard.kind == "group" for guard in one.guards)
+        for one in in_function(script, loader.function)
+    )
 
 
 @script_rule("SCR009", "the sampler is given every epoch", worst=State.WARN)
@@ -155,7 +187,9 @@ def epochs(script: Script) -> Iterator[Finding]:
     Every epoch has the same order and the same samples on each rank: the model trains worse, and nothing says so.
 
     ## How we know
-    No file has the word `set_epoch`. Samplers with `shuffle=False` and those of validation are not judged.
+    No file has the word `set_epoch`. Samplers with `shuffle=False` and those of validation are not judged. It is
+    a note where `set_epoch` is called of a dataset or of another sampler of the function only, and where no loop
+    counts epochs and the sampler's loader is begun anew, as `iter(loader)` in a loop or a generator does.
 
     ## Fix
     - **you** `sampler.set_epoch(epoch)` as the first line of the epoch's loop.
@@ -164,13 +198,31 @@ def epochs(script: Script) -> Iterator[Finding]:
     PyTorch documentation, torch.utils.data.distributed.DistributedSampler.
     """
     calls = of_many_ranks(script)
-    if says(script, "set_epoch"):
-        return
     for call in calls:
         named = " ".join([call.target, call.arguments.get("0", ""), call.function.rpartition(":")[2]])
         still = call.arguments.get("shuffle", call.arguments.get("3")) == "False" or "*" in call.arguments
-        if call.name in SAMPLER and not still and not _HELD_OUT.search(named) and (found := _epochs(calls, call)):
-            file, loop = found
+        if call.name not in SAMPLER or still or _HELD_OUT.search(named) or _is_told(script, call):
+            continue
+        if not (found := _epochs(calls, call)):
+            if (again := _begun_anew(calls, call)) and _shuffles(calls, call):
+                yield note(
+                    here(call),
+                    f"the sampler is never given the epoch, and its loader is begun anew at {again.place}",
+                    why="It gives the same order each time.",
+                    evidence=[written(script, call), written(script, again)],
+                    fix=[you("Count how often the loader is begun, and give that to set_epoch before each.")],
+                )
+            continue
+        file, loop = found
+        if says(script, "set_epoch"):
+            yield note(
+                here(call),
+                f"set_epoch is not called of this sampler, in the loop at {file}:{loop.line}",
+                why="It gives the same order in every epoch.",
+                evidence=[written(script, call), seen(f"{file}:{loop.line}", f"for {loop.target} in {loop.over}")],
+                fix=[_told(script, call, calls, file, loop)],
+            )
+        else:
             yield warn(
                 here(call),
                 f"the sampler is never given the epoch of the loop at {file}:{loop.line}",
@@ -179,6 +231,48 @@ def epochs(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call), seen(f"{file}:{loop.line}", f"for {loop.target} in {loop.over}")],
                 fix=[_told(script, call, calls, file, loop)],
             )
+
+
+def _is_told(script: Script, sampler: Call) -> bool:
+    """Whether some set_epoch may be its own: that of a dataset is not, nor that of a sampler beside it."""
+    given = [call for call in script.calls if call.name.endswith("set_epoch")]
+    if {file.name for file in script.files if "set_epoch" in file.words} - {call.file for call in given}:
+        return True  # a word, as in hasattr
+    beside = {call.target for call in script.calls if call.name in SAMPLER and call.function == sampler.function}
+    beside -= {sampler.target}
+    return any(
+        not _DATASET.search(call.on) and not (call.function == sampler.function and call.on in beside)
+        for call in given
+    )
+
+
+def _shuffles(calls: list[Call], sampler: Call) -> bool:
+    """As written, or as its function is called."""
+    given = sampler.arguments.get("shuffle", sampler.arguments.get("3", "True"))
+    callers = [call.arguments.get(given, "") for call in calls if call.name == sampler.function]
+    return given == "True" or "True" in callers
+
+
+def _begun_anew(calls: list[Call], sampler: Call) -> Call | None:
+    """Where the loader that has the sampler is begun again and again."""
+    maker = sampler.function.rpartition(":")[2].rpartition(".")[2]
+    loaders = {
+        call.target
+        for call in calls
+        if call.name in LOADER and call.target
+        and (given := call.arguments.get("sampler", ""))
+        and ((given == sampler.target and call.function == sampler.function)
+             or (maker and given.startswith(f"{maker}(")))
+    }  # fmt: skip
+    endless = {call.function: call for call in calls if call.name == "yield" and call.loops[-2].over in _ENDLESS}
+    for call in calls:
+        if call.file != sampler.file or loaders.isdisjoint(call.arguments.values()):
+            continue
+        if call.name in endless:
+            return endless[call.name]
+        if call.name == "iter" and call.loops and not _HELD_OUT.search(call.function.rpartition(":")[2]):
+            return call
+    return None
 
 
 def _epochs(calls: list[Call], sampler: Call) -> tuple[str, Loop] | None:

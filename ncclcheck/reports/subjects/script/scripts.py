@@ -27,6 +27,11 @@ COLLECTIVES = {
 DDP = ("torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel")
 LOADER = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
 SAMPLER = ("torch.utils.data.distributed.DistributedSampler", "torch.utils.data.DistributedSampler")
+# An argument that is the rank in one node.
+LOCAL_RANK = re.compile(
+    r"^(?:int\()?(?:[\w.]*\.)?(?:local_rank|os\.(?:environ\[|getenv\(|environ\.get\()['\"]LOCAL_RANK['\"].*)\)?$",
+    re.I,
+)
 MOST_PORT = 65535  # the largest number that a TCP port has
 # What all ranks must call in libraries: method -> what it is called on, by name.
 _OF_LIBRARIES = {
@@ -53,6 +58,11 @@ _UNSURE = re.compile(
 )
 _IS_GIVEN = re.compile(r"[\w.]+ is (not )?None")
 _DEEP = 6  # calls within calls that are followed
+_AROUND = 3  # lines that a diff shows around a change
+_SPLITS = re.compile(
+    r"(?:^|\.)(?:tensor_parallel|pipelining|pipeline_parallel)(?:\.|$)|\.tensor\.parallel(?:\.|$)"
+)
+_SPLIT_WORDS = ("PipelineStage", "parallelize_module", "tensor_parallel")
 
 
 def script_rule(code: str, title: str, *, worst: State) -> Callable[[Callable[[Script], Iterator[Finding]]], Body]:
@@ -154,13 +164,23 @@ def _is_called(script: Script, function: str) -> bool:
 
 
 def imports(script: Script, file: str, module: str) -> bool:
-    """Does the file import it?"""
-    return any(one.name == file and module in one.modules for one in script.files)
+    """Does the file import it, under its own name? `from os import path` does not."""
+    for one in script.files:
+        if one.name == file:
+            parts = any(name.startswith(f"{module}.") for name in one.modules)
+            return module in one.words if parts else module in one.modules
+    return False
 
 
 def says(script: Script, *words: str) -> bool:
     """Does any of these names or strings stand in some file?"""
     return any(not {*words}.isdisjoint(file.words) for file in script.files)
+
+
+def splits_model(script: Script) -> bool:
+    """Whether ranks hold parts of one model, by tensor or pipeline parallelism: these see the same samples."""
+    modules = (name for file in script.files for name in file.modules)
+    return says(script, *_SPLIT_WORDS) or any(_SPLITS.search(name) for name in modules)
 
 
 def by_rank(call: Call) -> Guard | None:
@@ -304,27 +324,62 @@ def written(script: Script, call: Call) -> Evidence:
     return seen(call.place, (line_of(script, call.file, call.line) or call.name).strip()[:200])
 
 
-def edited(script: Script, text: str, file: str, change: Mapping[int, str | None] | None) -> Remedy:
-    """A fix as a diff where one is possible. change: number of a line -> what stands there instead."""
+def edited(
+    script: Script, text: str, file: str, change: Mapping[int, str | None] | None, *, needs: str = ""
+) -> Remedy:
+    """A fix as a diff where one is possible. change: number of a line -> what stands there instead.
+
+    needs: a module that the fix uses; where the file does not import it, the fix does.
+    """
+    if needs and not imports(script, file, needs):
+        text = f"{text.removesuffix('.')}, and `import {needs}`."
+        change = _with_import(script, file, change or {}, needs)
     diff = _diff(script, file, change or MappingProxyType({}))
     return you(f"{text} The diff applies with patch -p0:" if diff else text, *([diff] if diff else []))
 
 
+def _with_import(
+    script: Script, file: str, change: Mapping[int, str | None], module: str
+) -> Mapping[int, str | None] | None:
+    """The change, and the import before the file's first one of torch or numpy; None where there is none such."""
+    found = (call for call in in_function(script, f"{file}:") if call.name == "import" and not call.guards)
+    at = next((call.first for call in found), 0)
+    line = line_of(script, file, at)
+    if not change or at in change or not re.match(r"import |from ", line):
+        return None
+    return {at: f"import {module}\n{line}", **change}
+
+
 def _diff(script: Script, file: str, change: Mapping[int, str | None]) -> str:
-    """A unified diff of one hunk; empty where a line is not known, or could not be pasted as it is."""
+    """A unified diff; empty where a line is not known, or could not be pasted as it is."""
     kept = next((one.lines for one in script.files if one.name == file), {})
     lines = {int(at): line for at, line in kept.items() if at.isdecimal()}
     if not change or any(at not in lines for at in change):
         return ""
+    parts: list[dict[int, str | None]] = []
+    for at in sorted(change):
+        if not parts or at - max(parts[-1]) > 2 * _AROUND:
+            parts.append({})
+        parts[-1][at] = change[at]
+    hunks: list[str] = []
+    shift = 0
+    for part in parts:
+        hunk, more = _hunk(lines, part, shift)
+        hunks, shift = [*hunks, hunk], shift + more
+    return "\n".join([f"--- {file}", f"+++ {file}", *hunks]) if all(hunks) else ""
+
+
+def _hunk(lines: Mapping[int, str], change: Mapping[int, str | None], shift: int) -> tuple[str, int]:
+    """Changes near each other, and how many lines they add. shift: what the hunks before it have added."""
     first, last = min(change), max(change)
-    while first - 1 in lines and min(change) - first < 3:
+    while first - 1 in lines and min(change) - first < _AROUND:
         first -= 1
-    while last + 1 in lines and last - max(change) < 3:
+    while last + 1 in lines and last - max(change) < _AROUND:
         last += 1
     body, added, taken = [], 0, 0
     for at in range(first, last + 1):
         if at not in lines:
-            return ""
+            return "", 0
         if at not in change:
             body.append(f" {lines[at]}")
             continue
@@ -332,10 +387,10 @@ def _diff(script: Script, file: str, change: Mapping[int, str | None]) -> str:
         body += [f"-{lines[at]}", *([] if new is None else [f"+{line}" for line in new.split("\n")])]
         added, taken = added + (0 if new is None else new.count("\n") + 1), taken + 1
     if not all(line.isprintable() for line in body):
-        return ""
+        return "", 0
     count = last - first + 1
-    head = [f"--- {file}", f"+++ {file}", f"@@ -{first},{count} +{first},{count - taken + added} @@"]
-    return "\n".join([*head, *body])
+    head = f"@@ -{first},{count} +{first + shift},{count - taken + added} @@"
+    return "\n".join([head, *body]), added - taken
 
 
 def line_of(script: Script, file: str, at: int) -> str:

@@ -200,6 +200,20 @@ def test_only_what_the_program_went_on_after_was_survived(text: str, code: int) 
     assert found.exit_code == code, closing.decision(found)
 
 
+def test_a_start_of_lightning_that_stops_names_the_ranks_that_are_not_there() -> None:
+    line = "initializing ddp: GLOBAL_RANK: {}, MEMBER: {}/8\n"
+    half = "GPU available: True, used: True\n" + "".join(line.format(rank, rank + 1) for rank in (1, 2, 0, 3))
+    found = document(half)
+    assert found.exit_code == 3
+    (finding,) = judged(half)["LOG007"].findings
+    assert finding.what == "the start stops at 4 of 8 ranks; not in these files: ranks 4-7"
+    assert document(half + "ValueError: no such shard\n").exit_code == 1
+    assert document(half + _STEPS).exit_code == 0
+    whole = half + "".join(line.format(rank, rank + 1) for rank in range(4, 8))
+    assert "not in these files" not in judged(whole)["LOG007"].findings[0].what
+    assert document(whole).exit_code == 3
+
+
 def test_a_log_that_stops_is_not_healthy() -> None:
     found = document(_STARTED)
     assert found.exit_code == 3

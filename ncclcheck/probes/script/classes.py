@@ -1,0 +1,65 @@
+"""Classes of a script: models that may leave layers out, datasets that hold their samples."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from ncclcheck.probes.script.sources import Source
+from ncclcheck.probes.script.words import text
+
+# Tests that are the same in every step of a training: how the model was built, and that it is trained.
+_FIXED = re.compile(r"(?:not )?self\.training|self\.[\w.]+ is (?:not )?None")
+# What makes an array of all samples; a memory map or a file's own format does not.
+_ARRAY = re.compile(
+    r"(?:torch|np|numpy)\.(?:\w*(?:rand|ones|zeros|full|arange|linspace|tensor)\w*|random\.\w+|eye)\("
+)
+
+
+def branching(source: Source) -> list[str]:
+    """Models whose forward leaves layers out, by what it is given, a flag or chance."""
+    return [one.name for one, function in _methods(source, "forward") if _may_leave_out(function)]
+
+
+def in_memory(source: Source) -> list[str]:
+    """Datasets that make all samples as they are built: __getitem__ calls nothing, and reads what they made."""
+    found = _methods(source, "__getitem__")
+    return [one.name for one, function in found if _reads_only(function, _made_in(one))]
+
+
+def _made_in(owner: ast.ClassDef) -> set[str]:
+    """Its lists and arrays; what it is given may read files: another dataset, a memory map."""
+    return {
+        text(target)
+        for one in ast.walk(owner)
+        if isinstance(one, ast.Assign)
+        and (isinstance(one.value, ast.List | ast.ListComp) or _ARRAY.match(text(one.value)))
+        for target in one.targets
+    }
+
+
+def _reads_only(function: ast.FunctionDef, made: set[str]) -> bool:
+    parts = [one for statement in function.body for one in ast.walk(statement)]
+    read = {text(one.value) for one in parts if isinstance(one, ast.Subscript)}
+    return bool(read) and read <= made and not any(isinstance(one, ast.Call) for one in parts)
+
+
+def _methods(source: Source, method: str) -> Iterator[tuple[ast.ClassDef, ast.FunctionDef]]:
+    for found in source.of(ast.ClassDef):
+        yield from ((found, one) for one in found.body if isinstance(one, ast.FunctionDef) and one.name == method)
+
+
+def _may_leave_out(function: ast.FunctionDef) -> bool:
+    """Whether a layer is called in one branch of a condition, or the function returns there."""
+    for one in ast.walk(function):
+        if isinstance(one, ast.If | ast.IfExp) and not _FIXED.fullmatch(text(one.test)):
+            branches: list[ast.AST] = [one.body, one.orelse] if isinstance(one, ast.IfExp) else []
+            branches += [*one.body, *one.orelse] if isinstance(one, ast.If) else []
+            if any(_uses_layer(part) for branch in branches for part in ast.walk(branch)):
+                return True
+    return False
+
+
+def _uses_layer(part: ast.AST) -> bool:
+    return isinstance(part, ast.Return) or (isinstance(part, ast.Call) and text(part.func).startswith("self."))
