@@ -138,6 +138,23 @@ def head_forgotten(model: nn.Module, batch: Batch, state: State) -> None:
     _train(model, state, loss_of(model, batch))
 
 
+def head_replaced(model: nn.Module, batch: Batch, state: State) -> None:
+    """After DDP and the optimizer were made: neither knows the new one."""
+    if not state:
+        _optimizer(model, state)
+        inner(model).net[3] = nn.Linear(32, 4)  # type: ignore[index, operator]
+    _train(model, state, loss_of(model, batch))
+
+
+def head_reset(model: nn.Module, batch: Batch, state: State) -> None:
+    """Sound: the same parameters, begun anew on all ranks alike."""
+    if not state:
+        _optimizer(model, state)
+        torch.manual_seed(7)
+        inner(model).net[3].reset_parameters()  # type: ignore[index, union-attr]
+    _train(model, state, loss_of(model, batch))
+
+
 def left_in_eval(model: nn.Module, batch: Batch, state: State) -> None:
     _train(model, state, loss_of(model, batch))
     model.eval()

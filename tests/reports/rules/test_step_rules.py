@@ -137,6 +137,15 @@ def test_who_is_slow_where_all_lack_cores(device: str, last: dict[str, float], s
     assert [one.names for one in culprits(told)] == ([["a/rank 1"]] if state is FAIL else [])
 
 
+@pytest.mark.parametrize(("core", "state"), [(0.0, FAIL), (2.0, NOTE)])
+def test_who_was_not_timed_alone_on_shared_cores(core: float, state: State) -> None:
+    """Where the model calls collectives itself no rank can be: it may only have lacked cores."""
+    parts = [{**STEP, "core": core}, {**STEP, "backward": 38.0, "core": core}]
+    told = cluster([rank(n, timed(**FULL), timed(**own)) for n, own in enumerate(parts)])
+    assert verdict("TRN020", told).state is state
+    assert bool(culprits(told)) is (state is FAIL)
+
+
 def test_communication_that_is_not_hidden_where_all_lack_cores() -> None:
     told = verdict("TRN021", cluster(lacking("cuda:0"), sent(4.0)))
     assert told.state is NOTE

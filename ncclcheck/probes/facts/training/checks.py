@@ -129,7 +129,8 @@ class OwnStep(Struct, frozen=True, kw_only=True):
     unaveraged_only: parameters, where gradients of others are averaged. remade: steps, each by an optimizer with
     moments that was made for it; 0: one optimizer took several. skipped: calls in which the optimizers of some
     ranks only take a step. altered: ranks had the same gradients after the backward pass, and not at the
-    optimizer's step.
+    optimizer's step. added: parameters that are in the model since it was wrapped, where DDP ended the last of
+    `steps`, for it still waits for those that were there.
     """
 
     steps: Count
@@ -161,6 +162,7 @@ class OwnStep(Struct, frozen=True, kw_only=True):
     remade: Count = 0
     skipped: list[Count] = field(default_factory=list)
     altered: bool = False
+    added: list[str] = field(default_factory=list)
     taken: list[Count] = field(default_factory=list)
     state: list[Differing] = field(default_factory=list)
     off: Amount | None = None

@@ -49,6 +49,8 @@ _TOLERANCE, _IN_AUTOCAST = 1e-3, 5e-2  # of the norm; clipping and unscaling rou
 
 _RANDOM = "the step draws random numbers: another seed, rank or order of samples gives other gradients"
 
+_UNREDUCED = "Expected to have finished reduction"  # of DDP, where a parameter got no gradient in the step before
+
 _NO_STEP = "its optimizer was given no gradient in the calls that were tried"
 
 Step = Callable[[nn.Module, Batch, dict[str, Any]], Any]
@@ -60,8 +62,12 @@ def seen(setting: Setting) -> Checks:
     step = given.step(setting.plan)
     if step is None:
         return Checks(unchecked=[Unchecked(check="own_step", why="no step was given: --step MODULE:FUNCTION")])
+    return _seen(setting, step)
+
+
+def _seen(setting: Setting, step: Step) -> Checks:
     model, state, batches = wrap(setting, setting.fresh_model()), dict[str, Any](), stream(setting)
-    begun, wrapped = fingerprints(bare(model)), _trained(model)
+    begun, wrapped, there = fingerprints(bare(model)), _trained(model), [*model.parameters()]
     calls, watch, mood = Calls(), Watch(model, {"state": state, "step": step}), Mood(bare(model))
     scaled, reseeded = Scaled(model), Reseeded(setting.device, setting.peers.rank)
     averaged = Averaged(model)
@@ -74,10 +80,15 @@ def seen(setting: Setting) -> Checks:
     unaveraged, passes = _unaveraged(setting, ours), watch.passes
     altered = bool(unaveraged.get("unaveraged")) and _alike(setting, averaged)
     optimizers = Optimizers(model, stepped=bool(ours))
+    added = _everywhere(setting, _added(model, there))
     try:
         steps = _go_on(setting, step, model, state, batches, watch, mood, reseeded, optimizers)
     except Parted as parted:
         return _parted(setting, parted, watch.steps)
+    except RuntimeError as error:
+        if not added or _UNREDUCED not in str(error):
+            raise
+        return _replaced(setting, model, watch.steps, added)
     finally:
         optimizers.end()
         evaluating = mood.end()
@@ -140,6 +151,18 @@ def _parted(setting: Setting, parted: Parted, step: int) -> Checks:
     setting.parted = parted.fact(step)
     why = "ranks enter different collectives in it (TRN028)"
     return Checks(entered=setting.parted, unchecked=[Unchecked(check="own_step", why=why)])
+
+
+def _added(model: nn.Module, there: Sequence[Tensor]) -> list[str]:
+    """Trained parameters of the model that are none of those that were there."""
+    known = {id(one) for one in there}
+    return [plain(name) for name, one in model.named_parameters() if one.requires_grad and id(one) not in known]
+
+
+def _replaced(setting: Setting, model: nn.Module, step: int, added: list[str]) -> Checks:
+    """DDP, which still waits for the parameters that were there before, has ended this step on all ranks."""
+    same = agreement(setting.peers, bare(model), fingerprints(bare(model)))
+    return Checks(own_step=OwnStep(steps=step, parameters=same, added=added[:MOST]))
 
 
 def _compresses(model: nn.Module) -> bool:

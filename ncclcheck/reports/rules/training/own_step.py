@@ -48,7 +48,8 @@ def own_step(cluster: Cluster, found: OwnStep) -> Iterator[Finding]:
     gives one process other gradients: then the step draws noise. Every generator is given another seed before each
     step: one that is in the same state after all of them was set by the step. Of sharded parameters (FSDP) the
     norm after backward() is compared with that at the step. Parameters that get gradients and stand in no
-    optimizer are a note where they are most of the model, as where a head alone is trained.
+    optimizer are a note where they are most of the model, as where a head alone is trained. Parameters are known
+    by identity: one of the same name that came after the wrap is named where DDP raises for the one that is gone.
 
     ## Fix
     - **you** step optimizer, scheduler, scaler and averages on every rank.
@@ -57,6 +58,9 @@ def own_step(cluster: Cluster, found: OwnStep) -> Iterator[Finding]:
     ## Source
     PyTorch, DistributedDataParallel; PyTorch, Automatic Mixed Precision examples, Gradient clipping.
     """
+    if found.added:
+        yield _added(found)
+        return
     apart = [one for one in found.parameters.differing if not one.local]
     if apart:
         first = apart[0]
@@ -100,6 +104,31 @@ def own_step(cluster: Cluster, found: OwnStep) -> Iterator[Finding]:
     elif not apart and not found.state and not wrong:
         told = f"{found.steps} steps; gradients off by {found.off or 0.0:.2g} of the norm"
         yield fine(Where(), told, seen("the given step", told))
+
+
+def _added(found: OwnStep) -> Finding:
+    """find_unused_parameters=True ends DDP's exception, and what was added stays untrained then."""
+    names = ", ".join(found.added[:3]) + (f" and {len(found.added) - 3} more" if len(found.added) > 3 else "")
+    layer = found.added[0].rpartition(".")[0] or found.added[0]
+    return fail(
+        Where(),
+        f"{names} came into the model after DDP had wrapped it, and DDP raises in step {found.steps}: it waits "
+        "for parameters that are gone",
+        why="DDP averages only the parameters that it found when it wrapped the model; an optimizer made before "
+        "does not hold the new ones either. find_unused_parameters=True hides this, and they stay untrained.",
+        owner="job",
+        evidence=[
+            seen("parameters of the model that DDP does not know", names),
+            seen(f"step {found.steps}, all ranks", "Expected to have finished reduction in the prior iteration"),
+        ],
+        fix=[
+            you(
+                f"Replace {layer} first, then wrap the model, then make the optimizer.",
+                f"model.{layer} = ...\nmodel = DistributedDataParallel(model)\n"
+                "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)",
+            )
+        ],
+    )
 
 
 def _by_tokens(cluster: Cluster) -> bool:

@@ -191,6 +191,11 @@ def _lacks_a_core(timed: Timed) -> bool:
     return (timed.core_us or 0.0) > timed.step_us.p50 / 4
 
 
+def _short_of_cores(timed: Timed) -> bool:
+    """Whether it had no core for a twentieth of its step (chosen), or that is not known."""
+    return timed.core_us is None or timed.core_us > timed.step_us.p50 / 20
+
+
 def lack_cores(measured: Steps) -> bool:
     """Whether most ranks have no core for a quarter of their twin step.
 
@@ -202,9 +207,12 @@ def lack_cores(measured: Steps) -> bool:
 def by_chance(measured: Steps, one: Straggler) -> bool:
     """Whether all lack cores, and this rank loses no more than the time in which it had none.
 
-    Its threads wait for each other, so its own time grows as well; which rank loses most changes with the run.
+    Its threads wait for each other, so its own time grows as well; which rank loses most changes with the run. On
+    CPUs that others use too, a rank that was not timed alone is not told from one that got fewer cores.
     """
     twin = one.fact.twin
+    if not measured.on_gpus and one.fact.solo is None and any(_short_of_cores(row.twin) for row in measured.rows):
+        return True
     return lack_cores(measured) and twin is not None and one.own - one.usual <= (twin.core_us or 0.0)
 
 
