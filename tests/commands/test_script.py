@@ -87,6 +87,163 @@ def _states(code: str, lines: str, arguments: list[str] | None = None, nodes: in
     return [one.state for verdict in verdicts if verdict.code == code for one in verdict.findings]
 
 
+_TAKEN = """def main(rank):
+    {}
+    dist.init_process_group("nccl")
+    net = {}
+    net = torch.nn.parallel.DistributedDataParallel(net, device_ids=[rank])
+device = {}
+main(int(os.environ["LOCAL_RANK"]))
+"""
+_CUDA = '"cuda" if torch.cuda.is_available() else "cpu"'
+
+
+@pytest.mark.parametrize(
+    ("first", "model", "device", "states"),
+    [
+        ("pass", "model().cuda()", "0", [State.WARN]),
+        ("pass", "model().to('cuda')", "0", [State.WARN]),
+        ("pass", "model().to(device)", "'cuda'", [State.WARN]),
+        ("pass", "model().to(device)", f"torch.device({_CUDA})", [State.WARN]),
+        # each call names its GPU, or it is not known which one
+        ("pass", "model().cuda(rank)", "0", [State.NOTE]),
+        ("pass", "model().to(f'cuda:{rank}')", "0", [State.NOTE]),
+        ("pass", "model().cuda().to(rank)", "0", [State.NOTE]),
+        ("pass", "model().to(device)", "torch.device('cuda', rank)", [State.NOTE]),
+        ("pass", "model().to(device)", "'cuda'\nif last:\n    device = 'cuda:1'", [State.NOTE]),
+        ("device = choose(rank)", "model().to(device)", "'cuda'", [State.NOTE]),
+        # taken for the whole process
+        ("torch.cuda.set_device(rank)", "model().cuda()", "0", []),
+        ("torch.cuda.device(rank).__enter__()", "model().cuda()", "0", []),
+        ("os.environ['CUDA_VISIBLE_DEVICES'] = str(rank)", "model().cuda()", "0", []),
+    ],
+)
+def test_a_process_that_takes_no_gpu(first: str, model: str, device: str, states: list[State]) -> None:
+    assert _states("SCR010", _TAKEN.format(first, model, device)) == states
+
+
+def test_no_gpu_is_taken_for_gloo() -> None:
+    lines = _TAKEN.format("pass", "model()", "0").replace("nccl", "gloo")
+    assert _states("SCR010", lines) == []
+
+
+def test_a_device_in_a_variable_is_used_before_set_device() -> None:
+    lines = "dist.init_process_group('nccl')\ndevice = {}\nnet = net.to(device)\ntorch.cuda.set_device(own)\n"
+    assert _states("SCR022", lines.format("'cuda'")) == [State.WARN]
+    assert _states("SCR022", lines.format("f'cuda:{own}'")) == []
+
+
+_OUT = """import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--output-dir", default="")
+args = parser.parse_args()
+dist.init_process_group("nccl")
+{}:
+    torch.save(net.state_dict(), "model.pt")
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "states"),
+    [
+        ("if True", [State.WARN]),
+        ("if args.output_dir", [State.NOTE]),
+        ("if args.output_dir and dist.get_rank() == 0", []),
+        ("if args.write_dir", []),  # not declared: who knows
+        ("if False", []),
+    ],
+)
+def test_conditions_that_are_the_same_on_all_ranks(condition: str, states: list[State]) -> None:
+    assert _states("SCR004", _OUT.format(condition)) == states
+
+
+_SAMPLED = """dist.init_process_group("nccl")
+sampler = torch.utils.data.distributed.DistributedSampler(images{})
+batches = torch.utils.data.DataLoader(images, sampler=sampler)
+"""
+_ITERATED = """batch = iter(batches)
+for step in range(9000):
+    try:
+        x = next(batch)
+    except StopIteration:
+        epoch += 1
+        {}
+        batch = iter({})
+    net(x).backward()
+"""
+_ENDLESS = """def endless(batches):
+    while True:
+        {}
+        for x in batches:
+            yield x
+batches = endless(batches)
+for step in range(9000):
+    net(next(batches)).backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "loop", "states"),
+    [
+        ("", _ITERATED.format("pass", "batches"), [State.NOTE]),
+        ("", _ITERATED.format("pass", "other"), []),
+        ("", _ITERATED.format("sampler.set_epoch(epoch)", "batches"), []),
+        (", shuffle=False", _ITERATED.format("pass", "batches"), []),
+        (", shuffle=args.shuffle", _ITERATED.format("pass", "batches"), []),
+        ("", _ENDLESS.format("pass"), [State.NOTE]),
+        ("", _ENDLESS.format("batches.sampler.set_epoch(next(count))"), []),
+        ("", _ENDLESS.format("pass").replace("while True", "for _ in range(1)"), []),
+    ],
+)
+def test_a_loader_that_is_begun_anew(shuffle: str, loop: str, states: list[State]) -> None:
+    assert _states("SCR009", _SAMPLED.format(shuffle) + loop) == states
+
+
+@pytest.mark.parametrize(
+    ("told", "states"),
+    [
+        ("batches.dataset.set_epoch(epoch)", [State.NOTE]),
+        ("images.set_epoch(epoch)", []),
+        ("extra.set_epoch(epoch)", [State.NOTE]),
+        ("batches.sampler.set_epoch(epoch)", []),
+        ("self.datasampler_train.set_epoch(epoch)", []),
+        ("getattr(batches, 'set_epoch')(epoch)", []),
+    ],
+)
+def test_set_epoch_of_something_else(told: str, states: list[State]) -> None:
+    extra = "extra = torch.utils.data.distributed.DistributedSampler(more, shuffle=False)\n"
+    loop = f"for epoch in range(9):\n    {told}\n    for x in batches:\n        net(x).backward()\n"
+    assert _states("SCR009", _SAMPLED.format("") + extra + loop) == states
+
+
+_LOGGED = """dist.init_process_group("nccl")
+def make(folder):
+    {}
+    return logging.getLogger()
+logger = make(folder)
+for x in data:
+    loss = net(x)
+    loss.backward()
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "told", "states"),
+    [
+        ("if dist.get_rank() == 0: logging.basicConfig()", "logger.info(f'Loss: {loss}')", [State.NOTE]),
+        ("pass", "if dist.get_rank() == 0: wandb.log({'loss': loss})", [State.NOTE]),
+        # every rank logs its own; reduced; that of one rank's whole validation; no loss
+        ("pass", "logger.info(f'Loss: {loss}')", []),
+        ("pass", "if dist.get_rank() == 0: wandb.log({'loss': reduce_mean(loss)})", []),
+        ("pass", "if dist.get_rank() == 0: wandb.log({'val_loss': loss})", []),
+        ("pass", "if dist.get_rank() == 0: wandb.log({'lr': rate})", []),
+    ],
+)
+def test_a_loss_that_is_logged(made: str, told: str, states: list[State]) -> None:
+    assert _states("SCR019", _LOGGED.format(made, told)) == states
+
+
 _STEP = "    loss = net(x.cuda())\n    loss.backward()\n"
 _PRINTS = "rank = dist.get_rank()\nfor x in data:\n    if rank == 3:\n        print(loss)\n"
 

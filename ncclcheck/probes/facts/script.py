@@ -40,7 +40,8 @@ class Call(Struct, frozen=True, kw_only=True):
     arguments: as written, by position ("0") or keyword; "*" where more are given in a list. by_rank: arguments
     that are others on each rank. wrapped: what is called is a model inside DistributedDataParallel,
     and stands in `on`. shared: arguments that are such models. inner: it is an argument of another call, or a part
-    of a sum. first, last: lines of the statement.
+    of a sum. device: of `.to(device)`, where that variable holds one device only. first, last: lines of the
+    statement. `yield` stands for one in two loops.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Call(Struct, frozen=True, kw_only=True):
     wrapped: bool = False
     shared: list[str] = field(default_factory=list)
     inner: bool = False
+    device: str = ""
     guards: list[Guard] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ncclcheck.probes.facts.script import Branch, Call, Guard, GuardKind, Loop, Script, ScriptFile
-from ncclcheck.probes.script import classes, conditions, factories, names, sources, words
+from ncclcheck.probes.script import classes, conditions, devices, factories, names, sources, words
 from ncclcheck.probes.script.names import Names
 from ncclcheck.probes.script.sources import Source
 from ncclcheck.probes.script.words import text
@@ -30,8 +30,10 @@ _KEPT = re.compile(
     r"|tokeni[sz]e|preprocess|prepare_data|urlretrieve|start_processes|start_method|os\.(?:fork|system|popen)"
     r"|(?:^|\.)(?:Process|Pool|ProcessPoolExecutor|run|Fire|elastic_launch)$|^shutil\.|pin_memory$|state_dict"
     r"|wait_for_everyone|save_(?:state|checkpoint)|\.initialize$|transformers|datasets\.|seed|subprocess"
-    r"|webdataset|train_test_split|^import$|FullyShardedDataParallel|fully_shard|FSDP|Accelerator$|Trainer$|Fabric$|^horovod|^colossalai"
+    r"|webdataset|train_test_split|^import$|^iter$|FullyShardedDataParallel|fully_shard|FSDP|Accelerator$|Trainer$|Fabric$|^horovod|^colossalai"
 )
+# Where a loss is reported; kept where it is one.
+_REPORTS = re.compile(r"(?:^|\.)(?:info|log|log_metrics|add_scalars?|set_postfix|set_description|write)$")
 _NO_EXPRESSION = {int, str, type(None), ast.Load, ast.Store}  # parts of a node, half of all
 _WRAPPER = re.compile(r"(?:torch\..*\.|^)(?:DDP|DistributedDataParallel)")  # Apex's own is another class
 _IMPORTS = ("torch", "numpy")  # whose import reads variables
@@ -53,6 +55,7 @@ def _read(found: Sequence[Source], arguments: Sequence[str], nodes: int | None) 
             every[source.name], every, ranks, _made_of_rank(source), wrapped, source, _speaks_of_rank(source)
         )
         if source.tree is not None:
+            walk.devices = devices.of_source(source)
             walk.block(source.tree.body)
         calls += walk.calls
         files.append(_file(source, walk.calls))
@@ -163,6 +166,7 @@ class _Walk:
     statement: ast.stmt = field(default_factory=ast.Pass)
     target: str = ""
     within: int = 0  # calls and sums of which parts are read
+    devices: dict[str, str] = field(default_factory=dict)
     parameters: set[str] = field(default_factory=set)  # of the function
     saved: set[str] = field(default_factory=set)  # paths that it has given to torch.save
     held: dict[str, bool] = field(default_factory=dict)  # its variables: do they hold a wrapped model here?
@@ -210,6 +214,9 @@ class _Walk:
         elif isinstance(statement, ast.If):
             if not self.source.named and conditions.kind(statement.test, ()) == "main":
                 return  # an imported file is no main module
+            if isinstance(statement.test, ast.Constant):
+                self.block(statement.body if statement.test.value else statement.orelse)
+                return
             self._expression(statement.test, statement)
             for branch, body in (("if", statement.body), ("else", statement.orelse)):
                 if not conditions.single(statement.test, branch == "if"):
@@ -326,8 +333,14 @@ class _Walk:
                 elif isinstance(child, ast.comprehension):
                     self._expression(child.iter, statement)
             self.within -= inner
+        self._itself(expression, statement)
+
+    def _itself(self, expression: ast.expr, statement: ast.stmt) -> None:
+        """The expression, after its parts."""
         if isinstance(expression, ast.Call):
             self._call(expression)
+        elif isinstance(expression, ast.Yield) and expression.value and len(self.loops) > 1:
+            self._add("yield", expression.lineno, {"0": text(expression.value)})
         elif isinstance(expression, ast.Subscript) and self._dotted(expression.value) == "os.environ":
             set_ = isinstance(expression.ctx, ast.Store)
             value = statement.value if isinstance(statement, ast.Assign) else None
@@ -337,7 +350,8 @@ class _Walk:
     def _call(self, call: ast.Call) -> None:
         name = self._dotted(call.func)
         wrapped = self._is_wrapped(call.func)
-        if not wrapped and name not in self.parameters and not _is_kept(name) and not self._takes_saved(call):
+        kept = wrapped or name in self.parameters or _is_kept(name) or self._takes_saved(call)
+        if not kept and not _reports_loss(name, call):
             return
         arguments = {str(at): text(one) for at, one in enumerate(call.args) if not isinstance(one, ast.Starred)}
         arguments |= {one.arg: text(one.value) for one in call.keywords if one.arg}
@@ -349,7 +363,10 @@ class _Walk:
         on = text(call.func) if wrapped else on
         given = [*call.args, *(one.value for one in call.keywords)]
         shared = [text(one) for one in given if self._is_wrapped(one)]
-        self._add(name, call.lineno, arguments, on, by_rank=self._by_rank(call), wrapped=wrapped, shared=shared)
+        device = arguments.get("0", arguments.get("device", ""))
+        held = "" if name != ".to" or device in self.parameters else self.devices.get(device, "")
+        unlike = self._by_rank(call)
+        self._add(name, call.lineno, arguments, on, by_rank=unlike, wrapped=wrapped, shared=shared, device=held)
 
     def _takes_saved(self, call: ast.Call) -> bool:
         """Whether it is given, or is a method of, a path that was saved to before in this function."""
@@ -381,6 +398,7 @@ class _Walk:
         by_rank: Sequence[str] = (),
         wrapped: bool = False,
         shared: Sequence[str] = (),
+        device: str = "",
     ) -> None:
         last = self.statement.end_lineno or line
         if isinstance(self.statement, ast.If | ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith):
@@ -400,6 +418,7 @@ class _Walk:
                 wrapped=wrapped,
                 shared=[*shared],
                 inner=self.within > 0,
+                device=device,
                 guards=[one if isinstance(one, Guard) else self._guard(one) for one in self.guards],
                 loops=[*self.loops],
             )
@@ -429,6 +448,12 @@ class _Walk:
         stack.append(one)  # type: ignore[arg-type]
         yield
         stack.pop()
+
+
+def _reports_loss(name: str, call: ast.Call) -> bool:
+    """`logger.info(f"loss {loss}")`, `wandb.log({"loss": loss})`."""
+    given = [*call.args, *(one.value for one in call.keywords)]
+    return bool(_REPORTS.search(name)) and any("loss" in text(one).lower() for one in given)
 
 
 def _is_chain(node: ast.AST) -> bool:

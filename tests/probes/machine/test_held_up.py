@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from typing import Any
 
 import pytest
 
@@ -66,6 +67,27 @@ _SYN = {"match": {"op": "==", "left": {"payload": {"protocol": "tcp", "field": "
 def test_a_rule_with_a_rate_of_data_slows() -> None:
     (found,) = parsed(_chain(_OVER, {"drop": None}))  # type: ignore[misc]
     assert found.slows == "limit rate over 12 mbytes/second drop"
+
+
+@pytest.mark.parametrize(
+    ("first", "passed"),
+    [
+        ([], 3000),
+        ([{"match": {"op": "in", "left": {"ct": {"key": "state"}}, "right": ["established", "related"]}},
+          {"accept": None}], 0),
+    ],
+)  # fmt: skip
+def test_rules_that_every_packet_of_a_connection_passes_are_counted(first: list[Any], passed: int) -> None:
+    of = {"family": "inet", "table": "t", "chain": "c"}
+    saddr = {"payload": {"protocol": "ip", "field": "saddr"}}
+    bans = [[{"match": {"op": "==", "left": saddr, "right": f"203.0.0.{i}"}}, {"drop": None}] for i in range(3000)]
+    chain = {"family": "inet", "table": "t", "name": "c", "type": "filter", "hook": "input", "policy": "accept"}
+    rules = [{"rule": {**of, "expr": one}} for one in ([first] if first else []) + bans]
+    (found,) = parsed(json.dumps({"nftables": [{"chain": chain}, *rules]}))  # type: ignore[misc]
+    assert found.passed == passed
+    cut = json.dumps({"nftables": [{"chain": chain}, *rules]})[:200_000]
+    (found,) = parsed(cut)  # type: ignore[misc]
+    assert found.passed == 0 if first else 1000 < found.passed < passed
 
 
 def test_a_limit_of_new_connections_or_pings_does_not() -> None:

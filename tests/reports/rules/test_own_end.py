@@ -32,7 +32,7 @@ from ncclcheck.probes.facts import (
 )
 from ncclcheck.reports.judgement.findings import Finding, State
 from tests.helpers.clusters import LO, nic, node, route, told, verdict
-from tests.helpers.reach_clusters import CUT, Change, hosts, judged, measured
+from tests.helpers.reach_clusters import CUT, SLOW, Change, hosts, judged, measured, pairs
 
 MGMT = nic("mgmt0", "10.2.0.2/24")
 RULE = PolicyRule(priority=50, version=4, action="lookup 100", destination="10.1.0.1/32", selector="to it")
@@ -195,6 +195,37 @@ def test_an_own_limit_explains_late_connections_and_is_passed_by() -> None:
     (late,) = [one for one in found.findings if one.state is State.WARN]
     assert "its own packet filter stops some of them" in late.what
     assert late.remedies[0].commands == ["nft insert rule inet sf i ip saddr 10.1.0.0/24 accept"]
+
+
+@pytest.mark.parametrize(("passed", "accused"), [(60_000, True), (200, False)])
+def test_thousands_of_rules_explain_a_slow_node(passed: int, accused: bool) -> None:
+    chain = Filter(family="inet", table="f2b", chain="i", hook="input", does=["drop"], rule="drop", passed=passed)
+    nodes = hosts(3)
+    assert isinstance(nodes[1].network, Network)
+    nodes[1] = replace(nodes[1], network=replace(nodes[1].network, filters=[chain]))
+    found = judged("NET008", nodes, lambda a, b: {"bursts": [SLOW]} if "h2" in (a, b) else {}).findings
+    assert {one.where.node for one in found} == {"h2"}
+    assert all(("compares each packet with at least 60,000 rules" in one.what) == accused for one in found)
+
+
+@pytest.mark.parametrize(("own", "accused"), [("refused", True), ("ok", False)])
+def test_a_preloaded_library_that_alone_refuses_all_connections_is_named_and_no_firewall(
+    own: Any, accused: bool
+) -> None:
+    refused = Connect(outcome="refused", detail="Connection refused")
+    nodes = hosts(3)
+    nodes[2] = node("h3", LO, nic("eth0", "10.1.0.3/24"), env={"LD_PRELOAD": "/opt/libproxychains.so.4"})
+    change = pairs("out", "h3", connect=refused)
+    of_h3 = replace(measured(nodes, change).reach[2], own=Connect(outcome=own))
+    found = [
+        one for one in judged("NET006", nodes, measurements=measured(nodes, change, h3=of_h3)).findings
+        if one.state is State.FAIL
+    ]  # fmt: skip
+    assert {one.where.node for one in found} == {"h3"}
+    assert found[0].what.startswith("LD_PRELOAD=/opt/libproxychains.so.4, which no other node has") == accused
+    if accused:
+        assert [remedy.commands[0] for remedy in found[0].remedies] == ["unset LD_PRELOAD   # on h3"]
+        assert len(found) == 1
 
 
 # Ends without a word

@@ -69,7 +69,8 @@ def loss(cluster: Cluster) -> Iterator[Finding]:
     counted = {n: reach.counters for n, reach in found.of_node.items() if not isinstance(reach.counters, Unread)}
     single = [one for one in lost if one.peer]
     for one in [one for one in lost if not one.peer] + single[:_MOST_PAIRS]:
-        yield _lost(found, one, counted, len(single), next((by for by in slowed if by.cause is one), None))
+        told = _lost(found, one, counted, len(single), next((by for by in slowed if by.cause is one), None))
+        yield _busy_filter(cluster, one, told)
     blamed = {one.node for one in lost}
     for node, counters in counted.items():
         if node not in blamed and _too_many(counters):
@@ -106,6 +107,23 @@ def _lost(
             *(_counters(node, counted[node]) for node in (one.node, one.peer) if node in counted),
         ],
         fix=_mend(where.device or "eth0", one.node),
+    )
+
+
+def _busy_filter(cluster: Cluster, one: Lost, found: Finding) -> Finding:
+    """Packets are lost where a node's filter compares each with thousands of rules: no cable, no switch."""
+    ends = {one.node} if one.node and not one.peer else {node for pair in one.by_pair for node in pair}
+    causes = [(n.name, by) for n in cluster.nodes if n.name in ends and (by := shaping.compared(n))]
+    if not causes:
+        return found
+    name, by = causes[0]
+    return (fail if found.state is State.FAIL else warn)(
+        Where(node=name, device=found.where.device),
+        f"{name} itself {by.words}: {found.what}",
+        why=found.why,
+        owner="node",
+        evidence=[by.evidence, *found.evidence],
+        fix=[by.fix, *(each for each in found.remedies if each.who == "you")],
     )
 
 

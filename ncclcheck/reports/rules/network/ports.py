@@ -78,7 +78,8 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     Each node opens a random port of `net.ipv4.ip_local_port_range`, and each tries those of the others several
-    times within 2.5 s. A node that can open no TCP port fails by itself. A node that reaches nobody and that
+    times within 2.5 s. A node that can open no TCP port fails by itself, and so does one with an LD_PRELOAD of its
+    own by which every connection is refused, also to itself. A node that reaches nobody and that
     nobody reaches is named once, before its pairs. A to B failing while B to A works is a filter: most often on
     what comes in to B, else on what leaves A. Packets of UDP that pass meanwhile show that cable, address and
     route are well. Nodes that NET001 to NET003 or NET010 explain are left out. Where the kernel's neighbour entry
@@ -130,6 +131,8 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     tries = tries.without({pair for _, pairs in by_own_way for pair in pairs})
     itself = [*to_itself.findings(cluster, tries.links)]
     yield from itself
+    by_library = {name for name in tries.hosts if to_itself.preloaded(cluster, name)}
+    tries = tries.without({pair for pair in tries.bad if pair[0] in by_library})
     at_source = kept.kept(cluster, tries.found, tries.bad)
     yield from kept.findings(tries.found, at_source, tries.links)
     tries = tries.without({pair for one in at_source for pair in one.pairs})

@@ -58,9 +58,10 @@ def link_speed(cluster: Cluster) -> Iterator[Finding]:
     warning below half the median of the other nodes (NET008.of_peers_percent), or with two nodes below half of
     the other direction; never from 2 Gb/s on (NET008.enough_gbit), for there the CPU may set the pace. A
     failure where the node itself limits it to about that rate (tbf, netem, htb, a policer, a rule of its packet
-    filter with a rate), where others sent over the same interface in the second before, at least half as much
-    as the burst carried, and also below 10 % of the reported speed (NET008.of_reported_percent; 10 Gb/s is
-    taken for faster ones). Nodes whose TCP buffers explain it are left to NET016, far ones to NET018. The time
+    filter with a rate, or thousands of rules before open connections pass), where others sent over the same
+    interface in the second before, at least half as much as the burst carried, and also below 10 % of the reported
+    speed (NET008.of_reported_percent; 10 Gb/s is taken for faster ones). Nodes whose TCP buffers explain it are
+    left to NET016, far ones to NET018. The time
     that a burst waited for a core is taken out. Where packets are lost or cut short, NET009 and NET007 speak.
     `bench` measures what links carry.
 

@@ -35,6 +35,10 @@ _READS = (".item", ".cpu")
 _CONSTANT = re.compile(r"True|False|None|-?[\d.]+|(['\"]).*\1")
 # Made on the GPU in a step, as they are called; samples and labels come from the CPU.
 _RESULTS = re.compile(r"loss|output|logit|pred|\bacc(?:uracy)?\d?\b|correct", re.IGNORECASE)
+# Where a loss is logged, and words by which it may be one of all ranks.
+_LOGS = re.compile(r"(?:^|\.)(?:print|info|log|log_metrics|add_scalars?|set_postfix|set_description|write)$")
+_REDUCES = re.compile(r"reduce|gather|synchronize_between|average_across|average_loss|sync_dist|torchmetrics")
+_HELD_OUT = re.compile(r"val|test|eval|\bdev", re.IGNORECASE)
 _WAITS = "torch.cuda.synchronize"
 _ON_GPU = re.compile(
     r"(?:torch\.)?cuda\.is_available\(\)|[\w.]*device(?:\.type)? == 'cuda'"
@@ -294,14 +298,16 @@ def _on_cpu(script: Script, call: Call) -> bool:
 def printed(script: Script) -> Iterator[Finding]:
     """
     ## What
-    Rank 0 prints a loss, and nothing is reduced over ranks.
+    Rank 0 prints or logs a loss, and nothing is reduced over ranks.
 
     ## Why it matters
     What is printed is the loss of one rank's samples: it is noisier than that of the batch, and hides other ranks.
 
     ## How we know
-    The call of `print` under a condition on the rank; no file has `all_reduce`, `reduce` or `all_gather`. Scripts
-    that split the model by pipeline or tensor parallelism are not judged: their ranks share samples.
+    The call of `print` under a condition on the rank; no file has `all_reduce`, `reduce` or `all_gather`. So with
+    a logger, a writer or wandb, of a training loss, under such a condition or where the logger was made for one
+    rank; there no name in any file speaks of reducing or gathering. Scripts that split the model by pipeline or
+    tensor parallelism are not judged: their ranks share samples.
 
     ## Fix
     - **you** `dist.all_reduce(loss, op=dist.ReduceOp.AVG)` of a detached copy, on all ranks, before it is printed.
@@ -326,6 +332,31 @@ def printed(script: Script) -> Iterator[Finding]:
                 here(call), "what is printed is of rank 0's samples alone", evidence=[written(script, call)]
             )
             return
+    if any(_REDUCES.search(word) for file in script.files for word in file.words):
+        return
+    if logged := next((call for call in calls if _logs_loss(calls, call) and _of_one_rank(calls, call)), None):
+        said = "the loss that is logged is that of one rank's samples alone"
+        yield note(here(logged), said, evidence=[written(script, logged)])
+
+
+def _logs_loss(calls: list[Call], call: Call) -> bool:
+    """A loss of the training, in its loop; a validation may be done by one rank as a whole."""
+    said = " ".join([*call.arguments.values(), call.function.rpartition(":")[2], call.on])
+    trains = any(one.name == ".backward" and one.function == call.function for one in calls)
+    return (
+        bool(call.loops) and trains and _LOGS.search(call.name) is not None
+        and "loss" in said.lower() and not _HELD_OUT.search(said)
+    )  # fmt: skip
+
+
+def _of_one_rank(calls: list[Call], call: Call) -> bool:
+    """Under a condition on the rank, or by a logger that was made under one."""
+    return by_rank(call) is not None or any(
+        by_rank(made) or made.by_rank or any(by_rank(one) or one.name.endswith("get_rank") for one in calls
+                                             if one.function == made.name)
+        for made in calls
+        if call.on and made.target == call.on and made.file == call.file
+    )  # fmt: skip
 
 
 @script_rule("SCR020", "no rank works longer alone than the others wait", worst=State.NOTE)

@@ -1,4 +1,4 @@
-"""SCR021, SCR022, SCR026: the rendezvous, the GPU and the rank that each process is given."""
+"""SCR021, SCR026: the rendezvous and the rank that each process is given."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     given_to,
     here,
     in_function,
-    indent,
     line_of,
-    of_many_ranks,
     on_all_ranks,
     script_rule,
     spawns,
@@ -31,7 +29,6 @@ _OF_ONE_NODE = re.compile(r"^['\"]file://(/tmp|/dev/shm|/var/tmp|/scratch)/")
 _READS_VARIABLE = re.compile(r"^os\.(?:environ\.get|getenv)$")
 _OF_TORCHRUN = re.compile(r"os\.(?:environ\[|getenv\(|environ\.get\()['\"](?:LOCAL_)?RANK['\"]")
 _QUOTES = "'\""
-_BARE_DEVICE = ("cuda", "cuda:0")
 
 
 @script_rule("SCR021", "the rendezvous can be used as it is written", worst=State.FAIL)
@@ -138,58 +135,6 @@ def _port(script: Script, call: Call, port: str) -> Iterator[Finding]:
             evidence=[written(script, call)],
             fix=[edited(script, "Use another one.", call.file, {call.line: new} if new else None)],
         )
-
-
-@script_rule("SCR022", "each process takes its GPU before it uses CUDA", worst=State.WARN)
-def device_in_time(script: Script) -> Iterator[Finding]:
-    """
-    ## What
-    `torch.cuda.set_device` after `.cuda()` or `.to("cuda")` in the same function.
-
-    ## Why it matters
-    What came before it went to GPU 0, on every rank of the node: each keeps a context there, some 500 MB, and the
-    model may lie on another GPU than its samples.
-
-    ## How we know
-    The order of the lines in one function, both under no condition.
-
-    ## Fix
-    - **you** move set_device before the first use of CUDA.
-
-    ## Source
-    PyTorch documentation, torch.nn.parallel.DistributedDataParallel and torch.cuda.set_device.
-    """
-    for call in of_many_ranks(script):
-        if call.name != "torch.cuda.set_device" or call.guards or call.loops:
-            continue
-        before = [one for one in in_function(script, call.function) if one.line < call.line and _to_gpu_0(one)]
-        if before and call.arguments.get("0") not in ("0", "'cuda:0'"):
-            yield warn(
-                here(call),
-                f"CUDA is used before, at line {before[0].line}, on GPU 0",
-                why="On every rank of the node that part lies on GPU 0.",
-                owner="job",
-                evidence=[written(script, before[0]), written(script, call)],
-                fix=[_moved(script, call, before[0])],
-            )
-
-
-def _to_gpu_0(call: Call) -> bool:
-    device = call.arguments.get("device", call.arguments.get("0", "")).strip("'\"")
-    bare = call.name == ".cuda" and not call.arguments
-    return not call.guards and (bare or (call.name == ".to" and device in _BARE_DEVICE))
-
-
-def _moved(script: Script, call: Call, first: Call) -> Remedy:
-    text = f"Move it before line {first.line}."
-    line, target = line_of(script, call.file, call.line), line_of(script, first.file, first.first)
-    safe = "LOCAL_RANK" in call.arguments.get("0", "") and call.first == call.last and not first.loops
-    near = all(line_of(script, call.file, at) or at == call.line for at in range(first.first, call.line))
-    if not (safe and near and call.line - first.first <= 10):
-        return edited(script, text, call.file, None)
-    return edited(
-        script, text, call.file, {first.first: f"{indent(target)}{line.strip()}\n{target}", call.line: None}
-    )
 
 
 @script_rule("SCR026", "no local rank stands where the rank of the job is asked for", worst=State.FAIL)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Loop, Script
-from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, seen, warn, you
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, seen, warn, you
 from ncclcheck.reports.subjects.script.scripts import (
     LOADER,
     SAMPLER,
@@ -29,6 +29,8 @@ _SHARED_OUT = ("split_dataset_by_node", "split_by_node", "num_replicas", "batch_
 _OF_ONE_PROCESS = re.compile(r"torch\.utils\.data\.(?:sampler\.)?\w+Sampler")
 _PLAIN_SAMPLER = re.compile(r"(?:[\w.]+\.)?(?:Random|Sequential)Sampler\(")
 _WRAPS = re.compile(r"(?:^torch|^apex)\..*\.DistributedDataParallel$")
+_DATASET = re.compile(r"(?:^|[._])(?:data_?sets?|ds|data)(?:_(?!loader|sampler)\w+)?$", re.IGNORECASE)
+_ENDLESS = ("True", "1", "count()", "itertools.count()")
 _HELD_OUT = re.compile(r"val|test|eval|dev", re.IGNORECASE)
 
 
@@ -185,7 +187,9 @@ def epochs(script: Script) -> Iterator[Finding]:
     Every epoch has the same order and the same samples on each rank: the model trains worse, and nothing says so.
 
     ## How we know
-    No file has the word `set_epoch`. Samplers with `shuffle=False` and those of validation are not judged.
+    No file has the word `set_epoch`. Samplers with `shuffle=False` and those of validation are not judged. It is
+    a note where `set_epoch` is called of a dataset or of another sampler of the function only, and where no loop
+    counts epochs and the sampler's loader is begun anew, as `iter(loader)` in a loop or a generator does.
 
     ## Fix
     - **you** `sampler.set_epoch(epoch)` as the first line of the epoch's loop.
@@ -194,13 +198,31 @@ def epochs(script: Script) -> Iterator[Finding]:
     PyTorch documentation, torch.utils.data.distributed.DistributedSampler.
     """
     calls = of_many_ranks(script)
-    if says(script, "set_epoch"):
-        return
     for call in calls:
         named = " ".join([call.target, call.arguments.get("0", ""), call.function.rpartition(":")[2]])
         still = call.arguments.get("shuffle", call.arguments.get("3")) == "False" or "*" in call.arguments
-        if call.name in SAMPLER and not still and not _HELD_OUT.search(named) and (found := _epochs(calls, call)):
-            file, loop = found
+        if call.name not in SAMPLER or still or _HELD_OUT.search(named) or _is_told(script, call):
+            continue
+        if not (found := _epochs(calls, call)):
+            if (again := _begun_anew(calls, call)) and _shuffles(calls, call):
+                yield note(
+                    here(call),
+                    f"the sampler is never given the epoch, and its loader is begun anew at {again.place}",
+                    why="It gives the same order each time.",
+                    evidence=[written(script, call), written(script, again)],
+                    fix=[you("Count how often the loader is begun, and give that to set_epoch before each.")],
+                )
+            continue
+        file, loop = found
+        if says(script, "set_epoch"):
+            yield note(
+                here(call),
+                f"set_epoch is not called of this sampler, in the loop at {file}:{loop.line}",
+                why="It gives the same order in every epoch.",
+                evidence=[written(script, call), seen(f"{file}:{loop.line}", f"for {loop.target} in {loop.over}")],
+                fix=[_told(script, call, calls, file, loop)],
+            )
+        else:
             yield warn(
                 here(call),
                 f"the sampler is never given the epoch of the loop at {file}:{loop.line}",
@@ -209,6 +231,48 @@ def epochs(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call), seen(f"{file}:{loop.line}", f"for {loop.target} in {loop.over}")],
                 fix=[_told(script, call, calls, file, loop)],
             )
+
+
+def _is_told(script: Script, sampler: Call) -> bool:
+    """Whether some set_epoch may be its own: that of a dataset is not, nor that of a sampler beside it."""
+    given = [call for call in script.calls if call.name.endswith("set_epoch")]
+    if {file.name for file in script.files if "set_epoch" in file.words} - {call.file for call in given}:
+        return True  # a word, as in hasattr
+    beside = {call.target for call in script.calls if call.name in SAMPLER and call.function == sampler.function}
+    beside -= {sampler.target}
+    return any(
+        not _DATASET.search(call.on) and not (call.function == sampler.function and call.on in beside)
+        for call in given
+    )
+
+
+def _shuffles(calls: list[Call], sampler: Call) -> bool:
+    """As written, or as its function is called."""
+    given = sampler.arguments.get("shuffle", sampler.arguments.get("3", "True"))
+    callers = [call.arguments.get(given, "") for call in calls if call.name == sampler.function]
+    return given == "True" or "True" in callers
+
+
+def _begun_anew(calls: list[Call], sampler: Call) -> Call | None:
+    """Where the loader that has the sampler is begun again and again."""
+    maker = sampler.function.rpartition(":")[2].rpartition(".")[2]
+    loaders = {
+        call.target
+        for call in calls
+        if call.name in LOADER and call.target
+        and (given := call.arguments.get("sampler", ""))
+        and ((given == sampler.target and call.function == sampler.function)
+             or (maker and given.startswith(f"{maker}(")))
+    }  # fmt: skip
+    endless = {call.function: call for call in calls if call.name == "yield" and call.loops[-2].over in _ENDLESS}
+    for call in calls:
+        if call.file != sampler.file or loaders.isdisjoint(call.arguments.values()):
+            continue
+        if call.name in endless:
+            return endless[call.name]
+        if call.name == "iter" and call.loops and not _HELD_OUT.search(call.function.rpartition(":")[2]):
+            return call
+    return None
 
 
 def _epochs(calls: list[Call], sampler: Call) -> tuple[str, Loop] | None:

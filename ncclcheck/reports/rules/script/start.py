@@ -1,4 +1,4 @@
-"""SCR010 to SCR014: each process takes its own GPU, and all meet where the launcher says."""
+"""SCR011 to SCR014: all meet where the launcher says, with settings that are made in time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from ncclcheck.probes.facts.script import Call, Script
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, warn
 from ncclcheck.reports.subjects.script.processes import INIT, SPAWNS
 from ncclcheck.reports.subjects.script.scripts import (
-    DIST,
     LOADER,
     LOCAL_RANK,
     MOST_PORT,
@@ -17,7 +16,6 @@ from ncclcheck.reports.subjects.script.scripts import (
     edited,
     given_to,
     here,
-    imports,
     in_function,
     indent,
     line_of,
@@ -28,109 +26,15 @@ from ncclcheck.reports.subjects.script.scripts import (
     script_rule,
     sets_spawn,
     spawns,
-    sure,
     that_starts,
     with_argument,
     written,
 )
 
-_OWN_DEVICE = (
-    "set_device", "CUDA_VISIBLE_DEVICES", "device_ids", "device_id", "local_rank", "gpu", "LOCAL_RANK",
-)  # fmt: skip
-_RANK_ITSELF = re.compile(
-    r"(?:torch\.)?(?:dist|distributed)\.get_rank\(\)|int\(os\.(?:environ\[|getenv\(|environ\.get\()'RANK'.*"
-)
 _RUNS = re.compile(r"subprocess\.|os\.(?:system|popen)$")
 _OLD_LAUNCHER = "torch.distributed.launch"
 _ONE_ADDRESS = re.compile(r"^['\"](?:tcp://)?(\d+\.\d+\.\d+\.\d+)(?::\d+)?['\"]$")
 _LOOPBACK = re.compile(r"^['\"](?:tcp://)?(localhost|127\.\d+\.\d+\.\d+|\[?::1\]?)(?::\d+)?['\"]$")
-
-
-@script_rule("SCR010", "every rank has a GPU of its own", worst=State.FAIL)
-def own_gpu(script: Script) -> Iterator[Finding]:
-    """
-    ## What
-    A job over NCCL whose processes all use GPU 0, or take the rank of the whole job for the number of a GPU.
-
-    ## Why it matters
-    NCCL ends with "Duplicate GPU detected", or hangs. With the rank as the GPU's number the job works on one node,
-    and raises "invalid device ordinal" on the second one.
-
-    ## How we know
-    `init_process_group("nccl")` and `.cuda()` or `.to("cuda")` that name no GPU, while no file speaks of
-    `set_device`, `device_ids`, a local rank or CUDA_VISIBLE_DEVICES. Or `set_device(rank)` where the rank is that
-    of `get_rank()` or `$RANK`, in a script that does not spawn its processes itself.
-
-    ## Fix
-    - **you** `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before anything else of CUDA.
-
-    ## Source
-    PyTorch documentation, torch.nn.parallel.DistributedDataParallel and torchrun, "Environment Variables".
-    """
-    calls, everywhere = of_many_ranks(script), on_all_ranks(script)
-    init = next(call for call in calls if call.name == INIT)
-    over_nccl = "nccl" in "".join(init.arguments.values())
-    if over_nccl and not says(script, *_OWN_DEVICE):
-        for call in calls:
-            given = call.arguments.get("0", call.arguments.get("device", ""))
-            bare = (call.name == ".cuda" and not call.arguments) or (
-                call.name == ".to" and given.strip("'\"") in ("cuda", "cuda:0")
-            )
-            if bare and call.function in everywhere and sure(call):
-                yield _all_on_one(script, call, init)
-                return
-    if any(call.name in SPAWNS for call in calls):
-        return
-    ranks = {(call.function, call.target) for call in calls if call.target.isidentifier() and _is_rank(call)}
-    for call in calls:
-        given = call.arguments.get("0", call.arguments.get("device", ""))
-        named = (call.function, given) in ranks or _RANK_ITSELF.fullmatch(given)
-        if call.name == "torch.cuda.set_device" and named:
-            yield warn(
-                here(call),
-                "the rank in the whole job is taken for the number of a GPU",
-                why="On the second node ranks begin at the number of GPUs, and no GPU has that number.",
-                owner="job",
-                evidence=[written(script, call)],
-                fix=[_by_local_rank(script, call)],
-            )
-
-
-def _is_rank(call: Call) -> bool:
-    read = call.name in ("os.environ.get", "os.getenv") and call.arguments.get("0", "").strip("'\"") == "RANK"
-    return read or (call.name == f"{DIST}get_rank" and not call.arguments)
-
-
-def _by_local_rank(script: Script, call: Call) -> Remedy:
-    line = line_of(script, call.file, call.line)
-    old = f"set_device({call.arguments.get('0', '')})"
-    new = (
-        line.replace(old, 'set_device(int(os.environ["LOCAL_RANK"]))')
-        if old in line and imports(script, call.file, "os")
-        else ""
-    )
-    return edited(script, "Take $LOCAL_RANK.", call.file, {call.line: new} if new else None)
-
-
-def _all_on_one(script: Script, call: Call, init: Call) -> Finding:
-    line = line_of(script, init.file, init.first)
-    set_device = f'{indent(line)}torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
-    simple = line and imports(script, call.file, "os") and not any(one.name in SPAWNS for one in script.calls)
-    return fail(
-        here(call),
-        "all ranks of a node use GPU 0",
-        why='NCCL ends with "Duplicate GPU detected", or hangs.',
-        owner="job",
-        evidence=[written(script, call), written(script, init)],
-        fix=[
-            edited(
-                script,
-                "Give each process its GPU before anything else of CUDA.",
-                init.file,
-                {init.first: f"{set_device}\n{line}"} if simple else None,
-            )
-        ],
-    )
 
 
 @script_rule("SCR011", "all nodes meet at an address that all can reach", worst=State.FAIL)

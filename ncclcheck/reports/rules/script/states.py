@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts.script import Call, Script
-from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, seen, warn
+from msgspec import structs
+
+from ncclcheck.probes.facts.script import Call, Guard, Script
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, seen, warn
 from ncclcheck.reports.subjects.script.scripts import (
     DDP,
     collective,
@@ -25,6 +27,11 @@ from ncclcheck.reports.subjects.script.scripts import (
 )
 
 _TELLS = re.compile(r"(?:^|\.)(?:print|info|debug|warning|log)$")  # calls that only name the file
+# An option that says where, or whether, something is saved: all ranks are started with the same ones.
+_OPTION = re.compile(
+    r"(?:args|opts?|FLAGS|hparams)\.(\w*(?:dir|path|folder|file|save|output|ckpt|checkpoint)\w*)(?: is not None)?",
+    re.IGNORECASE,
+)
 # Conditions on how far the training is, or how good; others may be those of one rank, under any name.
 _OF_TIME = re.compile(r"epoch|step|iter|best|interval|freq|acc|loss|exists|improve", re.IGNORECASE)
 _WITHOUT_TENSORS = re.compile(r"sched|vocab|rng_|training_args", re.IGNORECASE)  # such states hold numbers
@@ -45,7 +52,9 @@ def one_writer(script: Script) -> Iterator[Finding]:
 
     ## How we know
     The call is reached from the first line under no condition but on the progress of the training, and no rank
-    stands in its path. Scripts whose library saves (Lightning, Accelerate, Trainer, DeepSpeed) are not judged.
+    stands in its path. It is a note where the condition is an option that the script declares, such as
+    `args.output_dir`: some scripts empty it on other ranks. Scripts whose library saves (Lightning, Accelerate,
+    Trainer, DeepSpeed) are not judged.
 
     ## Fix
     - **you** save on rank 0 only, with what copies or reads the file, and let the others wait in a barrier before
@@ -56,13 +65,21 @@ def one_writer(script: Script) -> Iterator[Finding]:
     """
     calls, everywhere = of_many_ranks(script), on_all_ranks(script)
     for call in calls:
-        if (
-            call.name == "torch.save"
-            and call.function in everywhere
-            and sure(call)
-            and _is_path(call)
-            and all(guard.kind != "other" or _OF_TIME.search(guard.text) for guard in call.guards)
+        if call.name != "torch.save" or call.function not in everywhere or not _is_path(call):
+            continue
+        guards = [guard for guard in call.guards if guard.branch != "if" or not _is_option(script, guard)]
+        if not sure(structs.replace(call, guards=guards)) or not all(
+            guard.kind != "other" or _OF_TIME.search(guard.text) for guard in guards
         ):
+            continue
+        if option := next((guard.text for guard in call.guards if guard not in guards), ""):
+            yield note(
+                here(call),
+                f"all ranks save to one path, unless {option} is empty on all but one",
+                evidence=[written(script, call)],
+                fix=[_on_rank_0(script, call)],
+            )
+        else:
             yield warn(
                 here(call),
                 "all ranks save to one path",
@@ -71,6 +88,17 @@ def one_writer(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call)],
                 fix=[_on_rank_0(script, call)],
             )
+
+
+def _is_option(script: Script, guard: Guard) -> bool:
+    """Whether it asks for an option of the command line, as the script declares it."""
+    option = _OPTION.fullmatch(guard.text) if guard.kind == "other" else None
+    spelled = {f"--{option.group(1)}", f"--{option.group(1).replace('_', '-')}"} if option else set()
+    return any(
+        not spelled.isdisjoint(text.strip("'\"") for text in call.arguments.values())
+        for call in script.calls
+        if spelled and call.name.endswith(".add_argument")
+    )
 
 
 def _is_path(call: Call) -> bool:

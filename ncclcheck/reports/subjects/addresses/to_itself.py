@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ncclcheck.probes.facts import Cluster, Connect, Node, at, value_or
-from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, admin, fail, seen
+from ncclcheck.probes.facts import Cluster, Connect, Node, NodeReach, at, value_or, variables
+from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, admin, fail, seen, you
 from ncclcheck.reports.subjects.links import firewall
 from ncclcheck.reports.subjects.nccl import lan
+from ncclcheck.reports.subjects.nccl.variables import STARTUP_FILES
 
 _CHAINS = (
     'awk \'/^table/{t=$2" "$3} /chain/{c=$2} /filter hook (input|output)/{print ($4=="input"?"iif":"oif"), t,c}\''
@@ -23,6 +24,9 @@ def findings(cluster: Cluster, links: Mapping[str, lan.Link]) -> Iterator[Findin
         if reach.node not in links or not isinstance(own, Connect) or own.outcome not in _BAD:
             continue
         node = nodes[reach.node]
+        if library := preloaded(cluster, reach.node):
+            yield _by_a_library(reach, own, library)
+            continue
         lo = [one for one in lan.interfaces(node) if one.kind == "loopback"]
         down = bool(lo) and all(one.up is False for one in lo)
         why = "its interface lo is down" if down else f"what it sends to itself by lo is lost{_filters(node)}"
@@ -35,6 +39,45 @@ def findings(cluster: Cluster, links: Mapping[str, lan.Link]) -> Iterator[Findin
             evidence=[seen(f"TCP connect from {reach.node} to itself", own.detail or own.outcome)],
             fix=[_up(reach.node) if down else _let_pass(reach.node)],
         )
+
+
+def preloaded(cluster: Cluster, name: str) -> str:
+    """LD_PRELOAD of a node that alone has it, and each of whose connections is refused, also to itself.
+
+    Such a library (proxychains, tsocks) leads all of them to a proxy. Nothing where a packet filter may do it.
+    """
+    reach = next((one for one in cluster.measurements.reach if one.node == name), None)
+    node = next((one for one in cluster.nodes if one.name == name), None)
+    if reach is None or node is None or not reach.peers:
+        return ""
+    tried = [reach.own, *(peer.connect for peer in reach.peers)]
+    refused = all(isinstance(one, Connect) and one.outcome == "refused" for one in tried)
+    others = {variables(one).get("LD_PRELOAD") for one in cluster.nodes if one is not node}
+    library = variables(node).get("LD_PRELOAD", "")
+    stopped = firewall.harmful(node, "input") or firewall.harmful(node, "output")
+    return library if refused and others and library not in others and not stopped else ""
+
+
+def _by_a_library(reach: NodeReach, own: Connect, library: str) -> Finding:
+    return fail(
+        Where(node=reach.node),
+        f"LD_PRELOAD={library}, which no other node has: every TCP connection that programs of {reach.node} open "
+        "is refused, to itself and to all others",
+        why="A library that is loaded into each program can lead its connections elsewhere (proxychains, tsocks), "
+        "so that no rank there reaches another.",
+        owner="job",
+        evidence=[
+            seen(f"TCP connect from {reach.node} to itself", own.detail or own.outcome),
+            seen(f"TCP connect from {reach.node}", f"refused by {len(reach.peers)} of {len(reach.peers)} nodes"),
+        ],
+        fix=[
+            you(
+                "Take it out, in the shell and where it is set at login.",
+                f"unset LD_PRELOAD   # on {reach.node}",
+                f"grep -s LD_PRELOAD {STARTUP_FILES} -r   # on {reach.node}",
+            )
+        ],
+    )
 
 
 def _filters(node: Node) -> str:

@@ -21,6 +21,10 @@ _ABOUT = 2.0
 _OTHERS = 0.5
 _LEAST_OTHERS = 0.05  # Gb/s; our own small packets of that second are under a thousandth of it
 
+# Rules that a packet is compared with. 60,000 made a node a hundredth as fast in the lab; at that cost 2,000 add
+# tens of microseconds a packet. Asked only of a node that is slow.
+_MANY_RULES = 2000
+
 
 @dataclass(frozen=True)
 class Limit:
@@ -35,7 +39,7 @@ def limit(cluster: Cluster, node: Node, link: lan.Link | None, gbit: float, *, s
     """What on the node itself keeps what its interface sends, or takes in, to about this rate."""
     if link is None:
         return None
-    own = _shaped(node, link, gbit, sends=sends) or _filtered(node, sends=sends)
+    own = _shaped(node, link, gbit, sends=sends) or _filtered(node, sends=sends) or compared(node)
     return own or filled(cluster, link, gbit, sends=sends)
 
 
@@ -83,6 +87,28 @@ def _filtered(node: Node, *, sends: bool) -> Limit | None:
         admin(
             "Take that rule away, here and in the file that it is loaded from.",
             f"for h in $(nft -a list chain {place} | {awk}); do nft delete rule {place} handle $h; done",
+        ),
+    )
+
+
+def compared(node: Node) -> Limit | None:
+    """A packet filter that compares each packet with thousands of rules; one way slows both (acknowledgements)."""
+    chains = [one for side in firewall.SIDES for one in firewall.harmful(node, side) if one.passed >= _MANY_RULES]
+    if not chains:
+        return None
+    one = max(chains, key=lambda chain: chain.passed)
+    place = f"{one.family} {quote(one.table)} {quote(one.chain)}"
+    return Limit(
+        f"compares each packet with at least {one.passed:,} rules of its packet filter, one by one (nft table "
+        f"{one.family} {one.table})",
+        seen(
+            "nft list ruleset",
+            f"chain {place} (hook {one.hook}): {one.passed:,} rules before open connections pass",
+        ),
+        admin(
+            "Let open connections pass before these rules, and put the addresses into one set (a rule `ip saddr "
+            "@banned drop`), here and where the rules are made (fail2ban: an action with a set).",
+            f"nft insert rule {place} ct state established,related accept   # on {node.name}",
         ),
     )
 

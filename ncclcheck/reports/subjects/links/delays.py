@@ -48,6 +48,8 @@ def delayed(cluster: Cluster) -> list[Delayed]:
     long = {
         pair for pair, ms in times.items() if ms >= least and (len(times) < 3 or ms >= _FAR_LONGER * median(usual))
     }
+    busy = {node.name for node in cluster.nodes if shaping.compared(node)}  # NET008, NET009: no distance
+    long = {pair for pair in long if not busy & {*pair}}
     blamed: list[Delayed] = []
     for node in sorted({one for pair in long for one in pair}, key=lambda one: -sum(one in pair for pair in long)):
         mine = {pair for pair in times if node in pair}

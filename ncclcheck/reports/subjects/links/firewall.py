@@ -11,6 +11,7 @@ from ncclcheck.probes.facts import Filter, Node, Unread, at
 from ncclcheck.reports.judgement.findings import Remedy, admin
 
 Side = Literal["input", "output"]
+SIDES: tuple[Side, Side] = ("input", "output")
 
 HIGH = (1024, 65535)
 _FIND = "nft list ruleset | grep -nE 'table|chain|hook|drop|reject|limit'"

@@ -1,0 +1,30 @@
+"""Variables that hold a device."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+
+from ncclcheck.probes.script.sources import Source
+from ncclcheck.probes.script.words import text
+
+
+def of_source(source: Source) -> dict[str, str]:
+    """Variables that are given one device, and nothing else anywhere in the file: `device = "cuda"`."""
+    given: dict[str, list[str]] = {}
+    for one in source.of(ast.Assign):
+        for target in one.targets:
+            given.setdefault(text(target), []).append(_device(one.value))
+    held = {name: found[0] for name, found in given.items() if found[0] and len({*found}) == 1}
+    stores = Counter(one.id for one in source.of(ast.Name) if held and isinstance(one.ctx, ast.Store))
+    return {name: one for name, one in held.items() if stores[name] in (0, len(given[name]))}
+
+
+def _device(value: ast.expr) -> str:
+    """The device that an expression names in plain words, where CUDA is there; empty where it does not."""
+    if isinstance(value, ast.IfExp):
+        both = {_device(value.body), _device(value.orelse)} - {"cpu"}
+        return both.pop() if len(both) == 1 else ""
+    if isinstance(value, ast.Call) and len(value.args) == 1 and text(value.func) in ("torch.device", "device"):
+        return _device(value.args[0])
+    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""

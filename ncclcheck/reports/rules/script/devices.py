@@ -1,0 +1,223 @@
+"""SCR010, SCR022: each process takes a GPU of its own, before it uses CUDA."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts.script import Call, Script
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, warn, you
+from ncclcheck.reports.subjects.script.processes import INIT, SPAWNS
+from ncclcheck.reports.subjects.script.scripts import (
+    DDP,
+    DIST,
+    edited,
+    here,
+    imports,
+    in_function,
+    indent,
+    line_of,
+    of_many_ranks,
+    on_all_ranks,
+    says,
+    script_rule,
+    sure,
+    written,
+)
+
+_OWN_DEVICE = (
+    "set_device", "CUDA_VISIBLE_DEVICES", "device_ids", "device_id", "local_rank", "gpu", "LOCAL_RANK",
+)  # fmt: skip
+_RANK_ITSELF = re.compile(
+    r"(?:torch\.)?(?:dist|distributed)\.get_rank\(\)|int\(os\.(?:environ\[|getenv\(|environ\.get\()'RANK'.*"
+)
+_BARE_DEVICE = ("cuda", "cuda:0")
+# What gives a process its GPU for all that it does.
+_TAKES_GPU = (
+    "set_device", "set_device_index", "set_default_device", "_cuda_setDevice", "CUDA_VISIBLE_DEVICES", "device_id",
+)  # fmt: skip
+
+
+@script_rule("SCR010", "every rank has a GPU of its own", worst=State.FAIL)
+def own_gpu(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    A job over NCCL whose processes all use GPU 0, or take the rank of the whole job for the number of a GPU.
+
+    ## Why it matters
+    NCCL ends with "Duplicate GPU detected", or hangs. With the rank as the GPU's number the job works on one node,
+    and raises "invalid device ordinal" on the second one.
+
+    ## How we know
+    `init_process_group("nccl")` and `.cuda()` or `.to("cuda")` that name no GPU, while no file speaks of
+    `set_device`, `device_ids`, a local rank or CUDA_VISIBLE_DEVICES. Or `set_device(rank)` where the rank is that
+    of `get_rank()` or `$RANK`, in a script that does not spawn its processes itself. Where nothing sets a device
+    for the process, a model that goes to GPU 0 and into DistributedDataParallel with a GPU of its own in
+    `device_ids` is a warning. Where each call names its GPU, that is a note: what names none, such as
+    `all_gather_object` or `torch.cuda.empty_cache()`, uses GPU 0.
+
+    ## Fix
+    - **you** `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before anything else of CUDA.
+
+    ## Source
+    PyTorch documentation, torch.nn.parallel.DistributedDataParallel and torchrun, "Environment Variables".
+    """
+    calls, everywhere = of_many_ranks(script), on_all_ranks(script)
+    init = next(call for call in calls if call.name == INIT)
+    over_nccl = "nccl" in "".join(init.arguments.values())
+    if over_nccl and not says(script, *_OWN_DEVICE):
+        for call in calls:
+            if _names_no_gpu(call) and call.function in everywhere and sure(call):
+                yield _all_on_one(script, call, init)
+                return
+    yield from _never_taken(script, calls, everywhere, init)
+    if any(call.name in SPAWNS for call in calls):
+        return
+    ranks = {(call.function, call.target) for call in calls if call.target.isidentifier() and _is_rank(call)}
+    for call in calls:
+        given = call.arguments.get("0", call.arguments.get("device", ""))
+        named = (call.function, given) in ranks or _RANK_ITSELF.fullmatch(given)
+        if call.name == "torch.cuda.set_device" and named:
+            yield warn(
+                here(call),
+                "the rank in the whole job is taken for the number of a GPU",
+                why="On the second node ranks begin at the number of GPUs, and no GPU has that number.",
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[_by_local_rank(script, call)],
+            )
+
+
+def _never_taken(script: Script, calls: list[Call], everywhere: set[str], init: Call) -> Iterator[Finding]:
+    """Models that are given a GPU by its number, in processes that take none for all that they do."""
+    named = "".join(init.arguments.values())
+    over_gloo = re.search(r"gloo|mpi|ucc", named) or (says(script, "gloo") and "nccl" not in named)
+    taken = says(script, *_TAKES_GPU) or any(call.name == "torch.cuda.device" for call in script.calls)
+    if over_gloo or taken or "device_id" in init.arguments:
+        return
+    for wrap in calls:
+        number = re.fullmatch(r"\[([^\W\d][\w.]*),?\]", wrap.arguments.get("device_ids", ""))
+        if wrap.name not in DDP or not number or wrap.function not in everywhere:
+            continue
+        if (placed := _placed(script, wrap)) and _names_no_gpu(placed):
+            yield warn(
+                here(placed),
+                f"the model goes to GPU 0 on every rank, and DistributedDataParallel is given [{number.group(1)}]",
+                why="torch.cuda.set_device is never called: all ranks of a node use GPU 0, which NCCL refuses.",
+                owner="job",
+                evidence=[written(script, placed), written(script, wrap)],
+                fix=[you(f"Call torch.cuda.set_device({number.group(1)}) before anything else of CUDA.")],
+            )
+        else:
+            yield note(
+                here(init),
+                "no process calls torch.cuda.set_device: what names no GPU, as all_gather_object, uses GPU 0",
+                evidence=[written(script, init), written(script, wrap)],
+                fix=[you("Call it in each process before anything else of CUDA, with the number in device_ids.")],
+            )
+        return
+
+
+def _placed(script: Script, wrap: Call) -> Call | None:
+    """The last call before it that says where its model lies, if that is reached whenever it is."""
+    model = wrap.arguments.get("0", wrap.arguments.get("module", ""))
+    before = [
+        call
+        for call in in_function(script, wrap.function)
+        if call.name in (".cuda", ".to") and call.line <= wrap.line and model in (call.on, call.target)
+    ]
+    last = before[-1] if before else None
+    return last if last and all(guard in wrap.guards for guard in last.guards) else None
+
+
+def _names_no_gpu(call: Call) -> bool:
+    """`.cuda()`, `.to("cuda")`, and `.to(device)` where that is the same one on all ranks."""
+    device = call.device or call.arguments.get("device", call.arguments.get("0", "")).strip("'\"")
+    return (call.name == ".cuda" and not call.arguments) or (call.name == ".to" and device in _BARE_DEVICE)
+
+
+def _is_rank(call: Call) -> bool:
+    read = call.name in ("os.environ.get", "os.getenv") and call.arguments.get("0", "").strip("'\"") == "RANK"
+    return read or (call.name == f"{DIST}get_rank" and not call.arguments)
+
+
+def _by_local_rank(script: Script, call: Call) -> Remedy:
+    line = line_of(script, call.file, call.line)
+    old = f"set_device({call.arguments.get('0', '')})"
+    new = (
+        line.replace(old, 'set_device(int(os.environ["LOCAL_RANK"]))')
+        if old in line and imports(script, call.file, "os")
+        else ""
+    )
+    return edited(script, "Take $LOCAL_RANK.", call.file, {call.line: new} if new else None)
+
+
+def _all_on_one(script: Script, call: Call, init: Call) -> Finding:
+    line = line_of(script, init.file, init.first)
+    set_device = f'{indent(line)}torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
+    simple = line and imports(script, call.file, "os") and not any(one.name in SPAWNS for one in script.calls)
+    return fail(
+        here(call),
+        "all ranks of a node use GPU 0",
+        why='NCCL ends with "Duplicate GPU detected", or hangs.',
+        owner="job",
+        evidence=[written(script, call), written(script, init)],
+        fix=[
+            edited(
+                script,
+                "Give each process its GPU before anything else of CUDA.",
+                init.file,
+                {init.first: f"{set_device}\n{line}"} if simple else None,
+            )
+        ],
+    )
+
+
+@script_rule("SCR022", "each process takes its GPU before it uses CUDA", worst=State.WARN)
+def device_in_time(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    `torch.cuda.set_device` after `.cuda()` or `.to("cuda")` in the same function.
+
+    ## Why it matters
+    What came before it went to GPU 0, on every rank of the node: each keeps a context there, some 500 MB, and the
+    model may lie on another GPU than its samples.
+
+    ## How we know
+    The order of the lines in one function, both under no condition.
+
+    ## Fix
+    - **you** move set_device before the first use of CUDA.
+
+    ## Source
+    PyTorch documentation, torch.nn.parallel.DistributedDataParallel and torch.cuda.set_device.
+    """
+    for call in of_many_ranks(script):
+        if call.name != "torch.cuda.set_device" or call.guards or call.loops:
+            continue
+        before = [one for one in in_function(script, call.function) if one.line < call.line and _to_gpu_0(one)]
+        if before and call.arguments.get("0") not in ("0", "'cuda:0'"):
+            yield warn(
+                here(call),
+                f"CUDA is used before, at line {before[0].line}, on GPU 0",
+                why="On every rank of the node that part lies on GPU 0.",
+                owner="job",
+                evidence=[written(script, before[0]), written(script, call)],
+                fix=[_moved(script, call, before[0])],
+            )
+
+
+def _to_gpu_0(call: Call) -> bool:
+    return not call.guards and _names_no_gpu(call)
+
+
+def _moved(script: Script, call: Call, first: Call) -> Remedy:
+    text = f"Move it before line {first.line}."
+    line, target = line_of(script, call.file, call.line), line_of(script, first.file, first.first)
+    safe = "LOCAL_RANK" in call.arguments.get("0", "") and call.first == call.last and not first.loops
+    near = all(line_of(script, call.file, at) or at == call.line for at in range(first.first, call.line))
+    if not (safe and near and call.line - first.first <= 10):
+        return edited(script, text, call.file, None)
+    return edited(
+        script, text, call.file, {first.first: f"{indent(target)}{line.strip()}\n{target}", call.line: None}
+    )
