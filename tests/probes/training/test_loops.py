@@ -6,8 +6,12 @@ from functools import cache
 from typing import Any
 
 import pytest
+import torch
 
+from ncclcheck.probes.facts.training import Agreement, OwnStep
+from ncclcheck.probes.training.course.optimizers import Optimizers
 from ncclcheck.reports.judgement.findings import State, Verdict
+from ncclcheck.reports.subjects.training import own_loop
 from tests.jobs.training_job import Case
 from tests.probes.training.test_recipes import bad, case, judged_of
 
@@ -130,3 +134,19 @@ def test_a_faulty_loop_is_reported_with_its_cause_first(name: str) -> None:
     texts = [text for fix in found.remedies for text in (fix.text, *fix.commands)]
     said = " | ".join([found.what, found.why or "", *texts, *(one.value for one in found.evidence)])
     assert (first, found.state, words in said) == (code, state, True), said
+
+
+@pytest.mark.parametrize("rounded", [True, False])
+def test_gradients_that_are_always_0_are_a_note(rounded: bool) -> None:
+    first, last = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+    model = torch.nn.Sequential(first, last)
+    optimizer, looks = torch.optim.SGD(model.parameters(), lr=0.1), Optimizers(model, stepped=False)
+    for _ in range(4):
+        optimizer.zero_grad()
+        out = first(torch.ones(2, 4))
+        last(torch.round(out) if rounded else out).sum().backward()
+        optimizer.step()
+    looks.end()
+    assert looks.zero() == (["0.bias", "0.weight"] if rounded else [])
+    told = [*own_loop.wrong(OwnStep(steps=4, parameters=Agreement(tensors=4), zero=looks.zero()))]
+    assert [one.state for one in told] == ([State.NOTE] if rounded else [])

@@ -130,7 +130,8 @@ class OwnStep(Struct, frozen=True, kw_only=True):
     moments that was made for it; 0: one optimizer took several. skipped: calls in which the optimizers of some
     ranks only take a step. altered: ranks had the same gradients after the backward pass, and not at the
     optimizer's step. added: parameters that are in the model since it was wrapped, where DDP ended the last of
-    `steps`, for it still waits for those that were there.
+    `steps`, for it still waits for those that were there. zero: parameters whose
+    gradients are there, and exactly 0 on all ranks in all steps after the first.
     """
 
     steps: Count
@@ -163,6 +164,7 @@ class OwnStep(Struct, frozen=True, kw_only=True):
     skipped: list[Count] = field(default_factory=list)
     altered: bool = False
     added: list[str] = field(default_factory=list)
+    zero: list[str] = field(default_factory=list)
     taken: list[Count] = field(default_factory=list)
     state: list[Differing] = field(default_factory=list)
     off: Amount | None = None

@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ncclcheck.probes.training.equal.state import plain
 
 _LEAST_REMADE = 3  # steps; many optimizers that take one step each are no layers of one step
+_LEAST_ZERO = 4  # steps; those of LoRA's first matrix are 0 in the first one only
 _LEAST_IDLE = 2  # steps in a row in eval() at the end; one could be meant
 
 Idle = Literal["", "others", "rate", "never", "nothing"]
@@ -40,6 +41,7 @@ class Optimizers:
         self._known: WeakSet[Optimizer] = WeakSet()
         self._made = 0
         self.got: set[str] = set()
+        self._had: set[str] = set()
         self._one = next((one for one in model.parameters() if one.requires_grad), None)
         if self._one is not None:
             self._one.register_hook(self._arrives)  # type: ignore[no-untyped-call]
@@ -57,6 +59,7 @@ class Optimizers:
         if optimizer not in self._known:
             self._known.add(optimizer)
             self._made += any(group.get("betas") or group.get("momentum") for group in optimizer.param_groups)
+        self._had |= {plain(name) for name, one in self._model.named_parameters() if one.grad is not None}
         self.got |= {
             plain(name) for name, one in self._model.named_parameters() if one.grad is not None and one.grad.any()
         }
@@ -68,6 +71,10 @@ class Optimizers:
     def end(self) -> None:
         """Look no more."""
         self._handle.remove()
+
+    def zero(self) -> list[str]:
+        """Parameters whose gradient was there, and exactly 0 in all of enough steps."""
+        return sorted(self._had - self.got) if self.steps >= _LEAST_ZERO else []
 
     def remade(self) -> int:
         """The steps, where an optimizer with moments was made for each, which has forgotten them by the next."""

@@ -110,6 +110,7 @@ def _seen(setting: Setting, step: Step) -> Checks:
         altered=altered,
         taken=taken if len({*(taken := told(setting.peers, optimizers.steps + bool(ours)))}) > 1 else [],
         state=apart(setting, state),
+        zero=_everywhere(setting, optimizers.zero())[:MOST],
         unheld=unheld[:MOST],
         unheld_share=share,
         evaluating=evaluating[:MOST],

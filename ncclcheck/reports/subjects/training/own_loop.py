@@ -38,8 +38,8 @@ def wrong(found: OwnStep) -> Iterator[Finding]:
         yield _remade(found)
     if found.undivided:
         yield _undivided(found)
-    if found.unheld and not found.idle:
-        yield _unheld(found)
+    if not found.idle:
+        yield from (say(found) for held, say in ((found.unheld, _unheld), (found.zero, _zero)) if held)
     if found.evaluating:
         yield _evaluating(found)
     if found.aliased:
@@ -254,6 +254,20 @@ def _unheld(found: OwnStep) -> Finding:
                 "optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)",
             )
         ],
+    )
+
+
+def _zero(found: OwnStep) -> Finding:
+    names = ", ".join(found.zero[:_SHOWN])
+    more = f" and {len(found.zero) - _SHOWN} more" if len(found.zero) > _SHOWN else ""
+    return note(
+        Where(),
+        f"the gradients of {names}{more} are exactly 0 on all ranks in all steps",
+        why="They learn nothing. round(), sign(), argmax and comparisons between them and the loss have a "
+        "gradient of 0; so has a ReLU that is never active.",
+        owner="job",
+        evidence=[seen("gradients at optimizer.step(), from the second step on", "0")],
+        fix=[you("Let the gradient pass by what rounds.", "z = z + (torch.round(z) - z).detach()")],
     )
 
 
