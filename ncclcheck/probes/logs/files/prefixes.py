@@ -18,6 +18,7 @@ _FORMS = (
     _TIME,  # docker logs -t, kubectl logs --timestamps
     r"std(?:out|err) [FP] |\|\s*",  # after a time: a container's log as it lies on the node
     r" {2,12}\| ",  # a traceback within an ExceptionGroup
+    r"- [\w.]{1,60} - INFO - (?=\[rank\d)",  # a logger that hands on what a rank printed
     r"\[rank(?P<rank>\d{1,6})\](?::\s?|\s)",  # torch 2.2 and later, of itself
     r"\[(?P<task>[A-Za-z][A-Za-z_-]{0,40}\d{1,5})\]:\s?",  # torchrun --tee: role and local rank
     # mpirun --tag-output, of version 5 too; SageMaker

@@ -22,11 +22,12 @@ SIGNS = (
     ),
     Sign(
         "torch-cuda-error",
-        r"(?:(?:CUDA|cuda|HIP) (?:driver |runtime )?error(?: ?\(?\d{1,4}\)?)? ?: |RuntimeError: (?=no kernel image))(?P<error>[A-Za-z][^'(]{2,120})",
+        r"(?:(?:CUDA|cuda|HIP) (?:driver |runtime )?[Ee]rror(?: ?\(?\d{1,4}\)?)? ?: |RuntimeError: (?=no kernel image))(?P<error>[A-Za-z][^'(]{2,120})",
         (
             "RuntimeError: CUDA error: uncorrectable ECC error encountered",
             "torch.AcceleratorError: CUDA error: invalid device ordinal",
             "RuntimeError: HIP error: invalid device function",
+            "CUDA Error: out of memory at /workspace/csrc/allocator.cpp:139",
             "RuntimeError: no kernel image is available for execution on the device",
             "RuntimeError: cuda runtime error (101) : invalid device ordinal at /torch/csrc/cuda/Module.cpp:59",
         ),
@@ -101,15 +102,18 @@ SIGNS = (
     ),
     Sign(
         "torch-gpu-memory",
-        r"(?:CUDA|HIP) out of memory\. (?:Tried to allocate|.{0,110}?Requested size:) (?P<size>[\d.]{1,12} ?[KMGT]?i?B)",
+        r"(?:(?:^|[\]:|] {0,3})(?:\[(?P<here>(?=[a-z-]{0,60}\d)[a-z][\w-]{0,62}\.[a-z][\w.-]{1,100})\] {0,3})?"
+        r"[Rr]ank[ :=]{0,2}(?P<me>\d{1,7})\b.{0,40}?)?(?:CUDA|HIP) out of memory\. (?:Tried to allocate|.{0,110}?Requested size:) (?P<size>[\d.]{1,12} ?[KMGT]?i?B)",
         (
             "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.32 GiB. GPU 0 has a total "
             "capacity of 79.11 GiB",
             "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 96.00 MiB (GPU 3; 39.39 GiB "
             "total capacity)",
+            "[gpu-a17.cluster.local] Rank 6, Local Rank 2, CUDA out of memory. Tried to allocate 12.25 GiB.",
             "torch.OutOfMemoryError: CUDA out of memory. Allocation was preemptively rejected because it would exceed "
             "per_process_memory_fraction limit. Requested size: 2.00 GiB",
         ),
+        words=("out of memory",),
     ),
     Sign(
         "gpu-xid",

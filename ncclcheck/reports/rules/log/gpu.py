@@ -209,8 +209,21 @@ def memory(logs: Logs) -> Iterator[Finding]:
     other = host_memory_failures(logs)
     failed = [event for event in said(logs, "gpu-alloc") if not _of_another_error(logs, event)]
     told = [*cuda_errors(logs, "out of memory"), *failed, *said(logs, "torch-gpu-memory")]
-    for where, found in hosts(event for event in told if not in_one_process(event, other)):
+    told = [event for event in told if not in_one_process(event, other)]
+    groups = [*hosts([event for event in told if not _HANDED_ON.search(event.text)] or told)]
+    if len(groups) > 1 and _are_alike(groups):
+        groups = [(Where(), [event for _, found in groups for event in found])]
+    for where, found in groups:
         yield _full(logs, where, found)
+
+
+_HANDED_ON = re.compile(r"\bCall to \w{1,60} method failed: ")  # vLLM's server, of what its engine raised
+
+
+def _are_alike(groups: list[tuple[Where, list[LogEvent]]]) -> bool:
+    """Whether the program wanted the same of all hosts, and nobody else's memory is in its way on one of them."""
+    sizes = {event.fields.get("size", "") for _, found in groups for event in found}
+    return len(sizes) == 1 and "" not in sizes and not any(_neighbours(found) for _, found in groups)
 
 
 def _of_another_error(logs: Logs, event: LogEvent) -> bool:
@@ -263,6 +276,14 @@ _FRAGMENTS = you(
 )
 
 
+_SMALLER = you("Let the program take less: a smaller batch or shorter sequences, activation checkpointing.")
+_AWAKE = you(
+    "An engine that wakes wants the memory back that it gave up: let what runs on the GPU meanwhile (another "
+    "engine, a training) end or sleep before.",
+    "curl -X POST http://OTHER:8001/sleep?level=1",
+)
+
+
 class _Others(NamedTuple):
     """Other processes that hold memory of a GPU, as torch names them. gib: all of theirs; own: its own."""
 
@@ -295,25 +316,31 @@ def _gib(told: re.Match[str]) -> float:
     return float(told[2]) * _GIB[told[3]]
 
 
-def _less(logs: Logs, found: list[LogEvent]) -> Remedy:
-    """What frees memory, by the numbers of the message."""
+def _less(logs: Logs, found: list[LogEvent], *, alone: bool) -> list[Remedy]:
+    """What frees memory, by the numbers of the message. alone: nobody else has more of it than the program."""
     told = next((one for event in found if (one := _KEPT.search(event.text))), None)
     if told and float(told[3]) * _GIB[told[4]] > _FRAGMENTED * float(told[1]) * _GIB[told[2]]:
-        return _FRAGMENTS
+        return [_FRAGMENTS, *([_SMALLER] if alone else [])]
+    if not alone:
+        return []
     raised = said(logs, "python-error")
     places = [one.fields.get("raised_at", "") + one.fields.get("raised_in", "") for one in raised]
     lines = [one.text for one in (*said(logs, "launched"), *found)]
     if any("vllm/" in place for place in places) or any(_VLLM.search(line) for line in lines):
-        return you(
+        engine = you(
             "Let the engine take less of the GPU, or go without CUDA graphs.",
             "vllm serve MODEL --gpu-memory-utilization 0.8",
             "vllm serve MODEL --enforce-eager",
         )
+        return [
+            *([_AWAKE] if any("wake_up" in text for text in (*places, *(one.text for one in raised))) else []),
+            engine,
+        ]
     if any("sglang/" in place for place in places):
-        return you(
-            "Let the engine take less of the GPU.", "python -m sglang.launch_server --mem-fraction-static 0.8"
-        )
-    return you("Let the program take less: a smaller batch or shorter sequences, activation checkpointing.")
+        return [
+            you("Let the engine take less of the GPU.", "python -m sglang.launch_server --mem-fraction-static 0.8")
+        ]
+    return [_SMALLER]
 
 
 def _full(logs: Logs, where: Where, found: list[LogEvent]) -> Finding:
@@ -323,10 +350,10 @@ def _full(logs: Logs, where: Where, found: list[LogEvent]) -> Finding:
     much = wanted or (size(int(asked)) if asked else "")
     who = "the program" if by_program else "NCCL"
     others = [event for event in said(logs, "gpu-memory-of-others") if in_one_process(event, found)]
-    less = _less(logs, found)
     others_hold = _neighbours(found)
     room = you("Leave NCCL some GB, or let it take less.", "export NCCL_MAX_CTAS=8", "export NCCL_NVLS_ENABLE=0")
     mostly = others_hold is not None and others_hold.gib > others_hold.own
+    less = _less(logs, found, alone=not mostly)
     held = (
         f", with {others_hold.who} on it"
         if others_hold
@@ -338,7 +365,8 @@ def _full(logs: Logs, where: Where, found: list[LogEvent]) -> Finding:
         found,
         f"other processes hold the GPU of {ranks(found)}{on(where)} ({others_hold.who}): too little was left for "
         f"{who}, which wanted {much or 'more'}" if others_hold and mostly
-        else f"the GPU of {ranks(found)}{on(where)} was full when {who} wanted {much or 'more'}{held}",
+        else f"the {'GPUs' if ranks(found) != '1 rank' else 'GPU'} of {ranks(found)}{on(where)} "
+        f"{'were' if ranks(found) != '1 rank' else 'was'} full when {who} wanted {much or 'more'}{held}",
         why="A rank that gets no memory ends, and all others with it.",
         owner="job",
         fix=[
@@ -347,7 +375,7 @@ def _full(logs: Logs, where: Where, found: list[LogEvent]) -> Finding:
                 else "nvidia-smi --query-compute-apps=pid,used_memory --format=csv"),
             *([_SHARED] if others or others_hold else []),
             *([_LEFT] if mostly else [] if by_program else [room]),
-            *([less] if not mostly or less is _FRAGMENTS else []),
+            *less,
             *([_OR_HOST_MEMORY] if may_be_of_host_memory(logs, found[0]) else []),
         ],
         at=where,
@@ -444,43 +472,3 @@ def _broken(where: Where, found: list[LogEvent], *, sure: bool) -> Finding:
         at=where,
         more=[seen("Xid", ", ".join(map(str, sorted(codes))))] if codes else [],
     )
-
-
-@log_rule("LOG178", "no process maps more peers than CUDA allows")
-def peers_can_be_mapped(logs: Logs) -> Iterator[Finding]:
-    """
-    ## What
-    CUDA refused to map one more peer into a GPU's memory.
-
-    ## Why it matters
-    Without NVSwitch a GPU can be mapped by eight others at a time, of all processes together. With ten GPUs in one
-    machine NCCL's direct access (P2P) between all of them asks for more; so does another process, such as Xorg,
-    that has switched peer access on.
-
-    ## How we know
-    `Cuda failure 711 'peer mapping resources exhausted'` (cudaErrorTooManyPeers).
-
-    ## Fix
-    - **you** at most nine GPUs that reach each other directly; else only below one PCIe switch
-      (`NCCL_P2P_LEVEL=PIX`), or without P2P (`NCCL_P2P_DISABLE=1`).
-    - **admin** end what else uses peer access (Xorg on all GPUs).
-
-    ## Source
-    CUDA programming guide, Peer-to-peer memory access; CUDA Runtime API, cudaErrorTooManyPeers; NVIDIA/nccl#241.
-    """
-    for where, found in hosts(cuda_errors(logs, "peer mapping resources exhausted")):
-        yield cause(
-            found,
-            f"more GPUs are to reach into one GPU's memory than CUDA allows{on(where)}: eight peers each",
-            why="With more than nine GPUs, or another process that maps them (Xorg), the last ones are refused.",
-            owner="job",
-            fix=[
-                you("Confirm: count the GPUs, and see who else uses them.", "nvidia-smi"),
-                you("Use nine GPUs at most.", "export CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7"),
-                you("Or let NCCL go without direct access, or only below one PCIe switch.",
-                    "export NCCL_P2P_LEVEL=PIX", "export NCCL_P2P_DISABLE=1"),
-                admin("Take Xorg off the GPUs that compute.", "systemctl isolate multi-user.target"),
-            ],
-            at=where,
-            more=version_seen(logs, found[0]),
-        )  # fmt: skip

@@ -1,4 +1,4 @@
-"""LOG060, LOG061, LOG062, LOG071: the ways between the GPUs of a node."""
+"""LOG060, LOG061, LOG062, LOG071, LOG178: the ways between the GPUs of a node."""
 
 from __future__ import annotations
 
@@ -361,3 +361,43 @@ def _virtual(logs: Logs) -> list[LogEvent]:
     out = any(one.devices and (one.nnodes or 1) > 1 for one in logs.processes)
     shown = (far and (unread or many)) or (unread and out)
     return [*unread, *far] if shown and not setting(logs, "NCCL_TOPO_FILE") else []
+
+
+@log_rule("LOG178", "no process maps more peers than CUDA allows")
+def peers_can_be_mapped(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    CUDA refused to map one more peer into a GPU's memory.
+
+    ## Why it matters
+    Without NVSwitch a GPU can be mapped by eight others at a time, of all processes together. With ten GPUs in one
+    machine NCCL's direct access (P2P) between all of them asks for more; so does another process, such as Xorg,
+    that has switched peer access on.
+
+    ## How we know
+    `Cuda failure 711 'peer mapping resources exhausted'` (cudaErrorTooManyPeers).
+
+    ## Fix
+    - **you** at most nine GPUs that reach each other directly; else only below one PCIe switch
+      (`NCCL_P2P_LEVEL=PIX`), or without P2P (`NCCL_P2P_DISABLE=1`).
+    - **admin** end what else uses peer access (Xorg on all GPUs).
+
+    ## Source
+    CUDA programming guide, Peer-to-peer memory access; CUDA Runtime API, cudaErrorTooManyPeers; NVIDIA/nccl#241.
+    """
+    for where, found in hosts(cuda_errors(logs, "peer mapping resources exhausted")):
+        yield cause(
+            found,
+            f"more GPUs are to reach into one GPU's memory than CUDA allows{on(where)}: eight peers each",
+            why="With more than nine GPUs, or another process that maps them (Xorg), the last ones are refused.",
+            owner="job",
+            fix=[
+                you("Confirm: count the GPUs, and see who else uses them.", "nvidia-smi"),
+                you("Use nine GPUs at most.", "export CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7"),
+                you("Or let NCCL go without direct access, or only below one PCIe switch.",
+                    "export NCCL_P2P_LEVEL=PIX", "export NCCL_P2P_DISABLE=1"),
+                admin("Take Xorg off the GPUs that compute.", "systemctl isolate multi-user.target"),
+            ],
+            at=where,
+            more=version_seen(logs, found[0]),
+        )  # fmt: skip

@@ -12,6 +12,7 @@ _FOLLOWS = re.compile(
     r"SignalException|SIGTERMException|KeyboardInterrupt|SystemExit|DistNetworkError|DistStoreError|"
     r"DistBackendError|ncclRemoteError|Connection (?:closed|reset) by|Broken pipe|[Ss]ocket [Tt]imeout|"
     r"NCCL (?:error|Error \d|communicator was aborted)|"
+    r"Call to \w{1,60} method failed: |"  # vLLM's server, of what its engine raised
     r"Watchdog caught|RendezvousConnectionError|by signal: Terminated|"
     r"Application timeout caused pair closure|"
     r"Timed out waiting \d+ms|connectFullMesh|EngineDead|Engine core|root cause above|stack trace for root cause|"

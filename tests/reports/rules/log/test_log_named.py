@@ -99,3 +99,43 @@ def test_a_kernel_that_nobody_names_leaves_the_cause_open() -> None:
     named = "rope.cu:41: fused_rope_fwd: block: [0,0,0], thread: [4,0,0] Assertion `t >= 0` failed.\n"
     asserted = "RuntimeError: CUDA error: device-side assert triggered\n"
     assert first(f"torchrun train.py\n{named}{asserted}").confidence == "sure"
+
+
+_FULL = "CUDA out of memory. Tried to allocate 12.25 GiB. GPU 0 has a total capacity of 79.25 GiB."
+
+
+def test_all_ranks_that_ran_out_of_memory_are_counted_and_a_smaller_batch_is_named() -> None:
+    text = "".join(
+        f"[node{rank // 4}.example.org] Rank {rank}, Local Rank {rank % 4}, {_FULL}\n" for rank in range(8)
+    )
+    assert (
+        first(f"torchrun train.py\n{text}").what
+        == "the GPUs of 8 ranks were full when the program wanted 12.25 GiB"
+    )
+    found = judged(text)["LOG063"].findings
+    assert len(found) == 1
+    assert any("smaller batch" in one.text for one in found[0].remedies)
+
+
+def test_a_local_rank_is_not_the_rank_of_the_world() -> None:
+    (found,) = judged(f"torchrun train.py\nLocal Rank 2, {_FULL}\nlocal_rank 2: {_FULL}\n")["LOG063"].findings
+    assert found.where.rank is None
+
+
+def test_an_engine_that_wakes_without_memory_is_the_cause_and_its_server_hands_it_on() -> None:
+    full = "CUDA Error: out of memory at /build/cumem_allocator.cpp:139"
+    text = (
+        "(APIServer pid=11) INFO 06-02 13:31:44 [utils.py:344] vLLM API server version 0.22.0\n"
+        "(EngineCore pid=12) Traceback (most recent call last):\n"
+        '(EngineCore pid=12)   File "/v/site-packages/vllm/device_allocator/cumem.py", line 59, in f\n'
+        f"(EngineCore pid=12) RuntimeError: {full}\n"
+        "(APIServer pid=11) Traceback (most recent call last):\n"
+        '(APIServer pid=11)   File "/v/site-packages/vllm/v1/engine/core_client.py", line 9, in g\n'
+        f"(APIServer pid=11) Exception: Call to wake_up method failed: {full}\n"
+    )
+    told = first(text)
+    assert (told.code, told.what) == ("LOG063", "the GPU of 1 rank was full when the program wanted more")
+    assert any("wakes" in one.text for one in judged(text)["LOG063"].findings[0].remedies)
+    alone = "".join(line for line in text.splitlines(keepends=True) if "pid=11" in line)
+    assert first(alone).code == "LOG063"
+    assert raised(alone.replace("CUDA Error: out of memory", "it is gone"))["LOG001"] == "fail"
