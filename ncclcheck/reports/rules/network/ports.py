@@ -578,8 +578,8 @@ def _by_two_cards(tries: _Tries, where: Where, pairs: Sequence[Pair], what: str,
     chosen, on = link.interface.name, f"# on {where.node}"
     return fail(
         where,
-        f"{what}its {chosen} and {twin} are both in {link.network}, what it sends leaves by one of them, and strict "
-        "reverse-path filtering (rp_filter=1), where set, drops what comes in by the other, ARP included",
+        f"{what}its {chosen} and {twin} are both in {link.network}, what it sends leaves by one of them, and "
+        "strict reverse-path filtering (rp_filter=1), where set, drops what comes in by the other, ARP included",
         why=_WHY,
         owner="node",
         evidence=[
