@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from ncclcheck.probes.dataloader.factory import FactoryError, Made, find, resolve
 from ncclcheck.probes.job.context import DataPlan, TrainingPlan
 from ncclcheck.probes.training import lightning, models
+from ncclcheck.probes.training.equal.entered import NoBackward
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators
 from ncclcheck.probes.training.equal.state import Alone, bare
 from ncclcheck.probes.training.feed import Batch, distributed
@@ -234,7 +235,7 @@ def _first_backward(
         return found[0].mean() / (scales[0] if scales else 1.0)
     finally:
         torch.autograd.backward = kept
-    raise FactoryError(
+    raise NoBackward(
         "model and batch fit no usual loss, and the step calls no backward(): name a loss with --loss"
     )
 

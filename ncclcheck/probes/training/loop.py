@@ -177,7 +177,7 @@ def _find_unreached(setting: Setting) -> None:
     model, setting.first = setting.fresh_model(), [*islice(stream(setting), _FIRST)]
     unreached: dict[str, None] = {}
     try:
-        with own_generators(setting.device, SEED), agreed(setting.peers) as setting.called:
+        with own_generators(setting.device, SEED), agreed(setting.peers, every=True) as setting.called:
             for batch in setting.first:
                 model.zero_grad(set_to_none=True)
                 accumulate(setting, model, iter([batch]), 1)

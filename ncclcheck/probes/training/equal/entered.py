@@ -9,8 +9,10 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
+from ncclcheck.probes.dataloader.factory import FactoryError
 from ncclcheck.probes.dataloader.ours import is_users, users_lines
 from ncclcheck.probes.facts.training import Entered
 from ncclcheck.probes.job.timing import Peers
@@ -40,9 +42,16 @@ class Parted(BaseException):
         return Entered(entered=self.entered[:MOST], ranks=others[:MOST], step=step)
 
 
+class NoBackward(FactoryError):
+    """The given step returned without a backward pass."""
+
+
 @contextlib.contextmanager
-def agreed(peers: Peers) -> Iterator[list[str]]:
+def agreed(peers: Peers, *, every: bool = False) -> Iterator[list[str]]:
     """As long as it lasts, no rank enters a collective of all ranks before all are about to. Raises Parted.
+
+    The first backward pass counts as one, for DDP averages in it; every: so do the others, where ranks have
+    equally many.
 
     What it gives holds the names of those that were called.
 
@@ -64,6 +73,20 @@ def agreed(peers: Peers) -> Iterator[list[str]]:
         finally:
             entering = False
 
+    passes, plain_backward = 0, torch.autograd.backward
+
+    def backward(*given: Any, **named: Any) -> Any:
+        nonlocal passes, entering
+        passes += 1
+        if not entering and (every or passes == 1):
+            entering = True
+            try:
+                _exchange(peers, f"backward at {_place()}")
+            finally:
+                entering = False
+        return plain_backward(*given, **named)
+
+    torch.autograd.backward = backward
     for name, function in kept.items():
         setattr(dist, name, partial(asked, name, function))
     for module, here, name in by_name:
@@ -72,7 +95,12 @@ def agreed(peers: Peers) -> Iterator[list[str]]:
         yield called
         entering = True
         _exchange(peers, _END)
+    except NoBackward:
+        entering = True
+        _exchange(peers, _END)
+        raise
     finally:
+        torch.autograd.backward = plain_backward
         for name, function in kept.items():
             setattr(dist, name, function)
         for module, here, name in by_name:

@@ -8,7 +8,7 @@ from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.training import Entered
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fail, seen, you
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.subjects.training.trained import checked, place
+from ncclcheck.reports.subjects.training.trained import checked, place, ranks
 
 
 @rule("TRN028", "all ranks enter the same collectives", worst=State.FAIL, over="", commands=("smoke",))
@@ -25,7 +25,7 @@ def entered(cluster: Cluster, found: Entered) -> Iterator[Finding]:
     ## How we know
     In the first passes, and with `--step` in each step that is tried (20 at most), all ranks tell each other which
     collective they are about to enter, and from which line, before any of them enters it. Collectives of a group
-    of some ranks are not followed.
+    of some ranks are not followed. The first backward pass counts as one: DDP averages in it.
 
     ## Fix
     - **you** call the collective on every rank; what only some ranks contribute is a zero on the others.
@@ -33,6 +33,9 @@ def entered(cluster: Cluster, found: Entered) -> Iterator[Finding]:
     ## Source
     PyTorch, Distributed communication package, Debugging torch.distributed applications; pytorch/pytorch#21144.
     """
+    if "none" in found.entered and any(one.startswith("backward at ") for one in found.entered):
+        yield _no_backward(cluster, found)
+        return
     odd = found.ranks[0] if found.ranks else 0
     calls = [one for one in found.entered if " at " in one]
     told = "; ".join(f"rank {rank} in {one}" for rank, one in enumerate(found.entered[:4]))
@@ -44,6 +47,28 @@ def entered(cluster: Cluster, found: Entered) -> Iterator[Finding]:
         owner="job",
         evidence=[seen(f"rank {rank}", one) for rank, one in enumerate(found.entered[:8])],
         fix=[_alone(calls[0]) if _of_rank_0(found) else _together(calls[0] if calls else "the collective")],
+    )
+
+
+def _no_backward(cluster: Cluster, found: Entered) -> Finding:
+    """As where a rank skips a batch whose loss is NaN."""
+    without = [rank for rank, one in enumerate(found.entered) if one == "none"]
+    step = found.step or 1
+    return fail(
+        place(cluster, without[0]) if len(without) == 1 else Where(),
+        f"{ranks(without, len(without))} {'calls' if len(without) == 1 else 'call'} no backward() in step {step}, "
+        "while the others do",
+        why="DDP averages gradients in backward(): the others wait there until the timeout, or get those of "
+        "another step.",
+        owner="job",
+        evidence=[seen(f"rank {rank}", one) for rank, one in enumerate(found.entered[:8])],
+        fix=[
+            you(
+                "Let all ranks decide alike whether to skip a batch, before backward().",
+                "skip = torch.tensor(float(not torch.isfinite(loss)), device=loss.device)\n"
+                "dist.all_reduce(skip, op=dist.ReduceOp.MAX)\nif skip:\n    return loss",
+            )
+        ],
     )
 
 
