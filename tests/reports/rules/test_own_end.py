@@ -32,7 +32,7 @@ from ncclcheck.probes.facts import (
 )
 from ncclcheck.reports.judgement.findings import Finding, State
 from tests.helpers.clusters import LO, nic, node, route, told, verdict
-from tests.helpers.reach_clusters import CUT, SLOW, Change, hosts, judged, measured, pairs
+from tests.helpers.reach_clusters import CUT, DROPPED, SLOW, Change, hosts, judged, measured, pairs
 
 MGMT = nic("mgmt0", "10.2.0.2/24")
 RULE = PolicyRule(priority=50, version=4, action="lookup 100", destination="10.1.0.1/32", selector="to it")
@@ -226,6 +226,16 @@ def test_a_preloaded_library_that_alone_refuses_all_connections_is_named_and_no_
     if accused:
         assert [remedy.commands[0] for remedy in found[0].remedies] == ["unset LD_PRELOAD   # on h3"]
         assert len(found) == 1
+
+
+@pytest.mark.parametrize(("network", "accused"), [("10.1.0.12/24", True), ("10.2.0.2/24", False)])
+def test_two_cards_in_one_subnet_explain_that_nobody_comes_in(network: str, accused: bool) -> None:
+    nodes = hosts(3)
+    nodes[1] = node("h2", LO, nic("eth0", "10.1.0.2/24"), nic("eth1", network))
+    (found,) = judged("NET006", nodes, pairs("in", "h2", connect=DROPPED)).findings
+    assert (found.state.value, found.where.node) == ("fail", "h2")
+    assert ("rp_filter=1" in found.what) == accused
+    assert accused == any("net.ipv4.conf.all.rp_filter=2" in str(one.commands) for one in found.remedies)
 
 
 # Ends without a word

@@ -89,7 +89,8 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     blackhole or unreachable), or says of a connection that what it sent again never left (TCP_INFO). For a peer
     that is not reached the kernel is asked for its way (`ip route get`): an interface without carrier, a bridge's
     port, a tunnel, another interface's address as the sender, and a gateway or one of several next hops that
-    answers no ARP are the cause. Each node also connects to its own address, as its ranks do. Where the packet
+    answers no ARP are the cause. Each node also connects to its own address, as its ranks do. A node that nobody
+    reaches and that has two cards in one subnet drops what comes in (rp_filter). Where the packet
     filter may be read, which only root may, the chain is named that can stop it, and a rule before it is the fix.
     Where nodes fall into two groups in each of which all passes, and between which a part of the connections is
     lost, a member of the trunk between them is the cause. Where some of the connections opened at once have no
@@ -554,11 +555,50 @@ def _one_way(tries: _Tries, culprit: Blame) -> Finding:
             f"{node} cannot connect to any of {len(others)} other nodes, though they connect to it: "
             f"outgoing connections from {node} do not pass; {why}",
         )  # fmt: skip
-    return _failed(
-        tries, where, pairs, node,
-        f"none of {len(others)} other nodes can connect to {node}, though it connects to them: "
-        f"incoming connections to {node} do not pass; {why}",
-    )  # fmt: skip
+    what = f"none of {len(others)} other nodes can connect to {node}, though it connects to them: "
+    refused = any(tries.found.connects[pair].outcome in ("refused", "stranger") for pair in pairs)
+    if not refused and (twin := _twin(tries, node)):
+        return _by_two_cards(tries, where, pairs, what, twin)
+    return _failed(tries, where, pairs, node, f"{what}incoming connections to {node} do not pass; {why}")
+
+
+def _twin(tries: _Tries, node: str) -> str:
+    """Another interface of a node in the subnet of the chosen one."""
+    link = tries.links.get(node)
+    for one in lan.interfaces(tries.hosts[node]) if link else ():
+        near = link and lan.is_usable(one) and any(net == link.network for _, net in lan.global_networks(one))
+        if link and near and one.name.partition(":")[0] != link.interface.name.partition(":")[0]:
+            return one.name
+    return ""
+
+
+def _by_two_cards(tries: _Tries, where: Where, pairs: Sequence[Pair], what: str, twin: str) -> Finding:
+    """Answers leave by the other card, and strict reverse-path filtering drops what comes in by the chosen one."""
+    link = tries.links[str(where.node)]
+    chosen, on = link.interface.name, f"# on {where.node}"
+    return fail(
+        where,
+        f"{what}its {chosen} and {twin} are both in {link.network}, what it sends leaves by one of them, and "
+        "strict reverse-path filtering (rp_filter=1), where set, drops what comes in by the other, ARP included",
+        why=_WHY,
+        owner="node",
+        evidence=[
+            seen("getifaddrs", f"{chosen} {link.address}; {twin} in {link.network} too"),
+            *tries.evidence(pairs),
+        ],
+        fix=[
+            admin(
+                "See which values hold (1 is strict; the larger one of all and the interface counts) and where it "
+                "sends to. Loose filtering lets it in, here and in sysctl.d; undo: the value from before.",
+                f"sysctl net.ipv4.conf.all.rp_filter net.ipv4.conf.{chosen}.rp_filter   {on}",
+                f"ip route get {tries.found.seen[pairs[0][::-1]].address}   {on}"
+                if pairs[0][::-1] in tries.found.seen
+                else f"ip route   {on}",
+                f"sysctl -w net.ipv4.conf.all.rp_filter=2   {on}",
+            ),
+            admin(f"Or give {twin} a subnet of its own.", f"ip -br addr   {on}"),
+        ],
+    )
 
 
 def _pairs(tries: _Tries, pairs: list[Pair]) -> Iterator[Finding]:
