@@ -60,7 +60,7 @@ WRONG = [
     (
         ("explian",),
         "explian",
-        "env, bench, tune, data, smoke, preflight, logs, hang, watch, script, report, fleet, explain",
+        "env bench tune data smoke preflight logs hang watch script report fleet explain",
     ),
     (("env", "--no-such-option"), "--no-such-option", "o such option"),
 ]

@@ -151,10 +151,18 @@ def _cards(**facts: Any) -> dict[str, Any]:
     return {"gpus": Gpus(pci=["0000:1b:00.0"], cards=[Gpu(name=f"GPU {i}", index=i, **facts) for i in range(2)])}
 
 
+def _peers(**way: Any) -> dict[str, Any]:
+    """Two cards without NVLink, each with this way to the other."""
+    cards = [
+        Gpu(name=f"GPU {i}", index=i, nvlinks=ABSENT, peers=[GpuPeer(name=f"GPU {1 - i}", **way)]) for i in (0, 1)
+    ]
+    return {"gpus": Gpus(pci=["0000:1b:00.0"], cards=cards)}
+
+
 LINKED = _cards(nvlinks=NvLinks(links=18, down=[]))
-NEAR = _cards(nvlinks=ABSENT, peers=[GpuPeer(name="GPU 9", path="PIX", p2p="ok")])
-FAR = _cards(nvlinks=ABSENT, peers=[GpuPeer(name="GPU 9", path="SYS", p2p="ok")])
-REFUSED = _cards(nvlinks=ABSENT, peers=[GpuPeer(name="GPU 9", path="PIX", p2p="chipset not supported")])
+NEAR = _peers(path="PIX", p2p="ok")
+FAR = _peers(path="SYS", p2p="ok")
+REFUSED = _peers(path="PIX", p2p="chipset not supported")
 NOT_TOLD = _cards()
 
 
