@@ -97,7 +97,8 @@ def _alone(call: str) -> Remedy:
 
 
 def _together(call: str) -> Remedy:
-    name, _, line = call.partition(" at ")
+    name, _, places = call.partition(" at ")
+    line = places.partition(", called at ")[0]
     code = ["total = value if condition else torch.zeros_like(value)\ndist.all_reduce(total)"]
     return you(
         f"Call {name} at {line or 'the named line'} on every rank, whatever its data; give zeros where it has "
