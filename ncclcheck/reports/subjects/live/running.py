@@ -90,12 +90,12 @@ class RunningJob(NamedTuple):
         They belong there by what the ranks beside them say; else where the job has no connection to any other
         host, and the hosts without a process of it have room for all that are absent.
         """
-        belong = {
-            first + n for one in self.ranks for first, count in [one.expected[:2] or (0, 0)] for n in range(count)
-        }
+        told = {(one.expected[0], one.expected[1]) for one in self.ranks if len(one.expected) > 1}
+        blocks = [range(first, first + count) for first, count in told]
         absent = self.absent
+        belong = {rank for rank in absent if any(rank in block for block in blocks)}
         left = [rank for rank in absent if rank not in belong]
-        a_host = max((one.expected[1] for one in self.ranks if len(one.expected) > 1), default=1)
+        a_host = max((count for _, count in told), default=1)
         room = 0 if self.unseen or self.strangers else len(self.empty) * a_host
         return [rank for rank in absent if rank in belong or len(left) <= room]
 
