@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclcheck.probes.facts import Host, Limits, Resolution, Resolver, Space, Unread
+from ncclcheck.probes.facts import Host, Limits, Resolution, Space, Unread
 from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.devices import rdma
 from ncclcheck.probes.machine.host import host
@@ -41,7 +41,6 @@ ASKED = {
     "shm": {"type": "space", "size": 2**40, "free": 2**39, "path": "/dev/shm"},
     "tmp": {"type": "space", "size": 2**30, "free": 2**20, "path": "/scratch"},
     "own_name": {"type": "resolution", "name": "gpu-a17", "addresses": ["127.0.1.1"]},
-    "own_sources": {"type": "resolver", "name": "gpu-a17", "seconds": 5.0},
 }
 
 
@@ -64,7 +63,7 @@ def test_a_healthy_machine(tmp_path: Path) -> None:
         tmp=Space(size=2**30, free=2**20, path="/scratch"),
         clocksource="tsc",
         own_name=Resolution(name="gpu-a17", addresses=["127.0.1.1"]),
-        own_sources=Resolver(name="gpu-a17", seconds=5.0),
+        own_sources=Unread("absent", "its own name was answered in time"),
     )
 
 
@@ -72,7 +71,7 @@ def test_a_machine_of_which_nothing_was_recorded(tmp_path: Path) -> None:
     found = host.probe(tree(tmp_path, {}))
     kinds = {name: getattr(found, name).kind for name in found.__struct_fields__}
     recorded = {name for name, kind in kinds.items() if kind == "recorded"}
-    assert recorded == {"shm", "tmp", "own_name", "own_sources"}
+    assert recorded == {"shm", "tmp", "own_name"}
     assert set(kinds.values()) == {"recorded", "absent"}
 
 

@@ -52,7 +52,7 @@ def probe(machine: Machine) -> Host:
         tmp=machine.ask("tmp", Space, lambda: _space(machine, _temporary())),
         clocksource=machine.line(_CLOCKSOURCE),
         own_name=own_name,
-        own_sources=machine.ask("own_sources", Resolver, lambda: _own_sources(hostname, own_name)),
+        own_sources=_own_sources(machine, hostname, own_name),
     )
 
 
@@ -190,12 +190,12 @@ def _own_name(hostname: str | Unread) -> Resolution | Unread:
     return resolved(hostname)
 
 
-def _own_sources(hostname: str | Unread, own_name: Resolution | Unread) -> Resolver | Unread:
+def _own_sources(machine: Machine, hostname: str | Unread, own_name: Resolution | Unread) -> Resolver | Unread:
     """Asked where nothing else tells why it takes so long."""
     late = isinstance(own_name, Unread) and own_name.kind == "timed_out"
     if isinstance(hostname, Unread) or not late:
         return Unread("absent", "its own name was answered in time")
-    return resolver(hostname, [], _LONGEST_ANSWER)
+    return machine.ask("own_sources", Resolver, lambda: resolver(hostname, [], _LONGEST_ANSWER))
 
 
 def resolved(name: str) -> Resolution | Unread:
