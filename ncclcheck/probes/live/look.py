@@ -33,9 +33,8 @@ _MOST_SAMPLED = 64  # ranks
 _MOVED = 8192  # bytes; a rank that moves more goes on, and its connections are of no interest
 # A thread that waits for Python's lock asks for it every 5 ms (sys.getswitchinterval): 190 times a second here.
 _ASKS, _ASKS_MOST, _ASKS_CPU = 100.0, 230.0, 0.1
-_COMPUTES = (
-    0.05  # of a core; a thread that only asks for Python's lock had 0.004, one that computes 0.145 at load 16
-)
+# Of a core: a thread that only asks for Python's lock had 0.004, one that computes 0.145 at load 16.
+_COMPUTES = 0.05
 _MULTIPROCESSING = re.compile(r"multiprocessing\.(spawn|forkserver|resource_tracker)|compile_worker")
 # Variables that tell rank and size, of the first pair that is there. torchrun, mpirun (Open MPI), flux run,
 # MPICH and PALS, srun.

@@ -77,10 +77,16 @@ def _of_rank_0(found: Entered) -> bool:
     return [" at " in one for one in found.entered] == [True] + [False] * (len(found.entered) - 1)
 
 
-def _alone(call: str) -> Remedy:
-    """Of a call under `if rank == 0`: that of the collective, or of the user's function that has it."""
+def _parts(call: str) -> tuple[str, str, str]:
+    """A collective, the user's line that calls it, and the line that calls that function, if there is one."""
     name, _, places = call.partition(" at ")
     inner, _, outer = places.partition(", called at ")
+    return name, inner, outer
+
+
+def _alone(call: str) -> Remedy:
+    """Of a call under `if rank == 0`: that of the collective, or of the user's function that has it."""
+    name, inner, outer = _parts(call)
     function = inner.rpartition(" in ")[2] if outer else f"dist.{name}"
     line = (outer or inner).partition(" in ")[0]
     if name == "barrier" and not outer:
@@ -97,8 +103,7 @@ def _alone(call: str) -> Remedy:
 
 
 def _together(call: str) -> Remedy:
-    name, _, places = call.partition(" at ")
-    line = places.partition(", called at ")[0]
+    name, line, _ = _parts(call)
     code = ["total = value if condition else torch.zeros_like(value)\ndist.all_reduce(total)"]
     return you(
         f"Call {name} at {line or 'the named line'} on every rank, whatever its data; give zeros where it has "
