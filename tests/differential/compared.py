@@ -239,7 +239,7 @@ def transports(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compa
         for host in range(wanted.hosts)
         for gpu in range(each)
     ]
-    answer = judge.ask(
+    answer = judge.ask_whole(
         Request(links=ETH0, sys=str(sys), ranks=ranks, enough=["Connected all trees", "coll channels"], seconds=60)
     )
     apart = wanted.kinds(machine) & {("intra", "NET"), ("intra", "SHM")}
@@ -318,7 +318,7 @@ def _carried(
         for host in range(2)
         for gpu in range(each)
     ]
-    answer = judge.ask(Request(links=ETH0, sys=str(sys), ranks=ranks, enough=["Trees [0]"], seconds=60))
+    answer = judge.ask_whole(Request(links=ETH0, sys=str(sys), ranks=ranks, enough=["Trees [0]"], seconds=60))
     assert answer.node is not None
     ours = {one.hca.name for one in carrying(answer.node, wiring.choice(answer.node).used)}
     names = dict(re.findall(r"Made virtual device \[(\d+)\] name=(\S+)", answer.ranks[0].log))
