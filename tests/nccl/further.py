@@ -291,7 +291,7 @@ EARLIER = [
         "buffsize_differs",
         "NCCL_BUFFSIZE on h2 alone",
         "LOG084",
-        pair(second={"NCCL_BUFFSIZE": "65536"}),
+        pair("init all_reduce:300000 sync:6 destroy", second={"NCCL_BUFFSIZE": "65536"}),
         seconds=10.0,
     ),
     told(
