@@ -116,6 +116,7 @@ TOLD = [
         [Rank("h1", d, SUMS, env={"FAKECUDA_FAIL": "cuMemExportToShareableHandle@0=800"}) for d in (0, 1)],
         env=P2P,
         culprit="h1",
+        since="2.24",
         seconds=10.0,
     ),
     told(
@@ -292,6 +293,7 @@ EARLIER = [
         "NCCL_BUFFSIZE on h2 alone",
         "LOG084",
         pair("init all_reduce:300000 sync:6 destroy", second={"NCCL_BUFFSIZE": "65536"}),
+        since="2.26",
         seconds=10.0,
     ),
     told(
