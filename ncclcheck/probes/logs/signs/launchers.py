@@ -157,13 +157,17 @@ SIGNS = (
     ),
     Sign(
         "ended-well",
-        r"(?i)\btraining (?:is )?(?:complete|finished|done)|exit(?:ed with)? (?:status|code) 0\b|"
+        r"(?i)\b(?:training|fine-?tuning) (?:(?:is|has|run|loop) ){0,2}(?:complete|finished|done|ended)|\bfinished training\b|"
+        r"\b(?:exit(?:ed)?(?: with)?|returned?)[ _](?:status|code)\W{1,3}0\b|^(?:\W{0,3}rank.{0,12})?\ball (?:\w{1,20} )?(?:tests|checks|ranks) (?:passed|finished|done|completed?)\b|"
         r"(?:\btotal (?:training|train) time|^training time)(?: of \w{1,20})?\b[ :=]{1,4}\d{1,3}[:.\d]|"
         r"finished successfully|completed successfully|exits successfully|\.fit` stopped: `max_|'train_runtime': |"
         r"Application startup complete|^ENDING TIMING RUN\b|\bworker group successfully finished",
         (
             "Training completed successfully",
             "job 5512 completed, exit status 0",
+            "Finished Training",
+            "exit code: 0",
+            "[rank 0] all tests passed",
             "Total training time: 4:49:16.7 (0.8678s / it)",
             "`Trainer.fit` stopped: `max_epochs=3` reached.",
             "[2026-03-01 10:00:00,100] [INFO] [launch.py:348:main] Process 4711 exits successfully.",
@@ -173,7 +177,10 @@ SIGNS = (
             "[2026-03-01 10:00:00,578] torch.distributed.elastic.agent.server.api: [INFO] [default] worker group "
             "successfully finished. Waiting 300 seconds for other agents to finish.",
         ),
-        words=("training", "exit", "success", "fit` stopped", "train_runtime", "startup complete", "timing run"),
+        words=(
+            *("training", "tuning", "exit", "success", "fit` stopped", "train_runtime", "startup complete"),
+            *("timing run", "return", " passed", " finished", " done", " complete"),
+        ),
     ),
     Sign(
         "shell-time",  # of what it waited for
