@@ -214,7 +214,9 @@ SIGNS = (
             "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES",
         ),
     ),
-    Sign("traceback", r"^Traceback \(most recent call last\):", ("Traceback (most recent call last):",)),
+    Sign(  # numpy's advice for modules built with its first release has a frame in the same line
+        "traceback", r"^Traceback \(most recent call last\):(?!  File)", ("Traceback (most recent call last):",)
+    ),
     Sign(
         "frame",
         r'^\s+File "(?P<path>[^"]{1,400})", line (?P<number>\d{1,7}),? in (?P<function>[\w<>.]{1,120})',
@@ -235,7 +237,7 @@ SIGNS = (
     ),
     Sign(
         "python-error",
-        rf"(?:^|(?<=\] ))(?P<type>(?:[A-Za-z_]\w{{0,60}}\.){{0,8}}(?:_?[A-Z]\w{{0,80}}(?:Error|Exception|Exit|Interrupt|Warning|Expired)|Exception)"
+        rf"(?:^|(?<=\] ))(?!CommandNotFoundError: Your shell)(?P<type>(?:[A-Za-z_]\w{{0,60}}\.){{0,8}}(?:_?[A-Z]\w{{0,80}}(?:Error|Exception|Exit|Interrupt|Warning|Expired)|Exception)"
         rf"|(?:[A-Za-z_]\w{{0,60}}\.){{1,8}}_?[A-Z]\w{{0,80}}(?:{_OTHER_TYPES}))"
         r"(?:: {0,2}(?P<text>\S.{0,299})|(?<=Error):?\s{0,9}$|(?<=Exception):?\s{0,9}$)",
         (
@@ -331,7 +333,7 @@ SIGNS = (
         r"Fatal error in (?:internal_|PMPI_|MPI_)Init|PML add procs failed|here are not enough slots available"
         r"|(?:ORTE|PRTE|mpirun|prterun) was unable to (?:reliably )?(?:start|launch|find)"
         r"|A (?:request|daemon) .{0,80}(?:died unexpectedly|aborted)|PMI_KVS_Get returned"
-        r"|MPI_INIT has failed|pml_ucx\.c:\d{1,6} {1,4}Error: (?!ucx (?:send|recv)).{0,120}(?:failed|Failed)|PMIX ERROR: |OPAL ERROR: |(?:OMPI|Open MPI) was not (?:built|configured) with"
+        r"|MPI_INIT has failed|pml_ucx\.c:\d{1,6} {1,4}Error: (?!ucx (?:send|recv)).{0,120}(?:failed|Failed)|PMIX ERROR: (?!ERROR in file gds_)|OPAL ERROR: |(?:OMPI|Open MPI) was not (?:built|configured) with"
         r"|An error occurred in (?:the MPI_)?MPI_Init|unable to find any relevant network interfaces"
         r"|srun: error: (?:Couldn't find the specified plugin name for|cannot find mpi plugin for) mpi/\w{1,20}"
         r"|srun: error: Invalid MPI type '\w{1,20}'",

@@ -39,6 +39,7 @@ SIGNS = (
         r"|\b(?:[Aa]cc(?:uracy)?|Acc@1|F1|f1|BLEU|bleu|ppl|[Pp]erplexity|mAP|AUC|mIoU)['\"]?\s{0,4}[:=|(]?\s{0,4}\d{1,4}\.\d"
         r"|\b(?:[Mm]odel|[Cc]heckpoint|[Ww]eights|[Rr]esults)\b.{0,60}? (?:is |was |are |were )?(?:saved|written) (?:to|in|at|as)\b"
         r"|\b(?:[Ss]aving|[Ss]aved|[Ww]rote) (?:\w{1,20} ){0,3}(?:checkpoint|weights|results|model)\w{0,2}\b"
+        r"|^\W{0,3}(?:[Gg]lobal |[Ll]ocal )?[Rr]ank\b.{0,60}\btensor\("
         r"|^(?:\[?[Rr]ank[ =]?\d{1,6}\]?[:,]? {0,2})?(?:[Aa]ll [Dd]one|[Dd]one|DONE)[.! ]{0,5}$",
         (
             'INFO:     10.0.3.4:40112 - "POST /v1/completions HTTP/1.1" 200 OK',
@@ -53,13 +54,14 @@ SIGNS = (
             "Model saved to out/final",
             "Saving model checkpoint to out/checkpoint-500",
             "Done!",
+            "Rank 0 has data tensor([6.], device='cuda:0')",
         ),
         words=(
             *("http/", "throughput", "batch", "%|", "% ", "img/s", "images/s", "image/s", "samples/s", "sample/s", "tokens/s"),
             *("token/s", "tok/s", "toks/s", "it/s", "iters/s", "iter/s", "steps/s", "step/s", "examples/s", "example/s"),
             *("seqs/s", "seq/s", "sequences/s", "sequence/s", "gb/s", "gib/s", "/sec", "per sec"),
             *("acc:", "acc=", "acc ", "acc'", 'acc"', "acc@", "accuracy", "f1", "bleu", "ppl", "perplexity", "map:", "map="),
-            *("map'", 'map"', "auc", "miou", " saved", " written", "saving ", "wrote ", "done"),
+            *("map'", 'map"', "auc", "miou", " saved", " written", "tensor(", "saving ", "wrote ", "done"),
         ),
         often=True,
         check=_works,
@@ -136,14 +138,19 @@ SIGNS = (
         "dealt-with",  # below an exception: it was caught
         r"(?i)\b(?:retrying|will retry|tr(?:y|ying) again|sampled again|skip(?:ping|ped)|fall(?:ing)? back"
         r"|fell back|(?:training|job|run|rollout|step|loop) continues|continu(?:ing|e) (?:with|anyway|without|training)"
-        r"|resum(?:ing|ed) (?:training|from)|re-?queu(?:ed|ing))\b",
+        r"|resum(?:ing|ed) (?:training|from|download)|re-?queu(?:ed|ing)"
+        r"|using (?:the |a |an |its )?(?:local|cached|default|slower|fallback|another|python)\b"
+        r"|(?:starting|training) (?:from scratch|with a fresh|anew))\b",
         (
             "retrying in 5 s (1/3)",
             "WARNING: sample 12 is skipped",
             "rollout 17 is sampled again",
             "hub not reached, falling back to the cache",
+            "Using local copy instead",
+            "No checkpoint found, training from scratch",
         ),
         words=(
+            *("using ", "from scratch", "with a fresh", "starting anew"),
             *(
                 "retry",
                 "trying again",
