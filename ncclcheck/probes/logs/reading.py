@@ -373,7 +373,7 @@ class Reading:
             if said:
                 self._often = said
                 return
-        found = _told([*Matcher.signs(text, patterns)], level if process else "")
+        found = _told([*Matcher.signs(text, patterns)], level)
         found = [] if found and not process and _MEANT.search(text) else found
         if process is None and here.number < here.frames_until and all(sign in _BAD for sign, _ in found):
             raised = self._tracebacks.exception((*group, known), text)

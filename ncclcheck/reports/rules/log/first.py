@@ -34,13 +34,14 @@ _ENDED = (
     "worker-signalled",
     "srun-task-exit",
     "nccl-warning",
+    "nccl-cuda-failure",
     "watchdog-timeout",
     "tests-failure",
 )
 _SIGHUP, _SIGINT, _SIGTERM = "1", "2", "15"
 # What somebody sends to a process: as an exit code, and as torch's spawn names it.
 SENT = {"-15": "SIGTERM", "SIGTERM": "SIGTERM", "-2": "SIGINT", "SIGINT": "SIGINT"}
-_CAUGHT = ("python-error", "nccl-warning")  # what a program can go on after
+_CAUGHT = ("python-error", "nccl-warning", "nccl-cuda-failure")  # what a program can go on after
 # A sentence of an exception that tells its reader what to do.
 _ADVICE = re.compile(
     r"(?<=[.!?:;] )(?:Please|Hint|Try|Use|Set|Make sure|Consider|Run|Install|Upgrade|Update|Pass|Specify|Check"

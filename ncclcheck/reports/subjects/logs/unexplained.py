@@ -47,7 +47,7 @@ _MILD = (*_COMPLAINTS, "nccl-warning", "traceback", "python-error")
 _ENDS_NO_JOB = frozenset(
     (
         *("ib-no-library", "ib-open-device", "ofi-no-provider", "kernel-shared-memory", "topology-file-missing"),
-        *("shm-unlink", "ib-port-event"),
+        *("shm-unlink", "ib-port-event", "sharp-refused"),
     )
 )
 _JUDGED = {*meanings.HARMLESS, *meanings.CONSEQUENCES, *_ENDS_NO_JOB} - _ALONE  # what they mean is known
