@@ -394,7 +394,7 @@ class Reading:
             ):
                 self._dropped += 1
                 if same:
-                    same[-2:] = reversed(same[-2:])  # the last two are known, by which steps advance
+                    same[-3:] = [*same[-2:], *same[-3:-2]]  # the last three are known, by which steps advance
                     same[-1].again(number, text, order, here.time, fields)
                 continue
             self._counts[key] = same

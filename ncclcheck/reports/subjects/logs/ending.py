@@ -30,9 +30,12 @@ _OF_AN_ITEM = ("python-error", "traceback", "complaint", "item-failed")
 _KIND, _NUMBER = 20, re.compile(r"\d+")  # characters by which the words of an exception are the same ones
 _GOES_ON = ("training-goes-on", "work-goes-on", "nccl-tests-row", "ended-well")
 _AT = re.compile(r"(?i)\b(?:epoch|step|iter(?:ation)?|batch)\w{0,2}['\" :=#\[/]{1,12}(\d{1,9}(?:\.\d+)?)|(\d{1,9}) ?/ ?\d{1,10}\b")
-_STEPS, _OTHERS = 2, 3  # that differ: a step may be under way elsewhere; other lines may be one of each rank
+# Steps that differ: one may be under way elsewhere, and its next one begun, when a process raises.
+_STEPS, _AFTER_AN_EXCEPTION = 2, 3
+_OTHERS = 3  # lines that differ, and may be one of each rank
 _IMPORTS = ("ImportError", "ModuleNotFoundError")  # before any work of its process
 _DEALT_WITH = re.compile(r"(?i)\b(?:skipp(?:ing|ed)|retry(?:ing)?|trying|try again|reducing|ignor(?:ing|ed)|falling back)\b")
+_ONLY_SAID = ("complaint", "item-failed", "ended-badly", "nccl-warning", "nccl-cuda-failure")
 _SEEN_BEFORE = 2  # lines of a kind after which it worked: one more of them is not what ended it
 _ALIKE = 30  # characters by which two complaints are of one kind
 ENDS = frozenset(CONSEQUENCES) - AT_THE_END - {"propagated", "flushed"} | {
@@ -69,7 +72,7 @@ class Ending:
         return replace(finding, state=State.NOTE) if bad and self._sound else finding
 
     def advanced(self, event: LogEvent) -> bool:
-        """Whether two different steps follow a line, of its own rank where it names one.
+        """Whether different steps follow a line, of its own rank where it names one.
 
         What a process could not load it did not need as soon as it does any work; and what says itself that it
         was dealt with needs no more than that.
@@ -83,10 +86,11 @@ class Ending:
         if after and (imported or _DEALT_WITH.search(event.text) or dealt_with(self._logs, event)):
             return True
         steps = [found for one in after if (found := _AT.findall(one.text))]
+        enough = _STEPS if event.sign in _ONLY_SAID else _AFTER_AN_EXCEPTION
         return (
             any(one.sign == "ended-well" for one in after)
-            or len({str(found) for found in steps}) >= _STEPS
-            or (steps and len({one.sign for one in after}) > 1)
+            or len({str(found) for found in steps}) >= enough
+            or (enough == _STEPS and bool(steps) and len({one.sign for one in after}) > 1)
             or len({one.text for one in after}) >= max(_OTHERS, len(steps) + 1)
         )
 
