@@ -53,7 +53,9 @@ _GOES_ON = re.compile(r":\s*$|\bvalidation errors? for \w{1,80}$")
 _NEXT = re.compile(r"\s*(?:Traceback|During handling|The above|\[|\^|terminate called|Exception |[EWIF]\d{4} )")
 _MILD = re.compile(r"\[?[WID]\d{3,4} \d\d:|(?:\S{1,40} ){0,4}\[?(?:WARNING|DEBUG)\b")  # the level of a line
 # What a test or a lesson wants to fail.
-_MEANT = re.compile(r"\b[Cc]aught (?:an? |the )?expected\b|\b(?:[Ee]rror|[Ee]xception) (?:caught )?as (?:expected|intended)\b")
+_MEANT = re.compile(
+    r"\b[Cc]aught (?:an? |the )?expected\b|\b(?:[Ee]rror|[Ee]xception) (?:caught )?as (?:expected|intended)\b"
+)
 _MOST_BELOW = 4  # lines
 _SOON = 40  # lines of all writers within which it goes on
 _FRAME = 12  # lines of all writers between two frames of a traceback, or the last one and its exception
@@ -407,9 +409,7 @@ class Reading:
         if said_now and _GOES_ON.search(text):
             here.message = Message(said_now, (*group, known), number + _SOON)
 
-    def _place(
-        self, sign: str, fields: dict[str, str], writer: Writer, *, ignored: bool, mild: bool
-    ) -> None:
+    def _place(self, sign: str, fields: dict[str, str], writer: Writer, *, ignored: bool, mild: bool) -> None:
         """Add what the traceback above a line tells of it.
 
         ignored: it is one that Python only tells of. mild: the line itself says that it is a warning at most.

@@ -158,7 +158,7 @@ SIGNS = (
     Sign(
         "ended-well",
         r"(?i)\b(?:training|fine-?tuning) (?:(?:is|has|run|loop) ){0,2}(?:complete|finished|done|ended)|\bfinished training\b|"
-        r"\b(?:exit(?:ed)?(?: with)?|returned?)[ _](?:status|code)\W{1,3}0\b|^(?:\W{0,3}rank.{0,12})?\ball (?:\w{1,20} )?(?:tests|checks|ranks) (?:passed|finished|done|completed?)\b|"
+        r"\bexit(?:ed)?(?: with)?[ _](?:status|code)\W{1,3}0\b|\ball (?:tests|checks|ranks) (?:passed|finished|done|completed?)\b|"
         r"(?:\btotal (?:training|train) time|^training time)(?: of \w{1,20})?\b[ :=]{1,4}\d{1,3}[:.\d]|"
         r"finished successfully|completed successfully|exits successfully|\.fit` stopped: `max_|'train_runtime': |"
         r"Application startup complete|^ENDING TIMING RUN\b|\bworker group successfully finished",
@@ -179,7 +179,7 @@ SIGNS = (
         ),
         words=(
             *("training", "tuning", "exit", "success", "fit` stopped", "train_runtime", "startup complete"),
-            *("timing run", "return", " passed", " finished", " done", " complete"),
+            *("timing run", "all tests", "all checks", "all ranks"),
         ),
     ),
     Sign(

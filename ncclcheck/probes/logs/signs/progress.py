@@ -36,11 +36,11 @@ SIGNS = (
         r"|\d{1,3}%(?:\|.{0,300}?\|)? {0,3}[1-9]\d{0,9}/\d{1,10} \[\d"
         r"|\d ?(?:img|images?|samples?|tok(?:en)?s?|it|iters?|steps?|examples?|seq(?:uence)?s?|Gi?B)/s(?:ec\w{0,4})?\b"
         r"|\b[Tt]otal (?:img|images|samples|tokens)/sec\b.{0,40}\d|\b[Aa]verage (?:img|images|samples|tokens)(?:/| per )sec\w{0,4}\b.{0,9}\d"
-        r"|\b(?:[Aa]cc(?:uracy)?|Acc@1|F1|f1|BLEU|bleu|ppl|[Pp]erplexity|mAP|AUC|mIoU)['\"]?\s{0,4}[:=|(]?\s{0,4}\d{1,4}\.\d"
-        r"|\b(?:[Mm]odel|[Cc]heckpoint|[Ww]eights|[Rr]esults)\b.{0,60}? (?:is |was |are |were )?(?:saved|written) (?:to|in|at|as)\b"
-        r"|\b(?:[Ss]aving|[Ss]aved|[Ww]rote) (?:\w{1,20} ){0,3}(?:checkpoint|weights|results|model)\w{0,2}\b"
+        r"|\b(?:[Aa]cc(?:uracy)?|Acc@1|F1|f1|BLEU|bleu|ppl|[Pp]erplexity|mIoU)['\"]?\s{0,4}[:=|(]?\s{0,4}\d{1,4}\.\d"
+        r"|\b(?:[Mm]odel|[Cc]heckpoint|[Ww]eights|[Rr]esults)\b.{0,60}? (?:is |was |are |were )?(?:saved (?:to|in|at|as)|written to)\b"
+        r"|\b(?:[Ss]aving|[Ss]aved) (?:the )?(?:model|checkpoint|weights|results)\b"
         r"|^\W{0,3}(?:[Gg]lobal |[Ll]ocal )?[Rr]ank\b.{0,60}\btensor\("
-        r"|^(?:\[?[Rr]ank[ =]?\d{1,6}\]?[:,]? {0,2})?(?:[Aa]ll [Dd]one|[Dd]one|DONE)[.! ]{0,5}$",
+        r"|^(?:\[?[Rr]ank[ =]?\d{1,6}\]?[:,]? {0,2})?(?:[Aa]ll [Dd]one|[Dd]one|DONE)[.!][.! ]{0,5}$",
         (
             'INFO:     10.0.3.4:40112 - "POST /v1/completions HTTP/1.1" 200 OK',
             "INFO 11-09 22:47:01 [loggers.py:116] Engine 000: Avg prompt throughput: 12.1 tokens/s, Running: 3 reqs",
@@ -57,11 +57,44 @@ SIGNS = (
             "Rank 0 has data tensor([6.], device='cuda:0')",
         ),
         words=(
-            *("http/", "throughput", "batch", "%|", "% ", "img/s", "images/s", "image/s", "samples/s", "sample/s", "tokens/s"),
-            *("token/s", "tok/s", "toks/s", "it/s", "iters/s", "iter/s", "steps/s", "step/s", "examples/s", "example/s"),
-            *("seqs/s", "seq/s", "sequences/s", "sequence/s", "gb/s", "gib/s", "/sec", "per sec"),
-            *("acc:", "acc=", "acc ", "acc'", 'acc"', "acc@", "accuracy", "f1", "bleu", "ppl", "perplexity", "map:", "map="),
-            *("map'", 'map"', "auc", "miou", " saved", " written", "tensor(", "saving ", "wrote ", "done"),
+            *(
+                "http/",
+                "throughput",
+                "batch",
+                "%|",
+                "% ",
+                "img/s",
+                "image/s",
+                "s/s",
+                "it/s",
+                "tok/s",
+                "b/s",
+                "/sec",
+            ),
+            *(
+                "acc:",
+                "acc=",
+                "acc@",
+                "accuracy",
+                "f1:",
+                "f1=",
+                "f1'",
+                "bleu",
+                "ppl",
+                "perplexity",
+                "miou",
+                "tensor(",
+            ),
+            *(
+                "saved to",
+                "saved in",
+                "saved at",
+                "saved as",
+                "saving model",
+                "saving checkpoint",
+                "saved checkpoint",
+            ),
+            *("saving the", "written to", "done!", "done."),
         ),
         often=True,
         check=_works,
@@ -139,7 +172,7 @@ SIGNS = (
         r"(?i)\b(?:retrying|will retry|tr(?:y|ying) again|sampled again|skip(?:ping|ped)|fall(?:ing)? back"
         r"|fell back|(?:training|job|run|rollout|step|loop) continues|continu(?:ing|e) (?:with|anyway|without|training)"
         r"|resum(?:ing|ed) (?:training|from|download)|re-?queu(?:ed|ing)"
-        r"|using (?:the |a |an |its )?(?:local|cached|default|slower|fallback|another|python)\b"
+        r"|using (?:the )?(?:local|cached|latest cached|default|slower|another)\b"
         r"|(?:starting|training) (?:from scratch|with a fresh|anew))\b",
         (
             "retrying in 5 s (1/3)",
@@ -150,7 +183,12 @@ SIGNS = (
             "No checkpoint found, training from scratch",
         ),
         words=(
-            *("using ", "from scratch", "with a fresh", "starting anew"),
+            *(
+                f"using {the}{what}"
+                for the in ("", "the ")
+                for what in ("local", "cached", "latest", "default", "slower")
+            ),
+            *("using another", "from scratch", "with a fresh", "starting anew"),
             *(
                 "retry",
                 "trying again",

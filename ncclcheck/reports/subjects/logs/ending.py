@@ -29,12 +29,16 @@ _ITEM = 30  # the same, where its message is a sample's own text, of many lines
 _OF_AN_ITEM = ("python-error", "traceback", "complaint", "item-failed")
 _KIND, _NUMBER = 20, re.compile(r"\d+")  # characters by which the words of an exception are the same ones
 _GOES_ON = ("training-goes-on", "work-goes-on", "nccl-tests-row", "ended-well")
-_AT = re.compile(r"(?i)\b(?:epoch|step|iter(?:ation)?|batch)\w{0,2}['\" :=#\[/]{1,12}(\d{1,9}(?:\.\d+)?)|(\d{1,9}) ?/ ?\d{1,10}\b")
+_AT = re.compile(
+    r"(?i)\b(?:epoch|step|iter(?:ation)?|batch)\w{0,2}['\" :=#\[/]{1,12}(\d{1,9}(?:\.\d+)?)|(\d{1,9}) ?/ ?\d{1,10}\b"
+)
 # Steps that differ: one may be under way elsewhere, and its next one begun, when a process raises.
 _STEPS, _AFTER_AN_EXCEPTION = 2, 3
 _OTHERS = 3  # lines that differ, and may be one of each rank
 _IMPORTS = ("ImportError", "ModuleNotFoundError")  # before any work of its process
-_DEALT_WITH = re.compile(r"(?i)\b(?:skipp(?:ing|ed)|retry(?:ing)?|trying|try again|reducing|ignor(?:ing|ed)|falling back)\b")
+_DEALT_WITH = re.compile(
+    r"(?i)\b(?:skipp(?:ing|ed)|retry(?:ing)?|trying|try again|reducing|ignor(?:ing|ed)|falling back)\b"
+)
 _ONLY_SAID = ("complaint", "item-failed", "ended-badly", "nccl-warning", "nccl-cuda-failure")
 _SEEN_BEFORE = 2  # lines of a kind after which it worked: one more of them is not what ended it
 _ALIKE = 30  # characters by which two complaints are of one kind
@@ -99,9 +103,7 @@ class Ending:
         kind, alike = _complaint(event), self._complaints.get(event.file, ())
         worked = [one.line for one in self._going_on.get(event.file, ())]
         return (
-            sum(
-                kind == _complaint(one) and any(one.line < line < event.line for line in worked) for one in alike
-            )
+            sum(kind == _complaint(one) and any(one.line < line < event.line for line in worked) for one in alike)
             >= _SEEN_BEFORE
         )
 
@@ -129,9 +131,7 @@ class Ending:
             return False
         signs = {self._signs.get((one.source, one.value), "") for one in finding.evidence} - {"", *_PROOF}
         last = [one for sign in signs for one in self._last_events[sign].values()]
-        return bool(last) and all(
-            self.proof.get(one.file, 0) > one.line or self.advanced(one) for one in last
-        )
+        return bool(last) and all(self.proof.get(one.file, 0) > one.line or self.advanced(one) for one in last)
 
     @cached_property
     def _advanced(self) -> dict[str, int]:
@@ -202,9 +202,7 @@ class Ending:
     @cached_property
     def _last(self) -> dict[str, dict[str, int]]:
         """Sign -> file -> its last line."""
-        return {
-            sign: {file: one.line for file, one in lines.items()} for sign, lines in self._last_events.items()
-        }
+        return {sign: {file: one.line for file, one in lines.items()} for sign, lines in self._last_events.items()}
 
     @cached_property
     def _last_events(self) -> dict[str, dict[str, LogEvent]]:
