@@ -48,9 +48,9 @@ def kernels(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `named symbol not found`, `no kernel image is available for execution on the device`, `invalid device
     function`; `nvrtc: error: invalid value for --gpu-architecture` and `ptxas fatal: Value 'sm_120' is not
-    defined` of a compiler that is older than the GPU; torch's `sm_120 is not compatible with the current PyTorch installation`; `ncclMaxSharedMem N
-    exceeds device/fn maxSharedMem M` before 2.26.2 on Blackwell workstation GPUs (sm_120), where NCCL's kernels
-    want more shared memory than there is.
+    defined` of a compiler that is older than the GPU; torch's `sm_120 is not compatible with the current PyTorch
+    installation`; `ncclMaxSharedMem N exceeds device/fn maxSharedMem M` before 2.26.2 on Blackwell workstation
+    GPUs (sm_120), where NCCL's kernels want more shared memory than there is.
 
     ## Fix
     - **you** NCCL 2.26.2 or later for sm_120; a torch wheel of CUDA 12.8 or later for Blackwell.

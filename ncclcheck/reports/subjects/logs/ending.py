@@ -30,7 +30,8 @@ _OF_AN_ITEM = ("python-error", "traceback", "complaint", "item-failed")
 _KIND, _NUMBER = 20, re.compile(r"\d+")  # characters by which the words of an exception are the same ones
 _GOES_ON = ("training-goes-on", "work-goes-on", "nccl-tests-row", "ended-well")
 _AT = re.compile(
-    r"(?i)\b(?:epoch|step|iter(?:ation)?|batch)\w{0,2}['\" :=#\[/]{1,12}(\d{1,9}(?:\.\d+)?)|(\d{1,9}) ?/ ?\d{1,10}\b"
+    r"(?i)\b(?:epoch|step|iter(?:ation)?|batch)\w{0,2}['\" :=#\[/]{1,12}(\d{1,9}(?:\.\d+)?)"
+    r"|(\d{1,9}) ?/ ?\d{1,10}\b"
 )
 # Steps that differ: one may be under way elsewhere, and its next one begun, when a process raises.
 _STEPS, _AFTER_AN_EXCEPTION = 2, 3
