@@ -41,7 +41,7 @@ class HostCase(NamedTuple):
 
     code: of the check that must head the page; words: what must stand in it; who: as its first line names it.
     after: what is done to the job or to h{bad} once it trains. local: a box a host, joined by `report`.
-    wrapped: how a job of Slurm is watched. sound: nothing may be said. bare: COMMAND alone, for what torchrun says.
+    wrapped: how a job of Slurm is watched. sound: nothing may be said. bare: COMMAND alone, as torchrun tells it.
     """
 
     name: str
