@@ -190,7 +190,7 @@ def _older_names() -> None:
 
 
 def _serve(box: str) -> None:
-    """Torch's worker server on a socket in the box: it gives the Flight Recorder of any backend, without the GIL."""
+    """Torch's worker server on a socket in the box: it gives the Flight Recorder without the GIL."""
     import ctypes
 
     server = getattr(sys.modules["torch._C._distributed_c10d"], "_WorkerServer", None)
