@@ -1,7 +1,7 @@
 """A program such as `less` that sets the modes of the terminal which it was given, and reads its keys there.
 
-That terminal is a pty of ours, for the copy of the output. What the program sets is set for the user's terminal too;
-keys are handed on only while a process of the job is in a read of the pty: all others read the user's own terminal.
+That terminal is a pty of ours, for the copy of the output. What the program sets is set for the user's terminal
+too; keys are handed on only while a process of the job is in a read of the pty: all others read the user's own.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class FullScreen:
                 self.end()
             elif self._usual is None or modes[_LOCAL:] != self._set[_LOCAL:] or modes[_OUTPUT]:
                 self._mirror(modes)
-            if self._usual is not None and self._keys >= 0 and select.select([self._keys], [], [], 0)[0]:
-                if any(_reads(pid, self._name) for pid in _below(root)):
-                    os.write(self._ours, os.read(self._keys, _MOST_KEYS))
+            pressed = self._usual is not None and self._keys >= 0 and select.select([self._keys], [], [], 0)[0]
+            if pressed and any(_reads(pid, self._name) for pid in _below(root)):
+                os.write(self._ours, os.read(self._keys, _MOST_KEYS))
 
     def _mirror(self, modes: list[Any]) -> None:
         if self._usual is None:

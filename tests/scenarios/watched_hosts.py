@@ -221,13 +221,14 @@ def _by_ssh(
         box = folder / (f"box-{host.name}" if case.local else "box")
         own = {**env, "TMPDIR": str(folder), "GLOO_SOCKET_IFNAME": "eth0"}
         words = [*before.get(host.name, []), *_watch(case, str(box), folder), *_command(case, node, port)]
-        line = f"cd {folder} && exec env {_quoted(own)} {shlex.join(words)} >out.{host.name} 2>err.{host.name}"
+        line = f"cd {folder} && exec env {quoted(own)} {shlex.join(words)} >out.{host.name} 2>err.{host.name}"
         started.append(place.hosts[0].start(["ssh", host.name, line]))
-    stack.callback(_clean, place)
+    stack.callback(clean, place)
     return _ended(place, case, folder, started)
 
 
-def _quoted(env: dict[str, str]) -> str:
+def quoted(env: dict[str, str]) -> str:
+    """What a host is given of it, as a shell reads it."""
     kept = ("PATH", "PYTHONPATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV")
     ours = ("OMP_", "FULL", "TIMEOUT_S", "STEPS", "NUMBERS", "GLOO_")
     told = {name: value for name, value in env.items() if name in kept or name.startswith(ours)}
@@ -256,13 +257,13 @@ def _by_slurm(
         prolog.chmod(0o755)
         step = f"{srun} --task-prolog={prolog} sh -c {quoted}"
     script = folder / "script"
-    exports = _quoted({**env, "GLOO_SOCKET_IFNAME": "eth0"})
+    exports = quoted({**env, "GLOO_SOCKET_IFNAME": "eth0"})
     exports += f" MASTER_ADDR=10.77.0.11 MASTER_PORT={port}" if job else ""
     script.write_text(f"#!/bin/sh\nexport {exports}\ncd {folder}\n{step}\necho $? >{folder}/code\n")
     first = place.hosts[0]
     submit = ["sbatch", "--parsable", f"-N{case.hosts}", "--ntasks-per-node=1", "-o", f"{folder}/err.job"]
     number = first.check([*submit, "-e", f"{folder}/err.job", str(script)]).strip()
-    stack.callback(_clean, place)
+    stack.callback(clean, place)
     stack.callback(first.run, ["scancel", number])
     stack.callback(first.run, ["scancel", "--signal=KILL", "--full", number])
     return _ended(place, case, folder, number)
@@ -350,7 +351,7 @@ def _kill(host: Host, words: str, number: int, but: str = "") -> None:
     raise LookupError(f"no {words} on {host.name}")
 
 
-def _clean(place: Lab) -> None:
+def clean(place: Lab) -> None:
     """No process of the job is left."""
     for host in place.hosts:
         for pid in host.pids():

@@ -13,7 +13,6 @@ import struct
 import sys
 import termios
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -90,10 +89,10 @@ class Terminal:
 
 
 @pytest.fixture
-def numbers(tmp_path: Path) -> Iterator[Path]:
+def numbers(tmp_path: Path) -> Path:
     """A folder with a file of 200 lines."""
     (tmp_path / "numbers").write_text("".join(f"line {n}\n" for n in range(1, 201)))
-    yield tmp_path
+    return tmp_path
 
 
 @pytest.mark.parametrize("program", ["less", "more"])
