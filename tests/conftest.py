@@ -16,6 +16,11 @@ import pytest
 
 from ncclcheck.reports.judgement.jsondoc import Document
 
+# Tests start this package some thousand times. Where the environment forbids .pyc files, as that of many images
+# does, every start compiles it anew: `ncclcheck env` takes 1.4 s of CPU time then and 0.6 s otherwise.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 ROOT = Path(__file__).resolve().parent.parent
 Command = Callable[..., "Ran"]
 
