@@ -122,7 +122,7 @@ _RAISED = {
     "nvls.cc by its caller": (process(0, _CUDA_1, "NCCL INFO transport/nvls.cc:339 -> 1"), "LOG054"),
     "nccl-tests#264": ("ash3: Test CUDA failure common.cu:941 'system not yet initialized'\n", "LOG055"),
     "no right to the fabric": (process(0, _NOT_PERMITTED, nodes=2), "LOG056"),
-    "no right to share within a host": (process(0, _NOT_PERMITTED) + process(1), "LOG061"),
+    "no right to share within a host": (process(0, _NOT_PERMITTED, complete=False) + process(1), "LOG061"),
     "2.30 names no ranks": (process(0, _SHARED, version="2.30.7"), "LOG057"),
     "slices of a GPU": (_SLICES + process(0, _TWICE), "LOG057"),
     "a neighbour's GPU": (process(0, _NO_DEVICE, version="2.28.9"), "LOG058"),
