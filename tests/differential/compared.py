@@ -270,12 +270,21 @@ def _reached(log: str, rank: int) -> set[int]:
 
 
 def _neighbours(log: str, rank: int, rings: list[str]) -> set[int]:
-    """Those next to it in NCCL's own lines of its rings, and above and below it in the trees."""
+    """Those next to it in NCCL's own lines of its rings, and above and below it in the trees.
+
+    Where NCCL counts each rank as a node, it connects those at distances of powers of two as well, both ways: the
+    algorithm PAT, which no line draws, and which is connected where it is switched off, too.
+    """
     orders = [[int(one) for one in ring.split()] for ring in rings]
     found = {order[(order.index(rank) + 1) % len(order)] for order in orders}
     for below, above in re.findall(rf"\[\d+\] ([-\d/]+)->{rank}->(-?\d+)", log):
         found |= {int(one) for one in (*below.split("/"), above)}
-    return found - {-1}
+    alone = re.search(rf"rank {rank} nRanks (\d+) nNodes (\d+) ", log)
+    if alone and alone[1] == alone[2]:
+        ranks = int(alone[1])
+        steps = [2**power for power in range(ranks.bit_length()) if 2**power < ranks]
+        found |= {(rank + way * step) % ranks for step in steps for way in (1, -1)}
+    return found - {-1, rank}
 
 
 def _devices_of(graph: Path) -> set[int]:
