@@ -25,7 +25,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.simulation.fabric import Weather
 from benchmarks.simulation.whole import KINDS, Whole, ask, is_right
 
-SIZES = ((4, 2), (8, 4), (33, 11), (64, 16), (256, 16), (1024, 32))  # nodes, and of those behind one switch
+SIZES = (
+    (4, 2),
+    (8, 4),
+    (33, 11),
+    (50, 7),
+    (64, 16),
+    (100, 12),
+    (256, 16),
+    (1000, 24),
+    (1024, 32),
+)  # nodes, and of those behind one switch
 
 
 def main() -> None:

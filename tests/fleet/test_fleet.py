@@ -126,6 +126,39 @@ def test_a_report_is_kept_once(tmp_path: Path) -> None:
         assert tables.execute("SELECT count(*) FROM nodes").fetchone() == (len(rows_of.nodes),)
 
 
+def _count(folder: Path) -> int:
+    with store.opened(str(folder)) as tables:
+        return int(tables.execute("SELECT count(*) FROM nodes").fetchone()[0])
+
+
+def test_many_files_are_kept_as_one_that_is_used_while_they_are_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A result that comes later is read beside it; one that changes or goes away makes it void."""
+    monkeypatch.setattr(store, "_MOST_APART", 3)
+    fleet = Simulated(4, 6, 1, planted=False)
+    for day in range(5):
+        store.write(str(tmp_path), fleet.result(day))
+    assert _count(tmp_path) == 20
+    assert {file.name for file in tmp_path.glob("*-all.parquet")} == {
+        f"{name}-all.parquet" for name in store.TABLES
+    }
+    store.write(str(tmp_path), fleet.result(5))
+    assert _count(tmp_path) == 24
+    (tmp_path / f"nodes-{2:016x}.parquet").unlink()
+    assert _count(tmp_path) == 20
+    again = fleet.result(3)
+    store.write(str(tmp_path), again._replace(nodes=again.nodes[:1]))
+    assert _count(tmp_path) == 17
+
+
+@pytest.mark.parametrize("data", [b"", b"PAR1 no file of anything PAR1"])
+def test_one_file_for_all_that_is_none_is_not_used(tmp_path: Path, data: bytes) -> None:
+    store.write(str(tmp_path), Simulated(4, 1, 1, planted=False).result(0))
+    (tmp_path / "nodes-all.parquet").write_bytes(data)
+    assert _count(tmp_path) == 4
+
+
 def test_rows_of_a_document() -> None:
     document = dgx.document(3)
     made = rows.of(document)
