@@ -264,10 +264,10 @@ def test_nothing_outside_is_read_once_it_is_open(tmp_path: Path) -> None:
         tables.execute("SELECT * FROM read_text('/etc/passwd')")
 
 
-@pytest.mark.parametrize("series", [[0.0] * 60, [0.0] * 30 + [-0.1] * 30])
-def test_where_a_change_is(series: list[float]) -> None:
-    begun, change, slowly = drift.placed(series, 30)
-    assert (begun, round(change, 3), slowly) == (30, round(series[-1], 3), False)
+def test_where_a_change_is() -> None:
+    fall = drift.placed([0.0] * 30 + [-0.1] * 30)
+    assert fall is not None
+    assert (fall.begun, round(fall.change, 3), fall.slowly) == (30, -0.1, False)
 
 
 def test_a_slow_change_begins_where_it_begins() -> None:
@@ -277,10 +277,18 @@ def test_a_slow_change_begins_where_it_begins() -> None:
         series[day] -= 0.08 * min(1.0, (day - 79) / 40)
     for day in (20, 75, 90, 140):
         series[day] -= 0.3
-    begun, change, slowly = drift.placed(series, 100)
+    fall = drift.placed(series)
+    assert fall is not None
+    begun, change, slowly = fall
     assert slowly
     assert abs(begun - 80) <= 3
     assert change == pytest.approx(-0.08, abs=0.01)
+
+
+@pytest.mark.parametrize("step", [0.0, 0.001])
+def test_what_does_not_fall_has_no_day(step: float) -> None:
+    """All the same, or ever faster."""
+    assert drift.placed([day * step for day in range(40)]) is None
 
 
 def test_saved_results_are_kept_by_report(tmp_path: Path) -> None:
