@@ -134,7 +134,7 @@ def _fits(series: Sequence[float]) -> Iterator[_Fit]:
             falling = min(takes, many - begun)
             end = begun + falling
             one = many - end + (falling * (falling + 1) / (2 * takes) if takes else 0.0)
-            two = many - end
+            two = float(many - end)
             both = sums[many] - sums[end]
             if takes:
                 two_falling = falling * (falling + 1) * (2 * falling + 1) / (6 * takes * takes)

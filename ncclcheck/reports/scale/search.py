@@ -209,7 +209,8 @@ def _search(case: _Case) -> Rounds:
 
 def _ladder(names: Group) -> list[Group]:
     """Half of the nodes, a quarter of them, an eighth ..., so that one round tells how large a sound group is."""
-    blocks, start = [], 0
+    blocks: list[Group] = []
+    start = 0
     while (size := len(names) // 2 ** (len(blocks) + 1)) >= LEAST:
         blocks.append(names[start : start + size])
         start += size
