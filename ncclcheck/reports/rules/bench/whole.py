@@ -45,15 +45,16 @@ def whole_is_as_sound_as_its_parts(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     Each group is a process group of its own and runs an all_reduce with all ranks of its nodes; the better of
     two batches counts. A group fails where nothing comes through in time, the sum is wrong, or it reaches less
-    than 70 % of what groups half as large do. Then the number is bisected, and the last node is exchanged for its
-    neighbour. If the group is sound with that one, the last node fails with others, which are found one by one
-    (`whenever gpu-17 and gpu-40 are both in it`). If it is not, nodes are left out at the other end: where none can
-    be spared, other nodes altogether fail and one fewer do not, it is the number (`from 44 nodes on, whichever they
-    are`); else both ends of what is left are two groups, tried apart at the same time as well. Three or four nodes
-    take more than 3 log2 N rounds: there are too many sets of so many, and a round answers little more than yes or
-    no. benchmarks/whole.py plants such faults in up to 1,024 nodes at 2 % noise. What becomes slower little by little is no step and names nobody. Where the time is
-    over before the search is, the smallest group that failed is named. On CPUs only a job that failed begins the
-    search, on GPUs also one that reaches less than 40 % of its slowest pair.
+    than 70 % of what groups half as large do. Then the number is bisected, and the last node is exchanged for
+    its neighbour. If the group is sound with that one, the last node fails with others, which are found one by
+    one (`whenever gpu-17 and gpu-40 are both in it`). If it is not, nodes are left out at the other end: where
+    none can be spared, other nodes altogether fail and one fewer do not, it is the number (`from 44 nodes on,
+    whichever they are`); else both ends of what is left are two groups, tried apart at the same time as well.
+    Three or four nodes take more than 3 log2 N rounds: there are too many sets of so many, and a round answers
+    little more than yes or no. benchmarks/whole.py plants such faults in up to 1,024 nodes at 2 % noise. What
+    becomes slower little by little is no step and names nobody. Where the time is over before the search is,
+    the smallest group that failed is named. On CPUs only a job that failed begins the search, on GPUs also one
+    that reaches less than 40 % of its slowest pair.
 
     ## Fix
     - **admin** a number: limits of connections (`nf_conntrack_max`, `connlimit`, `somaxconn`, the switch's table
