@@ -28,7 +28,7 @@ from ncclcheck.results import destination
 
 TABLES: dict[str, Any] = {"nodes": NodeRow, "verdicts": VerdictRow, "measurements": MeasuredRow}
 _TYPES = {"value": "DOUBLE", "more_is_better": "BOOLEAN"}  # all else is text
-_NAME = re.compile(r"(nodes|verdicts|measurements)-(?:[0-9a-f]{16}|all)\.parquet")
+_NAME = re.compile(r"(?P<all>all-)?(?P<table>nodes|verdicts|measurements)(?(all)|-[0-9a-f]{16})\.parquet")
 _MOST_APART = 64  # files of a table that are read one by one: 0.06 s of CPU; chosen
 _MOST_FILES = 200_000  # 60 years of daily results
 _MOST_BYTES = 16 * 2**30
@@ -110,7 +110,7 @@ def _load(
         if field != "started"
     )
     sound = "WHERE isfinite(value) AND value > 0 AND value < 1e15" if "value" in fields else ""
-    whole = f"{name}-all.parquet"
+    whole = _whole(name)
     there = {file: told for file, told in files.items() if file != whole}
     try:
         held = _held(made, duckdb, folder, whole, files)
@@ -134,6 +134,11 @@ def _load(
         raise UsageError(
             f"fleet: a file {name}-*.parquet is none of ncclcheck (columns {wanted}): {str(error).splitlines()[0]}"
         ) from None
+
+
+def _whole(name: str) -> str:
+    """The file of a table that holds all others; `nodes-*.parquet` is still every result once."""
+    return f"all-{name}.parquet"
 
 
 def _type_of(field: str) -> str:
@@ -162,7 +167,7 @@ def _keep(made: Any, folder: Path, name: str, files: Mapping[str, str]) -> None:
         made.execute(
             f"COPY {name} TO '{there}' (FORMAT parquet, COMPRESSION zstd, KV_METADATA {{ncclcheck: '{told}'}})"
         )
-        destination.write(str(folder / f"{name}-all.parquet"), Path(there).read_bytes())
+        destination.write(str(folder / _whole(name)), Path(there).read_bytes())
 
 
 def _files(folder: str) -> dict[str, dict[str, str]]:
@@ -177,10 +182,10 @@ def _files(folder: str) -> dict[str, dict[str, str]]:
             if (match := _NAME.fullmatch(entry.name)) and entry.is_file(follow_symlinks=False):
                 told = entry.stat(follow_symlinks=False)
                 size += told.st_size if stat.S_ISREG(told.st_mode) else 0
-                found[match[1]][entry.name] = f"{told.st_size} {told.st_mtime_ns}"
+                found[match["table"]][entry.name] = f"{told.st_size} {told.st_mtime_ns}"
     except OSError as error:
         raise UsageError(f"fleet: {folder!r} cannot be read: {error.strerror or error}") from None
-    if empty := [name for name, files in found.items() if not files]:
+    if empty := [name for name, files in found.items() if not files.keys() - {_whole(name)}]:
         raise UsageError(
             f"fleet: {folder!r} has no {empty[0]}-*.parquet; make it with: ncclcheck report FILE --parquet DIR"
         )

@@ -140,8 +140,8 @@ def test_many_files_are_kept_as_one_that_is_used_while_they_are_as_they_were(
     for day in range(5):
         store.write(str(tmp_path), fleet.result(day))
     assert _count(tmp_path) == 20
-    assert {file.name for file in tmp_path.glob("*-all.parquet")} == {
-        f"{name}-all.parquet" for name in store.TABLES
+    assert {file.name for file in tmp_path.glob("all-*.parquet")} == {
+        f"all-{name}.parquet" for name in store.TABLES
     }
     store.write(str(tmp_path), fleet.result(5))
     assert _count(tmp_path) == 24
@@ -155,7 +155,7 @@ def test_many_files_are_kept_as_one_that_is_used_while_they_are_as_they_were(
 @pytest.mark.parametrize("data", [b"", b"PAR1 no file of anything PAR1"])
 def test_one_file_for_all_that_is_none_is_not_used(tmp_path: Path, data: bytes) -> None:
     store.write(str(tmp_path), Simulated(4, 1, 1, planted=False).result(0))
-    (tmp_path / "nodes-all.parquet").write_bytes(data)
+    (tmp_path / "all-nodes.parquet").write_bytes(data)
     assert _count(tmp_path) == 4
 
 
