@@ -475,3 +475,31 @@ def test_process_of_another_is_still_said() -> None:
         return replace(node, gpus=replace(gpus, cards=cards))
 
     assert {code for code, _ in page("dgx-h100", one=held).alarms()} == {"GPU025"}
+
+
+# What the third look found
+
+
+def test_a_range_beside_the_index_that_it_leads_to_is_a_note() -> None:
+    told = page("address-range", 2, "site")
+    assert not told.alarms()
+    assert any("NCCL_IB_ADDR_RANGE" in one for one in told.notes("NCC023"))
+
+
+def test_a_range_beside_an_index_that_leads_elsewhere_is_a_warning() -> None:
+    told = page("address-range", 2, NCCL_IB_ADDR_RANGE="10.1.0.0/16", NCCL_IB_GID_INDEX="1")
+    assert "NCC023" in {code for code, _ in told.alarms()}
+
+
+def test_before_2_21_the_index_stays_and_the_range_goes() -> None:
+    def old(node: Node) -> Node:
+        nccl = known(node.nccl)
+        return replace(node, nccl=replace(nccl, loaded=replace(known(nccl.loaded), version="2.20.5")))
+
+    told = page("address-range", 2, "site", all_=old)
+    assert "unset NCCL_IB_ADDR_RANGE" in told.fixes()
+    assert "unset NCCL_IB_GID_INDEX" not in told.fixes()
+
+
+def test_variables_of_googles_fast_socket_are_its_own() -> None:
+    assert not page("gcp-a2-mega", 2, "fast-socket").notes("NCC003")
