@@ -81,7 +81,7 @@ def cases(plan: Plan) -> Iterator[Case]:
         if not (several or fault.alone):
             continue
         changed = _changed(fault, plan, sound.nodes[place])
-        if changed is not None:
+        if changed is not None and _matters(plan, sound.nodes[place], changed):
             nodes = [*sound.nodes[:place], changed, *sound.nodes[place + 1 :]]
             truth = Truth(changed.name, fault.words(plan))
             yield Case(f"{plan.kind}: {fault.name}", sound, replace(sound, nodes=nodes), truth)
@@ -96,6 +96,22 @@ def _changed(fault: Fault, plan: Plan, node: Facts) -> Facts | None:
         return fault.change(plan, node)
     except NotKnown:
         return None
+
+
+def _matters(plan: Plan, before: Facts, after: Facts) -> bool:
+    """Without a GPU of NVIDIA no NCCL runs: what NCCL alone would use is no fault there."""
+    if not isinstance(known(before.gpus).cards, Unread):
+        return True
+    of_sockets = {plan.control, *(value for profile in plan.profiles.values() for value in profile.values())}
+    rails = [card.netdev for card in plan.cards if card.netdev and card.netdev not in of_sockets]
+    now = {one.name: one for one in known(known(after.network).interfaces)}
+    for one in known(known(before.network).interfaces):
+        if one.name in rails and one.name in now:
+            same_link = {key: getattr(one, key) for key in ("running", "up", "mtu", "speed_mbit")}
+            addresses = known(now[one.name].addresses) or one.addresses
+            after = _with_interface(after, one.name, addresses=addresses, **same_link)
+    same = replace(after, rdma=before.rdma, fabric=before.fabric, gpus=before.gpus, stack=before.stack)
+    return same != before
 
 
 def _clock(plan: Plan, sound: Cluster, place: int) -> Case:
