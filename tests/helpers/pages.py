@@ -6,10 +6,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
+from ncclcheck.reports.judgement import one_voice
 from ncclcheck.reports.judgement.findings import Finding, Verdict
 from ncclcheck.reports.judgement.jsondoc import Recommendation
 
-_ASSIGNED = re.compile(r"(\w+)=('[^']*'|\"[^\"]*\"|\S+)")
 _ON = re.compile(r"# on ([\w.-]+)")
 _WORDS = r"(?P<name>[\w./@-]+)"
 # What a command changes -> what it is changed to; `name` is what may have one state alone.
@@ -40,14 +40,8 @@ def variables(verdicts: Iterable[Verdict], recommended: Iterable[Recommendation]
     for one in recommended:
         told[one.variable][one.value].add(one.action.upper())
     for code, _, commands in _remedies(verdicts):
-        for line in commands:
-            typed = line.partition(" #")[0].strip()
-            if typed.startswith("export "):
-                for name, value in _ASSIGNED.findall(typed):
-                    told[name][value.strip("'\"")].add(code)
-            elif typed.startswith("unset "):
-                for name in typed.split()[1:]:
-                    told[name][None].add(code)
+        for name, value in one_voice.told(commands):
+            told[name][value].add(code)
     return told
 
 

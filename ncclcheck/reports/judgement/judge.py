@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ncclcheck.probes.facts import NOT_RECORDED, Cluster, Crash, Node, NotKnown, Unread, at, replace
+from ncclcheck.reports.judgement import one_voice
 from ncclcheck.reports.judgement.findings import (
     OLDER,
     Finding,
@@ -67,7 +68,7 @@ def judge(cluster: Cluster, rules: Iterable[Rule] | None = None) -> list[Verdict
         case.verdicts[rule.code] = _judge_one(rule, case)
     fitted = [doing_without.fitted(cluster, verdict) for _, verdict in sorted(case.verdicts.items())]
     verdicts = [set_in.fitted(cluster, verdict) for verdict in fitted]
-    return [_required(cluster, verdict) for verdict in verdicts]
+    return one_voice.fitted([_required(cluster, verdict) for verdict in verdicts])
 
 
 def _of(cluster: Cluster) -> list[Rule]:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ncclcheck.probes.facts import Cluster, NotKnown
+from ncclcheck.reports.judgement import one_voice
 from ncclcheck.reports.judgement.findings import Verdict
 from ncclcheck.reports.judgement.jsondoc import Recommendation
 from ncclcheck.reports.judgement.rule import NothingToJudge
@@ -53,9 +54,13 @@ class Advice:
 
 
 def recommend(cluster: Cluster, verdicts: Sequence[Verdict]) -> list[Recommendation]:
-    """What to set, to unset and to try; nothing where NCCL's own choice is right on every node."""
-    site = Site(cluster, verdicts)
+    """What to set, to unset and to try; nothing where NCCL's own choice is right on every node.
+
+    Nor what a fix says otherwise: a finding is about a fault that was seen.
+    """
+    site, told = Site(cluster, verdicts), one_voice.told_by(verdicts)
     found = [_recommendation(site, one) for one in advice(site)]
+    found = [one for one in found if told.get(one.variable, one.value) == one.value]
     return sorted(measured.weighed(site, found), key=lambda one: _ORDER.index(one.action))
 
 
