@@ -50,7 +50,7 @@ def _texts() -> Iterator[tuple[str, str]]:
                 text = text.replace("ipX ", "ip ")  # with or without -6
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in pieces:
                 text = node.value
-            if text is not None and "\n    " not in text:
+            if text is not None and isinstance(node, ast.expr) and "\n    " not in text:
                 yield f"{path.relative_to(ROOT)}:{node.lineno}", text
 
 

@@ -369,6 +369,11 @@ def _rail_mtu(plan: Plan, node: Facts) -> Facts | None:
     return None if rail is None or rail.mtu <= 1500 else _with_interface(node, rail.netdev, mtu=1500)
 
 
+def _flapping(plan: Plan, node: Facts) -> Facts:
+    """Forty times down in the days since boot; up now."""
+    return _with_interface(node, plan.control, downs=40)
+
+
 def _ethernet(plan: Plan) -> Card | None:
     rails = [c for c in plan.cards if c.data and c.netdev not in ("", plan.control) and c.layer == "Ethernet"]
     return rails[0] if rails else None
@@ -817,6 +822,7 @@ FAULTS: list[Fault] = [
     Fault("rail without address", _no_address, _rail_words),
     Fault("GID entries moved", _gid_moved, _rail_words),
     Fault("rail MTU 1500", _rail_mtu, _rail_mtu_words, alone=False),
+    Fault("control link flapping", _flapping, lambda plan: (plan.control,), alone=False),
     Fault("same address twice", _same_address, alone=False),
     Fault("card at half its lanes", _pci(_rail_pci, width=8), _rail_words),
     Fault("card at a lower speed", _pci(_rail_pci, gts=8.0), _rail_words),

@@ -181,12 +181,53 @@ def dgx_b200() -> Plan:
         for rail, (hca, pair) in enumerate(zip(order, pairs, strict=True))
     ]
     first, second = direct("0000:26", 0, "0000:29:00.0"), direct("0000:a7", 1, "0000:aa:00.0")
-    bluefield = {"model": "MT41692", "board": "MT_0000000884", "firmware": "32.44.1036", "data": False}
     rest = [
-        Card("mlx5_5", first, 400.0, netdev="ibp41s0f0", net="172.23.1.{n}/24", **bluefield),
-        Card("mlx5_6", first.at("0000:29:00.1"), 200.0, "Ethernet", "enp41s0f1np1", mtu=9000, **bluefield),
-        Card("mlx5_11", second, 400.0, netdev="ibp170s0f0", net="172.23.2.{n}/24", **bluefield),
-        Card("mlx5_12", second.at("0000:aa:00.1"), 200.0, "Ethernet", "enp170s0f1np1", mtu=9000, **bluefield),
+        Card(
+            "mlx5_5",
+            first,
+            400.0,
+            netdev="ibp41s0f0",
+            net="172.23.1.{n}/24",
+            model="MT41692",
+            board="MT_0000000884",
+            firmware="32.44.1036",
+            data=False,
+        ),
+        Card(
+            "mlx5_6",
+            first.at("0000:29:00.1"),
+            200.0,
+            "Ethernet",
+            "enp41s0f1np1",
+            mtu=9000,
+            model="MT41692",
+            board="MT_0000000884",
+            firmware="32.44.1036",
+            data=False,
+        ),
+        Card(
+            "mlx5_11",
+            second,
+            400.0,
+            netdev="ibp170s0f0",
+            net="172.23.2.{n}/24",
+            model="MT41692",
+            board="MT_0000000884",
+            firmware="32.44.1036",
+            data=False,
+        ),
+        Card(
+            "mlx5_12",
+            second.at("0000:aa:00.1"),
+            200.0,
+            "Ethernet",
+            "enp170s0f1np1",
+            mtu=9000,
+            model="MT41692",
+            board="MT_0000000884",
+            firmware="32.44.1036",
+            data=False,
+        ),
     ]
     cards = sorted([*compute, *rest], key=lambda card: int(card.hca[5:]))
     return Plan(
@@ -523,7 +564,6 @@ def dgx_2() -> Plan:
         switch(f"0000:{root}", int(place > 3), *(f"0000:{int(root, 16) + k:02x}:00.0" for k in (3, 4, 5)), gts=8.0)
         for place, root in enumerate(("10", "30", "50", "70", "90", "b0", "d0", "e8"))
     ]
-    edr = {"model": "MT4119", "board": "MT_0000000008", "firmware": "16.35.3006"}
     compute = [
         Card(
             f"mlx5_{i}",
@@ -532,7 +572,9 @@ def dgx_2() -> Plan:
             netdev=f"ib{i}",
             net=f"172.25.{i}.{{n}}/16" if i == 0 else "",
             mtu=2044,
-            **edr,
+            model="MT4119",
+            board="MT_0000000008",
+            firmware="16.35.3006",
         )
         for i, g in enumerate(groups)
     ]
@@ -546,7 +588,9 @@ def dgx_2() -> Plan:
             net,
             mtu=1500,
             data=False,
-            **edr,
+            model="MT4119",
+            board="MT_0000000008",
+            firmware="16.35.3006",
         )
         for i, (r, b, net) in enumerate((("0000:5c", "5d", "10.33.2.{n}/24"), ("0000:fa", "fb", "")))
     ]
