@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,11 +26,6 @@ _CHANGES = re.compile(
 _UNDONE = re.compile(r"\bundo(es)?\b")
 
 
-@cache
-def _document(name: str) -> Document:
-    return stories.load(name).document
-
-
 def _remedies(document: Document) -> list[tuple[str, Remedy]]:
     return [(v.code, r) for v in document.verdicts for f in v.findings for r in f.remedies]
 
@@ -39,7 +33,7 @@ def _remedies(document: Document) -> list[tuple[str, Remedy]]:
 @pytest.mark.parametrize("name", stories.NAMES)
 def test_one_page_says_one_thing(name: str) -> None:
     """Of each variable, and of each setting of the machine that a command changes."""
-    document = _document(name)
+    document = stories.document(name)
     assert not pages.contradictions(document.verdicts, document.recommendations)
 
 
@@ -87,7 +81,7 @@ def test_what_changes_a_service_of_others_says_so() -> None:
     bad = [
         (name, code, line)
         for name in stories.NAMES
-        for code, remedy in _remedies(_document(name))
+        for code, remedy in _remedies(stories.document(name))
         for line in remedy.commands
         if _CHANGES.search(line) and not _UNDONE.search(" ".join((remedy.text, *remedy.commands)))
     ]
@@ -137,6 +131,6 @@ _SOUND = (
 
 @pytest.mark.parametrize("name", _SOUND)
 def test_a_sound_machine_is_left_as_it_is(name: str) -> None:
-    changed = [(one.action, one.variable) for one in _document(name).recommendations if one.action != "try"]
+    changed = [(one.action, one.variable) for one in stories.document(name).recommendations if one.action != "try"]
     assert not changed
-    assert not any(v.state is State.FAIL for v in _document(name).verdicts)
+    assert not any(v.state is State.FAIL for v in stories.document(name).verdicts)
