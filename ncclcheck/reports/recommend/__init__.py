@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ncclcheck.probes.facts import Cluster, NotKnown
-from ncclcheck.reports.judgement import one_voice
 from ncclcheck.reports.judgement.findings import Verdict
 from ncclcheck.reports.judgement.jsondoc import Recommendation
 from ncclcheck.reports.judgement.rule import NothingToJudge
@@ -26,6 +25,7 @@ from ncclcheck.reports.recommend.advice import Action, Found, SettingRule
 from ncclcheck.reports.recommend.site import Site
 from ncclcheck.reports.subjects.nccl import profiles
 from ncclcheck.reports.subjects.nccl.variables import parsed_value
+from ncclcheck.reports.subjects.nodes import one_voice
 
 RULES: tuple[SettingRule, ...] = (
     *sockets.RULES,
