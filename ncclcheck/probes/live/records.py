@@ -152,8 +152,8 @@ def servers(proc: Proc, ranks: List[Raw], taken: Taken) -> None:
         path = one["env"].get(SERVER, "")
         place = beside(proc, one["pid"], path) if path else ""
         if place and time.time() > end:
-            told = "rank {}: its worker server was not asked, since others did not answer"
-            taken.skipped.append(told.format(one["rank"]))
+            why = "rank {}: its worker server was not asked, since others did not answer"
+            taken.skipped.append(why.format(one["rank"]))
             continue
         try:
             told = os.stat(place) if place else None
