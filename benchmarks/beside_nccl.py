@@ -1,4 +1,4 @@
-"""`ncclras` and `hang` on the same jobs of real NCCL: `python -m benchmarks.beside_nccl NCCLRAS [VERSION...]`.
+"""`ncclras` and `hang` on the same jobs of real NCCL: `python -m benchmarks.beside_nccl NCCLRAS [WORD...]`.
 
 As root. Two hosts of the lab with two ranks each, on a CUDA of ours (tests/nccl); each fault is one of rank 3, a
 minute old when it is looked at. NCCLRAS is NVIDIA's own client, which its Python wheels do not have: `make
@@ -91,12 +91,14 @@ def _row(made: Made, version: str, tool: str) -> list[str]:
 
 
 def main(words: Sequence[str]) -> None:
-    """A row a version and state."""
-    tool, versions = words[0], words[1:] or ["2.27.7"]
+    """A row a version and state; words are versions, or names of states."""
+    tool = words[0]
+    versions = [word for word in words[1:] if word[0].isdigit()] or ["2.27.7"]
+    wanted = [word for word in words[1:] if not word[0].isdigit()]
     print("| NCCL | fault | ncclcheck hang | ncclras -v |\n| --- | --- | --- | --- |")
     for version in versions:
         for made in STATES:
-            if made.name == "alive":
+            if made.name == "alive" or (wanted and made.name not in wanted):
                 continue
             try:
                 print("| " + " | ".join(_row(made, version, tool)) + " |", flush=True)
