@@ -14,10 +14,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ncclcheck.reports.judgement.findings import Finding, Remedy, Verdict
+from ncclcheck.reports.judgement.rule import flagged
 
 _ASSIGNED = re.compile(r"(\w+)=('[^']*'|\"[^\"]*\"|\S+)")
-# That nodes differ. Its value is that of most nodes, which a rule that knows the variable may call wrong.
-_AGREEMENT = "NCC005"
 
 
 class _Vote(Struct, frozen=True):
@@ -61,8 +60,9 @@ def fitted(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 
 def _chosen(cast: Sequence[_Vote]) -> _Vote:
-    agree = [vote for vote in cast if vote.code == _AGREEMENT]
-    others = [vote for vote in cast if vote.code != _AGREEMENT]
+    of_most = flagged("of_most")  # which a rule that knows the variable may call wrong
+    agree = [vote for vote in cast if vote.code in of_most]
+    others = [vote for vote in cast if vote.code not in of_most]
     if agree and agree[0].node and {vote.node for vote in others} <= {agree[0].node}:
         return agree[0]  # the others speak of the very node that differs: with what most have it is right
     cast = others or cast
