@@ -36,6 +36,7 @@ _KEPT = re.compile(
 _REPORTS = re.compile(r"(?:^|\.)(?:info|log|log_metrics|add_scalars?|set_postfix|set_description|write)$")
 _NO_EXPRESSION = {int, str, type(None), ast.Load, ast.Store}  # parts of a node, half of all
 _WRAPPER = re.compile(r"(?:torch\..*\.|^)(?:DDP|DistributedDataParallel)")  # Apex's own is another class
+_NO_GRADIENTS = re.compile(r"(?:no_grad|inference_mode)$")
 _IMPORTS = ("torch", "numpy")  # whose import reads variables
 
 
@@ -287,6 +288,10 @@ class _Walk:
             if conditions.of_one_rank(ast.unparse(called).rpartition(".")[2]):
                 self.guards.append(Guard(kind="rank", branch="if", text=f"@{text(one)}", line=one.lineno))
         with self._in(self.scope, function.name):
+            for one in function.decorator_list:
+                if isinstance(one, ast.Call) and _NO_GRADIENTS.search(name := self._dotted(one.func)):
+                    self.statement = ast.copy_location(ast.Expr(one), one)
+                    self._add(name, one.lineno, {})
             self.block(function.body)
         self.guards, self.loops, self.parameters, self.held = guards, loops, parameters, held
         self.saved = saved

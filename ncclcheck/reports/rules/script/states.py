@@ -34,7 +34,11 @@ _OPTION = re.compile(
 )
 # Conditions on how far the training is, or how good; others may be those of one rank, under any name.
 _OF_TIME = re.compile(r"epoch|step|iter|best|interval|freq|acc|loss|exists|improve", re.IGNORECASE)
-_WITHOUT_TENSORS = re.compile(r"sched|vocab|rng_|training_args", re.IGNORECASE)  # such states hold numbers
+# Such states hold numbers.
+_WITHOUT_TENSORS = re.compile(
+    r"sched|vocab|rng_|(?:train(?:ing|er)?|progress|recipe|(?:data)?loader|sampler|random)_(?:args|state)",
+    re.IGNORECASE,
+)
 _STATE = re.compile(
     r"ckpt|checkpoint|\.pth?\b|model|state|weights|resume|snapshot|\.bin\b|pretrained", re.IGNORECASE
 )
@@ -165,7 +169,7 @@ def mapped(script: Script) -> Iterator[Finding]:
         if call.name == "torch.load" and call.function in everywhere and sure(call) and not mapped_to:
             line = line_of(script, call.file, call.line)
             named = " ".join([*call.arguments.values(), call.target])
-            if call.by_rank or _WITHOUT_TENSORS.search(line) or not _STATE.search(named):
+            if call.by_rank or _WITHOUT_TENSORS.search(f"{line} {named}") or not _STATE.search(named):
                 continue
             new = with_argument(line, "torch.load(", 'map_location="cpu"')
             yield warn(
