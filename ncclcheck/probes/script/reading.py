@@ -344,6 +344,8 @@ class _Walk:
         """The expression, after its parts."""
         if isinstance(expression, ast.Call):
             self._call(expression)
+        elif isinstance(expression, ast.Dict) and (handed := [one for one in expression.values if _is_chain(one)]):
+            self._hand_on(expression, handed)
         elif isinstance(expression, ast.Yield) and expression.value and len(self.loops) > 1:
             self._add("yield", expression.lineno, {"0": text(expression.value)})
         elif isinstance(expression, ast.Subscript) and self._dotted(expression.value) == "os.environ":
@@ -352,10 +354,16 @@ class _Walk:
             given = {"0": text(expression.slice)} | ({"1": text(value)} if set_ and value else {})
             self._add(f"os.environ.{'set' if set_ else 'get'}", expression.lineno, given)
 
+    def _hand_on(self, table: ast.Dict, values: Sequence[ast.expr]) -> None:
+        """A table of the script's own functions, one of which is chosen later."""
+        known = [text(one) for one in values if ":" in self._dotted(one)]
+        if known:
+            self._add("dict", table.lineno, {str(at): one for at, one in enumerate(known)})
+
     def _call(self, call: ast.Call) -> None:
         name = self._dotted(call.func)
         wrapped = self._is_wrapped(call.func)
-        kept = wrapped or name in self.parameters or _is_kept(name) or self._takes_saved(call)
+        kept = wrapped or name in self.parameters or _is_kept(name) or self._takes_saved(call) or _to_number(call)
         if not kept and not _reports_loss(name, call):
             return
         arguments = {str(at): text(one) for at, one in enumerate(call.args) if not isinstance(one, ast.Starred)}
@@ -459,6 +467,12 @@ def _reports_loss(name: str, call: ast.Call) -> bool:
     """`logger.info(f"loss {loss}")`, `wandb.log({"loss": loss})`."""
     given = [*call.args, *(one.value for one in call.keywords)]
     return bool(_REPORTS.search(name)) and any("loss" in text(one).lower() for one in given)
+
+
+def _to_number(call: ast.Call) -> bool:
+    """`float(loss)`, which waits for the GPU as `loss.item()` does."""
+    named = isinstance(call.func, ast.Name) and call.func.id == "float" and len(call.args) == 1
+    return named and isinstance(call.args[0], ast.Name) and "loss" in call.args[0].id.lower()
 
 
 def _is_chain(node: ast.AST) -> bool:
