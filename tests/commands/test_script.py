@@ -247,6 +247,11 @@ def test_a_loss_that_is_logged(made: str, told: str, states: list[State]) -> Non
 _STEP = "    loss = net(x.cuda())\n    loss.backward()\n"
 _PRINTS = "rank = dist.get_rank()\nfor x in data:\n    if rank == 3:\n        print(loss)\n"
 
+_HELD_BY_ONE = """net = torch.nn.parallel.DistributedDataParallel(torch.nn.BatchNorm1d(4))
+if dist.get_rank() == 0:
+    {}
+        net(x)
+"""
 _LOCAL = "parser.add_argument('--local_rank', type=int)\ndist.init_process_group('nccl', {})\n"
 _LOADS = """torch.nn.parallel.DistributedDataParallel(net.cuda())
 torch.utils.data.DataLoader(held, batch_size=8)
@@ -351,6 +356,18 @@ def test_the_default_of_an_option_is_what_the_job_uses(
         # a rank that is made of options: what starts the processes may give the local one too
         ("SCR012", _LOCAL.format("init_method=args.url, rank=args.node * 8 + args.local_rank"), [State.NOTE]),
         ("SCR012", _LOCAL.format("init_method='tcp://localhost:1', rank=args.local_rank"), [State.WARN]),
+        # a variable of the option's name, which nothing reads as an option
+        ("SCR012", f"{_LOCAL.format('')}args = parser.parse_args()\nlocal_rank = dist.get_rank()\n", []),
+        ("SCR012", f"{_LOCAL.format('')}torch.cuda.set_device(parser.parse_args().local_rank)\n", [State.WARN]),
+        # how far a run is: numbers
+        ("SCR005", "progress_state = torch.load(folder + '/progress.pt')\nnet.cuda()\n", []),
+        ("SCR005", "model_state = torch.load(folder + '/progress.pt')\nnet.cuda()\n", [State.WARN]),
+        # nobody has left where the call stands
+        ("SCR003", "if not several and dist.get_rank() != 0:\n    exit()\nif several:\n    dist.barrier()\n", []),
+        ("SCR003", "if not several and dist.get_rank() != 0:\n    exit()\ndist.barrier()\n", [State.FAIL]),
+        # with no gradients one forward pass broadcasts, and a later one does not
+        ("SCR023", _HELD_BY_ONE.format("with torch.no_grad():"), [State.NOTE]),
+        ("SCR023", _HELD_BY_ONE.format("if True:"), [State.WARN]),
         # no rank is in an interval of none
         ("SCR007", "torch.utils.data.distributed.DistributedSampler(data, num_replicas=0, rank=0)\n",
          [State.WARN]),
