@@ -37,6 +37,7 @@ _REPORTS = re.compile(r"(?:^|\.)(?:info|log|log_metrics|add_scalars?|set_postfix
 _NO_EXPRESSION = {int, str, type(None), ast.Load, ast.Store}  # parts of a node, half of all
 _WRAPPER = re.compile(r"(?:torch\..*\.|^)(?:DDP|DistributedDataParallel)")  # Apex's own is another class
 _NO_GRADIENTS = re.compile(r"(?:no_grad|inference_mode)$")
+_GPU = re.compile(r"(?:local_)?(?:gpu|device|proc(?:ess)?)(?:_?(?:id|idx|index|no|num))?")
 _IMPORTS = ("torch", "numpy")  # whose import reads variables
 
 
@@ -48,7 +49,7 @@ def read(given: Sequence[str], arguments: Sequence[str], nodes: int | None = Non
 
 def _read(found: Sequence[Source], arguments: Sequence[str], nodes: int | None) -> Script:
     every = {source.name: names.of_source(source) for source in found}
-    ranks = {name for source in found for name in _of_rank(source)}
+    ranks = {name for source in found for name in _of_rank(source)} | {*_of_spawned(found)}
     files, calls = [], []
     for source in found:
         wrapped = _wrapped(source, every)
@@ -74,6 +75,21 @@ def _of_rank(source: Source) -> Iterator[str]:
             value = last.value
             if isinstance(value, ast.Compare | ast.BoolOp) and conditions.kind(value, ()) == "rank":
                 yield function.name
+
+
+def _of_spawned(found: Sequence[Source]) -> Iterator[str]:
+    """The first parameter of functions that mp.spawn runs, where it is called after a GPU: it is the rank."""
+    started = {
+        text(call.args[0]).rpartition(".")[2]
+        for source in found
+        for call in source.of(ast.Call)
+        if call.args and text(call.func).endswith("spawn")
+    }
+    for source in found:
+        for function in source.of(ast.FunctionDef):
+            given = [one.arg for one in function.args.args if one.arg != "self"]
+            if function.name in started and given and _GPU.fullmatch(given[0]):
+                yield given[0]
 
 
 def _speaks_of_rank(source: Source) -> bool:

@@ -33,6 +33,10 @@ _OPTION = re.compile(
     re.IGNORECASE,
 )
 # Conditions on how far the training is, or how good; others may be those of one rank, under any name.
+# Whether a file that is loaded is there is the same on all ranks, whatever it is called.
+_IS_FILE = re.compile(
+    r"(?:not )?(?:(?:os\.)?path\.(?:exists|isfile|isdir)\(.*\)|.*\.(?:exists|is_file|is_dir)\(\))"
+)
 _OF_FILE = re.compile(r"exists|is_?file|is_?dir")  # one rank may make it, and the others find it
 _OF_TIME = re.compile(r"epoch|step|iter|best|interval|freq|acc|loss|improve|batch|every", re.IGNORECASE)
 # Such states hold numbers.
@@ -168,7 +172,9 @@ def mapped(script: Script) -> Iterator[Finding]:
         return
     for call in calls:
         mapped_to = {"map_location", "1", "*"} & {*call.arguments}
-        if call.name == "torch.load" and call.function in everywhere and sure(call) and not mapped_to:
+        guards = [guard for guard in call.guards if not _asks_for_file(guard)]
+        by_all = call.function in everywhere and sure(structs.replace(call, guards=guards))
+        if call.name == "torch.load" and by_all and not mapped_to:
             line = line_of(script, call.file, call.line)
             named = " ".join([*call.arguments.values(), call.target])
             if call.by_rank or _WITHOUT_TENSORS.search(f"{line} {named}") or not _STATE.search(named):
@@ -182,6 +188,10 @@ def mapped(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call)],
                 fix=[edited(script, 'Give it map_location="cpu".', call.file, {call.line: new} if new else None)],
             )
+
+
+def _asks_for_file(guard: Guard) -> bool:
+    return bool(_IS_FILE.fullmatch(guard.text)) and not re.search("rank|local", guard.text, re.IGNORECASE)
 
 
 @script_rule("SCR006", "a checkpoint is saved and loaded under the same names", worst=State.FAIL)

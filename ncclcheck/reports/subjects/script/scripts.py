@@ -57,10 +57,6 @@ _UNSURE = re.compile(
     r"rank|main|master|save|primary|chief|proc|leader|local|log|coord|root|zero|host|node|gpu|is_", re.I
 )
 _IS_GIVEN = re.compile(r"[\w.]+ is (not )?None")
-# Whether a file is there is the same on all ranks, whatever it is called.
-_IS_FILE = re.compile(
-    r"(?:not )?(?:(?:os\.)?path\.(?:exists|isfile|isdir)\(.*\)|.*\.(?:exists|is_file|is_dir)\(\))"
-)
 _DEEP = 6  # calls within calls that are followed
 _AROUND = 3  # lines that a diff shows around a change
 _SPLITS = re.compile(
@@ -243,8 +239,6 @@ def sure(call: Call) -> bool:
 
 def _may_differ(guard: Guard) -> bool:
     """Words in which a rank may hide. That an option is given is the same on all; with several ranks a GPU is."""
-    if _IS_FILE.fullmatch(guard.text) and not re.search("rank|local", guard.text, re.IGNORECASE):
-        return False
     given = _IS_GIVEN.fullmatch(guard.text)
     if given and ("gpu" not in guard.text or (guard.branch == "if") == bool(given.group(1))):
         return False
