@@ -2,8 +2,8 @@
 
 Start: a program that does nothing. Step: two gloo ranks, 10 ms of sleep and an all-reduce of 4 MB. CPU seconds and
 memory are of each rank; of the watcher and the wrapper as the kernel counts their children. Beside the pairs of
-whole runs: one run in which the watcher is stopped and looks in turns of 2 s, for on a busy machine whole runs differ
-by more; and the watcher's own CPU time.
+whole runs: one run in which the watcher is stopped and looks in turns of 2 s, for on a busy machine whole runs
+differ by more; and the watcher's own CPU time.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _interval(differences: list[float]) -> str:
 
 
 def _blocks(argv: list[str], seconds: float) -> tuple[list[float], float]:
-    """Percent by which steps take longer while the watcher looks than while it is stopped; its own cores in use."""
+    """Percent by which steps take longer while the watcher looks than while it is stopped; cores that it uses."""
     for name in ("begun", "done"):
         with suppress(FileNotFoundError):
             os.unlink(name)
