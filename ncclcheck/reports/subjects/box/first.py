@@ -8,6 +8,8 @@ import signal
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
+from msgspec.structs import replace
+
 from ncclcheck.probes.facts import Box, BoxOom, BoxProcess, BoxRaised, Cluster
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.box import peers
@@ -49,6 +51,7 @@ _LAUNCHERS = (
     *("SignalException", "RendezvousConnectionError"),
 )
 _PYTHON = re.compile(r"python|pt_main|pt_data|torchrun")
+_SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error:\n(.*)", re.DOTALL)
 _WORKER = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\)")
 _LOST_WORKER = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([A-Z][\w ]+)")
 _WORDS = {signal.strsignal(number): int(number) for number in (signal.SIGKILL, *_CRASHES)}  # as torch prints them
@@ -113,7 +116,8 @@ class End(NamedTuple):
 def end(cluster: Cluster) -> End:
     """Of all boxes together."""
     boxes = cluster.measurements.boxes
-    failures = sorted((one for box in boxes for one in _failures(box)), key=lambda one: one.t)
+    alone = len(boxes) == 1
+    failures = sorted((one for box in boxes for one in _failures(box, alone=alone)), key=lambda one: one.t)
     failures = _without_launchers([*failures, *_vanished(boxes)])
     first = _first(boxes, failures)
     then = [
@@ -123,9 +127,10 @@ def end(cluster: Cluster) -> End:
     return End(first, [one for one in then if one is not first and not (told and one.kind == "stalled")])
 
 
-def _failures(box: Box) -> Iterator[Failure]:
-    """Of one node: each process once."""
-    raised = {one.pid: one for one in box.raised if one.type != "KeyboardInterrupt"}
+def _failures(box: Box, *, alone: bool) -> Iterator[Failure]:
+    """Of one node: each process once. alone: it is the only one."""
+    told_of = [_in_its_child(box, one, alone=alone) for one in box.raised if one.type != "KeyboardInterrupt"]
+    raised = {one.pid: one for one in told_of}
     own = {one.pid for one in principals(box)}
     gone = {one.pid for one in box.processes if one.status}
     for told in box.raised:
@@ -147,6 +152,24 @@ def _failures(box: Box) -> Iterator[Failure]:
             yield Failure(xid.t - _NVML_S, "gpu", box, _on_gpu(box, xid.gpu), number=xid.code, gpu=xid.gpu)
     if box.stalls:
         yield Failure(box.stalls[-1].t - box.stalls[-1].silent, "stalled", box)
+
+
+def _in_its_child(box: Box, told: BoxRaised, *, alone: bool) -> BoxRaised:
+    """What a process of torch.multiprocessing.spawn raised, where its parent alone says so."""
+    named = _SPAWNED.search(told.message) if told.type == "ProcessRaisedException" else None
+    if named is None or not named[2].strip():
+        return told
+    kind, _, message = named[2].strip().splitlines()[-1].partition(": ")
+    failed = [
+        (one.gone, one.pid)
+        for one in box.processes
+        if one.parent == told.pid and one.gone is not None and (one.status or 0) > 0xFF
+    ]
+    t, pid = min(failed, default=(told.t, told.pid))
+    return replace(
+        told, t=min(t, told.t), pid=pid, rank=int(named[1]) if alone else -1, type=kind.rpartition(".")[2],
+        message=message, frames=[f"{file}:{line} in {name}" for file, line, name in _FRAME.findall(named[2])],
+    )  # fmt: skip
 
 
 def _on_gpu(box: Box, gpu: int) -> BoxProcess | None:
@@ -337,9 +360,16 @@ def odd_one(stacks: dict[int, list[str]]) -> int | None:
 def odd_at_stall(boxes: Sequence[Box]) -> tuple[Box, BoxProcess] | None:
     """The rank that is elsewhere than all others while the job stalls."""
     ranks = {one.rank: (box, one) for box in boxes for one in box.processes if one.role == "rank"}
-    stopped = {rank: [f"{one.state} {one.wchan}"] for rank, (_, one) in ranks.items() if one.state in ("T", "t")}
+    stopped = {rank: [f"{one.state} {one.wchan}"] for rank, (_, one) in ranks.items() if is_stopped(one)}
+    if len(stopped) == 1 and max(box.world for box in boxes) > 1:  # whatever is known of the others
+        return ranks[next(iter(stopped))]
     rank = odd_one({rank: stopped.get(rank) or own_frames(one.stack) for rank, (_, one) in ranks.items()})
     return ranks[rank] if rank is not None else None
+
+
+def is_stopped(one: BoxProcess) -> bool:
+    """By SIGSTOP, or by a debugger."""
+    return one.state in ("T", "t")
 
 
 def ended(box: Box) -> str:

@@ -24,7 +24,8 @@ def where(one: Failure) -> Where:
 def heading(one: Failure) -> str:
     """Who did what."""
     if one.kind == "stalled" and one.process is not None:
-        return f"the job stalled: {one.who} is elsewhere than all others"
+        how = "is stopped" if first.is_stopped(one.process) else "is elsewhere than all others"
+        return f"the job stalled: {one.who} {how}"
     if one.kind in ("outside", "stalled"):
         return first.what(one)
     if one.kind in ("vanished", "cut"):
@@ -64,7 +65,7 @@ def _process(one: BoxProcess) -> str:
     held = [f"pid {one.pid}"]
     held += [f"at most {one.rss_most / 2**30:.2f} GiB"] if one.rss_most else []
     held += [f"no CPU time for {one.idle_s:.0f} s"] if one.idle_s >= 3 else []
-    held += ["stopped"] if one.state in ("T", "t") else []
+    held += ["stopped"] if first.is_stopped(one) else []
     held += [f"waits in {one.wchan}"] if one.wchan else []
     return ", ".join(held)
 
