@@ -249,11 +249,11 @@ def spawned(rank: int, port: int) -> None:
 
 
 if __name__ == "__main__" and sys.argv[1] == "spawned":
-    import torch.multiprocessing as mp
+    from torch.multiprocessing.spawn import spawn
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(spawned, (port,), 3)
+    spawn(spawned, (port,), 3)  # type: ignore[no-untyped-call]
 elif __name__ == "__main__":
     main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 1)

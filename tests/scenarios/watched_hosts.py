@@ -247,15 +247,15 @@ def _by_slurm(
     watch = shlex.join(_watch(case, str(folder / "box"), folder))
     limit = "--time=1 " if case.after == "limit" else ""
     srun = f"srun {limit}-N{case.hosts} -n{case.hosts} --kill-on-bad-exit=0"
-    quoted = shlex.quote(f"exec {words}")
+    alone = shlex.quote(f"exec {words}")
     step = f"{srun} sh -c {shlex.quote(f'exec {watch} {words}')}"
     if case.wrapped == "srun":
-        step = f"{watch} {srun} sh -c {quoted}"
+        step = f"{watch} {srun} sh -c {alone}"
     if case.wrapped == "prolog" and not case.bare:
         prolog = folder / "prolog"
         prolog.write_text(f"#!/bin/sh\n{watch} --print-env\n")
         prolog.chmod(0o755)
-        step = f"{srun} --task-prolog={prolog} sh -c {quoted}"
+        step = f"{srun} --task-prolog={prolog} sh -c {alone}"
     script = folder / "script"
     exports = quoted({**env, "GLOO_SOCKET_IFNAME": "eth0"})
     exports += f" MASTER_ADDR=10.77.0.11 MASTER_PORT={port}" if job else ""

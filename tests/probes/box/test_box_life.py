@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.probes.box import watcher
+from ncclcheck.probes.box import folders, watcher
 from ncclcheck.probes.box.processes import Process
 from ncclcheck.probes.box.watcher import Life, Watcher
 
@@ -85,7 +85,7 @@ def watched(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> An
     monkeypatch.setattr(made, "stacks", lambda _: done.append("stacks"))
     monkeypatch.setattr(made, "dump", lambda: done.append("dump"))
     monkeypatch.setattr(made, "kill", lambda: done.append("kill"))
-    monkeypatch.setattr(watcher.folders, "wait_for_stalls", lambda *_: None)
+    monkeypatch.setattr(folders, "wait_for_stalls", lambda *_: None)
     made.jobs.alive = {7: _rank()}
     made.life = Life()
     return made, done
