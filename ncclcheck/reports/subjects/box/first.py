@@ -51,6 +51,7 @@ _LAUNCHERS = (
     *("SignalException", "RendezvousConnectionError"),
 )
 _PYTHON = re.compile(r"python|pt_main|pt_data|torchrun")
+_GOT_SIGNAL = re.compile(r"got signal: (\d{1,2})$")
 _SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error:\n(.*)", re.DOTALL)
 _WORKER = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\)")
 _LOST_WORKER = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([A-Z][\w ]+)")
@@ -263,6 +264,10 @@ def _first(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None:
         return stalled[0]._replace(box=held[0], process=held[1]) if held is not None else stalled[0]
     if vanished and not [one for one in own if one.t < vanished[0].t - _CLOCK_S]:
         return vanished[0]
+    ended = _launcher_was_ended(boxes)
+    earlier = [*own, *(one for one in failures if one.raised is not None)]
+    if ended is not None and not [one for one in earlier if one.t < ended.t]:
+        return ended
     if own:
         return _behind(own)
     told = [one for one in failures if one.of_others]
@@ -295,6 +300,17 @@ def _from_outside(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure 
             if after and got.number not in (signal.SIGCONT, signal.SIGWINCH):
                 return Failure(got.t - 0.5, "outside", box, number=got.number)
     return None
+
+
+def _launcher_was_ended(boxes: Sequence[Box]) -> Failure | None:
+    """A signal to torchrun that did not come through the wrapper: `timeout` within COMMAND, or somebody's kill."""
+    got = [
+        Failure(told.t, "outside", box, raised=told, number=int(named[1]))
+        for box in boxes
+        for told in box.raised
+        if told.type == "SignalException" and (named := _GOT_SIGNAL.search(told.message))
+    ]
+    return min(got, key=lambda one: one.t, default=None)
 
 
 def _left(boxes: Sequence[Box], told: Sequence[Failure]) -> Failure | None:

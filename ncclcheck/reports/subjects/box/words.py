@@ -38,7 +38,7 @@ def heading(one: Failure) -> str:
 def evidence(cluster: Cluster, one: Failure) -> list[Evidence]:
     """When and where it was, what else is known of it, what followed."""
     told = [seen("first", f"{clock(one.t)} UTC, {one.t - one.box.started:.1f} s after the start")]
-    if at := place(one):
+    if one.kind != "outside" and (at := place(one)):
         told.append(seen("line", at))
     if one.raised is not None and one.raised.printed:
         told.append(
@@ -75,6 +75,8 @@ def _of_kind(cluster: Cluster, one: Failure) -> list[Evidence]:
         counted = ", ".join(f"{by} +{count}" for by, count in one.oom.by.items())
         limit = f"; its limit is {one.oom.limit / 2**30:.2f} GiB" if one.oom.limit else ""
         return [seen("oom_kill", counted + limit)]
+    if one.kind == "outside" and one.raised is not None:
+        return [seen("sent to", f"the launcher (pid {one.raised.pid}), by a process that is not known")]
     if one.kind == "outside":
         got = next(s for s in one.box.signals if s.number == one.number)
         by = f"{got.by} (pid {got.sender})" if got.sender else "the kernel (a terminal)"
