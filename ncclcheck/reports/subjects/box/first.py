@@ -119,7 +119,7 @@ def end(cluster: Cluster) -> End:
     boxes = cluster.measurements.boxes
     alone = len(boxes) == 1
     failures = sorted((one for box in boxes for one in _failures(box, alone=alone)), key=lambda one: one.t)
-    failures = _without_launchers([*failures, *_vanished(boxes)])
+    failures = _of_the_last_attempt(boxes, _without_launchers([*failures, *_vanished(boxes)]))
     first = _first(boxes, failures)
     then = [
         one for one in failures if first is None or (one.process or one.raised) != (first.process or first.raised)
@@ -237,6 +237,23 @@ def _without_launchers(failures: list[Failure]) -> list[Failure]:
     """A launcher's own exception tells of its ranks; it counts where there is nothing else."""
     own = [one for one in failures if one.raised is None or one.raised.type not in _LAUNCHERS]
     return own or failures
+
+
+def _of_the_last_attempt(boxes: Sequence[Box], failures: list[Failure]) -> list[Failure]:
+    """Without what a launcher has survived by starting all ranks again, where what came later explains the end."""
+    again = []
+    for box in boxes:
+        lives: dict[int, list[BoxProcess]] = {}
+        for one in sorted(box.processes, key=lambda one: one.born):
+            if one.role == "rank":
+                lives.setdefault(one.rank, []).append(one)
+        again += [
+            told[-1].born
+            for told in lives.values()
+            if len(told) > 1 and told[-2].gone is not None and told[-2].gone <= told[-1].born
+        ]
+    later = [one for one in failures if again and one.t >= min(again)]
+    return later if [one for one in later if not one.of_others] else failures
 
 
 def _vanished(boxes: Sequence[Box]) -> Iterator[Failure]:
