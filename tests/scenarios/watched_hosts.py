@@ -176,7 +176,9 @@ def watched(place: Lab, case: HostCase) -> Seen:
             codes = run(place, case, folder, env, before, stack)
         said = "".join(one.read_text(errors="replace") for one in sorted(folder.glob("err.*")))
         kept = (case.local or case.wrapped == "prolog") and not case.bare
-        page = _report(case, folder, env) if kept else _page(said)
+        # Slurm's SIGKILL may come before the page; then the box is read, as docs/watch.md says.
+        killed = case.after in ("scancel", "limit") and not _page(said) and not case.bare
+        page = _report(case, folder, env) if kept or killed else _page(said)
         return Seen(codes, said, page, time.monotonic() - begun)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
