@@ -118,12 +118,45 @@ def test_the_command(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_report_is_kept_once(tmp_path: Path) -> None:
-    rows_of = rows.of(stories.load("healthy").document)
+    rows_of = rows.of(stories.document("healthy"))
     store.write(str(tmp_path), rows_of)
     store.write(str(tmp_path), rows_of)
     assert len([*tmp_path.iterdir()]) == 3
     with store.opened(str(tmp_path)) as tables:
         assert tables.execute("SELECT count(*) FROM nodes").fetchone() == (len(rows_of.nodes),)
+
+
+def _count(folder: Path) -> int:
+    with store.opened(str(folder)) as tables:
+        return int(tables.execute("SELECT count(*) FROM nodes").fetchone()[0])
+
+
+def test_many_files_are_kept_as_one_that_is_used_while_they_are_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A result that comes later is read beside it; one that changes or goes away makes it void."""
+    monkeypatch.setattr(store, "_MOST_APART", 3)
+    fleet = Simulated(4, 6, 1, planted=False)
+    for day in range(5):
+        store.write(str(tmp_path), fleet.result(day))
+    assert _count(tmp_path) == 20
+    assert {file.name for file in tmp_path.glob("all-*.parquet")} == {
+        f"all-{name}.parquet" for name in store.TABLES
+    }
+    store.write(str(tmp_path), fleet.result(5))
+    assert _count(tmp_path) == 24
+    (tmp_path / f"nodes-{2:016x}.parquet").unlink()
+    assert _count(tmp_path) == 20
+    again = fleet.result(3)
+    store.write(str(tmp_path), again._replace(nodes=again.nodes[:1]))
+    assert _count(tmp_path) == 17
+
+
+@pytest.mark.parametrize("data", [b"", b"PAR1 no file of anything PAR1"])
+def test_one_file_for_all_that_is_none_is_not_used(tmp_path: Path, data: bytes) -> None:
+    store.write(str(tmp_path), Simulated(4, 1, 1, planted=False).result(0))
+    (tmp_path / "all-nodes.parquet").write_bytes(data)
+    assert _count(tmp_path) == 4
 
 
 def test_rows_of_a_document() -> None:
@@ -151,7 +184,7 @@ def test_a_folder_that_is_none_or_holds_nothing_is_refused(tmp_path: Path) -> No
     (tmp_path / "file").write_text("x")
     (tmp_path / "empty").mkdir()
     saved = tmp_path / "a.json"
-    saved.write_bytes(jsondoc.encode(stories.load("healthy").document))
+    saved.write_bytes(jsondoc.encode(stories.document("healthy")))
     for words, said in (
         (["fleet", str(tmp_path / "none")], "cannot be read: No such file or directory"),
         (["fleet", str(tmp_path / "file")], "cannot be read: Not a directory"),
@@ -183,7 +216,7 @@ def test_without_the_extra_the_line_to_type_is_said(tmp_path: Path, monkeypatch:
         raise ImportError
 
     monkeypatch.setattr(store, "import_module", missing)
-    (tmp_path / "a.json").write_bytes(jsondoc.encode(stories.load("healthy").document))
+    (tmp_path / "a.json").write_bytes(jsondoc.encode(stories.document("healthy")))
     for words in (
         ["fleet", str(tmp_path)],
         ["report", str(tmp_path / "a.json"), "--parquet", str(tmp_path / "k")],
@@ -194,7 +227,7 @@ def test_without_the_extra_the_line_to_type_is_said(tmp_path: Path, monkeypatch:
 
 
 def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
-    store.write(str(tmp_path), rows.of(stories.load("healthy").document))
+    store.write(str(tmp_path), rows.of(stories.document("healthy")))
     (tmp_path / f"nodes-{0:016x}.parquet").write_bytes(b"PAR1 no file of anything PAR1")
     with (
         pytest.raises(UsageError, match=r"a file nodes-\*.parquet is none of ncclcheck"),
@@ -218,7 +251,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", ["'NaN'::DOUBLE", "'inf'::DOUBLE", "-1", "1e300", "0", "NULL"])
 def test_what_is_no_figure_is_left_out(tmp_path: Path, value: str) -> None:
-    store.write(str(tmp_path), rows.of(stories.load("healthy").document))
+    store.write(str(tmp_path), rows.of(stories.document("healthy")))
     head = "SELECT '2026-01-01T00:00:00+00:00' AS started, 'r' AS result, 's' AS serial, 'm' AS metric"
     _file(tmp_path, "measurements", f"{head}, {value} AS value, true AS more_is_better")
     with store.opened(str(tmp_path)) as tables:
@@ -226,15 +259,15 @@ def test_what_is_no_figure_is_left_out(tmp_path: Path, value: str) -> None:
 
 
 def test_nothing_outside_is_read_once_it_is_open(tmp_path: Path) -> None:
-    store.write(str(tmp_path), rows.of(stories.load("healthy").document))
+    store.write(str(tmp_path), rows.of(stories.document("healthy")))
     with store.opened(str(tmp_path)) as tables, pytest.raises(duckdb.Error):
         tables.execute("SELECT * FROM read_text('/etc/passwd')")
 
 
-@pytest.mark.parametrize("series", [[0.0] * 60, [0.0] * 30 + [-0.1] * 30])
-def test_where_a_change_is(series: list[float]) -> None:
-    begun, change, slowly = drift.placed(series, 30)
-    assert (begun, round(change, 3), slowly) == (30, round(series[-1], 3), False)
+def test_where_a_change_is() -> None:
+    fall = drift.placed([0.0] * 30 + [-0.1] * 30)
+    assert fall is not None
+    assert (fall.begun, round(fall.change, 3), fall.slowly) == (30, -0.1, False)
 
 
 def test_a_slow_change_begins_where_it_begins() -> None:
@@ -244,14 +277,22 @@ def test_a_slow_change_begins_where_it_begins() -> None:
         series[day] -= 0.08 * min(1.0, (day - 79) / 40)
     for day in (20, 75, 90, 140):
         series[day] -= 0.3
-    begun, change, slowly = drift.placed(series, 100)
+    fall = drift.placed(series)
+    assert fall is not None
+    begun, change, slowly = fall
     assert slowly
     assert abs(begun - 80) <= 3
     assert change == pytest.approx(-0.08, abs=0.01)
 
 
+@pytest.mark.parametrize("step", [0.0, 0.001])
+def test_what_does_not_fall_has_no_day(step: float) -> None:
+    """All the same, or ever faster."""
+    assert drift.placed([day * step for day in range(40)]) is None
+
+
 def test_saved_results_are_kept_by_report(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_bytes(jsondoc.encode(stories.load("healthy").document))
+    (tmp_path / "a.json").write_bytes(jsondoc.encode(stories.document("healthy")))
     arguments = ["report", str(tmp_path / "a.json"), "--parquet", str(tmp_path / "kept"), "-o", "short"]
     CliRunner().invoke(cli, arguments)
     assert len([*(tmp_path / "kept").iterdir()]) == 3

@@ -9,9 +9,9 @@ from ncclcheck.probes.facts import LogEvent
 _FOLLOWS = re.compile(
     r"ChildFailedError|CheckpointException ranks:|Rendezvous\w{0,20}Error|"
     r"Caught \w{1,80} in (?:DataLoader worker process|pin memory thread|replica) |"
-    r"SignalException|SIGTERMException|KeyboardInterrupt|SystemExit|DistNetworkError|DistStoreError|"
+    r"SignalException|CancelledError|SIGTERMException|KeyboardInterrupt|SystemExit|DistNetworkError|DistStoreError|"
     r"DistBackendError|ncclRemoteError|Connection (?:closed|reset) by|Broken pipe|[Ss]ocket [Tt]imeout|"
-    r"NCCL (?:error|Error \d|communicator was aborted)|"
+    r"NCCL (?:error|Error \d|communicator was aborted)|is setting up NCCL communicator and retrieving|"
     r"Call to \w{1,60} method failed: |"  # vLLM's server, of what its engine raised
     r"Watchdog caught|RendezvousConnectionError|by signal: Terminated|"
     r"Application timeout caused pair closure|"
@@ -72,6 +72,7 @@ HARMLESS = {
     "speed-not-told": "a virtual interface has no speed; NCCL assumes one",
     "virtual-network-card": "a virtual interface (bond) has no place on the PCI bus; NCCL assumes the first CPU",
     "no-nvls": "NVLink SHARP needs NVSwitches of the third generation; NCCL takes rings and trees",
+    "value-corrected": "NCCL does not take the value that is set, but its own limit or default, and continues",
     "not-a-device-plugin": "how the network plugin is called, nothing more",
     "no-profiler": "no profiler plugin; nothing is measured, nothing is lost",
     "omp-threads": "torchrun's default; raise OMP_NUM_THREADS where the CPU prepares data slowly",
