@@ -72,11 +72,16 @@ class Ending:
         return replace(finding, state=state, what=f"{finding.what}; the job went on all the same")
 
     def _was_dealt_with(self, finding: Finding) -> bool:
-        """Whether all lines that it rests on say themselves that they were dealt with, or the next lines do."""
+        """Whether its lines say that they were dealt with, or the next ones do, and an exception is below all."""
         signs = {self._signs.get((one.source, one.value), "") for one in finding.evidence} - {"", *_PROOF}
         told = [one for one in self._logs.events if one.sign in signs]
-        return bool(told) and all(
-            _DEALT_WITH.search(one.text) is not None or dealt_with(self._logs, one) for one in told
+        last = max(told, key=lambda one: one.line, default=None)
+        raised = self._last_events.get("python-error", {})
+        return (
+            last is not None
+            and last.file in raised
+            and raised[last.file].line > last.line + _NEXT
+            and all(_DEALT_WITH.search(one.text) is not None or dealt_with(self._logs, one) for one in told)
         )
 
     def of_a_sound_job(self, finding: Finding) -> Finding:
