@@ -72,7 +72,7 @@ def _of_node(box: str) -> str:
 
 def fill(node: str, command: Sequence[str], settings: Mapping[str, str]) -> None:
     """What is there before the job begins. Raises OSError."""
-    for name in ("said", "fault", "site"):
+    for name in ("said", "fault", "site", "server"):
         os.mkdir(os.path.join(node, name), 0o700)
     source = Path(injected.__file__).parent / "sitecustomize.py"
     write(os.path.join(node, "site", "sitecustomize.py"), source.read_bytes())

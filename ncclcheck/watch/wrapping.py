@@ -18,22 +18,26 @@ import sys
 import termios
 import threading
 import time
-import tty
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from ncclcheck.watch.fullscreen import FullScreen
+
 _FORWARDED = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2),
-    *(signal.SIGCONT, signal.SIGWINCH),
+    *(signal.SIGCONT, signal.SIGWINCH, signal.SIGTSTP),
 )
-_UNTOLD = (signal.SIGCONT, signal.SIGWINCH)  # these end nothing
+_UNTOLD = (signal.SIGCONT, signal.SIGWINCH, signal.SIGTSTP)  # these end nothing
+_STOPPED_S = 0.05  # for what it printed last to be relayed
+_STOPS_S = 3.0  # after Ctrl-Z in which COMMAND tidies up the screen and stops; one that goes on has ignored it
 # Seconds in which the other process of the group has reported the signal too: it only wakes and writes a byte. A
 # judgement, not measured: a hundred times what two switches of a process take on an idle machine.
 _TOGETHER_S = 0.2
 # Seconds after COMMAND's end in which a process that it left behind is heard: while it prints, and at most.
 _IDLE_S, _LAST_S = 0.5, 5.0
 _CHUNK = 65536
+_NO_SIZE = struct.pack("HHHH", 0, 0, 0, 0)
 
 
 class Got(NamedTuple):
@@ -121,6 +125,7 @@ class _Streams:
         self._ends: dict[int, int] = {}  # of the job
         self.sources: dict[int, tuple[str, int]] = {}  # our end -> its name, and where it goes
         self._terminals: list[int] = []
+        self.screens: list[FullScreen] = []
         same = _identity(1) is not None and _identity(1) == _identity(2)
         for number, name in ((1, "both" if same else "out"), (2, "err")):
             if _identity(number) is None:
@@ -135,22 +140,35 @@ class _Streams:
     def _terminal(self, number: int) -> tuple[int, int]:
         ours, theirs = pty.openpty()
         with suppress(termios.error):
-            termios.tcsetattr(theirs, termios.TCSANOW, termios.tcgetattr(number))
-        tty.setraw(theirs)  # the user's own terminal does what is to be done with the lines
+            modes = termios.tcgetattr(number)
+            modes[1] &= ~termios.OPOST  # the user's own terminal does what is to be done with the lines
+            modes[3] &= ~termios.ECHO
+            termios.tcsetattr(theirs, termios.TCSANOW, modes)
         self._terminals.append(ours)
+        with suppress(OSError):
+            self.screens.append(FullScreen(ours, theirs, number))
         self.resize(number)
         return ours, theirs
 
-    def resize(self, number: int = 1) -> None:
-        """As large as the user's terminal."""
+    def resize(self, number: int = 1) -> bool:
+        """As large as the user's terminal; whether it was another size."""
+        changed = False
         for ours in self._terminals:
             with suppress(OSError):
-                size = fcntl.ioctl(number, termios.TIOCGWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
+                size, before = (fcntl.ioctl(one, termios.TIOCGWINSZ, _NO_SIZE) for one in (number, ours))
                 fcntl.ioctl(ours, termios.TIOCSWINSZ, size)
+                changed |= size != before
+        return changed
 
     def given(self, number: int) -> int | None:
         """What the job gets; None where it is closed here as well."""
         return self._ends.get(number)
+
+    def leave_screens(self) -> None:
+        """The user's terminal is as it was."""
+        for one in self.screens:
+            with suppress(termios.error):
+                one.end()
 
     def started(self) -> None:
         """The job has its ends."""
@@ -190,7 +208,8 @@ class _Conversation:
                 held = signal.sigwaitinfo(self._group.taken)
                 self._took.set()
                 if held.si_signo == signal.SIGWINCH:
-                    self._streams.resize()
+                    if self._streams.resize():  # the job may have asked for the size before that
+                        os.killpg(0, signal.SIGWINCH)
                     continue
                 got = Got(held.si_signo, held.si_pid, self._group.got(held.si_signo))
                 if not got.of_group:
@@ -199,15 +218,32 @@ class _Conversation:
                 if got.number not in _UNTOLD:
                     self._told.signalled(got)
                 self._told_of.set()
+                if got.number == signal.SIGTSTP:
+                    self._stop_too()
+
+    def _stop_too(self) -> None:
+        """Once COMMAND has stopped: its last words are relayed before, and who goes on is not left alone."""
+        until = time.monotonic() + _STOPS_S
+        while time.monotonic() < until:
+            with suppress(OSError, IndexError), open(f"/proc/{self._child.pid}/stat", encoding="utf-8") as file:
+                if file.read().rpartition(")")[2].split()[0] == "T":
+                    time.sleep(_STOPPED_S)
+                    self._streams.leave_screens()
+                    os.kill(os.getpid(), signal.SIGSTOP)
+                    return
+            time.sleep(_STOPPED_S)
 
     def status(self) -> int:
         """Relay until the end of the job, and what it printed last."""
-        while self._ended not in self._relayed([self._ended], None):
-            pass
+        screens = self._streams.screens
+        while self._ended not in self._relayed([self._ended], min((one.wait_s for one in screens), default=None)):
+            for one in screens:
+                one.follow(self._child.pid)
         until = time.monotonic() + _LAST_S
         while self._streams.sources and time.monotonic() < until:
             if not self._relayed([], _IDLE_S):
                 break
+        self._streams.leave_screens()
         status = self._child.wait()
         if status < 0 and self._took.wait(_TOGETHER_S):  # it may have died before we were told of the same signal
             self._told_of.wait(2 * _TOGETHER_S)

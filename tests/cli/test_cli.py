@@ -217,7 +217,7 @@ def test_a_closed_stdout_is_no_traceback(tmp_path: Path) -> None:
 )
 def test_a_report_that_nobody_can_get_is_no_success(tmp_path: Path, command: str, where: str, why: str) -> None:
     for name in ("before", "after"):
-        (tmp_path / f"{name}.json").write_bytes(jsondoc.encode(stories.load("healthy").document))
+        (tmp_path / f"{name}.json").write_bytes(jsondoc.encode(stories.document("healthy")))
     done = subprocess.run(
         f"{sys.executable} -m ncclcheck {command} {where}",
         shell=True, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False, timeout=60,

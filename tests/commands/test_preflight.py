@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Literal
 
@@ -38,6 +39,15 @@ def test_it_runs_all_stages_and_becomes_the_command(ncclcheck: Command, tmp_path
     again = ncclcheck(*_QUICK, *lists, "-q", "--", "sh", "-c", script, XDG_CACHE_HOME=str(tmp_path / "cache"))
     assert again.code == 7
     assert "used again (--cache)" in again.err
+
+    watched = ncclcheck(
+        *_QUICK, *lists, "-q", "--watch", "--", "sh", "-c", script, XDG_CACHE_HOME=str(tmp_path / "cache")
+    )
+    assert watched.code == 7
+    assert "COMMAND" in watched.err
+    assert "BOX005" in watched.err
+    [meta] = tmp_path.glob("ncclcheck-box-*/*/meta.json")
+    assert "clocks" in json.loads(meta.read_text())
 
 
 MINE = """

@@ -118,7 +118,7 @@ def test_the_command(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_report_is_kept_once(tmp_path: Path) -> None:
-    rows_of = rows.of(stories.load("healthy").document)
+    rows_of = rows.of(stories.document("healthy"))
     store.write(str(tmp_path), rows_of)
     store.write(str(tmp_path), rows_of)
     assert len([*tmp_path.iterdir()]) == 3
@@ -151,7 +151,7 @@ def test_a_folder_that_is_none_or_holds_nothing_is_refused(tmp_path: Path) -> No
     (tmp_path / "file").write_text("x")
     (tmp_path / "empty").mkdir()
     saved = tmp_path / "a.json"
-    saved.write_bytes(jsondoc.encode(stories.load("healthy").document))
+    saved.write_bytes(jsondoc.encode(stories.document("healthy")))
     for words, said in (
         (["fleet", str(tmp_path / "none")], "cannot be read: No such file or directory"),
         (["fleet", str(tmp_path / "file")], "cannot be read: Not a directory"),
@@ -183,7 +183,7 @@ def test_without_the_extra_the_line_to_type_is_said(tmp_path: Path, monkeypatch:
         raise ImportError
 
     monkeypatch.setattr(store, "import_module", missing)
-    (tmp_path / "a.json").write_bytes(jsondoc.encode(stories.load("healthy").document))
+    (tmp_path / "a.json").write_bytes(jsondoc.encode(stories.document("healthy")))
     for words in (
         ["fleet", str(tmp_path)],
         ["report", str(tmp_path / "a.json"), "--parquet", str(tmp_path / "k")],
@@ -194,7 +194,7 @@ def test_without_the_extra_the_line_to_type_is_said(tmp_path: Path, monkeypatch:
 
 
 def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
-    store.write(str(tmp_path), rows.of(stories.load("healthy").document))
+    store.write(str(tmp_path), rows.of(stories.document("healthy")))
     (tmp_path / f"nodes-{0:016x}.parquet").write_bytes(b"PAR1 no file of anything PAR1")
     with (
         pytest.raises(UsageError, match=r"a file nodes-\*.parquet is none of ncclcheck"),
@@ -218,7 +218,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", ["'NaN'::DOUBLE", "'inf'::DOUBLE", "-1", "1e300", "0", "NULL"])
 def test_what_is_no_figure_is_left_out(tmp_path: Path, value: str) -> None:
-    store.write(str(tmp_path), rows.of(stories.load("healthy").document))
+    store.write(str(tmp_path), rows.of(stories.document("healthy")))
     head = "SELECT '2026-01-01T00:00:00+00:00' AS started, 'r' AS result, 's' AS serial, 'm' AS metric"
     _file(tmp_path, "measurements", f"{head}, {value} AS value, true AS more_is_better")
     with store.opened(str(tmp_path)) as tables:
@@ -226,7 +226,7 @@ def test_what_is_no_figure_is_left_out(tmp_path: Path, value: str) -> None:
 
 
 def test_nothing_outside_is_read_once_it_is_open(tmp_path: Path) -> None:
-    store.write(str(tmp_path), rows.of(stories.load("healthy").document))
+    store.write(str(tmp_path), rows.of(stories.document("healthy")))
     with store.opened(str(tmp_path)) as tables, pytest.raises(duckdb.Error):
         tables.execute("SELECT * FROM read_text('/etc/passwd')")
 
@@ -251,7 +251,7 @@ def test_a_slow_change_begins_where_it_begins() -> None:
 
 
 def test_saved_results_are_kept_by_report(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_bytes(jsondoc.encode(stories.load("healthy").document))
+    (tmp_path / "a.json").write_bytes(jsondoc.encode(stories.document("healthy")))
     arguments = ["report", str(tmp_path / "a.json"), "--parquet", str(tmp_path / "kept"), "-o", "short"]
     CliRunner().invoke(cli, arguments)
     assert len([*(tmp_path / "kept").iterdir()]) == 3

@@ -108,7 +108,7 @@ class Command(Target):
     def run(self, arguments: Sequence[str]) -> str:
         """Run it; stdout."""
         out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
-        healthy = stories.load("healthy").document
+        healthy = stories.document("healthy")
         with (
             mock.patch.object(sys, "argv", ["ncclcheck", *arguments]),
             mock.patch.object(conduct, "_lead", return_value=(0, healthy)),
@@ -140,7 +140,7 @@ class Results(Command):
     """Saved results."""
 
     def __init__(self) -> None:
-        self.held = [json.loads(encode(stories.load(name).document)) for name in stories.NAMES[::6]]
+        self.held = [json.loads(encode(stories.document(name))) for name in stories.NAMES[::6]]
 
     def make(self, chance: Chance) -> bytes:
         """Mostly one that the reader takes."""
@@ -232,7 +232,7 @@ class Words(Command):
 
     def __init__(self) -> None:
         self.options = {name: sorted(_options(name)) for name in cli._COMMANDS}
-        Path("r.json").write_bytes(encode(stories.load("healthy").document))
+        Path("r.json").write_bytes(encode(stories.document("healthy")))
         Path("hosts").write_text("a slots=8\nb\n")
         self.values = [
             "1", "0", "-1", "1e999", "nan", "8", "600", "json", "r.json", "hosts", "a,b:8", "a@b", "out",

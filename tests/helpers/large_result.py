@@ -30,7 +30,7 @@ RANKS_A_NODE = 8
 
 def large(nodes: int, *, name: str = "gpu-{}") -> Document:
     """A healthy story's node again and again, each with a finding of its own. name: has a place for a number."""
-    healthy = stories.load("healthy").document
+    healthy = stories.document("healthy")
     names = [name.format(f"{number:04d}") for number in range(nodes)]
     verdict = replace(healthy.verdicts[0], state=State.FAIL, findings=[*_findings(names)])
     return replace(

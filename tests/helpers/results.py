@@ -82,14 +82,14 @@ GONE = Rdma(devices=[Hca(name="mlx5_0"), Hca(name="mlx5_1")]), Rdma(devices=[Hca
 
 
 def write(folder: Path, name: str, story: str, **changes: Any) -> str:
-    document = json.loads(jsondoc.encode(stories.load(story).document)) | changes
+    document = json.loads(jsondoc.encode(stories.document(story))) | changes
     (folder / name).write_text(json.dumps(document))
     return name
 
 
 def slower(folder: Path, name: str, times: float) -> str:
     """The healthy story with slower collectives."""
-    document = json.loads(jsondoc.encode(stories.load("healthy").document))
+    document = json.loads(jsondoc.encode(stories.document("healthy")))
     for one in document["measurements"]["collectives"]:
         if one["time_us"]:
             one["time_us"] = {key: value and value * times for key, value in one["time_us"].items()}

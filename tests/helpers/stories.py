@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +58,20 @@ class Told(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return finish.make(self.cluster, options, story)
 
 
+@cache
 def load(name: str) -> Told:
-    """Read one story. A key that no type has would be dropped without a word, so it is refused."""
+    """Read one story, once a process. A key that no type has would be dropped without a word, so it is refused."""
     written = json.loads((FOLDER / f"{name}.json").read_text())
     story = msgspec.convert(written, Told)
     lost = list(_lost(written, msgspec.to_builtins(story), name))
     assert not lost, f"these are no facts: {lost}"
     return story
+
+
+@cache
+def document(name: str) -> Document:
+    """Judged once for all that is asked of it, in whatever file."""
+    return load(name).document
 
 
 def _lost(written: Any, kept: Any, place: str) -> list[str]:

@@ -6,6 +6,7 @@ import ctypes
 import os
 import resource
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -127,6 +128,53 @@ def _compute(seconds: float) -> None:
         pass
 
 
+def _uploaded() -> None:
+    """A thread that is to write dies, and who waits for it is not told."""
+    import queue  # noqa: PLC0415
+    import threading  # noqa: PLC0415
+
+    work: queue.Queue[int] = queue.Queue()
+    threading.Thread(target=lambda: _raise(OSError(f"bucket is gone ({work.get()})")), daemon=True).start()
+    work.put(1)
+    work.join()
+
+
+def _out_of_time() -> None:
+    used = int(time.process_time()) + 2
+    resource.setrlimit(resource.RLIMIT_CPU, (used, used + 5))
+    _spin()
+
+
+def _cut_short() -> None:
+    """A mapped file becomes shorter."""
+    import mmap  # noqa: PLC0415
+    import tempfile  # noqa: PLC0415
+
+    with tempfile.TemporaryFile() as file:
+        file.truncate(2**20)
+        held = mmap.mmap(file.fileno(), 2**20)
+        file.truncate(0)
+        held[2**19]
+
+
+def _noisy() -> None:
+    """What looks like failures and is none."""
+    import subprocess  # noqa: PLC0415
+    import traceback  # noqa: PLC0415
+
+    try:
+        _from_cause()
+    except RuntimeError:
+        traceback.print_exc()
+    print("ERROR: retrying; NCCL WARN is a word; CUDA out of memory was seen yesterday", flush=True)
+    subprocess.run(["sh", "-c", "kill -9 $$"], check=False)
+
+
+def _fails_once() -> None:
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0":
+        raise ValueError("the first attempt fails")
+
+
 KINDS: dict[str, Callable[[], object]] = {
     "sound": lambda: None,
     "raise": lambda: _raise(ValueError("labels do not fit")),
@@ -157,6 +205,14 @@ KINDS: dict[str, Callable[[], object]] = {
     "worker-raises": lambda: _loaded(lambda: _raise(KeyError("image"))),
     "worker-segv": lambda: _loaded(lambda: ctypes.string_at(0)),
     "worker-deadlock": lambda: _loaded(_deadlock),
+    "worker-oom": lambda: _loaded(_grow),
+    "thread-died": _uploaded,
+    "cpu-limit": _out_of_time,
+    "bus": _cut_short,
+    "noisy": _noisy,
+    "evaluates": lambda: time.sleep(15),
+    "restarted": _fails_once,
+    "spawned": lambda: list[int]()[7],
     "quiet-exit": lambda: _raise(SystemExit("config is not valid")),
 }
 
@@ -167,12 +223,15 @@ def main(kind: str, bad: int) -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT_S))
     rank = dist.get_rank()
     weights = torch.zeros(NUMBERS)
+    bad = rank if socket.gethostname() == os.environ.get("BAD_HOST") else bad
     slow_from = float(os.environ.get("SLOW_AFTER_S", "30")) + time.monotonic()
     for step in range(STEPS):
         if step == AT and rank == bad:
             KINDS.get(kind, lambda: None)()
         if kind == "straggler" and rank == bad and time.monotonic() > slow_from:
             _compute(SLOW_S)
+        if step >= AT and rank == bad and (kind == "uneven" or (kind == "skipped" and step == AT)):
+            continue
         gradient = torch.full((NUMBERS,), float(rank))
         dist.all_reduce(gradient)
         weights += gradient
@@ -183,5 +242,18 @@ def main(kind: str, bad: int) -> None:
     dist.destroy_process_group()
 
 
-if __name__ == "__main__":
+def spawned(rank: int, port: int) -> None:
+    """One process of torch.multiprocessing.spawn."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    main("spawned", 1)
+
+
+if __name__ == "__main__" and sys.argv[1] == "spawned":
+    import torch.multiprocessing as mp
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(spawned, (port,), 3)
+elif __name__ == "__main__":
     main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 1)

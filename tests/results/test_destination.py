@@ -187,7 +187,7 @@ def test_report_ends_before_it_reads_anything(
     ncclcheck: Command, tmp_path: Path, shared: Path, victim: Path
 ) -> None:
     """As `su nobody -c 'ln -s VICTIM shared/r.json'` leaves it, whatever fs.protected_symlinks is."""
-    (tmp_path / "saved.json").write_bytes(encode(stories.load("healthy").document))
+    (tmp_path / "saved.json").write_bytes(encode(stories.document("healthy")))
     os.lchown(_link(victim, shared), NOBODY, NOBODY)
     shared.chmod(0o1777)
     ran = ncclcheck("report", "saved.json", "--json", str(shared / "r.json"))

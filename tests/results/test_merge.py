@@ -46,7 +46,7 @@ def _saved(document: Document) -> Saved:
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
     """One file a node."""
-    document = stories.load(_STORY).document
+    document = stories.document(_STORY)
     for index, entry in enumerate(document.nodes):
         (tmp_path / f"{entry.name}.json").write_bytes(jsondoc.encode(_alone(document, index)))
     return [f"{entry.name}.json" for entry in document.nodes]
@@ -63,7 +63,7 @@ def test_nodes_that_were_looked_at_alone_are_judged_together(ncclcheck: Command,
 
 
 def test_a_node_in_two_files_is_named_with_both(ncclcheck: Command, files: list[str], tmp_path: Path) -> None:
-    document = _alone(stories.load(_STORY).document, 0)
+    document = _alone(stories.document(_STORY), 0)
     (tmp_path / "later.json").write_bytes(jsondoc.encode(replace(document, started="2026-01-02T00:00:00+00:00")))
     ran = ncclcheck("report", files[0], files[1], "later.json")
     assert (ran.code, ran.out) == (2, "")
@@ -78,8 +78,8 @@ def test_copies_of_one_result_are_one(ncclcheck: Command, files: list[str], tmp_
 
 
 def test_results_of_other_commands_are_refused() -> None:
-    env = _saved(_alone(stories.load(_STORY).document, 0))
-    bench = _saved(_alone(stories.load("healthy").document, 1))
+    env = _saved(_alone(stories.document(_STORY), 0))
+    bench = _saved(_alone(stories.document("healthy"), 1))
     assert bench.cluster.command == "bench"
     with pytest.raises(UsageError, match=r"a\.json is a result of env, b\.json of bench"):
         merged([("a.json", env), ("b.json", bench)])
@@ -87,7 +87,7 @@ def test_results_of_other_commands_are_refused() -> None:
 
 def _bench(suffix: str = "", slower: float = 1.0) -> Saved:
     """The healthy bench, on nodes whose names end with the suffix."""
-    document = stories.load("healthy").document
+    document = stories.document("healthy")
     text = jsondoc.encode(document).decode()
     for entry in document.nodes:
         text = text.replace(f'"{entry.name}"', f'"{entry.name}{suffix}"')
@@ -164,7 +164,7 @@ def test_what_cannot_be_merged_is_named(change: Callable[[Saved], Saved], why: s
 
 
 def _of_a_join(index: int, rank: int, outcome: Literal["open", "refused"], missing: list[str]) -> Saved:
-    saved = _saved(_alone(stories.load(_STORY).document, index))
+    saved = _saved(_alone(stories.document(_STORY), index))
     told = Meeting(endpoint="h1:29500", told_by="options", outcome=outcome, node_rank=rank, detail="no way")
     job = replace(saved.cluster.job, launcher="join", nodes_asked=2, missing=missing, meeting=told)
     silent = [Silence(node=name, last_step="", since_s=9.0) for name in missing if not rank]
@@ -184,7 +184,7 @@ def test_a_node_that_node_rank_0_never_saw_is_named_once_with_its_own_reason() -
 
 
 def test_what_was_missing_stays_missing_and_the_time_is_the_first() -> None:
-    document = stories.load(_STORY).document
+    document = stories.document(_STORY)
     first, second = _saved(_alone(document, 0)), _saved(_alone(document, 1))
     job = replace(second.cluster.job, nodes_asked=2, missing=["gone-1"])
     late = replace(second, started="2026-01-02T00:00:00+00:00", cluster=replace(second.cluster, job=job))

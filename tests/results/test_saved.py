@@ -33,7 +33,7 @@ def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
 
 
 def test_a_command_that_there_is_not_is_refused(tmp_path: Path) -> None:
-    document = stories.load("healthy").document
+    document = stories.document("healthy")
     (file := tmp_path / "saved.json").write_bytes(encode(replace(document, command="format_disks")))
     with pytest.raises(UsageError, match=r"command: 'format_disks' is none .*; allowed are .*bench.*env"):
         saved.load(str(file), "--from", Policy())

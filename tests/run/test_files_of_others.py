@@ -111,7 +111,7 @@ def _old(path: Path) -> None:
 def test_a_kept_result_is_only_taken_if_nobody_else_can_have_written_it(
     tmp_path: Path, made: Callable[[Path], None]
 ) -> None:
-    (path := tmp_path / "kept.json").write_bytes(encode(stories.load("healthy").document))
+    (path := tmp_path / "kept.json").write_bytes(encode(stories.document("healthy")))
     path.chmod(0o644)
     cache = Cache(path, 600)
     assert cache.fresh(Options(command="preflight")) is not None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from tests.conftest import ROOT, environment
 JOB = str(ROOT / "tests/jobs/watched_job.py")
 _LIMIT_S = 240.0
 _CGROUP = Path("/sys/fs/cgroup/memory")
+NEED_MEMORY = ("oom", "worker-oom")  # a cgroup with little of it
 _FULL = 2**22  # bytes of the disk that is to be full
 
 
@@ -30,6 +32,7 @@ class Case(NamedTuple):
     """One job of three ranks. code: of the check that must head the page; words: what must stand in it.
 
     who: rank 1 or the job. stalls: it is ended by --on-stall kill. outside: what the examiner does to it.
+    how: it is started. code: empty for a sound one, of which nothing may be said.
     """
 
     kind: str
@@ -40,11 +43,18 @@ class Case(NamedTuple):
     outside: str = ""
     exit: int | None = 1
     timeout: int = 60
+    how: str = "torchrun"
+
+    @property
+    def sound(self) -> bool:
+        """Nothing may be said of it."""
+        return not self.code and not self.words
 
     @property
     def name(self) -> str:
         """For people."""
-        return f"{self.kind}{' by ' + self.outside if self.outside else ''}{' (stall)' if self.stalls else ''}"
+        by = f" by {self.how}" if self.how != "torchrun" else ""
+        return f"{self.kind}{by}{' by ' + self.outside if self.outside else ''}{' (stall)' if self.stalls else ''}"
 
 
 CASES = [
@@ -81,6 +91,20 @@ CASES = [
     Case("sound", "BOX007", "SIGINT", "job", outside="INT", exit=None),
     Case("sound", "BOX007", "SIGTERM", "job", outside="timeout", exit=None),
     Case("sound", "BOX002", "SIGKILL", "job", outside="KILL of torchrun", exit=None),
+    Case("thread-died", "BOX008", "in _uploaded", stalls=True, exit=75),
+    Case("cpu-limit", "BOX002", "SIGXCPU"),
+    Case("bus", "BOX003", "SIGBUS"),
+    Case("spawned", "BOX004", "list index out of range", how="spawn"),
+    Case("skipped", "BOX006", "watched_job.py", timeout=15),
+    Case("worker-oom", "BOX001", "worker of rank 1"),
+    Case("sound", "BOX007", "SIGTERM", "job", how="timeout", exit=124),
+    Case("uneven", "BOX006", "watched_job.py", timeout=15),
+]
+SOUND = [
+    Case("evaluates", "", "", "job", exit=0),
+    Case("restarted", "", "", "job", exit=0, how="restarts"),
+    Case("noisy", "", "", "job", exit=0),
+    Case("sound", "", "", "job", exit=0, how="twice"),
 ]
 
 
@@ -94,6 +118,8 @@ class Seen(NamedTuple):
 
     def right(self, case: Case) -> tuple[bool, bool]:
         """Whether the cause and the rank are those."""
+        if case.sound:
+            return "ncclcheck" not in self.page + self.own, True
         page = " ".join(self.page.split())
         head = page[page.find("FAIL") :][:200]
         first = re.search(r"FAIL +(\w{3}\d{3})", self.page)
@@ -114,8 +140,8 @@ def torchrun_names(case: Case, own: str) -> tuple[bool, bool]:
 def watched(case: Case, folder: Path, *, bare: bool = False) -> Seen:
     """One run of a case. bare: without the wrapper."""
     env = environment(OMP_NUM_THREADS="1", FULL=str(folder / "full"), TIMEOUT_S=str(case.timeout))
-    env |= {"STEPS": "2000"} if case.outside else {}
-    job = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", JOB, case.kind, "1"]
+    env |= {"STEPS": "2000"} if case.outside or case.how == "timeout" else {}
+    job = _command(case)
     watch = [sys.executable, "-m", "ncclcheck", "watch", "--box", str(folder / "box")]
     watch += ["--stall-after", "8", "--on-stall", "kill"] if case.stalls else []
     argv = job if bare else [*watch, "--", *job]
@@ -139,6 +165,19 @@ def watched(case: Case, folder: Path, *, bare: bool = False) -> Seen:
     text = (folder / "err").read_text(errors="replace")
     own, mark, page = text.partition("ncclcheck watch:")
     return Seen(code, mark + page, own, time.monotonic() - begun)
+
+
+def _command(case: Case) -> list[str]:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3"]
+    job = [JOB, case.kind, "1"]
+    if case.how == "spawn":
+        return [sys.executable, *job]
+    if case.how == "restarts":
+        return [*torchrun, "--max-restarts", "1", *job]
+    if case.how == "twice":
+        twice = shlex.join([*torchrun, *job])
+        return ["sh", "-c", f"sleep 2 >/dev/null 2>&1 & {twice} && {twice}"]
+    return [*(["timeout", "25"] if case.how == "timeout" else []), *torchrun, *job]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -173,7 +212,7 @@ def _surroundings(case: Case, folder: Path) -> Iterator[None]:
         subprocess.run(
             ["mount", "-t", "tmpfs", "-o", f"size={_FULL}", "ncw", folder / "full"], check=True, timeout=20
         )
-    if case.kind == "oom":
+    if case.kind in NEED_MEMORY:
         _group().mkdir()
         (_group() / "memory.limit_in_bytes").write_text(str(1300 * 2**20))
     try:
@@ -181,7 +220,7 @@ def _surroundings(case: Case, folder: Path) -> Iterator[None]:
     finally:
         if case.kind == "full":
             subprocess.run(["umount", "-l", folder / "full"], check=True, timeout=20)
-        if case.kind == "oom":
+        if case.kind in NEED_MEMORY:
             for _ in range(50):
                 with suppress(OSError):
                     _group().rmdir()
@@ -195,18 +234,18 @@ def _group() -> Path:
 
 def _entering(case: Case) -> Callable[[], object] | None:
     group = _group() / "cgroup.procs"
-    return (lambda: group.write_text(str(os.getpid()))) if case.kind == "oom" else None
+    return (lambda: group.write_text(str(os.getpid()))) if case.kind in NEED_MEMORY else None
 
 
 def main(arguments: list[str]) -> None:
     """Each case watched and, but with `--watched`, bare."""
     kinds = [word for word in arguments if word != "--watched"]
     rights, bares = [], []
-    for case in [case for case in CASES if not kinds or case.kind in kinds or case.name in kinds]:
+    for case in [case for case in [*CASES, *SOUND] if not kinds or case.kind in kinds or case.name in kinds]:
         seen = _run(case, bare=False)
         rights.append((*seen.right(case), case.exit is None or seen.code == case.exit))
         row = [*rights[-1]]
-        if "--watched" not in arguments:
+        if "--watched" not in arguments and not case.sound:
             bares.append(torchrun_names(case, _run(case, bare=True).own))
             row += bares[-1]
         print(

@@ -29,6 +29,7 @@ from tests.lab.tools import until
 
 JOB = str(ROOT / "tests/jobs/watched_job.py")
 _LIMIT_S = 240.0
+_BLOCK = 1500  # characters of torchrun's block behind its heading
 _LEFT_S = 25.0  # after the last that ended: a page is printed within 10
 _ports = itertools.count(23_000)
 By = Literal["ssh", "sbatch"]
@@ -40,7 +41,7 @@ class HostCase(NamedTuple):
 
     code: of the check that must head the page; words: what must stand in it; who: as its first line names it.
     after: what is done to the job or to h{bad} once it trains. local: a box a host, joined by `report`.
-    wrapped: how a job of Slurm is watched. sound: nothing may be said.
+    wrapped: how a job of Slurm is watched. sound: nothing may be said. bare: COMMAND alone, as torchrun tells it.
     """
 
     name: str
@@ -62,10 +63,17 @@ class HostCase(NamedTuple):
     exit: int | None = 1
     sound: bool = False
 
+    bare: bool = False
+
     @property
     def place(self) -> str:
         """The host of the rank at fault."""
         return f"h{self.bad // self.a_host + 1}"
+
+    @property
+    def outermost(self) -> str:
+        """What stands in the command line of the process that gets a signal from outside."""
+        return "torch.distributed.run" if self.bare else "ncclcheck watch"
 
 
 _SLURM = partial(HostCase, by="sbatch")
@@ -145,6 +153,14 @@ class Seen(NamedTuple):
         return cause, case.who in head
 
 
+def torchrun_names(case: HostCase, said: str) -> tuple[bool, bool]:
+    """Whether one of torchrun's error blocks, one a host, has the cause, and whether one has the rank at fault."""
+    blocks = [one[:_BLOCK] for one in said.split("Root Cause")[1:]]
+    words = {"BOX001": "memory", "BOX002": "SIGKILL"}.get(case.code, case.words)
+    ranks = [found[1] for one in blocks if (found := re.search(r"rank +: (\d+)", one))]
+    return any(words in one for one in blocks), str(case.bad) in ranks
+
+
 def watched(place: Lab, case: HostCase) -> Seen:
     """One run."""
     folder = Path(tempfile.mkdtemp(prefix="ncw-", dir="/tmp"))
@@ -159,7 +175,8 @@ def watched(place: Lab, case: HostCase) -> Seen:
             run = _by_slurm if case.by == "sbatch" else _by_ssh
             codes = run(place, case, folder, env, before, stack)
         said = "".join(one.read_text(errors="replace") for one in sorted(folder.glob("err.*")))
-        page = _report(case, folder, env) if case.local or case.wrapped == "prolog" else _page(said)
+        kept = (case.local or case.wrapped == "prolog") and not case.bare
+        page = _report(case, folder, env) if kept else _page(said)
         return Seen(codes, said, page, time.monotonic() - begun)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -185,10 +202,13 @@ def _command(case: HostCase, node: int, port: int) -> list[str]:
 
 
 def _watch(case: HostCase, box: str, folder: Path) -> list[str]:
+    """What stands before COMMAND."""
+    if case.bare:
+        return []
     argv = [sys.executable, "-m", "ncclcheck", "watch", "--box", box]
     if case.stalls:
         argv += ["--stall-after", "8", "--on-stall", "kill", "--exclude-file", str(folder / "bad")]
-    return argv
+    return argv if case.wrapped == "prolog" else [*argv, "--"]
 
 
 def _by_ssh(
@@ -200,14 +220,15 @@ def _by_ssh(
     for node, host in enumerate(hosts):
         box = folder / (f"box-{host.name}" if case.local else "box")
         own = {**env, "TMPDIR": str(folder), "GLOO_SOCKET_IFNAME": "eth0"}
-        words = [*before.get(host.name, []), *_watch(case, str(box), folder), "--", *_command(case, node, port)]
-        line = f"cd {folder} && exec env {_quoted(own)} {shlex.join(words)} >out.{host.name} 2>err.{host.name}"
+        words = [*before.get(host.name, []), *_watch(case, str(box), folder), *_command(case, node, port)]
+        line = f"cd {folder} && exec env {quoted(own)} {shlex.join(words)} >out.{host.name} 2>err.{host.name}"
         started.append(place.hosts[0].start(["ssh", host.name, line]))
-    stack.callback(_clean, place)
+    stack.callback(clean, place)
     return _ended(place, case, folder, started)
 
 
-def _quoted(env: dict[str, str]) -> str:
+def quoted(env: dict[str, str]) -> str:
+    """What a host is given of it, as a shell reads it."""
     kept = ("PATH", "PYTHONPATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV")
     ours = ("OMP_", "FULL", "TIMEOUT_S", "STEPS", "NUMBERS", "GLOO_")
     told = {name: value for name, value in env.items() if name in kept or name.startswith(ours)}
@@ -227,22 +248,22 @@ def _by_slurm(
     limit = "--time=1 " if case.after == "limit" else ""
     srun = f"srun {limit}-N{case.hosts} -n{case.hosts} --kill-on-bad-exit=0"
     quoted = shlex.quote(f"exec {words}")
-    step = f"{srun} sh -c {shlex.quote(f'exec {watch} -- {words}')}"
+    step = f"{srun} sh -c {shlex.quote(f'exec {watch} {words}')}"
     if case.wrapped == "srun":
-        step = f"{watch} -- {srun} sh -c {quoted}"
-    if case.wrapped == "prolog":
+        step = f"{watch} {srun} sh -c {quoted}"
+    if case.wrapped == "prolog" and not case.bare:
         prolog = folder / "prolog"
         prolog.write_text(f"#!/bin/sh\n{watch} --print-env\n")
         prolog.chmod(0o755)
         step = f"{srun} --task-prolog={prolog} sh -c {quoted}"
     script = folder / "script"
-    exports = _quoted({**env, "GLOO_SOCKET_IFNAME": "eth0"})
+    exports = quoted({**env, "GLOO_SOCKET_IFNAME": "eth0"})
     exports += f" MASTER_ADDR=10.77.0.11 MASTER_PORT={port}" if job else ""
     script.write_text(f"#!/bin/sh\nexport {exports}\ncd {folder}\n{step}\necho $? >{folder}/code\n")
     first = place.hosts[0]
     submit = ["sbatch", "--parsable", f"-N{case.hosts}", "--ntasks-per-node=1", "-o", f"{folder}/err.job"]
     number = first.check([*submit, "-e", f"{folder}/err.job", str(script)]).strip()
-    stack.callback(_clean, place)
+    stack.callback(clean, place)
     stack.callback(first.run, ["scancel", number])
     stack.callback(first.run, ["scancel", "--signal=KILL", "--full", number])
     return _ended(place, case, folder, number)
@@ -258,12 +279,12 @@ def _ended(place: Lab, case: HostCase, folder: Path, started: list[Popen[str]] |
     elif case.after == "launcher":
         _kill(host, "torch.distributed.run", signal.SIGKILL, but="ncclcheck")
     elif case.after == "term":
-        _kill(host, "ncclcheck watch", signal.SIGTERM)
+        _kill(host, case.outermost, signal.SIGTERM)
     elif case.after == "scancel":
         first.check(["scancel", str(started)])
     elif case.after == "later":
         time.sleep(80)
-        _kill(first, "ncclcheck watch", signal.SIGTERM)
+        _kill(first, case.outermost, signal.SIGTERM)
     with ExitStack() as stack:
         if case.after in ("cut", "flap"):
             stack.enter_context(faults.cut_off(host, "eth0"))
@@ -274,7 +295,7 @@ def _ended(place: Lab, case: HostCase, folder: Path, started: list[Popen[str]] |
             time.sleep(30)
             stack.enter_context(faults.limited(host, "3mbit"))
             time.sleep(50)
-            _kill(first, "ncclcheck watch", signal.SIGTERM)
+            _kill(first, case.outermost, signal.SIGTERM)
         return _codes(case, folder, started)
 
 
@@ -330,7 +351,7 @@ def _kill(host: Host, words: str, number: int, but: str = "") -> None:
     raise LookupError(f"no {words} on {host.name}")
 
 
-def _clean(place: Lab) -> None:
+def clean(place: Lab) -> None:
     """No process of the job is left."""
     for host in place.hosts:
         for pid in host.pids():
@@ -370,8 +391,11 @@ def site(by: By) -> Iterator[Lab]:
 
 
 def main(words: list[str]) -> None:
-    """Each case once; after one that ruins hosts there are new ones."""
+    """Each case once, with `bare` without the wrapper; after one that ruins hosts there are new ones."""
+    bare = "bare" in words
+    words = [word for word in words if word != "bare"]
     cases = [one for one in [*CASES, *SOUND] if not words or any(one.name.startswith(word) for word in words)]
+    cases = [one._replace(bare=True) for one in cases if not one.sound] if bare else cases
     told: list[tuple[bool, bool, bool]] = []
     for by in ("ssh", "sbatch"):
         left = [one for one in cases if one.by == by]
@@ -397,6 +421,10 @@ def _told(case: HostCase, seen: Seen | str) -> tuple[bool, bool, bool]:
     if isinstance(seen, str):
         print(f"{case.name:36} VOID  {seen}", flush=True)
         return False, False, False
+    if case.bare:
+        row = (*torchrun_names(case, seen.said), "Root Cause" in seen.said)
+        print(f"{case.name:36}" + "".join(f"{'yes' if one else 'NO':6}" for one in row), flush=True)
+        return row
     row = (*seen.right(case), case.exit is None or case.exit in seen.codes)
     print(
         f"{case.name:36}" + "".join(f"{'yes' if one else 'NO':6}" for one in row) + f"{seen.seconds:5.0f} s",

@@ -73,7 +73,9 @@ def _latest(box: Box) -> float:
 
 def logs_of(folder: str) -> list[str]:
     """What `ncclcheck logs` can read there: the job's output, NCCL's files, Flight Recorder's dumps."""
-    names = [name for name in _names(folder) if re.fullmatch(r"output(\.\d)?\.log|nccl\..+|fr_\w+", name)]
+    there = _names(folder)
+    names = [name for name in there if re.fullmatch(r"output(\.\d)?\.log|nccl\..+|fr_\w+", name)]
+    names = [name for name in names if f"{name}.head" not in there]  # its beginning is kept, and it has a hole
     paths = [path for name in names if _is_file(path := os.path.join(folder, name)) and os.path.getsize(path)]
     return sorted(paths, key=lambda path: ("/output." not in path, os.path.getmtime(path)))
 

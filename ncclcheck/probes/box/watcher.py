@@ -18,7 +18,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from ncclcheck.probes.box import folders, kernel
+from ncclcheck.probes.box import bounds, folders, kernel
 from ncclcheck.probes.box.gpus import Gpus
 from ncclcheck.probes.box.journal import EVENTS, SAMPLES, Journal
 from ncclcheck.probes.box.processes import Process, Processes
@@ -147,6 +147,7 @@ class Watcher:
             threading.Thread(target=self.clock, daemon=True).start()
         if count % _SELDOM == 0:
             self.network()
+            bounds.keep(self.box)
             threading.Thread(target=self.storage, daemon=True).start()  # a dead mount holds up nobody else
         rows = [
             [one.pid, one.cpu, one.rss >> 10, one.moved, one.state, int(one.apart)]
@@ -309,6 +310,8 @@ class Watcher:
         except (OSError, subprocess.SubprocessError, ValueError, IndexError):
             return None
         told["processes"] = [one for one in told["processes"] if one["pid"] in self.jobs.alive]
+        while told.get("records") and sum(len(one["data"]) for one in told["records"]) > bounds.LOOK:
+            told["records"].remove(max(told["records"], key=lambda one: len(one["data"])))
         with suppress(OSError):
             path = os.path.join(self.box, "look.json")
             with open(

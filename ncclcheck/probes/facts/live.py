@@ -73,7 +73,9 @@ class LiveProcess(Struct, frozen=True, kw_only=True):
     in their queues. stack: of its main thread, the innermost frame first. asks: the far end of the connection that
     its main thread read or wrote at both looks; lock_waits: threads that asked for Python's lock every 5 ms;
     apart: the share of samples in which its main thread waited for no thread and no answer. inside: its number in
-    its own namespace.
+    its own namespace. periods, used_up: of the CPU quota of its cgroup, and in how many it was used up; refused:
+    how often the cgroup wanted more memory than its limit. oom_kills: processes of it, or of its Slurm job, that
+    were killed for want of memory since it was made.
     """
 
     host: str
@@ -104,6 +106,10 @@ class LiveProcess(Struct, frozen=True, kw_only=True):
     written: Whole = 0
     waited: Amount = 0.0
     throttled: Amount = 0.0
+    periods: Whole = 0
+    used_up: Whole = 0
+    refused: Whole = 0
+    oom_kills: Whole = 0
     sockets: Whole = 0
     closed: Whole = 0
     unsent: Whole = 0

@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from ncclcheck.probes.live import connections
+from ncclcheck.probes.live import cgroup, connections
 from ncclcheck.probes.live.proc import TICKS, Proc, Raw, age, fields, number, status
 
 MOST_PROCESSES = 4096  # of jobs, their helpers among them; a node has 8 to 16 ranks, each with tens of workers
@@ -53,7 +53,10 @@ _LAUNCHERS = (
     "slurmstepd",
     "flux-shell",
     "palsd",
+    "deepspeed",
     "mpirun",
+    "mpiexec",
+    "hydra_pmi_proxy",
     "orted",
     "prted",
     "raylet",
@@ -267,7 +270,7 @@ def glance(proc: Proc, one: Raw, tables: Dict[str, Dict[int, Raw]]) -> Raw:
             for tid, one in threads.items()
             if one[0] == "R"
         },
-        "throttled_us": throttled(proc, pid),
+        "group": cgroup.counted(proc, pid),
         "sockets": connections.established(proc, pid, tables),
     }
 
@@ -304,22 +307,6 @@ def stream_of(proc: Proc, pid: str, calls: List[str]) -> str:
     )
 
 
-def throttled(proc: Proc, pid: str) -> int:
-    """Microseconds for which its cgroup was held back by a limit of CPU."""
-    for line in proc.text(pid, "cgroup").splitlines():
-        _, kinds, path = (line + "::").split(":", 2)
-        path = path[:-2]
-        folders = ["/sys/fs/cgroup"] if not kinds else ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"]
-        if kinds and "cpu" not in kinds.split(","):
-            continue
-        for folder in folders:
-            text = proc.text("..", folder.lstrip("/"), path.lstrip("/"), "cpu.stat")
-            held = re.search(r"throttled_(usec|time) (\d+)", text)
-            if held:
-                return int(held.group(2)) // (1 if held.group(1) == "usec" else 1000)
-    return 0
-
-
 def compared(one: Raw, first: Raw, last: Raw, seconds: float) -> Raw:
     """What changed between two looks. A pid that another process has by now is gone."""
     if last["start"] != first["start"]:
@@ -352,6 +339,7 @@ def compared(one: Raw, first: Raw, last: Raw, seconds: float) -> Raw:
         if tid in first["runnable"]
         and (last["threads"][tid] - first["threads"].get(tid, 0)) / TICKS / seconds > _COMPUTES
     ]
+    grown = {name: max(0, count - first["group"][name]) for name, count in last["group"].items()}
     told = {key: one[key] for key in one if key != "port"}
     told.update(
         was=first["state"],
@@ -371,7 +359,11 @@ def compared(one: Raw, first: Raw, last: Raw, seconds: float) -> Raw:
         read=max(0, last["read"] - first["read"]),
         written=max(0, last["written"] - first["written"]),
         waited=round(max(0.0, (last["waited_ns"] - first["waited_ns"]) / 1e9 / seconds, *queued), 3),
-        throttled=round(max(0, last["throttled_us"] - first["throttled_us"]) / 1e6 / seconds, 3),
+        throttled=round(max(0, grown["held_us"]) / 1e6 / seconds, 3),
+        periods=grown["periods"],
+        used_up=grown["throttled"],
+        refused=grown["refused"],
+        oom_kills=last["group"]["oom_kill"],
         sockets=len(used),
         closed=sum(s["state"] == connections.CLOSE_WAIT for s in used),
         unsent=sum(s["unsent"] for s in used),

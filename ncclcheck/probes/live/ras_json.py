@@ -37,7 +37,7 @@ class _State(Struct, kw_only=True):
     finalize_called: bool = False
     destroy_flag: bool = False
     abort_flag: bool = False
-    unresponsive: bool = False
+    unresponsive: bool | None = None
     considered_dead: bool = False
 
 
@@ -74,7 +74,7 @@ def read(text: str) -> RasLook:
         told = msgspec.json.decode(text, type=_Answer)
     except msgspec.MsgspecError:
         told = _repaired(text)
-    missing = [one for comm in told.communicators for one in comm.missing_ranks]
+    missing = [one for comm in told.communicators for one in comm.missing_ranks if not _has_left(one)]
     return RasLook(
         version=told.nccl_version,
         form="json",
@@ -92,6 +92,17 @@ def _repaired(text: str) -> _Answer:
         return msgspec.json.decode(_LACKS_COMMA.sub(r"\1,\2\3", text), type=_Answer)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise NoStatus(f"no status of RAS: {str(error)[:120]}") from None
+
+
+def _has_left(one: _Rank) -> bool:
+    """Whether its process answers and is no member, which the text calls NOCOMM (src/ras/client_support.cc)."""
+    return one.status.unresponsive is False and not one.status.considered_dead
+
+
+def _states(comm: _Communicator) -> list[tuple[str | int, list[_Rank]]]:
+    """Status -> the ranks that have it, most ranks first."""
+    gone = [(one, "NOCOMM") for one in comm.missing_ranks if _has_left(one)]
+    return _alike([*((one, _state(one)) for one in comm.ranks), *gone])
 
 
 def _state(one: _Rank) -> str:
@@ -121,10 +132,10 @@ def _alike(ranks: Sequence[tuple[_Rank, str | int]]) -> list[tuple[str | int, li
 
 
 def _group(comm: _Communicator) -> RasGroup:
-    states = _alike([(one, _state(one)) for one in comm.ranks])
+    states = _states(comm)
     differ = len(states) > 1 or any(len(shares) > 1 for _, shares in _counts(comm))
     errors = [
-        *(["INCOMPLETE"] if comm.missing_ranks else []),
+        *(["INCOMPLETE"] if any(not _has_left(one) for one in comm.missing_ranks) else []),
         *(["ERROR"] if any(str(state).startswith("error") for state, _ in states) else []),
         *(["MISMATCH"] if differ else []),
     ]
@@ -143,7 +154,7 @@ def _counts(comm: _Communicator) -> list[tuple[str, list[tuple[str | int, list[_
 
 
 def _troubled(comm: _Communicator) -> RasCommunicator | None:
-    states = _alike([(one, _state(one)) for one in comm.ranks])
+    states = _states(comm)
     launched = [
         RasLaunched(op=op, launched=int(value), count=len(held), ranks=_few(held, len(comm.ranks)))
         for op, shares in _counts(comm)
@@ -151,9 +162,10 @@ def _troubled(comm: _Communicator) -> RasCommunicator | None:
         for value, held in shares
     ]
     statuses = [
-        RasStatus(status=str(state), count=len(held), ranks=_few(held, len(comm.ranks))) for state, held in states
+        RasStatus(status=str(state), count=len(held), ranks=_few(held, len(comm.ranks) + len(comm.missing_ranks)))
+        for state, held in states
     ]
-    missing = [_named(one) for one in comm.missing_ranks]
+    missing = [_named(one) for one in comm.missing_ranks if not _has_left(one)]
     if not launched and not missing and len(statuses) < 2 and not any("error" in one.status for one in statuses):
         return None
     return RasCommunicator(

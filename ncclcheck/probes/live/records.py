@@ -21,11 +21,12 @@ Raw = Dict[str, Any]
 # Of these the first that is set. Torch renamed them in 2.9.
 PREFIXES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 SERVER = "TORCH_WORKER_SERVER_SOCKET"
+BOX = "NCCLCHECK_BOX"  # of `ncclcheck watch`, whose ranks serve at BOX/server/PID
 LOG = "NCCL_DEBUG_FILE"
 NAMES = (
     *PREFIXES,
     *("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"),
-    *(SERVER, LOG, "NCCL_DEBUG", "NCCL_RAS_ADDR", "NCCL_RAS_ENABLE", "NCCL_HOSTID", "XDG_CACHE_HOME", "HOME"),
+    *(SERVER, BOX, LOG, "NCCL_DEBUG", "NCCL_RAS_ADDR", "NCCL_RAS_ENABLE", "NCCL_HOSTID", "XDG_CACHE_HOME", "HOME"),
 )
 _DEFAULTS = ("/tmp/nccl_trace_rank_", "/tmp/comm_lib_trace_rank_")  # before and from torch 2.8 or so
 _MOST_BYTES = 8 * 2**20  # of one dump; a full ring of 2000 calls with stacks has a few MB
@@ -147,7 +148,8 @@ def _file(proc: Proc, one: Raw, uid: int, source: str, name: str, taken: Taken) 
 def servers(proc: Proc, ranks: List[Raw], taken: Taken) -> None:
     """Flight Recorder's record by torch's worker server, where a rank has one on a socket of its own file."""
     for one in ranks:
-        path = one["env"].get(SERVER, "")
+        box = one["env"].get(BOX, "")
+        path = one["env"].get(SERVER, "") or (f"{box}/server/{one.get('inside', one['pid'])}" if box else "")
         place = beside(proc, one["pid"], path) if path else ""
         try:
             told = os.stat(place) if place else None

@@ -51,6 +51,11 @@ _WORKER = "worker-killed"
 # An exception whose message stands below it: a list, or what a check of settings found.
 _GOES_ON = re.compile(r":\s*$|\bvalidation errors? for \w{1,80}$")
 _NEXT = re.compile(r"\s*(?:Traceback|During handling|The above|\[|\^|terminate called|Exception |[EWIF]\d{4} )")
+_MILD = re.compile(r"\[?[WID]\d{3,4} \d\d:|(?:\S{1,40} ){0,4}\[?(?:WARNING|DEBUG)\b")  # the level of a line
+# What a test or a lesson wants to fail.
+_MEANT = re.compile(
+    r"\b[Cc]aught (?:an? |the )?expected\b|\b(?:[Ee]rror|[Ee]xception) (?:caught )?as (?:expected|intended)\b"
+)
 _MOST_BELOW = 4  # lines
 _SOON = 40  # lines of all writers within which it goes on
 _FRAME = 12  # lines of all writers between two frames of a traceback, or the last one and its exception
@@ -370,14 +375,15 @@ class Reading:
             if said:
                 self._often = said
                 return
-        found = _told([*Matcher.signs(text, patterns)], level if process else "")
+        found = _told([*Matcher.signs(text, patterns)], level)
+        found = [] if found and not process and _MEANT.search(text) else found
         if process is None and here.number < here.frames_until and all(sign in _BAD for sign, _ in found):
             raised = self._tracebacks.exception((*group, known), text)
             found = found if raised is None else [(_RAISED, raised)]
         said_now: list[Kept] = []
         ignored = self._tracebacks.ignored((*group, known))
         for sign, fields in found:
-            self._place(sign, fields, (*group, known), ignored=ignored)
+            self._place(sign, fields, (*group, known), ignored=ignored, mild=_MILD.match(text) is not None)
             if place:
                 fields["place"] = place
             me = fields.pop("me", "") or fields.pop("self", "")
@@ -390,6 +396,7 @@ class Reading:
             ):
                 self._dropped += 1
                 if same:
+                    same[-3:] = [*same[-2:], *same[-3:-2]]  # the last three are known, by which steps advance
                     same[-1].again(number, text, order, here.time, fields)
                 continue
             self._counts[key] = same
@@ -402,10 +409,14 @@ class Reading:
         if said_now and _GOES_ON.search(text):
             here.message = Message(said_now, (*group, known), number + _SOON)
 
-    def _place(self, sign: str, fields: dict[str, str], writer: Writer, *, ignored: bool) -> None:
-        """Add what the traceback above a line tells of it. ignored: it is one that Python only tells of."""
+    def _place(self, sign: str, fields: dict[str, str], writer: Writer, *, ignored: bool, mild: bool) -> None:
+        """Add what the traceback above a line tells of it.
+
+        ignored: it is one that Python only tells of. mild: the line itself says that it is a warning at most.
+        """
         if sign in (_RAISED, _INTERRUPTED):
             fields.update(self._tracebacks.raised(writer))
+            fields |= {"ends": "nothing"} if sign == _RAISED and mild else {}
         elif sign == _TRACEBACK:
             self._tracebacks.begun(writer, fields)
         elif sign == _WORKER and ignored:

@@ -26,9 +26,9 @@ _HELPER = re.compile(
 )
 _SPAWNED = re.compile(r"-- Process (\d{1,6}) terminated with the following error")
 _ASSERTED = re.compile(r"assert\b\s{0,3}(.{1,160})")
-# An exception by any name, where a traceback is open: a name without a dot may begin any line.
+# An exception by any name, where a traceback is open: a name without a dot and without a hump may begin any line.
 _ANY_TYPE = re.compile(
-    r"(?P<type>(?:[A-Za-z_]\w{0,60}\.){1,8}[A-Z]\w{1,80}|Stop(?:Async)?Iteration|GeneratorExit|BadZipFile)"
+    r"(?P<type>(?:[A-Za-z_]\w{0,60}\.){1,8}[A-Z]\w{1,80}|(?:[A-Z][a-z0-9]{1,30}){2,6}|Stop(?:Async)?Iteration|GeneratorExit|BadZipFile)"
     r"(?:: {0,2}(?P<text>\S.{0,299})|:?\s{0,9}$)"
 )
 # What carries a request: the package that sent it stands above these frames.

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ncclcheck.probes.box import injected
-from tests.conftest import environment
+from tests.conftest import ROOT, environment
 
 SOURCE = (Path(injected.__file__).parent / "sitecustomize.py").read_text()
 
@@ -103,3 +103,33 @@ def test_an_older_torch_is_given_the_names_that_it_knows(box: Path, tmp_path: Pa
         (package / "version.py").write_text(f"__all__ = ['x']\n__version__ = '{version}'\n")
         done = _python(box, script, str(package.parent), RANK="0", TORCH_FR_BUFFER_SIZE="2000")
         assert done.stdout == f"{seen}\n", version
+
+
+_RANK = """
+import os, socket, sys
+import torch.distributed as dist
+os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "WORLD_SIZE": "1"}
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+for _ in range(3):
+    dist.barrier()
+from pathlib import Path
+from ncclcheck.probes.live.records import ask_server
+[place] = Path(os.environ["NCCLCHECK_BOX"], "server").iterdir()
+told = ask_server(str(place), "fr_trace_json")
+print(place.name == str(os.getpid()), b'"entries"' in told, flush=True)
+"""
+
+
+def test_a_rank_serves_its_flight_recorder_and_says_nothing_of_it(box: Path) -> None:
+    (box / "server").mkdir()
+    done = _python(box, _RANK, str(ROOT), RANK="0", TORCH_FR_BUFFER_SIZE="100")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True True\n", "")
+
+
+@pytest.mark.parametrize("env", [{}, {"RANK": "0"}])
+def test_only_a_rank_that_imports_torch_serves(box: Path, env: dict[str, str]) -> None:
+    (box / "server").mkdir()
+    imported = "import torch" if not env else "import sys; print(type(sys.meta_path[0]).__name__)"
+    done = _python(box, imported, str(ROOT), **env)
+    assert (done.returncode, done.stdout) == (0, "Later\n" if env else "")
+    assert [*(box / "server").iterdir()] == []

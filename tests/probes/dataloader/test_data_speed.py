@@ -210,7 +210,7 @@ def test_lines_of_the_report() -> None:
             unseen=[Unseen(aspect="resources", why="the time budget was used up")],
         ),
     ]
-    empty = stories.load("healthy").document
+    empty = stories.document("healthy")
     document = replace(empty, measurements=Measurements(data=reports))
     assert dataset_text.text(document, 200).splitlines() == [
         "  dataset    train:make: Photos, 1 281 167 samples",

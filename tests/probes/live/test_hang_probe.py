@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck.probes.live import connections, look, proc, stream
+from ncclcheck.probes.live import cgroup, connections, look, proc, stream
 
 _MAPS = "7f00-7f01 r-xp 0 00:00 1 /lib/libtorch_cpu.so\n"
 
@@ -80,15 +80,61 @@ def test_a_pipe_that_is_a_standard_stream_is_named(argv: list[str], stream_: str
 def test_a_thread_that_waits_for_a_core_counts_as_one_that_computes() -> None:
     """At load 16 it had 0.145 of one, while its main thread only waited for it."""
     one = {"pid": 7, "port": 0, "helper": False}
+    group = cgroup.counted(proc.Proc("/nowhere"), "1")
     common = {
         "state": "S", "start": "1", "wchan": "futex_do_wait", "file": "", "stream": "", "slices": {}, "stuck": [],
-        "faults": 0, "swap": 0, "read": 0, "written": 0, "throttled_us": 0, "sockets": [],
+        "faults": 0, "swap": 0, "read": 0, "written": 0, "group": group, "sockets": [],
     }  # fmt: skip
     first = {**common, "ticks": 0, "threads": {"7": 0, "8": 0}, "waited_ns": 0, "runnable": {"8": 0}}
     last = {**common, "ticks": 87, "threads": {"7": 0, "8": 87}, "waited_ns": 0, "runnable": {"8": 5_100_000_000}}
     assert look.compared(one, first, last, 6.0)["waited"] == 0.85
     only_asks = {**last, "threads": {"7": 0, "8": 3}}
     assert look.compared(one, first, only_asks, 6.0)["waited"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "told"),
+    [
+        (
+            "0::/kubepods/pod7/main\n",
+            {
+                "kubepods/pod7/main/cpu.stat": "nr_periods 50\nnr_throttled 0\nthrottled_usec 0\n",
+                "kubepods/pod7/cpu.stat": "nr_periods 60\nnr_throttled 30\nthrottled_usec 900\n",
+                "kubepods/pod7/main/memory.events": "low 0\nhigh 4\nmax 3\noom 1\noom_kill 1\n",
+                "kubepods/memory.events": "oom_kill 9\n",  # of others
+            },
+            (60, 30, 900, 7, 1),
+        ),
+        (
+            "0::/outside/the/container\n",
+            {"cpu.stat": "nr_periods 60\nnr_throttled 6\nthrottled_usec 9\n", "memory.events": "oom_kill 2\n"},
+            (60, 6, 9, 0, 2),
+        ),
+        (
+            "4:memory:/slurm/uid_7/job_3/step_0/task_1\n1:cpu,cpuacct:/a\n",
+            {
+                "cpu,cpuacct/a/cpu.stat": "nr_periods 9\nnr_throttled 5\nthrottled_time 7000\n",
+                "memory/slurm/uid_7/job_3/step_0/task_1/memory.oom_control": "under_oom 0\noom_kill 0\n",
+                "memory/slurm/uid_7/job_3/step_0/task_1/memory.failcnt": "12\n",
+                "memory/slurm/uid_7/job_3/memory.oom_control": "oom_kill 1\n",
+                "memory/slurm/uid_7/memory.oom_control": "oom_kill 8\n",  # of other jobs
+            },
+            (9, 5, 7, 12, 1),
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_cgroup_has_counted(
+    tmp_path: Path, groups: str, files: dict[str, str], told: tuple[int, ...]
+) -> None:
+    _process(tmp_path, 7, "RANK=0")
+    (tmp_path / "proc/7/cgroup").write_text(groups)
+    for name, text in files.items():
+        path = tmp_path / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    counted = cgroup.counted(proc.Proc(str(tmp_path)), "7")
+    names = ("periods", "throttled", "held_us", "refused", "oom_kill")
+    assert tuple(counted[name] for name in names) == told
 
 
 def test_it_sends_no_signal_and_writes_no_file() -> None:

@@ -132,6 +132,16 @@ def test_a_rank_that_aborted_is_told_by_json() -> None:
     assert [(rank.rank, status) for rank, status in nccl_ras.left(comm)] == [(2, "ABORT")]
 
 
+def test_a_rank_that_answers_and_is_no_member_is_one_that_left_in_json_too() -> None:
+    """RAS lists it among `missing_ranks`, with "unresponsive": false (NCCL's src/ras/client_support.cc)."""
+    text = _json(("false", 0, 7), ("false", 0, 7), ("false", 0, 7))
+    look = ras_json.read(text.replace('"unresponsive": true', '"unresponsive": false'))
+    (comm,) = look.troubled
+    assert comm.missing == []
+    assert look.groups[0].errors == ["MISMATCH"]
+    assert [(rank.rank, status) for rank, status in nccl_ras.left(comm)] == [(3, "NOCOMM")]
+
+
 def test_the_comma_that_one_version_leaves_out_is_no_harm() -> None:
     """2.28.9, by ray-project/ray#64928."""
     text = _json(("false", 0, 7), ("false", 0, 7), ("false", 0, 7)).replace('"nvml_dev": 3,', '"nvml_dev": 3')

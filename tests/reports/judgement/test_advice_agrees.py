@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from functools import cache
 
 import pytest
 
@@ -20,11 +19,6 @@ _CHANGES = re.compile(
     r"|--gpu-reset|\bip (addr|route|rule) (add|del)|\bmodprobe (?!-r)|systemctl (re)?start|mount -o remount"
 )
 _UNDONE = re.compile(r"\bundo(es)?\b")
-
-
-@cache
-def _document(name: str) -> Document:
-    return stories.load(name).document
 
 
 def _remedies(document: Document) -> list[tuple[str, Remedy]]:
@@ -50,7 +44,9 @@ def _told(document: Document) -> dict[str, dict[str | None, set[str]]]:
 
 @pytest.mark.parametrize("name", stories.NAMES)
 def test_no_variable_has_two_values_on_one_page(name: str) -> None:
-    several = {variable: dict(values) for variable, values in _told(_document(name)).items() if len(values) > 1}
+    several = {
+        variable: dict(values) for variable, values in _told(stories.document(name)).items() if len(values) > 1
+    }
     assert not several
 
 
@@ -58,7 +54,7 @@ def test_what_changes_a_service_of_others_says_so() -> None:
     bad = [
         (name, code, line)
         for name in stories.NAMES
-        for code, remedy in _remedies(_document(name))
+        for code, remedy in _remedies(stories.document(name))
         for line in remedy.commands
         if _CHANGES.search(line) and not _UNDONE.search(" ".join((remedy.text, *remedy.commands)))
     ]
@@ -108,6 +104,6 @@ _SOUND = (
 
 @pytest.mark.parametrize("name", _SOUND)
 def test_a_sound_machine_is_left_as_it_is(name: str) -> None:
-    changed = [(one.action, one.variable) for one in _document(name).recommendations if one.action != "try"]
+    changed = [(one.action, one.variable) for one in stories.document(name).recommendations if one.action != "try"]
     assert not changed
-    assert not any(v.state is State.FAIL for v in _document(name).verdicts)
+    assert not any(v.state is State.FAIL for v in stories.document(name).verdicts)

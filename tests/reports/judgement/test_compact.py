@@ -59,12 +59,12 @@ def test_the_schema_knows_both_forms() -> None:
 
 
 def test_few_nodes_are_written_whole() -> None:
-    document = stories.load("healthy").document
+    document = stories.document("healthy")
     assert b"".join(jsondoc.saved(document)) == jsondoc.encode(document)
 
 
 def test_pieces_are_what_the_encoder_writes() -> None:
-    document = stories.load("healthy").document
+    document = stories.document("healthy")
     assert jsondoc.encode(document) == jsondoc.printable(msgspec.json.encode(document)) + b"\n"
 
 
@@ -117,7 +117,7 @@ def test_a_small_file_cannot_stand_for_a_mountain(monkeypatch: pytest.MonkeyPatc
 
 
 def test_nodes_of_other_kinds_are_prototypes_of_their_own() -> None:
-    other = next(entry.facts for entry in stories.load("healthy").document.nodes)
+    other = next(entry.facts for entry in stories.document("healthy").nodes)
     nodes = [node for number in range(4) for node in (_document().nodes[number + 3].facts, other)]
     kinds = Kinds()
     assert [kinds.told(node)[0] is None for node in nodes[:2]] == [True, True]

@@ -70,7 +70,7 @@ def test_a_command_of_one_node_says_whose_it_is() -> None:
 
 
 def _blocks(findings: list[Finding]) -> list[Block]:
-    healthy = stories.load("healthy").document
+    healthy = stories.document("healthy")
     alone = replace(healthy.verdicts[0], state=State.WARN, findings=findings)
     return [*blocks(replace(healthy, verdicts=[alone]), [State.WARN])]
 
@@ -123,7 +123,7 @@ def _crowded(count: int) -> Document:
     crowd = [finding for number in range(count) for finding in _of_each_kind(number)]
     faults = ("has no GPU", "lost its disk", "is on fire")
     own = [replace(_finding(number, f"n{number} {what}"), state=State.FAIL) for number, what in enumerate(faults)]
-    healthy = stories.load("healthy").document
+    healthy = stories.document("healthy")
     alone = replace(healthy.verdicts[0], state=State.FAIL, findings=[*crowd, *own])
     return replace(healthy, verdicts=[alone])
 

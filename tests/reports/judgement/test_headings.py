@@ -75,6 +75,6 @@ def test_the_check_stands_below_when_all_is_asked_for() -> None:
 @pytest.mark.parametrize("name", stories.NAMES)
 def test_no_failure_is_headed_by_what_would_be_well(name: str) -> None:
     titles = tuple(f"  {rule.title}" for rule in all_rules())
-    report = terminal.text(stories.load(name).document, terminal.Style(width=10_000))
+    report = terminal.text(stories.document(name), terminal.Style(width=10_000))
     bad = [line for line in report.splitlines() if line.startswith(("FAIL", "warn"))]
     assert [line for line in bad if line.endswith(titles)] == []

@@ -71,7 +71,7 @@ def test_the_forms_of_lists() -> None:
 
 def _document(verdicts: list[Verdict], culprits: list[Culprit], silent: tuple[str, ...] = ()) -> Document:
     """Three nodes of which that was said."""
-    document = stories.load("healthy").document
+    document = stories.document("healthy")
     entry = document.nodes[0]
     return replace(
         document,

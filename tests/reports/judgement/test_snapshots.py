@@ -28,14 +28,18 @@ OF_CLUSTERS = [rule for rule in all_rules() if rule.code in ISSUED - OF_LOGS]
 
 
 @pytest.fixture(params=stories.NAMES, scope="module")
-def story(request: pytest.FixtureRequest) -> Told:
-    return stories.load(request.param)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def document(story: Told) -> Document:
-    """Judged once for all that is asked of it."""
-    return story.document
+def story(name: str) -> Told:
+    return stories.load(name)
+
+
+@pytest.fixture(scope="module")
+def document(name: str) -> Document:
+    return stories.document(name)
 
 
 def test_it_is_judged_as_expected(story: Told, document: Document) -> None:

@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -55,11 +54,6 @@ _NETWORKS = st.sampled_from(["10.31.7", "172.22.9", "192.168.44", "100.91.3", "1
 _STORIES = [name for name in stories.NAMES if stories.load(name).baseline is None]
 
 
-@cache
-def _document(name: str) -> Document:
-    return stories.load(name).document
-
-
 def test_whither_ssh_leads_names_nobody() -> None:
     way = Dialled(
         node="mill7",
@@ -97,7 +91,7 @@ _JUDGED_AGAIN = [name for name in _STORIES if stories.load(name).measurements.sc
 
 @pytest.mark.parametrize("name", _JUDGED_AGAIN)
 def test_rules_say_of_invented_names_what_they_said_of_the_true_ones(name: str) -> None:
-    before = _document(name)
+    before = stories.document(name)
     after = _judged_again(anonymised(before), stories.load(name))
     counted = {verdict.code: (verdict.state, len(verdict.findings)) for verdict in before.verdicts}
     assert {verdict.code: (verdict.state, len(verdict.findings)) for verdict in after.verdicts} == counted
@@ -105,7 +99,7 @@ def test_rules_say_of_invented_names_what_they_said_of_the_true_ones(name: str) 
 
 @pytest.mark.parametrize("name", _STORIES[::4])
 def test_no_node_of_a_story_is_named(name: str) -> None:
-    document = _document(name)
+    document = stories.document(name)
     hidden = jsondoc.encode(anonymised(document)).decode()
     names = {entry.name for entry in document.nodes if re.search(r"\d", entry.name) and entry.name[:3] != "sim"}
     assert not [name for name in names if re.search(rf"(?<![\w]){re.escape(name)}(?!\w)", hidden)]
@@ -272,14 +266,14 @@ def test_a_network_stays_a_network_and_its_addresses_stay_in_it() -> None:
 
 
 def test_folded_names_are_folded_again() -> None:
-    document = _document("healthy")
+    document = stories.document("healthy")
     text = terminal.text(anonymised(document), terminal.Style())
     assert "gpu-a" not in text
     assert "node[1-2]" in text
 
 
 def test_the_command_hides_and_what_it_saved_is_judged_the_same(ncclcheck: Command, tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_bytes(jsondoc.encode(_document("one-node-in-another-subnet")))
+    (tmp_path / "a.json").write_bytes(jsondoc.encode(stories.document("one-node-in-another-subnet")))
     ran = ncclcheck("report", "a.json", "--anonymise", "--save", "b.json", "--markdown", "b.md")
     again = ncclcheck("report", "b.json", "-o", "json")
     assert ran.code == again.code == 1
@@ -300,7 +294,7 @@ def test_the_command_hides_and_what_it_saved_is_judged_the_same(ncclcheck: Comma
 
 
 def test_facts_keep_their_shape() -> None:
-    document = _document("healthy")
+    document = stories.document("healthy")
     hidden = anonymised(document)
     for before, after in zip(document.nodes, hidden.nodes, strict=True):
         assert at(before.facts, "stack.torch") == at(after.facts, "stack.torch")

@@ -28,7 +28,7 @@ GOLDEN = {
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_the_report_reads_as_it_did(name: str, request: pytest.FixtureRequest) -> None:
-    document = replace(stories.load(name).document, version="0.0.0")
+    document = replace(stories.document(name), version="0.0.0")
     report = terminal.text(document, terminal.Style(width=80))
     file = FOLDER / f"{name}.txt"
     if request.config.getoption("--update-golden"):

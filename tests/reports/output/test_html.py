@@ -89,13 +89,8 @@ class Page(HTMLParser):
 
 
 @cache
-def _document(name: str) -> Document:
-    return stories.load(name).document
-
-
-@cache
 def _written(name: str) -> str:
-    return html.text(_document(name))
+    return html.text(stories.document(name))
 
 
 @cache
@@ -109,7 +104,7 @@ def _spaces(words: str) -> str:
 
 @pytest.mark.parametrize("name", STORIES)
 def test_the_decision_and_every_failure_are_there(name: str) -> None:
-    document, page = _document(name), Page(_written(name))
+    document, page = stories.document(name), Page(_written(name))
     text = _spaces(page.text)
     assert text.index(_spaces(closing.decision(document))[:300]) < 1000
     for verdict in document.verdicts:
@@ -148,7 +143,7 @@ def test_the_first_thing_to_do_comes_before_the_findings() -> None:
     ],
 )
 def test_what_was_measured_is_drawn_and_told(story: str, key: str) -> None:
-    drawn = {figure.key: figure for figure in figures(_document(story))}
+    drawn = {figure.key: figure for figure in figures(stories.document(story))}
     page = Page(_written(story))
     assert key in page.ids
     assert page.tags["svg"] == len(drawn)
@@ -172,7 +167,7 @@ def test_colours_are_the_pages_own_in_dark_and_in_light() -> None:
 
 
 def test_pictures_are_the_same_every_time() -> None:
-    document = _document("job-one-rank-holds-most")
+    document = stories.document("job-one-rank-holds-most")
     assert html.text(document) == html.text(document)
 
 
@@ -248,7 +243,7 @@ def test_of_many_nodes_the_map_shows_the_worst_and_every_node_has_a_row() -> Non
 
 
 def test_a_disaster_of_any_size_stays_below_the_limit() -> None:
-    document = _document("healthy")
+    document = stories.document("healthy")
     many = [_finding(f"{number} " + "<>&" * 3000) for number in range(1000)]
     verdicts = [replace(one, state=State.FAIL, findings=many[:200]) for one in document.verdicts[:40]]
     text = html.text(replace(document, verdicts=verdicts))

@@ -48,7 +48,7 @@ def test_a_defect_in_one_form_leaves_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delattr(markdown, "text")
-    document = stories.load("healthy").document
+    document = stories.document("healthy")
     options = Options(command="bench", markdown_file=str(tmp_path / "m"), json_file=str(tmp_path / "%n.json"))
     assert not outputs.write_all(document, options, "gpu/1")
     assert (tmp_path / "gpu_1.json").read_bytes() == jsondoc.encode(document)

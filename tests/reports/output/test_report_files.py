@@ -47,14 +47,9 @@ NASTY = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6
 
 
 @cache
-def _document(name: str) -> Document:
-    return stories.load(name).document
-
-
-@cache
 def _small() -> Document:
     """One of few checks, so that many examples are quick."""
-    document = _document("healthy")
+    document = stories.document("healthy")
     return replace(document, verdicts=document.verdicts[:4], nodes=document.nodes[:1])
 
 
@@ -82,7 +77,7 @@ def _case(document: Document, code: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", STORIES)
 def test_junit_is_valid_and_counts_as_the_document_does(name: str) -> None:
-    document = _document(name)
+    document = stories.document(name)
     suites: Any = _XSD.to_dict(junit.text(document))
     cases = suites["testsuite"][0]["testcase"]
     told = Counter(kind for case in cases for kind in ("failure", "error", "skipped") if kind in case)
@@ -93,15 +88,17 @@ def test_junit_is_valid_and_counts_as_the_document_does(name: str) -> None:
 
 
 def test_a_silent_node_is_an_error_and_an_unread_fact_is_skipped() -> None:
-    assert "error" in _case(_document("a-node-never-answers"), "RUN001")
-    assert _case(_document("pod-that-may-read-little"), "CON001")["skipped"]["@message"].startswith("unknown: ")
+    assert "error" in _case(stories.document("a-node-never-answers"), "RUN001")
+    assert _case(stories.document("pod-that-may-read-little"), "CON001")["skipped"]["@message"].startswith(
+        "unknown: "
+    )
 
 
 @pytest.mark.parametrize("name", ["settings-nobody-reads", "pod-that-may-read-little", "a-node-never-answers",
                                   "one-node-in-another-subnet"])  # fmt: skip
 def test_with_strict_whatever_is_not_well_fails(name: str) -> None:
     """Also beside a failure, which makes the exit code 1 by itself."""
-    document = _document(name)
+    document = stories.document(name)
     bad = [v.code for v in document.verdicts if v.state in (State.FAIL, State.WARN, State.UNKNOWN)]
     strict: Any = _XSD.to_dict(junit.text(replace(document, strict=True)))
     failed = [case["@name"][:6] for case in strict["testsuite"][0]["testcase"] if "failure" in case]
@@ -113,7 +110,7 @@ def test_with_strict_whatever_is_not_well_fails(name: str) -> None:
 
 @pytest.mark.parametrize("name", STORIES)
 def test_prometheus_reads_every_metric_once(name: str) -> None:
-    document = _document(name)
+    document = stories.document(name)
     samples = [
         one for family in text_string_to_metric_families(prometheus.text(document)) for one in family.samples
     ]
@@ -131,7 +128,7 @@ def test_prometheus_reads_every_metric_once(name: str) -> None:
 
 @pytest.mark.parametrize("name", STORIES)
 def test_markdown_says_the_decision_and_every_failure(name: str) -> None:
-    document = _document(name)
+    document = stories.document(name)
     text = markdown.text(document)
     tokens = MarkdownIt("commonmark").enable("table").parse(text)
     inline = [token for token in tokens if token.type == "inline"]
@@ -144,7 +141,7 @@ def test_markdown_says_the_decision_and_every_failure(name: str) -> None:
 
 def test_markdown_of_a_large_disaster_fits_an_issue_the_worst_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(markdown, "_ROOM", 5000)  # what many nodes have in common is said once: it fits
-    document = _document("one-node-in-another-subnet")
+    document = stories.document("one-node-in-another-subnet")
     many = [_finding(f"finding {number} " + "x" * 3000, f"gpu-{number}") for number in range(500)]
     text = markdown.text(_with(document, *many))
     assert len(text) <= 5200
@@ -180,7 +177,7 @@ def test_settings_stand_in_a_table_with_what_to_type() -> None:
         variable="NCCL_IB_HCA", action="set", value="=mlx5_0|1", why="two | rails", evidence=[], source="",
         basis="rule", gain="", risk="", valid_for="",
     )  # fmt: skip
-    document = replace(_document("healthy"), recommendations=[advised])
+    document = replace(stories.document("healthy"), recommendations=[advised])
     tokens = MarkdownIt("commonmark").enable("table").parse(markdown.text(document))
     assert sum(token.type == "td_open" for token in tokens) == 3
     assert 'ncclcheck_recommendation{variable="NCCL_IB_HCA",action="set"} 1' in prometheus.text(document)

@@ -558,7 +558,7 @@ def test_what_was_is_kept_for_the_way_back() -> None:
 
 @pytest.mark.parametrize("name", stories.NAMES)
 def test_every_recommendation_of_a_story_has_evidence_and_is_not_in_force(name: str) -> None:
-    document = stories.load(name).document
+    document = stories.document(name)
     for one in document.recommendations:
         assert one.evidence, one
         assert one.why, one

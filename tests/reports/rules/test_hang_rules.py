@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 
 from ncclcheck.probes.facts import Cluster, Live, LiveConnection, LiveProcess, Measurements, Unseen
 from ncclcheck.reports.judgement import decision
-from ncclcheck.reports.judgement.findings import State
+from ncclcheck.reports.judgement.findings import Finding, State
 from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.output import terminal
 from ncclcheck.reports.subjects.live.running import jobs, judged
+from ncclcheck.results import finish
+from ncclcheck.run.plan.options import Options
 
 _FUTEX = {"was_wchan": "futex_do_wait", "wchan": "futex_do_wait"}
 _NFS = {"was_wchan": "folio_wait_bit_common", "wchan": "folio_wait_bit_common"}
@@ -29,6 +33,11 @@ def _live(*processes: LiveProcess) -> Live:
 def _kind(*processes: LiveProcess) -> str:
     [job] = jobs([_live(*processes)])
     return judged(job).kind
+
+
+def _findings(*live: Live) -> dict[str, list[Finding]]:
+    verdicts = judge(Cluster(command="hang", measurements=Measurements(live=[*live])))
+    return {verdict.code: verdict.findings for verdict in verdicts if verdict.findings}
 
 
 @pytest.mark.parametrize(
@@ -51,10 +60,49 @@ def _kind(*processes: LiveProcess) -> str:
         ({"moved": None}, "dark"),
         ({"state": "gone"}, "missing"),
         ({"throttled": 0.9}, "held back"),
+        ({"moved": 10**6, "periods": 60, "used_up": 25}, "held back"),  # it goes on, and is late in each step
+        ({"moved": 10**6, "periods": 60, "used_up": 5}, "advances"),
+        ({"moved": 10**6, "periods": 5, "used_up": 5}, "advances"),  # too few to say
+        ({"was_wchan": "mem_cgroup_oom_synchronize", "wchan": "mem_cgroup_oom_synchronize"}, "held back"),
+        (
+            {
+                "was": "D",
+                "state": "D",
+                "was_wchan": "mem_cgroup_handle_over_high",
+                "wchan": "mem_cgroup_handle_over_high",
+                "stuck": ["mem_cgroup_handle_over_high"],
+            },
+            "held back",
+        ),
     ],
 )
 def test_one_rank_stands_out(told: dict[str, Any], kind: str) -> None:
     assert _kind(_rank(0), _rank(1, **told), _rank(2)) == kind
+
+
+def test_ranks_that_all_use_up_their_quota_are_not_apart() -> None:
+    assert (
+        _kind(*[_rank(n, moved=10**6, periods=60, used_up=used) for n, used in enumerate((30, 20, 6))])
+        == "advances"
+    )
+
+
+def test_how_a_cgroup_holds_a_rank_back_is_said() -> None:
+    waits = {"was_wchan": "mem_cgroup_oom_synchronize", "wchan": "mem_cgroup_oom_synchronize", "refused": 7}
+    for told, state, words in (
+        ({"moved": 10**6, "periods": 60, "used_up": 25, "throttled": 0.2}, State.WARN, "in 25 of 60 periods"),
+        ({"throttled": 0.9, "periods": 60, "used_up": 58}, State.FAIL, "for 90% of the time"),
+        (waits, State.FAIL, "by the memory limit of its cgroup"),
+        ({"swap": 2**20, "faults": 6000}, State.FAIL, "by swap: 6000 pages"),
+    ):
+        [finding] = _findings(_live(_rank(0), _rank(1, **told), _rank(2)))["HNG006"]
+        assert (finding.state, finding.where.rank) == (state, 1)
+        assert words in finding.what
+
+
+def test_what_the_kernel_killed_beside_the_others_is_told() -> None:
+    found = _findings(_live(_rank(0, oom_kills=1), _rank(2)))["HNG001"]
+    assert any("killed for want of memory" in one.value for one in found[0].evidence)
 
 
 def test_nobody_is_accused_of_waiting_while_a_job_starts() -> None:
@@ -177,3 +225,18 @@ def test_a_culprit_fails_and_an_advancing_job_does_not() -> None:
 
 def test_other_commands_do_not_judge_running_jobs() -> None:
     assert not any(verdict.code.startswith("HNG") for verdict in judge(Cluster(command="env")))
+
+
+def test_a_thousand_stacks_are_a_few_lines() -> None:
+    """Who is apart comes first; ranks are folded, and no list of them is long, however they lie."""
+    chance = random.Random(19)
+    places = [chance.choice("ab" if rank % 7 else "cdefgh") for rank in range(1000)]
+    held = [
+        _rank(rank, world=1000, expected=[0, 1000], stack=[f"step (train.py:{ord(place)})", "main (train.py:1)"])
+        for rank, place in enumerate(places)
+    ]
+    cluster = Cluster(command="hang", measurements=Measurements(live=[_live(*held)]))
+    document = finish.make(cluster, Options(command="hang"), finish.Story(started="2026-01-01", seconds=6.0))
+    text = terminal.text(document, terminal.Style())
+    assert len(text.splitlines()) <= 30, text
+    assert "more places" in text

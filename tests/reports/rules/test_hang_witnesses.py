@@ -106,8 +106,13 @@ def test_who_launched_other_things_is_in_another_collective() -> None:
     assert "HNG021" not in found
 
 
-def test_who_left_is_named() -> None:
-    assert _states(_found(_job(_SILENT), _ras("2.26.5", "aborted")))["HNG020"] == (State.FAIL, 3)
+@pytest.mark.parametrize(("version", "status"), [("2.24.3", "UNKNOWN"), ("2.26.5", "NOCOMM")])
+def test_who_left_is_named(version: str, status: str) -> None:
+    found = _found(_job(_SILENT), _ras(version, "aborted"))
+    assert _states(found)["HNG020"] == (State.FAIL, 3)
+    assert (
+        found["HNG020"][0].what == f"rank 3 is no member of a communicator that others use (NCCL's RAS: {status})"
+    )
 
 
 def test_a_rank_that_ras_does_not_hear_and_that_is_there_is_not_accused() -> None:

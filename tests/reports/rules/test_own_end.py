@@ -217,10 +217,10 @@ def test_a_preloaded_library_that_alone_refuses_all_connections_is_named_and_no_
     nodes[2] = node("h3", LO, nic("eth0", "10.1.0.3/24"), env={"LD_PRELOAD": "/opt/libproxychains.so.4"})
     change = pairs("out", "h3", connect=refused)
     of_h3 = replace(measured(nodes, change).reach[2], own=Connect(outcome=own))
-    found = [
-        one for one in judged("NET006", nodes, measurements=measured(nodes, change, h3=of_h3)).findings
-        if one.state is State.FAIL
-    ]  # fmt: skip
+    tried = measured(nodes, change, h3=of_h3)
+    found = [one for one in judged("NET006", nodes, measurements=tried).findings if one.state is State.FAIL]
+    alike = [replace(one, stack=Stack(executable="/usr/bin/python3", python="3.11.7")) for one in nodes]
+    assert judged("VER013", alike, measurements=tried).state is (State.OK if accused else State.WARN)
     assert {one.where.node for one in found} == {"h3"}
     assert found[0].what.startswith("LD_PRELOAD=/opt/libproxychains.so.4, which no other node has") == accused
     if accused:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, RankState, Run
-from ncclcheck.probes.facts.training import Checks, Setup, Smoke, Unchecked
+from ncclcheck.probes.facts.training import Call, Checks, Setup, Smoke, Unchecked
 from ncclcheck.reports.judgement.findings import State, Verdict
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
@@ -190,3 +190,19 @@ def test_a_stream_is_not_told_of_a_sampler() -> None:
     for upto, words in ((0, "DistributedSampler"), (20, "ReduceOp.MIN")):
         found = verdict("TRN011", {"lengths": {**lengths, "upto": upto}}).findings[0]
         assert words in found.remedies[0].commands[0]
+
+
+@pytest.mark.parametrize(
+    ("told", "call"),
+    [
+        ("none", Call("none")),
+        ("barrier at a.py:3", Call("barrier", ("a.py:3",))),
+        (
+            "all_reduce at m.py:20 in mean, called at t.py:51 in step",
+            Call("all_reduce", ("m.py:20 in mean", "t.py:51 in step")),
+        ),
+    ],
+)
+def test_a_call_is_read_as_it_was_told(told: str, call: Call) -> None:
+    assert Call.read(told) == call
+    assert str(call) == told

@@ -13,7 +13,7 @@ from tests.helpers import stories
 
 
 def _document(*found: Recommendation, **changes: Any) -> Document:
-    return replace(stories.load("healthy").document, recommendations=[*found], **changes)
+    return replace(stories.document("healthy"), recommendations=[*found], **changes)
 
 
 def _rec(action: Any, variable: str, value: str | None = None) -> Recommendation:
@@ -55,7 +55,7 @@ def test_it_is_short_and_with_v_it_is_whole() -> None:
 
 @pytest.mark.parametrize("name", stories.NAMES)
 def test_it_keeps_the_width_where_nothing_is_to_be_pasted(name: str) -> None:
-    document = stories.load(name).document
+    document = stories.document(name)
     for width in (80, 100):
         lines = recommend_text.text(document, width, verbose=True).splitlines()
         long = [line.strip() for line in lines if len(line) > width]
@@ -71,7 +71,7 @@ def _all(document: Document, **changes: Any) -> list[NodeEntry]:
 
 
 UNSEEN = Unread("denied", "not for this user")
-HEALTHY = stories.load("healthy").document
+HEALTHY = stories.document("healthy")
 UNSURE: list[tuple[str, dict[str, Any]]] = [
     ("simulated", {"job": replace(HEALTHY.job, simulated=True)}),
     ("gloo", {"job": replace(HEALTHY.job, backend="gloo")}),

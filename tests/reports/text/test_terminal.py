@@ -24,20 +24,16 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 SUBNET, SIMULATED, STOPPED = "one-node-in-another-subnet", "laptop-simulates-two-nodes", "stopped-by-a-debugger"
 
 
-def _document(name: str) -> Document:
-    return stories.load(name).document
-
-
 def _saved(name: str, folder: Path) -> str:
     path = folder / "saved.json"
-    path.write_bytes(encode(_document(name)))
+    path.write_bytes(encode(stories.document(name)))
     return str(path)
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
 @pytest.mark.parametrize("verbose", [False, True])
 def test_the_width_is_used_and_kept(width: int, verbose: bool) -> None:
-    document = _document(SUBNET)
+    document = stories.document(SUBNET)
     report = terminal.text(document, Style(width=width, verbose=verbose))
     found = [finding for verdict in document.verdicts for finding in verdict.findings]
     pasted = {line for finding in found for remedy in finding.remedies for line in remedy.commands}
@@ -47,15 +43,15 @@ def test_the_width_is_used_and_kept(width: int, verbose: bool) -> None:
 
 
 def test_colour_only_doubles_the_words() -> None:
-    plain = terminal.text(_document(SUBNET), Style())
-    coloured = terminal.text(_document(SUBNET), Style(colour=True))
+    plain = terminal.text(stories.document(SUBNET), Style())
+    coloured = terminal.text(stories.document(SUBNET), Style(colour=True))
     assert "\x1b" not in plain
     assert "\x1b[1;31mFAIL" in coloured
     assert ANSI.sub("", coloured) == plain
 
 
 def test_verbose_lists_every_check_and_what_was_found() -> None:
-    document = _document(SUBNET)
+    document = stories.document(SUBNET)
     report = terminal.text(document, Style(verbose=True))
     assert all(re.search(rf"^  {v.state.word} +{v.code}  ", report, re.MULTILINE) for v in document.verdicts)
     assert "gpu-b01 eno1: NCCL would use eno1 (10.41.8.1)" in report
@@ -63,7 +59,7 @@ def test_verbose_lists_every_check_and_what_was_found() -> None:
 
 
 def test_short_is_a_few_lines_with_the_culprit() -> None:
-    lines = terminal.short(_document(STOPPED), Style()).splitlines()
+    lines = terminal.short(stories.document(STOPPED), Style()).splitlines()
     assert re.fullmatch(
         r"ncclcheck \S+   bench   gpu-a\[17-18\]: 2 nodes asked, 2 answered: 1 failed, .*", lines[0]
     )
@@ -78,7 +74,7 @@ def _failing(*places: Where) -> Document:
         return fail(where, "it is slow", why="w", owner="site", evidence=[seen("a", "b")], fix=[you("mend it")])
 
     verdict = Verdict(code="BEN004", title="all is well", state=State.FAIL, findings=[*map(one, places)])
-    return replace(_document("healthy"), verdicts=[verdict], exit_code=1)
+    return replace(stories.document("healthy"), verdicts=[verdict], exit_code=1)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +94,7 @@ def test_the_last_line_names_both_ends_of_a_link(places: list[Where], said: str)
 
 
 def _on_a_login_node() -> Document:
-    healthy = _document("healthy")
+    healthy = stories.document("healthy")
     none = Unread(kind="absent", why="not here")
     job = JobFacts(variables=[], launcher_programs=["srun"], master=none, port_holders=none)
     nodes = [replace(one, facts=replace(one.facts, gpus=none, job=job)) for one in healthy.nodes]
@@ -122,14 +118,16 @@ def test_the_first_warning_comes_before_any_other_advice() -> None:
 @pytest.mark.parametrize("style", [Style(), Style(verbose=True)])
 def test_the_last_line_is_the_decision(style: Style) -> None:
     for name, said in ((SUBNET, "Not ready: fix NET003 on gpu-b03 first."), ("healthy", "Ready.")):
-        assert said in terminal.text(_document(name), style).splitlines()[-1]
+        assert said in terminal.text(stories.document(name), style).splitlines()[-1]
 
 
 def test_the_command_line_says_it_in_each_form(ncclcheck: Command, tmp_path: Path) -> None:
     saved = _saved(SUBNET, tmp_path)
     text = ncclcheck("env", "--from", saved)
-    assert (text.code, text.out) == (1, terminal.text(_document(SUBNET), Style()))
-    assert ncclcheck("env", "--from", saved, "-o", "short").out == terminal.short(_document(SUBNET), Style())
+    assert (text.code, text.out) == (1, terminal.text(stories.document(SUBNET), Style()))
+    assert ncclcheck("env", "--from", saved, "-o", "short").out == terminal.short(
+        stories.document(SUBNET), Style()
+    )
     assert ANSI.search(ncclcheck("env", "--from", saved, "--color", "always").out)
     assert not ANSI.search(ncclcheck("env", "--from", saved, "--color", "never", FORCE_COLOR="1").out)
 
@@ -140,7 +138,7 @@ def test_quiet_is_silent_when_all_is_well_only(ncclcheck: Command, tmp_path: Pat
 
 
 def test_skipped_rows_are_one_row_an_operation() -> None:
-    lines = table.collectives(_document(SIMULATED), 80).splitlines()
+    lines = table.collectives(stories.document(SIMULATED), 80).splitlines()
     assert [line.split() for line in lines if line.startswith("  reduce_scatter")] == [
         ["reduce_scatter", "all", "5", "sizes", "-", "-", "-", "skipped"]
     ]
@@ -150,7 +148,7 @@ def test_skipped_rows_are_one_row_an_operation() -> None:
 
 
 def test_a_table_too_wide_for_the_terminal_loses_its_p95_not_its_verdict() -> None:
-    narrow = table.collectives(_document(SIMULATED), 66)
+    narrow = table.collectives(stories.document(SIMULATED), 66)
     assert "p95" not in narrow
     assert re.search(r"broadcast_object_list .* skipped", narrow)
 
@@ -160,7 +158,7 @@ def test_one_rank_has_no_bandwidth_and_nothing_is_called_skipped_for_it() -> Non
     shape = Collective(op="all_reduce", bytes=1024, dtype="float32", nodes=1, ranks=1)
     row = replace(shape, time_us=times, correct=True, reason="one rank: nothing crosses a link")
     measured = Measurements(collectives=[row])
-    document = replace(_document("healthy"), job=Job(backend="gloo"), measurements=measured)
+    document = replace(stories.document("healthy"), job=Job(backend="gloo"), measurements=measured)
     told = table.collectives(document, 80)
     assert "skipped" not in told
     assert "1 rank on 1 node" in told
@@ -171,7 +169,7 @@ def _verdicts(*findings: object, code: str = "NET001") -> Verdict:
 
 
 def _told(*verdicts: Verdict) -> list[groups.Block]:
-    return list(groups.blocks(replace(_document("healthy"), verdicts=list(verdicts)), list(State)))
+    return list(groups.blocks(replace(stories.document("healthy"), verdicts=list(verdicts)), list(State)))
 
 
 def _small(node: str, what: str) -> object:
@@ -188,7 +186,7 @@ def test_nodes_with_one_remedy_are_told_together() -> None:
 
 def test_a_long_list_of_places_is_cut_and_says_so() -> None:
     verdict = _verdicts(*(_small(f"a{i}", f"{i} MiB") for i in range(40)))
-    document = replace(_document("healthy"), verdicts=[verdict])
+    document = replace(stories.document("healthy"), verdicts=[verdict])
     report = terminal.text(document, Style())
     assert "a2: 2 MiB\n        and 37 more like these: a[3-39]" in report
     assert "and 32 more (-v shows all)" in report  # of the evidence

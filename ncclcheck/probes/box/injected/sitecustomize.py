@@ -12,6 +12,9 @@ import sys
 TYPE_CHECKING = False  # typing itself takes longer to import than all of this
 if TYPE_CHECKING:
     from types import TracebackType
+    from typing import Any
+
+_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "FLUX_TASK_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
 def _box() -> str:
@@ -41,7 +44,7 @@ def _rank() -> int:
             return int(distributed.get_rank())
     except Exception:
         pass
-    for name in ("RANK", "OMPI_COMM_WORLD_RANK", "FLUX_TASK_RANK", "PMI_RANK", "SLURM_PROCID"):
+    for name in _RANKS:
         if os.environ.get(name, "").isdigit():
             return int(os.environ[name])
     return -1
@@ -186,11 +189,74 @@ def _older_names() -> None:
         return
 
 
+def _serve(box: str) -> None:
+    """Torch's worker server on a socket in the box: it gives the Flight Recorder without the GIL."""
+    import ctypes
+
+    server = getattr(sys.modules["torch._C._distributed_c10d"], "_WorkerServer", None)
+    if server is None:
+        return
+    folder = os.open(os.path.join(box, "server"), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    heard, told = os.pipe()
+    os.set_blocking(heard, False)
+    usual = os.dup(2)
+    try:
+        os.dup2(told, 2)  # torch says there that it listens, and the job's output is to be as without us
+        try:
+            # By a descriptor: the path of a socket has room for 107 bytes.
+            held = server("/proc/self/fd/%d/%d" % (folder, os.getpid()), -1)
+            # Its destructor, which would say something too, is never run.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
+        finally:
+            os.dup2(usual, 2)
+        try:
+            lines = os.read(heard, 65536).splitlines(True)
+        except BlockingIOError:
+            lines = []
+        others = b"".join(line for line in lines if b"WorkerServer" not in line)
+        if others:
+            os.write(2, others)
+    finally:
+        for one in (folder, heard, told, usual):
+            os.close(one)
+
+
+def _serve_later(box: str) -> None:
+    """Once a rank has imported what can serve; nothing is imported for it."""
+    import importlib.machinery
+
+    if not any(os.environ.get(name, "").isdigit() for name in _RANKS):
+        return
+    if "--multiprocessing-fork" in getattr(sys, "orig_argv", ()):  # a loader's worker
+        return
+
+    class Later:
+        def find_spec(self, name: str, path: Any = None, _: Any = None) -> Any:
+            if name != "torch.distributed.distributed_c10d":
+                return None
+            sys.meta_path.remove(self)
+            spec = importlib.machinery.PathFinder.find_spec(name, path)
+            if spec is not None and spec.loader is not None:
+                load = spec.loader.exec_module
+
+                def then(module: Any) -> None:
+                    load(module)
+                    try:
+                        _serve(box)
+                    except BaseException:
+                        pass
+
+                spec.loader.exec_module = then  # type: ignore[method-assign]
+            return spec
+
+    sys.meta_path.insert(0, Later())
+
+
 def _begin() -> None:
     box = _box()
     if not os.path.isdir(box):
         return
-    for step in (_hook_exceptions, _watch_faults):
+    for step in (_hook_exceptions, _watch_faults, _serve_later):
         try:
             step(box)
         except BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ncclcheck.probes.facts.training.checks import (
     Agreement,
+    Call,
     Checks,
     Contents,
     Differing,
@@ -52,6 +53,7 @@ from ncclcheck.probes.facts.training.steps import (
 __all__ = [
     "Agreement",
     "BatchNorms",
+    "Call",
     "Checks",
     "Communication",
     "Contents",

@@ -207,8 +207,35 @@ class ReadTwice(Struct, frozen=True, kw_only=True):
     ranks: list[Count] = field(default_factory=list)
 
 
+class Call(Struct, frozen=True):
+    """A collective that a rank is about to enter. lines: the user's, innermost first: `model.py:20 in forward`."""
+
+    name: str
+    lines: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """As ranks tell it and results keep it: `all_reduce at a.py:20 in mean, called at b.py:51 in step`."""
+        return f"{self.name} at {', called at '.join(self.lines)}" if self.lines else self.name
+
+    @classmethod
+    def read(cls, told: str) -> Call:
+        """What __str__ has written."""
+        name, _, lines = told.partition(" at ")
+        return cls(name, tuple(lines.split(", called at ")) if lines else ())
+
+    @property
+    def function(self) -> str:
+        """The user's function that calls it."""
+        return self.lines[0].rpartition(" in ")[2]
+
+    @property
+    def outermost(self) -> str:
+        """File and number of the last of the lines."""
+        return self.lines[-1].partition(" in ")[0]
+
+
 class Entered(Struct, frozen=True, kw_only=True):
-    """The collective that each rank was about to enter, `all_reduce at model.py:20 in forward`, where they differ.
+    """The collective that each rank was about to enter, as Call writes it, where they differ.
     ranks: those that differ from the most common one. empty: all ranks entered the same. step: of the given steps
     that came to it, 0: none was given, or not reached.
     """
@@ -216,6 +243,11 @@ class Entered(Struct, frozen=True, kw_only=True):
     entered: list[str] = field(default_factory=list)
     ranks: list[Count] = field(default_factory=list)
     step: Count = 0
+
+    @property
+    def calls(self) -> list[Call]:
+        """By rank."""
+        return [Call.read(one) for one in self.entered]
 
 
 class Contents(Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from ncclcheck.probes.logs.signs.sign import Sign
 SIGNS = (
     Sign(
         "compiler-failed",
-        r"fatal error: (?P<header>[\w./+-]{1,120}\.(?:h|hpp|cuh)): No such file|ld(?:\.\w{2,5})?: cannot find -l(?P<library>[\w.+-]{1,60})"
+        r"fatal error: (?P<header>[\w./+-]{1,120}\.(?:h|hpp|cuh)): No such file|ld(?:\.\w{2,5})?: cannot find -l(?!cufile|aio)(?P<library>[\w.+-]{1,60})"
         r"|(?P<gnu>unsupported GNU version)|nvcc fatal {1,4}: (?P<nvcc>.{3,120})"
         r"|Error building extension '(?P<extension>[^']{1,80})'|(?P<ninja>Ninja is required to load C\+\+ extensions)"
         r"|(?P<none>Failed to find C compiler)|(?P<home>CUDA_HOME (?:environment variable is not set|does not exist))"

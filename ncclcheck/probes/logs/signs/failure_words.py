@@ -72,7 +72,16 @@ QUIET = (
           "it says what would be"),
     _form("install|register|handl|forward|ignor", r"\b(?:install|register|handl|forward|ignor)\w{0,6}\b.{0,40}\bsig",
           "who listens for signals", ends=True),
-    _form("git", r"git repository|\bcmd\('git'\)|\bgit root error\b", "git was asked for a version", ends=True),
+    _form("git|dubious", r"git repository|\bcmd\('git'\)|\bgit root error\b|dubious ownership",
+          "git was asked for a version", ends=True),
+    _form("│|╰|×", r"^\s{0,6}[│╰×]", "what pip quotes of a package that it could not build", ends=True),
+    _form("expected|caught|intended|intentional|demonstrat", r"\bcaught (?:an? |the )?(?:expected|error|exception)"
+          r"|\b(?:as|was) (?:expected|intended)\b|\bexpected (?:error|failure|exception)\b|\bintentional\w{0,2}\b|\bdemonstrat",
+          "a program that shows it, or a test that wants it"),
+    _form("passed", r"\b\d{1,7} passed\b", "a count of tests or of answers"),
+    _form("cannot uninstall|failed building wheel|subprocess-exited-with-error|failed-wheel", r"", "pip, before the job"),
+    _form("shell has not been properly configured|lmod has detected", r"", "the shell, before the job"),
+    _form("returned 1 exit status", r"\bld returned 1", "a linker that was tried for an optional library"),
     _form("add an exception", r"", "git's advice"),
     _form("no name was specified", r"", "kubectl was to delete what is not there"),
     _form("file exists", r"\bfailed to create\b.{0,300}: file exists", "it is there already"),
@@ -92,6 +101,7 @@ QUIET = (
     _form("error", r"\berror[ -](?:rate|bound|margin|bars?|correct\w{0,4}|check\w{0,4}|handl\w{0,4}|report\w{0,4}"
           r"|feedback|recover\w{0,4}|logs?|log level|messages? will|propagat\w{0,4}|tolerance|threshold|budget"
           r"|callback|hook|file|page)\b", "a thing that is named after errors"),
+    _form("using another|from scratch|with a fresh", r"", "the line says what is done in its place"),
     _form("retr|again|fall|fell|default|ignor|skip|optional|fatal|harmless|safe|recover|succe|disabl|instead|attempt",
           r"\b(?:retry\w{0,4}|retries|trying again|try again|falling back|fall back|fallback|fell back|using default"
           r"|ignor(?:ed|ing|e)|skipp(?:ed|ing)|optional|non-?fatal|not fatal|harmless|safe(?:ly)? to|safely|recovered"

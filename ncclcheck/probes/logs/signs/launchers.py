@@ -157,13 +157,17 @@ SIGNS = (
     ),
     Sign(
         "ended-well",
-        r"(?i)\btraining (?:is )?(?:complete|finished|done)|exit(?:ed with)? (?:status|code) 0\b|"
+        r"(?i)\b(?:training|fine-?tuning) (?:(?:is|has|run|loop) ){0,2}(?:complete|finished|done|ended)|\bfinished training\b|"
+        r"\bexit(?:ed)?(?: with)?[ _](?:status|code)\W{1,3}0\b|\ball (?:tests|checks|ranks) (?:passed|finished|done|completed?)\b|"
         r"(?:\btotal (?:training|train) time|^training time)(?: of \w{1,20})?\b[ :=]{1,4}\d{1,3}[:.\d]|"
         r"finished successfully|completed successfully|exits successfully|\.fit` stopped: `max_|'train_runtime': |"
         r"Application startup complete|^ENDING TIMING RUN\b|\bworker group successfully finished",
         (
             "Training completed successfully",
             "job 5512 completed, exit status 0",
+            "Finished Training",
+            "exit code: 0",
+            "[rank 0] all tests passed",
             "Total training time: 4:49:16.7 (0.8678s / it)",
             "`Trainer.fit` stopped: `max_epochs=3` reached.",
             "[2026-03-01 10:00:00,100] [INFO] [launch.py:348:main] Process 4711 exits successfully.",
@@ -173,7 +177,10 @@ SIGNS = (
             "[2026-03-01 10:00:00,578] torch.distributed.elastic.agent.server.api: [INFO] [default] worker group "
             "successfully finished. Waiting 300 seconds for other agents to finish.",
         ),
-        words=("training", "exit", "success", "fit` stopped", "train_runtime", "startup complete", "timing run"),
+        words=(
+            *("training", "tuning", "exit", "success", "fit` stopped", "train_runtime", "startup complete"),
+            *("timing run", "all tests", "all checks", "all ranks"),
+        ),
     ),
     Sign(
         "shell-time",  # of what it waited for
@@ -207,7 +214,9 @@ SIGNS = (
             "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES",
         ),
     ),
-    Sign("traceback", r"^Traceback \(most recent call last\):", ("Traceback (most recent call last):",)),
+    Sign(  # numpy's advice for modules built with its first release has a frame in the same line
+        "traceback", r"^Traceback \(most recent call last\):(?!  File)", ("Traceback (most recent call last):",)
+    ),
     Sign(
         "frame",
         r'^\s+File "(?P<path>[^"]{1,400})", line (?P<number>\d{1,7}),? in (?P<function>[\w<>.]{1,120})',
@@ -228,7 +237,7 @@ SIGNS = (
     ),
     Sign(
         "python-error",
-        rf"(?:^|(?<=\] ))(?P<type>(?:[A-Za-z_]\w{{0,60}}\.){{0,8}}(?:_?[A-Z]\w{{0,80}}(?:Error|Exception|Exit|Interrupt|Warning|Expired)|Exception)"
+        rf"(?:^|(?<=\] ))(?!CommandNotFoundError: Your shell)(?P<type>(?:[A-Za-z_]\w{{0,60}}\.){{0,8}}(?:_?[A-Z]\w{{0,80}}(?:Error|Exception|Exit|Interrupt|Warning|Expired)|Exception)"
         rf"|(?:[A-Za-z_]\w{{0,60}}\.){{1,8}}_?[A-Z]\w{{0,80}}(?:{_OTHER_TYPES}))"
         r"(?:: {0,2}(?P<text>\S.{0,299})|(?<=Error):?\s{0,9}$|(?<=Exception):?\s{0,9}$)",
         (
@@ -324,7 +333,7 @@ SIGNS = (
         r"Fatal error in (?:internal_|PMPI_|MPI_)Init|PML add procs failed|here are not enough slots available"
         r"|(?:ORTE|PRTE|mpirun|prterun) was unable to (?:reliably )?(?:start|launch|find)"
         r"|A (?:request|daemon) .{0,80}(?:died unexpectedly|aborted)|PMI_KVS_Get returned"
-        r"|MPI_INIT has failed|pml_ucx\.c:\d{1,6} {1,4}Error: (?!ucx (?:send|recv)).{0,120}(?:failed|Failed)|PMIX ERROR: |OPAL ERROR: |(?:OMPI|Open MPI) was not (?:built|configured) with"
+        r"|MPI_INIT has failed|pml_ucx\.c:\d{1,6} {1,4}Error: (?!ucx (?:send|recv)).{0,120}(?:failed|Failed)|PMIX ERROR: (?!ERROR in file gds_)|OPAL ERROR: |(?:OMPI|Open MPI) was not (?:built|configured) with"
         r"|An error occurred in (?:the MPI_)?MPI_Init|unable to find any relevant network interfaces"
         r"|srun: error: (?:Couldn't find the specified plugin name for|cannot find mpi plugin for) mpi/\w{1,20}"
         r"|srun: error: Invalid MPI type '\w{1,20}'",

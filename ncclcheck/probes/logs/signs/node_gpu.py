@@ -182,9 +182,12 @@ SIGNS = (
         "torch-lacks-gpu",
         r"(?P<arch>sm_\w{2,5}) is not compatible with the current PyTorch installation"
         r"|which is of cuda capability (?P<old>\d{1,2}\.\d)|(?P<warned>warn\(incompatible_device_warn)"
-        r"|rocBLAS error: .{0,200}GPU arch ?: (?P<amd>gfx\w{3,6})",
+        r"|rocBLAS error: .{0,200}GPU arch ?: (?P<amd>gfx\w{3,6})"
+        r"|(?P<new>nvrtc: error: invalid value for --gpu-architecture|ptxas fatal {1,4}: Value 'sm_\w{2,5}' is not defined)",
         (
             "Found GPU0 Tesla K80 which is of cuda capability 3.7.",
+            "nvrtc: error: invalid value for --gpu-architecture (-arch)",
+            "ptxas fatal   : Value 'sm_120' is not defined for option 'gpu-name'",
             "rocBLAS error: Cannot read /opt/rocm/lib/rocblas/library/TensileLibrary.dat: Illegal seek for GPU arch : gfx1103",
             "  warnings.warn(incompatible_device_warn.format(device_name, capability, ' '.join(arch_list), device_name))",
             "NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch "
@@ -194,6 +197,7 @@ SIGNS = (
             "is not compatible with the current",
             "which is of cuda capability",
             "incompatible_device_warn",
+            *("nvrtc: error: invalid value", "ptxas fatal"),
             "rocblas error",
         ),
     ),

@@ -8,7 +8,9 @@ from ncclcheck.probes.logs.signs.sign import Sign
 
 # Bars of what is done before the work: they are printed while other ranks start, too.
 _BEFORE = re.compile(
-    r"(?i)\b(?:load|download|fetch|captur|compil|tokeni|map|filter|generating|shard|sanity)\w{0,12}\b.{0,60}%\|"
+    r"(?i)\b(?:load|download|fetch|captur|compil|tokeni|map|filter|generating|shard|sanity|resolv|prepar|pack|process"
+    r"|preprocess|extract|creat|quanti[sz]|convert|unpack|cach|profil|build|collect|index)\w{0,12}\b.{0,60}"
+    r"(?:%\||\[\d\d:\d\d|/s)"
 )
 
 
@@ -31,15 +33,69 @@ SIGNS = (
     Sign(
         "work-goes-on",
         r'"(?:GET|POST) \S{1,200} HTTP/[\d.]{1,4}" 200|Avg prompt throughput: |(?:Decode|Prefill) batch[.,:\[ ]'
-        r"|\d{1,3}%(?:\|.{0,300}?\|)? {0,3}[1-9]\d{0,9}/\d{1,10} \[\d",
+        r"|\d{1,3}%(?:\|.{0,300}?\|)? {0,3}[1-9]\d{0,9}/\d{1,10} \[\d"
+        r"|\d ?(?:img|images?|samples?|tok(?:en)?s?|it|iters?|steps?|examples?|seq(?:uence)?s?|Gi?B)/s(?:ec\w{0,4})?\b"
+        r"|\b[Tt]otal (?:img|images|samples|tokens)/sec\b.{0,40}\d|\b[Aa]verage (?:img|images|samples|tokens)(?:/| per )sec\w{0,4}\b.{0,9}\d"
+        r"|\b(?:[Aa]cc(?:uracy)?|Acc@1|F1|f1|BLEU|bleu|ppl|[Pp]erplexity|mIoU)['\"]?\s{0,4}[:=|(]?\s{0,4}\d{1,4}\.\d"
+        r"|\b(?:[Mm]odel|[Cc]heckpoint|[Ww]eights|[Rr]esults)\b.{0,60}? (?:is |was |are |were )?(?:saved (?:to|in|at|as)|written to)\b"
+        r"|\b(?:[Ss]aving|[Ss]aved) (?:the )?(?:model|checkpoint|weights|results)\b"
+        r"|^\W{0,3}(?:[Gg]lobal |[Ll]ocal )?[Rr]ank\b.{0,60}\btensor\("
+        r"|^(?:\[?[Rr]ank[ =]?\d{1,6}\]?[:,]? {0,2})?(?:[Aa]ll [Dd]one|[Dd]one|DONE)[.!][.! ]{0,5}$",
         (
             'INFO:     10.0.3.4:40112 - "POST /v1/completions HTTP/1.1" 200 OK',
             "INFO 11-09 22:47:01 [loggers.py:116] Engine 000: Avg prompt throughput: 12.1 tokens/s, Running: 3 reqs",
             "[2026-03-01 10:00:00 TP0] Decode batch. #running-req: 3, gen throughput (token/s): 41.2",
             " 12%|███       | 120/1000 [01:10<08:40,  1.69it/s]",
             "Epoch 0:  50% 1/2 [00:00<00:00,  6.54it/s, loss=2.29, v_num=0]",
+            "Average throughput: 1234.5 img/sec per device",
+            "[rank 0] all_reduce 64 MB: 1.21 ms, 98.1 GB/s",
+            "Total img/sec on 4 GPU(s): 1200.3 +-5.1",
+            "Final test accuracy: 0.9132",
+            "Model saved to out/final",
+            "Saving model checkpoint to out/checkpoint-500",
+            "Done!",
+            "Rank 0 has data tensor([6.], device='cuda:0')",
         ),
-        words=("http/", "throughput", "batch", "%|", "% "),
+        words=(
+            *(
+                "http/",
+                "throughput",
+                "batch",
+                "%|",
+                "% ",
+                "img/s",
+                "image/s",
+                "s/s",
+                "it/s",
+                "tok/s",
+                "b/s",
+                "/sec",
+            ),
+            *(
+                "acc:",
+                "acc=",
+                "acc@",
+                "accuracy",
+                "f1:",
+                "f1=",
+                "f1'",
+                "bleu",
+                "ppl",
+                "perplexity",
+                "miou",
+                "tensor(",
+            ),
+            *(
+                "saved to",
+                "saved in",
+                "saved at",
+                "saved as",
+                "saving model",
+                "saving checkpoint",
+                "saved checkpoint",
+            ),
+            *("saving the", "written to", "done!", "done."),
+        ),
         often=True,
         check=_works,
     ),
@@ -115,14 +171,24 @@ SIGNS = (
         "dealt-with",  # below an exception: it was caught
         r"(?i)\b(?:retrying|will retry|tr(?:y|ying) again|sampled again|skip(?:ping|ped)|fall(?:ing)? back"
         r"|fell back|(?:training|job|run|rollout|step|loop) continues|continu(?:ing|e) (?:with|anyway|without|training)"
-        r"|resum(?:ing|ed) (?:training|from)|re-?queu(?:ed|ing))\b",
+        r"|resum(?:ing|ed) (?:training|from|download)|re-?queu(?:ed|ing)"
+        r"|using (?:the )?(?:local|cached|latest cached|default|slower|another)\b"
+        r"|(?:starting|training) (?:from scratch|with a fresh|anew))\b",
         (
             "retrying in 5 s (1/3)",
             "WARNING: sample 12 is skipped",
             "rollout 17 is sampled again",
             "hub not reached, falling back to the cache",
+            "Using local copy instead",
+            "No checkpoint found, training from scratch",
         ),
         words=(
+            *(
+                f"using {the}{what}"
+                for the in ("", "the ")
+                for what in ("local", "cached", "latest", "default", "slower")
+            ),
+            *("using another", "from scratch", "with a fresh", "starting anew"),
             *(
                 "retry",
                 "trying again",

@@ -162,7 +162,10 @@ SIGNS = (
         r"\b[Ii]teration['\" :=#\[]{1,12}0{0,8}[1-9]\d{1,8}|\b[Ss]tep['\" :=#\[]{1,12}0{0,8}[1-9]\d{1,8}"
         r"|\b[Ee]poch(?: is)?['\" :=#\[]{1,12}(?:0{0,8}[1-9]|0\.\d{0,6}[1-9])"
         r"|\b[Ii]ters?:? {1,3}\[?[1-9]\d{0,8} ?/ ?\d{1,9}\b"
-        r"|\b[Ss]tep['\" :=#\[]{1,12}[1-9]\b.{0,40}\bloss\b"
+        r"|\b[Ss]tep['\" :=#\[]{1,12}[1-9]\b.{0,40}\bloss\b|\bstep:[1-9]\d{0,8} - "
+        r"|\b[Ee]poch['\" :=]{0,4}\[\d{1,6}\]\s{0,3}\[\s{0,6}[1-9]\d{0,8}/\d"
+        r"|\b(?:[Ii]ter(?:ation)?|[Bb]atch)['\" :=#\[]{1,12}[1-9]\d{0,8}\b.{0,80}\b[Ll]oss\b"
+        r"|(?<!\w)(?:\w{1,20}[ _/])?[Ll]oss['\"]?\s{0,4}[:=|(]?\s{0,4}[-+]?\d{1,9}\.\d{1,12}(?:e[-+]?\d{1,3})?(?![\w.])"
         r"|\beta: {1,2}(?:\d{1,3} days?, )?\d{1,3}:\d\d(?::\d\d)?\b",
         (
             "iteration      120/   10000 | loss 2.31",
@@ -173,8 +176,12 @@ SIGNS = (
             "{'loss': 1.2607, 'learning_rate': 6.3e-06, 'epoch': 0.03}",
             "[titan] 2026-02-24 18:46:17,508 - root - INFO - step:  4  loss:  7.62585  grad_norm: 26.6250",
             "Evaluation  [ 40/125]  eta: 0:05:56    time: 4.1312  data: 0.0139  max mem: 27450",
+            "(TaskRunner pid=11) step:1 - actor/entropy_loss:0.31 - critic/score/mean:0.12",
+            "Epoch: [0][  10/5005]\tTime  0.320 ( 0.911)\tData  0.001 ( 0.120)",
+            "iter 1: loss 3.2100, time 20.11ms",
+            "Rank 1: average training loss 0.4322",
         ),
-        words=("iter", "step", "epoch", "eta: "),
+        words=("iter", "step", "epoch", "eta: ", "loss", "batch"),
         often=True,
     ),
 )

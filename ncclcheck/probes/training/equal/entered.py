@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from ncclcheck.probes.dataloader.factory import FactoryError
 from ncclcheck.probes.dataloader.ours import is_users, users_lines
-from ncclcheck.probes.facts.training import Entered
+from ncclcheck.probes.facts.training import Call, Entered
 from ncclcheck.probes.job.timing import Peers
 from ncclcheck.probes.training.equal.alike import MOST, odd
 
@@ -38,7 +38,7 @@ class Parted(BaseException):
 
     def fact(self, step: int = 0) -> Entered:
         """Where each rank is, and which of them are the odd ones. step: of the given steps."""
-        others = odd([one.partition(" at ")[0] for one in self.entered])
+        others = odd([Call.read(one).name for one in self.entered])
         return Entered(entered=self.entered[:MOST], ranks=others[:MOST], step=step)
 
 
@@ -68,7 +68,7 @@ def agreed(peers: Peers, *, every: bool = False) -> Iterator[list[str]]:
         entering = True  # what torch calls within, and our own exchange, are no collectives of the model
         try:
             called.append(name)
-            _exchange(peers, f"{name} at {_place()}")
+            _exchange(peers, _call(name))
             return function(*given, **named)
         finally:
             entering = False
@@ -81,7 +81,7 @@ def agreed(peers: Peers, *, every: bool = False) -> Iterator[list[str]]:
         if not entering and (every or passes == 1):
             entering = True
             try:
-                _exchange(peers, f"backward at {_place()}")
+                _exchange(peers, _call("backward"))
             finally:
                 entering = False
         return plain_backward(*given, **named)
@@ -94,10 +94,10 @@ def agreed(peers: Peers, *, every: bool = False) -> Iterator[list[str]]:
     try:
         yield called
         entering = True
-        _exchange(peers, _END)
+        _exchange(peers, Call(_END))
     except NoBackward:
         entering = True
-        _exchange(peers, _END)
+        _exchange(peers, Call(_END))
         raise
     finally:
         torch.autograd.backward = plain_backward
@@ -117,14 +117,13 @@ def _imported(known: dict[int, str]) -> Iterator[tuple[ModuleType, str, str]]:
                     yield module, here, name
 
 
-def _place() -> str:
-    """`train.py:20 in mean, called at train.py:51 in step`."""
-    return ", called at ".join(users_lines()[:2]) or "a line of a library"
+def _call(name: str) -> Call:
+    return Call(name, tuple(users_lines()[:2]) or ("a line of a library",))
 
 
-def _exchange(peers: Peers, mine: str) -> None:
-    entered = peers.texts(mine[:300])
-    if len({one.partition(" at ")[0] for one in entered}) > 1:
+def _exchange(peers: Peers, mine: Call) -> None:
+    entered = peers.texts(str(mine)[:300])
+    if len({Call.read(one).name for one in entered}) > 1:
         raise Parted(entered)
 
 

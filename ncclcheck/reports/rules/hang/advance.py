@@ -11,6 +11,7 @@ from ncclcheck.reports.subjects.live import words
 from ncclcheck.reports.subjects.live.nccl_ras import advances
 from ncclcheck.reports.subjects.live.running import Judged
 from ncclcheck.reports.subjects.live.witnesses import seen_jobs
+from ncclcheck.reports.text.fold import fold_ranks
 
 _CANNOT_TELL = {
     "busy": "all compute and no data moved for {s:.0f} s: a long step, or waiting that burns CPU",
@@ -78,7 +79,7 @@ def _told(found: Judged) -> Iterator[Finding]:
         told = _NOBODY[found.kind].format(age=min(one.age_s for one in job.ranks))
         yield note(at, f"{job.name}: {told}", evidence=words.evidence(job.ranks[:1]), fix=[])
     elif found.kind in _CANNOT_TELL:
-        told = _CANNOT_TELL[found.kind].format(s=job.seconds, n=len(job.ranks), absent=words.numbered(job.absent))
+        told = _CANNOT_TELL[found.kind].format(s=job.seconds, n=len(job.ranks), absent=fold_ranks(job.absent))
         yield unknown(
             at,
             f"{job.name}: {told}",

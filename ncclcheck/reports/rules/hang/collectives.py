@@ -9,7 +9,15 @@ from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, fail,
 from ncclcheck.reports.subjects.flight import words as flight
 from ncclcheck.reports.subjects.flight.match import Mismatch, mismatches
 from ncclcheck.reports.subjects.live import words
-from ncclcheck.reports.subjects.live.nccl_ras import Behind, behind, left, process, standing, world_rank
+from ncclcheck.reports.subjects.live.nccl_ras import (
+    Behind,
+    behind,
+    left,
+    membership,
+    process,
+    standing,
+    world_rank,
+)
 from ncclcheck.reports.subjects.live.witnesses import Seen, witness_rule
 from ncclcheck.reports.text.fold import fold_ranks
 
@@ -25,7 +33,8 @@ def the_same_collective(seen_job: Seen) -> Iterator[Finding]:
     """
     ## What
     A rank of a job that stands still has called another operation, size or data type than the others at the same
-    place of its group's sequence, has launched one operation more and another less, or has left the communicator.
+    place of its group's sequence, has launched one operation more and another less, or is no member of the
+    communicator any more.
 
     ## Why it matters
     Neither NCCL nor gloo compares calls. Each rank waits for partners that wait elsewhere, for good.
@@ -33,8 +42,9 @@ def the_same_collective(seen_job: Seen) -> Iterator[Finding]:
     ## How we know
     Flight Recorder's records (from files, torch's worker server, or its pipe) are laid side by side by the code of
     `ncclcheck logs` (LOG134, LOG135). NCCL's RAS, at two questions: `Rank 3 has launched up to operation 1` of one
-    kind where the others launched 2, and more of another kind; or `has status NOCOMM`. A warning where the job is
-    not seen to stand still.
+    kind where the others launched 2, and more of another kind; or `has status NOCOMM`: its process answers, and
+    knows no such communicator (in JSON: among `missing_ranks`, not `unresponsive`). A warning where the job is not
+    seen to stand still.
 
     ## Fix
     - **you** look for a branch around a collective that not all ranks take, and for unequal batches;
@@ -103,10 +113,11 @@ def _left(seen_job: Seen, rank: RasRank, status: str) -> Finding:
     number = world_rank(rank, seen_job.found.job, seen_job.hosts)
     who = f"rank {number}" if number is not None else f"rank {rank.rank} of a communicator"
     judged = fail if seen_job.stands else warn
+    what, why = membership(status)
     return judged(
         _at(seen_job, [] if number is None else [number]),
-        f"{who} has left a communicator that others use (status {status})",
-        why="It has aborted or destroyed it, or its start failed; the others wait for it there.",
+        f"{who} {what} (NCCL's RAS: {status})",
+        why=why,
         owner="job",
         evidence=[seen("NCCL's RAS, twice", f"Rank {rank.rank} has status {status}"), *_host(seen_job, [rank])],
         fix=[

@@ -9,7 +9,7 @@ from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, fail,
 from ncclcheck.reports.subjects.live import words
 from ncclcheck.reports.subjects.live.running import Judged
 from ncclcheck.reports.subjects.live.words import hang_rule
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.fold import fold_names, fold_ranks
 
 
 @hang_rule("HNG001", "every rank of a running job has a process", "missing")
@@ -46,13 +46,14 @@ def every_rank_is_there(found: Judged) -> Iterator[Finding]:
         how, many = (f"{one} on the hosts looked at ({fold_names(job.empty)} has none)" for one in (how, many))
     yield fail(
         Where(node=found.who[0].host, rank=missing[0] if len(missing) == 1 else None),
-        f"{words.numbered(missing)} of {job.world} {how if len(missing) == 1 else many}, "
+        f"{fold_ranks(missing)} of {job.world} {how if len(missing) == 1 else many}, "
         f"and {len(found.who)} still wait",
         why="A collective needs every rank; the others wait for one that cannot come.",
         owner="job",
         evidence=[
             seen("/proc", f"WORLD_SIZE {job.world} at {job.name}; here {words.ranks(found.who)}"),
             *_left(left),
+            *_killed(found.who),
             *words.evidence([one for one in found.who if one.closed][:1] or found.who[:1]),
         ],
         fix=[
@@ -74,3 +75,12 @@ def _left(left: Sequence[LiveProcess]) -> list[Evidence]:
         )
         for one in left[:2]
     ]
+
+
+def _killed(there: Sequence[LiveProcess]) -> list[Evidence]:
+    """What the kernel has killed beside them for want of memory."""
+    most = max(there, key=lambda one: one.oom_kills)
+    if not most.oom_kills:
+        return []
+    told = f"{most.oom_kills} processes of it were killed for want of memory since it was made"
+    return [seen(f"the memory cgroup of rank {most.rank} on {most.host}", told)]

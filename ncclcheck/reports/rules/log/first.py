@@ -34,13 +34,14 @@ _ENDED = (
     "worker-signalled",
     "srun-task-exit",
     "nccl-warning",
+    "nccl-cuda-failure",
     "watchdog-timeout",
     "tests-failure",
 )
 _SIGHUP, _SIGINT, _SIGTERM = "1", "2", "15"
 # What somebody sends to a process: as an exit code, and as torch's spawn names it.
 SENT = {"-15": "SIGTERM", "SIGTERM": "SIGTERM", "-2": "SIGINT", "SIGINT": "SIGINT"}
-_CAUGHT = ("python-error", "nccl-warning")  # what a program can go on after
+_CAUGHT = ("python-error", "nccl-warning", "nccl-cuda-failure")  # what a program can go on after
 # A sentence of an exception that tells its reader what to do.
 _ADVICE = re.compile(
     r"(?<=[.!?:;] )(?:Please|Hint|Try|Use|Set|Make sure|Consider|Run|Install|Upgrade|Update|Pass|Specify|Check"
@@ -52,6 +53,8 @@ _MOST_OF_TEXT = 400  # of the exception; a terminal shows the first three lines 
 _SHORT = 120  # the same: where it was raised stands beside it
 _TWICE = re.compile(r"^(.{6,}?)\1+$")  # what two processes say into one line
 _MOST_KINDS = 4
+_DRAWS = ("wandb", "mlflow", "tensorboard", "comet_ml", "neptune", "swanlab", "clearml")  # packages
+_PLACES = ("raised_at", "raised_in")
 _LINES = 10  # other ranks print a little longer
 # A program's own: Python ends with 1 after an exception, shells with 126 and more of what they could not run.
 _CODES = range(2, 126)
@@ -65,8 +68,13 @@ def errors(logs: Logs) -> list[LogEvent]:
     if asked is not None:  # what Slurm then ends, it was told to end
         found = [one for one in found if one.sign != "srun-task-exit" or one.order < asked]
     went_on = said(logs, "training-goes-on", "work-goes-on", "nccl-tests-row", "ended-well")
-    gone, trained = died(logs), Ending(logs).trained
-    found = [one for one in found if one.sign not in _CAUGHT or not _caught(logs, one, went_on, gone=gone)]
+    gone, ending = died(logs), Ending(logs)
+    trained = ending.trained
+    found = [
+        one
+        for one in found
+        if one.sign not in _CAUGHT or not (_caught(logs, one, went_on, gone=gone) or ending.advanced(one))
+    ]
     of_samples = of_items(logs)
     found = [one for one in found if (one.file, one.line) not in of_samples]
     found = [
@@ -193,12 +201,26 @@ def _first(logs: Logs, found: list[LogEvent]) -> Finding:
 
 def _consequences(logs: Logs) -> list[LogEvent]:
     """Those that tell of a failure: at the end of a sound job some ranks leave before others."""
-    found = (event for event in logs.events if event.sign in meanings.CONSEQUENCES)
+    aside = {(one.file, one.line) for one in logs.events if one.sign == "python-error" and _is_aside(one)}
+    found = (
+        event
+        for event in logs.events
+        if event.sign in meanings.CONSEQUENCES and (event.file, event.line) not in aside
+    )
     follow = in_order(event for event in found if not _hands_on_what_is_harmless(logs, event))
     if {event.sign for event in follow} == {"propagated"} and _nothing_else(logs):
         return []  # a rank that aborts its communicator on its own account hands on as much
-    well = bool(said(logs, "ended-well")) and {event.sign for event in follow} <= meanings.AT_THE_END
+    if not {event.sign for event in follow} <= meanings.AT_THE_END:
+        return follow
+    work = {} if died(logs) else Ending(logs).work
+    well = said(logs, "ended-well") or all(work.get(event.file, 0) > event.line for event in follow)
     return [] if well else follow
+
+
+def _is_aside(event: LogEvent) -> bool:
+    """Whether it ended nothing but a thread that draws curves or feeds a program."""
+    of = {event.fields.get("client", ""), *(event.fields.get(at, "").partition("/")[0] for at in _PLACES)}
+    return meanings.ends_nothing(event) or not of.isdisjoint(_DRAWS)
 
 
 def _nothing_else(logs: Logs) -> bool:

@@ -29,7 +29,10 @@ _OWN_NCCL = you(
     "Build a libnccl of your own for this GPU.",
     'make -j src.build NVCC_GENCODE="-gencode=arch=compute_90,code=sm_90"',
 )
-_NO_KERNEL = ("named symbol not found", "no kernel image is available", "invalid device function")
+_NO_KERNEL = (
+    *("named symbol not found", "no kernel image is available", "invalid device function"),
+    *("hipErrorInvalidDeviceFunction", "hipErrorNoBinaryForGpu"),
+)
 
 
 @log_rule("LOG064", "libnccl and torch have kernels for the GPU")
@@ -44,9 +47,10 @@ def kernels(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `named symbol not found`, `no kernel image is available for execution on the device`, `invalid device
-    function`; torch's `sm_120 is not compatible with the current PyTorch installation`; `ncclMaxSharedMem N
-    exceeds device/fn maxSharedMem M` before 2.26.2 on Blackwell workstation GPUs (sm_120), where NCCL's kernels
-    want more shared memory than there is.
+    function`; `nvrtc: error: invalid value for --gpu-architecture` and `ptxas fatal: Value 'sm_120' is not
+    defined` of a compiler that is older than the GPU; torch's `sm_120 is not compatible with the current PyTorch
+    installation`; `ncclMaxSharedMem N exceeds device/fn maxSharedMem M` before 2.26.2 on Blackwell workstation
+    GPUs (sm_120), where NCCL's kernels want more shared memory than there is.
 
     ## Fix
     - **you** NCCL 2.26.2 or later for sm_120; a torch wheel of CUDA 12.8 or later for Blackwell.
@@ -99,7 +103,7 @@ def _packages_of(event: LogEvent) -> list[Remedy]:
     older = you("Use older packages for a GPU that newer ones no longer support (Kepler to Volta): torch for an "
                 "earlier CUDA, or build from source for it.",
                 "python -m pip install torch --index-url https://download.pytorch.org/whl/cu118")  # fmt: skip
-    if event.sign == "kernel-shared-memory":
+    if event.sign == "kernel-shared-memory" or "new" in event.fields:
         return [newer]
     arch = event.fields.get("arch", "")
     number = arch.removeprefix("sm_")
@@ -110,6 +114,8 @@ def _packages_of(event: LogEvent) -> list[Remedy]:
 
 def _lack(event: LogEvent) -> str:
     if event.sign == "torch-lacks-gpu":
+        if "new" in event.fields:
+            return "CUDA's compiler does not know this GPU, which is newer"
         if amd := event.fields.get("amd"):
             return f"ROCm's libraries have no code for {amd}"
         arch = event.fields.get("arch") or event.fields.get("old")

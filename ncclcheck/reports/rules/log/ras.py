@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, you
+from ncclcheck.reports.subjects.live.nccl_ras import membership
 from ncclcheck.reports.subjects.logs.ending import died
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, said, where
 from ncclcheck.reports.text.fold import fold_ranks, many
@@ -79,11 +80,12 @@ def _listed_after(logs: Logs, late: list[LogEvent]) -> list[LogEvent]:
 def _left(logs: Logs) -> Iterator[Finding]:
     if left := said(logs, "ras-status"):
         status = left[0].fields["status"]
+        ranks = sorted({one.rank for one in left if one.rank is not None})
+        what, why = membership(status, several=len(ranks) > 1)
         yield cause(
             left,
-            f"{fold_ranks(sorted({one.rank for one in left if one.rank is not None}))} has status {status} in a "
-            "communicator that others still use",
-            why="It has left, aborted, or never came through the start of it; the others wait for it.",
+            f"{fold_ranks(ranks)} {what} (RAS: {status})",
+            why=why,
             owner="job",
             state=State.FAIL if died(logs) or status in ("NOCOMM", "ABORT") else State.WARN,
             at=where(left[0]),

@@ -24,7 +24,17 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.addresses import by_name, to_itself, translated
-from ncclcheck.reports.subjects.links import firewall, flapping, kept, knocked, neighbours, own_way, trunk, volleys
+from ncclcheck.reports.subjects.links import (
+    firewall,
+    flapping,
+    kept,
+    knocked,
+    neighbours,
+    own_way,
+    trunk,
+    two_cards,
+    volleys,
+)
 from ncclcheck.reports.subjects.links.reached import (
     Blame,
     Pair,
@@ -557,48 +567,12 @@ def _one_way(tries: _Tries, culprit: Blame) -> Finding:
         )  # fmt: skip
     what = f"none of {len(others)} other nodes can connect to {node}, though it connects to them: "
     refused = any(tries.found.connects[pair].outcome in ("refused", "stranger") for pair in pairs)
-    if not refused and (twin := _twin(tries, node)):
-        return _by_two_cards(tries, where, pairs, what, twin)
-    return _failed(tries, where, pairs, node, f"{what}incoming connections to {node} do not pass; {why}")
-
-
-def _twin(tries: _Tries, node: str) -> str:
-    """Another interface of a node in the subnet of the chosen one."""
     link = tries.links.get(node)
-    for one in lan.interfaces(tries.hosts[node]) if link else ():
-        near = link and lan.is_usable(one) and any(net == link.network for _, net in lan.global_networks(one))
-        if link and near and one.name.partition(":")[0] != link.interface.name.partition(":")[0]:
-            return one.name
-    return ""
-
-
-def _by_two_cards(tries: _Tries, where: Where, pairs: Sequence[Pair], what: str, twin: str) -> Finding:
-    """Answers leave by the other card, and strict reverse-path filtering drops what comes in by the chosen one."""
-    link = tries.links[str(where.node)]
-    chosen, on = link.interface.name, f"# on {where.node}"
-    return fail(
-        where,
-        f"{what}its {chosen} and {twin} are both in {link.network}, what it sends leaves by one of them, and "
-        "strict reverse-path filtering (rp_filter=1), where set, drops what comes in by the other, ARP included",
-        why=_WHY,
-        owner="node",
-        evidence=[
-            seen("getifaddrs", f"{chosen} {link.address}; {twin} in {link.network} too"),
-            *tries.evidence(pairs),
-        ],
-        fix=[
-            admin(
-                "See which values hold (1 is strict; the larger one of all and the interface counts) and where it "
-                "sends to. Loose filtering lets it in, here and in sysctl.d; undo: the value from before.",
-                f"sysctl net.ipv4.conf.all.rp_filter net.ipv4.conf.{chosen}.rp_filter   {on}",
-                f"ip route get {tries.found.seen[pairs[0][::-1]].address}   {on}"
-                if pairs[0][::-1] in tries.found.seen
-                else f"ip route   {on}",
-                f"sysctl -w net.ipv4.conf.all.rp_filter=2   {on}",
-            ),
-            admin(f"Or give {twin} a subnet of its own.", f"ip -br addr   {on}"),
-        ],
-    )
+    if link and not refused and (twin := two_cards.twin(tries.hosts[node], link)):
+        back = tries.found.seen.get(pairs[0][::-1])
+        peer = back.address if back else ""
+        return two_cards.dropped(where, link, twin, what, _WHY, tried=tries.evidence(pairs), peer=peer)
+    return _failed(tries, where, pairs, node, f"{what}incoming connections to {node} do not pass; {why}")
 
 
 def _pairs(tries: _Tries, pairs: list[Pair]) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.probes.facts.training import Entered
+from ncclcheck.probes.facts.training import Call, Entered
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fail, seen, you
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.training.trained import checked, place, ranks
@@ -33,11 +33,11 @@ def entered(cluster: Cluster, found: Entered) -> Iterator[Finding]:
     ## Source
     PyTorch, Distributed communication package, Debugging torch.distributed applications; pytorch/pytorch#21144.
     """
-    if "none" in found.entered and any(one.startswith("backward at ") for one in found.entered):
+    if {"none", "backward"} <= {one.name for one in found.calls}:
         yield _no_backward(cluster, found)
         return
     odd = found.ranks[0] if found.ranks else 0
-    calls = [one for one in found.entered if " at " in one]
+    calls = [one for one in found.calls if one.lines]
     told = "; ".join(f"rank {rank} in {one}" for rank, one in enumerate(found.entered[:4]))
     when = f"in step {found.step} of the given steps " if found.step else ""
     yield fail(
@@ -46,13 +46,13 @@ def entered(cluster: Cluster, found: Entered) -> Iterator[Finding]:
         why="A collective ends on no rank before all have entered it: the job hangs, or mixes up numbers.",
         owner="job",
         evidence=[seen(f"rank {rank}", one) for rank, one in enumerate(found.entered[:8])],
-        fix=[_alone(calls[0]) if _of_rank_0(found) else _together(calls[0] if calls else "the collective")],
+        fix=[_alone(calls[0]) if _of_rank_0(found) else _together(calls[0] if calls else Call("the collective"))],
     )
 
 
 def _no_backward(cluster: Cluster, found: Entered) -> Finding:
     """As where a rank skips a batch whose loss is NaN."""
-    without = [rank for rank, one in enumerate(found.entered) if one == "none"]
+    without = [rank for rank, one in enumerate(found.calls) if one.name == "none"]
     step = found.step or 1
     return fail(
         place(cluster, without[0]) if len(without) == 1 else Where(),
@@ -74,39 +74,30 @@ def _no_backward(cluster: Cluster, found: Entered) -> Finding:
 
 def _of_rank_0(found: Entered) -> bool:
     """Whether rank 0 alone enters one, as under `if rank == 0`."""
-    return [" at " in one for one in found.entered] == [True] + [False] * (len(found.entered) - 1)
+    return [bool(one.lines) for one in found.calls] == [True] + [False] * (len(found.calls) - 1)
 
 
-def _parts(call: str) -> tuple[str, str, str]:
-    """A collective, the user's line that calls it, and the line that calls that function, if there is one."""
-    name, _, places = call.partition(" at ")
-    inner, _, outer = places.partition(", called at ")
-    return name, inner, outer
-
-
-def _alone(call: str) -> Remedy:
+def _alone(call: Call) -> Remedy:
     """Of a call under `if rank == 0`: that of the collective, or of the user's function that has it."""
-    name, inner, outer = _parts(call)
-    function = inner.rpartition(" in ")[2] if outer else f"dist.{name}"
-    line = (outer or inner).partition(" in ")[0]
-    if name == "barrier" and not outer:
+    in_function = len(call.lines) > 1
+    if call.name == "barrier" and not in_function:
         return you(
-            f"Take the barrier at {line} out of the condition on the rank.",
+            f"Take the barrier at {call.outermost} out of the condition on the rank.",
             "if dist.get_rank() == 0:\n    ...  # what rank 0 does alone\ndist.barrier()  # on every rank",
         )
+    function = call.function if in_function else f"dist.{call.name}"
     return you(
-        f"Let all ranks call {function} at {line}, and rank 0 use what it gives: take the call out of its "
-        "condition, on the rank or on its data.",
+        f"Let all ranks call {function} at {call.outermost}, and rank 0 use what it gives: take the call out of "
+        "its condition, on the rank or on its data.",
         f"value = {function}(...)  # on every rank, before the condition\nif dist.get_rank() == 0:\n"
         "    print(value)",
     )
 
 
-def _together(call: str) -> Remedy:
-    name, line, _ = _parts(call)
+def _together(call: Call) -> Remedy:
     code = ["total = value if condition else torch.zeros_like(value)\ndist.all_reduce(total)"]
+    line = call.lines[0] if call.lines else "the named line"
     return you(
-        f"Call {name} at {line or 'the named line'} on every rank, whatever its data; give zeros where it has "
-        "nothing.",
-        *(code if name == "all_reduce" else []),
+        f"Call {call.name} at {line} on every rank, whatever its data; give zeros where it has nothing.",
+        *(code if call.name == "all_reduce" else []),
     )

@@ -9,6 +9,7 @@ from shlex import quote
 from ncclcheck.probes.facts import Cluster, Node, PluginFile, Unread, at, known, value_or, variables
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, fail, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
+from ncclcheck.reports.subjects.addresses import to_itself
 from ncclcheck.reports.subjects.nodes.agreement import Groups, disagreements, group
 from ncclcheck.reports.text.fold import fold_names
 
@@ -154,7 +155,7 @@ def environment(cluster: Cluster) -> Iterator[Finding]:
     is a failure wherever there are several nodes, and so are a back end or an id of the rendezvous that differ.
     Any other PET_* that differs is a warning (an endpoint may have several names), but for the rank and address of
     each node, and for PET_NPROC_PER_NODE where every node sets it. ncclcheck hands none of them to its own
-    torchrun.
+    torchrun. An LD_PRELOAD by which a node's connections are refused is NET006.
 
     ## Fix
     - **you** take out what one node alone has: its ~/.bashrc, ~/.ssh/environment or /etc/environment gives it.
@@ -171,8 +172,10 @@ def environment(cluster: Cluster) -> Iterator[Finding]:
         *((name, note, _variable(name)) for name in _NOTED),
     ]
     why = "Ranks on that node use other libraries, devices or threads than the others."
+    of_net006 = {node.name for node in cluster.nodes if to_itself.preloaded(cluster, node.name)}
     for subject, level, read in facts:
-        values = {node.name: read(node) for node in cluster.nodes}
+        apart = of_net006 if subject == "LD_PRELOAD" else set()
+        values = {node.name: read(node) for node in cluster.nodes if node.name not in apart}
         if len(set(values.values())) > 1:
             fix = _fix(subject, group(values))
             yield from disagreements(values, subject, "environment", level=level, why=why, owner="job", fix=fix)

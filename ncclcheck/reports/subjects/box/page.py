@@ -8,6 +8,7 @@ from ncclcheck.probes.facts import Box
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.subjects.box import first
+from ncclcheck.reports.subjects.box.words import THEN
 from ncclcheck.reports.text.block_text import Style, commands, headed, labelled
 from ncclcheck.reports.text.fold import fold_some
 from ncclcheck.reports.text.groups import Block, blocks
@@ -75,7 +76,7 @@ def _in_full(block: Block, style: Style) -> list[str]:
     width = style.width
     rows = headed(block.state, block.codes, heading(block).text, style)
     for one in block.evidence:
-        rows += labelled("seen", f"{one.source}: {one.value}", width)[: _LINES + (one.source == "then")]
+        rows += labelled("seen", f"{one.source}: {one.value}", width)[: _LINES + (one.source == THEN)]
     rows += labelled("why", block.why, width)[:_LINES]
     for remedy in block.remedies:
         rows += [*labelled("fix", f"[{remedy.who}] {remedy.text}", width)[:_LINES], *commands(remedy)]

@@ -11,6 +11,7 @@ from ncclcheck.reports.judgement.findings import Evidence, Where, seen
 from ncclcheck.reports.subjects.box import first
 from ncclcheck.reports.subjects.box.first import Failure
 
+THEN = "then"  # the source of what came after the first failure: the page gives it a line more
 _MOST_THEN, _SHORT, _MOST_STACKS = 3, 60, 4
 _PID = re.compile(r"\w\[(\d+)\]:|[Pp]rocess (\d+)")
 _FULL = 64 * 2**20  # bytes of room below which a disk is told of: less than a small checkpoint
@@ -51,7 +52,7 @@ def evidence(cluster: Cluster, one: Failure) -> list[Evidence]:
     if then:
         more = f"; and {len(then) - _MOST_THEN} more" if len(then) > _MOST_THEN else ""
         words = [f"{max(0.0, other.t - one.t):+.1f} s {_short(other)}" for other in then[:_MOST_THEN]]
-        told.append(seen("then", "; ".join(words) + more))
+        told.append(seen(THEN, "; ".join(words) + more))
     return told
 
 

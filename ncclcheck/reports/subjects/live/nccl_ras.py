@@ -78,6 +78,27 @@ def left(one: RasCommunicator) -> Iterator[tuple[RasRank, str]]:
             yield from ((rank, share.status) for rank in share.ranks)
 
 
+def membership(status: str, *, several: bool = False) -> tuple[str, str]:
+    """What a status in a communicator that others use says of a rank, or of several, and why they wait."""
+    be, have = ("are", "have") if several else ("is", "has")
+    used = "a communicator that others use"
+    if status in ("NOCOMM", "UNKNOWN"):
+        return (
+            f"{be} no member of {used}",
+            "Its process answers and knows no such communicator: it has destroyed or aborted it, or did not come "
+            "through the start of it. The others wait for it there.",
+        )
+    told = {
+        "ABORT": f"{have} aborted {used}",
+        "FINALIZE": f"{have} begun to end {used}",
+        "INIT": f"{be} still in the start of {used}",
+    }
+    return (
+        told.get(status, f"{have} {status} in {used}"),
+        "It takes part in no call there any more, or not yet; the others wait for it.",
+    )
+
+
 def process(rank: RasRank, job: RunningJob, hosts: Iterable[Host]) -> LiveProcess | None:
     """The process that RAS means by an address and a pid, among those that were looked at."""
     names = {one.host for one in hosts if rank.host in one.addresses}

@@ -27,6 +27,9 @@ _WORKS = 2**20
 # Seconds for which a process is still starting: imports, CUDA, rendezvous. A hang is asked about later.
 START_S = 60.0
 _THROTTLED = 0.5  # of the time between the looks
+# Of the periods of a CPU quota, used up: a pipeline's stage with a hundredth of a core used up 0.40 of its own,
+# and its job went on; a rank without a quota, or within it, has none. At 100 ms each, fewer than 10 say little.
+_USED_UP, _NOT_USED_UP, _PERIODS = 0.25, 0.05, 10
 _FAULTS = 100.0  # pages a second from disk: at 0.1 ms for one, a hundredth of the time; sound jobs have none
 _SLEEPS = ("hrtimer_nanosleep", "do_nanosleep")
 CHILD = "do_wait"  # the kernel function of waitpid(2); futex_do_wait is another
@@ -179,9 +182,7 @@ def judged(job: RunningJob) -> Judged:
     moving = [one for one in ranks if moves(one)]
     everyone = ranks if moving else [*ranks, *(one for one in job.helpers if not one.orphan)]
     young = min(one.age_s for one in ranks) < START_S
-    held_back = [
-        one for one in ranks if one.throttled > _THROTTLED or (one.swap and one.faults > _FAULTS * job.seconds)
-    ]
+    held_back = [one for one in ranks if is_held_back(one, job.seconds)] or short_of_cpu(ranks)
     shown: list[tuple[Kind, list[LiveProcess]]] = [
         ("ended", ranks if all(map(_ended, ranks)) else []),
         ("stopped", [one for one in everyone if is_stopped(one)]),
@@ -307,6 +308,24 @@ def sleeps(one: LiveProcess) -> bool:
     return rests(one) and one.wchan in _SLEEPS and one.was_wchan in _SLEEPS
 
 
+def is_held_back(one: LiveProcess, seconds: float) -> bool:
+    """Whether its cgroup or swap leaves it next to nothing."""
+    return one.throttled > _THROTTLED or bool(one.swap and one.faults > _FAULTS * seconds) or waits_for_memory(one)
+
+
+def waits_for_memory(one: LiveProcess) -> bool:
+    """Whether it waited at both looks until its cgroup would let it have more memory."""
+    return "mem_cgroup" in one.was_wchan and "mem_cgroup" in one.wchan
+
+
+def short_of_cpu(ranks: list[LiveProcess]) -> list[LiveProcess]:
+    """The few whose quota of CPU is used up again and again, where that of no other is."""
+    shares = [(one.used_up / one.periods if one.periods >= _PERIODS else 0.0, one) for one in ranks]
+    few = [one for share, one in shares if share > _USED_UP]
+    rest = [share for share, _ in shares if share <= _USED_UP]
+    return few if len(few) <= len(rest) and all(share < _NOT_USED_UP for share in rest) else []
+
+
 def is_stopped(one: LiveProcess) -> bool:
     """Whether a signal, a debugger or the freezer of its cgroup held it at both looks."""
     if one.was == one.state == "D" and _NEVER_D.search(one.was_wchan) and _NEVER_D.search(one.wchan):
@@ -317,7 +336,7 @@ def is_stopped(one: LiveProcess) -> bool:
 
 def waits_for_a_file(one: LiveProcess) -> bool:
     """Whether it waited for a file, a pipe with a name or a lock at both looks, and got nothing between them."""
-    if one.read + one.written > MOVED or not rests(one):
+    if one.read + one.written > MOVED or not rests(one) or waits_for_memory(one):
         return False
     named = one.wchan == one.was_wchan and any(part in one.wchan for part in _FILES)
     if re.search("pipe_(read|write)", one.wchan) and not one.file:  # without a name: from one of its own processes

@@ -8,7 +8,7 @@ from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.subjects.live import words
 from ncclcheck.reports.subjects.live.running import RunningJob, jobs
-from ncclcheck.reports.text.fold import fold_names, many
+from ncclcheck.reports.text.fold import fold_names, fold_ranks, many
 from ncclcheck.reports.text.wrapping import wrapped
 
 _MOST_JOBS, _MOST_ROWS = 4, 5
@@ -37,7 +37,7 @@ def _job(job: RunningJob, width: int) -> Iterator[str]:
     for one in job.ranks:
         alike.setdefault(words.alike(one), []).append(one.rank)
     for does, held in [*alike.items()][:_MOST_ROWS]:
-        yield from wrapped(f"{words.numbered(held)}: {does}", width, "    ", "      ")
+        yield from wrapped(f"{fold_ranks(held)}: {does}", width, "    ", "      ")
     if len(alike) > _MOST_ROWS:
         yield f"    and {len(alike) - _MOST_ROWS} more kinds (JSON has all)"
 

@@ -22,7 +22,7 @@ from ncclcheck.reports.subjects.live.running import (
     sleeps,
     works,
 )
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.fold import fold_ranks
 
 _MOST = 3
 LATER = "Look again for longer: what still stands then is no long step."
@@ -53,13 +53,7 @@ def _named(finding: Finding, job: RunningJob, all_: Sequence[Judged]) -> Finding
 
 def ranks(who: Iterable[LiveProcess]) -> str:
     """`rank 2`, `ranks 0-1,3`."""
-    return numbered(one.rank for one in who)
-
-
-def numbered(numbers: Iterable[int]) -> str:
-    """The same of numbers."""
-    held = sorted({*numbers})
-    return f"rank{'s' if len(held) > 1 else ''} {fold_names(map(str, held)).strip('[]')}"
+    return fold_ranks(one.rank for one in who)
 
 
 def where(who: Sequence[LiveProcess]) -> Where:
@@ -127,7 +121,9 @@ def after(found: Judged) -> list[Evidence]:
         rest_ = len(job.ranks) - 1 - len(waiting)
         more = f"; the other {rest_} for those" if rest_ > 0 else ""
         told.append(
-            seen("connections", f"{numbered(waiting)} sent it something after it last did, and wait for it{more}")
+            seen(
+                "connections", f"{fold_ranks(waiting)} sent it something after it last did, and wait for it{more}"
+            )
         )
     return told
 
@@ -143,7 +139,11 @@ def parting(job: RunningJob) -> list[Evidence]:
     groups = _frames(stacks)
     if not groups and len(stacks) > 1:
         return [seen("py-spy", f"all {len(stacks)} stacks that were read are alike: {stacks[0][1][-1]}")]
-    return [seen(f"py-spy, {numbered(held)}", frame) for frame, held in [*groups.items()][:_MOST]]
+    few = sorted(groups.items(), key=lambda item: len(item[1]))
+    shown = few if len(few) <= _MOST + 1 else [*few[:_MOST], few[-1]]  # who is apart, and where most are
+    told = [seen(f"py-spy, {fold_ranks(held)}", frame) for frame, held in shown]
+    left = len(few) - len(shown)
+    return [*told, *([seen("py-spy", f"{left} more places, of a few ranks each (JSON has all)")] if left else [])]
 
 
 def elsewhere(job: RunningJob) -> LiveProcess | None:

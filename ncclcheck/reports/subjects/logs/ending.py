@@ -28,6 +28,21 @@ _NEXT = 3  # lines below an exception
 _ITEM = 30  # the same, where its message is a sample's own text, of many lines
 _OF_AN_ITEM = ("python-error", "traceback", "complaint", "item-failed")
 _KIND, _NUMBER = 20, re.compile(r"\d+")  # characters by which the words of an exception are the same ones
+_GOES_ON = ("training-goes-on", "work-goes-on", "nccl-tests-row", "ended-well")
+_AT = re.compile(
+    r"(?i)\b(?:epoch|step|iter(?:ation)?|batch)\w{0,2}['\" :=#\[/]{1,12}(\d{1,9}(?:\.\d+)?)"
+    r"|(\d{1,9}) ?/ ?\d{1,10}\b"
+)
+# Steps that differ: one may be under way elsewhere, and its next one begun, when a process raises.
+_STEPS, _AFTER_AN_EXCEPTION = 2, 3
+_OTHERS = 3  # lines that differ, and may be one of each rank
+_IMPORTS = ("ImportError", "ModuleNotFoundError")  # before any work of its process
+_DEALT_WITH = re.compile(
+    r"(?i)\b(?:skipp(?:ing|ed)|retry(?:ing)?|trying|try again|reducing|ignor(?:ing|ed)|falling back)\b"
+)
+_ONLY_SAID = ("complaint", "item-failed", "ended-badly", "nccl-warning", "nccl-cuda-failure")
+_SEEN_BEFORE = 2  # lines of a kind after which it worked: one more of them is not what ended it
+_ALIKE = 30  # characters by which two complaints are of one kind
 ENDS = frozenset(CONSEQUENCES) - AT_THE_END - {"propagated", "flushed"} | {
     *("worker-failed", "worker-signalled", "root-cause-exit", "srun-task-exit"),
     *(
@@ -61,13 +76,63 @@ class Ending:
         bad = finding.state in (State.FAIL, State.WARN)
         return replace(finding, state=State.NOTE) if bad and self._sound else finding
 
+    def advanced(self, event: LogEvent) -> bool:
+        """Whether different steps follow a line, of its own rank where it names one.
+
+        What a process could not load it did not need as soon as it does any work; and what says itself that it
+        was dealt with needs no more than that.
+        """
+        after = [
+            one
+            for one in self._going_on.get(event.file, ())
+            if one.line > event.line and event.rank in (None, one.rank)
+        ]
+        imported = event.fields.get("type", "").rpartition(".")[2] in _IMPORTS
+        if after and (imported or _DEALT_WITH.search(event.text) or dealt_with(self._logs, event)):
+            return True
+        steps = [found for one in after if (found := _AT.findall(one.text))]
+        enough = _STEPS if event.sign in _ONLY_SAID else _AFTER_AN_EXCEPTION
+        return (
+            any(one.sign == "ended-well" for one in after)
+            or len({str(found) for found in steps}) >= enough
+            or (enough == _STEPS and bool(steps) and len({one.sign for one in after}) > 1)
+            or len({one.text for one in after}) >= max(_OTHERS, len(steps) + 1)
+        )
+
+    def seen_before(self, event: LogEvent) -> bool:
+        """Whether complaints of its kind stand above it after which the job worked on."""
+        kind, alike = _complaint(event), self._complaints.get(event.file, ())
+        worked = [one.line for one in self._going_on.get(event.file, ())]
+        return (
+            sum(kind == _complaint(one) and any(one.line < line < event.line for line in worked) for one in alike)
+            >= _SEEN_BEFORE
+        )
+
+    @cached_property
+    def _going_on(self) -> dict[str, list[LogEvent]]:
+        """File -> the lines kept of it that show work, or a good end."""
+        found: dict[str, list[LogEvent]] = {}
+        for one in self._logs.events:
+            if one.sign in _GOES_ON:
+                found.setdefault(one.file, []).append(one)
+        return found
+
+    @cached_property
+    def _complaints(self) -> dict[str, list[LogEvent]]:
+        """File -> its complaints."""
+        found: dict[str, list[LogEvent]] = {}
+        for one in self._logs.events:
+            if one.sign == "complaint":
+                found.setdefault(one.file, []).append(one)
+        return found
+
     def _survived(self, finding: Finding) -> bool:
         """Whether steps or a good end follow all lines like those that it rests on, and no process died."""
         if self._died:
             return False
         signs = {self._signs.get((one.source, one.value), "") for one in finding.evidence} - {"", *_PROOF}
-        last = [place for sign in signs for place in self._last[sign].items()]
-        return bool(last) and all(self.proof.get(file, 0) > line for file, line in last)
+        last = [one for sign in signs for one in self._last_events[sign].values()]
+        return bool(last) and all(self.proof.get(one.file, 0) > one.line or self.advanced(one) for one in last)
 
     @cached_property
     def _advanced(self) -> dict[str, int]:
@@ -138,10 +203,16 @@ class Ending:
     @cached_property
     def _last(self) -> dict[str, dict[str, int]]:
         """Sign -> file -> its last line."""
-        found: dict[str, dict[str, int]] = {}
+        return {sign: {file: one.line for file, one in lines.items()} for sign, lines in self._last_events.items()}
+
+    @cached_property
+    def _last_events(self) -> dict[str, dict[str, LogEvent]]:
+        """Sign -> file -> the last of its lines."""
+        found: dict[str, dict[str, LogEvent]] = {}
         for one in self._logs.events:
             lines = found.setdefault(one.sign, {})
-            lines[one.file] = max(one.line, lines.get(one.file, 0))
+            if one.file not in lines or lines[one.file].line < one.line:
+                lines[one.file] = one
         return found
 
 
@@ -180,6 +251,11 @@ def of_items(logs: Logs) -> frozenset[tuple[str, int]]:
         kinds = {_kind(one) for one in near if one.line < went_on}
         found |= {(file, one.line) for one in near if _kind(one) in kinds}
     return frozenset(found)
+
+
+def _complaint(event: LogEvent) -> str:
+    """How a complaint begins, whatever numbers are in it."""
+    return _NUMBER.sub("#", event.text.strip())[:_ALIKE]
 
 
 def _kind(event: LogEvent) -> tuple[str, ...]:

@@ -9,9 +9,9 @@ from ncclcheck.probes.facts import LogEvent
 _FOLLOWS = re.compile(
     r"ChildFailedError|CheckpointException ranks:|Rendezvous\w{0,20}Error|"
     r"Caught \w{1,80} in (?:DataLoader worker process|pin memory thread|replica) |"
-    r"SignalException|SIGTERMException|KeyboardInterrupt|SystemExit|DistNetworkError|DistStoreError|"
+    r"SignalException|CancelledError|SIGTERMException|KeyboardInterrupt|SystemExit|DistNetworkError|DistStoreError|"
     r"DistBackendError|ncclRemoteError|Connection (?:closed|reset) by|Broken pipe|[Ss]ocket [Tt]imeout|"
-    r"NCCL (?:error|Error \d|communicator was aborted)|"
+    r"NCCL (?:error|Error \d|communicator was aborted)|is setting up NCCL communicator and retrieving|"
     r"Call to \w{1,60} method failed: |"  # vLLM's server, of what its engine raised
     r"Watchdog caught|RendezvousConnectionError|by signal: Terminated|"
     r"Application timeout caused pair closure|"

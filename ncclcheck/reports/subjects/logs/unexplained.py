@@ -47,7 +47,7 @@ _MILD = (*_COMPLAINTS, "nccl-warning", "traceback", "python-error")
 _ENDS_NO_JOB = frozenset(
     (
         *("ib-no-library", "ib-open-device", "ofi-no-provider", "kernel-shared-memory", "topology-file-missing"),
-        *("shm-unlink", "ib-port-event"),
+        *("shm-unlink", "ib-port-event", "sharp-refused"),
     )
 )
 _JUDGED = {*meanings.HARMLESS, *meanings.CONSEQUENCES, *_ENDS_NO_JOB} - _ALONE  # what they mean is known
@@ -94,7 +94,7 @@ def _started(logs: Logs) -> dict[tuple[str, str, int | None], int]:
 
 
 def _can_be_a_failure(event: LogEvent) -> bool:
-    if event.sign in _JUDGED or meanings.ends_nothing(event):
+    if event.sign in _JUDGED or event.sign == "dealt-with" or meanings.ends_nothing(event):
         return False
     if event.sign == "python-error":
         return not _WARNING.search(event.fields.get("type", ""))
@@ -116,14 +116,25 @@ def _of_a_worker(logs: Logs, event: LogEvent) -> bool:
 
 def _survived(logs: Logs, ending: Ending, event: LogEvent) -> bool:
     mild = event.sign in _MILD or event.level in _LEVELS
-    shown = ending.just_after if event.sign in _COMPLAINTS else ending.work if mild else ending.proof
+    small = event.sign in _COMPLAINTS or (event.sign == "nccl-warning" and not _handed_on(logs, event))
+    shown = ending.just_after if small else ending.work if mild else ending.proof
     shown = ending.profiled if event.sign == "traceback" else shown
     aside = event.sign in _COMPLAINTS or meanings.of_a_thread(event)
     if aside and ending.trained.get(event.file, event.line) < event.line:
         return True  # a profiler's, a logger's: what was to be done is done
+    if event.sign == "complaint" and ending.seen_before(event):
+        return True
+    if mild and ending.advanced(event):
+        return True
     if event.sign in ("python-error", "traceback") and dealt_with(logs, event):
         return ending.just_after.get(event.file, 0) > event.line
     return shown.get(event.file, 0) > event.line or (mild and came_through(logs, event))
+
+
+def _handed_on(logs: Logs, event: LogEvent) -> bool:
+    """Whether NCCL or another process tells below a warning of what followed from it."""
+    return any(one.sign in meanings.CONSEQUENCES and one.file == event.file and one.line > event.line
+               for one in logs.events)  # fmt: skip
 
 
 class Behind(NamedTuple):

@@ -21,7 +21,7 @@ _DIED = "E1109 22:47:01.5 771 api.py:869] failed (exitcode: 1) local_rank: 3 (pi
         (_OOM + _WELL, "LOG063", "note"),
         (_STEPS + _OOM, "LOG063", "fail"),
         (_OOM + _STEPS + _OOM, "LOG063", "fail"),
-        (_OOM + _STEPS[:300], "LOG063", "fail"),
+        (_OOM + _STEPS[:70], "LOG063", "fail"),
         (_OOM + _STEPS + _DIED, "LOG063", "fail"),
         (_XID + _STEPS, "LOG067", "warn"),
         ("RuntimeError: NCCL Error 2: unhandled system error\n", "LOG004", "ok"),

@@ -8,7 +8,7 @@ from tests.helpers.logs import judged, raised
 from tests.nccl.ras_states import VERSIONS
 from tests.reports.rules.log.test_ras_words import FOLDER, SILENT
 
-GONE, LEFT, BEHIND = "does not answer RAS", "has status NOCOMM", "launched 1 operation"
+GONE, LEFT, BEHIND = "does not answer RAS", "is no member of a communicator", "launched 1 operation"
 _INFO = "gpu-a17:4711:4790 [0] NCCL INFO "
 
 

@@ -180,11 +180,11 @@ _ADVICE = (
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        (_NUMPY, 1),  # an import that complained, and nothing after it
+        (_NUMPY, 3),  # advice of an import, and nothing after it
         (_NUMPY + _PROFILED, 0),
         (_NUMPY + _STEPS, 0),
         (_NUMPY + _PROFILED + _BLOCK, 1),
-        (_PROFILED + _NUMPY, 1),
+        (_PROFILED + _NUMPY, 0),
         (_PROFILED + _CAUGHT, 1),
         (_PROFILED + _CAUGHT + _PROFILED, 1),  # of other ranks, it may be
         (_PROFILED + _CAUGHT + _GROUP_ENDED, 0),
