@@ -46,7 +46,10 @@ def hang(site: Site, /, **given: Any) -> int:
 
 def _check(wanted: HangOptions, given: dict[str, Any]) -> None:
     """Raises UsageError for two places, or for half of one."""
-    places = [f"--{name}" for name in ("job", "pods", "hosts", "hostfile") if given[name]]
+    places = [f"--{name}" for name in ("job", "pods", "hosts", "hostfile") if given[name] is not None]
+    # A variable that is not set, as in --job "$JOB": this host is another place than was meant.
+    if empty := next((place for place in places if not given[place[2:]].strip()), None):
+        raise UsageError(f"hang: {empty}: it is empty")
     if len(places) > 1:
         raise UsageError(f"hang: {' and '.join(places)}: give one of them")
     if wanted.pods and given["via"]:

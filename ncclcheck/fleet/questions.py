@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
+from itertools import groupby
 from math import exp, expm1, lgamma, log
+from operator import itemgetter
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -87,16 +89,19 @@ def _tail(k: int, n: int, p: float) -> float:
 
 def _slower(tables: Any, upgraded: dict[tuple[str, str], list[datetime]]) -> Iterator[Slower]:
     tables.execute(drift.DAILY)
-    found = tables.execute(drift.SQL).fetchall()
+    (span,) = tables.execute(drift.SPAN).fetchone()
+    tables.execute(f"CREATE OR REPLACE TEMP TABLE changed AS {drift.changed(span)}")
     names = dict(tables.execute("SELECT serial, arg_max(node, started) FROM nodes GROUP BY 1").fetchall())
     made = []
-    for serial, metric, step in found:
-        days, values, usual, more = zip(*_series(tables, serial, metric), strict=True)
+    for (serial, metric), told in groupby(_series(tables), key=itemgetter(0, 1)):
+        _, _, days, values, usual, more = zip(*told, strict=True)
         sign = 1 if more[0] else -1
-        against = [sign * (log(v) - log(u)) for v, u in zip(values, usual, strict=True)]
-        begun, change, slowly = drift.placed(against, step)
-        near = any(abs(day - days[begun]) <= _OF_UPGRADE for day in upgraded.get((serial, metric), []))
-        if expm1(change) > -drift.LEAST_CHANGE or near:
+        against = [sign * (log(v) - u) for v, u in zip(values, usual, strict=True)]
+        fall = drift.placed(against)
+        if fall is None or expm1(fall.change) > -drift.LEAST_CHANGE:
+            continue
+        begun, change, slowly = fall
+        if any(abs(day - days[begun]) <= _OF_UPGRADE for day in upgraded.get((serial, metric), [])):
             continue
         level = median(against[:begun])
         made.append(
@@ -119,15 +124,14 @@ def _slower(tables: Any, upgraded: dict[tuple[str, str], list[datetime]]) -> Ite
     yield from sorted(made, key=lambda one: (one.recovered, one.change))
 
 
-def _series(tables: Any, serial: str, metric: str) -> list[tuple[Any, ...]]:
-    """Time, figure, the fleet's median of that day, and whether more is better."""
+def _series(tables: Any) -> list[tuple[Any, ...]]:
+    """Of each series that changed: serial, figure, time, value, the fleet's logarithm, whether more is better."""
     found = tables.execute(
         """
-        SELECT started, value, CASE WHEN many >= 5 THEN exp(usual) ELSE 1 END, more_is_better
-        FROM measurements m JOIN daily d ON d.metric = $2 AND d.day = date_trunc('day', started)
-        WHERE serial = $1 AND m.metric = $2 ORDER BY started
-        """,
-        [serial, metric],
+        SELECT m.serial, m.metric, started, value, CASE WHEN many >= 5 THEN usual ELSE 0 END, more_is_better
+        FROM measurements m JOIN changed USING (serial, metric)
+        JOIN daily d ON d.metric = m.metric AND d.day = started::DATE ORDER BY ALL
+        """
     ).fetchall()
     return [*found]
 
@@ -207,9 +211,7 @@ def _upgrades(tables: Any) -> tuple[list[Upgrade], dict[tuple[str, str], list[da
     """What changed with each version, and when nodes whose figure it changed were upgraded."""
     found: list[Upgrade] = []
     when: dict[tuple[str, str], list[datetime]] = defaultdict(list)
-    for attribute in VERSIONS:
-        if attribute == "leaf":
-            continue  # nodes that were moved
+    for attribute in _changing(tables):
         for (before, after), moves in _moves(tables, attribute).items():
             if len(moves) < _FEWEST_UPGRADED:
                 continue
@@ -231,6 +233,14 @@ def _upgrades(tables: Any) -> tuple[list[Upgrade], dict[tuple[str, str], list[da
                         when[serial, metric].append(at)
             found += [move.changed(*told) for told in _rates(tables, len(moves))]
     return sorted(found, key=lambda one: -abs(one.change)), when
+
+
+def _changing(tables: Any) -> list[str]:
+    """The versions of which there is more than one at all; a leaf is none, its nodes were moved."""
+    listed = [one for one in VERSIONS if one != "leaf"]
+    asked = ", ".join(f"min({one}) <> max({one})" for one in listed)
+    differ = tables.execute(f"SELECT {asked} FROM nodes").fetchone()
+    return [one for one, several in zip(listed, differ, strict=True) if several]
 
 
 def _moves(tables: Any, attribute: str) -> dict[tuple[str, str], list[tuple[str, datetime]]]:

@@ -69,10 +69,11 @@ def test_a_printed_diff_ends_the_finding(code: str, tmp_path: Path) -> None:
     _put(tmp_path, f"{code}_faulty.py")
     remedies = [remedy for one in _findings()[code] for remedy in one.remedies if remedy.commands]
     assert bool(remedies) == (code not in _WITHOUT_DIFF)
+    before = {*_findings()}
     for remedy in remedies:
         diff = f"{remedy.commands[0]}\n"
         subprocess.run(["patch", "-p0"], input=diff, text=True, cwd=tmp_path, check=True, timeout=20)
-        assert code not in _findings()
+        assert {*_findings()} <= before - {code}  # and it still parses
 
 
 _WITHOUT_DIFF = {"SCR003", "SCR015", "SCR017", "SCR018", "SCR019", "SCR020"}
@@ -247,6 +248,17 @@ def test_a_loss_that_is_logged(made: str, told: str, states: list[State]) -> Non
 _STEP = "    loss = net(x.cuda())\n    loss.backward()\n"
 _PRINTS = "rank = dist.get_rank()\nfor x in data:\n    if rank == 3:\n        print(loss)\n"
 
+_EPOCHS = """sampler = torch.utils.data.distributed.DistributedSampler(images)
+batches = torch.utils.data.DataLoader(images, sampler=sampler)
+for {} in range({}):
+    for x in batches:
+        net(x).backward()
+"""
+_HELD_BY_ONE = """net = torch.nn.parallel.DistributedDataParallel(torch.nn.BatchNorm1d(4))
+if dist.get_rank() == 0:
+    {}
+        net(x)
+"""
 _LOCAL = "parser.add_argument('--local_rank', type=int)\ndist.init_process_group('nccl', {})\n"
 _LOADS = """torch.nn.parallel.DistributedDataParallel(net.cuda())
 torch.utils.data.DataLoader(held, batch_size=8)
@@ -351,6 +363,28 @@ def test_the_default_of_an_option_is_what_the_job_uses(
         # a rank that is made of options: what starts the processes may give the local one too
         ("SCR012", _LOCAL.format("init_method=args.url, rank=args.node * 8 + args.local_rank"), [State.NOTE]),
         ("SCR012", _LOCAL.format("init_method='tcp://localhost:1', rank=args.local_rank"), [State.WARN]),
+        # a variable of the option's name, which nothing reads as an option
+        ("SCR012", f"{_LOCAL.format('')}args = parser.parse_args()\nlocal_rank = dist.get_rank()\n", []),
+        ("SCR012", f"{_LOCAL.format('')}torch.cuda.set_device(parser.parse_args().local_rank)\n", [State.WARN]),
+        # how far a run is: numbers
+        ("SCR005", "progress_state = torch.load(folder + '/progress.pt')\nnet.cuda()\n", []),
+        ("SCR005", "model_state = torch.load(folder + '/progress.pt')\nnet.cuda()\n", [State.WARN]),
+        # nobody has left where the call stands
+        ("SCR003", "if not several and dist.get_rank() != 0:\n    exit()\nif several:\n    dist.barrier()\n", []),
+        ("SCR003", "if not several and dist.get_rank() != 0:\n    exit()\ndist.barrier()\n", [State.FAIL]),
+        # with no gradients one forward pass broadcasts, and a later one does not
+        ("SCR023", _HELD_BY_ONE.format("with torch.no_grad():"), [State.NOTE]),
+        ("SCR023", _HELD_BY_ONE.format("if True:"), [State.WARN]),
+        # a loop counts epochs by another name; the steps of one are no epochs
+        ("SCR009", f"{_EPOCHS.format('ep', 'epochs')}", [State.WARN]),
+        ("SCR009", f"{_EPOCHS.format('i', 'steps_per_epoch')}", []),
+        ("SCR018", "for x in data:\n    loss = net(x.cuda())\n    loss.backward()\n    print(float(loss))\n",
+         [State.NOTE]),
+        ("SCR018", "for x in data:\n    net(x.cuda()).backward()\n    print(float(loss))\n", []),
+        # whether a file is there says the same on all ranks
+        ("SCR005", "if (run_dir / 'a.pt').is_file():\n    net.cuda().load_state_dict(torch.load('a.pt'))\n",
+         [State.WARN]),
+        ("SCR004", "if not os.path.exists('model.pt'):\n    torch.save(net.state_dict(), 'model.pt')\n", []),
         # no rank is in an interval of none
         ("SCR007", "torch.utils.data.distributed.DistributedSampler(data, num_replicas=0, rank=0)\n",
          [State.WARN]),
@@ -442,6 +476,23 @@ def test_what_the_parent_of_all_ranks_does_is_done_once(child: str, parent: str,
     assert _states("SCR025", _SPAWNED.format(child, parent)) == states
 
 
+_BY_GPU = """def work(gpu, given):
+    dist.init_process_group("nccl", rank=gpu, world_size=2)
+    if {}:
+        dist.barrier()
+{}
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "start", "states"),
+    [("gpu == 0", "torch.multiprocessing.spawn(work, nprocs=2)", [State.FAIL]),
+     ("gpu is not None", "torch.multiprocessing.spawn(work, nprocs=2)", []), ("gpu == 0", "work(0, given)", [])],
+)  # fmt: skip
+def test_the_first_parameter_of_what_is_spawned_is_a_rank(condition: str, start: str, states: list[State]) -> None:
+    assert _states("SCR002", _BY_GPU.format(condition, start)) == states
+
+
 _SAVED = 'dist.init_process_group("nccl")\ndef save(net):\n    torch.save(net.state_dict(), "a.pt")\n{}save(net)\n'
 
 
@@ -490,6 +541,13 @@ for x in data:
 )  # fmt: skip
 def test_a_model_that_may_leave_layers_out_is_not_judged(branch: str, step: str, states: list[State]) -> None:
     assert _states("SCR016", f'dist.init_process_group("nccl")\n{_MODEL.format(branch, step)}') == states
+
+
+@pytest.mark.parametrize(("nodes", "states"), [(None, [State.NOTE]), (1, [])])
+def test_the_gpus_of_one_node_are_not_all_ranks(nodes: int | None, states: list[State]) -> None:
+    init = "dist.init_process_group('nccl', world_size=torch.cuda.device_count())\n"
+    assert _states("SCR026", init, nodes=nodes) == states
+    assert _states("SCR026", init.replace("torch.cuda.device_count()", "count"), nodes=nodes) == []
 
 
 _SEVERAL = """import argparse{}

@@ -239,7 +239,7 @@ def transports(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compa
         for host in range(wanted.hosts)
         for gpu in range(each)
     ]
-    answer = judge.ask(
+    answer = judge.ask_whole(
         Request(links=ETH0, sys=str(sys), ranks=ranks, enough=["Connected all trees", "coll channels"], seconds=60)
     )
     apart = wanted.kinds(machine) & {("intra", "NET"), ("intra", "SHM")}
@@ -270,12 +270,21 @@ def _reached(log: str, rank: int) -> set[int]:
 
 
 def _neighbours(log: str, rank: int, rings: list[str]) -> set[int]:
-    """Those next to it in NCCL's own lines of its rings, and above and below it in the trees."""
+    """Those next to it in NCCL's own lines of its rings, and above and below it in the trees.
+
+    Where NCCL counts each rank as a node, it connects those at distances of powers of two as well, both ways: the
+    algorithm PAT, which no line draws, and which is connected where it is switched off, too.
+    """
     orders = [[int(one) for one in ring.split()] for ring in rings]
     found = {order[(order.index(rank) + 1) % len(order)] for order in orders}
     for below, above in re.findall(rf"\[\d+\] ([-\d/]+)->{rank}->(-?\d+)", log):
         found |= {int(one) for one in (*below.split("/"), above)}
-    return found - {-1}
+    alone = re.search(rf"rank {rank} nRanks (\d+) nNodes (\d+) ", log)
+    if alone and alone[1] == alone[2]:
+        ranks = int(alone[1])
+        steps = [2**power for power in range(ranks.bit_length()) if 2**power < ranks]
+        found |= {(rank + way * step) % ranks for step in steps for way in (1, -1)}
+    return found - {-1, rank}
 
 
 def _devices_of(graph: Path) -> set[int]:
@@ -318,7 +327,7 @@ def _carried(
         for host in range(2)
         for gpu in range(each)
     ]
-    answer = judge.ask(Request(links=ETH0, sys=str(sys), ranks=ranks, enough=["Trees [0]"], seconds=60))
+    answer = judge.ask_whole(Request(links=ETH0, sys=str(sys), ranks=ranks, enough=["Trees [0]"], seconds=60))
     assert answer.node is not None
     ours = {one.hca.name for one in carrying(answer.node, wiring.choice(answer.node).used)}
     names = dict(re.findall(r"Made virtual device \[(\d+)\] name=(\S+)", answer.ranks[0].log))

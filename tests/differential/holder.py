@@ -124,12 +124,12 @@ def _world(library: _Library, request: Request, folder: Path) -> None:
         _fork(lambda r=rank, g=log: _rank(library, r, g, identity))  # type: ignore[misc]
         for rank, log in zip(request.ranks, logs, strict=True)
     ]
-    codes = _wait(started, logs, request)
+    codes, cut = _wait(started, logs, request)
     answers = [
         RankAnswer(log=log.read_text(errors="backslashreplace"), result=code)
         for log, code in zip(logs, codes, strict=True)
     ]
-    (folder / "answer.json").write_bytes(msgspec.json.encode(Answer(node=node, ranks=answers)))
+    (folder / "answer.json").write_bytes(msgspec.json.encode(Answer(node=node, ranks=answers, cut=cut)))
 
 
 def _mount(source: str, target: str, kind: str, flags: int) -> None:
@@ -184,11 +184,14 @@ def _rank(library: _Library, asked: RankRequest, log: Path, identity: Path) -> N
     os.write(out, f"{_RESULT}{result}\n".encode())
 
 
-def _wait(started: Sequence[int], logs: Sequence[Path], request: Request) -> list[int | None]:
-    """NCCL's result of every rank; None for one that was ended, since it had said enough or the time was over."""
+def _wait(started: Sequence[int], logs: Sequence[Path], request: Request) -> tuple[list[int | None], bool]:
+    """NCCL's result of every rank; None for one that was ended, since it had said enough or the time was over.
+
+    And whether it was the time.
+    """
     pidfds = {os.pidfd_open(pid): number for number, pid in enumerate(started)}
-    end = time.monotonic() + request.seconds
-    while pidfds and time.monotonic() < end:
+    end, cut = time.monotonic() + request.seconds, False
+    while pidfds and not (cut := time.monotonic() >= end):
         for ready in select.select(list(pidfds), [], [], _POLL_S)[0]:
             del pidfds[ready]
         if request.enough and all(_enough(log, request.enough) for log in logs):
@@ -196,7 +199,7 @@ def _wait(started: Sequence[int], logs: Sequence[Path], request: Request) -> lis
     for pid in started:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    return [_result(log) for log in logs]
+    return [_result(log) for log in logs], cut
 
 
 def _enough(log: Path, wanted: Sequence[str]) -> bool:

@@ -126,6 +126,39 @@ def test_a_report_is_kept_once(tmp_path: Path) -> None:
         assert tables.execute("SELECT count(*) FROM nodes").fetchone() == (len(rows_of.nodes),)
 
 
+def _count(folder: Path) -> int:
+    with store.opened(str(folder)) as tables:
+        return int(tables.execute("SELECT count(*) FROM nodes").fetchone()[0])
+
+
+def test_many_files_are_kept_as_one_that_is_used_while_they_are_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A result that comes later is read beside it; one that changes or goes away makes it void."""
+    monkeypatch.setattr(store, "_MOST_APART", 3)
+    fleet = Simulated(4, 6, 1, planted=False)
+    for day in range(5):
+        store.write(str(tmp_path), fleet.result(day))
+    assert _count(tmp_path) == 20
+    assert {file.name for file in tmp_path.glob("all-*.parquet")} == {
+        f"all-{name}.parquet" for name in store.TABLES
+    }
+    store.write(str(tmp_path), fleet.result(5))
+    assert _count(tmp_path) == 24
+    (tmp_path / f"nodes-{2:016x}.parquet").unlink()
+    assert _count(tmp_path) == 20
+    again = fleet.result(3)
+    store.write(str(tmp_path), again._replace(nodes=again.nodes[:1]))
+    assert _count(tmp_path) == 17
+
+
+@pytest.mark.parametrize("data", [b"", b"PAR1 no file of anything PAR1"])
+def test_one_file_for_all_that_is_none_is_not_used(tmp_path: Path, data: bytes) -> None:
+    store.write(str(tmp_path), Simulated(4, 1, 1, planted=False).result(0))
+    (tmp_path / "all-nodes.parquet").write_bytes(data)
+    assert _count(tmp_path) == 4
+
+
 def test_rows_of_a_document() -> None:
     document = dgx.document(3)
     made = rows.of(document)
@@ -231,10 +264,10 @@ def test_nothing_outside_is_read_once_it_is_open(tmp_path: Path) -> None:
         tables.execute("SELECT * FROM read_text('/etc/passwd')")
 
 
-@pytest.mark.parametrize("series", [[0.0] * 60, [0.0] * 30 + [-0.1] * 30])
-def test_where_a_change_is(series: list[float]) -> None:
-    begun, change, slowly = drift.placed(series, 30)
-    assert (begun, round(change, 3), slowly) == (30, round(series[-1], 3), False)
+def test_where_a_change_is() -> None:
+    fall = drift.placed([0.0] * 30 + [-0.1] * 30)
+    assert fall is not None
+    assert (fall.begun, round(fall.change, 3), fall.slowly) == (30, -0.1, False)
 
 
 def test_a_slow_change_begins_where_it_begins() -> None:
@@ -244,10 +277,18 @@ def test_a_slow_change_begins_where_it_begins() -> None:
         series[day] -= 0.08 * min(1.0, (day - 79) / 40)
     for day in (20, 75, 90, 140):
         series[day] -= 0.3
-    begun, change, slowly = drift.placed(series, 100)
+    fall = drift.placed(series)
+    assert fall is not None
+    begun, change, slowly = fall
     assert slowly
     assert abs(begun - 80) <= 3
     assert change == pytest.approx(-0.08, abs=0.01)
+
+
+@pytest.mark.parametrize("step", [0.0, 0.001])
+def test_what_does_not_fall_has_no_day(step: float) -> None:
+    """All the same, or ever faster."""
+    assert drift.placed([day * step for day in range(40)]) is None
 
 
 def test_saved_results_are_kept_by_report(tmp_path: Path) -> None:

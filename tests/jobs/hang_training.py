@@ -6,6 +6,7 @@ RANK and the rest of the rendezvous come from the environment; the fault is one 
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import fcntl
 import os
@@ -17,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -121,6 +123,79 @@ def _saves_long() -> None:
             time.sleep(0.05)
 
 
+def _waits_for_a_signal() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    signal.sigwait([signal.SIGUSR1])
+
+
+def _reads_from_a_child() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.read()
+
+
+def _two_locks() -> None:
+    locks = [threading.Lock(), threading.Lock()]
+
+    def take(first: threading.Lock, second: threading.Lock) -> None:
+        with first:
+            time.sleep(0.2)
+            with second:
+                pass
+
+    threads = [threading.Thread(target=take, args=pair) for pair in (locks, locks[::-1])]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+
+
+def _waits_for_the_store() -> None:
+    store = dist.distributed_c10d._get_default_store()
+    store.wait(["what nobody says"], timedelta(seconds=1800))
+
+
+def _computes_in_a_pool() -> None:
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(_long_evaluation).result()
+
+
+def _asks_a_stopped_daemon() -> None:
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(FOLDER / "daemon"))
+    server.listen()
+    daemon = os.fork()
+    if not daemon:
+        time.sleep(1000)
+    os.kill(daemon, signal.SIGSTOP)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(FOLDER / "daemon"))
+        client.recv(1)
+
+
+def _takes_memory() -> None:
+    held = []
+    while True:
+        held.append(bytearray(b"x") * 2**20)
+        time.sleep(0.02)
+
+
+def _waits_for_an_event() -> None:
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    asyncio.run(wait())
+
+
+def _begins_a_busy_helper() -> None:
+    if os.fork() == 0:
+        _spin()
+
+
+def _saves_beside() -> None:
+    threading.Thread(target=_saves_long, daemon=True).start()
+
+
 def _orphans_a_worker() -> None:
     """Its loader's worker outlives it, with the connections that it has inherited."""
     if os.fork() == 0:
@@ -168,6 +243,16 @@ _ALONE: dict[str, Callable[[], object]] = {
     "own queue": _own_queue,
     "saves long": _saves_long,
     "debugger": _hosts_a_debugger,
+    "waits for a signal": _waits_for_a_signal,
+    "reads from a child": _reads_from_a_child,
+    "two locks": _two_locks,
+    "waits for the store": _waits_for_the_store,
+    "computes in a pool": _computes_in_a_pool,
+    "stopped daemon": _asks_a_stopped_daemon,
+    "takes memory": _takes_memory,
+    "waits for an event": _waits_for_an_event,
+    "busy helper": _begins_a_busy_helper,
+    "saves beside": _saves_beside,
     "broadcast": lambda: dist.broadcast(torch.ones(25_000), CULPRIT),
     "barrier": dist.barrier,
     "size": lambda: dist.all_reduce(torch.ones(50_000)),
@@ -211,6 +296,12 @@ def _pause() -> None:
     slow = step > _SOUND_STEPS
     if slow and FAULT in ("all slow", "slow step"):
         time.sleep(2.0)
+    elif slow and FAULT == "all sleep":
+        time.sleep(30.0)
+    elif slow and FAULT == "long steps":
+        end, weights = time.monotonic() + 5.0, torch.randn(64, 64)
+        while time.monotonic() < end:
+            weights = torch.tanh(weights @ weights)
     elif slow and MINE and FAULT == "straggles":
         time.sleep(0.8)
     elif slow and MINE and FAULT == "straggles computing":
@@ -289,6 +380,8 @@ def _groups() -> Iterator[None]:
     activations, gradient = torch.ones(4096), torch.ones(25_000)
     while True:
         yield
+        if FAULT == "crossed groups" and step >= _SOUND_STEPS and RANK in (0, WORLD - 1):
+            dist.all_reduce(gradient, group=data)
         for _ in range(2):
             dist.all_reduce(activations, group=tensor)
             activations /= 2

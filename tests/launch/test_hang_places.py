@@ -12,6 +12,7 @@ import pytest
 
 from ncclcheck.base.errors import UsageError
 from ncclcheck.launch import beside
+from tests.conftest import Command
 
 _PROGRAM = b'import json\nprint(json.dumps({"host": "x", "text": "a b" * 2000}))\n'
 
@@ -112,6 +113,13 @@ def test_what_is_no_list_of_pods_is_refused(tools: Path, said: str) -> None:
     _tool(tools, "kubectl", f"cat {tools}/pods.json")
     with pytest.raises(UsageError, match="--pods"):
         beside.in_pods("app=t", "", "", [])
+
+
+@pytest.mark.parametrize("option", ["--job", "--pods", "--hosts"])
+def test_an_empty_place_is_not_this_host(ncclcheck: Command, option: str) -> None:
+    """As --job "$JOB" gives where the variable is not set."""
+    done = ncclcheck("hang", option, "")
+    assert (done.code, f"{option}: it is empty" in done.err) == (2, True)
 
 
 def test_a_process_that_handles_no_signal_lives_through_a_look() -> None:

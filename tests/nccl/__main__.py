@@ -15,6 +15,7 @@ import argparse
 import hashlib
 import io
 import queue
+import re
 import threading
 import traceback
 from dataclasses import dataclass
@@ -27,9 +28,12 @@ from benchmarks.logs import read
 from ncclcheck.probes.logs.reading import Reading
 from ncclcheck.reports.subjects.logs.meanings import CONSEQUENCES, HARMLESS
 from tests.lab import Lab, need
-from tests.nccl.cases import CASES, Case
+from tests.nccl.case import Case
+from tests.nccl.cases import CASES
 from tests.nccl.wheels import VERSIONS
 
+_SHOWN = 2  # names of cases in a row
+_NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 _CORES = "LOG069"  # true of a machine of two cores, on which these jobs run
 
 
@@ -120,7 +124,7 @@ def judge(folder: Path, half: str) -> list[Judged]:
         kept = msgspec.json.decode(path.read_bytes(), type=Kept)
         if half != "all" and held(kept.name) != (half == "held"):
             continue
-        if kept.kind == "told" and set(kept.codes) == {0}:
+        if kept.kind != "sound" and set(kept.codes) == {0}:
             continue  # this version takes no notice of the fault
         log = (path.parent / "all.log").read_bytes()
         found.append(Judged(kept, *reading_of(log, kept.kind, truth.get(kept.name, frozenset(kept.truth)))))
@@ -145,7 +149,7 @@ def reading_of(log: bytes, kind: str, truth: frozenset[str]) -> tuple[list[str],
 def signs(folder: Path) -> list[list[str]]:
     """Signs that a case's log has in one version and lacks in another, and warnings that no sign knows.
 
-    A row of a new version is a wording to be looked at.
+    First those that the newest version lacks: there a wording may have changed. The cases of a row are alike.
     """
     seen: dict[str, dict[str, dict[str, str]]] = {}  # case -> version -> sign -> a line
     for path in sorted(folder.glob("*/case.json")):
@@ -156,14 +160,27 @@ def signs(folder: Path) -> list[list[str]]:
         for event in reading.logs().events:
             if event.sign == "nccl-warning" or event.sign not in _SAID_BY_CHANCE:
                 lines.setdefault(event.sign, event.text[:100])
-    rows = []
+    rows: dict[tuple[str, str, str, str], list[str]] = {}  # sign, said by, not by, an unknown warning -> cases
+    examples: dict[tuple[str, str, str, str], str] = {}
     for name, versions in seen.items():
-        for sign in sorted({sign for lines in versions.values() for sign in lines}):
-            having = [version for version, lines in versions.items() if sign in lines]
-            lacking = [version for version in versions if version not in having]
-            if lacking or sign == "nccl-warning":
-                rows.append([name, sign, " ".join(having), " ".join(lacking), versions[having[-1]][sign]])
-    return rows
+        ordered = sorted(versions, key=_numbers)
+        for sign in {sign for lines in versions.values() for sign in lines}:
+            having = [version for version in ordered if sign in versions[version]]
+            lacking = [version for version in ordered if version not in having]
+            line = versions[having[-1]][sign]
+            unknown = _NUMBER.sub("#", line) if sign == "nccl-warning" else ""
+            if lacking or unknown:
+                row = (sign, " ".join(having), " ".join(lacking), unknown)
+                rows.setdefault(row, []).append(name)
+                examples.setdefault(row, line)
+    newest = max((version for versions in seen.values() for version in versions), key=_numbers, default="")
+    order = sorted(rows, key=lambda row: (newest not in row[2].split(), row))
+    return [[row[0], row[1], row[2], _some(rows[row]), examples[row]] for row in order]
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _SHOWN
+    return " ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def main() -> None:
@@ -180,7 +197,7 @@ def main() -> None:
     if given.what == "list":
         print(tabulate([[one.name, one.kind, one.done, " ".join(sorted(one.truth))] for one in CASES]))
     elif given.what == "signs":
-        print(tabulate(signs(given.folder), ["case", "sign", "said by", "not by", "line"]))
+        print(tabulate(signs(given.folder), ["sign", "said by", "not by", "cases", "line"]))
     elif given.what == "run":
         run(given.folder, given.versions.split(","), {*filter(None, given.only.split(","))}, given.labs)
     else:

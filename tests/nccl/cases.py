@@ -2,219 +2,83 @@
 
 from __future__ import annotations
 
-import signal
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from typing import Literal
-
-from tests.lab import Host, Lab, faults
-from tests.nccl.job import Ended, Job, Rank
-
-Kind = Literal["sound", "told", "silent"]
-SUMS = "init all_reduce sync:20 destroy"
-CARDS = {"h1": "mlx5_0; mlx5_1", "h2": "mlx5_0; mlx5_1"}
-ROCE = "mlx5_0 link=ethernet gids=fe80::1|fe80::1|::ffff:{}|::ffff:{}"
-NO_CUMEM = {"NCCL_CUMEM_ENABLE": "0"}  # else NCCL never calls cudaMalloc
-ADDRESSES = {"h1": "10.77.0.11", "h2": "10.77.0.22"}
-ROCE_CARDS = {host: ROCE.format(address, address) for host, address in ADDRESSES.items()}
-Fault = Callable[[Lab], AbstractContextManager[None]]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One job and what is true of it.
-
-    `truth`: the codes that name the cause. told: its log holds the cause; silent: the log does not, and no cause
-    may be named; sound: nothing is wrong. `culprit`: the host that is to be named, where it is one.
-    """
-
-    name: str
-    done: str
-    kind: Kind
-    ranks: Sequence[Rank]
-    truth: frozenset[str] = frozenset()
-    culprit: str = ""
-    env: Mapping[str, str] = field(default_factory=dict)
-    cards: Mapping[str, str | None] = field(default_factory=dict)
-    kernel: str = "run"
-    since: str = ""  # the first version in which it is so
-    fault: Fault = lambda _: nullcontext()
-    during: Callable[[Job], None] | None = None
-    seconds: float = 25.0
-
-    def run(self, lab: Lab, version: str) -> Ended:
-        """Once, in this lab."""
-        with self.fault(lab):
-            job = Job(lab, self.ranks, version=version, env=self.env, kernel=self.kernel, cards=self.cards)
-            return job.run(self.seconds, self.during)
-
-
-def pair(
-    steps: str = SUMS, first: Mapping[str, str] | None = None, second: Mapping[str, str] | None = None
-) -> list[Rank]:
-    """A rank on each host."""
-    return [Rank("h1", steps=steps, env=first or {}), Rank("h2", steps=steps, env=second or {})]
-
-
-def four(steps: str = SUMS) -> list[Rank]:
-    """Two ranks on each host."""
-    return [Rank(host, device, steps=steps) for host in ("h1", "h2") for device in (0, 1)]
-
-
-def _sound(name: str, done: str, ranks: Sequence[Rank], **more: object) -> Case:
-    return Case(name, done, "sound", ranks, **more)  # type: ignore[arg-type]
-
-
-def _told(name: str, done: str, truth: str, ranks: Sequence[Rank], **more: object) -> Case:
-    return Case(name, done, "told", ranks, frozenset(truth.split()), **more)  # type: ignore[arg-type]
-
-
-def _silent(name: str, done: str, ranks: Sequence[Rank], **more: object) -> Case:
-    return Case(name, done, "silent", ranks, seconds=8.0, **more)  # type: ignore[arg-type]
-
-
-# --- faults that only these cases need ---
-
-
-def on(host: str, fault: Callable[[Host], AbstractContextManager[None]]) -> Fault:
-    """A fault of one host."""
-    return lambda lab: fault(lab[host])
-
-
-@contextmanager
-def refused(host: Host, answer: str = "tcp reset") -> Iterator[None]:
-    """A firewall of this host answers new connections that come in on eth0 with RST or with ICMP."""
-    rule = f"iifname eth0 tcp dport 1024-65535 tcp flags & (syn|ack) == syn reject with {answer}"
-    chain = f"chain input {{\n type filter hook input priority 0\n {rule}\n}}"
-    with faults._table(host, "lab_refuse", [chain]):
-        yield
-
-
-@contextmanager
-def small_shm(host: Host, options: str) -> Iterator[None]:
-    """/dev/shm of this host is a tmpfs with these options."""
-    host.check(["mount", "-t", "tmpfs", "-o", options, "tmpfs", "/dev/shm"])
-    try:
-        yield
-    finally:
-        host.check(["umount", "-l", "/dev/shm"])
-
-
-@contextmanager
-def slow(host: Host) -> Iterator[None]:
-    """Its network carries 20 Mbit/s."""
-    host.check(
-        ["tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "20mbit", "burst", "32k", "latency", "50ms"]
-    )
-    try:
-        yield
-    finally:
-        host.check(["tc", "qdisc", "del", "dev", "eth0", "root"])
-
-
-@contextmanager
-def same_address(lab: Lab) -> Iterator[None]:
-    """h2 has h1's address."""
-    with faults.duplicate_address(lab["h2"], lab["h1"]):
-        yield
-
-
-@contextmanager
-def with_docker(lab: Lab) -> Iterator[None]:
-    """docker0 on both."""
-    with faults.docker_bridge(*lab.hosts):
-        yield
-
-
-# --- what is done in the middle of a job ---
-
-
-def kill_second(job: Job) -> None:
-    """SIGKILL of the last rank, once all have made a sum."""
-    for place in range(len(job.ranks)):
-        job.until(f"r{place}")
-    time.sleep(0.5)
-    job.signal(len(job.ranks) - 1, signal.SIGKILL)
-
-
-def stop_second(job: Job) -> None:
-    """SIGSTOP of the last rank, once all have made a sum."""
-    for place in range(len(job.ranks)):
-        job.until(f"r{place}")
-    job.signal(len(job.ranks) - 1, signal.SIGSTOP)
-
-
-def marked(ranks: Sequence[Rank], after: str) -> list[Rank]:
-    """Each says when it has made its first sum (mark:rN), then does this."""
-    plan = "init all_reduce sync:20 mark:r{} " + after
-    return [Rank(one.host, one.device, plan.format(place)) for place, one in enumerate(ranks)]
-
-
-def last(ranks: Sequence[Rank], steps: str) -> list[Rank]:
-    """The last rank has another plan."""
-    return [*ranks[:-1], Rank(ranks[-1].host, ranks[-1].device, steps)]
-
-
-def fails(what: str, host: int = 1) -> list[Rank]:
-    """A rank of each host; calls of the second (or the first) fail."""
-    env = {"FAKECUDA_FAIL": what}
-    return pair(first=env if host == 0 else None, second=env if host == 1 else None)
-
+from tests.lab import faults
+from tests.nccl.case import (
+    CARDS,
+    NO_CUMEM,
+    ROCE_CARDS,
+    SUMS,
+    Case,
+    fails,
+    four,
+    kill_second,
+    last,
+    marked,
+    on,
+    pair,
+    refused,
+    same_address,
+    silent,
+    slow,
+    small_shm,
+    sound,
+    stop_second,
+    told,
+    with_docker,
+)
+from tests.nccl.further import FURTHER
+from tests.nccl.job import Rank
 
 SOUND = [
-    _sound("sound", "two hosts, sockets", pair()),
-    _sound("sound_four", "two hosts with two ranks each", four()),
-    _sound("sound_many", "many sums", pair("init " + "all_reduce:10000 sync:20 " * 5 + "destroy")),
-    _sound("sound_warn", "NCCL_DEBUG=WARN", pair(), env={"NCCL_DEBUG": "WARN"}),
-    _sound("sound_version", "NCCL_DEBUG=VERSION", pair(), env={"NCCL_DEBUG": "VERSION"}),
-    _sound("sound_all", "NCCL_DEBUG_SUBSYS=ALL", four(), env={"NCCL_DEBUG_SUBSYS": "ALL"}),
-    _sound("sound_trace", "NCCL_DEBUG=TRACE", pair(), env={"NCCL_DEBUG": "TRACE"}),
-    _sound("sound_one_host", "four ranks of one host over SHM", [Rank("h1", d, SUMS) for d in range(4)]),
-    _sound(
+    sound("sound", "two hosts, sockets", pair()),
+    sound("sound_four", "two hosts with two ranks each", four()),
+    sound("sound_many", "many sums", pair("init " + "all_reduce:10000 sync:20 " * 5 + "destroy")),
+    sound("sound_warn", "NCCL_DEBUG=WARN", pair(), env={"NCCL_DEBUG": "WARN"}),
+    sound("sound_version", "NCCL_DEBUG=VERSION", pair(), env={"NCCL_DEBUG": "VERSION"}),
+    sound("sound_all", "NCCL_DEBUG_SUBSYS=ALL", four(), env={"NCCL_DEBUG_SUBSYS": "ALL"}),
+    sound("sound_trace", "NCCL_DEBUG=TRACE", pair(), env={"NCCL_DEBUG": "TRACE"}),
+    sound("sound_one_host", "four ranks of one host over SHM", [Rank("h1", d, SUMS) for d in range(4)]),
+    sound(
         "sound_nvlink",
         "four ranks of one host over NVLink",
         [Rank("h1", d, SUMS) for d in range(4)],
         env={"FAKECUDA_P2P": "1", "FAKECUDA_NVLINKS": "18"},
     ),
-    _sound(
+    sound(
         "sound_nvlink_two", "two hosts, NVLink inside", four(), env={"FAKECUDA_P2P": "1", "FAKECUDA_NVLINKS": "18"}
     ),
-    _sound("sound_ib", "InfiniBand", four(), cards=CARDS),
-    _sound("sound_roce", "RoCE", pair(), cards=ROCE_CARDS),
-    _sound("sound_no_verbs", "no libibverbs", pair(), cards={"h1": None, "h2": None}),
-    _sound("sound_ib_disabled", "NCCL_IB_DISABLE=1", pair(), env={"NCCL_IB_DISABLE": "1"}),
-    _sound("sound_ifname", "NCCL_SOCKET_IFNAME=eth0", pair(), env={"NCCL_SOCKET_IFNAME": "eth0"}),
-    _sound("sound_ifname_exact", "NCCL_SOCKET_IFNAME==eth0", pair(), env={"NCCL_SOCKET_IFNAME": "=eth0"}),
-    _sound("sound_docker", "docker0 beside eth0", pair(), fault=with_docker),
-    _sound("sound_split", "a communicator is split", four("init split:0 all_reduce sync:20 destroy")),
-    _sound(
+    sound("sound_ib", "InfiniBand", four(), cards=CARDS),
+    sound("sound_roce", "RoCE", pair(), cards=ROCE_CARDS),
+    sound("sound_no_verbs", "no libibverbs", pair(), cards={"h1": None, "h2": None}),
+    sound("sound_ib_disabled", "NCCL_IB_DISABLE=1", pair(), env={"NCCL_IB_DISABLE": "1"}),
+    sound("sound_ifname", "NCCL_SOCKET_IFNAME=eth0", pair(), env={"NCCL_SOCKET_IFNAME": "eth0"}),
+    sound("sound_ifname_exact", "NCCL_SOCKET_IFNAME==eth0", pair(), env={"NCCL_SOCKET_IFNAME": "=eth0"}),
+    sound("sound_docker", "docker0 beside eth0", pair(), fault=with_docker),
+    sound("sound_split", "a communicator is split", four("init split:0 all_reduce sync:20 destroy")),
+    sound(
         "sound_finalize",
         "ncclCommFinalize before the end",
         pair("init all_reduce sync:20 finalize sleep:1 destroy"),
     ),
-    _sound("sound_exit", "no destroy before the end", pair("init all_reduce sync:20 exit")),
-    _sound(
-        "sound_abort", "all abort their communicator at the end", pair("init all_reduce sync:20 sleep:1 abort")
-    ),
-    _sound("sound_slow", "a slow network", pair(), fault=on("h2", slow)),
-    _sound("sound_late", "a rank comes 5 s later", [Rank("h1", steps=SUMS), Rank("h2", steps="sleep:5 " + SUMS)]),
-    _sound(
+    sound("sound_exit", "no destroy before the end", pair("init all_reduce sync:20 exit")),
+    sound("sound_abort", "all abort their communicator at the end", pair("init all_reduce sync:20 sleep:1 abort")),
+    sound("sound_slow", "a slow network", pair(), fault=on("h2", slow)),
+    sound("sound_late", "a rank comes 5 s later", [Rank("h1", steps=SUMS), Rank("h2", steps="sleep:5 " + SUMS)]),
+    sound(
         "sound_file", "NCCL_DEBUG_FILE cannot be written", pair(), env={"NCCL_DEBUG_FILE": "/nowhere/nccl.%h.%p"}
     ),
-    _sound("sound_no_p2p", "NCCL_P2P_DISABLE=1", four(), env={"NCCL_P2P_DISABLE": "1"}),
-    _sound(
+    sound("sound_no_p2p", "NCCL_P2P_DISABLE=1", four(), env={"NCCL_P2P_DISABLE": "1"}),
+    sound(
         "sound_operations",
         "all operations",
         four("init all_reduce all_gather reduce_scatter broadcast reduce sync:20 destroy"),
     ),
-    _sound("sound_two_comms", "two communicators, one after the other", pair("init destroy sleep:1")),
-    _sound("sound_plugin", "a plugin is named that is not there", pair(), env={"NCCL_NET_PLUGIN": "none"}),
+    sound("sound_two_comms", "two communicators, one after the other", pair("init destroy sleep:1")),
+    sound("sound_plugin", "a plugin is named that is not there", pair(), env={"NCCL_NET_PLUGIN": "none"}),
 ]
 NETWORK = [
-    _told("ifname_none", "no host has the interface", "LOG012 LOG010", pair(), env={"NCCL_SOCKET_IFNAME": "ib0"}),
-    _told(
+    told("ifname_none", "no host has the interface", "LOG012 LOG010", pair(), env={"NCCL_SOCKET_IFNAME": "ib0"}),
+    told(
         "ifname_one",
         "h2 lacks the interface",
         "LOG012 LOG010",
@@ -222,17 +86,17 @@ NETWORK = [
         culprit="h2",
         seconds=10.0,
     ),
-    _told(
+    told(
         "ifname_excluded",
         "all interfaces are excluded",
         "LOG012 LOG010 LOG013",
         pair(),
         env={"NCCL_SOCKET_IFNAME": "^eth,lo"},
     ),
-    _told(
+    told(
         "loopback_all", "NCCL_SOCKET_IFNAME=lo", "LOG011", pair(), env={"NCCL_SOCKET_IFNAME": "lo"}, seconds=75.0
     ),
-    _told(
+    told(
         "loopback_first",
         "rank 0 takes lo",
         "LOG011",
@@ -240,7 +104,7 @@ NETWORK = [
         culprit="h1",
         seconds=75.0,
     ),
-    _told(
+    told(
         "no_route",
         "h2 has lost its route to h1",
         "LOG014 LOG010",
@@ -248,7 +112,7 @@ NETWORK = [
         fault=on("h2", faults.no_route),
         culprit="h2",
     ),
-    _told(
+    told(
         "reset",
         "h1's firewall answers RST",
         "LOG014 LOG015 LOG010",
@@ -257,7 +121,7 @@ NETWORK = [
         culprit="h1",
         seconds=75.0,
     ),
-    _told(
+    told(
         "icmp",
         "h1's firewall answers with ICMP",
         "LOG014 LOG015 LOG010",
@@ -266,7 +130,7 @@ NETWORK = [
         seconds=75.0,
         fault=on("h1", lambda host: refused(host, "icmp type host-unreachable")),
     ),
-    _told(
+    told(
         "reset_second",
         "h2's firewall answers RST",
         "LOG014 LOG015 LOG010",
@@ -275,7 +139,7 @@ NETWORK = [
         culprit="h2",
         seconds=75.0,
     ),
-    _told(
+    told(
         "same_address",
         "h2 has h1's address",
         "LOG014 LOG015 LOG010 LOG023",
@@ -283,7 +147,7 @@ NETWORK = [
         fault=same_address,
         seconds=75.0,
     ),
-    _told(
+    told(
         "root_gone",
         "rank 0 ends once it has made the id",
         "LOG014 LOG015 LOG010",
@@ -291,7 +155,7 @@ NETWORK = [
         seconds=75.0,
         culprit="h1",
     ),
-    _told(
+    told(
         "docker_dialled",
         "rank 0 takes docker0",
         "LOG010 LOG011 LOG014 LOG015",
@@ -300,17 +164,17 @@ NETWORK = [
         seconds=75.0,
         culprit="h1",
     ),
-    _told("files", "ulimit -n 30", "LOG025", pair("limit:30 " + SUMS)),
+    told("files", "ulimit -n 30", "LOG025", pair("limit:30 " + SUMS)),
 ]
 RANKS = [
-    _told(
+    told(
         "world_differs",
         "rank 1 counts three ranks",
         "LOG022",
         [Rank("h1", steps=SUMS), Rank("h2", steps=SUMS, size=3)],
         seconds=8.0,
     ),
-    _told(
+    told(
         "rank_twice",
         "rank 1 is started twice",
         "LOG022",
@@ -321,28 +185,28 @@ RANKS = [
         ],
         seconds=8.0,
     ),
-    _told(
+    told(
         "rank_too_high",
         "a rank of 2 is number 2",
         "LOG022",
         [Rank("h1", steps=SUMS), Rank("h2", steps=SUMS, number=2)],
         seconds=8.0,
     ),
-    _told(
+    told(
         "same_gpu",
         "two ranks on one GPU",
         "LOG057",
         [Rank("h1", 0, SUMS), Rank("h1", 0, SUMS), Rank("h2", 0, SUMS)],
         culprit="h1",
     ),
-    _told(
+    told(
         "channels_differ",
         "NCCL_MAX_NCHANNELS differs",
         "LOG018 LOG022 LOG016",
         pair(second={"NCCL_MAX_NCHANNELS": "1"}),
         seconds=10.0,
     ),
-    _told(
+    told(
         "protocol_typo",
         "NCCL_PROTO=LL12",
         "LOG072",
@@ -351,20 +215,20 @@ RANKS = [
         env={"NCCL_PROTO": "LL12"},
         seconds=10.0,
     ),
-    _told(
+    told(
         "algorithm_typo", "NCCL_ALGO=Rign", "LOG072", pair(), since="2.24", env={"NCCL_ALGO": "Rign"}, seconds=10.0
     ),
-    _told("net_ib_without", "NCCL_NET=IB without cards", "LOG013 LOG030", pair(), env={"NCCL_NET": "IB"}),
-    _told("net_typo", "NCCL_NET=Sockt", "LOG013 LOG030", pair(), env={"NCCL_NET": "Sockt"}),
-    _told(
+    told("net_ib_without", "NCCL_NET=IB without cards", "LOG013 LOG030", pair(), env={"NCCL_NET": "IB"}),
+    told("net_typo", "NCCL_NET=Sockt", "LOG013 LOG030", pair(), env={"NCCL_NET": "Sockt"}),
+    told(
         "bad_pointer",
         "memory that is no GPU's",
-        "LOG091 LOG087 LOG084",
+        "LOG167",
         pair("init bad_pointer"),
         env={"NCCL_CHECK_POINTERS": "1"},
         seconds=10.0,
     ),
-    _told(
+    told(
         "killed",
         "a rank is killed in a sum",
         "LOG001 LOG093",
@@ -373,14 +237,14 @@ RANKS = [
         seconds=20.0,
         ranks=last(marked(four(), "all_reduce:1000000 sync:10"), "init all_reduce sync:20 mark:r3 sleep:20"),
     ),
-    _told(
+    told(
         "segfault",
         "a rank crashes",
         "LOG001 LOG093",
         last(four("init all_reduce sync:20 all_reduce:1000000 sync:10"), "init all_reduce sync:20 segfault"),
         culprit="h2",
     ),
-    _told(
+    told(
         "left_early",
         "a rank leaves with exit code 1",
         "LOG001 LOG093",
@@ -389,7 +253,7 @@ RANKS = [
     ),
 ]
 DEVICE = [
-    _told(
+    told(
         "no_gpu",
         "h2 sees no GPU",
         "LOG058 LOG067 LOG166 LOG065",
@@ -397,7 +261,7 @@ DEVICE = [
         culprit="h2",
         seconds=8.0,
     ),
-    _told(
+    told(
         "old_driver",
         "h2's driver is too old",
         "LOG065",
@@ -405,7 +269,7 @@ DEVICE = [
         culprit="h2",
         seconds=8.0,
     ),
-    _told(
+    told(
         "nvml_mismatch",
         "h2's NVML does not fit the driver",
         "LOG065 LOG066 LOG067",
@@ -413,7 +277,7 @@ DEVICE = [
         culprit="h2",
         seconds=8.0,
     ),
-    _told(
+    told(
         "nvml_lost",
         "NVML on h2 says that a GPU is lost",
         "LOG067",
@@ -421,7 +285,7 @@ DEVICE = [
         culprit="h2",
         seconds=8.0,
     ),
-    _told(
+    told(
         "oom",
         "cudaMalloc on h2",
         "LOG063",
@@ -430,11 +294,11 @@ DEVICE = [
         culprit="h2",
         seconds=10.0,
     ),
-    _told("oom_cumem", "cuMemCreate on h2", "LOG063", fails("cuMemCreate@1+=2"), culprit="h2", seconds=10.0),
-    _told(
+    told("oom_cumem", "cuMemCreate on h2", "LOG063", fails("cuMemCreate@1+=2"), culprit="h2", seconds=10.0),
+    told(
         "oom_host", "cudaHostAlloc on h2", "LOG063 LOG106", fails("cudaHostAlloc@3+=2"), culprit="h2", seconds=10.0
     ),
-    _told(
+    told(
         "illegal_address",
         "error 700 on h2",
         "LOG091 LOG067",
@@ -442,7 +306,7 @@ DEVICE = [
         culprit="h2",
         seconds=10.0,
     ),
-    _told(
+    told(
         "illegal_sync",
         "error 700 at a stream on h2",
         "LOG091 LOG067",
@@ -450,10 +314,8 @@ DEVICE = [
         culprit="h2",
         seconds=10.0,
     ),
-    _told(
-        "ecc", "an ECC error on h2", "LOG067", fails("cudaStreamSynchronize@3+=214"), culprit="h2", seconds=10.0
-    ),
-    _told(
+    told("ecc", "an ECC error on h2", "LOG067", fails("cudaStreamSynchronize@3+=214"), culprit="h2", seconds=10.0),
+    told(
         "nvlink_error",
         "an NVLink error on h2",
         "LOG067 LOG119",
@@ -461,7 +323,7 @@ DEVICE = [
         culprit="h2",
         seconds=10.0,
     ),
-    _told(
+    told(
         "launch_failure",
         "error 719 on h2",
         "LOG091 LOG067",
@@ -469,7 +331,7 @@ DEVICE = [
         culprit="h2",
         seconds=10.0,
     ),
-    _told(
+    told(
         "busy",
         "h2's GPU is busy",
         "LOG067 LOG057",
@@ -478,10 +340,8 @@ DEVICE = [
         culprit="h2",
         seconds=8.0,
     ),
-    _told(
-        "fabric_not_ready", "error 802 on h2", "LOG055", fails("cudaGetDevice@0=802"), culprit="h2", seconds=8.0
-    ),
-    _told(
+    told("fabric_not_ready", "error 802 on h2", "LOG055", fails("cudaGetDevice@0=802"), culprit="h2", seconds=8.0),
+    told(
         "no_kernel",
         "no kernel for the GPU",
         "LOG064",
@@ -489,7 +349,7 @@ DEVICE = [
         culprit="h2",
         seconds=8.0,
     ),
-    _told(
+    told(
         "ipc",
         "an IPC handle cannot be opened",
         "LOG061 LOG053",
@@ -503,7 +363,7 @@ DEVICE = [
         culprit="h1",
         seconds=10.0,
     ),
-    _told(
+    told(
         "shm_small",
         "/dev/shm of 1 MB",
         "LOG050",
@@ -512,7 +372,7 @@ DEVICE = [
         fault=on("h1", lambda host: small_shm(host, "size=1m")),
         seconds=10.0,
     ),
-    _told(
+    told(
         "shm_denied",
         "/dev/shm is read-only",
         "LOG051 LOG050",
@@ -531,7 +391,7 @@ def _cards(second: str, first: str = "mlx5_0") -> dict[str, str | None]:
 def _completion(name: str, status: int, truth: str) -> Case:
     done = f"completions of h2's card have status {status}"
     cards = _cards(f"mlx5_0 fail={status} after=2 delay=0.3")
-    return _told(
+    return told(
         name, done, truth, pair("init all_reduce:300000 sync:6 destroy"), cards=cards, seconds=15.0, culprit="h2"
     )
 
@@ -544,7 +404,7 @@ VERBS = [
     _completion("remote_invalid", 9, "LOG042 LOG048"),
     _completion("remote_operation", 11, "LOG036 LOG048"),
     _completion("local_length", 1, "LOG041 LOG042"),
-    _told(
+    told(
         "modify_timeout",
         "ibv_modify_qp times out on h2",
         "LOG035 LOG036 LOG034",
@@ -553,7 +413,7 @@ VERBS = [
         seconds=75.0,
         culprit="h2",
     ),
-    _told(
+    told(
         "modify_invalid",
         "ibv_modify_qp is refused on h2",
         "LOG033 LOG034 LOG035 LOG042 LOG044",
@@ -562,7 +422,7 @@ VERBS = [
         seconds=15.0,
         culprit="h2",
     ),
-    _told(
+    told(
         "pinned_memory",
         "ibv_reg_mr: no memory on h2",
         "LOG038",
@@ -571,7 +431,7 @@ VERBS = [
         seconds=15.0,
         culprit="h2",
     ),
-    _told(
+    told(
         "queue_memory",
         "ibv_create_qp: no memory on h2",
         "LOG038",
@@ -580,7 +440,7 @@ VERBS = [
         seconds=15.0,
         culprit="h2",
     ),
-    _told(
+    told(
         "card_not_opened",
         "ibv_open_device fails on h2",
         "LOG031",
@@ -589,7 +449,7 @@ VERBS = [
         seconds=15.0,
         culprit="h2",
     ),
-    _told(
+    told(
         "port_event",
         "h2's port goes down in a job",
         "LOG036 LOG047",
@@ -598,7 +458,7 @@ VERBS = [
         seconds=20.0,
         culprit="h2",
     ),
-    _told(
+    told(
         "mixed_links",
         "InfiniBand and RoCE",
         "LOG044",
@@ -606,7 +466,7 @@ VERBS = [
         cards={"h1": "mlx5_0", "h2": ROCE_CARDS["h2"]},
         seconds=15.0,
     ),
-    _told(
+    told(
         "one_without",
         "h2 has no card",
         "LOG016 LOG030 LOG032",
@@ -617,25 +477,25 @@ VERBS = [
     ),
 ]
 SILENT = [
-    _silent("missing_rank", "a rank never comes", [*four()[:3], Rank("h2", 1, absent=True)]),
-    _silent(
+    silent("missing_rank", "a rank never comes", [*four()[:3], Rank("h2", 1, absent=True)]),
+    silent(
         "missing_host", "a host never comes", [*four()[:2], Rank("h2", 0, absent=True), Rank("h2", 1, absent=True)]
     ),
-    _silent("dropped", "h1 drops SYNs", pair(), fault=on("h1", faults.drop_high_ports)),
-    _silent("dropped_second", "h2 drops SYNs", pair(), fault=on("h2", faults.drop_high_ports)),
-    _silent(
+    silent("dropped", "h1 drops SYNs", pair(), fault=on("h1", faults.drop_high_ports)),
+    silent("dropped_second", "h2 drops SYNs", pair(), fault=on("h2", faults.drop_high_ports)),
+    silent(
         "cut",
         "h2's cable is out",
         pair(),
         truth=frozenset({"LOG014"}),  # the kernel may say "No route to host" in time
         fault=on("h2", lambda host: faults.cut_off(host, "eth0")),
     ),
-    _silent(
+    silent(
         "skipped",
         "a rank leaves a sum out",
         last(marked(four(), "all_reduce:100000 sync:20"), "init all_reduce sync:20 mark:r3 sleep:20"),
     ),
-    _silent(
+    silent(
         "other",
         "a rank calls another collective",
         last(
@@ -643,10 +503,10 @@ SILENT = [
             "init all_reduce sync:20 mark:r3 all_gather:100000 sync:20 sleep:20",
         ),
     ),
-    _silent(
+    silent(
         "stopped", "a rank is stopped", marked(four(), "sleep:1 all_reduce:100000 sync:20"), during=stop_second
     ),
-    _silent("hung_kernel", "kernels never end", pair("init all_reduce sync:20"), kernel="hang"),
-    _silent("stopped_at_init", "a rank is stopped before its start", last(four(), "stop " + SUMS)),
+    silent("hung_kernel", "kernels never end", pair("init all_reduce sync:20"), kernel="hang"),
+    silent("stopped_at_init", "a rank is stopped before its start", last(four(), "stop " + SUMS)),
 ]
-CASES = [*SOUND, *NETWORK, *RANKS, *DEVICE, *VERBS, *SILENT]
+CASES = [*SOUND, *NETWORK, *RANKS, *DEVICE, *VERBS, *SILENT, *FURTHER]

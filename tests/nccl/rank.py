@@ -267,6 +267,22 @@ class Rank:
         """limit:FILES, as `ulimit -n`"""
         resource.setrlimit(resource.RLIMIT_NOFILE, (int(argument), int(argument)))
 
+    def do_space(self, argument: str) -> None:
+        """space:MEGABYTES more of address space than there are now, as `ulimit -v`."""
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + int(argument) * 2**20
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+    def do_conf(self, argument: str) -> None:
+        """conf:NAME=VALUE, the one line of an nccl.conf that NCCL is to read."""
+        file = self.folder / f"nccl.conf.{self.rank}"
+        file.write_text(argument + "\n")
+        os.environ["NCCL_CONF_FILE"] = str(file)
+
+    def do_raise(self, _: str) -> None:
+        """An exception of the program."""
+        raise ValueError("no such column: text_field")
+
     def do_stop(self, _: str) -> None:
         """SIGSTOP."""
         os.kill(os.getpid(), signal.SIGSTOP)

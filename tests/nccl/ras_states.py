@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.lab import Lab
-from tests.nccl.cases import four, kill_second, last, marked, stop_second
+from tests.nccl.case import four, kill_second, last, marked, stop_second
 from tests.nccl.job import Job, Rank
 
 VERSIONS = ("2.26.5", "2.27.7")  # RAS came with 2.24; nothing of 2.23 can be asked

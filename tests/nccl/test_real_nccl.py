@@ -10,7 +10,8 @@ import pytest
 from tests.helpers.logs import judged, raised
 from tests.lab import Lab
 from tests.nccl import NEWEST, OLDEST, Ended, Job, Rank, need
-from tests.nccl.cases import CARDS, CASES, SUMS, kill_second, last, marked, pair
+from tests.nccl.case import CARDS, SUMS, kill_second, last, marked, pair
+from tests.nccl.cases import CASES
 
 BY_NAME = {one.name: one for one in CASES}
 SUMS_SEEN = "init all_reduce:5000 sync:20 first:1,2,999 destroy"

@@ -310,6 +310,10 @@ def _settle(place: Site, run: Run, folder: Path, pids: dict[int, int], stack: Ex
     host = _host(place, run, max(run.who, 0))
     if run.fault in ("frozen", "throttled"):
         _confine(host, run, pids[run.who], stack)
+    if run.fault == "takes memory":
+        _give_no_memory(host, pids[run.who], stack)
+    if run.fault == "all sleep":
+        time.sleep(_SETTLES_S)
     if run.fault == "debugger":
         tracer = host.start([*PYTHON, "-c", _ATTACH, str(pids[run.who])])
         stack.callback(tracer.kill)
@@ -335,6 +339,17 @@ def _confine(host: Host, run: Run, pid: int, stack: ExitStack) -> None:
     undo = {"FROZEN": "THAWED"}.get(value, "-1")
     leave = f"echo {undo} > {group}/{file}; while read p; do echo $p > /sys/fs/cgroup/{kind}/cgroup.procs; done"
     stack.callback(host.run, ["sh", "-c", f"{leave} < {group}/cgroup.procs; rmdir {group}"])
+
+
+def _give_no_memory(host: Host, pid: int, stack: ExitStack) -> None:
+    """Into a cgroup whose limit is soon reached, and in which nobody is killed for that."""
+    group = f"/sys/fs/cgroup/memory/{place_name(host)}-{pid}"
+    limit = f"echo 1 > {group}/memory.oom_control; echo 100M > {group}/memory.limit_in_bytes"
+    host.check(["sh", "-euc", f"mkdir {group}; {limit}; echo {pid} > {group}/cgroup.procs"])
+    leave = "while read p; do echo $p > /sys/fs/cgroup/memory/cgroup.procs; done"
+    undo = f"echo -1 > {group}/memory.limit_in_bytes; {leave} < {group}/cgroup.procs; rmdir {group}"
+    stack.callback(host.run, ["sh", "-c", undo])
+    time.sleep(_NETWORK_S)
 
 
 def place_name(host: Host) -> str:

@@ -1,4 +1,4 @@
-"""Sixty jobs that hang and twenty that do not: what is made of them, and what `ncclcheck hang` has to say.
+"""Jobs that hang and jobs that do not: what is made of them, and what `ncclcheck hang` has to say.
 
 Written before the judgement that they examine. A rank is named by its class, the classes of issue and report.
 """
@@ -111,7 +111,15 @@ HANGS = [
     Run("plain", "download", "elsewhere", 2),
     Run("fsdp", "own lock", "elsewhere", 2),
     Run("ddp", "own queue", "elsewhere", 0),
+    Run("ddp", "waits for a signal", "elsewhere", 1),
+    Run("plain", "reads from a child", "elsewhere", 2),
+    Run("fsdp", "two locks", "elsewhere", 3),
+    Run("groups", "waits for the store", "elsewhere", 0),
+    Run("pipe", "waits for an event", "elsewhere", 2),
+    Run("plain", "stopped daemon", "stopped", 2, also=("elsewhere",)),
+    Run("ddp", "computes in a pool", "computing", 1, also=("elsewhere",)),
     # throttled
+    Run("ddp", "takes memory", "throttled", 1),
     Run("plain", "throttled", "throttled", 1),
     Run("ddp", "throttled", "throttled", 2),
     Run("fsdp", "throttled", "throttled", 0, 4, 1),
@@ -121,6 +129,7 @@ HANGS = [
     Run("ddp", "barrier", "all wait", -1),
     Run("ddp", "unequal batches", "all wait", -1),
     Run("plain", "receives", "all wait", -1),
+    Run("groups", "crossed groups", "all wait", -1),
     # the network: the host that is cut off, by the rank on it
     Run("plain", "cut off", "network", 2, 3, 1),
     Run("ddp", "cut off", "network", 0, 2, 1),
@@ -150,6 +159,10 @@ SOUND = [
     Run("plain", "starts slowly", "sound"),
     Run("ddp", "downloads at the start", "sound", 0),
     Run("plain", "not started", "sound", 2),  # looked at while it is young
+    Run("plain", "all sleep", "sound"),  # as a job that waits for work
+    Run("ddp", "busy helper", "sound", 0),
+    Run("fsdp", "long steps", "sound"),
+    Run("ddp", "saves beside", "sound", 0),
     Run("ddp", "left over", "sound"),  # a worker of an earlier attempt is still there
 ]
 YOUNG = ("starts slowly", "downloads at the start")

@@ -81,7 +81,7 @@ def cases(plan: Plan) -> Iterator[Case]:
         if not (several or fault.alone):
             continue
         changed = _changed(fault, plan, sound.nodes[place])
-        if changed is not None:
+        if changed is not None and _matters(plan, sound.nodes[place], changed):
             nodes = [*sound.nodes[:place], changed, *sound.nodes[place + 1 :]]
             truth = Truth(changed.name, fault.words(plan))
             yield Case(f"{plan.kind}: {fault.name}", sound, replace(sound, nodes=nodes), truth)
@@ -96,6 +96,22 @@ def _changed(fault: Fault, plan: Plan, node: Facts) -> Facts | None:
         return fault.change(plan, node)
     except NotKnown:
         return None
+
+
+def _matters(plan: Plan, before: Facts, after: Facts) -> bool:
+    """Without a GPU of NVIDIA no NCCL runs: what NCCL alone would use is no fault there."""
+    if not isinstance(known(before.gpus).cards, Unread):
+        return True
+    of_sockets = {plan.control, *(value for profile in plan.profiles.values() for value in profile.values())}
+    rails = [card.netdev for card in plan.cards if card.netdev and card.netdev not in of_sockets]
+    now = {one.name: one for one in known(known(after.network).interfaces)}
+    for one in known(known(before.network).interfaces):
+        if one.name in rails and one.name in now:
+            same_link = {key: getattr(one, key) for key in ("running", "up", "mtu", "speed_mbit")}
+            addresses = known(now[one.name].addresses) or one.addresses
+            after = _with_interface(after, one.name, addresses=addresses, **same_link)
+    same = replace(after, rdma=before.rdma, fabric=before.fabric, gpus=before.gpus, stack=before.stack)
+    return same != before
 
 
 def _clock(plan: Plan, sound: Cluster, place: int) -> Case:
@@ -351,6 +367,11 @@ def _gid_moved(plan: Plan, node: Facts) -> Facts | None:
 def _rail_mtu(plan: Plan, node: Facts) -> Facts | None:
     rail = _ethernet(plan)
     return None if rail is None or rail.mtu <= 1500 else _with_interface(node, rail.netdev, mtu=1500)
+
+
+def _flapping(plan: Plan, node: Facts) -> Facts:
+    """Forty times down in the days since boot; up now."""
+    return _with_interface(node, plan.control, downs=40)
 
 
 def _ethernet(plan: Plan) -> Card | None:
@@ -801,6 +822,7 @@ FAULTS: list[Fault] = [
     Fault("rail without address", _no_address, _rail_words),
     Fault("GID entries moved", _gid_moved, _rail_words),
     Fault("rail MTU 1500", _rail_mtu, _rail_mtu_words, alone=False),
+    Fault("control link flapping", _flapping, lambda plan: (plan.control,), alone=False),
     Fault("same address twice", _same_address, alone=False),
     Fault("card at half its lanes", _pci(_rail_pci, width=8), _rail_words),
     Fault("card at a lower speed", _pci(_rail_pci, gts=8.0), _rail_words),

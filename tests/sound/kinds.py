@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from tests.sound import academic, clouds, humble, later, newer, others, parted, pods, rented, sites, small, unusual
+from tests.sound import (
+    academic,
+    clouds,
+    further,
+    humble,
+    later,
+    newer,
+    others,
+    parted,
+    pods,
+    rented,
+    sites,
+    small,
+    unusual,
+)
 from tests.sound.machine import Plan
 
 PLANS: list[Plan] = [
@@ -18,5 +32,5 @@ PLANS: list[Plan] = [
 ]  # fmt: skip
 
 # Further ones; faults are put into them in the nightly tests.
-ROOMS = (newer, rented, unusual, others, academic, later, parted)
+ROOMS = (newer, rented, unusual, others, academic, later, parted, further)
 MORE: list[Plan] = [make() for room in ROOMS for make in room.KINDS]

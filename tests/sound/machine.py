@@ -232,6 +232,7 @@ def _host(plan: Plan, name: str, number: int) -> Host:
         tmp=Space(size=900 * GIB, free=700 * GIB, path="/tmp"),
         clocksource=plan.clocksource,
         own_name=Resolution(name=name, addresses=[address]),
+        uptime_s=86400.0 * (3 + number % 5),
     )
 
 
@@ -255,7 +256,8 @@ def _network(plan: Plan, number: int) -> Network:
 
 def _numbered(one: Interface, number: int) -> Interface:
     assert not isinstance(one.addresses, Unread)
-    return replace(one, addresses=[replace(a, address=a.address.format(n=number + 11)) for a in one.addresses])
+    addresses = [replace(a, address=a.address.format(n=number + 11)) for a in one.addresses]
+    return replace(one, addresses=addresses, downs=2 if one.running is True else 0)
 
 
 def _routes(plan: Plan, interfaces: list[Interface]) -> list[Route]:

@@ -24,6 +24,9 @@ from ncclcheck.probes.facts import (
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.recommend import recommend
+from ncclcheck.reports.text import summary
+from ncclcheck.results import finish
+from ncclcheck.run.plan.options import Options
 from tests.helpers.clusters import nic
 from tests.sound.kinds import MORE, PLANS
 from tests.sound.machine import cluster
@@ -475,3 +478,101 @@ def test_process_of_another_is_still_said() -> None:
         return replace(node, gpus=replace(gpus, cards=cards))
 
     assert {code for code, _ in page("dgx-h100", one=held).alarms()} == {"GPU025"}
+
+
+# What the third look found
+
+
+def test_a_range_beside_the_index_that_it_leads_to_is_a_note() -> None:
+    told = page("address-range", 2, "site")
+    assert not told.alarms()
+    assert any("NCCL_IB_ADDR_RANGE" in one for one in told.notes("NCC023"))
+
+
+def test_a_range_beside_an_index_that_leads_elsewhere_is_a_warning() -> None:
+    told = page("address-range", 2, NCCL_IB_ADDR_RANGE="10.1.0.0/16", NCCL_IB_GID_INDEX="1")
+    assert "NCC023" in {code for code, _ in told.alarms()}
+
+
+def test_before_2_21_the_index_stays_and_the_range_goes() -> None:
+    def old(node: Node) -> Node:
+        nccl = known(node.nccl)
+        return replace(node, nccl=replace(nccl, loaded=replace(known(nccl.loaded), version="2.20.5")))
+
+    told = page("address-range", 2, "site", all_=old)
+    assert "unset NCCL_IB_ADDR_RANGE" in told.fixes()
+    assert "unset NCCL_IB_GID_INDEX" not in told.fixes()
+
+
+def test_variables_of_googles_fast_socket_are_its_own() -> None:
+    assert not page("gcp-a2-mega", 2, "fast-socket").notes("NCC003")
+
+
+# F10 with newer plugins, S9, R1, VER012, P11, a wording
+
+_SIZES = {"NCCL_BUFFSIZE": "8388608", "NCCL_P2P_NET_CHUNKSIZE": "524288"}
+
+
+@pytest.mark.parametrize("kind", ["aws-p6-b200", "aws-p5en", "aws-p6e-gb200"])
+def test_f10_a_plugin_from_1_16_on_sets_the_sizes_itself(kind: str) -> None:
+    told = page(kind, all_=lambda node: _with(node, _SIZES))
+    assert not told.alarms(), told.alarms()
+    assert {name: told.told(name) for name in _SIZES} == {name: {"unset": None} for name in _SIZES}
+
+
+@pytest.mark.parametrize("kind", ["aws-p5", "aws-p4d", "aws-g6e-48xlarge", "kestrel-h100"])
+def test_f10_an_older_one_does_not_nor_one_without_a_table(kind: str) -> None:
+    told = page(kind, all_=lambda node: _with(node, _SIZES))
+    assert not told.alarms(), told.alarms()
+    assert not [name for name in _SIZES if "unset" in told.told(name)]
+
+
+def test_f10_other_sizes_than_the_plugins_are_somebodys_choice() -> None:
+    told = page("aws-p5en", NCCL_BUFFSIZE="16777216")
+    assert "unset" not in told.told("NCCL_BUFFSIZE")
+
+
+def _renumbered(node: Node) -> Node:
+    """The same functions under names that the hypervisor gave in another order."""
+    rdma = known(node.rdma)
+    devices = [replace(hca, name=f"mlx5_{8 + place}") for place, hca in enumerate(known(rdma.devices))]
+    return replace(node, rdma=replace(rdma, devices=devices, hcas=[hca.name for hca in devices]))
+
+
+def test_f16_s9_names_of_functions_in_a_guest() -> None:
+    """A guest shows no physical function: the model says what it is."""
+    names = "=" + ",".join(f"mlx5_{k}" for k in range(8))
+    told = page("gcp-a3-ultra", one=_renumbered, NCCL_IB_HCA=names)
+    assert told.told("NCCL_IB_HCA").get("unset", "kept") is None
+
+
+def test_f16_r1_an_index_that_nccl_would_take_anyway_is_a_note() -> None:
+    told = page("h200-nvl4", 2, "site")
+    assert not told.alarms()
+    assert told.told("NCCL_IB_GID_INDEX") == {"unset": None}
+    assert all("NCCL would choose by itself" in one for one in told.notes("RDM014"))
+
+
+def test_f16_ver012_a_function_of_one_host_is_no_other_card() -> None:
+    assert not page("dgx-h100", 3, one=_add_function).alarms("VER012")
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        ("azure-nd-h100-v5", "/opt/microsoft/ndv5/topo.xml"),
+        ("azure-nd-h200-v5", "/opt/microsoft/ndv5/topo.xml"),
+    ],
+)
+def test_f16_p11_where_no_node_has_the_file(kind: str, path: str) -> None:
+    told = page(kind, 2, all_=_without_conf)
+    assert {code for code, _ in told.alarms()} == {"FAB009"}
+    assert told.told("NCCL_TOPO_FILE") == {"try": path}
+
+
+def test_f16_the_summary_of_a_p5_names_its_efa() -> None:
+    whole = sound("aws-p5", 2, "")
+    story = finish.Story(started="2026-01-01T00:00:00+00:00", seconds=1.0)
+    lines = summary.facts(finish.make(whole, Options(command="env", only=("RDM010",)), story), 100)
+    assert "32 EFA by the plugin" in lines
+    assert "every ACTIVE port" not in lines

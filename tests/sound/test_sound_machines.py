@@ -14,6 +14,7 @@ from ncclcheck.reports.judgement.findings import Finding, State
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.recommend import recommend
 from ncclcheck.reports.subjects.nccl import profiles
+from tests.helpers import pages
 from tests.sound.faults import Case, Truth, cases
 from tests.sound.kinds import MORE, PLANS
 from tests.sound.machine import Plan, at_work, cluster
@@ -29,10 +30,11 @@ FAULTY_MORE = [case for plan in MORE if plan.kind not in PARTS for case in cases
 
 
 def alarms(subject: Cluster) -> dict[str, list[Finding]]:
-    """What fails or warns, by code."""
+    """What fails or warns, by code; and in passing, that the page contradicts itself nowhere."""
+    verdicts = judge(subject)
+    assert not pages.contradictions(verdicts, recommend(subject, verdicts))
     found = {
-        verdict.code: [finding for finding in verdict.findings if finding.state in BAD]
-        for verdict in judge(subject)
+        verdict.code: [finding for finding in verdict.findings if finding.state in BAD] for verdict in verdicts
     }
     return {code: findings for code, findings in found.items() if findings}
 

@@ -21,7 +21,8 @@ MOST_PROCESSES = 4096  # of jobs, their helpers among them; a node has 8 to 16 r
 _MOST_UNSEEN = 32
 _MOST_STACKS = 8  # processes; py-spy took 0.3 s for each
 _STACK_LINES = 12
-_PYSPY_S = 5
+_PYSPY_S = 4
+_PYSPY_ALL_S = 6.0  # for all of them: the whole look at one node shall take 15 s
 # System calls whose first argument is a file: read, write, pread64, pwrite64, readv, writev, recvfrom, recvmsg,
 # sendto, fcntl, flock, fsync, fdatasync. From the kernel: arch/x86/entry/syscalls, asm-generic/unistd.h.
 _OF_A_FILE = {
@@ -383,7 +384,10 @@ def add_stacks(ranks: List[Raw]) -> None:
         kinds.setdefault((one["job"], one["state"], one["wchan"], one["cpu"] > 0.5), []).append(one)
     alike = len(kinds) == len({one["job"] for one in ranks})  # nobody stands out: the difference is in the stacks
     asked = [one for same in sorted(kinds.values(), key=len) for one in (same if alike else same[:2])]
+    end = time.time() + _PYSPY_ALL_S
     for one in asked[:_MOST_STACKS] if tool else []:
+        if time.time() > end:
+            break
         try:
             argv = [str(tool), "dump", "--nonblocking", "--pid", str(one["pid"])]
             said = subprocess.run(

@@ -33,6 +33,7 @@ _MOST_BYTES = 8 * 2**20  # of one dump; a full ring of 2000 calls with stacks ha
 _MOST_IN_ALL = 48 * 2**20
 _LOG_TAIL = 256 * 1024
 _SERVER_S = 3.0
+_SERVERS_S = 8.0  # for all of a job: those of ranks that hold Python's lock do not answer
 _HANDLERS = ("dump_nccl_trace_json", "fr_trace_json")
 
 
@@ -147,18 +148,24 @@ def _file(proc: Proc, one: Raw, uid: int, source: str, name: str, taken: Taken) 
 
 def servers(proc: Proc, ranks: List[Raw], taken: Taken) -> None:
     """Flight Recorder's record by torch's worker server, where a rank has one on a socket of its own file."""
+    end = time.time() + _SERVERS_S
     for one in ranks:
         box = one["env"].get(BOX, "")
         path = one["env"].get(SERVER, "") or (f"{box}/server/{one.get('inside', one['pid'])}" if box else "")
         place = beside(proc, one["pid"], path) if path else ""
+        if place and time.time() > end:
+            why = "rank {}: its worker server was not asked, since others did not answer"
+            taken.skipped.append(why.format(one["rank"]))
+            continue
         try:
             told = os.stat(place) if place else None
         except (OSError, ValueError):
             continue
         if told is None or not stat.S_ISSOCK(told.st_mode) or told.st_uid != owner(proc, one["pid"]):
             continue
+        begun = time.time()
         for handler in _HANDLERS:
-            body = ask_server(place, handler)
+            body = ask_server(place, handler) if time.time() < begun + _SERVER_S else b""
             if b'"entries"' in body:
                 taken.add(one, "server", f"{handler} of {path}", body, 0.0, len(body))
                 break

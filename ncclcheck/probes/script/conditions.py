@@ -42,7 +42,7 @@ _ONE_RANK = re.compile(
 
 
 def kind(test: ast.expr, ranks: Collection[str]) -> GuardKind:
-    """What a condition depends on. ranks: variables that were given such a condition."""
+    """What a condition depends on. ranks: variables that were given such a condition, or are a rank."""
     if isinstance(test, ast.Compare) and any(
         isinstance(one, ast.Name) and one.id == "__name__" for one in _sides(test)
     ):
@@ -52,7 +52,7 @@ def kind(test: ast.expr, ranks: Collection[str]) -> GuardKind:
     if isinstance(test, ast.BoolOp):
         return _of_several([kind(one, ranks) for one in test.values], isinstance(test.op, ast.And))
     if isinstance(test, ast.Compare):
-        return _of_comparison(test)
+        return _of_comparison(test, ranks)
     if isinstance(test, ast.Call):
         test = test.func
     name = _name(test)
@@ -68,10 +68,10 @@ def _of_several(kinds: list[GuardKind], every: bool) -> GuardKind:
     return "group" if set(kinds) == {"group"} else "other"
 
 
-def _of_comparison(test: ast.Compare) -> GuardKind:
+def _of_comparison(test: ast.Compare, ranks: Collection[str]) -> GuardKind:
     """With -1 or None the rank says whether there is a group; `rank >= 0` holds on all of them."""
     names = [name for side in _sides(test) if (name := _named(side))]
-    if any(_RANK.fullmatch(name) for name in names):
+    if any(name in ranks or _RANK.fullmatch(name) for name in names):
         values = [_value(side) for side in _sides(test)]
         if None in values or any(isinstance(one, int) and one < 0 for one in values):
             return "group"

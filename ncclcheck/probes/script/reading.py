@@ -36,6 +36,8 @@ _KEPT = re.compile(
 _REPORTS = re.compile(r"(?:^|\.)(?:info|log|log_metrics|add_scalars?|set_postfix|set_description|write)$")
 _NO_EXPRESSION = {int, str, type(None), ast.Load, ast.Store}  # parts of a node, half of all
 _WRAPPER = re.compile(r"(?:torch\..*\.|^)(?:DDP|DistributedDataParallel)")  # Apex's own is another class
+_NO_GRADIENTS = re.compile(r"(?:no_grad|inference_mode)$")
+_GPU = re.compile(r"(?:local_)?(?:gpu|device|proc(?:ess)?)(?:_?(?:id|idx|index|no|num))?")
 _IMPORTS = ("torch", "numpy")  # whose import reads variables
 
 
@@ -47,7 +49,7 @@ def read(given: Sequence[str], arguments: Sequence[str], nodes: int | None = Non
 
 def _read(found: Sequence[Source], arguments: Sequence[str], nodes: int | None) -> Script:
     every = {source.name: names.of_source(source) for source in found}
-    ranks = {name for source in found for name in _of_rank(source)}
+    ranks = {name for source in found for name in _of_rank(source)} | {*_of_spawned(found)}
     files, calls = [], []
     for source in found:
         wrapped = _wrapped(source, every)
@@ -73,6 +75,21 @@ def _of_rank(source: Source) -> Iterator[str]:
             value = last.value
             if isinstance(value, ast.Compare | ast.BoolOp) and conditions.kind(value, ()) == "rank":
                 yield function.name
+
+
+def _of_spawned(found: Sequence[Source]) -> Iterator[str]:
+    """The first parameter of functions that mp.spawn runs, where it is called after a GPU: it is the rank."""
+    started = {
+        text(call.args[0]).rpartition(".")[2]
+        for source in found
+        for call in source.of(ast.Call)
+        if call.args and text(call.func).endswith("spawn")
+    }
+    for source in found:
+        for function in source.of(ast.FunctionDef):
+            given = [one.arg for one in function.args.args if one.arg != "self"]
+            if function.name in started and given and _GPU.fullmatch(given[0]):
+                yield given[0]
 
 
 def _speaks_of_rank(source: Source) -> bool:
@@ -287,6 +304,10 @@ class _Walk:
             if conditions.of_one_rank(ast.unparse(called).rpartition(".")[2]):
                 self.guards.append(Guard(kind="rank", branch="if", text=f"@{text(one)}", line=one.lineno))
         with self._in(self.scope, function.name):
+            for one in function.decorator_list:
+                if isinstance(one, ast.Call) and _NO_GRADIENTS.search(name := self._dotted(one.func)):
+                    self.statement = ast.copy_location(ast.Expr(one), one)
+                    self._add(name, one.lineno, {})
             self.block(function.body)
         self.guards, self.loops, self.parameters, self.held = guards, loops, parameters, held
         self.saved = saved
@@ -339,6 +360,8 @@ class _Walk:
         """The expression, after its parts."""
         if isinstance(expression, ast.Call):
             self._call(expression)
+        elif isinstance(expression, ast.Dict) and (handed := [one for one in expression.values if _is_chain(one)]):
+            self._hand_on(expression, handed)
         elif isinstance(expression, ast.Yield) and expression.value and len(self.loops) > 1:
             self._add("yield", expression.lineno, {"0": text(expression.value)})
         elif isinstance(expression, ast.Subscript) and self._dotted(expression.value) == "os.environ":
@@ -347,10 +370,16 @@ class _Walk:
             given = {"0": text(expression.slice)} | ({"1": text(value)} if set_ and value else {})
             self._add(f"os.environ.{'set' if set_ else 'get'}", expression.lineno, given)
 
+    def _hand_on(self, table: ast.Dict, values: Sequence[ast.expr]) -> None:
+        """A table of the script's own functions, one of which is chosen later."""
+        known = [text(one) for one in values if ":" in self._dotted(one)]
+        if known:
+            self._add("dict", table.lineno, {str(at): one for at, one in enumerate(known)})
+
     def _call(self, call: ast.Call) -> None:
         name = self._dotted(call.func)
         wrapped = self._is_wrapped(call.func)
-        kept = wrapped or name in self.parameters or _is_kept(name) or self._takes_saved(call)
+        kept = wrapped or name in self.parameters or _is_kept(name) or self._takes_saved(call) or _to_number(call)
         if not kept and not _reports_loss(name, call):
             return
         arguments = {str(at): text(one) for at, one in enumerate(call.args) if not isinstance(one, ast.Starred)}
@@ -454,6 +483,12 @@ def _reports_loss(name: str, call: ast.Call) -> bool:
     """`logger.info(f"loss {loss}")`, `wandb.log({"loss": loss})`."""
     given = [*call.args, *(one.value for one in call.keywords)]
     return bool(_REPORTS.search(name)) and any("loss" in text(one).lower() for one in given)
+
+
+def _to_number(call: ast.Call) -> bool:
+    """`float(loss)`, which waits for the GPU as `loss.item()` does."""
+    named = isinstance(call.func, ast.Name) and call.func.id == "float" and len(call.args) == 1
+    return named and isinstance(call.args[0], ast.Name) and "loss" in call.args[0].id.lower()
 
 
 def _is_chain(node: ast.AST) -> bool:

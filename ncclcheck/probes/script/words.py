@@ -9,6 +9,7 @@ from ncclcheck.probes.script.sources import Source
 
 _LONG = 200  # characters of an argument, a condition
 _MOST_WORDS = 20_000
+_ASKED = "local_rank"  # an attribute that is told apart from a variable of its name, by a dot
 _SHORT = 40  # characters of a string that may be a name: of a variable, an option, a key
 
 
@@ -30,9 +31,15 @@ def _plain(node: ast.AST) -> str:
 
 
 def of_source(source: Source) -> list[str]:
-    """Names and short strings in it; what is only imported is not used."""
+    """Names and short strings in it; what is only imported is not used. ".local_rank" is one that is read."""
     found = {node.id for node in source.of(ast.Name)}
     found |= {node.attr for node in source.of(ast.Attribute)}
+    found |= (
+        {f".{_ASKED}"}
+        if _ASKED in found
+        and any(node.attr == _ASKED and isinstance(node.ctx, ast.Load) for node in source.of(ast.Attribute))
+        else set()
+    )
     found |= {node.arg or "" for node in source.of(ast.keyword)}
     found |= {
         node.value for node in source.of(ast.Constant) if isinstance(node.value, str) and len(node.value) < _SHORT

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from ncclcheck.probes.facts import Node
-from ncclcheck.probes.facts.guard.alike import Kinds, NotAlike, applied
+from ncclcheck.probes.facts.guard.alike import Kinds, NotAlike, Once, applied
 from ncclcheck.reports.judgement.findings import Verdict
 
 # Nodes from which on a saved file is written so: a smaller one is some megabytes that people take apart with jq.
@@ -50,6 +50,7 @@ class Unreadable(ValueError):
 def nodes(entries: Sequence[msgspec.Raw], kinds: Kinds) -> list[Node]:
     """The nodes of a saved file; what they have in common is one object. Raises Unreadable."""
     whole: dict[str, tuple[Node, int]] = {}
+    made_once = Once()
     found: list[Node] = []
     size = 0
     for place, raw in enumerate(entries):
@@ -65,7 +66,7 @@ def nodes(entries: Sequence[msgspec.Raw], kinds: Kinds) -> list[Node]:
             prototype, its_size = whole[entry.like]
             size += its_size
             try:
-                made = msgspec.structs.replace(applied(prototype, entry.differs), name=entry.name)
+                made = msgspec.structs.replace(applied(prototype, entry.differs, made_once), name=entry.name)
             except NotAlike as error:
                 raise Unreadable(f"$.nodes[{place}].differs: {error}") from None
         if size > _MOST:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import TypeVar, cast
 
-from ncclcheck.probes.facts import Cluster, Interface, Logs, Node
+from ncclcheck.probes.facts import Cluster, Interface, Logs, Node, at
 
 S = TypeVar("S", Node, Cluster, Interface, Logs)
 T = TypeVar("T")
@@ -45,7 +45,9 @@ class _Same:
 
 
 def derived_from(*names: str) -> Callable[[Callable[[Node], T]], Callable[[Node], T]]:
-    """The same for what follows from these fields of a node alone: nodes that share them share it, too.
+    """The same for what follows from these facts of a node alone: nodes that share them share it, too.
+
+    names: fields of a node, or dotted paths below it.
 
     A test takes all other fields away and looks whether the result stays.
     """
@@ -54,7 +56,7 @@ def derived_from(*names: str) -> Callable[[Callable[[Node], T]], Callable[[Node]
         known = lru_cache(maxsize=_KINDS)(lambda same: function(same.node))
 
         def of_kind(node: Node) -> T:
-            return known(_Same(node, tuple(getattr(node, name) for name in names)))
+            return known(_Same(node, tuple(at(node, name) for name in names)))
 
         kept = derived(wraps(function)(of_kind))
         SOURCES[kept] = names

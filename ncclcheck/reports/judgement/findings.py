@@ -135,7 +135,7 @@ class Culprit(Struct, frozen=True, kw_only=True):
 
 def you(text: str, *commands: str) -> Remedy:
     """A remedy within the user's reach."""
-    return Remedy(who="you", text=text, commands=list(commands))
+    return Remedy(who="you", text=touched.said(text, commands), commands=list(commands))
 
 
 def admin(text: str, *commands: str) -> Remedy:

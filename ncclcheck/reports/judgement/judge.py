@@ -21,7 +21,7 @@ from ncclcheck.reports.judgement.findings import (
     worst,
 )
 from ncclcheck.reports.judgement.rule import OWN_FAMILIES, NothingToJudge, Rule, all_rules
-from ncclcheck.reports.subjects.nodes import doing_without, set_in
+from ncclcheck.reports.subjects.nodes import doing_without, one_voice, set_in
 
 # Families that no command judges but their own; preflight judges a script that it was given.
 _OF_ONE_ALONE = ("hang", "box", "script")
@@ -67,7 +67,7 @@ def judge(cluster: Cluster, rules: Iterable[Rule] | None = None) -> list[Verdict
         case.verdicts[rule.code] = _judge_one(rule, case)
     fitted = [doing_without.fitted(cluster, verdict) for _, verdict in sorted(case.verdicts.items())]
     verdicts = [set_in.fitted(cluster, verdict) for verdict in fitted]
-    return [_required(cluster, verdict) for verdict in verdicts]
+    return one_voice.fitted([_required(cluster, verdict) for verdict in verdicts])
 
 
 def _of(cluster: Cluster) -> list[Rule]:

@@ -62,7 +62,7 @@ class Rule:
     others, with their crashes in the cluster. unfinished: where it is unknown, the examination did not come to
     its end. symptom: it tells what was seen, and counts as a cause only where nothing more exact is found.
     gates_job: whether its failure keeps a job from being started. of_one_setting: it says beforehand what a
-    setting would do.
+    setting would do. of_most: its fix gives a node what most nodes have.
     """
 
     code: str
@@ -80,6 +80,7 @@ class Rule:
     symptom: bool = False
     gates_job: Gate = ""
     of_one_setting: bool = False
+    of_most: bool = False
 
     @property
     def page(self) -> str:
@@ -127,6 +128,7 @@ def rule(
     symptom: bool = False,
     gates_job: Gate = "",
     of_one_setting: bool = False,
+    of_most: bool = False,
 ) -> Callable[[Body], Body]:
     """Make a function a rule. The title is a sentence that is true when all is well."""
 
@@ -148,6 +150,7 @@ def rule(
             symptom=symptom,
             gates_job=gates_job,
             of_one_setting=of_one_setting,
+            of_most=of_most,
             body=body,
         )
         return body
@@ -156,7 +159,7 @@ def rule(
 
 
 @cache
-def flagged(flag: Literal["unfinished", "symptom", "gates_job", "of_one_setting"]) -> frozenset[str]:
+def flagged(flag: Literal["unfinished", "symptom", "gates_job", "of_one_setting", "of_most"]) -> frozenset[str]:
     """The codes of the rules that have this flag."""
     return frozenset(rule.code for rule in all_rules() if getattr(rule, flag))
 

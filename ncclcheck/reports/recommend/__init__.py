@@ -25,6 +25,7 @@ from ncclcheck.reports.recommend.advice import Action, Found, SettingRule
 from ncclcheck.reports.recommend.site import Site
 from ncclcheck.reports.subjects.nccl import profiles
 from ncclcheck.reports.subjects.nccl.variables import parsed_value
+from ncclcheck.reports.subjects.nodes import one_voice
 
 RULES: tuple[SettingRule, ...] = (
     *sockets.RULES,
@@ -53,9 +54,13 @@ class Advice:
 
 
 def recommend(cluster: Cluster, verdicts: Sequence[Verdict]) -> list[Recommendation]:
-    """What to set, to unset and to try; nothing where NCCL's own choice is right on every node."""
-    site = Site(cluster, verdicts)
+    """What to set, to unset and to try; nothing where NCCL's own choice is right on every node.
+
+    Nor what a fix says otherwise: a finding is about a fault that was seen.
+    """
+    site, told = Site(cluster, verdicts), one_voice.told_by(verdicts)
     found = [_recommendation(site, one) for one in advice(site)]
+    found = [one for one in found if told.get(one.variable, one.value) == one.value]
     return sorted(measured.weighed(site, found), key=lambda one: _ORDER.index(one.action))
 
 

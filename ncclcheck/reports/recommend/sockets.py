@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import Interface, Node, Unread, at, known, value_or
+from ncclcheck.probes.facts import Cluster, Interface, Node, Unread, at, known, value_or
+from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.recommend.advice import Found, SettingRule, without
 from ncclcheck.reports.recommend.site import Held, Site
 from ncclcheck.reports.subjects.nccl import lan
@@ -21,6 +22,8 @@ _Networks = dict[lan.IPNetwork, dict[str, Interface]]
 
 def _choice(node: Node, variable: str, changes: dict[str, str | None]) -> Choice:
     """What would be taken with some variables set, or taken away (None)."""
+    if not changes and variable == _NCCL:
+        return lan.choice_of_nccl(node)
     env = {name: value for name, value in {**values(node), **changes}.items() if value is not None}
     if variable == _GLOO:
         own_name = at(node, "host.own_name")
@@ -30,13 +33,18 @@ def _choice(node: Node, variable: str, changes: dict[str, str | None]) -> Choice
 
 def _networks(site: Site) -> list[tuple[lan.IPNetwork, dict[str, Interface]]]:
     """Subnets in which every node has an interface that leads out and is up, the fastest first."""
+    return _common(site.cluster)
+
+
+@derived
+def _common(cluster: Cluster) -> list[tuple[lan.IPNetwork, dict[str, Interface]]]:
     found: _Networks = {}
-    for node in site.nodes:
+    for node in cluster.nodes:
         for one in _leading_out(node):
             for _, network in lan.global_networks(one):
                 if network.prefixlen < network.max_prefixlen:
                     found.setdefault(network, {}).setdefault(node.name, one)
-    common = [(network, on) for network, on in found.items() if len(on) == len(site.nodes)]
+    common = [(network, on) for network, on in found.items() if len(on) == len(cluster.nodes)]
     return sorted(common, key=lambda one: -_slowest(one[1]))
 
 

@@ -10,7 +10,6 @@ where two groups of nodes are, in one collective or at the same time. What a gro
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -25,7 +24,6 @@ _Bad = Generator[list[Group], Sequence[float], list[bool]]
 
 SLOW = 0.7  # of what groups half as large reach: ring and tree lose less from size to size; chosen
 LEAST = 3  # nodes: below that there is no whole beyond the pairs
-_QUADRUPLED = 32  # nodes from which on sizes grow fourfold, and the one between is tried afterwards; chosen
 _MOST_MEMBERS = 4  # nodes that fail only together and are named one by one; chosen
 _DROPPED = 4  # nodes left out in turn where only the whole fails; so many are not all of a few members; chosen
 
@@ -132,12 +130,23 @@ class _Case:
             return False
         return True if any(members >= bad for bad in self._alone) else None
 
-    def grown(self, *groups: Group) -> _Bad:
-        """The same; where none fails, the next size is compared with this one."""
-        tests = yield from self.tried(*groups)
-        if not any(one.bad for one in tests):
-            self.healthy = median(one.gb_s for one in tests)
-        return [one.bad for one in tests]
+    def laddered(self, *groups: Group) -> Generator[list[Group], Sequence[float], list[Test]]:
+        """One round of groups of different sizes: each is compared with the next smaller one."""
+        rates = yield [*groups]
+        self.rounds += 1
+        tests: list[Test] = []
+        for group, rate in sorted(zip(groups, rates, strict=True), key=lambda one: len(one[0])):
+            tests.append(Test(group, rate, self.healthy, self.dead_only))
+            if not any(one.bad for one in tests):
+                self.healthy = rate
+        self.tests += tests
+        self._learnt(tests)
+        return tests
+
+    def in_order(self, *parts: Group) -> Group:
+        """Their nodes as one group, neighbours beside each other."""
+        together = {name for part in parts for name in part}
+        return tuple(name for name in self.names if name in together)
 
     def answer(self, kind: Kind, *parts: Group, size: int = 0) -> Answer:
         """The end."""
@@ -185,18 +194,27 @@ def _search(case: _Case) -> Rounds:
     case.healthy = median(one.gb_s for one in twos)
     if not whole.bad:
         return case.answer("sound")
-    sound, blocks, bad = yield from _grown(case)
-    if not blocks:
-        if whole.gb_s >= SLOW * case.healthy:
+    ladder = yield from case.laddered(*_ladder(names))
+    failed = [one.group for one in ladder if one.bad]
+    if not failed:
+        if whole.gb_s and whole.gb_s >= SLOW * case.healthy:
             return case.answer("gradual")
-        blocks, bad = [names], [True]
-    failed = [block for block, is_bad in zip(blocks, bad, strict=True) if is_bad]
-    if len(blocks) > 1 and not (yield from case.tried(failed[0]))[0].bad:
+        return (yield from _within(case, names, max((len(one.group) for one in ladder), default=1)))
+    if not (yield from case.tried(failed[0]))[0].bad:
         return (yield from _at_once(case, failed))
-    full = [is_bad for block, is_bad in zip(blocks, bad, strict=True) if len(block) == len(blocks[0])]
-    if len(full) > 1 and all(full):
-        return (yield from _limit(case, failed[0], sound))
-    return (yield from _within(case, failed[0], sound))
+    if len(failed) > 1:  # certain nodes are all in one of them only
+        return (yield from _limit(case, failed[0], len(failed[0]) // 2))
+    return (yield from _within(case, failed[0], 1))
+
+
+def _ladder(names: Group) -> list[Group]:
+    """Half of the nodes, a quarter of them, an eighth ..., so that one round tells how large a sound group is."""
+    blocks: list[Group] = []
+    start = 0
+    while (size := len(names) // 2 ** (len(blocks) + 1)) >= LEAST:
+        blocks.append(names[start : start + size])
+        start += size
+    return blocks
 
 
 def _of_two(case: _Case, two: Group) -> Rounds:
@@ -205,41 +223,23 @@ def _of_two(case: _Case, two: Group) -> Rounds:
     return case.answer("members", two[:1], two[1:]) if again[0].bad else case.answer("unsure")
 
 
-def _grown(case: _Case) -> Generator[list[Group], Sequence[float], tuple[int, list[Group], list[bool]]]:
-    """The largest size of which no group fails, and the groups of the next one; none where only the whole does."""
-    count = len(case.names)
-    sound, step = 2, 4 if count > _QUADRUPLED else 2
-    while sound * step < count:
-        blocks = _blocks(case.names, sound * step)
-        bad = yield from case.grown(*blocks)
-        if any(bad):
-            return (yield from _between(case, sound, blocks, bad))
-        sound *= step
-    return (yield from _between(case, sound, [], [])) if 2 * sound < count else (sound, [], [])
-
-
-def _between(
-    case: _Case, sound: int, blocks: list[Group], bad: list[bool]
-) -> Generator[list[Group], Sequence[float], tuple[int, list[Group], list[bool]]]:
-    """Twice the sound size, where sizes grew fourfold."""
-    if blocks and len(blocks[0]) == 2 * sound:
-        return sound, blocks, bad
-    middle = _blocks(case.names, 2 * sound)
-    fails = yield from case.grown(*middle)
-    return (sound, middle, fails) if any(fails) else (2 * sound, blocks, bad)
-
-
 def _at_once(case: _Case, failed: list[Group]) -> Rounds:
-    """A group that is sound alone, and was not beside the others: which of them disturbs it."""
+    """A group that is sound alone, and was not beside the others: which of them disturbs it, and what in both."""
     first, others = failed[0], failed[1:]
     while len(others) > 1:
         half, rest = others[: len(others) // 2], others[len(others) // 2 :]
         others = half if (yield from case.tried(first, *half))[0].bad else rest
-    if not others or not all(one.bad for one in (yield from case.tried(first, others[0]))):
+    if not others:
         return case.answer("unsure")
-    if (yield from case.tried(others[0]))[0].bad:
-        return case.answer("unsure")
-    return case.answer("at once", first, others[0])
+    if not (yield from case.bad(case.in_order(first, others[0])))[0]:
+        both = yield from case.tried(first, others[0])
+        sound = all(one.bad for one in both) and not (yield from case.tried(others[0]))[0].bad
+        return case.answer("at once", first, others[0]) if sound else case.answer("unsure")
+    one, other = sorted((first, others[0]), key=lambda part: case.names.index(part[0]))
+    count = yield from _smallest(case, one, other, 0)
+    other = other[:count]
+    count = yield from _smallest(case, other, one[::-1], 0)
+    return (yield from _joined(case, one[-count:] + other))
 
 
 def _limit(case: _Case, block: Group, sound: int) -> Rounds:
@@ -260,39 +260,19 @@ def _whichever(case: _Case, size: int) -> Rounds:
 
 
 def _within(case: _Case, block: Group, sound: int) -> Rounds:
-    """Something in this group fails together, and neither of its halves alone."""
-    one, other = yield from _halved(case, block[:sound], block[sound:])
-    if len(one) + len(other) == 2:
-        again = yield from case.tried(one + other)
-        return case.answer("members", one, other) if again[0].bad else case.answer("unsure")
-    order = one + other
-    size = yield from _smallest(case, (), order, len(one))
-    last, before = order[size - 1], order[: size - 1]
-    if (yield from _is_exchangeable(case, order, size)):
-        answer = yield from _whichever(case, size)
-        if answer.kind == "size":
-            return answer
-    without = tuple(name for name in order if name != last)
-    if len(without) > len(before) and (yield from case.bad(without))[0]:
-        return (yield from _joined(case, one, other))
-    return (yield from _members(case, last, before))
+    """Something in this group fails together; so many of its first nodes do not."""
+    size = yield from _smallest(case, (), block, sound)
+    if (yield from _is_exchangeable(case, block[:size])):
+        return (yield from _crowd(case, block[:size]))
+    return (yield from _members(case, block[size - 1], block[: size - 1]))
 
 
-def _halved(case: _Case, one: Group, other: Group) -> Generator[list[Group], Sequence[float], tuple[Group, Group]]:
-    """The smallest parts of both that still fail together, by halves; two combinations at a time."""
-    while len(one) + len(other) > 2:
-        (a, b), (c, d) = _halves(one), _halves(other)
-        found: tuple[Group, Group] | None = None
-        for combinations in ([(a, c), (b, d)], [(a, d), (b, c)]):
-            tried = [(left, right) for left, right in combinations if left and right]
-            bad = (yield from case.bad(*(left + right for left, right in tried))) if tried else []
-            if any(bad):
-                found = tried[bad.index(True)]
-                break
-        if found is None:
-            break
-        one, other = found
-    return one, other
+def _crowd(case: _Case, group: Group) -> Rounds:
+    """Where the last node can be exchanged for its neighbour: too many nodes, or too many of two groups."""
+    count = yield from _smallest(case, (), group[::-1], 1)
+    if count == len(group):  # none can be spared
+        return (yield from _whichever(case, count))
+    return (yield from _joined(case, group[-count:]))
 
 
 def _smallest(
@@ -302,24 +282,23 @@ def _smallest(
     failing = len(order)
     while failing - sound > 1:
         middle = (sound + failing) // 2
-        if (yield from case.bad(always + order[:middle]))[0]:
+        if (yield from case.bad(case.in_order(always, order[:middle])))[0]:
             failing = middle
         else:
             sound = middle
     return failing
 
 
-def _is_exchangeable(case: _Case, order: Group, size: int) -> Generator[list[Group], Sequence[float], bool]:
-    """Whether so many of these fail with another node in place of the last one, a stranger to all of them if any.
+def _is_exchangeable(case: _Case, group: Group) -> Generator[list[Group], Sequence[float], bool]:
+    """Whether they fail with the node that comes after the last one in its place: it is like that one, if any is.
 
-    Where all nodes are needed there is no other: then the group is sound without any of them.
+    Where none comes after it: then the group is sound without any of them.
     """
-    group, before = order[:size], order[: size - 1]
-    others = sorted((name for name in case.names if name not in group), key=lambda name: name in order)
-    if others:
-        return (yield from case.bad((*before, others[0])))[0]
-    step = max(1, len(before) // _DROPPED)
-    for dropped in before[::step][:_DROPPED]:
+    *before, last = group
+    after = case.names.index(last) + 1
+    if after < len(case.names):
+        return (yield from case.bad((*before, case.names[after])))[0]
+    for dropped in before[:: max(1, len(before) // _DROPPED)][:_DROPPED]:
         if (yield from case.bad(tuple(name for name in group if name != dropped)))[0]:
             return False
     return True
@@ -339,35 +318,28 @@ def _members(case: _Case, last: str, before: Group) -> Rounds:
     return case.answer("unsure")
 
 
-def _joined(case: _Case, one: Group, other: Group) -> Rounds:
-    """Two groups that fail in one collective, and not for the sake of a single node."""
-    one = yield from _needed(case, one, other)
-    other = yield from _needed(case, other, one)
-    return case.answer("joined", one, other)
-
-
-def _needed(case: _Case, part: Group, other: Group) -> Generator[list[Group], Sequence[float], Group]:
-    """Half of a part, as long as one is enough."""
-    while len(part) > 1:
-        for half in _halves(part):
-            if (yield from case.bad(half + other))[0]:
-                part = half
-                break
+def _joined(case: _Case, crowd: Group) -> Rounds:
+    """Neighbours of which neither end can be spared: how many at both ends fail, in one collective or at once."""
+    half = len(crowd) // 2
+    widths = [*(2**power for power in range(2, half.bit_length()) if 2**power < half), half]
+    ends = [case.in_order(crowd[:width], crowd[-width:]) for width in widths[:-1]]
+    least, most = -1, len(widths) - 1
+    while most - least > 1:
+        middle = (least + most) // 2
+        if (yield from case.bad(ends[middle]))[0]:
+            most = middle
         else:
-            return part
-    return part
+            least = middle
+    one, other = crowd[: widths[most]], crowd[widths[most] - len(crowd) :]
+    other = other if most == len(widths) - 1 else crowd[-widths[most] :]
+    both = yield from case.tried(one, other)
+    return case.answer("at once" if all(each.bad for each in both) else "joined", one, other)
 
 
 def _blocks(names: Group, size: int) -> list[Group]:
     """Neighbours in groups of this size; the rest is a smaller one, where it is no single node."""
     blocks = [names[start : start + size] for start in range(0, len(names), size)]
     return [block for block in blocks if len(block) > 1]
-
-
-def _halves(part: Group) -> tuple[Group, Group]:
-    """The larger first; of a single node the second is empty."""
-    middle = math.ceil(len(part) / 2)
-    return part[:middle], part[middle:]
 
 
 def rounds_of(done: Iterable[GroupTime]) -> int:

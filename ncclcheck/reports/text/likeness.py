@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import Node, Resolution, at, value_or
 from ncclcheck.reports.judgement.findings import Finding
 from ncclcheck.reports.output.anonymise.addresses import PATTERN
 
-_TOKEN = re.compile(r"[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?", re.ASCII)
+_TOKEN = re.compile(r"([A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?)", re.ASCII)  # a group: splitting keeps it
 _PCI = re.compile(r"\b(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b", re.IGNORECASE)
 # A number that only measures or counts, with its unit. One that names what happened (Xid 79, exit code 137, error
 # 110), and one within a word (2.27.3, NET003, fp16), is another cause and stays.
@@ -41,7 +41,7 @@ class Likeness:
     def of_node(self, name: str | None, words: str, *, numbers: bool = False) -> str:
         """The same of words about a node."""
         own = self._own(name) if name is not None else frozenset()
-        words = _TOKEN.sub(lambda found: _OWN if found[0] in own else found[0], words)
+        words = "".join([_OWN if part in own else part for part in _TOKEN.split(words)])
         words = _PCI.sub(_OWN, PATTERN.sub(_OWN, words))
         return _NUMBER.sub(lambda found: found["named"] or "<n>", words) if numbers else words
 

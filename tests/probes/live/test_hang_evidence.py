@@ -308,7 +308,10 @@ def test_a_silent_server_is_left_alone_in_time(tmp_path: Path, monkeypatch: pyte
             taken, begun = records.Taken(), time.monotonic()
             records.servers(PROC, [one], taken)
             assert time.monotonic() - begun < 5
+            monkeypatch.setattr(records, "_SERVERS_S", 0.1)
+            records.servers(PROC, [one] * 3, taken)
     assert taken.pieces == []
+    assert len(taken.skipped) == 2  # others than the first are not waited for as long
 
 
 # --- GPUs and counters

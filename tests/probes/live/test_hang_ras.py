@@ -18,7 +18,7 @@ from tests.nccl.ras_states import OTHERS, STATES, VERSIONS
 FOLDER = Path(__file__).resolve().parents[2] / "data/ras"
 ALL = sorted({*VERSIONS, *OTHERS})
 OLD = ("2.24.3", "2.25.1")  # one count for all collectives
-_NOT_HAD = {
+_NOT_HAD = {  # 2.25.1: our kernels end its process in larger sums; 2.26: RAS does not answer in the start
     *((version, "starting") for version in ("2.26.2", "2.26.5")),
     *(("2.25.1", state) for state in ("killed", "stopped", "skipped")),
 }

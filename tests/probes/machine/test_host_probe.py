@@ -36,6 +36,7 @@ FILES = {
     "/sys/fs/cgroup/slurm/memory.max": "max\n",
     "/proc/meminfo": "MemTotal:       2113409024 kB\nMemAvailable:   2000000000 kB\n",
     "/sys/devices/system/clocksource/clocksource0/current_clocksource": "tsc\n",
+    "/proc/uptime": "86412.71 5012.03\n",
 }
 ASKED = {
     "shm": {"type": "space", "size": 2**40, "free": 2**39, "path": "/dev/shm"},
@@ -64,6 +65,7 @@ def test_a_healthy_machine(tmp_path: Path) -> None:
         clocksource="tsc",
         own_name=Resolution(name="gpu-a17", addresses=["127.0.1.1"]),
         own_sources=Unread("absent", "its own name was answered in time"),
+        uptime_s=86412.71,
     )
 
 

@@ -34,6 +34,7 @@ def test_a_healthy_card(tmp_path: Path) -> None:
         f"{NET}/eth0/type": "1\n",
         f"{NET}/eth0/speed": "100000\n",
         f"{NET}/eth0/address": "02:42:0a:01:00:11\n",
+        f"{NET}/eth0/carrier_down_count": "3\n",
         f"{NET}/eth0/device/driver": "-> ../../bus/pci/drivers/mlx5_core",
         **{f"{NET}/eth0/statistics/{way}_packets": "5000\n" for way in ("rx", "tx")},
         **{f"{NET}/eth0/statistics/{way}_errors": "1\n" for way in ("rx", "tx")},
@@ -56,7 +57,15 @@ def test_a_healthy_card(tmp_path: Path) -> None:
         driver="mlx5_core",
         packets=Packets(packets=10000, errors=2, drops=8),
         mac="02:42:0a:01:00:11",
+        downs=3,
     )
+
+
+@pytest.mark.parametrize(("files", "downs"), [({"carrier_changes": "9\n"}, 4), ({}, None)])
+def test_an_older_kernel_counts_changes(tmp_path: Path, files: dict[str, str], downs: int | None) -> None:
+    made = {f"{NET}/eth0/type": "1\n", **{f"{NET}/eth0/{name}": text for name, text in files.items()}}
+    found = one(tree(tmp_path, made, interfaces=[told("eth0")])).downs
+    assert found == downs if downs is not None else isinstance(found, Unread)
 
 
 def test_a_card_without_a_cable(tmp_path: Path) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from pathlib import Path
 
 import pytest
 
-from ncclcheck.reports.judgement.findings import Remedy, State
+from ncclcheck.probes.facts import Cluster, Measurements
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Verdict, Where, admin
 from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.subjects.nodes import touched
-from tests.helpers import stories
+from tests.conftest import ROOT
+from tests.helpers import pages, stories
+from tests.helpers.logs import parsed
 
-_SET = re.compile(r"(\w+)=('[^']*'|\"[^\"]*\"|\S+)")
+FOLDER = ROOT / "tests/data/logs/stories"
+
 # /etc/hosts, MTU, sysctl, boot loader, PCI registers, a reset: who else feels it is the first question.
 _CHANGES = re.compile(
     r">> ?/etc/hosts|sed -i.*/etc/(hosts|default)|\bmtu \d|sysctl -w|grubby --update|update-grub|\bsetpci\b"
@@ -25,29 +30,51 @@ def _remedies(document: Document) -> list[tuple[str, Remedy]]:
     return [(v.code, r) for v in document.verdicts for f in v.findings for r in f.remedies]
 
 
-def _told(document: Document) -> dict[str, dict[str | None, set[str]]]:
-    """Variable -> value (None: unset) -> who says so, over lists of settings and fixes."""
-    told: dict[str, dict[str | None, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for one in document.recommendations:
-        told[one.variable][one.value].add(one.action.upper())
-    for code, remedy in _remedies(document):
-        for line in remedy.commands:
-            typed = line.partition(" #")[0].strip()
-            if typed.startswith("export "):
-                for name, value in _SET.findall(typed):
-                    told[name][value.strip("'\"")].add(code)
-            elif typed.startswith("unset "):
-                for name in typed.split()[1:]:
-                    told[name][None].add(code)
-    return told
-
-
 @pytest.mark.parametrize("name", stories.NAMES)
-def test_no_variable_has_two_values_on_one_page(name: str) -> None:
-    several = {
-        variable: dict(values) for variable, values in _told(stories.document(name)).items() if len(values) > 1
-    }
-    assert not several
+def test_one_page_says_one_thing(name: str) -> None:
+    """Of each variable, and of each setting of the machine that a command changes."""
+    document = stories.document(name)
+    assert not pages.contradictions(document.verdicts, document.recommendations)
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.log")), ids=lambda path: path.stem)
+def test_so_does_a_page_of_logs(path: Path) -> None:
+    cluster = Cluster(command="logs", measurements=Measurements(logs=parsed(path.read_bytes())))
+    assert not pages.contradictions(judge(cluster), [])
+
+
+def _page(*fixes: list[str]) -> list[Verdict]:
+    found = [
+        Finding(state=State.NOTE, where=Where(node="n1"), what="", why="", owner="job", evidence=[],
+                remedies=[admin("", *commands)])
+        for commands in fixes
+    ]  # fmt: skip
+    return [Verdict(code="NET004", title="", state=State.NOTE, findings=found)]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "told"),
+    [
+        ("ip link set dev eth0 mtu 9000", "ip link set eth0 mtu 1500", ["MTU eth0 of n1"]),
+        ("ip link set eth0 mtu 9000", "ip link set eth1 mtu 1500", []),
+        ("ip link set eth0 mtu 9000   # on n2", "ip link set eth0 mtu 1500", []),
+        ("sysctl -w vm.a=1", "sysctl vm.a=2", ["sysctl vm.a of n1"]),
+        ("systemctl stop x", "systemctl enable --now x", ["service x of n1"]),
+        ("systemctl restart x", "systemctl enable --now x", []),
+        ("modprobe nvidia-peermem", "modprobe -r nvidia-peermem", ["module nvidia-peermem of n1"]),
+        ("export A=1", "unset A", ["A"]),
+        ("grubby --update-kernel=ALL --args='iommu=pt'", "grubby --update-kernel=ALL --args='iommu=off'",
+         ["boot iommu of n1"]),
+        ("#SBATCH --mem=0", "#SBATCH --mem=64G", ["sbatch mem of n1"]),
+    ],
+)  # fmt: skip
+def test_what_counts_as_two_things(one: str, other: str, told: list[str]) -> None:
+    assert [*pages.contradictions(_page([one], [other]), [])] == told
+
+
+def test_a_module_that_is_loaded_anew_is_one_thing() -> None:
+    reload = ["modprobe -r nvidia-peermem", "modprobe nvidia-peermem"]
+    assert not pages.contradictions(_page(reload), [])
 
 
 def test_what_changes_a_service_of_others_says_so() -> None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ncclcheck.fleet import page as fleet_page
+from ncclcheck.fleet.answers import Fleet, Slower
 from ncclcheck.probes.facts import replace
 from ncclcheck.reports.judgement.jsondoc import Recommendation
 from ncclcheck.reports.output import html
@@ -136,4 +138,63 @@ def test_a_thousand_nodes_open_at_once(browser: Browser, tmp_path: Path) -> None
     assert 0 < timing < 5000
     assert opened.page.locator("#decision").is_visible()
     assert not opened.complaints
+    opened.context.close()
+
+
+def _slower(number: int) -> Slower:
+    """A node that loses a tenth over half a year, and has a long name."""
+    weeks = [
+        (f"2026-{1 + week // 4:02d}-{1 + 7 * (week % 4):02d}", 1.0 - 0.1 * max(0, week - 10) / 16)
+        for week in range(26)
+    ]
+    return Slower(
+        serial="guid", node=f"{'rack-17-' * 12}{number}", metric="memory_gb_s", since=weeks[10][0], change=-0.1,
+        slowly=True, recovered=False, before=2900.0, after=2610.0, trend=weeks,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def fleets(file: Path) -> Path:
+    """A fleet's page with three trends."""
+    found = Fleet(
+        results=365, nodes=1000, first="2026-01-01", last="2026-07-01", repeats=[],
+        slower=[_slower(number) for number in range(3)], together=[], upgrades=[],
+    )  # fmt: skip
+    path = file.with_name("fleet.html")
+    path.write_text(fleet_page.page(found))
+    return path
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("screen", SCREENS)
+def test_trends_of_a_fleet_fit_the_screen_and_show_the_fall(
+    browser: Browser, fleets: Path, screen: str, scheme: str
+) -> None:
+    width, height = SCREENS[screen]
+    opened = Opened(browser, fleets, viewport={"width": width, "height": height}, color_scheme=scheme)
+    assert opened.page.evaluate("document.documentElement.scrollWidth") == width
+    pictures = opened.page.locator("figure svg")
+    assert pictures.count() == 3
+    for picture in pictures.all():
+        picture.scroll_into_view_if_needed()
+        whole = picture.bounding_box()
+        lines = [picture.locator(f".{name}").bounding_box() for name in ("line", "past", "since")]
+        assert whole is not None
+        for box in lines:
+            assert box is not None
+            assert whole["x"] <= box["x"] <= box["x"] + box["width"] <= whole["x"] + whole["width"]
+        trend, past, since = lines
+        assert trend is not None
+        assert past is not None
+        assert since is not None
+        assert trend["y"] + trend["height"] > past["y"] + 20, "it ends well below its past"
+        assert trend["x"] < since["x"] < trend["x"] + trend["width"], "the day of the change lies within"
+    ink, ground = (
+        opened.page.evaluate(f"getComputedStyle(document.querySelector('{which}')).{what}")
+        for which, what in (("figure .line", "stroke"), ("body", "backgroundColor"))
+    )
+    assert ink != ground
+    assert not opened.complaints
+    assert opened.asked == [fleets.as_uri()]
+    opened.page.screenshot(path=str(fleets.with_name(f"fleet-{screen}-{scheme}.png")))
     opened.context.close()

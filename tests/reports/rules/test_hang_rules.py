@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.probes.facts import Cluster, Live, LiveConnection, LiveProcess, Measurements, Unseen
+from ncclcheck.probes.facts import Cluster, Live, LiveConnection, LiveProcess, Measurements, Unseen, replace
 from ncclcheck.reports.judgement import decision
 from ncclcheck.reports.judgement.findings import Finding, State
 from ncclcheck.reports.judgement.judge import judge
@@ -78,6 +78,13 @@ def _findings(*live: Live) -> dict[str, list[Finding]]:
 )
 def test_one_rank_stands_out(told: dict[str, Any], kind: str) -> None:
     assert _kind(_rank(0), _rank(1, **told), _rank(2)) == kind
+
+
+def test_ranks_that_all_sleep_do_not_wait_for_each_other() -> None:
+    sleeps = {"was_wchan": "hrtimer_nanosleep", "wchan": "hrtimer_nanosleep"}
+    assert _kind(*[_rank(n, **sleeps) for n in range(3)]) == "asleep"
+    [finding] = _findings(_live(*[_rank(n, **sleeps) for n in range(3)]))["HNG008"]
+    assert finding.state is State.UNKNOWN
 
 
 def test_ranks_that_all_use_up_their_quota_are_not_apart() -> None:
@@ -168,6 +175,8 @@ def test_a_lock_of_its_own_is_no_child() -> None:
     verdicts = judge(Cluster(command="hang", measurements=Measurements(live=[live])))
     [found] = [one for verdict in verdicts if verdict.code == "HNG010" for one in verdict.findings]
     assert "rank 1 waits outside their call (a lock" in found.what
+    nccl = [replace(one, libraries=["nccl"]) for one in live.processes]
+    assert _kind(*nccl) == "silent"  # whose proxies send ahead
 
 
 def test_a_helper_is_named_with_its_rank() -> None:

@@ -8,8 +8,8 @@ and in a file.
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -94,8 +94,36 @@ def _escaped(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def applied(prototype: Node, told: Mapping[str, msgspec.Raw]) -> Node:
-    """The node that these differences tell. Raises NotAlike."""
+class Once:
+    """Fields of nodes made from a prototype: those of equal differences are one object, as a rule asks of it."""
+
+    _MOST = 4096  # fields that are kept: a few kinds of nodes have a few each; addresses of their own, all have
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[object, ...], Any] = {}
+
+    def made(self, prototype: Node, name: str, below: Any, make: Callable[[], Any]) -> Any:
+        """What `make` gives for these differences below a field of a prototype."""
+        key = (id(prototype), name, *_told(below, ""))
+        if key not in self._made:
+            if len(self._made) >= self._MOST:
+                self._made.pop(next(iter(self._made)))
+            self._made[key] = make()
+        return self._made[key]
+
+
+def _told(below: Any, place: str) -> Iterator[object]:
+    """The differences of a tree, flat."""
+    if isinstance(below, Mapping):
+        for part, inner in below.items():
+            yield from _told(inner, f"{place}/{part}")
+    else:
+        yield place
+        yield bytes(below)
+
+
+def applied(prototype: Node, told: Mapping[str, msgspec.Raw], once: Once | None = None) -> Node:
+    """The node that these differences tell; with `once`, it shares fields with others like it. Raises NotAlike."""
     tree: dict[str, Any] = {}
     for pointer, value in told.items():
         first, *parts = pointer.split("/")
@@ -109,9 +137,16 @@ def applied(prototype: Node, told: Mapping[str, msgspec.Raw]) -> Node:
         if parts[-1] in inner:
             raise NotAlike(f"{pointer!r} is given whole and in parts")
         inner[parts[-1]] = value
-    made = _changed(prototype, Node, tree, "")
-    assert isinstance(made, Node)
-    return made
+    if once is None:
+        made = _changed(prototype, Node, tree, "")
+        assert isinstance(made, Node)
+        return made
+    hints, fields = _hints(Node), {}
+    for name, below in tree.items():
+        if name in hints:  # else of a newer version
+            make = partial(_changed, getattr(prototype, name), hints[name], below, f"/{name}")
+            fields[name] = once.made(prototype, name, below, make)
+    return msgspec.structs.replace(prototype, **fields)
 
 
 def _changed(old: Any, hint: Any, tree: Mapping[str, Any] | msgspec.Raw, place: str) -> Any:

@@ -40,7 +40,7 @@ class Host(Struct, frozen=True, kw_only=True, tag="host"):
 
     quota_path: the file of the CPU quota that leaves it less than the affinity mask does. ipc_lock: this process
     has CAP_IPC_LOCK of the machine itself, so that the memlock limit does not bind it. own_sources: who was asked
-    for the own name, where no answer came in time.
+    for the own name, where no answer came in time. uptime_s: since the kernel was started.
     """
 
     hostname: str | Unread = NOT_RECORDED
@@ -61,3 +61,4 @@ class Host(Struct, frozen=True, kw_only=True, tag="host"):
     clocksource: str | Unread = NOT_RECORDED
     own_name: Resolution | Unread = NOT_RECORDED
     own_sources: Resolver | Unread = NOT_RECORDED
+    uptime_s: float | Unread = NOT_RECORDED

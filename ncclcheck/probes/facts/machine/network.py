@@ -36,7 +36,10 @@ class Packets(Struct, frozen=True, kw_only=True, tag="packets"):
 
 
 class Interface(Struct, frozen=True, kw_only=True, dict=True):  # its __dict__: what reports derive from it
-    """One network interface, as getifaddrs(3) and /sys/class/net tell it. ipv6_off: disable_ipv6 is set."""
+    """One network interface, as getifaddrs(3) and /sys/class/net tell it. ipv6_off: disable_ipv6 is set.
+
+    downs: how often it lost its link since it was made.
+    """
 
     name: str
     kind: InterfaceKind | Unread = NOT_RECORDED
@@ -50,6 +53,7 @@ class Interface(Struct, frozen=True, kw_only=True, dict=True):  # its __dict__: 
     packets: Packets | Unread = NOT_RECORDED
     mac: str | Unread = NOT_RECORDED
     ipv6_off: bool = False
+    downs: int | Unread = NOT_RECORDED
 
 
 class Route(Struct, frozen=True, kw_only=True):

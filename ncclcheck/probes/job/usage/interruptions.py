@@ -16,6 +16,7 @@ from pathlib import Path
 from ncclcheck.probes.facts import Interruptions, LinkEvents, Unread
 from ncclcheck.probes.job.usage.port_counters import names
 from ncclcheck.probes.machine.access import Machine
+from ncclcheck.probes.machine.net.network import link_downs
 
 _EVERY_S = 0.2
 _NETS, _HCAS = "/sys/class/net", "/sys/class/infiniband"
@@ -79,12 +80,8 @@ def _links(machine: Machine) -> dict[str, int]:
     """How often each interface and each port of an HCA has lost its link since it was made."""
     found: dict[str, int] = {}
     for name in names(machine, _NETS):
-        downs = machine.number(f"{_NETS}/{name}/carrier_down_count")
-        changes = machine.number(f"{_NETS}/{name}/carrier_changes") if isinstance(downs, Unread) else 0
-        if not isinstance(downs, Unread):
+        if not isinstance(downs := link_downs(machine, f"{_NETS}/{name}"), Unread):
             found[name] = downs
-        elif not isinstance(changes, Unread):  # kernels before 4.16: it went down and came up again
-            found[name] = changes // 2
     for name in names(machine, _HCAS):
         for port in names(machine, f"{_HCAS}/{name}/ports"):
             downs = machine.number(f"{_HCAS}/{name}/ports/{port}/counters/link_downed")

@@ -55,6 +55,16 @@ SIGNS = (
         (_IN_NCCL + "NVLS multicast support is not available on dev 3",),
     ),
     Sign(
+        "value-corrected",
+        r"NCCL_\w{2,40} is (?:greater|larger|more|less|smaller|lower) than the (?:maximum|minimum) allowed, setting to \d"
+        r"|Invalid NCCL_NTHREADS \d{1,9} \(must be a multiple of 32\)",
+        (
+            "h1:4045:4045 [0] graph/tuning.cc:19 NCCL WARN Invalid NCCL_NTHREADS 100 (must be a multiple of 32)",
+            "[2026-11-28 00:01:11] h1:8720:8782 [0] transport/net_socket.cc:287 NCCL WARN NET/Socket : "
+            "NCCL_SOCKET_NTHREADS is greater than the maximum allowed, setting to 16",
+        ),
+    ),
+    Sign(
         "not-a-device-plugin",
         r"Using non-device net plugin",
         (_IN_NCCL + "Using non-device net plugin version 0",),

@@ -375,9 +375,11 @@ SIGNS = (
     ),
     Sign(
         "remote-closed",
-        r"Connection closed by (?:remote )?peer(?: (?P<peer>[^\s<,]{1,120}))?",
+        r"Connection closed by (?:remote )?peer(?: (?P<peer>[^\s<,]{1,120}))?"
+        r"|Call to shutdown failed: Transport endpoint is not connected",
         (
             "gpu-a17:4711:4800 [3] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer gpu-a18<40112>",
+            "gpu-a17:4711:4800 [3] misc/socket.cc:937 NCCL WARN Call to shutdown failed: Transport endpoint is not connected",
             "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.3.18]:40112",
         ),
     ),

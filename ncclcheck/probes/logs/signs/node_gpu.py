@@ -134,6 +134,14 @@ SIGNS = (
         ),
     ),
     Sign(
+        "nvml-failed",
+        r"(?P<call>nvml[A-Z]\w{2,60})\(\) failed: (?!GPU is lost|Driver/library version)(?P<error>[A-Z][A-Za-z ,'/-]{2,80})",
+        (
+            "elm4:311:311 [0] misc/nvmlwrap.cc:119 NCCL WARN nvmlInit_v2() failed: Driver Not Loaded",
+            "elm4:311:311 [0] misc/nvmlwrap.cc:150 NCCL WARN nvmlDeviceGetHandleByPciBusId() failed: Not Found",
+        ),
+    ),
+    Sign(
         "gpu-hang",
         r"HW Exception by GPU node-\d{1,4} .{0,60}?reason ?: ?(?P<error>GPU Hang|ECC\b.{0,40})"
         r"|(?P<ring>amdgpu: ring \S{2,20} timeout|amdgpu_job_timedout.{0,20}\*ERROR\* ring)"

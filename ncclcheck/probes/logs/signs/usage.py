@@ -376,4 +376,14 @@ SIGNS = (
             "ValueError: Invalid backend: 'ncl'",
         ),
     ),
+    Sign(
+        "wrong-buffer",
+        r"^(?P<call>\w{1,40}) : (?P<buffer>\w{1,40})(?: (?P<address>0x[0-9a-f]{1,16}|\(nil\)))? "
+        r"(?:is not a valid pointer|allocated on device (?P<of>\d{1,4}) mismatchs with NCCL device (?P<mine>\d{1,4}))",
+        (
+            "argcheck.cc:14 NCCL WARN AllReduce : sendbuff 0x40 is not a valid pointer",
+            "misc/argcheck.cc:14 NCCL WARN Broadcast : recvbuff is not a valid pointer",
+            "misc/argcheck.cc:19 NCCL WARN AllReduce : sendbuff allocated on device 1 mismatchs with NCCL device 0",
+        ),
+    ),
 )

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ncclcheck.probes.facts import Host, Limits, Resolution, Resolver, Space, Unread
+from ncclcheck.probes.machine import kernel_log
 from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.host import cgroup
 from ncclcheck.probes.machine.net.resolver import resolver
@@ -53,6 +54,7 @@ def probe(machine: Machine) -> Host:
         clocksource=machine.line(_CLOCKSOURCE),
         own_name=own_name,
         own_sources=_own_sources(machine, hostname, own_name),
+        uptime_s=kernel_log.uptime(machine),
     )
 
 

@@ -146,6 +146,7 @@ def _interface(machine: Machine, told: Told, states: Mapping[tuple[str, str], _S
         packets=_packets(machine, f"{folder}/statistics"),
         mac=machine.line(f"{folder}/address"),
         ipv6_off=machine.number(f"{ipv6}/disable_ipv6") == 1,
+        downs=link_downs(machine, folder),
     )
 
 
@@ -163,6 +164,15 @@ def _states(machine: Machine) -> dict[tuple[str, str], _State]:
         elif flags & _TENTATIVE and not flags & _OPTIMISTIC:
             found[name, address] = "tentative"
     return found
+
+
+def link_downs(machine: Machine, folder: str) -> int | Unread:
+    """How often an interface lost its link since it was made."""
+    downs = machine.number(f"{folder}/carrier_down_count")
+    if not isinstance(downs, Unread):
+        return downs
+    changes = machine.number(f"{folder}/carrier_changes")  # kernels before 4.16: it went down and came up again
+    return changes if isinstance(changes, Unread) else changes // 2
 
 
 def _packets(machine: Machine, folder: str) -> Packets | Unread:

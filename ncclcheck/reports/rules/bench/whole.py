@@ -35,7 +35,8 @@ def whole_is_as_sound_as_its_parts(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
     Where every pair of nodes is sound and the job over all of them fails, or is far slower than its slowest pair,
-    the nodes are tried in groups: 2, 4, 8 ... nodes, all groups of a size at the same time, until some fail.
+    the nodes are tried in groups: in one round half of them, a quarter, an eighth ... beside each other, then ever
+    closer to the smallest group that fails.
 
     ## Why it matters
     A limit of ranks, of a switch's table or of connections lets every pair and both halves pass, and stops the job
@@ -44,14 +45,16 @@ def whole_is_as_sound_as_its_parts(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     Each group is a process group of its own and runs an all_reduce with all ranks of its nodes; the better of
     two batches counts. A group fails where nothing comes through in time, the sum is wrong, or it reaches less
-    than 70 % of what groups half as large do. Then the number is bisected, and members are exchanged at the
-    failing size: if another node in place of the last one, other nodes altogether, and one node fewer say the
-    same, it is the number (`from 44 nodes on, whichever they are`). If the group is sound without one node, it
-    is that node with others, which are found one by one (`whenever gpu-17 and gpu-40 are both in it`). If it
-    fails only while other groups run, those are found by halves. benchmarks/whole.py plants such faults in up to
-    1,024 nodes at 2 % noise. What becomes slower little by little is no step and names nobody. Where the time is
-    over before the search is, the smallest group that failed is named. On CPUs only a job that failed begins the
-    search, on GPUs also one that reaches less than 40 % of its slowest pair.
+    than 70 % of what groups half as large do. Then the number is bisected, and the last node is exchanged for
+    its neighbour. If the group is sound with that one, the last node fails with others, which are found one by
+    one (`whenever gpu-17 and gpu-40 are both in it`). If it is not, nodes are left out at the other end: where
+    none can be spared, other nodes altogether fail and one fewer do not, it is the number (`from 44 nodes on,
+    whichever they are`); else both ends of what is left are two groups, tried apart at the same time as well.
+    Three or four nodes take more than 3 log2 N rounds: there are too many sets of so many, and a round answers
+    little more than yes or no. benchmarks/whole.py plants such faults in up to 1,024 nodes at 2 % noise. What
+    becomes slower little by little is no step and names nobody. Where the time is over before the search is,
+    the smallest group that failed is named. On CPUs only a job that failed begins the search, on GPUs also one
+    that reaches less than 40 % of its slowest pair.
 
     ## Fix
     - **admin** a number: limits of connections (`nf_conntrack_max`, `connlimit`, `somaxconn`, the switch's table

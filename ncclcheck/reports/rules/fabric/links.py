@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ncclcheck.probes.facts import Cluster, Node, PciDevice, Unread, at, value_or
+from ncclcheck.reports.judgement.derived import derived_from
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, note, seen, warn
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import carrying, wiring
@@ -135,25 +136,40 @@ def slots(cluster: Cluster) -> Iterator[Finding]:
     """
     percent = cluster.policy.thresholds.get("FAB004.percent", 90.0)
     judged = False
-    for node, taken in carrying.using(cluster):
+    slots_of: dict[tuple[int, int], list[_Slot]] = {}
+    using = carrying.using(cluster)
+    for node, taken in using:
         if wiring.is_virtual(node) is not False or _is_gb10(node):
             continue
-        by_name = wiring.by_address(node)
-        needs: dict[str, tuple[float, float, list[str]]] = {}
-        for one in _once_a_port(node, taken.used):
-            address, rate = value_or(one.hca.pci, ""), value_or(one.port.rate_gbit, 0.0)
-            total, most, names = needs.get(address.rpartition(".")[0], (0.0, 0.0, []))
-            needs[address.rpartition(".")[0]] = (total + rate, max(most, rate), [*names, one.name])
-        for card, (total, most, names) in needs.items():
-            carried = _carried(by_name, card)
-            judged = judged or carried is not None
-            if carried is not None and carried < total * percent / 100:
+        key = id(taken), id(node.fabric)  # nodes alike share both
+        if key not in slots_of:
+            slots_of[key] = [*_slots(node, taken.used)]
+        for names, total, most, carried in slots_of[key]:
+            judged = True
+            if carried < total * percent / 100:
                 level = note if carried >= most * percent / 100 else warn
                 yield _narrow(level, node, names, carried, total)
     if not judged:
         raise NothingToJudge("no HCA on bare metal whose slot is seen")
 
 
+_Slot = tuple[list[str], float, float, float]
+
+
+def _slots(node: Node, ports: Sequence[UsedPort]) -> Iterator[_Slot]:
+    """Of each card that is seen its ports, Gb/s of all and of the fastest one, and Gb/s that its slot carries."""
+    by_name = wiring.by_address(node)
+    needs: dict[str, tuple[float, float, list[str]]] = {}
+    for one in _once_a_port(node, ports):
+        address, rate = value_or(one.hca.pci, ""), value_or(one.port.rate_gbit, 0.0)
+        total, most, names = needs.get(address.rpartition(".")[0], (0.0, 0.0, []))
+        needs[address.rpartition(".")[0]] = (total + rate, max(most, rate), [*names, one.name])
+    for card, (total, most, names) in needs.items():
+        if (carried := _carried(by_name, card)) is not None:
+            yield names, total, most, carried
+
+
+@derived_from("gpus")
 def _is_gb10(node: Node) -> bool:
     """DGX Spark and its like: one port of 200 Gb/s is two functions of four lanes each, which share its data."""
     return any("GB10" in value_or(card.model, "").split()[-1:] for card in value_or(at(node, "gpus.cards"), []))

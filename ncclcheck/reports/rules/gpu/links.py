@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from ncclcheck.probes.facts import Cluster, Gpu, NvFabric, NvLinks, Unread, at, known, value_or
+from ncclcheck.probes.facts import Cluster, Gpu, Node, NvFabric, NvLinks, Unread, at, known, value_or
+from ncclcheck.reports.judgement.derived import derived_from
 from ncclcheck.reports.judgement.findings import Finding, State, admin, fail, fine, note, warn
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.nodes.cards import Card, cards, leave_out, odd_ones, peers, reset
@@ -198,15 +199,11 @@ def peer_access(cluster: Cluster) -> Iterator[Finding]:
     NVML API reference, nvmlGpuP2PStatus; NCCL's "P2P is disabled between NVLINK connected GPUs"; NVIDIA/nccl#631.
     """
     found = list(cards(cluster))
-    reading = {card.node.name for card in found if _reads_peers(card)}
+    reading = {card.node.name for card in found if card.gpu.name in _reading(card.node)}
     odd = odd_ones(found, lambda card: card.node.name in reading)
     unlike = {id(card.gpu) for card, mine, usual in odd if usual and not mine}
     for card in found:
-        refused = {
-            one.name: one.p2p
-            for one in peers(card.node)[card.gpu.name]
-            if not isinstance(one.p2p, Unread) and one.p2p != "ok"
-        }
+        refused = _refused(card.node).get(card.gpu.name)
         if not refused:
             continue
         reasons = ", ".join(sorted(set(refused.values())))
@@ -236,27 +233,42 @@ def _is_linked(gpu: Gpu) -> bool:
     return isinstance(gpu.nvlinks, NvLinks) and bool(_up(gpu.nvlinks))
 
 
-def _reads_peers(card: Card) -> bool:
-    """Whether it can read at least one other GPU of its node; a GPU alone has none to read."""
-    mine = peers(card.node)[card.gpu.name]
-    return not mine or any(isinstance(peer.p2p, Unread) or peer.p2p == "ok" for peer in mine)
+@derived_from("gpus")
+def _refused(node: Node) -> Mapping[str, Mapping[str, str]]:
+    """By GPU those of its node that it may not read, with the reason."""
+    told = {
+        name: {one.name: one.p2p for one in mine if not isinstance(one.p2p, Unread) and one.p2p != "ok"}
+        for name, mine in peers(node).items()
+    }
+    return {name: refused for name, refused in told.items() if refused}
+
+
+@derived_from("gpus")
+def _reading(node: Node) -> frozenset[str]:
+    """The GPUs that can read at least one other GPU of their node; a GPU alone has none to read."""
+    return frozenset(
+        name
+        for name, mine in peers(node).items()
+        if not mine or any(isinstance(one.p2p, Unread) or one.p2p == "ok" for one in mine)
+    )
+
+
+@derived_from("gpus")
+def _ways(node: Node) -> str:
+    """The PCIe ways between the GPUs of a node; empty where none is known."""
+    told = {one.path for mine in peers(node).values() for one in mine if not isinstance(one.path, Unread)}
+    return ", ".join(sorted(told))
 
 
 def _paths(found: list[Card]) -> Iterator[Finding]:
     """The ways between the GPUs of each node, which a person looks for."""
-    nodes: dict[str, tuple[Card, set[str]]] = {}
+    first_of: dict[str, Card] = {}
     for card in found:
-        first, paths = nodes.setdefault(card.node.name, (card, set()))
-        paths |= {
-            value_or(one.path, "SYS")
-            for one in peers(card.node)[card.gpu.name]
-            if not isinstance(one.path, Unread)
-        }
-    for first, paths in nodes.values():
-        if paths:
+        first_of.setdefault(card.node.name, card)
+    for first in first_of.values():
+        if told := _ways(first.node):
             links = first.gpu.nvlinks
             way = "over NVLink" if isinstance(links, NvLinks) and _up(links) else "over PCIe"
-            told = ", ".join(sorted(paths))
             yield fine(
                 first.where, f"reaches the other GPUs {way}; PCIe between them: {told}", first.seen("paths", told)
             )

@@ -15,6 +15,7 @@ from ncclcheck.reports.text.fold import fold_ranks
 
 _CANNOT_TELL = {
     "busy": "all compute and no data moved for {s:.0f} s: a long step, or waiting that burns CPU",
+    "asleep": "all sleep and no data moved for {s:.0f} s: a pause between steps, or a loop that polls for work",
     "dark": "no connection of it carries data here: whether it advances cannot be told from /proc",
     "unclear": "some ranks compute, some wait, no data moved for {s:.0f} s: nobody stands out",
     "partial": "the {n} ranks that were seen wait for others, and {absent} were not seen: look at their hosts too",
@@ -37,8 +38,8 @@ def it_advances(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
     The job moves data, or reads and writes files while some ranks wait: nobody holds it up. Unknown (exit code 3)
-    where that cannot be told: all ranks compute, nothing of it can be seen from the host's side, or only some of
-    its hosts were looked at. A note where it is starting or has ended.
+    where that cannot be told: all ranks compute or sleep, nothing of it can be seen from the host's side, or only
+    some of its hosts were looked at. A note where it is starting or has ended.
 
     ## Why it matters
     Between GPUs of one node NCCL moves data without any connection, and a thread that waits for a GPU burns a

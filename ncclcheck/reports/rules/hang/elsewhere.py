@@ -60,6 +60,9 @@ def nobody_waits_elsewhere(found: Judged) -> Iterator[Finding]:
 # Part of a function of the kernel -> what a thread waits for in it (Linux 6.18; ep_poll is an older name).
 _WAITS = {
     "futex": "outside their call (a lock or queue of its own, or another call)",
+    "sigtimedwait": "for a signal",
+    "sigsuspend": "for a signal",
+    "pipe_read": "for what a process writes that it has started",
     "accept": "for somebody to connect to it (a remote debugger, a server of its own)",
     "unix_stream": "for an answer over a Unix socket (a daemon beside it)",
     "epoll": "for an event of its own (asyncio, a server)",

@@ -52,7 +52,8 @@ def _by(one: LiveProcess) -> tuple[bool, str, str]:
     """Whether by its quota of CPU, in words, and what it needs."""
     memory = "More memory for it (--mem, limits.memory)"
     if waits_for_memory(one):
-        return False, f"by the memory limit of its cgroup ({one.wchan}, {one.refused} refusals meanwhile)", memory
+        more = f", {one.refused} refusals meanwhile" if one.refused else ""
+        return False, f"by the memory limit of its cgroup ({one.wchan}{more})", memory
     if one.throttled <= 0.5 and one.swap and not one.used_up:
         return False, f"by swap: {one.faults} pages came from disk", memory
     share = f"for {one.throttled:.0%} of the time"

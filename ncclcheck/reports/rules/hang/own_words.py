@@ -10,6 +10,7 @@ from ncclcheck.reports.judgement.rule import all_rules
 from ncclcheck.reports.subjects.live import words
 from ncclcheck.reports.subjects.live.witnesses import Seen, witness_rule
 from ncclcheck.reports.subjects.logs.story import diagnosis
+from ncclcheck.reports.text.fold import many
 
 _MOST = 3
 
@@ -104,8 +105,9 @@ def _gaps(seen_job: Seen) -> Iterator[tuple[str, str, Remedy | None]]:
         if host.gpu_problem:
             yield f"GPUs of {host.host}", host.gpu_problem, None
         mine = [one.why for one in host.not_had if (one.job, one.scope) == seen_job.key]
-        for why in mine[:_MOST]:
-            yield "an answer", why, None
+        if mine:
+            more = f"; {len(mine) - _MOST} more" if len(mine) > _MOST else ""
+            yield f"{many(len(mine), 'answer')} of {host.host}", "; ".join(mine[:_MOST]) + more, None
 
 
 def _ras_line(problem: str) -> Remedy | None:

@@ -187,8 +187,10 @@ def no_interface(logs: Logs) -> Iterator[Finding]:
             at=at_host(host, found),
             fix=[
                 _LOOK,
-                you("Name an interface that this node has; a list where nodes differ.",
-                    'export NCCL_SOCKET_IFNAME="=eth0,eno1"', "unset NCCL_SOCKET_IFNAME   # as NCCL chooses"),
+                you("Let NCCL choose. Where a name is needed take one that this node has; a list where nodes "
+                    'differ: NCCL_SOCKET_IFNAME="=eth0,eno1".', "unset NCCL_SOCKET_IFNAME") if asked
+                else you("Name an interface that this node has; a list where nodes differ.",
+                         'export NCCL_SOCKET_IFNAME="=eth0,eno1"'),
                 admin("Set it for each kind of node.", "cat /etc/nccl.conf"),
             ],
             more=[*settings_seen(logs, "NCCL_SOCKET_IFNAME"), *version_seen(logs, found[0])],

@@ -60,10 +60,11 @@ def one_network(logs: Logs) -> Iterator[Finding]:
     evidence = [seen(f"network of {host}", network) for host, network in [*networks.items()][:4]] if differ else []
     evidence += settings_seen(logs, "NCCL_IB_DISABLE", "NCCL_NET")
     why = "TCP and RDMA do not understand each other: the ranks end, or wait for ever."
+    set_off = settings_seen(logs, "NCCL_IB_DISABLE")  # then it is taken out, by what says so of that node
     fix = [
         you("Confirm: compare what each node took.",
             "grep -n 'Using network\\|NET/IB' LOG", "env | grep -E 'NCCL_(IB|NET)'"),
-        you("Until it is fixed use TCP on all nodes.", "export NCCL_IB_DISABLE=1"),
+        *([] if set_off else [you("Until it is fixed use TCP on all nodes.", "export NCCL_IB_DISABLE=1")]),
         admin("Bring the RDMA cards of that node back.", "ibstat", "ls -l /dev/infiniband"),
     ]  # fmt: skip
     if wrong:

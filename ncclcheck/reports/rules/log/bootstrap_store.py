@@ -8,9 +8,9 @@ from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, you
+from ncclcheck.reports.subjects.logs.ending import came_through
 from ncclcheck.reports.subjects.logs.logged import cause, log_rule, process_of, said, where
 from ncclcheck.reports.subjects.logs.reported import owner_of, setting, starts_later
-from ncclcheck.reports.subjects.logs.unexplained import came_through
 
 _DEFAULTS = ("29500", "29400")
 _NETWORK = {"110", "113", "101"}

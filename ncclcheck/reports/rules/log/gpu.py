@@ -402,7 +402,8 @@ def hardware(logs: Logs) -> Iterator[Finding]:
     handle`; the driver's Xids where the log has kernel lines: 48, 61, 62, 64, 74, 79, 95, 119, 120, 140 are the
     hardware's; 63, 92, 94 a warning; 13, 31, 43, 45 and 137 the program's, and then a launch failure is no
     fault of the GPU. A launch failure alone can be either, which is said. AMD: `HW Exception by GPU node-2 ...
-    reason :GPU Hang` (ROCm's number of the GPU, and no host's) and amdgpu's `ring ... timeout`.
+    reason :GPU Hang` (ROCm's number of the GPU, and no host's) and amdgpu's `ring ... timeout`. `nvmlInit_v2()
+    failed: Driver Not Loaded` and NVML's other refusals in NCCL's start.
 
     ## Fix
     - **admin** `dmesg | grep -iE 'xid|amdgpu'`; reset the GPU, run `dcgmi diag -r 3`, and take the node out if it
@@ -420,6 +421,27 @@ def hardware(logs: Logs) -> Iterator[Finding]:
         yield _broken(where, found, sure=any(event not in launches for event in found))
     for where, found in hosts(said(logs, "gpu-hang")):
         yield _hung(where, found)
+    for where, found in hosts(said(logs, "nvml-failed")):
+        yield _not_told(where, found)
+
+
+def _not_told(where: Where, found: list[LogEvent]) -> Finding:
+    """The driver's library refused to speak of the GPUs."""
+    call, error = found[0].fields["call"], found[0].fields["error"].strip()
+    return cause(
+        found,
+        f"the NVIDIA driver{on(where)} does not answer for its GPUs: {call} says {error!r}",
+        why="NCCL asks the driver's library (NVML) for every GPU, and does not start without an answer.",
+        owner="node",
+        fix=[
+            admin("Confirm: the same question outside of the job.", "nvidia-smi -L", "lsmod | grep ^nvidia",
+                  "dmesg -T | grep -iE 'nvrm|xid'"),
+            admin("Load the driver, or reboot the node; a container must be started with its GPUs.",
+                  "modprobe nvidia", "docker run --gpus all IMAGE"),
+            you("Start again without this node.", f"srun --exclude={quote(where.node or 'NODE')} ..."),
+        ],
+        at=where,
+    )  # fmt: skip
 
 
 def _hung(where: Where, found: list[LogEvent]) -> Finding:

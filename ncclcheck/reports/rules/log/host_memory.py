@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, admin, you
 from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, log_rule, said
+from ncclcheck.reports.subjects.logs.logged_node import NO_MEMORY, shm_refused
+from ncclcheck.reports.text.fold import size
 
 
 @log_rule("LOG106", "ranks have enough host memory")
@@ -22,7 +24,8 @@ def allocated(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `DefaultCPUAllocator: can't allocate memory: you tried to allocate N bytes` (torch), `Unable to allocate 37.3
     GiB for an array` (NumPy), Python's bare `MemoryError`. Where the kernel kills the process instead it is
-    LOG093.
+    LOG093. `Error while creating shared memory segment /dev/shm/nccl-... error: Cannot allocate memory (12)` of
+    NCCL is the same: /dev/shm has room (else: `No space left on device`), and the process may take no more.
 
     ## Fix
     - **you** look at the shape; load parts of the file (`mmap=True`, memory-mapped arrays); ask Slurm for more
@@ -33,7 +36,8 @@ def allocated(logs: Logs) -> Iterator[Finding]:
     malloc(3), getrlimit(2), proc(5) (overcommit_memory); PyTorch documentation, torch.load; NumPy documentation,
     memmap; sbatch(1).
     """
-    for host, found in by_known_host(said(logs, "no-host-memory")).items():
+    shared = [one for one in shm_refused(logs) if one.fields.get("error") == NO_MEMORY]
+    for host, found in by_known_host([*said(logs, "no-host-memory"), *shared]).items():
         yield cause(
             found,
             f"a process got no host memory{f' on {host}' if host else ''}{_size(found)}",
@@ -53,7 +57,7 @@ def allocated(logs: Logs) -> Iterator[Finding]:
 def _size(events: list[LogEvent]) -> str:
     for fields in (one.fields for one in events):
         if "bytes" in fields:
-            return f": it asked for {int(fields['bytes']) / 2**30:.1f} GiB at once"
+            return f": it asked for {size(int(fields['bytes']))} at once"
         if "size" in fields:
             return f": it asked for {fields['size']} at once"
     return ""

@@ -7,10 +7,10 @@ from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, State, Where, admin, seen, you
+from ncclcheck.reports.subjects.logs.ending import came_through
 from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
 from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, cuda_errors, hosts, in_nvls, on
 from ncclcheck.reports.subjects.logs.reported import starting, version, version_seen
-from ncclcheck.reports.subjects.logs.unexplained import came_through
 
 _WHICH = "python -c 'import torch; print(torch.__version__, torch.version.cuda, torch.cuda.nccl.version())'"
 _LEFT_OUT = 75  # sm_70 and older have no code in torch for CUDA 12.8 and later, sm_75 in some of CUDA 13
@@ -33,6 +33,7 @@ _NO_KERNEL = (
     *("named symbol not found", "no kernel image is available", "invalid device function"),
     *("hipErrorInvalidDeviceFunction", "hipErrorNoBinaryForGpu"),
 )
+_TOO_MUCH = "too many resources requested for launch"
 
 
 @log_rule("LOG064", "libnccl and torch have kernels for the GPU")
@@ -50,7 +51,8 @@ def kernels(logs: Logs) -> Iterator[Finding]:
     function`; `nvrtc: error: invalid value for --gpu-architecture` and `ptxas fatal: Value 'sm_120' is not
     defined` of a compiler that is older than the GPU; torch's `sm_120 is not compatible with the current PyTorch
     installation`; `ncclMaxSharedMem N exceeds device/fn maxSharedMem M` before 2.26.2 on Blackwell workstation
-    GPUs (sm_120), where NCCL's kernels want more shared memory than there is.
+    GPUs (sm_120), where NCCL's kernels want more shared memory than there is; `too many resources requested for
+    launch` (CUDA error 701).
 
     ## Fix
     - **you** NCCL 2.26.2 or later for sm_120; a torch wheel of CUDA 12.8 or later for Blackwell.
@@ -60,6 +62,7 @@ def kernels(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#1372, NVIDIA/nccl#1637; CUDA C++ programming guide, application compatibility.
     """
+    yield from _asks_too_much(logs)
     too_much = said(logs, "kernel-shared-memory")
     without = [*cuda_errors(logs, *_NO_KERNEL), *said(logs, "torch-lacks-gpu")]
     for where, found in hosts([*without, *too_much]):
@@ -77,6 +80,26 @@ def kernels(logs: Logs) -> Iterator[Finding]:
             at=where,
             more=version_seen(logs, found[0]),
         )
+
+
+def _asks_too_much(logs: Logs) -> Iterator[Finding]:
+    """Error 701: there is code for the GPU, and a launch of it asks for more than the GPU has."""
+    for where, found in hosts(cuda_errors(logs, _TOO_MUCH)):
+        yield cause(
+            found,
+            f"a kernel asks for more threads or shared memory than its GPU has{on(where)} (CUDA error 701)",
+            why="CUDA refuses the launch, the rank ends, and the others wait for it.",
+            owner="job",
+            fix=[
+                you("Confirm: run with launches one by one; the call that fails is then the one that launched it.",
+                    "export CUDA_LAUNCH_BLOCKING=1", "nvidia-smi --query-gpu=name,compute_cap --format=csv"),
+                you("Let a kernel of your own launch fewer threads a block; where it is NCCL's, give it fewer, "
+                    "and leave limits of MPS out.",
+                    "export NCCL_NTHREADS=256", "unset CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
+            ],
+            at=where,
+            more=version_seen(logs, found[0]),
+        )  # fmt: skip
 
 
 def _is_amd(event: LogEvent) -> bool:

@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, you
 from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
 from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, cuda_errors, hosts, in_nvls, on
-from ncclcheck.reports.subjects.logs.reported import settings_seen, version_seen
+from ncclcheck.reports.subjects.logs.reported import settings_seen, version_seen, within_a_host
 
 _STATE, _WRONG_STATE = "401", "performed in the present state"
 _CONTAINER = re.compile(
@@ -178,8 +178,8 @@ def mnnvl(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `MNNVL (cliqueSize N) is available but not working`: with "channel configuration" the channel file
     /dev/nvidia-caps-imex-channels/channel0 is not there or may not be opened; with `nvidia-imex-ctl -N` the
-    daemons do not reach each other. `Cuda failure 800 'operation not permitted'` of such a job is the same (error
-    900, "... when stream is capturing", is not: a CUDA graph of the program).
+    daemons do not reach each other. `Cuda failure 800 'operation not permitted'` of a job on several hosts is the
+    same (error 900, "... when stream is capturing", is not: a CUDA graph of the program).
 
     ## Fix
     - **admin** nvidia-imex running on all nodes of the domain with one list of nodes; the channel file.
@@ -190,6 +190,7 @@ def mnnvl(logs: Logs) -> Iterator[Finding]:
     """
     denied = cuda_errors(logs, "operation not permitted", by=BY_NCCL)
     denied = [event for event in denied if event not in in_nvls(logs) and "captur" not in event.fields["error"]]
+    denied = [] if within_a_host(logs) else denied  # there it is LOG061
     for where, found in hosts([*said(logs, "mnnvl-broken"), *denied]):
         look = next((one.fields["look"] for one in found if "look" in one.fields), "")
         daemons = "nvidia-imex-ctl" in look

@@ -8,8 +8,8 @@ from shlex import quote
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, admin, seen, you
 from ncclcheck.reports.subjects.logs.logged import by_host, cause, log_rule, said
-from ncclcheck.reports.subjects.logs.network import culprit, link, subnets_differ
-from ncclcheck.reports.subjects.logs.reported import setting, settings_seen, version_seen
+from ncclcheck.reports.subjects.logs.network import AUTOMATIC_GID, culprit, link, subnets_differ
+from ncclcheck.reports.subjects.logs.reported import setting, settings_seen, version, version_seen
 from ncclcheck.reports.subjects.logs.retries import gid_reason, meant_off, retries_by_gid
 
 _NOT_ROUTED = ("101", "113")
@@ -103,8 +103,9 @@ def gid_routed(logs: Logs) -> Iterator[Finding]:
         fix=[
             you("Confirm: find the RoCE v2 entry of an IPv4 address on both hosts, and send over it.",
                 "show_gids", "ib_write_bw -d mlx5_0 -x 3", "ib_write_bw -d mlx5_0 -x 3 OTHER_HOST"),
-            you("With NCCL before 2.21 name that entry; later versions choose it themselves.",
-                "export NCCL_IB_GID_INDEX=3", "unset NCCL_IB_GID_INDEX"),
+            you("NCCL 2.21 and later chooses that entry by itself.", "unset NCCL_IB_GID_INDEX")
+            if (version(logs, events[0]) or (0,)) >= AUTOMATIC_GID
+            else you("Name that entry; NCCL 2.21 and later chooses it by itself.", "export NCCL_IB_GID_INDEX=3"),
         ],
         more=[*settings_seen(logs, "NCCL_IB_GID_INDEX"), *version_seen(logs, events[0])],
         at=_linklocal(events) or culprit(logs, events),

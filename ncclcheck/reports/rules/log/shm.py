@@ -7,11 +7,19 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, you
 from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
-from ncclcheck.reports.subjects.logs.logged_node import cuda_errors, hosts, in_one_process, on, ranks
+from ncclcheck.reports.subjects.logs.logged_node import (
+    NO_MEMORY,
+    cuda_errors,
+    hosts,
+    in_one_process,
+    on,
+    ranks,
+    shm_refused,
+)
 from ncclcheck.reports.subjects.logs.reported import settings_seen, starting, version, version_seen
 from ncclcheck.reports.text.fold import size
 
-_FULL = ("No space left on device", "Cannot allocate memory")
+_FULL = "No space left on device"
 _GONE = "No such file or directory"
 _HOST_MEMORY_BEGINS, _HOST_MEMORY_FALLS_BACK = (2, 24, 0), (2, 26, 5)
 _LARGER = [
@@ -25,11 +33,6 @@ _LARGER = [
 ]
 
 
-def _shm(logs: Logs) -> list[LogEvent]:
-    """All lines about a file in /dev/shm that could not be had."""
-    return said(logs, "shm-extend", "shm-call", "shm-create", "shm-segment")
-
-
 def _error(event: LogEvent) -> str:
     return event.fields.get("error", "")
 
@@ -37,11 +40,11 @@ def _error(event: LogEvent) -> str:
 def _full(event: LogEvent) -> bool:
     """Some versions do not tell the error, of an extension or of a segment that was to be made."""
     unsaid = event.sign == "shm-extend" or event.fields.get("doing") == "creating"
-    return _error(event) in _FULL or (unsaid and not _error(event))
+    return _error(event) == _FULL or (unsaid and not _error(event))
 
 
 def _refused(logs: Logs) -> list[LogEvent]:
-    return [event for event in _shm(logs) if _error(event) not in ("", _GONE, *_FULL)]
+    return [event for event in shm_refused(logs) if _error(event) not in ("", _GONE, _FULL, NO_MEMORY)]
 
 
 @log_rule("LOG050", "/dev/shm has room for NCCL")
@@ -57,7 +60,8 @@ def room(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `Call to posix_fallocate failed : No space left on device` (such as 2.7), `Error: failed to extend
-    /dev/shm/nccl-... to N bytes`, in later versions with the error: only `No space left on device` is this. torch
+    /dev/shm/nccl-... to N bytes`, in later versions with the error: only `No space left on device` is this
+    (`Cannot allocate memory` is a limit of the process, LOG106). torch
     repeats only NCCL's last words, `Error while creating shared memory segment /dev/shm/nccl-... (size N)`:
     without an error, that is this one too, unless another line tells a refusal. A bus error (SIGBUS) whose stack
     has `ncclShmOpen` is the same: the memory behind the file was not there.
@@ -81,8 +85,8 @@ def room(logs: Logs) -> Iterator[Finding]:
         )
         return
     refused = _refused(logs)
-    for where, found in hosts(event for event in _shm(logs) if _full(event)):
-        if not any(_error(one) for one in found) and any(one in refused for one in _shm(logs)):
+    for where, found in hosts(event for event in shm_refused(logs) if _full(event)):
+        if not any(_error(one) for one in found) and any(one in refused for one in shm_refused(logs)):
             continue
         asked = next((one.fields["bytes"] for one in found if one.fields.get("bytes")), "")
         wanted = f": {size(int(asked))} more could not be had" if asked and int(asked) else ""
@@ -169,7 +173,7 @@ def stays(logs: Logs) -> Iterator[Finding]:
     ]
     unlinked = said(logs, "shm-unlink")
     missing = [event for event in said(logs, "shm-segment") if _is_missing(event)]
-    if any(_full(event) for event in _shm(logs)):
+    if any(_full(event) for event in shm_refused(logs)):
         missing = []
     began = [one for one in logs.processes if starting(one)]
     for where, found in hosts([*missing, *unlinked]):

@@ -195,8 +195,8 @@ def all_cards(logs: Logs) -> Iterator[Finding]:
             what,
             why="The bandwidth between hosts is the sum over the cards in use.",
             owner="job",
-            fix=[you("Confirm which there are, and let NCCL take all.", "ibv_devinfo -l", "unset NCCL_IB_HCA"),
-                 you("Or name all cards for data.", "export NCCL_IB_HCA=mlx5")],
+            fix=[you("Confirm which there are, and let NCCL take all; or name all cards for data.",
+                     "ibv_devinfo -l", "unset NCCL_IB_HCA")],
             state=State.WARN,
             more=[seen("cards", fold_names(cards)), *settings_seen(logs, "NCCL_IB_HCA", "NCCL_TOPO_FILE")],
         )  # fmt: skip

@@ -127,8 +127,8 @@ def every_parameter_gets_a_gradient(logs: Logs) -> Iterator[Finding]:
     comes.
 
     ## How we know
-    "Expected to have finished reduction in the prior iteration"; with `TORCH_DISTRIBUTED_DEBUG=INFO` torch
-    names the parameters.
+    "Expected to have finished reduction in the prior iteration"; with `TORCH_DISTRIBUTED_DEBUG=INFO` or
+    `DETAIL` torch names the parameters.
 
     ## Fix
     - **you** let every parameter take part in the loss, or `find_unused_parameters=True` (slower), or
@@ -145,7 +145,7 @@ def every_parameter_gets_a_gradient(logs: Logs) -> Iterator[Finding]:
             f"parameters got no gradient{which}",
             why="DDP waits for the gradient of each parameter.",
             owner="job",
-            fix=[you("Confirm: let torch name them.", "export TORCH_DISTRIBUTED_DEBUG=INFO"),
+            fix=[you("Confirm: let torch name them.", "export TORCH_DISTRIBUTED_DEBUG=DETAIL"),
                  you("Let all parameters take part in the loss, or set find_unused_parameters=True (Lightning: "
                      "Trainer(strategy='ddp_find_unused_parameters_true')).")],
         )  # fmt: skip

@@ -140,8 +140,8 @@ def _ranks(events: list[LogEvent]) -> str:
 def backend(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    A collective was called on tensors that its process group's backend does not take, or the backend's name is
-    unknown.
+    A collective was called on tensors that its process group's backend does not take, or on memory that is not of
+    its communicator's GPU; or the backend's name is unknown.
 
     ## Why it matters
     NCCL takes tensors of GPUs only, gloo those of the CPU. A rank that calls all_reduce on a tensor in host memory
@@ -149,7 +149,8 @@ def backend(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `No backend type associated with device type cpu` (2.0 and later), `Tensors must be CUDA and dense` (before),
-    `Unknown backend type NAME`.
+    `Unknown backend type NAME`. With NCCL_CHECK_POINTERS=1 NCCL itself says `AllReduce : sendbuff 0x40 is not a
+    valid pointer`, and `allocated on device 1 mismatchs with NCCL device 0`.
 
     ## Fix
     - **you** move the tensor to the GPU; or make the group with both: `init_process_group("cpu:gloo,cuda:nccl")`.
@@ -157,6 +158,22 @@ def backend(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.distributed, Backends and init_process_group (2.0 and later).
     """
+    if events := said(logs, "wrong-buffer"):
+        fields = events[0].fields
+        held = (
+            f"of GPU {fields['of']}, and its communicator uses GPU {fields['mine']}"
+            if "of" in fields
+            else (f"at {fields['address']} that is not a GPU's" if "address" in fields else "that is not a GPU's")
+        )
+        yield cause(
+            events,
+            f"{fields['call']} got memory ({fields['buffer']}) {held}",
+            why="NCCL reads and writes memory of the GPU that its communicator was made for.",
+            owner="job",
+            at=at_teller(logs, events),
+            fix=[you("Pass a pointer or tensor of that GPU: look at what this rank hands to its next collective, "
+                     "and call torch.cuda.set_device(local_rank) before the first one.")],
+        )  # fmt: skip
     if events := said(logs, "wrong-backend"):
         fields = events[0].fields
         unknown = fields.get("backend") or fields.get("invalid")

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, seen, you
 from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
-from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, cuda_errors, hosts, on, ranks
+from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, cuda_errors, hosts, in_nvls, on, ranks
 from ncclcheck.reports.subjects.logs.machines import machines, of_the_job
-from ncclcheck.reports.subjects.logs.reported import setting, settings_seen, version_seen
+from ncclcheck.reports.subjects.logs.reported import setting, settings_seen, version_seen, within_a_host
 
 _NOT_OPENED = ("invalid argument", "invalid resource handle", "mapping of buffer")
+_NOT_PERMITTED = "operation not permitted"
 _ACS = admin(
     "Turn ACS off on the bridges above the GPUs, and let the IOMMU pass.",
     "lspci -vvv | grep -i acsctl",
@@ -82,7 +83,8 @@ def peers(logs: Logs) -> Iterator[Finding]:
     NCCL goes through the host's memory instead: it works, at a fraction of the speed.
 
     ## How we know
-    An error of CUDA in transport/p2p.cc on a single machine: the memory of another rank could not be opened.
+    An error of CUDA in transport/p2p.cc on a single machine: the memory of another rank could not be opened; or
+    `Cuda failure 800 'operation not permitted'` of such a job: a rank may not hand its memory to another process.
     `hipIpcGetMemHandle failed`, `cudaIpcOpenMemHandle failed`: a rank could not export or open such memory at all.
     `P2P is disabled between NVLINK connected GPUs` ends the start (2.12 and later). `P2P is disabled between
     connected GPUs`, `Could not enable P2P` and `Legacy IPC not supported` are only told: usual for GeForce, L4 and
@@ -154,13 +156,16 @@ def _refused(logs: Logs) -> Iterator[Finding]:
 def _not_opened(logs: Logs) -> Iterator[Finding]:
     """CUDA errors of NCCL's P2P transport, where all ranks are on one machine (else LOG059 may be the cause)."""
     job = of_the_job(logs)
-    told = [one for one in cuda_errors(logs, *_NOT_OPENED, by=BY_NCCL) if "/p2p.cc" in one.fields.get("place", "")]
+    failed = cuda_errors(logs, *_NOT_OPENED, _NOT_PERMITTED, by=BY_NCCL)
+    told = [one for one in failed if "/p2p.cc" in one.fields.get("place", "") or _not_shared(logs, one)]
     if not told or len(machines(job)) != 1 or len({one.host for one in job}) != 1:
         return
     for where, found in hosts(told):
         yield cause(
             found,
-            f"a rank cannot open the GPU memory of another one{on(where)}: CUDA says {found[0].fields['error']!r}",
+            f"a rank cannot {'share' if _NOT_PERMITTED in found[0].fields['error'] else 'open the'} GPU memory "
+            f"{'with' if _NOT_PERMITTED in found[0].fields['error'] else 'of'} another one{on(where)}: CUDA says "
+            f"{found[0].fields['error']!r}",
             why="CUDA IPC needs ranks that see each other: one container, or shared IPC and PID namespaces, and "
             "all GPUs in each.",
             owner="node",
@@ -174,6 +179,13 @@ def _not_opened(logs: Logs) -> Iterator[Finding]:
             at=where,
             more=version_seen(logs, found[0]),
         )
+
+
+def _not_shared(logs: Logs, event: LogEvent) -> bool:
+    """Whether memory may not leave the process that has it; NCCL's proxy asks for that, whatever the transport."""
+    if _NOT_PERMITTED not in event.fields["error"] or "captur" in event.fields["error"]:
+        return False
+    return within_a_host(logs) and event not in in_nvls(logs)
 
 
 def _without(logs: Logs) -> Iterator[Finding]:

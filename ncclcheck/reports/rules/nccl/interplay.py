@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ncclcheck.probes.facts import Cluster, Node, at, value_or, variables
 from ncclcheck.reports.judgement.findings import Finding, State, Where, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import rule
+from ncclcheck.reports.subjects.nccl import carrying
+from ncclcheck.reports.subjects.nccl.hca import AUTOMATIC_GID_SINCE, automatic_gid
 from ncclcheck.reports.subjects.nccl.settings import Settings, nodes_with
-from ncclcheck.reports.subjects.nccl.variables import assigned, nccl_version, parsed_value
+from ncclcheck.reports.subjects.nccl.variables import assigned, nccl_version, parsed_value, values
 
 
 @rule("NCC021", "NCCL_P2P_DISABLE and NCCL_P2P_LEVEL do not contradict each other", worst=State.WARN,
@@ -114,7 +116,8 @@ def settings_that_need_another(cluster: Cluster) -> Iterator[Finding]:
     is not looked at.
 
     ## How we know
-    The variables of the environment and of nccl.conf.
+    The variables of the environment and of nccl.conf. A range beside an index is a note where both lead to the
+    same entry of every RoCE port.
 
     ## Fix
     - **you** set the other one too, or remove both.
@@ -123,19 +126,32 @@ def settings_that_need_another(cluster: Cluster) -> Iterator[Finding]:
     NCCL user guide, Environment Variables: NCCL_OOB_NET_IFNAME (2.23 and later), NCCL_DEBUG_FILE,
     NCCL_IB_ADDR_RANGE (2.21 and later), NCCL_COLLNET_NODE_THRESHOLD.
     """
-    names = [need.name for need in _NEEDS]
-    for found in nodes_with(cluster, *names, "NCCL_IB_ADDR_RANGE"):
+    watched = [need.name for need in _NEEDS]
+    for found in nodes_with(cluster, *watched, "NCCL_IB_ADDR_RANGE"):
         for need in _NEEDS:
             if need.is_missing(found):
                 what = f"{need.name}={found.text(need.name)} does nothing without {need.other}"
                 yield _alone(found, what, [need.name], f"export {need.add}")
-        if "NCCL_IB_ADDR_RANGE" in found.all and (found.number("NCCL_IB_GID_INDEX") or -1) >= 0:
+        index = found.number("NCCL_IB_GID_INDEX")
+        if "NCCL_IB_ADDR_RANGE" in found.all and index is not None and index >= 0:
             what = f"NCCL_IB_ADDR_RANGE does nothing beside NCCL_IB_GID_INDEX={found.text('NCCL_IB_GID_INDEX')}"
-            yield _alone(found, what, ["NCCL_IB_ADDR_RANGE", "NCCL_IB_GID_INDEX"], "unset NCCL_IB_GID_INDEX")
+            # before 2.21 the index is all that leads to RoCE v2
+            needless = "NCCL_IB_ADDR_RANGE" if found.before(*AUTOMATIC_GID_SINCE) else "NCCL_IB_GID_INDEX"
+            names = ["NCCL_IB_ADDR_RANGE", "NCCL_IB_GID_INDEX"]
+            level = note if _in_range_anyway(found.node, index) else warn
+            yield _alone(found, what, names, f"unset {needless}", level)
 
 
-def _alone(found: Settings, what: str, names: list[str], command: str) -> Finding:
-    return warn(
+def _in_range_anyway(node: Node, index: int) -> bool:
+    """Whether the range alone would lead to the entry that the index names, on every RoCE port."""
+    tables = [value_or(one.port.gids, []) for one in carrying.choice(node).used if one.is_roce]
+    return bool(tables) and all(automatic_gid(gids, values(node)) == index for gids in tables)
+
+
+def _alone(
+    found: Settings, what: str, names: list[str], command: str, level: Callable[..., Finding] = warn
+) -> Finding:
+    return level(
         found.where,
         what,
         why="NCCL does not say that a setting has no effect.",

@@ -65,6 +65,7 @@ _SLOW = {
     needs=("job.variables",),
     at_least=2,
     gates_job="where a finding says so",
+    of_most=True,
 )
 def settings_agree(cluster: Cluster) -> Iterator[Finding]:
     """

@@ -279,14 +279,18 @@ def shared_subnet(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#1580, NVIDIA/nccl#1581; ip-rule(8); the kernel's ip-sysctl page.
     """
+    groups: dict[tuple[tuple[str, int], ...], list[list[_Named]]] = {}
     for node in cluster.nodes:
         networks = [
             (i.name, n) for i in lan.interfaces(node) if lan.is_usable(i) for _, n in lan.global_networks(i)
         ]
-        if not _overlap(networks):
+        key = tuple((name, id(network)) for name, network in networks)  # of nodes alike they are the same objects
+        if key not in groups:
+            groups[key] = _sharing(networks) if _overlap(networks) else []
+        if not groups[key]:
             continue
         used, meant = {*lan.choice_of_nccl(node).names}, lan.meant(cluster, node)
-        for group in _sharing(networks):
+        for group in groups[key]:
             names = [name for name, _ in group]
             where, what = Where(node=node.name, device=names[0]), f"{_cards(group)} share a subnet"
             evidence = [seen("getifaddrs", ", ".join(f"{name} {network}" for name, network in group))]

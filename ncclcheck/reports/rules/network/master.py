@@ -289,20 +289,19 @@ def _resolves(cluster: Cluster, node: Node, *, is_first: bool) -> Iterator[Findi
     if isinstance(view, Unread):
         return
     lonely = bool(cluster.job.meeting and cluster.job.meeting.node_rank)  # RUN010 says why node 0 was not reached
+    if not view.addresses and not lonely:
+        what = f"MASTER_ADDR {view.name} does not resolve on this node"
+        why = "Its ranks cannot even begin to look for node 0."
+    elif (
+        view.addresses and not (is_first or lonely) and all(lan.is_loopback(address) for address in view.addresses)
+    ):
+        what = f"MASTER_ADDR {view.name} is {view.addresses[0]} on this node: itself"
+        why = "Its ranks wait for node 0 on their own machine."
+    else:
+        return
     evidence = [seen(f"getaddrinfo({view.name})", ", ".join(view.addresses) or "no address")]
     mend = [
         you("Give an address in place of the name.", *named_anew(cluster)),
         *_name_of_node_0(cluster, node, view),
     ]
-    if not view.addresses and not lonely:
-        yield fail(
-            Where(node=node.name), f"MASTER_ADDR {view.name} does not resolve on this node",
-            why="Its ranks cannot even begin to look for node 0.", owner="node", evidence=evidence, fix=mend,
-        )  # fmt: skip
-    elif (
-        view.addresses and not (is_first or lonely) and all(lan.is_loopback(address) for address in view.addresses)
-    ):
-        yield fail(
-            Where(node=node.name), f"MASTER_ADDR {view.name} is {view.addresses[0]} on this node: itself",
-            why="Its ranks wait for node 0 on their own machine.", owner="node", evidence=evidence, fix=mend,
-        )  # fmt: skip
+    yield fail(Where(node=node.name), what, why=why, owner="node", evidence=evidence, fix=mend)

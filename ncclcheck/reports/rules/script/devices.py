@@ -33,9 +33,8 @@ _RANK_ITSELF = re.compile(
 )
 _BARE_DEVICE = ("cuda", "cuda:0")
 # What gives a process its GPU for all that it does.
-_TAKES_GPU = (
-    "set_device", "set_device_index", "set_default_device", "_cuda_setDevice", "CUDA_VISIBLE_DEVICES", "device_id",
-)  # fmt: skip
+_TAKES_GPU = ("set_device_index", "set_default_device", "_cuda_setDevice", "CUDA_VISIBLE_DEVICES", "device_id")
+_SETS_GPU = "set_device"  # where a reached call ends in it: an imported file may set one in a main of its own
 
 
 @script_rule("SCR010", "every rank has a GPU of its own", worst=State.FAIL)
@@ -92,7 +91,9 @@ def _never_taken(script: Script, calls: list[Call], everywhere: set[str], init: 
     """Models that are given a GPU by its number, in processes that take none for all that they do."""
     named = "".join(init.arguments.values())
     over_gloo = re.search(r"gloo|mpi|ucc", named) or (says(script, "gloo") and "nccl" not in named)
-    taken = says(script, *_TAKES_GPU) or any(call.name == "torch.cuda.device" for call in script.calls)
+    taken = says(script, *_TAKES_GPU) or any(
+        call.name == "torch.cuda.device" or call.name.endswith(_SETS_GPU) for call in calls
+    )
     if over_gloo or taken or "device_id" in init.arguments:
         return
     for wrap in calls:
@@ -193,7 +194,7 @@ def device_in_time(script: Script) -> Iterator[Finding]:
     PyTorch documentation, torch.nn.parallel.DistributedDataParallel and torch.cuda.set_device.
     """
     for call in of_many_ranks(script):
-        if call.name != "torch.cuda.set_device" or call.guards or call.loops:
+        if call.name != "torch.cuda.set_device" or not _is_always_made(call) or call.loops:
             continue
         before = [one for one in in_function(script, call.function) if one.line < call.line and _to_gpu_0(one)]
         if before and call.arguments.get("0") not in ("0", "'cuda:0'"):
@@ -208,7 +209,11 @@ def device_in_time(script: Script) -> Iterator[Finding]:
 
 
 def _to_gpu_0(call: Call) -> bool:
-    return not call.guards and _names_no_gpu(call)
+    return _is_always_made(call) and _names_no_gpu(call)
+
+
+def _is_always_made(call: Call) -> bool:
+    return all(guard.kind == "main" for guard in call.guards)
 
 
 def _moved(script: Script, call: Call, first: Call) -> Remedy:

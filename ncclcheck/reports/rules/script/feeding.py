@@ -31,6 +31,7 @@ _WITH_BUFFERS = (
     "register_buffer", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm", "convert_sync_batchnorm",
     "resnet18", "resnet34", "resnet50", "resnet101", "mobilenet_v2",
 )  # fmt: skip
+_NO_GRADIENTS = ("torch.no_grad", "torch.inference_mode", "torch.set_grad_enabled", "torch.autograd.no_grad")
 _DEEP = 3  # functions within functions that a model is handed on to
 _TORCH_SEEDS = ("torch.manual_seed", "torch.random.manual_seed")
 _SEEDS = (
@@ -60,8 +61,10 @@ def forward(script: Script) -> Iterator[Finding]:
     ## How we know
     The name that was given to DistributedDataParallel is called there, or handed to a function of the script that
     calls it by that name. It is a warning where the script speaks of BatchNorm, of register_buffer or of a
-    ResNet, a note where no buffers are seen, and nothing with broadcast_buffers=False. Tried with torch 2.13 over
-    gloo: with BatchNorm it hangs until the timeout, with Linear alone it goes on.
+    ResNet, a note where no buffers are seen or the calls stand under `torch.no_grad()`, and nothing with
+    broadcast_buffers=False. Without gradients one forward pass broadcasts, and the next training step of that rank
+    does not: over NCCL the others take it then, unless they enter another collective first. Tried with torch 2.13
+    over gloo: with BatchNorm it hangs until the timeout, with Linear alone it goes on.
 
     ## Fix
     - **you** evaluate `model.module` on one rank, or evaluate on all ranks.
@@ -90,7 +93,10 @@ def forward(script: Script) -> Iterator[Finding]:
             said = f"{name}, which all ranks share, is called by those ranks only for which {guard.text} holds"
             evidence = [written(script, call), *([written(script, inner)] if inner else [])]
             fix = [edited(script, "Call the model inside, .module.", call.file, {call.line: new} if new else None)]
-            if says(script, *_WITH_BUFFERS):
+            if says(script, *_WITH_BUFFERS) and _without_gradients(script, inner or call):
+                said += "; in torch.no_grad it broadcasts its buffers, which the others take in a later step"
+                yield note(here(call), said, evidence=evidence, fix=fix)
+            elif says(script, *_WITH_BUFFERS):
                 why = "A model with buffers broadcasts them in each forward pass: the job hangs."
                 yield warn(here(call), said, why=why, owner="job", evidence=evidence, fix=fix)
             else:
@@ -107,6 +113,13 @@ def _forward(script: Script, function: str, model: str, deep: int) -> Call | Non
         if model in one.arguments.values() and (found := _forward(script, one.name, model, deep - 1)):
             return found
     return None
+
+
+def _without_gradients(script: Script, forward: Call) -> bool:
+    """Whether its function asks for no gradients before it: then only the first forward pass broadcasts."""
+    return any(
+        one.name in _NO_GRADIENTS and one.line < forward.line for one in in_function(script, forward.function)
+    )
 
 
 def _other_branch(script: Script, call: Call) -> bool:

@@ -217,7 +217,7 @@ def destroyed(script: Script) -> Iterator[Finding]:
 def waits(script: Script) -> Iterator[Finding]:
     """
     ## What
-    `.item()` or `.cpu()` of a loss, an output or an accuracy in every step of a training loop.
+    `.item()`, `.cpu()` or `float()` of a loss, an output or an accuracy in every step of a training loop.
 
     ## Why it matters
     The CPU waits for the GPU to end the step before it can give it more to do.
@@ -242,7 +242,9 @@ def waits(script: Script) -> Iterator[Finding]:
     }
     told: set[tuple[str, int]] = set()
     for call in reached(script):
-        if call.name not in _READS or not call.loops or not _RESULTS.search(call.on):
+        if call.name not in (*_READS, "float") or not call.loops or not _RESULTS.search(_read(call)):
+            continue
+        if call.name == "float" and not _is_of_the_step(script, call):
             continue
         loop = call.loops[-1].line
         inner = [guard.line for guard in call.guards if guard.line > loop]
@@ -253,8 +255,21 @@ def waits(script: Script) -> Iterator[Finding]:
             continue
         if not _has_few_steps(call) and not _waits_anyway(script, call):
             told.add((call.file, loop))
-            what = "the loss" if "loss" in call.on.lower() else "a result"
+            what = "the loss" if "loss" in _read(call).lower() else "a result"
             yield note(here(call), f"{what} is read from the GPU in every step", evidence=[written(script, call)])
+
+
+def _read(call: Call) -> str:
+    """What is read, by name."""
+    return call.arguments.get("0", "") if call.name == "float" else call.on
+
+
+def _is_of_the_step(script: Script, call: Call) -> bool:
+    """Whether backward is called on what is read: it is a tensor."""
+    return any(
+        one.name == ".backward" and one.on == _read(call) and one.line < call.line
+        for one in in_function(script, call.function)
+    ) and not any(one.target == _read(call) and one.name in _READS for one in in_function(script, call.function))
 
 
 def _has_few_steps(call: Call) -> bool:

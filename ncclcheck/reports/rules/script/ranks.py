@@ -16,6 +16,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     given_to,
     here,
     in_function,
+    indent,
     line_of,
     on_all_ranks,
     script_rule,
@@ -127,6 +128,8 @@ def _port(script: Script, call: Call, port: str) -> Iterator[Finding]:
     if port.isdecimal() and int(port) > MOST_PORT:
         line = line_of(script, call.file, call.line)
         new = line.replace(port, "29500") if line.count(port) == 1 else ""
+        if call.name == "os.environ.set" and re.fullmatch(r"\s*os\.environ\[[^=]*=[^=;#]*", line):
+            new = f'{indent(line)}os.environ.setdefault("MASTER_PORT", "29500")'
         yield fail(
             here(call),
             f"{port} is no port: the largest is {MOST_PORT}",
@@ -141,7 +144,8 @@ def _port(script: Script, call: Call, port: str) -> Iterator[Finding]:
 def whole_rank(script: Script) -> Iterator[Finding]:
     """
     ## What
-    `init_process_group(rank=local_rank)` or `DistributedSampler(rank=local_rank)`.
+    `init_process_group(rank=local_rank)` or `DistributedSampler(rank=local_rank)`; a note where world_size is
+    `device_count()`.
 
     ## Why it matters
     On several nodes each rank exists twice: `init_process_group` waits until the timeout for those that never
@@ -175,6 +179,13 @@ def whole_rank(script: Script) -> Iterator[Finding]:
             else:
                 yield note(here(call), f"{said}: this works on one node only", evidence=[written(script, call)],
                            fix=fix)  # fmt: skip
+        elif call.name == INIT and "device_count()" in (count := _count(call)):
+            said = f"world_size={count} is the number of GPUs of one node: this works on one node only"
+            yield note(here(call), said, evidence=[written(script, call)])
+
+
+def _count(init: Call) -> str:
+    return init.arguments.get("world_size", init.arguments.get("3", ""))
 
 
 def _of_the_job(script: Script, call: Call, rank: str) -> Remedy:

@@ -281,10 +281,16 @@ def _epochs(calls: list[Call], sampler: Call) -> tuple[str, Loop] | None:
         (call.function, call.file, loop)
         for call in calls
         for loop in call.loops
-        if re.search("epoch", loop.target, re.IGNORECASE) and loop.over != "range(1)"
+        if _counts_epochs(loop) and loop.over != "range(1)"
     ]
     loops.sort(key=lambda one: one[0] != sampler.function)
     return loops[0][1:] if loops else None
+
+
+def _counts_epochs(loop: Loop) -> bool:
+    """`for epoch in ...`, and `for ep in range(epochs)`; not the steps of an epoch."""
+    several = re.search(r"epochs\b", loop.over, re.IGNORECASE) and loop.target.isidentifier()
+    return bool(several or re.search("epoch", loop.target, re.IGNORECASE))
 
 
 def _read_in(calls: list[Call], file: str, loop: Loop) -> str:

@@ -151,7 +151,7 @@ def local_rank(script: Script) -> Iterator[Finding]:
             yield note(here(call), f"{_OLD_LAUNCHER} is deprecated; torchrun takes its place",
                        evidence=[written(script, call)])  # fmt: skip
     calls, everywhere = of_many_ranks(script), on_all_ranks(script)
-    if says(script, "LOCAL_RANK") or spawns(script) or not says(script, "local_rank"):
+    if says(script, "LOCAL_RANK") or spawns(script) or not says(script, ".local_rank"):
         return
     if any(call.name == "torch.cuda.set_device" and "%" in " ".join(call.arguments.values()) for call in calls):
         return  # by the rank of the job

@@ -33,8 +33,17 @@ _OPTION = re.compile(
     re.IGNORECASE,
 )
 # Conditions on how far the training is, or how good; others may be those of one rank, under any name.
-_OF_TIME = re.compile(r"epoch|step|iter|best|interval|freq|acc|loss|exists|improve", re.IGNORECASE)
-_WITHOUT_TENSORS = re.compile(r"sched|vocab|rng_|training_args", re.IGNORECASE)  # such states hold numbers
+# Whether a file that is loaded is there is the same on all ranks, whatever it is called.
+_IS_FILE = re.compile(
+    r"(?:not )?(?:(?:os\.)?path\.(?:exists|isfile|isdir)\(.*\)|.*\.(?:exists|is_file|is_dir)\(\))"
+)
+_OF_FILE = re.compile(r"exists|is_?file|is_?dir")  # one rank may make it, and the others find it
+_OF_TIME = re.compile(r"epoch|step|iter|best|interval|freq|acc|loss|improve|batch|every", re.IGNORECASE)
+# Such states hold numbers.
+_WITHOUT_TENSORS = re.compile(
+    r"sched|vocab|rng_|(?:train(?:ing|er)?|progress|recipe|(?:data)?loader|sampler|random)_(?:args|state)",
+    re.IGNORECASE,
+)
 _STATE = re.compile(
     r"ckpt|checkpoint|\.pth?\b|model|state|weights|resume|snapshot|\.bin\b|pretrained", re.IGNORECASE
 )
@@ -69,7 +78,8 @@ def one_writer(script: Script) -> Iterator[Finding]:
             continue
         guards = [guard for guard in call.guards if guard.branch != "if" or not _is_option(script, guard)]
         if not sure(structs.replace(call, guards=guards)) or not all(
-            guard.kind != "other" or _OF_TIME.search(guard.text) for guard in guards
+            guard.kind != "other" or (_OF_TIME.search(guard.text) and not _OF_FILE.search(guard.text))
+            for guard in guards
         ):
             continue
         if option := next((guard.text for guard in call.guards if guard not in guards), ""):
@@ -162,10 +172,12 @@ def mapped(script: Script) -> Iterator[Finding]:
         return
     for call in calls:
         mapped_to = {"map_location", "1", "*"} & {*call.arguments}
-        if call.name == "torch.load" and call.function in everywhere and sure(call) and not mapped_to:
+        guards = [guard for guard in call.guards if not _asks_for_file(guard)]
+        by_all = call.function in everywhere and sure(structs.replace(call, guards=guards))
+        if call.name == "torch.load" and by_all and not mapped_to:
             line = line_of(script, call.file, call.line)
             named = " ".join([*call.arguments.values(), call.target])
-            if call.by_rank or _WITHOUT_TENSORS.search(line) or not _STATE.search(named):
+            if call.by_rank or _WITHOUT_TENSORS.search(f"{line} {named}") or not _STATE.search(named):
                 continue
             new = with_argument(line, "torch.load(", 'map_location="cpu"')
             yield warn(
@@ -176,6 +188,10 @@ def mapped(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call)],
                 fix=[edited(script, 'Give it map_location="cpu".', call.file, {call.line: new} if new else None)],
             )
+
+
+def _asks_for_file(guard: Guard) -> bool:
+    return bool(_IS_FILE.fullmatch(guard.text)) and not re.search("rank|local", guard.text, re.IGNORECASE)
 
 
 @script_rule("SCR006", "a checkpoint is saved and loaded under the same names", worst=State.FAIL)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Guard, Script
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fail, note, seen, unknown, you
+from ncclcheck.reports.subjects.script.processes import is_ruled_out
 from ncclcheck.reports.subjects.script.scripts import (
     by_rank,
     collective,
@@ -135,7 +136,12 @@ def leaves(script: Script) -> Iterator[Finding]:
 
 
 def _alone(script: Script, call: Call, guard: Guard) -> bool:
-    """No other branch of the function enters a collective that could be its counterpart."""
+    """No other branch of the function enters a collective that could be its counterpart.
+
+    After `if not several and rank != 0: return` nobody has left where `if several:` holds.
+    """
+    if guard.branch != "if" and any(is_ruled_out(guard, other) for other in call.guards if other is not guard):
+        return False
     for other in in_function(script, call.function):
         theirs = by_rank(other)
         if theirs and (theirs.line, theirs.branch) != (guard.line, guard.branch) and collective(script, other):

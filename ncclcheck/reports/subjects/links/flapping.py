@@ -63,7 +63,11 @@ def away(node: Node) -> list[Interface]:
 
 def _lost(cluster: Cluster, node: str) -> LinkEvents | None:
     """A card's link that went down, and that no bond carries on for."""
+    links = [
+        link for one in cluster.measurements.interruptions if one.node == node for link in one.links if link.downs
+    ]
+    if not links:
+        return None
     cards = {one.name: one for each in cluster.nodes if each.name == node for one in lan.interfaces(each)}
     carried = {name for one in cards.values() if one.kind == "bond" for name in value_or(one.members, [])}
-    links = (link for one in cluster.measurements.interruptions if one.node == node for link in one.links)
-    return next((one for one in links if one.name in cards and one.name not in carried and one.downs), None)
+    return next((one for one in links if one.name in cards and one.name not in carried), None)

@@ -14,7 +14,7 @@ from ncclcheck.reports.subjects.live import arrival
 
 Kind = Literal[
     "stopped", "missing", "storage", "held back", "starting", "advances", "alone", "network", "partial", "dark",
-    "works", "computing", "sleeping", "loader", "elsewhere", "silent", "busy", "unclear", "ended",
+    "works", "computing", "sleeping", "asleep", "loader", "elsewhere", "silent", "busy", "unclear", "ended",
 ]  # fmt: skip
 
 # Shares of a core. A rank that waited in gloo had at most 0.02, one in a loop 0.99; what waits for a core that
@@ -224,8 +224,8 @@ def _together(job: RunningJob) -> Judged:
         return Judged(job, "computing" if len(busy) <= len(idle) else "unclear", busy)
     if len(idle) < len(ranks):
         return Judged(job, "unclear", ranks)
-    if 0 < len(sleeping) < len(ranks):
-        return Judged(job, "sleeping", sleeping)
+    if sleeping:
+        return Judged(job, "sleeping" if len(sleeping) < len(ranks) else "asleep", sleeping)
     return _all_rest(job)
 
 

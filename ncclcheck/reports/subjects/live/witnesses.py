@@ -18,7 +18,7 @@ from ncclcheck.reports.subjects.live.running import Judged, judged_jobs
 # What /proc shows of a job that goes on, begins or has ended: nobody is accused by what else was seen of it.
 _GOES_ON = ("advances", "works", "alone", "ended", "starting")
 # Nothing of it can be seen to stand still: between GPUs of a node there is no connection, and waiting burns CPU.
-_UNSEEN = ("dark", "busy", "unclear")
+_UNSEEN = ("dark", "busy", "asleep", "unclear")
 # Seconds for which a call has stood, from which it is no long step of the others: HNG005 looks as long.
 STANDS_S = 6.0
 

@@ -149,12 +149,13 @@ class Ending:
 
     @cached_property
     def _sound(self) -> bool:
-        """Whether all ranks were heard of and came through NCCL's start, and no line tells of a failure."""
+        """Whether all ranks were heard of and came through NCCL's start, and nothing failed after it."""
         logs = self._logs
         through = all(one.completed >= one.began for one in logs.processes)
         heard = logs.world is not None and len({*logs.ranks}) >= logs.world
         harmless = {*HARMLESS, *CONTEXT}
-        failed = any(one.level == "WARN" and one.sign not in harmless for one in logs.events)
+        warned = (one for one in logs.events if one.level == "WARN" and one.sign not in harmless)
+        failed = any(not came_through(logs, one) for one in warned)
         raised = any(one.sign == "python-error" for one in logs.events)
         return heard and through and not (failed or raised or self._died)
 
@@ -214,6 +215,23 @@ class Ending:
             if one.file not in lines or lines[one.file].line < one.line:
                 lines[one.file] = one
         return found
+
+
+def came_through(logs: Logs, event: LogEvent) -> bool:
+    """Whether NCCL's start was complete after a line: in its process, else in all processes of its file."""
+    started, file = _started(logs), (event.file, "", None)
+    return started.get((event.file, event.host, event.pid), started.get(file, 0)) > event.line
+
+
+@derived
+def _started(logs: Logs) -> dict[tuple[str, str, int | None], int]:
+    """The line by which the start was complete, of each process and of all of a file; 0 where one was not."""
+    lines: dict[tuple[str, str, int | None], int] = {}
+    for one in logs.processes:
+        line = one.started_line if one.completed >= one.began else 0
+        for key in ((one.file, one.host, one.pid), (one.file, "", None)):
+            lines[key] = min(line, lines.get(key, line))
+    return lines
 
 
 def died(logs: Logs) -> bool:

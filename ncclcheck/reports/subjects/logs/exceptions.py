@@ -259,8 +259,8 @@ _FAMILIES = (
         "release than torch's.",
         you("Confirm: both must be of one major release.", "nvcc --version | tail -2; echo $CUDA_HOME",
             "python -c 'import torch; print(torch.version.cuda)'"),
-        you("Point to a toolkit of torch's release, or take the operator that needs none.",
-            "export CUDA_HOME=/usr/local/cuda", "module load cuda"),
+        you("Point CUDA_HOME to a toolkit of torch's release, or take the operator that needs none.",
+            "ls -d /usr/local/cuda*", "module avail cuda"),
     ),
     _family(
         r"Error building extension|Ninja is required|C compiler|C\+\+ extension|CppCompileError|nvcc"

@@ -10,6 +10,12 @@ from ncclcheck.reports.subjects.logs.logged import by_known_host, said
 
 BY_NCCL = ("nccl-cuda-failure",)
 BY_ALL = (*BY_NCCL, "torch-cuda-error", "tests-cuda-failure")
+NO_MEMORY = "Cannot allocate memory"  # ENOMEM: of the process or its cgroup, and not of the tmpfs
+
+
+def shm_refused(logs: Logs) -> list[LogEvent]:
+    """All lines about a file in /dev/shm that could not be had."""
+    return said(logs, "shm-extend", "shm-call", "shm-create", "shm-segment")
 
 
 def cuda_errors(logs: Logs, *texts: str, by: tuple[str, ...] = BY_ALL) -> list[LogEvent]:

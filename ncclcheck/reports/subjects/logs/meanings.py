@@ -72,6 +72,7 @@ HARMLESS = {
     "speed-not-told": "a virtual interface has no speed; NCCL assumes one",
     "virtual-network-card": "a virtual interface (bond) has no place on the PCI bus; NCCL assumes the first CPU",
     "no-nvls": "NVLink SHARP needs NVSwitches of the third generation; NCCL takes rings and trees",
+    "value-corrected": "NCCL does not take the value that is set, but its own limit or default, and continues",
     "not-a-device-plugin": "how the network plugin is called, nothing more",
     "no-profiler": "no profiler plugin; nothing is measured, nothing is lost",
     "omp-threads": "torchrun's default; raise OMP_NUM_THREADS where the CPU prepares data slowly",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.logs import meanings
-from ncclcheck.reports.subjects.logs.ending import Ending, dealt_with, died, of_items
+from ncclcheck.reports.subjects.logs.ending import Ending, came_through, dealt_with, died, of_items
 
 _COMPLAINTS = ("complaint", "item-failed")
 # Said of a failure, and read by no rule on their own: what only another line explains.
@@ -74,23 +74,6 @@ def is_foreign(logs: Logs) -> bool:
     known = any(one.sign not in (*_SAID, *_OF_ANYTHING) for one in logs.events)
     familiar = any(file.familiar for file in logs.files)
     return not (known or familiar or logs.processes or logs.version or logs.flight)
-
-
-def came_through(logs: Logs, event: LogEvent) -> bool:
-    """Whether NCCL's start was complete after a line: in its process, else in all processes of its file."""
-    started, file = _started(logs), (event.file, "", None)
-    return started.get((event.file, event.host, event.pid), started.get(file, 0)) > event.line
-
-
-@derived
-def _started(logs: Logs) -> dict[tuple[str, str, int | None], int]:
-    """The line by which the start was complete, of each process and of all of a file; 0 where one was not."""
-    lines: dict[tuple[str, str, int | None], int] = {}
-    for one in logs.processes:
-        line = one.started_line if one.completed >= one.began else 0
-        for key in ((one.file, one.host, one.pid), (one.file, "", None)):
-            lines[key] = min(line, lines.get(key, line))
-    return lines
 
 
 def _can_be_a_failure(event: LogEvent) -> bool:

@@ -53,7 +53,7 @@ def choice(node: Node) -> HcaChoice:
     return _without(node, served) if served else _of_all(node)
 
 
-@derived_from("rdma", "fabric", "nccl", "job")
+@derived_from("rdma", "fabric", "nccl", "job.variables")
 def _of_all(node: Node) -> HcaChoice:
     return _without(node, frozenset())
 

@@ -35,7 +35,7 @@ def has_gpus(node: Node) -> bool:
     return any(fact.kind != "absent" if isinstance(fact, Unread) else fact for fact in signs)
 
 
-@derived_from("rdma", "fabric", "nccl", "job")
+@derived_from("rdma", "fabric", "nccl", "job.variables")
 def choice(node: Node) -> HcaChoice:
     """What NCCL's InfiniBand transport takes on a node whose devices are known.
 
@@ -48,7 +48,7 @@ def choice(node: Node) -> HcaChoice:
     return taken if taken.used else listed(node)
 
 
-@derived_from("rdma", "fabric", "nccl", "job")
+@derived_from("rdma", "fabric", "nccl", "job.variables")
 def listed(node: Node) -> HcaChoice:
     """The same of all devices that sysfs shows, though some cannot be opened."""
     return _choice(node, _devices(node))

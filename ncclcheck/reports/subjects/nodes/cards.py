@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from ncclcheck.probes.facts import Cluster, Gpu, GpuPeer, Node, at, known, value_or, variables
-from ncclcheck.reports.judgement.derived import derived
+from ncclcheck.reports.judgement.derived import derived, derived_from
 from ncclcheck.reports.judgement.findings import Evidence, Remedy, Where, admin, seen, you
 
 T = TypeVar("T", bound=Hashable)
@@ -45,7 +45,8 @@ def _cards(node: Node) -> list[Card]:
     return [Card(node, gpu) for gpu in known(at(node, "gpus.cards"))]
 
 
-def peers(node: Node) -> dict[str, list[GpuPeer]]:
+@derived_from("gpus")
+def peers(node: Node) -> Mapping[str, Sequence[GpuPeer]]:
     """How each GPU of the job reaches the job's others of its node; NVML also names those of other jobs."""
     mine = value_or(at(node, "gpus.cards"), [])
     names = {gpu.name for gpu in mine}

@@ -57,6 +57,12 @@ def _contradicts(call: Call, needed: set[_Fact]) -> bool:
     return False
 
 
+def is_ruled_out(condition: Guard, by: Guard) -> bool:
+    """Whether a part of the condition cannot hold where another guard stands."""
+    said = _facts(by)
+    return any((left, right, not holds) in said for left, right, holds in _said(condition.text, holds=True))
+
+
 def _facts(guard: Guard) -> tuple[_Fact, ...]:
     if guard.kind in ("main", "rank") or guard.text in ("except", "match"):
         return ()

@@ -72,6 +72,7 @@ _NOT_ATTACHED = "Error while attaching to shared memory segment"
 _SLICES = "  MIG 3g.40gb     Device  0: (UUID: MIG-6f2d3a51-7c1e-5a0b-9f3e-2b7f0c61d5aa)\n"
 _SHARED = warn("Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1 to allow it.")
 _TWICE = warn("Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000")
+_NOT_PERMITTED = warn("Cuda failure 800 'operation not permitted'", "proxy.cc:1439")
 _CUDA_1 = warn("Cuda failure 1 'invalid argument'")
 _IN_NVLS = warn("Cuda failure 1 'invalid argument'", "transport/nvls.cc:254")
 _NO_MEMORY = warn("Cuda failure 2 'out of memory'", "include/alloc.h:9")
@@ -120,14 +121,15 @@ _RAISED = {
     "nvls.cc by its place": (process(0, _IN_NVLS, version="2.19.3"), "LOG054"),
     "nvls.cc by its caller": (process(0, _CUDA_1, "NCCL INFO transport/nvls.cc:339 -> 1"), "LOG054"),
     "nccl-tests#264": ("ash3: Test CUDA failure common.cu:941 'system not yet initialized'\n", "LOG055"),
-    "no right to the fabric": (process(0, warn("Cuda failure 800 'operation not permitted'")), "LOG056"),
+    "no right to the fabric": (process(0, _NOT_PERMITTED, nodes=2), "LOG056"),
+    "no right to share within a host": (process(0, _NOT_PERMITTED, complete=False) + process(1), "LOG061"),
     "2.30 names no ranks": (process(0, _SHARED, version="2.30.7"), "LOG057"),
     "slices of a GPU": (_SLICES + process(0, _TWICE), "LOG057"),
     "a neighbour's GPU": (process(0, _NO_DEVICE, version="2.28.9"), "LOG058"),
     "nccl-tests counts": ("Invalid number of GPUs: 8 requested but only 4 were found.\n", "LOG058"),
     "old torch": ("RuntimeError: cuda runtime error (101) : invalid device ordinal at Module.cpp:59\n", "LOG058"),
     "one id on two machines": (
-        process(0, "NCCL INFO NCCL_HOSTID set by environment to node", _TWICE, host="ash3")
+        process(0, "NCCL INFO NCCL_HOSTID set by environment to node", _TWICE, host="ash3", complete=False)
         + process(1, "NCCL INFO NCCL_HOSTID set by environment to node", host="ash4", address="10.4.0.4"),
         "LOG059",
     ),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.helpers.logs_of_torch import Recorded, dumped, recorded, told
+
+_TWO_FULL_STOPS = re.compile(r"[^.]\.\.(?!\.)")
 
 
 @pytest.mark.parametrize("one", recorded(), ids=lambda one: one.name)
@@ -13,6 +17,7 @@ def test_the_cause_stands_first(one: Recorded) -> None:
     if not one.named:
         assert {cause.confidence for cause in causes} <= {"possible"}  # what slows it down, but fails nothing
         return
+    assert not [cause.what for cause in causes if _TWO_FULL_STOPS.search(cause.what)]
     first = causes[0]
     assert first.code in one.named, [(cause.code, cause.what) for cause in causes]
     assert first.where.rank in (None, one.truth.rank)

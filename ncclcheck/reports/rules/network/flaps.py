@@ -1,0 +1,100 @@
+"""NET019: links that carry the job did not come and go."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from shlex import quote
+
+from ncclcheck.probes.facts import Cluster, Node, Unread, at, value_or
+from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fine, note, seen, warn, you
+from ncclcheck.reports.judgement.rule import NothingToJudge, rule
+from ncclcheck.reports.subjects.nccl import carrying, lan
+from ncclcheck.reports.text.fold import many
+
+# Times down since boot that are still no flapping: a driver that is loaded, a bond that is made and a netplan
+# apply take a link down once each, a reboot of the switch twice. Chosen.
+_DOWNS = 6
+_A_DAY = 2.0  # times down a day, since boot; below it is maintenance. Chosen
+_ALIKE = 3.0  # times the median of the same link on other nodes: what all share is the switch's. Chosen
+
+
+@rule("NET019", "the links of the job have not been flapping", worst=State.WARN, needs=("network.interfaces",))
+def flaps(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    How often a link that carries the job's traffic has lost its carrier since boot: NCCL's interfaces for TCP, the
+    interfaces of the RoCE ports that it would use, and members of their bonds.
+
+    ## Why it matters
+    A link that is up now may have been down ten times since yesterday. Each time connections over RoCE end with
+    status 12 when the retries are used up, and sockets wait for seconds; between two flaps all tests pass.
+
+    ## How we know
+    carrier_down_count in /sys/class/net, which every user may read, and the time since boot. More than 6 times
+    down, and more than twice a day, is a warning where the same link of other nodes went down less than a third as
+    often; where it did so on all nodes, or only one node was asked, it is a note: the switch may have been
+    restarted. BEN018 watches the same during the job, RDM007 counts the same of InfiniBand ports.
+
+    ## Fix
+    - **admin** on the named node: the kernel log shows the times of `Link down`; then cable, transceiver
+      (`ethtool -m eth0`) and the switch port.
+    - **you** leave the node out until then.
+
+    ## Source
+    The kernel's ABI documentation, sysfs-class-net (carrier_down_count); Azure/azurehpc-health-checks
+    (azure_ib_link_flapping), oracle-quickstart/oci-hpc (rdma_link_flapping.py).
+    """
+    downs = {node.name: found for node in cluster.nodes if (found := _counted(node))}
+    if not downs:
+        raise NothingToJudge("no interface of the job tells how often it lost its link")
+    days = {node.name: _days(node) for node in cluster.nodes}
+    for name, found in downs.items():
+        since = days[name]
+        flapping = [
+            (link, count)
+            for link, count in found.items()
+            if since is not None and count > _DOWNS and count / since > _A_DAY
+        ]
+        for link, count in flapping:
+            assert since is not None
+            others = [told[link] for other, told in downs.items() if other != name and link in told]
+            yield _said(name, link, count, since, others)
+        if not flapping:
+            yield fine(Where(node=name), "no link of the job has been flapping")
+
+
+def _counted(node: Node) -> dict[str, int]:
+    """The links that carry the job, and how often each went down; only those that say so."""
+    listed = {one.name: one for one in lan.interfaces(node)}
+    names = {*lan.choice_of_nccl(node).names}
+    for one in carrying.choice(node).used if not isinstance(at(node, "rdma.devices"), Unread) else ():
+        names |= {gid.netdev for gid in value_or(one.port.gids, []) if isinstance(gid.netdev, str)}
+    for name in [*names]:
+        names |= {*(value_or(listed[name].members, []) if name in listed else [])}
+    return {
+        name: downs for name in sorted(names) if name in listed and isinstance(downs := listed[name].downs, int)
+    }
+
+
+def _days(node: Node) -> float | None:
+    """Since boot, at least one."""
+    seconds = at(node, "host.uptime_s")
+    return None if isinstance(seconds, Unread) else max(1.0, float(seconds) / 86400)
+
+
+def _said(node: str, link: str, count: int, days: float, others: list[int]) -> Finding:
+    alone = bool(others) and count > _ALIKE * statistics.median(others)
+    told = f", {statistics.median(others):g} on other nodes" if others else ""
+    return (warn if alone else note)(
+        Where(node=node, device=link),
+        f"{link} lost its link {count} times in {many(round(days), 'day')}{told}",
+        why="Each time connections break or wait for seconds, and between two flaps all tests pass.",
+        owner="node" if alone else "site",
+        evidence=[seen(f"/sys/class/net/{link}/carrier_down_count", count)],
+        fix=[
+            admin("Look for the times, and at cable, transceiver and switch port.",
+                  f"dmesg -T | grep -E '{link}.*[Ll]ink'", f"ethtool -m {quote(link)}"),
+            you("Leave the node out until then.", f"sbatch --exclude={quote(node)} JOB"),
+        ],
+    )  # fmt: skip
