@@ -167,7 +167,7 @@ NAMED = {
         "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 42949672960 bytes. Error "
         "code 12\n",
         "LOG106",
-        "it asked for 40.0 GiB",
+        "it asked for 40 GiB",
     ),
     "Python's own word": ("[rank1]: MemoryError\n", "LOG106", "no host memory"),
     "torch for CPUs": (
