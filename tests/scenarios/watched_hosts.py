@@ -176,7 +176,9 @@ def watched(place: Lab, case: HostCase) -> Seen:
             codes = run(place, case, folder, env, before, stack)
         said = "".join(one.read_text(errors="replace") for one in sorted(folder.glob("err.*")))
         kept = (case.local or case.wrapped == "prolog") and not case.bare
-        page = _report(case, folder, env) if kept else _page(said)
+        # Slurm's SIGKILL may come before the page; then the box is read, as docs/watch.md says.
+        killed = case.after in ("scancel", "limit") and not _page(said) and not case.bare
+        page = _report(case, folder, env) if kept or killed else _page(said)
         return Seen(codes, said, page, time.monotonic() - begun)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -247,15 +249,15 @@ def _by_slurm(
     watch = shlex.join(_watch(case, str(folder / "box"), folder))
     limit = "--time=1 " if case.after == "limit" else ""
     srun = f"srun {limit}-N{case.hosts} -n{case.hosts} --kill-on-bad-exit=0"
-    quoted = shlex.quote(f"exec {words}")
+    alone = shlex.quote(f"exec {words}")
     step = f"{srun} sh -c {shlex.quote(f'exec {watch} {words}')}"
     if case.wrapped == "srun":
-        step = f"{watch} {srun} sh -c {quoted}"
+        step = f"{watch} {srun} sh -c {alone}"
     if case.wrapped == "prolog" and not case.bare:
         prolog = folder / "prolog"
         prolog.write_text(f"#!/bin/sh\n{watch} --print-env\n")
         prolog.chmod(0o755)
-        step = f"{srun} --task-prolog={prolog} sh -c {quoted}"
+        step = f"{srun} --task-prolog={prolog} sh -c {alone}"
     script = folder / "script"
     exports = quoted({**env, "GLOO_SOCKET_IFNAME": "eth0"})
     exports += f" MASTER_ADDR=10.77.0.11 MASTER_PORT={port}" if job else ""

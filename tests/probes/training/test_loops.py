@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -76,7 +77,12 @@ FAULTY: dict[str, tuple[Case, str, State, str]] = {
         (step("averages_weights_only"), "TRN027", State.FAIL, "net.0.bias, net.3.bias are not averaged"),
         (step("decays_on_main"), "TRN027", State.FAIL, "some ranks change theirs in between"),
         (step("skips_in_turn", steps=7), "TRN027", State.FAIL, "In calls 2, 3, 4, 5 of the step"),
-        (step("made_anew"), "TRN027", State.WARN, "state['optimizer'] = torch.optim.AdamW("),
+        (
+            step("made_anew"),
+            "TRN027",
+            State.WARN,
+            "state['optimizer'] = torch.optim.Adam(model.parameters(), lr=0.01)",
+        ),
         (step("logs_on_main"), "TRN028", State.FAIL, "Let all ranks call mean_over_ranks at loops.py:"),
         (step("by_own_plateau", steps=16), "TRN027", State.FAIL, "dist.all_reduce(metric)"),
         (step("in_phases", model="Phases"), "TRN010", State.FAIL, "another pass reaches it"),
@@ -150,3 +156,30 @@ def test_gradients_that_are_always_0_are_a_note(rounded: bool) -> None:
     assert looks.zero() == (["0.bias", "0.weight"] if rounded else [])
     told = [*own_loop.wrong(OwnStep(steps=4, parameters=Agreement(tensors=4), zero=looks.zero()))]
     assert [one.state for one in told] == ([State.NOTE] if rounded else [])
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (
+            lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+            "SGD(model.parameters(), lr=0.1, momentum=0.9)",
+        ),
+        (lambda model: torch.optim.AdamW(model.parameters()), "AdamW(model.parameters())"),
+    ],
+)
+def test_a_fix_makes_the_optimizer_of_the_step_again(
+    made: Callable[[torch.nn.Module], torch.optim.Optimizer], said: str
+) -> None:
+    """Its class and what it was given, whatever a schedule has made of its learning rate since."""
+    model = torch.nn.Linear(4, 1)
+    optimizer, looks = made(model), Optimizers(model, stepped=False)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+    for _ in range(2):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        schedule.step()
+    looks.end()
+    assert looks.call_of_one() == f"torch.optim.{said}"
+    step = OwnStep(steps=4, parameters=Agreement(tensors=2), optimizer=looks.call_of_one(), remade=4)
+    assert f"state['optimizer'] = torch.optim.{said}" in str(next(iter(own_loop.wrong(step))).remedies)

@@ -17,6 +17,7 @@ from ncclcheck.reports.judgement.jsondoc import Recommendation
 from ncclcheck.reports.output import html
 from ncclcheck.reports.output.settings_forms import quoted
 from tests.conftest import ROOT
+from tests.helpers import stories
 from tests.helpers.large_result import large
 
 if TYPE_CHECKING:
@@ -138,6 +139,29 @@ def test_a_thousand_nodes_open_at_once(browser: Browser, tmp_path: Path) -> None
     assert 0 < timing < 5000
     assert opened.page.locator("#decision").is_visible()
     assert not opened.complaints
+    opened.context.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("a-rank-that-became-slow", "h3: the job becomes slow"),
+        ("a-rank-that-raised", "first: rank"),
+        ("a-node-that-vanished", "its record breaks off"),
+    ],
+)
+def test_the_time_line_of_a_watched_job(browser: Browser, tmp_path: Path, name: str, told: str) -> None:
+    path = tmp_path / "box.html"
+    path.write_text(html.text(stories.load(name).document))
+    opened = Opened(browser, path, viewport={"width": 1280, "height": 800})
+    drawn = opened.page.locator("#timeline svg")
+    box = drawn.bounding_box()
+    assert box is not None
+    assert 200 < box["width"] <= 1280
+    opened.page.locator("#timeline summary").click()
+    assert opened.page.get_by_text(told).first.is_visible()
+    assert not opened.complaints
+    assert opened.asked == [path.as_uri()]
     opened.context.close()
 
 

@@ -130,8 +130,9 @@ class OwnStep(Struct, frozen=True, kw_only=True):
     moments that was made for it; 0: one optimizer took several. skipped: calls in which the optimizers of some
     ranks only take a step. altered: ranks had the same gradients after the backward pass, and not at the
     optimizer's step. added: parameters that are in the model since it was wrapped, where DDP ended the last of
-    `steps`, for it still waits for those that were there. zero: parameters whose
-    gradients are there, and exactly 0 on all ranks in all steps after the first.
+    `steps`, for it still waits for those that were there. zero: parameters whose gradients are there, and exactly
+    0 on all ranks in all steps after the first. optimizer: the call that would make one of the step's again, with
+    what it was given: `torch.optim.SGD(model.parameters(), lr=0.1)`.
     """
 
     steps: Count
@@ -160,6 +161,7 @@ class OwnStep(Struct, frozen=True, kw_only=True):
     stale: bool = False
     unaveraged: bool = False
     unaveraged_only: list[str] = field(default_factory=list)
+    optimizer: str = ""
     remade: Count = 0
     skipped: list[Count] = field(default_factory=list)
     altered: bool = False

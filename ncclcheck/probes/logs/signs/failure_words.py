@@ -72,6 +72,7 @@ QUIET = (
           "it says what would be"),
     _form("install|register|handl|forward|ignor", r"\b(?:install|register|handl|forward|ignor)\w{0,6}\b.{0,40}\bsig",
           "who listens for signals", ends=True),
+    _form("recent failures:", r"^\s*recent failures:\s*$", "a heading of `ray status`, mostly of none"),
     _form("git|dubious", r"git repository|\bcmd\('git'\)|\bgit root error\b|dubious ownership",
           "git was asked for a version", ends=True),
     _form("│|╰|×", r"^\s{0,6}[│╰×]", "what pip quotes of a package that it could not build", ends=True),

@@ -22,7 +22,7 @@ SIGNS = (
     ),
     Sign(
         "torch-cuda-error",
-        r"(?:(?:CUDA|cuda|HIP) (?:driver |runtime )?[Ee]rror(?: ?\(?\d{1,4}\)?)? ?: |RuntimeError: (?=no kernel image))(?P<error>[A-Za-z][^'(]{2,120})",
+        r"(?:(?:CUDA|cuda|HIP) (?:driver |runtime )?[Ee]rror(?: ?\(?\d{1,4}\)?)? ?: |RuntimeError: (?=no kernel image)|THCudaCheck FAIL file=.{1,300} error=\d{1,4} : )(?P<error>[A-Za-z][^'(]{2,120})",
         (
             "RuntimeError: CUDA error: uncorrectable ECC error encountered",
             "torch.AcceleratorError: CUDA error: invalid device ordinal",
@@ -30,6 +30,7 @@ SIGNS = (
             "CUDA Error: out of memory at /workspace/csrc/allocator.cpp:139",
             "RuntimeError: no kernel image is available for execution on the device",
             "RuntimeError: cuda runtime error (101) : invalid device ordinal at /torch/csrc/cuda/Module.cpp:59",
+            "THCudaCheck FAIL file=/pytorch/torch/csrc/cuda/Module.cpp line=59 error=101 : invalid device ordinal",
         ),
         words=(" error", "no kernel image"),
     ),

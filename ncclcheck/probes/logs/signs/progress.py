@@ -39,6 +39,7 @@ SIGNS = (
         r"|\b(?:[Aa]cc(?:uracy)?|Acc@1|F1|f1|BLEU|bleu|ppl|[Pp]erplexity|mIoU)['\"]?\s{0,4}[:=|(]?\s{0,4}\d{1,4}\.\d"
         r"|\b(?:[Mm]odel|[Cc]heckpoint|[Ww]eights|[Rr]esults)\b.{0,60}? (?:is |was |are |were )?(?:saved (?:to|in|at|as)|written to)\b"
         r"|\b(?:[Ss]aving|[Ss]aved) (?:the )?(?:model|checkpoint|weights|results)\b"
+        r"|\b(?:[Ee]lapsed|[Aa]verage|[Mm]ean|[Mm]edian|P9\d)\b.{0,40}\b(?:[Tt]ime|[Ll]atency|ITL|TTFT|TPOT)\b.{0,80}: {1,40}\d{1,9}\.\d"
         r"|^\W{0,3}(?:[Gg]lobal |[Ll]ocal )?[Rr]ank\b.{0,60}\btensor\("
         r"|^(?:\[?[Rr]ank[ =]?\d{1,6}\]?[:,]? {0,2})?(?:[Aa]ll [Dd]one|[Dd]one|DONE)[.!][.! ]{0,5}$",
         (
@@ -54,6 +55,8 @@ SIGNS = (
             "Model saved to out/final",
             "Saving model checkpoint to out/checkpoint-500",
             "Done!",
+            "[0] Python: Elapsed time in each iter for all_to_all : 0.00005100",
+            "P95 ITL (ms):                            77.96",
             "Rank 0 has data tensor([6.], device='cuda:0')",
         ),
         words=(
@@ -95,6 +98,7 @@ SIGNS = (
                 "saved checkpoint",
             ),
             *("saving the", "written to", "done!", "done."),
+            *("elapsed time", "average time", "mean time", "median time", "latency", " itl ", " ttft ", " tpot "),
         ),
         often=True,
         check=_works,

@@ -24,15 +24,16 @@ SIGNS = (
         "ray-lacks",
         r"Not enough (?P<kind>[A-Z]{2,8})s available\. Requested (?P<asked>\d{1,6}) \w{2,8}, but only (?P<has>\d{1,6})"
         r"|(?:No available node types can fulfill|following) resource request(?: cannot be scheduled right now:)?s? "
-        r"(?P<request>\{[^{}]{3,200}\})",
+        r"(?P<request>\{[^{}]{3,200}\})|(?P<pending>\{[^{}]{3,200}\}(?: \* \d{1,6})?) \(\w{3,20}\): \d{1,6}\+ pending placement groups",
         (
             "Not enough GPUs available. Requested 16 GPUs, but only 8 are available in the cluster.",
             "(autoscaler +12s) Error: No available node types can fulfill resource request {'GPU': 16.0}. Add suitable "
             "node types to this cluster to resolve this issue.",
             "Warning: The following resource request cannot be scheduled right now: {'CPU': 1.0, 'GPU': 8.0}. This is "
             "likely due to all cluster resources being claimed by actors.",
+            "{'GPU': 1.0} * 2 (PACK): 1+ pending placement groups",
         ),
-        words=("not enough ", "resource request"),
+        words=("not enough ", "resource request", "pending placement group"),
     ),
     Sign(
         "ray-worker-died",

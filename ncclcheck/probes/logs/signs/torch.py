@@ -322,7 +322,7 @@ SIGNS = (
     Sign(
         "oom-killed",
         r"[Oo]ut of memory: Killed process|invoked oom-killer|oom-kill:|oom[-_]kill event|"
-        r"have been OOM Killed|OOM[Kk]illed(?!\"?: ?(?:false|0))|OUT_OF_MEMORY|Out Of Memory\s*$"
+        r"have been OOM Killed|OOM-?[Kk]illed(?!\"?: ?(?:false|0))|OUT_OF_MEMORY|Out Of Memory\s*$"
         r"|earlyoom\S{0,12}: sending SIG\w{3,6} to process|systemd-oomd\S{0,12}: Killed |due to memory (?:used|pressure).{0,60}(?:is|was|being) (?:>|above|over)"
         r"|exceeded (?:job |step )?memory limit.{0,80}being killed",
         (

@@ -53,14 +53,29 @@ SIGNS = (
     Sign(
         "slurm-refused",
         r"(?:srun|sbatch|salloc): (?:fatal: (?P<fatal>.{3,160})|error: (?P<refused>Unable to (?:allocate resources"
-        r"|create step for job \d{1,12}): .{3,160}|(?:Batch job submission|Job submit/allocate) failed: .{3,160}))",
+        r"|create step for job \d{1,12}): .{3,160}|(?:Batch job submission|Job submit/allocate) failed: .{3,160}"
+        r"|Failed to validate job spec\. .{3,160}|Step requested GRES .{3,60} not found in the job"
+        r"|[Ii]nvalid (?:generic resource|partition|account|qos).{0,120}))",
         (
             "srun: fatal: Could not establish a configuration source",
             "srun: error: Unable to allocate resources: Invalid account or account/partition combination specified",
             "sbatch: error: Batch job submission failed: Requested node configuration is not available",
             "salloc: error: Job submit/allocate failed: Invalid account or account/partition combination specified",
+            "sbatch: error: Failed to validate job spec. --gpus-per-task or --tres-per-task used without either --gpus or "
+            "-n/--ntasks is not allowed.",
+            "sbatch: error: Invalid generic resource (gres) specification",
+            "srun: error: Step requested GRES (gpu:(null)) not found in the job",
         ),
-        words=("fatal: ", "unable to ", "submission failed", "allocate failed"),
+        words=(
+            *("fatal: ", "unable to ", "submission failed", "allocate failed", "validate job spec"),
+            *(
+                "step requested gres",
+                "invalid generic resource",
+                "invalid partition",
+                "invalid account",
+                "invalid qos",
+            ),
+        ),
     ),
     Sign(
         "slurm-launch-failed",

@@ -91,6 +91,15 @@ class Optimizers:
         share = sum(names[name].numel() for name in without) / max(1, trained)
         return [name for name in names if name in without], share
 
+    def call_of_one(self) -> str:
+        """How one that took a step would be made again; one that holds parameters of the model before others."""
+        mine = {id(one) for one in self._model.parameters()}
+        by_model = sorted(
+            self._known,
+            key=lambda one: any(id(each) in mine for group in one.param_groups for each in group["params"]),
+        )
+        return _call(by_model[-1]) if by_model else ""
+
     def idle(self) -> Idle:
         """Why no parameter changed, where that is known."""
         mine = {id(one) for one in self._model.parameters()}
@@ -107,6 +116,19 @@ class Optimizers:
         if not any(self.rates) if self.rates else all(float(group.get("lr", 1.0)) == 0.0 for group in groups):
             return "rate"
         return "" if self.got else "nothing"
+
+
+def _call(optimizer: Optimizer) -> str:
+    """Of its first group, what is not as the class has it; no schedule has changed `initial_lr`."""
+    kind, group = type(optimizer), optimizer.param_groups[0]
+    name = f"torch.optim.{kind.__name__}" if kind.__module__.startswith("torch.optim.") else kind.__name__
+    values = {**group, "lr": group.get("initial_lr", group.get("lr"))}
+    given = [
+        f"{each.name}={values[each.name]!r}"
+        for each in inspect.signature(kind).parameters.values()
+        if isinstance(values.get(each.name), (int, float, tuple)) and values[each.name] != each.default
+    ]
+    return f"{name}({', '.join(['model.parameters()', *given])})"
 
 
 def floored() -> str:

@@ -88,7 +88,7 @@ def _seen(setting: Setting, step: Step) -> Checks:
     except RuntimeError as error:
         if not added or _UNREDUCED not in str(error):
             raise
-        return _replaced(setting, model, watch.steps, added)
+        return _replaced(setting, model, watch.steps, added, optimizers)
     finally:
         optimizers.end()
         evaluating = mood.end()
@@ -105,6 +105,7 @@ def _seen(setting: Setting, step: Step) -> Checks:
         idle_why=optimizers.idle() if idle else "",
         stale=any(told(setting.peers, optimizers.found)),
         **unaveraged,
+        optimizer=optimizers.call_of_one(),
         remade=optimizers.remade(),
         skipped=_only_some(setting, optimizers.calls),
         altered=altered,
@@ -160,10 +161,11 @@ def _added(model: nn.Module, there: Sequence[Tensor]) -> list[str]:
     return [plain(name) for name, one in model.named_parameters() if one.requires_grad and id(one) not in known]
 
 
-def _replaced(setting: Setting, model: nn.Module, step: int, added: list[str]) -> Checks:
+def _replaced(setting: Setting, model: nn.Module, step: int, added: list[str], optimizers: Optimizers) -> Checks:
     """DDP, which still waits for the parameters that were there before, has ended this step on all ranks."""
     same = agreement(setting.peers, bare(model), fingerprints(bare(model)))
-    return Checks(own_step=OwnStep(steps=step, parameters=same, added=added[:MOST]))
+    made = optimizers.call_of_one()
+    return Checks(own_step=OwnStep(steps=step, parameters=same, optimizer=made, added=added[:MOST]))
 
 
 def _compresses(model: nn.Module) -> bool:

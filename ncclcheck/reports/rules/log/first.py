@@ -22,7 +22,7 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge
 from ncclcheck.reports.subjects.logs import meanings
-from ncclcheck.reports.subjects.logs.ending import Ending, came_through, dealt_with, died, of_items
+from ncclcheck.reports.subjects.logs.ending import IMPORTS, Ending, came_through, dealt_with, died, of_items
 from ncclcheck.reports.subjects.logs.exceptions import family, own_service
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, root_cause, said
 from ncclcheck.reports.subjects.logs.reported import several_hosts
@@ -80,7 +80,28 @@ def errors(logs: Logs) -> list[LogEvent]:
     found = [
         one for one in found if not meanings.of_a_thread(one) or one.line < trained.get(one.file, one.line + 1)
     ]
+    found = [one for one in found if not _went_on_itself(logs, one, found)]
     return [one for one in found if not meanings.tells_of_a_risk(one)] or found
+
+
+def _went_on_itself(logs: Logs, event: LogEvent, found: list[LogEvent]) -> bool:
+    """Whether an exception was only printed, for one that came through the whole program stands below it.
+
+    It has no stack of its own, was an import's, or its program says what it did about it.
+    """
+    if event.sign != "python-error" or "chained" in event.fields:
+        return False
+    kind = event.fields.get("type", "")
+    imported = kind.rpartition(".")[2] in IMPORTS
+    mild = imported or "raised_at" not in event.fields or dealt_with(logs, event)
+    return mild and any(
+        "main" in one.fields
+        and one.file == event.file
+        and one.line > event.line
+        and one.fields.get("type", "") != kind
+        and event.rank in (None, one.rank)
+        for one in found
+    )
 
 
 def hung_up(logs: Logs) -> list[LogEvent]:

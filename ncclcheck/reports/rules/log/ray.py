@@ -71,8 +71,9 @@ def ray_has_enough(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `Not enough GPUs available. Requested 16 GPUs, but only 8`, `No available node types can fulfill resource
-    request`, `The following resource request cannot be scheduled right now`. The last two are said while nodes
-    still join, too: they count where no other failure is told, and where the job did not go on.
+    request`, `The following resource request cannot be scheduled right now`; `pending placement groups` of
+    `ray status`. All but the first are said while nodes still join, too: they count where no other failure is
+    told, and where the job did not go on.
 
     ## Fix
     - **you** ask for as many as `ray status` shows (nodes x GPUs a node), or start Ray on the missing nodes; end
@@ -88,7 +89,7 @@ def ray_has_enough(logs: Logs) -> Iterator[Finding]:
     lacks = (
         f"the job asks for {told['asked']} {told['kind']}s, and Ray's cluster has {told['has']}"
         if "asked" in told
-        else f"no node of Ray's cluster has free what the job asks for: {told['request']}"
+        else f"no node of Ray's cluster has free what the job asks for: {told.get('request') or told['pending']}"
     )
     yield cause(
         found,

@@ -125,7 +125,7 @@ def _added(found: OwnStep) -> Finding:
             you(
                 f"Replace {layer} first, then wrap the model, then make the optimizer.",
                 f"model.{layer} = ...\nmodel = DistributedDataParallel(model)\n"
-                "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)",
+                f"optimizer = {own_loop.optimizer_of(found)}",
             )
         ],
     )

@@ -8,6 +8,8 @@ import signal
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
+from msgspec.structs import replace
+
 from ncclcheck.probes.facts import Box, BoxOom, BoxProcess, BoxRaised, Cluster
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.box import peers
@@ -49,6 +51,8 @@ _LAUNCHERS = (
     *("SignalException", "RendezvousConnectionError"),
 )
 _PYTHON = re.compile(r"python|pt_main|pt_data|torchrun")
+_GOT_SIGNAL = re.compile(r"got signal: (\d{1,2})$")
+_SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error:\n(.*)", re.DOTALL)
 _WORKER = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\)")
 _LOST_WORKER = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([A-Z][\w ]+)")
 _WORDS = {signal.strsignal(number): int(number) for number in (signal.SIGKILL, *_CRASHES)}  # as torch prints them
@@ -113,8 +117,9 @@ class End(NamedTuple):
 def end(cluster: Cluster) -> End:
     """Of all boxes together."""
     boxes = cluster.measurements.boxes
-    failures = sorted((one for box in boxes for one in _failures(box)), key=lambda one: one.t)
-    failures = _without_launchers([*failures, *_vanished(boxes)])
+    alone = len(boxes) == 1
+    failures = sorted((one for box in boxes for one in _failures(box, alone=alone)), key=lambda one: one.t)
+    failures = _of_the_last_attempt(boxes, _without_launchers([*failures, *_vanished(boxes)]))
     first = _first(boxes, failures)
     then = [
         one for one in failures if first is None or (one.process or one.raised) != (first.process or first.raised)
@@ -123,9 +128,10 @@ def end(cluster: Cluster) -> End:
     return End(first, [one for one in then if one is not first and not (told and one.kind == "stalled")])
 
 
-def _failures(box: Box) -> Iterator[Failure]:
-    """Of one node: each process once."""
-    raised = {one.pid: one for one in box.raised if one.type != "KeyboardInterrupt"}
+def _failures(box: Box, *, alone: bool) -> Iterator[Failure]:
+    """Of one node: each process once. alone: it is the only one."""
+    told_of = [_in_its_child(box, one, alone=alone) for one in box.raised if one.type != "KeyboardInterrupt"]
+    raised = {one.pid: one for one in told_of}
     own = {one.pid for one in principals(box)}
     gone = {one.pid for one in box.processes if one.status}
     for told in box.raised:
@@ -147,6 +153,24 @@ def _failures(box: Box) -> Iterator[Failure]:
             yield Failure(xid.t - _NVML_S, "gpu", box, _on_gpu(box, xid.gpu), number=xid.code, gpu=xid.gpu)
     if box.stalls:
         yield Failure(box.stalls[-1].t - box.stalls[-1].silent, "stalled", box)
+
+
+def _in_its_child(box: Box, told: BoxRaised, *, alone: bool) -> BoxRaised:
+    """What a process of torch.multiprocessing.spawn raised, where its parent alone says so."""
+    named = _SPAWNED.search(told.message) if told.type == "ProcessRaisedException" else None
+    if named is None or not named[2].strip():
+        return told
+    kind, _, message = named[2].strip().splitlines()[-1].partition(": ")
+    failed = [
+        (one.gone, one.pid)
+        for one in box.processes
+        if one.parent == told.pid and one.gone is not None and (one.status or 0) > 0xFF
+    ]
+    t, pid = min(failed, default=(told.t, told.pid))
+    return replace(
+        told, t=min(t, told.t), pid=pid, rank=int(named[1]) if alone else -1, type=kind.rpartition(".")[2],
+        message=message, frames=[f"{file}:{line} in {name}" for file, line, name in _FRAME.findall(named[2])],
+    )  # fmt: skip
 
 
 def _on_gpu(box: Box, gpu: int) -> BoxProcess | None:
@@ -215,6 +239,23 @@ def _without_launchers(failures: list[Failure]) -> list[Failure]:
     return own or failures
 
 
+def _of_the_last_attempt(boxes: Sequence[Box], failures: list[Failure]) -> list[Failure]:
+    """Without what a launcher has survived by starting all ranks again, where what came later explains the end."""
+    again = []
+    for box in boxes:
+        lives: dict[int, list[BoxProcess]] = {}
+        for one in sorted(box.processes, key=lambda one: one.born):
+            if one.role == "rank":
+                lives.setdefault(one.rank, []).append(one)
+        again += [
+            told[-1].born
+            for told in lives.values()
+            if len(told) > 1 and told[-2].gone is not None and told[-2].gone <= told[-1].born
+        ]
+    later = [one for one in failures if again and one.t >= min(again)]
+    return later if [one for one in later if not one.of_others] else failures
+
+
 def _vanished(boxes: Sequence[Box]) -> Iterator[Failure]:
     """Nodes whose record breaks off while the others went on."""
     if len(boxes) < 2:
@@ -240,6 +281,10 @@ def _first(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None:
         return stalled[0]._replace(box=held[0], process=held[1]) if held is not None else stalled[0]
     if vanished and not [one for one in own if one.t < vanished[0].t - _CLOCK_S]:
         return vanished[0]
+    ended = _launcher_was_ended(boxes)
+    earlier = [*own, *(one for one in failures if one.raised is not None)]
+    if ended is not None and not [one for one in earlier if one.t < ended.t]:
+        return ended
     if own:
         return _behind(own)
     told = [one for one in failures if one.of_others]
@@ -272,6 +317,17 @@ def _from_outside(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure 
             if after and got.number not in (signal.SIGCONT, signal.SIGWINCH):
                 return Failure(got.t - 0.5, "outside", box, number=got.number)
     return None
+
+
+def _launcher_was_ended(boxes: Sequence[Box]) -> Failure | None:
+    """A signal to torchrun that did not come through the wrapper: `timeout` within COMMAND, or somebody's kill."""
+    got = [
+        Failure(told.t, "outside", box, raised=told, number=int(named[1]))
+        for box in boxes
+        for told in box.raised
+        if told.type == "SignalException" and (named := _GOT_SIGNAL.search(told.message))
+    ]
+    return min(got, key=lambda one: one.t, default=None)
 
 
 def _left(boxes: Sequence[Box], told: Sequence[Failure]) -> Failure | None:
@@ -337,9 +393,16 @@ def odd_one(stacks: dict[int, list[str]]) -> int | None:
 def odd_at_stall(boxes: Sequence[Box]) -> tuple[Box, BoxProcess] | None:
     """The rank that is elsewhere than all others while the job stalls."""
     ranks = {one.rank: (box, one) for box in boxes for one in box.processes if one.role == "rank"}
-    stopped = {rank: [f"{one.state} {one.wchan}"] for rank, (_, one) in ranks.items() if one.state in ("T", "t")}
+    stopped = {rank: [f"{one.state} {one.wchan}"] for rank, (_, one) in ranks.items() if is_stopped(one)}
+    if len(stopped) == 1 and max(box.world for box in boxes) > 1:  # whatever is known of the others
+        return ranks[next(iter(stopped))]
     rank = odd_one({rank: stopped.get(rank) or own_frames(one.stack) for rank, (_, one) in ranks.items()})
     return ranks[rank] if rank is not None else None
+
+
+def is_stopped(one: BoxProcess) -> bool:
+    """By SIGSTOP, or by a debugger."""
+    return one.state in ("T", "t")
 
 
 def ended(box: Box) -> str:

@@ -25,7 +25,8 @@ def where(one: Failure) -> Where:
 def heading(one: Failure) -> str:
     """Who did what."""
     if one.kind == "stalled" and one.process is not None:
-        return f"the job stalled: {one.who} is elsewhere than all others"
+        how = "is stopped" if first.is_stopped(one.process) else "is elsewhere than all others"
+        return f"the job stalled: {one.who} {how}"
     if one.kind in ("outside", "stalled"):
         return first.what(one)
     if one.kind in ("vanished", "cut"):
@@ -38,7 +39,7 @@ def heading(one: Failure) -> str:
 def evidence(cluster: Cluster, one: Failure) -> list[Evidence]:
     """When and where it was, what else is known of it, what followed."""
     told = [seen("first", f"{clock(one.t)} UTC, {one.t - one.box.started:.1f} s after the start")]
-    if at := place(one):
+    if one.kind != "outside" and (at := place(one)):
         told.append(seen("line", at))
     if one.raised is not None and one.raised.printed:
         told.append(
@@ -65,7 +66,7 @@ def _process(one: BoxProcess) -> str:
     held = [f"pid {one.pid}"]
     held += [f"at most {one.rss_most / 2**30:.2f} GiB"] if one.rss_most else []
     held += [f"no CPU time for {one.idle_s:.0f} s"] if one.idle_s >= 3 else []
-    held += ["stopped"] if one.state in ("T", "t") else []
+    held += ["stopped"] if first.is_stopped(one) else []
     held += [f"waits in {one.wchan}"] if one.wchan else []
     return ", ".join(held)
 
@@ -75,6 +76,8 @@ def _of_kind(cluster: Cluster, one: Failure) -> list[Evidence]:
         counted = ", ".join(f"{by} +{count}" for by, count in one.oom.by.items())
         limit = f"; its limit is {one.oom.limit / 2**30:.2f} GiB" if one.oom.limit else ""
         return [seen("oom_kill", counted + limit)]
+    if one.kind == "outside" and one.raised is not None:
+        return [seen("sent to", f"the launcher (pid {one.raised.pid}), by a process that is not known")]
     if one.kind == "outside":
         got = next(s for s in one.box.signals if s.number == one.number)
         by = f"{got.by} (pid {got.sender})" if got.sender else "the kernel (a terminal)"

@@ -36,9 +36,9 @@ _AT = re.compile(
 # Steps that differ: one may be under way elsewhere, and its next one begun, when a process raises.
 _STEPS, _AFTER_AN_EXCEPTION = 2, 3
 _OTHERS = 3  # lines that differ, and may be one of each rank
-_IMPORTS = ("ImportError", "ModuleNotFoundError")  # before any work of its process
+IMPORTS = ("ImportError", "ModuleNotFoundError")  # before any work of its process
 _DEALT_WITH = re.compile(
-    r"(?i)\b(?:skipp(?:ing|ed)|retry(?:ing)?|trying|try again|reducing|ignor(?:ing|ed)|falling back)\b"
+    r"(?i)\b(?:skipp(?:ing|ed)|retrying|trying (?:again|batch|with)|ignor(?:ing|ed)|falling back)\b"
 )
 _ONLY_SAID = ("complaint", "item-failed", "ended-badly", "nccl-warning", "nccl-cuda-failure")
 _SEEN_BEFORE = 2  # lines of a kind after which it worked: one more of them is not what ended it
@@ -66,10 +66,23 @@ class Ending:
 
     def judged(self, finding: Finding) -> Finding:
         """A failure that the job survived is a risk where the machine is at fault, else only worth knowing."""
-        if finding.state is not State.FAIL or not self._survived(finding):
+        if finding.state is not State.FAIL or not (self._survived(finding) or self._was_dealt_with(finding)):
             return finding
         state = State.NOTE if finding.owner == "job" else State.WARN
         return replace(finding, state=state, what=f"{finding.what}; the job went on all the same")
+
+    def _was_dealt_with(self, finding: Finding) -> bool:
+        """Whether its lines say that they were dealt with, or the next ones do, and an exception is below all."""
+        signs = {self._signs.get((one.source, one.value), "") for one in finding.evidence} - {"", *_PROOF}
+        told = [one for one in self._logs.events if one.sign in signs]
+        last = max(told, key=lambda one: one.line, default=None)
+        raised = self._last_events.get("python-error", {})
+        return (
+            last is not None
+            and last.file in raised
+            and raised[last.file].line > last.line + _NEXT
+            and all(_DEALT_WITH.search(one.text) is not None or dealt_with(self._logs, one) for one in told)
+        )
 
     def of_a_sound_job(self, finding: Finding) -> Finding:
         """What costs speed at most is only worth knowing where all ranks came through and nothing failed."""
@@ -87,7 +100,7 @@ class Ending:
             for one in self._going_on.get(event.file, ())
             if one.line > event.line and event.rank in (None, one.rank)
         ]
-        imported = event.fields.get("type", "").rpartition(".")[2] in _IMPORTS
+        imported = event.fields.get("type", "").rpartition(".")[2] in IMPORTS
         if after and (imported or _DEALT_WITH.search(event.text) or dealt_with(self._logs, event)):
             return True
         steps = [found for one in after if (found := _AT.findall(one.text))]

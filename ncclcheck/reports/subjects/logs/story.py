@@ -36,7 +36,7 @@ _NOT_RECORDED = (
 _EITHER = "the only cause that these lines show; either side of the send or receive may have to be looked at"
 # A finding that leaves open what is behind it is never sure.
 _OPEN = re.compile(
-    r"\b(?:likely|most often|may|might|perhaps|probably|seems?)\b|,? or (?:a|an|the|it)\b"
+    r"\b(?:likely|most often|may|might|perhaps|probably|seems?)\b|,? or (?:a|an|the|it|their|went)\b"
     r"|(?:which one|why|the error behind it) is not in\b"
 )
 # Said by the kernel or by Slurm of what they ended, wherever it stands: what the others print follows from it.

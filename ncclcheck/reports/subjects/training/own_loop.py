@@ -83,12 +83,20 @@ def _clipped(found: OwnStep) -> Finding:
     )
 
 
+_ANY_OPTIMIZER = "torch.optim.AdamW(model.parameters(), lr=1e-3)"
+
+
+def optimizer_of(found: OwnStep, parameters: str = "model.parameters()") -> str:
+    """The call that makes the step's optimizer again, of these parameters."""
+    return (found.optimizer or _ANY_OPTIMIZER).replace("model.parameters()", parameters, 1)
+
+
 _IDLE = {
     "": ("Nothing is trained.", "See what the optimizer is given at its step.", "print(model.weight.grad)"),
     "others": (
         "No optimizer holds a parameter of the model that the step is called with.",
         "Give the optimizer the parameters of the model that the step is called with.",
-        "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)",
+        f"optimizer = {_ANY_OPTIMIZER}",
     ),
     "rate": (
         "The learning rate is 0 in every step that was seen.",
@@ -184,6 +192,7 @@ def _schedule(found: OwnStep) -> Remedy:
 
 def _idle(found: OwnStep) -> Finding:
     why, fix, code = _IDLE[found.idle_why]
+    code = code.replace(_ANY_OPTIMIZER, optimizer_of(found))
     if found.idle_why == "rate" and found.floored:
         why = f"The learning rate is 0 in every step that was seen. {_FLOORED.format(found.floored)}"
     if found.wiped:
@@ -213,7 +222,7 @@ def _remade(found: OwnStep) -> Finding:
             you(
                 "Make it once, in the first step, and keep it in the state.",
                 "if 'optimizer' not in state:\n"
-                "    state['optimizer'] = torch.optim.AdamW(model.parameters(), lr=1e-3)\n"
+                f"    state['optimizer'] = {optimizer_of(found)}\n"
                 "optimizer = state['optimizer']",
             )
         ],
@@ -251,7 +260,7 @@ def _unheld(found: OwnStep) -> Finding:
         fix=[
             you(
                 "Make the optimizer after the last layer, of all parameters; freeze what is not to be trained.",
-                "optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)",
+                f"optimizer = {optimizer_of(found, '[p for p in model.parameters() if p.requires_grad]')}",
             )
         ],
     )
