@@ -36,6 +36,7 @@ from ncclcheck.probes.facts import (
     variables,
 )
 from ncclcheck.probes.facts import Node as Facts
+from ncclcheck.reports.subjects.nccl import lan
 from tests.sound.machine import Plan, cluster
 from tests.sound.parts import GH200, Card
 
@@ -369,8 +370,10 @@ def _rail_mtu(plan: Plan, node: Facts) -> Facts | None:
     return None if rail is None or rail.mtu <= 1500 else _with_interface(node, rail.netdev, mtu=1500)
 
 
-def _flapping(plan: Plan, node: Facts) -> Facts:
-    """Forty times down in the days since boot; up now."""
+def _flapping(plan: Plan, node: Facts) -> Facts | None:
+    """Forty times down in the days since boot; up now. Beside IPoIB it carries nothing of the job."""
+    if plan.control not in lan.choice_of_nccl(node).names:
+        return None
     return _with_interface(node, plan.control, downs=40)
 
 
