@@ -63,8 +63,9 @@ def forward(script: Script) -> Iterator[Finding]:
     calls it by that name. It is a warning where the script speaks of BatchNorm, of register_buffer or of a
     ResNet, a note where no buffers are seen or the calls stand under `torch.no_grad()`, and nothing with
     broadcast_buffers=False. Without gradients one forward pass broadcasts, and the next training step of that rank
-    does not: over NCCL the others take it then, unless they enter another collective first. Tried with torch 2.13
-    over gloo: with BatchNorm it hangs until the timeout, with Linear alone it goes on.
+    does not: over NCCL the others take it then, unless they enter another collective first (read in
+    DistributedDataParallel, not run over NCCL). Tried with torch 2.13 over gloo: with BatchNorm it hangs until the
+    timeout, with Linear alone it goes on.
 
     ## Fix
     - **you** evaluate `model.module` on one rank, or evaluate on all ranks.
