@@ -33,10 +33,11 @@ from ncclcheck.probes.facts import (
     Xid,
     known,
     replace,
+    value_or,
     variables,
 )
 from ncclcheck.probes.facts import Node as Facts
-from ncclcheck.reports.subjects.nccl import lan
+from ncclcheck.reports.subjects.nccl import lan, wiring
 from tests.sound.machine import Plan, cluster
 from tests.sound.parts import GH200, Card
 
@@ -460,8 +461,10 @@ def _memlock(plan: Plan, node: Facts) -> Facts | None:
 
 
 def _no_peermem(plan: Plan, node: Facts) -> Facts | None:
-    """Where GPUDirect goes through the module alone."""
+    """Where GPUDirect goes through the module alone, and PCIe tells which cards have GPUs near."""
     if plan.open_driver or not plan.peer_modules or _rail(plan) is None:
+        return None
+    if isinstance(known(node.fabric).pci, Unread):
         return None
     return replace(node, rdma=replace(known(node.rdma), peer_modules=[]))
 
@@ -501,10 +504,13 @@ def _iommu(plan: Plan, node: Facts) -> Facts | None:
 
 
 def _one_socket(plan: Plan, node: Facts) -> Facts | None:
-    """The job may use the cores and the memory of the first socket alone."""
+    """The job may use the cores and the memory of the first socket alone, and a GPU is known to be at another."""
     if len(plan.numa) < 2 or not plan.numa[1][0]:
         return None
     fabric = known(node.fabric)
+    nodes = {one.name for one in value_or(fabric.numa, [])}
+    if not {str(gpu.numa_node) for gpu in wiring.functions(node, "gpu")} & nodes - {"0"}:
+        return None
     bound = replace(known(fabric.bound), cpus=plan.numa[0][0], mems="0")
     return replace(node, fabric=replace(fabric, bound=bound))
 
