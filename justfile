@@ -6,11 +6,11 @@ default:
 check: lint types test-all
 
 test *ARGS:
-    python -m pytest -q -n 2 --dist loadfile {{ARGS}}
+    python -m pytest -q -n 4 --dist loadfile {{ARGS}}
 
 # with the slow ones, as the gate runs them
 test-all:
-    python -m pytest -q -n 2 --dist loadfile -m "not nightly"
+    python -m pytest -q -n 4 --dist loadfile -m "not nightly"
 
 lint:
     ruff check .

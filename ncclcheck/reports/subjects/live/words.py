@@ -80,7 +80,7 @@ def does(one: LiveProcess) -> str:
     if one.asks:
         return f"waits for an answer of {one.asks} ({one.wchan})"
     if one.state in ("gone", "Z", "X"):
-        return "has ended"
+        return "ended"
     waits = f"waits in {one.wchan}" if one.wchan else f"state {one.state}"
     return f"{waits}{f' for {one.file}' if one.file else ''}"
 
