@@ -129,12 +129,12 @@ def test_where_the_owner_cannot_be_kept_it_is_written_in_place(
     path.chmod(0o666)
     number = path.stat().st_ino
     monkeypatch.chdir(shared)
-    if os.fork() == 0:  # the file is root's, and this process nobody's
+    if (child := os.fork()) == 0:  # the file is root's, and this process nobody's
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
         os._exit(0 if outputs.write_file("r.json", b"{}") else 1)
-    assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert (path.read_bytes(), path.stat().st_ino, path.stat().st_uid) == (b"{}", number, 0)
     assert os.listdir(shared) == ["r.json"]
 

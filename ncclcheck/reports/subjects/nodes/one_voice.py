@@ -1,7 +1,7 @@
 """One page says one thing of a variable: where two fixes give it different values, one of them keeps its command.
 
 A rule sees facts alone and not what others say of them. The graver finding keeps its word; among equals the one
-that is said of more nodes.
+that is about the variable, then the one that is said of more nodes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,16 @@ _ASSIGNED = re.compile(r"(\w+)=('[^']*'|\"[^\"]*\"|\S+)")
 
 
 class _Vote(Struct, frozen=True):
-    """What one finding says of a variable; value: None where it is to be taken out."""
+    """What one finding says of a variable.
+
+    value: None where it is to be taken out. about_it: the finding names the variable as what is wrong.
+    """
 
     code: str
     rank: int
     node: str | None
     value: str | None
+    about_it: bool
 
 
 def told(commands: Iterable[str]) -> Iterator[tuple[str, str | None]]:
@@ -52,7 +56,8 @@ def fitted(verdicts: Sequence[Verdict]) -> list[Verdict]:
         for finding in verdict.findings:
             for remedy in finding.remedies:
                 for name, value in told(remedy.commands):
-                    votes[name].append(_Vote(verdict.code, finding.state.rank, finding.where.node, value))
+                    node, about_it = finding.where.node, name in finding.what
+                    votes[name].append(_Vote(verdict.code, finding.state.rank, node, value, about_it))
     chosen = {name: _chosen(cast) for name, cast in votes.items() if len({vote.value for vote in cast}) > 1}
     if not chosen:
         return [*verdicts]
@@ -67,7 +72,7 @@ def _chosen(cast: Sequence[_Vote]) -> _Vote:
         return agree[0]  # the others speak of the very node that differs: with what most have it is right
     cast = others or cast
     count = Counter(vote.value for vote in cast)
-    return min(cast, key=lambda vote: (vote.rank, -count[vote.value]))
+    return min(cast, key=lambda vote: (vote.rank, not vote.about_it, -count[vote.value]))
 
 
 def _heard(finding: Finding, chosen: dict[str, _Vote]) -> Finding:
