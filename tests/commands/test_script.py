@@ -282,7 +282,7 @@ dist.init_process_group("nccl", init_method=args.dist_url)
 @pytest.mark.parametrize(
     ("arguments", "nodes", "states"),
     [
-        ([], 2, [State.FAIL]),
+        ([], 2, [State.NOTE]),  # arguments may be given when it is started
         ([], None, [State.NOTE]),
         ([], 1, []),
         (["--dist-url", "tcp://localhost:1"], 2, [State.FAIL]),
@@ -623,6 +623,24 @@ def test_the_epoch_is_given_through_the_loader(tmp_path: Path) -> None:
         Path("train.py").read_text()
     )
     assert "SCR009" not in _findings()
+
+
+@pytest.mark.parametrize(
+    ("parts", "line"),
+    [
+        ("from torch.utils.data.distributed import DistributedSampler\n"
+         "batches = torch.utils.data.DataLoader(data, sampler=DistributedSampler(data))\n"
+         "for epoch in range(9):\n    for batch in batches:\n        net(batch).backward()\n",
+         "    batches.sampler.set_epoch(epoch)\n"),
+        (_PARTS.replace("    for at, batch in enumerate(batches):",
+                        "    shown = tqdm(batches)\n    for batch in shown:"), ""),
+    ],
+)  # fmt: skip
+def test_the_epoch_is_given_by_a_name_that_is_there(parts: str, line: str) -> None:
+    """A sampler that is made within the call of its loader has the loader's name; what an epoch makes has none."""
+    assert _states("SCR009", f'dist.init_process_group("nccl")\n{parts}') == [State.WARN]
+    diffs = [command for one in _findings()["SCR009"] for fix in one.remedies for command in fix.commands]
+    assert [f"+{line}" in diff for diff in diffs] == ([True] if line else [])
 
 
 def test_imports_of_the_folder_are_followed(tmp_path: Path) -> None:

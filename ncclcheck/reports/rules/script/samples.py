@@ -293,12 +293,29 @@ def _counts_epochs(loop: Loop) -> bool:
     return bool(several or re.search("epoch", loop.target, re.IGNORECASE))
 
 
-def _read_in(calls: list[Call], file: str, loop: Loop) -> str:
-    """The loader that the training goes through in each epoch."""
-    inner = {call.loops[-1].over for call in calls if call.name == ".backward" and call.file == file
+def _read_in(script: Script, calls: list[Call], file: str, loop: Loop) -> str:
+    """The loader that the training goes through in each epoch, where it has its name before the epoch begins."""
+    inner = {call.loops[-1] for call in calls if call.name == ".backward" and call.file == file
              and loop in call.loops[:-1]}  # fmt: skip
-    found = re.fullmatch(r"(?:(?:enumerate|tqdm)\()?([\w.]+)\)?", inner.pop()) if len(inner) == 1 else None
-    return found.group(1) if found else ""
+    if len(inner) != 1:
+        return ""
+    steps = inner.pop()
+    found = re.fullmatch(r"(?:(?:enumerate|tqdm)\()?([\w.]+)\)?", steps.over)
+    if not found:
+        return ""
+    made = re.compile(rf"\s*{re.escape(found.group(1))}\s*=")
+    inside = range(loop.line + 1, steps.line)
+    return "" if any(made.match(line_of(script, file, line)) for line in inside) else found.group(1)
+
+
+def _written(calls: list[Call], sampler: Call) -> str:
+    """How its function names it: made within the call of its loader it has no name but the loader's."""
+    within = any(
+        call.name in LOADER and call.target == sampler.target and call.function == sampler.function
+        and call.first <= sampler.line <= call.last
+        for call in calls
+    )  # fmt: skip
+    return f"{sampler.target}.sampler" if within else sampler.target
 
 
 def _told(script: Script, sampler: Call, calls: list[Call], file: str, loop: Loop) -> Remedy:
@@ -307,11 +324,14 @@ def _told(script: Script, sampler: Call, calls: list[Call], file: str, loop: Loo
     head, after = line_of(script, file, loop.line), line_of(script, file, loop.line + 1)
     plain = head.rstrip().endswith(":") and len(indent(after)) > len(indent(head))
     if not (inside and plain and sampler.target.isidentifier() and loop.target.isidentifier()) or sampler.guards:
-        loader = _read_in(calls, file, loop) if plain and loop.target.isidentifier() else ""
+        loader = _read_in(script, calls, file, loop) if plain and loop.target.isidentifier() else ""
         blank = indent(after)
         lines = (head, f'{blank}if hasattr({loader}.sampler, "set_epoch"):',
                  f"{blank}{blank[len(indent(head)) :]}{loader}.sampler.set_epoch({loop.target})")  # fmt: skip
         return edited(script, text, file, {loop.line: "\n".join(lines)} if loader else None)
     return edited(
-        script, text, file, {loop.line: f"{head}\n{indent(after)}{sampler.target}.set_epoch({loop.target})"}
+        script,
+        text,
+        file,
+        {loop.line: f"{head}\n{indent(after)}{_written(calls, sampler)}.set_epoch({loop.target})"},
     )

@@ -51,9 +51,9 @@ def meeting(script: Script) -> Iterator[Finding]:
     ## How we know
     The value in `init_process_group` (or the option that it comes from) or in the assignment, which replaces what
     the launcher has set. It fails where the job is known to have several nodes: `--nodes`, or a Slurm allocation.
-    Where that is not known it is a note; so is a fixed address or port. Of an option the default is meant where
-    the arguments (after `--`) do not give it. What the same function sets anew, mostly from the environment,
-    is not judged.
+    Where that is not known it is a note; so is a fixed address or port, and the default of an option where no
+    arguments were given (after `--`). What the same function sets anew, mostly from the environment, is not
+    judged.
 
     ## Fix
     - **you** leave MASTER_ADDR and MASTER_PORT to the launcher: `init_process_group("nccl")` reads them.
@@ -76,11 +76,12 @@ def meeting(script: Script) -> Iterator[Finding]:
         several = (script.nodes or 1) > 1
         is_option = value != call.arguments.get(name, call.arguments.get("1", ""))
         default = "by default " if is_option and not script.arguments else ""
-        if _LOOPBACK.match(value) and several:
+        if _LOOPBACK.match(value) and several and not default:
             yield fail(
                 here(call),
-                f"{default}the processes meet at {value[1:-1]}, which is each of the {script.nodes} nodes itself",
-                why="Each node waits for the others at its own address until the timeout.",
+                f"the processes meet at {value[1:-1]}, which is each of the {script.nodes} nodes itself",
+                why="Each node waits for the others at its own address until the timeout; where world_size counts "
+                "the ranks of one node, each node trains by itself.",
                 owner="job",
                 evidence=[written(script, call)],
                 fix=[_to_the_launcher(script, call)],
