@@ -9,6 +9,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from shlex import quote
 
 import click
 import jsonschema
@@ -302,7 +303,7 @@ def test_a_link_is_followed_and_a_pipe_is_written(ncclcheck: Command, tmp_path: 
 
 def test_children_that_were_there_before_are_the_users(tmp_path: Path) -> None:
     """`sleep & exec ncclcheck env`: the sleep is a child of ours then, and none of ours."""
-    script = f"sleep 30 & echo $! > pid; exec {sys.executable} -m ncclcheck env -q"
+    script = f"sleep 30 & echo $! > pid; exec {quote(sys.executable)} -m ncclcheck env -q"
     subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment(), check=True, timeout=60)
     pid = int((tmp_path / "pid").read_text())
     os.kill(pid, 9)

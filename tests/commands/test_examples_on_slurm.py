@@ -53,7 +53,7 @@ def _submit(lab: Lab, name: str, *changes: tuple[str, str]) -> list[str]:
     programs = {
         "job": text,
         "torchrun": _TORCHRUN.format(folder=lab.folder),
-        "ncclcheck": _OURS.format(python=PYTHON[0]),
+        "ncclcheck": _OURS.format(python=f'"{PYTHON[0]}"'),
     }
     for program, content in programs.items():
         (lab.folder / program).write_text(content)

@@ -34,7 +34,7 @@ class Cluster:
         self._bin = folder / "bin"
         self._bin.mkdir()
         (self._bin / "torchrun").write_text("#!/bin/sh\necho trained $*\n")
-        (self._bin / "ncclcheck").write_text(f'#!/bin/sh\nexec {sys.executable} -m ncclcheck "$@"\n')
+        (self._bin / "ncclcheck").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ncclcheck "$@"\n')
         for program in self._bin.iterdir():
             program.chmod(0o755)
         for host in self.hosts.values():

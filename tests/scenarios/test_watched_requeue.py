@@ -41,7 +41,9 @@ def test_a_stall_is_started_again_without_the_node() -> None:
         try:
             env = environment(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="eth0", TMPDIR=str(folder))
             script = folder / "job.sh"
-            script.write_text(_SCRIPT.format(exports=quoted(env), folder=folder, python=sys.executable, job=JOB))
+            script.write_text(
+                _SCRIPT.format(exports=quoted(env), folder=folder, python=f'"{sys.executable}"', job=JOB)
+            )
             first.check(["sbatch", "-o", f"{folder}/said-%j", str(script)])
             until("the second job ended", lambda: len([*folder.glob("code-*")]) == 2, seconds=300)
             nodes, codes = ([*map(Path.read_text, sorted(folder.glob(one)))] for one in ("nodes-*", "code-*"))

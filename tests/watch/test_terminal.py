@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import shutil
 import signal
 import struct
@@ -143,7 +144,7 @@ def test_ctrl_z_stops_it_and_fg_goes_on(numbers: Path) -> None:
     screen = Terminal(numbers, ["/bin/bash", "--norc", "--noprofile", "-i"])
     try:
         screen.shows("shell> ")
-        screen.type(f"{' '.join(WATCH)} less numbers\n")
+        screen.type(f"{shlex.join(WATCH)} less numbers\n")
         screen.shows(r"line 20\r")
         screen.type("\x1a")
         screen.shows("(?s)Stopped.*shell> ")
