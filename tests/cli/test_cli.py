@@ -199,14 +199,14 @@ def test_explain(ncclcheck: Command) -> None:
 
 def test_a_closed_stdout_is_no_traceback(tmp_path: Path) -> None:
     done = subprocess.run(
-        f"{sys.executable} -m ncclcheck explain | head -1; exit ${{PIPESTATUS[0]}}",
+        f"{quote(sys.executable)} -m ncclcheck explain | head -1; exit ${{PIPESTATUS[0]}}",
         shell=True, executable="/bin/bash", cwd=tmp_path, env=environment(), capture_output=True, check=False,
         timeout=60,
     )  # fmt: skip
     assert done.returncode == 0
     assert b"Traceback" not in done.stderr
     shut = subprocess.run(
-        f"{sys.executable} -m ncclcheck env >&- 2>&-",
+        f"{quote(sys.executable)} -m ncclcheck env >&- 2>&-",
         shell=True, cwd=tmp_path, env=environment(), check=False, timeout=60,
     )  # fmt: skip
     assert shut.returncode == 3
@@ -220,7 +220,7 @@ def test_a_report_that_nobody_can_get_is_no_success(tmp_path: Path, command: str
     for name in ("before", "after"):
         (tmp_path / f"{name}.json").write_bytes(jsondoc.encode(stories.document("healthy")))
     done = subprocess.run(
-        f"{sys.executable} -m ncclcheck {command} {where}",
+        f"{quote(sys.executable)} -m ncclcheck {command} {where}",
         shell=True, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode == 3
