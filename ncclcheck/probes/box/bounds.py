@@ -6,6 +6,7 @@ import ctypes
 import os
 from contextlib import suppress
 
+from ncclcheck.probes.box.folders import listed
 from ncclcheck.probes.box.journal import NEW
 
 # Bytes of all NCCL's files of a node, as much again for their beginnings. A judgement: warnings fill a screen, or
@@ -18,7 +19,7 @@ _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 
 def keep(box: str) -> None:
     """Of a file that has grown too large the beginning is copied, and the disk gets back all but the end."""
-    names = [name for name in _names(box) if name.startswith("nccl.") and not name.endswith(".head")]
+    names = [name for name in listed(box) if name.startswith("nccl.") and not name.endswith(".head")]
     most = max(_LEAST, NCCL // max(1, len(names)))
     for name in names:
         with suppress(OSError):
@@ -44,10 +45,3 @@ def _keep(path: str, most: int) -> None:
             os.ftruncate(file, 0)  # NFS before 4.2: its writer goes on where it was, behind a hole
     finally:
         os.close(file)
-
-
-def _names(box: str) -> list[str]:
-    try:
-        return os.listdir(box)
-    except OSError:
-        return []

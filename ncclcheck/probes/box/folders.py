@@ -105,3 +105,11 @@ def wait_for_stalls(own: str, seconds: float) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until and any(one.status is None and not one.stalled for one in others(own)):
         time.sleep(_POLL_S)
+
+
+def listed(folder: str) -> list[str]:
+    """What is in it, sorted; nothing where it cannot be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []

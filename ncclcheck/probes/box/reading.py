@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from ncclcheck.probes.box import printed, series
+from ncclcheck.probes.box.folders import listed
 from ncclcheck.probes.facts import (
     Box,
     BoxProcess,
@@ -73,7 +74,7 @@ def _latest(box: Box) -> float:
 
 def logs_of(folder: str) -> list[str]:
     """What `ncclcheck logs` can read there: the job's output, NCCL's files, Flight Recorder's dumps."""
-    there = _names(folder)
+    there = listed(folder)
     names = [name for name in there if re.fullmatch(r"output(\.\d)?\.log|nccl\..+|fr_\w+", name)]
     names = [name for name in names if f"{name}.head" not in there]  # its beginning is kept, and it has a hole
     paths = [path for name in names if _is_file(path := os.path.join(folder, name)) and os.path.getsize(path)]
@@ -88,15 +89,8 @@ def look_of(folder: str) -> str:
 def _nodes(path: str) -> list[str]:
     if _is_file(os.path.join(path, "meta.json")):
         return [path]
-    below = [os.path.join(path, name) for name in _names(path)[:_MOST_NODES]]
+    below = [os.path.join(path, name) for name in listed(path)[:_MOST_NODES]]
     return [one for one in below if not os.path.islink(one) and _is_file(os.path.join(one, "meta.json"))]
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
 
 
 def _is_file(path: str) -> bool:
@@ -249,7 +243,7 @@ class _Node:
 
     def _raised(self) -> list[BoxRaised]:
         said = os.path.join(self.folder, "said")
-        rows = [row for name in _names(said)[:_MOST_SAID] for row in _rows(os.path.join(said, name))]
+        rows = [row for name in listed(said)[:_MOST_SAID] for row in _rows(os.path.join(said, name))]
         told = [
             {
                 **self._shift(row),
@@ -278,7 +272,7 @@ class _Node:
 
     def _output_end(self) -> str:
         """What the job printed last."""
-        names = sorted((n for n in _names(self.folder) if re.fullmatch(r"output(\.\d)?\.log", n)), key=self._age)
+        names = sorted((n for n in listed(self.folder) if re.fullmatch(r"output(\.\d)?\.log", n)), key=self._age)
         return "".join(_text(os.path.join(self.folder, name))[-_OUTPUT_END:] for name in names[-2:])
 
     def _age(self, name: str) -> float:

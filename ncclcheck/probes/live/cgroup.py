@@ -25,9 +25,10 @@ def counted(proc: Proc, pid: str) -> Dict[str, int]:
         if one.get("nr_throttled", 0) > told["throttled"]:
             held = one.get("throttled_usec", one.get("throttled_time", 0) // 1000)
             told.update(periods=one.get("nr_periods", 0), throttled=one["nr_throttled"], held_us=held)
-    there = [folder for folder in _folders(proc, pid, "memory") if _is_there(proc, folder)]
-    for folder in [*there[:1], *(one for one in there[1:] if _OF_A_JOB.search(one))]:
-        events = _table(_text(proc, folder, "memory.events") or _text(proc, folder, "memory.oom_control"))
+    read = [(folder, _memory_events(proc, folder)) for folder in _folders(proc, pid, "memory")]
+    there = [one for one in read if one[1]]
+    for folder, text in there[:1] + [one for one in there[1:] if _OF_A_JOB.search(one[0])]:
+        events = _table(text)
         failed = _text(proc, folder, "memory.failcnt").strip()
         refused = events.get("high", 0) + events.get("max", 0) + (int(failed) if failed.isdigit() else 0)
         told["refused"] = max(told["refused"], refused)
@@ -48,8 +49,9 @@ def _folders(proc: Proc, pid: str, controller: str) -> Iterator[str]:
                 yield "/".join([top, *parts[:depth]])
 
 
-def _is_there(proc: Proc, folder: str) -> bool:
-    return bool(_text(proc, folder, "memory.events") or _text(proc, folder, "memory.oom_control"))
+def _memory_events(proc: Proc, folder: str) -> str:
+    """Of a group of v2 or v1; empty where there is none."""
+    return _text(proc, folder, "memory.events") or _text(proc, folder, "memory.oom_control")
 
 
 def _text(proc: Proc, folder: str, name: str) -> str:

@@ -93,22 +93,17 @@ class Optimizers:
 
     def call_of_one(self) -> str:
         """How one that took a step would be made again; one that holds parameters of the model before others."""
+        made = max(self._known, key=lambda one: bool(self._own_groups(one)), default=None)
+        return _call(made) if made is not None else ""
+
+    def _own_groups(self, optimizer: Optimizer) -> list[dict[str, Any]]:
+        """Those with a parameter of the model."""
         mine = {id(one) for one in self._model.parameters()}
-        by_model = sorted(
-            self._known,
-            key=lambda one: any(id(each) in mine for group in one.param_groups for each in group["params"]),
-        )
-        return _call(by_model[-1]) if by_model else ""
+        return [group for group in optimizer.param_groups if any(id(each) in mine for each in group["params"])]
 
     def idle(self) -> Idle:
         """Why no parameter changed, where that is known."""
-        mine = {id(one) for one in self._model.parameters()}
-        groups = [
-            group
-            for one in alive()
-            for group in one.param_groups
-            if any(id(each) in mine for each in group["params"])
-        ]
+        groups = [group for one in alive() for group in self._own_groups(one)]
         if not groups:
             return "others"
         if not self.steps:

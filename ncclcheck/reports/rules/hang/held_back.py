@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LiveProcess
 from ncclcheck.reports.judgement.findings import Finding, fail, warn, you
 from ncclcheck.reports.subjects.live import words
-from ncclcheck.reports.subjects.live.running import Judged, moves, waits_for_memory
+from ncclcheck.reports.subjects.live.running import THROTTLED, Judged, moves, waits_for_memory
 from ncclcheck.reports.subjects.live.words import hang_rule
 
 
@@ -37,7 +37,7 @@ def nobody_is_held_back(found: Judged) -> Iterator[Finding]:
     """
     for one in found.who:
         limit, how, more = _by(one)
-        slowed = limit and one.throttled <= 0.5 and any(moves(rank) for rank in found.job.ranks)
+        slowed = limit and one.throttled <= THROTTLED and any(moves(rank) for rank in found.job.ranks)
         yield (warn if slowed else fail)(
             words.where([one]),
             f"rank {one.rank} is held back {how} (pid {one.pid})",
@@ -54,7 +54,7 @@ def _by(one: LiveProcess) -> tuple[bool, str, str]:
     if waits_for_memory(one):
         more = f", {one.refused} refusals meanwhile" if one.refused else ""
         return False, f"by the memory limit of its cgroup ({one.wchan}{more})", memory
-    if one.throttled <= 0.5 and one.swap and not one.used_up:
+    if one.throttled <= THROTTLED and one.swap and not one.used_up:
         return False, f"by swap: {one.faults} pages came from disk", memory
     share = f"for {one.throttled:.0%} of the time"
     if one.periods:

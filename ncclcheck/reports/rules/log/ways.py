@@ -161,11 +161,11 @@ def _not_opened(logs: Logs) -> Iterator[Finding]:
     if not told or len(machines(job)) != 1 or len({one.host for one in job}) != 1:
         return
     for where, found in hosts(told):
+        error = found[0].fields["error"]
+        cannot = "share GPU memory with" if _NOT_PERMITTED in error else "open the GPU memory of"
         yield cause(
             found,
-            f"a rank cannot {'share' if _NOT_PERMITTED in found[0].fields['error'] else 'open the'} GPU memory "
-            f"{'with' if _NOT_PERMITTED in found[0].fields['error'] else 'of'} another one{on(where)}: CUDA says "
-            f"{found[0].fields['error']!r}",
+            f"a rank cannot {cannot} another one{on(where)}: CUDA says {error!r}",
             why="CUDA IPC needs ranks that see each other: one container, or shared IPC and PID namespaces, and "
             "all GPUs in each.",
             owner="node",

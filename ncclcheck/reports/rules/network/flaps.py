@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator
 from shlex import quote
@@ -51,13 +52,8 @@ def flaps(cluster: Cluster) -> Iterator[Finding]:
     days = {node.name: _days(node) for node in cluster.nodes}
     for name, found in downs.items():
         since = days[name]
-        flapping = [
-            (link, count)
-            for link, count in found.items()
-            if since is not None and count > _DOWNS and count / since > _A_DAY
-        ]
-        for link, count in flapping:
-            assert since is not None
+        flapping = {link: n for link, n in found.items() if n > _DOWNS and n / since > _A_DAY}
+        for link, count in flapping.items():
             others = [told[link] for other, told in downs.items() if other != name and link in told]
             yield _said(name, link, count, since, others)
         if not flapping:
@@ -77,10 +73,9 @@ def _counted(node: Node) -> dict[str, int]:
     }
 
 
-def _days(node: Node) -> float | None:
-    """Since boot, at least one."""
-    seconds = at(node, "host.uptime_s")
-    return None if isinstance(seconds, Unread) else max(1.0, float(seconds) / 86400)
+def _days(node: Node) -> float:
+    """Since boot, at least one; without end where that is not known, so that no count is too high."""
+    return max(1.0, float(value_or(at(node, "host.uptime_s"), math.inf)) / 86400)
 
 
 def _said(node: str, link: str, count: int, days: float, others: list[int]) -> Finding:

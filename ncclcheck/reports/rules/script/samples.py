@@ -329,9 +329,5 @@ def _told(script: Script, sampler: Call, calls: list[Call], file: str, loop: Loo
         lines = (head, f'{blank}if hasattr({loader}.sampler, "set_epoch"):',
                  f"{blank}{blank[len(indent(head)) :]}{loader}.sampler.set_epoch({loop.target})")  # fmt: skip
         return edited(script, text, file, {loop.line: "\n".join(lines)} if loader else None)
-    return edited(
-        script,
-        text,
-        file,
-        {loop.line: f"{head}\n{indent(after)}{_written(calls, sampler)}.set_epoch({loop.target})"},
-    )
+    call = f"{_written(calls, sampler)}.set_epoch({loop.target})"
+    return edited(script, text, file, {loop.line: f"{head}\n{indent(after)}{call}"})

@@ -32,12 +32,12 @@ _OPTION = re.compile(
     r"(?:args|opts?|FLAGS|hparams)\.(\w*(?:dir|path|folder|file|save|output|ckpt|checkpoint)\w*)(?: is not None)?",
     re.IGNORECASE,
 )
-# Conditions on how far the training is, or how good; others may be those of one rank, under any name.
 # Whether a file that is loaded is there is the same on all ranks, whatever it is called.
 _IS_FILE = re.compile(
     r"(?:not )?(?:(?:os\.)?path\.(?:exists|isfile|isdir)\(.*\)|.*\.(?:exists|is_file|is_dir)\(\))"
 )
 _OF_FILE = re.compile(r"exists|is_?file|is_?dir")  # one rank may make it, and the others find it
+# Conditions on how far the training is, or how good; others may be those of one rank, under any name.
 _OF_TIME = re.compile(r"epoch|step|iter|best|interval|freq|acc|loss|improve|batch|every", re.IGNORECASE)
 # Such states hold numbers.
 _WITHOUT_TENSORS = re.compile(

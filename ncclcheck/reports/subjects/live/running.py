@@ -26,7 +26,7 @@ MOVED = 8192
 _WORKS = 2**20
 # Seconds for which a process is still starting: imports, CUDA, rendezvous. A hang is asked about later.
 START_S = 60.0
-_THROTTLED = 0.5  # of the time between the looks
+THROTTLED = 0.5  # of the time between the looks
 # Of the periods of a CPU quota, used up: a pipeline's stage with a hundredth of a core used up 0.40 of its own,
 # and its job went on; a rank without a quota, or within it, has none. At 100 ms each, fewer than 10 say little.
 _USED_UP, _NOT_USED_UP, _PERIODS = 0.25, 0.05, 10
@@ -310,7 +310,7 @@ def sleeps(one: LiveProcess) -> bool:
 
 def is_held_back(one: LiveProcess, seconds: float) -> bool:
     """Whether its cgroup or swap leaves it next to nothing."""
-    return one.throttled > _THROTTLED or bool(one.swap and one.faults > _FAULTS * seconds) or waits_for_memory(one)
+    return one.throttled > THROTTLED or bool(one.swap and one.faults > _FAULTS * seconds) or waits_for_memory(one)
 
 
 def waits_for_memory(one: LiveProcess) -> bool:

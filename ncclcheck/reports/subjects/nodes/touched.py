@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-# What a command does to, what else it touches, and the way back.
 _ETC = r"/etc/(?!hosts)"
+# What a command does to, what else it touches, and the way back.
 _SHARED: tuple[tuple[str, str], ...] = (
     (r">> ?/etc/hosts|sed -i.* /etc/hosts",
      "Every program of the node that asks for the name is touched; undo: a copy of /etc/hosts made before."),

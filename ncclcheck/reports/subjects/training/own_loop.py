@@ -96,7 +96,7 @@ _IDLE = {
     "others": (
         "No optimizer holds a parameter of the model that the step is called with.",
         "Give the optimizer the parameters of the model that the step is called with.",
-        f"optimizer = {_ANY_OPTIMIZER}",
+        "optimizer = {}",
     ),
     "rate": (
         "The learning rate is 0 in every step that was seen.",
@@ -192,7 +192,7 @@ def _schedule(found: OwnStep) -> Remedy:
 
 def _idle(found: OwnStep) -> Finding:
     why, fix, code = _IDLE[found.idle_why]
-    code = code.replace(_ANY_OPTIMIZER, optimizer_of(found))
+    code = code.format(optimizer_of(found))
     if found.idle_why == "rate" and found.floored:
         why = f"The learning rate is 0 in every step that was seen. {_FLOORED.format(found.floored)}"
     if found.wiped:
