@@ -237,7 +237,7 @@ SIGNS = (
     ),
     Sign(
         "python-error",
-        rf"(?:^|(?<=\] ))(?!CommandNotFoundError: Your shell)(?P<type>(?:[A-Za-z_]\w{{0,60}}\.){{0,8}}(?:_?[A-Z]\w{{0,80}}(?:Error|Exception|Exit|Interrupt|Warning|Expired)|Exception)"
+        rf"(?:^|(?<=\] ))(?!CommandNotFoundError: Your shell|LustreError: )(?P<type>(?:[A-Za-z_]\w{{0,60}}\.){{0,8}}(?:_?[A-Z]\w{{0,80}}(?:Error|Exception|Exit|Interrupt|Warning|Expired)|Exception)"
         rf"|(?:[A-Za-z_]\w{{0,60}}\.){{1,8}}_?[A-Z]\w{{0,80}}(?:{_OTHER_TYPES}))"
         r"(?:: {0,2}(?P<text>\S.{0,299})|(?<=Error):?\s{0,9}$|(?<=Exception):?\s{0,9}$)",
         (
@@ -328,6 +328,11 @@ SIGNS = (
         words=("mpi_abort",),
     ),
     Sign("mpirun-exit", r"^\s{0,8}Exit code: {1,8}(?P<exitcode>\d{1,3})\s*$", ("  Exit code:    3",)),
+    Sign(
+        "mpi-as-root",
+        r"(?P<launcher>mpirun|mpiexec|prterun|prun|orterun) has detected an attempt to run as root",
+        ("mpirun has detected an attempt to run as root.",),
+    ),
     Sign(
         "mpi-not-started",
         r"Fatal error in (?:internal_|PMPI_|MPI_)Init|PML add procs failed|here are not enough slots available"

@@ -10,6 +10,12 @@ _TIMED = (
 # Of nccl-tests: how many values are wrong; before 2022 the greatest difference, which rounding alone makes as well.
 _WRONG = r"[1-9]\d{0,9}|[1-9](?:\.\d{1,6})?e\+(?:0[5-9]|[1-9]\d)"
 
+
+def _raised(text: str) -> bool:
+    """Whether a line tells of more than a warning."""
+    return "Warning: " not in text
+
+
 SIGNS = (
     Sign(
         "nccl-cuda-failure",
@@ -36,8 +42,12 @@ SIGNS = (
     ),
     Sign(
         "tests-cuda-failure",
-        r"Test CUDA failure [\w./-]{1,80}:\d{1,6} '(?P<error>[^']{2,120})",
-        ("elm4: Test CUDA failure common.cu:294 'invalid device ordinal'",),
+        r"(?:Test CUDA|^Cuda) failure [\w./-]{1,80}:\d{1,6} '(?P<error>[^']{2,120})",
+        (
+            "elm4: Test CUDA failure common.cu:294 'invalid device ordinal'",
+            "Cuda failure common.cu:891 'invalid device ordinal'",
+        ),
+        words=("cuda failure ",),
     ),
     Sign(
         "tests-wrong-data",
@@ -135,11 +145,18 @@ SIGNS = (
     ),
     Sign(
         "nvml-failed",
-        r"(?P<call>nvml[A-Z]\w{2,60})\(\) failed: (?!GPU is lost|Driver/library version)(?P<error>[A-Z][A-Za-z ,'/-]{2,80})",
+        r"(?P<call>nvml[A-Z]\w{2,60})\(\) failed: (?!GPU is lost|Driver/library version)(?P<error>[A-Z][A-Za-z ,'/-]{2,80})"
+        r"|(?:^|(?<=[\s:]))Failed to initialize NVML: (?!Driver/library version|GPU is lost)(?P<init>[A-Z][A-Za-z ,'/-]{2,80})"
+        r"|(?:^|(?<=[\s.]))NVMLError_(?P<kind>Unknown|Uninitialized|NoPermission|InsufficientPermissions|LibraryNotFound"
+        r"|DriverNotLoaded|NoDevice|OperatingSystem|GpuIsLost)\b",
         (
             "elm4:311:311 [0] misc/nvmlwrap.cc:119 NCCL WARN nvmlInit_v2() failed: Driver Not Loaded",
             "elm4:311:311 [0] misc/nvmlwrap.cc:150 NCCL WARN nvmlDeviceGetHandleByPciBusId() failed: Not Found",
+            "Failed to initialize NVML: Unknown Error",
+            "pynvml.NVMLError_LibraryNotFound: NVML Shared Library Not Found",
         ),
+        words=("() failed: ", "initialize nvml", "nvmlerror_"),
+        check=_raised,
     ),
     Sign(
         "gpu-hang",

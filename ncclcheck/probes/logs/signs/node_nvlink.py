@@ -90,6 +90,15 @@ SIGNS = (
             "resource handle",
         ),
     ),
+    Sign(
+        "p2p-unsupported",
+        r"peer access is not supported between these two devices|cudaErrorPeerAccessUnsupported",
+        (
+            "Failed: Cuda error /workspace/csrc/custom_all_reduce.cuh:307 'peer access is not supported between these two devices'",
+            "Program hit cudaErrorPeerAccessUnsupported (error 217)",
+        ),
+        words=("peer access is not supported", "peeraccessunsupported"),
+    ),
     Sign("legacy-ipc", r"Legacy IPC not supported", ("elm4:311:340 [0] NCCL INFO Legacy IPC not supported",)),
     Sign(
         "ipc-socket",

@@ -202,7 +202,7 @@ SIGNS = (
     ),
     Sign(
         "ofi-failed",  # any call or transfer of the plugin; what is better known is told by the others
-        r"NET/OFI .{0,160}?(?:(?:Couldn't|Could not|Unable to|[Ff]ailed)\b.{0,160}?(?:RC: ?-\d|ERROR: |: \w[\w ]{3,60}$)"
+        r"NET/OFI (?!OFI fi_getinfo).{0,160}?(?:(?:Couldn't|Could not|Unable to|[Ff]ailed)\b.{0,160}?(?:RC: ?-\d|ERROR: |: \w[\w ]{3,60}$)"
         r"|completed with error)",
         (
             "gpu-a17:4711:4790 [0] nccl_net_ofi_create_ep:459 NCCL WARN NET/OFI Couldn't open CQ. RC: -22, ERROR: Invalid"

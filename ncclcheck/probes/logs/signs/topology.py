@@ -12,7 +12,7 @@ SIGNS = (
         r"XML (?:Parse(?: error)? ?: (?!Ignoring)|Mismatch : )(?P<error>.{3,160})"
         r"|XML (?:Topology|Graph) has wrong version (?P<version>-?\d{1,9}), (?P<wanted>\d{1,9}) needed"
         r"|XML parser is limited to \d{1,6} (?P<limit>nodes|subnodes)"
-        r"|(?P<system>system node not found in XML)",
+        r"|(?P<system>system node not found in XML)|Attribute (?P<attribute>\w{1,40}) of node (?P<node>\w{1,40}) not found",
         (
             _WARN + "XML Parse : Unexpected EOF",
             _WARN + "XML Parse error : expecting '<', got '#'",
@@ -20,8 +20,9 @@ SIGNS = (
             _WARN + "XML Topology has wrong version 2, 1 needed",
             _WARN + "Error : XML parser is limited to 1024 nodes",
             _WARN + "ncclTopoGetSystemFromXml: system node not found in XML",
+            _WARN + "Attribute arch of node cpu not found",
         ),
-        words=("xml parse", "xml mismatch", "xml topology", "xml graph", "not found in xml"),
+        words=("xml parse", "xml mismatch", "xml topology", "xml graph", "not found in xml", "attribute "),
     ),
     Sign(
         "xml-other-machine",

@@ -18,6 +18,7 @@ SIGNS = (
         rf"failed to run (?:the )?command {_Q}(?P<command>[^\s'\"`‘’“”]{{1,200}})"
         rf"|execve\(\): (?P<execve>[^\s:]{{1,200}}): (?:No such file|Permission denied)"
         rf"|(?:line \d{{1,6}}|sh|bash|sudo): (?:\d{{1,6}}: )?(?P<shell>[^\s:]{{1,200}}): (?:command )?not found"
+        rf"|(?:sh|bash|line \d{{1,6}}): (?P<program>/[^\s:]{{1,200}}/bin/[^\s:/]{{1,60}}): No such file"
         rf"|zsh: command not found: (?P<zsh>\S{{1,200}})"
         rf"|exec: {_Q}(?P<exec>[^\s'\"`‘’“”:]{{1,200}}){_Q}: (?:executable file )?not found"
         rf"|setsid: failed to execute (?P<setsid>[^\s:]{{1,200}})"
@@ -30,6 +31,7 @@ SIGNS = (
             "slurmstepd: error: execve(): torchrun: No such file or directory",
             "run.sh: line 12: torchrun: command not found",
             "sh: 1: pythom: not found",
+            "bash: /opt/conda/envs/ds/bin/python: No such file or directory",
             "zsh: command not found: torchrun",
             'exec: "torchrun": executable file not found in $PATH: unknown',
             "setsid: failed to execute OMP_NUM_THREADS=8: No such file or directory",
@@ -125,7 +127,7 @@ SIGNS = (
     ),
     Sign(
         "script-arguments",
-        r"^(?P<script>(?!torchrun|run\.py|launch\.py|__main__\.py)[\w.-]{1,120}\.py): error: "
+        r"(?:^|(?<=[\s\]|>：]))(?P<script>(?!torchrun|run\.py|launch\.py|__main__\.py)[\w.-]{1,120}\.py): error: "
         r"(?P<message>.{1,300})"
         r"|^(?P<program>(?!torchrun|run\.py|launch\.py|__main__\.py)[\w.-]{1,120}(?: [\w-]{1,40}){0,2}): error: (?P<parsed>(?:"
         r"unrecognized arguments|argument |the following arguments are required|one of the arguments|ambiguous option).{0,300})"
@@ -141,6 +143,7 @@ SIGNS = (
             "Error: No such option: --batchsize Did you mean --batch-size?",
             "ERROR: Could not consume arg: --lrr=1e-4",
             "FATAL Flags parsing error: Unknown command line flag 'lrr'. Did you mean: lr ?",
+            "2026-03-01 10:00:00 worker 3 | train.py: error: unrecognized arguments: --local-rank=3",
             "Could not override 'trainer.gpus'.",
             "In 'train': Could not find 'data/imagenet'",
         ),

@@ -70,6 +70,12 @@ def _not_started(events: list[LogEvent]) -> _Said:
             _DESCRIBE,
             you("Make the secret, config map or variable that the pod names.", "kubectl get secret,configmap"),
         ]  # fmt: skip
+    if "pyxis" in events[0].fields:
+        return f"pyxis did not start the container: {events[0].fields['pyxis'].strip()[:160]}", why, "job", [
+            you("Confirm, on that node: the containers that it has.", "enroot list"),
+            you("Name an image, or a container that was made on this node by an earlier step.",
+                "srun --container-image=IMAGE --container-name=NAME ..."),
+        ]  # fmt: skip
     said_by = (one.fields[key] for key in ("cli", "oci") for one in events if key in one.fields)
     what = f"a container did not start: {next(said_by, '').strip()[:160]}"
     if any({"driver", "cdi"} & one.fields.keys() for one in events):
@@ -87,10 +93,19 @@ def _not_started(events: list[LogEvent]) -> _Said:
 def _not_pulled(events: list[LogEvent]) -> _Said:
     image = next((one.fields["image"] for one in events if "image" in one.fields), "")
     why = next((one.fields["why"] for one in events if "why" in one.fields), "The registry did not give it.")
+    refused = next((one for one in events if "url" in one.fields), None)
+    if refused is not None:
+        image = image or refused.fields["url"].partition("/v2/")[2].partition("/manifests/")[0]
+        why = f"The registry answered {refused.fields['http'].strip()}."
     named = f": {image}" if image else ""
+    by_pyxis = any(one.fields.keys() & {"pyxis", "url"} for one in events)
     return f"the image could not be pulled{named}", why.strip()[-200:], "job", [
-        _DESCRIBE,
-        you("Correct its name and tag, or give the registry's secret (imagePullSecrets).",
+        you("Confirm, on that node.", f"enroot import docker://{quote(image or 'IMAGE')}")
+        if by_pyxis
+        else _DESCRIBE,
+        you("Correct its name and tag, or give enroot the registry's secret.", "cat ~/.config/enroot/.credentials")
+        if by_pyxis
+        else you("Correct its name and tag, or give the registry's secret (imagePullSecrets).",
             f"docker manifest inspect {quote(image or 'IMAGE')}"),
         admin("Let the node reach the registry; see that its disk has room for the image."),
     ]  # fmt: skip

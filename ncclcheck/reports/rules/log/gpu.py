@@ -425,9 +425,48 @@ def hardware(logs: Logs) -> Iterator[Finding]:
         yield _not_told(where, found)
 
 
+# NVML's word -> what a container lacks.
+_OF_CONTAINERS = {
+    "UnknownError": "it has lost the right to their devices, or never had it",
+    "Unknown": "it has lost the right to their devices, or never had it",
+    "InsufficientPermissions": "it has no right to their devices",
+    "NoPermission": "it has no right to their devices",
+    "LibraryNotFound": "the driver's libraries were not given to it, or there is no driver",
+    "NVMLSharedLibraryNotFound": "the driver's libraries were not given to it, or there is no driver",
+}
+
+
+def _of_a_container(where: Where, found: list[LogEvent], error: str) -> Finding:
+    """What NVML says in a container that has no GPUs, or no more."""
+    lacks = _OF_CONTAINERS[error.replace(" ", "")]
+    lost = "lost" in lacks
+    return cause(
+        found,
+        f"the process{on(where)} cannot ask the driver for its GPUs (NVML: {error}): in a container, {lacks}",
+        why="docker with cgroups of systemd takes the devices away from running containers at every "
+        "`systemctl daemon-reload`." if lost else "NCCL and the engines ask the driver's library for every GPU.",
+        owner="node",
+        fix=[
+            admin("Confirm: it works on the host, and in a new container.", "nvidia-smi -L",
+                  "docker run --rm --gpus all ubuntu nvidia-smi -L"),
+            you("Start the container anew, with its GPUs.",
+                "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility IMAGE"),
+            *([admin("Keep it from coming back: hand the devices over by CDI, or take cgroupfs for docker.",
+                     "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+                     """grep native.cgroupdriver=cgroupfs /etc/docker/daemon.json""")] if lost
+              else [admin("Look at the devices' modes, and at who may use them.", "ls -l /dev/nvidia*")]),
+        ],
+        at=where,
+    )  # fmt: skip
+
+
 def _not_told(where: Where, found: list[LogEvent]) -> Finding:
     """The driver's library refused to speak of the GPUs."""
-    call, error = found[0].fields["call"], found[0].fields["error"].strip()
+    told = found[0].fields
+    call = told.get("call", "NVML")
+    error = (told.get("error") or told.get("init") or told["kind"]).strip()
+    if error.replace(" ", "") in _OF_CONTAINERS:
+        return _of_a_container(where, found, error)
     return cause(
         found,
         f"the NVIDIA driver{on(where)} does not answer for its GPUs: {call} says {error!r}",

@@ -250,6 +250,16 @@ def mpi_starts(logs: Logs) -> Iterator[Finding]:
     ## Source
     Open MPI documentation, Launching MPI jobs (FAQ); MPICH documentation, Hydra; srun(1), --mpi.
     """
+    if as_root := said(logs, "mpi-as-root"):
+        launcher = as_root[0].fields["launcher"]
+        yield cause(
+            as_root,
+            f"{launcher} does not run as root",
+            why="Open MPI refuses it, as a precaution; in a container root is the usual user.",
+            owner="job",
+            fix=[you("Confirm: who runs it.", "id -un"),
+                 you("Allow it, or run as another user.", f"{launcher} --allow-run-as-root ...")],
+        )  # fmt: skip
     started = any(one.completed for one in logs.processes)  # then it is a complaint that MPI went on after
     found = [] if started else in_order(said(logs, "mpi-not-started"))
     if any(_NO_PMI.search(one.text) for one in found):

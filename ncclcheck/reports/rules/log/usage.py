@@ -23,7 +23,7 @@ _LOCAL_RANK = ("--local-rank", "--local_rank")
 
 def _commands(logs: Logs) -> list[tuple[LogEvent, str]]:
     """What a shell, or a program that starts another, could not start."""
-    fields = ("command", "execve", "shell", "zsh", "exec", "setsid", "wrapped", "script")
+    fields = ("command", "execve", "shell", "zsh", "exec", "setsid", "wrapped", "script", "program")
     events = said(logs, "command-not-run", "executable-missing", "script-missing")
     return [(one, next((one.fields[key] for key in fields if key in one.fields), "")) for one in events]
 

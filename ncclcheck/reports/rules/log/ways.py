@@ -125,6 +125,32 @@ def peers(logs: Logs) -> Iterator[Finding]:
         yield from _without(logs)
     yield from _not_opened(logs)
     yield from _refused(logs)
+    yield from _unsupported(logs)
+
+
+def _unsupported(logs: Logs) -> Iterator[Finding]:
+    """CUDA's own word that two GPUs cannot read each other's memory, by whoever asked for it."""
+    asked = {(one.file, one.line) for one in said(logs, "ipc-refused", "ipc-handle")}
+    told = [one for one in said(logs, "p2p-unsupported") if (one.file, one.line) not in asked]
+    for where, found in hosts(told):
+        own = any("custom_all_reduce" in one.text for one in found)
+        yield cause(
+            found,
+            f"two GPUs{on(where)} cannot read each other's memory (P2P), and the program wants it",
+            why="GeForce cards, GPUs on different root complexes and virtual machines have no P2P; two processes "
+            "that see one GPU each by CUDA_VISIBLE_DEVICES may be told so, too.",
+            owner="job",
+            fix=[
+                you("Confirm: what the driver says of each pair.", "nvidia-smi topo -p2p r"),
+                you("Let NCCL, and an engine's own all_reduce, go through the host's memory.",
+                    "export NCCL_P2P_DISABLE=1",
+                    *(["vllm serve MODEL --disable-custom-all-reduce",
+                       "python -m sglang.launch_server --disable-custom-all-reduce"] if own else [])),
+                you("Let every process see all GPUs of the node, and choose its own by number."),
+            ],
+            at=where,
+            more=version_seen(logs, found[0]),
+        )  # fmt: skip
 
 
 def _refused(logs: Logs) -> Iterator[Finding]:
