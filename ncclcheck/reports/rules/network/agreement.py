@@ -178,7 +178,9 @@ def name_and_network(cluster: Cluster) -> Iterator[Finding]:
     that another node would tell as well; a warning where GLOO_SOCKET_IFNAME is set, where the job runs on NCCL, or
     where the name has an address that no other node shares a network with. Another network than NCCL's is well, as
     that of management beside rails: gloo and torchrun meet there. A node in a subnet of its own (NET003), or with
-    the name or address of another one (NET010), is not asked: there a wrong name is a consequence.
+    the name or address of another one (NET010), is not asked: there a wrong name is a consequence. Where gloo goes
+    by names and those of at least two other nodes all lead to one network, in which this node has an address too, a
+    name that leads elsewhere is a warning.
 
     ## Fix
     - **you** `export GLOO_SOCKET_IFNAME=eth0` (its exact name) on every node.

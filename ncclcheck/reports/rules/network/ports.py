@@ -379,6 +379,9 @@ class _Tries:
         )
         if let_pass := [remedy for network in networks for remedy in self.let_pass(node, network)]:
             return [by_hand, *let_pass]
+        deaf = unheard.deaf(self.found, pairs)
+        if deaf and not deaf.asks:
+            return [by_hand, unheard.in_the_switch(deaf.node, self.found.interface(deaf.node) or "eth0")]
         wire = admin(
             "FAILED or nothing here means that not even ARP passes, which no firewall of a host does: look at "
             "cable, switch port and VLAN. Else it is a firewall.",
@@ -393,7 +396,7 @@ class _Tries:
         )
         silent = not any(map(self._udp_passes, pairs)) and not any(map(self._crosses, pairs))
         unasked = all(self.found.connects[pair].kept == "neighbour" for pair in pairs)
-        on_wire = silent and (unasked or unheard.deaf(self.found, pairs) is not None)
+        on_wire = silent and (unasked or deaf is not None)
         return [by_hand, *([wire] if silent else []), *([opened] if networks and not on_wire else [])]
 
     def let_pass(self, node: str, network: str) -> list[Remedy]:

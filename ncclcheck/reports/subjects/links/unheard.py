@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from shlex import quote
 
 from ncclcheck.probes.facts import Neighbour, PeerReach, Unread
+from ncclcheck.reports.judgement.findings import Remedy, admin
 from ncclcheck.reports.subjects.links.reached import Pair, Reached
 
 # Bytes that a node which hears nobody may have counted in 3 s: what its own host puts on the interface, and
@@ -45,6 +47,16 @@ class Deaf:
             f"{self.node} hears nothing: it finds no MAC address of the others (ARP), and its {counted}. Its "
             "switch port does not forward or is in another VLAN, or the receiving direction of its link is dead"
         )
+
+
+def in_the_switch(node: str, interface: str) -> Remedy:
+    """Where what is sent to it goes instead."""
+    return admin(
+        "Look this MAC address up in the switch's table: it must stand at the port of this node and at no other, "
+        "and not as a static entry. See the port's state and its VLAN too, and in a cloud the security group.",
+        f"cat /sys/class/net/{quote(interface)}/address   # on {node}",
+        "bridge fdb show   # on the host of virtual machines",
+    )
 
 
 def deaf(found: Reached, pairs: Sequence[Pair]) -> Deaf | None:
