@@ -175,12 +175,12 @@ def name_and_network(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     getaddrinfo(3) of the own name, asked on the node, compared with the interface that the job would use. A
     failure where gloo uses the name and it leads to loopback, to a bridge that leads nowhere, or to an address
-    that another node would tell as well; a warning where GLOO_SOCKET_IFNAME is set, where the job runs on NCCL, or
-    where the name has an address that no other node shares a network with. Another network than NCCL's is well, as
-    that of management beside rails: gloo and torchrun meet there. A node in a subnet of its own (NET003), or with
-    the name or address of another one (NET010), is not asked: there a wrong name is a consequence. Where gloo goes
-    by names and those of at least two other nodes all lead to one network, in which this node has an address too, a
-    name that leads elsewhere is a warning.
+    that another node would tell as well; a warning where GLOO_SOCKET_IFNAME is set, where the job runs on NCCL,
+    or where the name has an address that no other node shares a network with. Another network than NCCL's is
+    well, as that of management beside rails: gloo and torchrun meet there. A node in a subnet of its own
+    (NET003), or with the name or address of another one (NET010), is not asked: there a wrong name is a
+    consequence. Where gloo goes by names and those of at least two other nodes all lead to one network, in which
+    this node has an address too, a name that leads elsewhere is a warning.
 
     ## Fix
     - **you** `export GLOO_SOCKET_IFNAME=eth0` (its exact name) on every node.
