@@ -25,6 +25,7 @@ from ncclcheck.reports.subjects.logs import meanings
 from ncclcheck.reports.subjects.logs.ending import IMPORTS, Ending, came_through, dealt_with, died, of_items
 from ncclcheck.reports.subjects.logs.exceptions import family, own_service
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, root_cause, said
+from ncclcheck.reports.subjects.logs.nccl_words import WARNINGS, meaning
 from ncclcheck.reports.subjects.logs.reported import several_hosts
 from ncclcheck.reports.subjects.logs.unexplained import behind, unexplained
 from ncclcheck.reports.text.fold import fold_numbers, fold_ranks
@@ -538,7 +539,8 @@ def no_warning(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl src/debug.cc; NVIDIA NCCL documentation, NCCL_DEBUG.
     """
-    found = sorted(in_order(said(logs, "nccl-warning")), key=meanings.tells_of_a_risk)
+    unknown = (one for one in said(logs, "nccl-warning") if meaning(one, WARNINGS) is None)
+    found = sorted(in_order(unknown), key=meanings.tells_of_a_risk)
     if found:
         yield warn(
             Where(node=found[0].host or None, rank=found[0].rank),
