@@ -21,11 +21,11 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge
+from ncclcheck.reports.rules.log.nccl_words import WARNINGS, meaning
 from ncclcheck.reports.subjects.logs import meanings
 from ncclcheck.reports.subjects.logs.ending import IMPORTS, Ending, came_through, dealt_with, died, of_items
 from ncclcheck.reports.subjects.logs.exceptions import family, own_service
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, root_cause, said
-from ncclcheck.reports.subjects.logs.nccl_words import WARNINGS, meaning
 from ncclcheck.reports.subjects.logs.reported import several_hosts
 from ncclcheck.reports.subjects.logs.unexplained import behind, unexplained
 from ncclcheck.reports.text.fold import fold_numbers, fold_ranks

@@ -8,11 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, admin, you
 from ncclcheck.reports.rules.log.machines import taken_for_one
-from ncclcheck.reports.rules.log.shm import host_memory_failures
-from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, log_rule, said
-from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, in_nvls
-from ncclcheck.reports.subjects.logs.machines import of_the_job
-from ncclcheck.reports.subjects.logs.nccl_words import (
+from ncclcheck.reports.rules.log.nccl_words import (
     AROUND,
     ASKED,
     CUDA,
@@ -22,6 +18,10 @@ from ncclcheck.reports.subjects.logs.nccl_words import (
     meaning,
     stage,
 )
+from ncclcheck.reports.rules.log.shm import host_memory_failures
+from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, log_rule, said
+from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, in_nvls
+from ncclcheck.reports.subjects.logs.machines import of_the_job
 from ncclcheck.reports.subjects.logs.reported import version_seen
 
 _QUOTED = 160  # characters of NCCL's line in a heading
