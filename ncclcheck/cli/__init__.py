@@ -65,17 +65,17 @@ def _commands() -> Iterator[str]:
     yield from sorted(found - {*_ORDER})
 
 
-_COMMANDS = (*_commands(),)
+COMMANDS = (*_commands(),)
 
 
 class _Group(click.Group):
     """Loads a command's module only when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*_COMMANDS]
+        return [*COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in COMMANDS:
             return None
         command: click.Command = getattr(import_module(f"ncclcheck.cli.{cmd_name}"), cmd_name)
         return command

@@ -25,7 +25,10 @@ _WITH = Option("--with", "A/B test of a setting in alternating short jobs; VAR= 
 @with_options(_WITH)
 @click.pass_obj
 def bench(site: Site, /, **given: Any) -> int:
-    """One torchrun job over all nodes: every collective measured and checked, every rank accounted for."""
+    """Measure and check every collective in one job over all nodes.
+
+    A real torchrun job, in which every rank is accounted for.
+    """
     options, wanted = parse("bench", site, given), read(BenchOptions, given)
     options = replace(options, policy=facts.replace(options.policy, min_busbw=wanted.min_busbw))
     if given["with"] is None:

@@ -21,7 +21,7 @@ from ncclcheck.run.plan.smoke_plan import reference
 @with_options(*options_of(DataOptions))
 @click.pass_obj
 def data(site: Site, /, factory: str | None, **given: Any) -> int:
-    """Check your own Dataset or DataLoader: worker races, ranks, batches, memory, speed.
+    """Check your own Dataset or DataLoader: races, ranks, speed.
 
     FACTORY is MODULE:NAME or path/to/file.py:NAME: a Dataset, an IterableDataset, a DataLoader, a class or a
     function that gives one, (dataset, loader_kwargs), or an object with train_dataloader(). Type it in the folder

@@ -33,7 +33,9 @@ Exit codes:
 @click.argument("folder", metavar="DIR")
 @with_options(_DAYS, _FORM, _HTML)
 def fleet(folder: str, days: int | None, output: str, html: str | None, **_: Any) -> int:
-    """Ask many results of a fleet, kept by report --parquet DIR: who fails again, slows down, and together.
+    """Ask the kept results of a fleet who fails or slows down.
+
+    Those of report --parquet DIR: who fails again, who slows down, and which fail together.
 
     Measures nothing. Says also what an upgrade changed.
     """

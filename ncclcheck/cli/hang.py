@@ -29,7 +29,7 @@ _NOT_HERE = ("nodes", "launch", "node_rank", "rdzv_endpoint", "secret_file", "wa
 @common
 @click.pass_obj
 def hang(site: Site, /, **given: Any) -> int:
-    """Say who holds up a job that runs now, seen from outside; it is not changed.
+    """Say who holds up a job that runs now; it is not changed.
 
     Looks at this host, at --hosts by ssh, into a --job of Slurm or the --pods of Kubernetes, or where --via leads
     ('docker exec NAME').

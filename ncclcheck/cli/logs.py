@@ -31,7 +31,9 @@ Exit codes:
 @with_options(*options_of(Options, "deadline", deadline={"help": _DEADLINE}))
 @click.pass_obj
 def logs(site: Site, /, files: tuple[str, ...], **given: Any) -> int:
-    """Name the cause in logs of NCCL, torch, torchrun and Slurm, and in Flight Recorder dumps.
+    """Name the cause in the logs of a job that failed.
+
+    Of NCCL, torch, torchrun, Slurm and others, and in Flight Recorder dumps.
 
     FILE is a file, a folder, a glob in quotes or - (standard input); gzip is read too.
     """

@@ -20,7 +20,9 @@ from ncclcheck.run.plan.smoke_plan import MODELS
 @click.argument("command_line", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 @click.pass_obj
 def preflight(site: Site, /, **given: Any) -> int:
-    """All of it in order: facts, reach, bench, data, settings, training; then the verdict, and COMMAND if ready.
+    """Run all checks in order, then COMMAND if the nodes are ready.
+
+    Facts, reach, bench, data, settings and training.
 
     Bad nodes are excluded as they are found and the rest continues, so that one run finds all faults.
     """

@@ -40,7 +40,10 @@ Exit codes of --compare:
 @with_options(*options_of(Options, "policy"))
 @click.pass_obj
 def report(site: Site, /, files: tuple[str, ...], *, compare: bool, parquet: str | None, **given: Any) -> int:
-    """Judge saved results (--save) again, several as one cluster, or compare two. Measures nothing."""
+    """Judge saved results again, join several, or compare two.
+
+    Those of --save. Measures nothing.
+    """
     if len(files) != 2 if compare else not files:
         how = "report --compare BEFORE AFTER" if compare else "report FILE..., or report --compare BEFORE AFTER"
         told = "1 file was" if len(files) == 1 else f"{len(files) or 'no'} files were"

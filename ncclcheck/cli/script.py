@@ -30,7 +30,9 @@ _NODES = Option(
 @with_options(_NODES)
 @click.pass_obj
 def script(site: Site, /, files: tuple[str, ...], **given: Any) -> int:
-    """Read a training script, without running it: what would hang, train wrongly or waste time on many ranks.
+    """Read a training script: what would hang or train wrongly.
+
+    It is never run. What wastes time on many ranks is said too.
 
     TRAIN.py is read with what it imports from its own folder. Its arguments may follow after --.
     """

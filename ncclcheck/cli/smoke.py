@@ -18,7 +18,10 @@ from ncclcheck.run.plan.smoke_plan import SmokeOptions
 @of_job(SmokeOptions)
 @click.pass_obj
 def smoke(site: Site, /, **given: Any) -> int:
-    """A small DDP training run over all nodes: checked, timed, saved, killed and resumed."""
+    """Train a small model over all nodes: checked, timed, resumed.
+
+    With DDP or FSDP; saved, killed and started again.
+    """
     wanting = [name for name in ("checkpoint_save", "checkpoint_load", "step") if not given[name]]
     if (given["checkpoint_save"] or given["checkpoint_load"]) and wanting:
         raise UsageError(f"--{wanting[0].replace('_', '-')}: own save and load need each other, and --step")

@@ -18,7 +18,10 @@ from ncclcheck.run.plan.tune_plan import TuneOptions
 @of_job(TuneOptions)
 @click.pass_obj
 def tune(site: Site, /, **given: Any) -> int:
-    """Which settings gain here: measured in pairs of jobs, with intervals that hold for all together."""
+    """Find the settings that gain here, by measuring.
+
+    Candidates run in turns with none, and the intervals hold for all comparisons together.
+    """
     wanted = read(TuneOptions, given)
     if wanted.files and (wanted.ops or wanted.sizes):
         raise UsageError("--job-files: they say the operations and sizes; give no --ops and --sizes beside them")

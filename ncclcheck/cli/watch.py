@@ -26,7 +26,9 @@ Exit codes: COMMAND's own; a signal that ends COMMAND ends this too. Else:
 @click.argument("command_line", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @click.pass_obj
 def watch(_: Site, /, command_line: tuple[str, ...], **given: Any) -> int:
-    """Run COMMAND as it is, and say who was first and why when it fails or stalls.
+    """Run COMMAND as it is; say why when it fails or stalls.
+
+    The page names who was first, why, and what followed.
 
     COMMAND is torchrun, accelerate, python, srun or any other; its input, output, signals and exit code stay.
     """

@@ -15,6 +15,7 @@ import click
 import jsonschema
 import pytest
 
+from ncclcheck import cli
 from ncclcheck.reports.judgement import jsondoc
 from ncclcheck.run.plan.option_table import GROUPS
 from tests.conftest import ROOT, Command, environment
@@ -354,3 +355,10 @@ def test_without_a_command_it_says_how_to_begin(ncclcheck: Command) -> None:
     ran = ncclcheck()
     assert ran.code == 2
     assert "Begin with:\n    ncclcheck env " in ran.err
+
+
+def test_help_names_what_each_command_does_in_a_line_of_80_columns(ncclcheck: Command) -> None:
+    ran = ncclcheck("--help", COLUMNS="80")
+    listed = ran.out.split("Commands:\n")[1].split("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in listed] == [*cli.COMMANDS]
+    assert all(line.endswith(".") and not line.endswith("...") and len(line) <= 80 for line in listed)

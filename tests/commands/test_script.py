@@ -302,6 +302,11 @@ def test_the_default_of_an_option_is_what_the_job_uses(
         ("SCR011", 'os.environ["MASTER_ADDR"] = "::1"\nos.environ["MASTER_ADDR"] = os.environ["HEAD"]\n', []),
         ("SCR011", 'os.environ["MASTER_ADDR"] = "::1"\n', [State.NOTE]),
         ("SCR011", 'os.environ["MASTER_PORT"] = "29500"\n', [State.NOTE]),
+        ("SCR005", "net.cuda()\nfeatures = torch.load(folder + '/features.pth')\n", []),
+        ("SCR005", "net.cuda()\nfound = torch.load(folder + '/a.pth')\nnet.load_state_dict(found['net'])\n",
+         [State.WARN]),
+        ("SCR005", "net.cuda()\nif args.gpu is None:\n    state = torch.load('model.pt')\n", []),
+        ("SCR005", "net.cuda()\nif args.gpu is not None:\n    state = torch.load('model.pt')\n", [State.WARN]),
         ("SCR011", 'os.environ["MASTER_PORT"] = "70000"\n', []),
         # that no rank gives anything to another
         ("SCR015", "model = torch.nn.DataParallel(torch.nn.Linear(8, 8))\n", [State.WARN]),
@@ -787,3 +792,50 @@ def test_an_anonymised_result_says_what_and_where_and_quotes_nothing(code: str, 
     assert not [word for word in ("Zebra", "Quagga", "import torch", "init_process_group(") if word in text]
     again = judge(Cluster(command="script", measurements=bare.measurements), RULES)
     assert {one.state for one in again} == {State.UNKNOWN, State.SKIPPED}
+
+
+_HERE = "import os\nimport torch\nimport torch.distributed as dist\n"
+_INIT = 'dist.init_process_group("nccl", rank=rank, world_size=size)'
+_LOCALHOST = 'os.environ["MASTER_ADDR"] = "localhost"\n'
+
+
+@pytest.mark.parametrize(
+    ("lines", "states"),
+    [
+        (f'{_LOCALHOST}dist.init_process_group("nccl")\n', [State.FAIL]),
+        (f'{_LOCALHOST}size = int(os.environ["WORLD_SIZE"])\n{_INIT}\n',
+         [State.FAIL]),
+        (f'def work(rank, size):\n    {_LOCALHOST}    {_INIT}\n'
+         'torch.multiprocessing.spawn(work, nprocs=8)\n', [State.NOTE]),
+        (f'def work(rank, size):\n    {_LOCALHOST}    {_INIT}\n'
+         'parser.add_argument("--nodes")\ntorch.multiprocessing.spawn(work, nprocs=8)\n', [State.FAIL]),
+        (f'def local():\n    {_LOCALHOST}    dist.init_process_group("nccl")\n'
+         'if args.launcher == "local":\n    local()\n',
+         [State.NOTE]),
+    ],
+)  # fmt: skip
+def test_localhost_fails_where_ranks_of_other_nodes_are_waited_for(lines: str, states: list[State]) -> None:
+    assert _states("SCR011", f"{_HERE}{lines}", nodes=2) == states
+
+
+@pytest.mark.parametrize(
+    ("call", "states"),
+    [
+        ("dist.init_process_group('nccl', rank=local_rank, world_size=size)", [State.FAIL]),
+        ("count = torch.cuda.device_count()\ndist.init_process_group('nccl', rank=local_rank, world_size=count)",
+         [State.WARN]),
+        ("count = torch.cuda.device_count()\ndist.init_process_group('nccl', world_size=count)", [State.WARN]),
+        ("count = torch.cuda.device_count()\ndist.init_process_group('nccl', rank=own, world_size=count)",
+         [State.NOTE]),
+        ("count = 2 * torch.cuda.device_count()\ndist.init_process_group('nccl', world_size=count)", []),
+        ("dist.init_process_group('nccl')\n"
+         "torch.utils.data.distributed.DistributedSampler(data, rank=local_rank)", [State.WARN]),
+    ],
+)  # fmt: skip
+def test_numbers_of_one_node_on_two(call: str, states: list[State]) -> None:
+    assert _states("SCR026", f"{call}\n", nodes=2) == states
+
+
+def test_an_address_made_of_the_launchers_is_its_store() -> None:
+    given = 'init_method="tcp://{}:{}".format(os.environ["MASTER_ADDR"], port), rank=int(os.environ["RANK"])'
+    assert _states("SCR021", f'dist.init_process_group("nccl", {given}, world_size=2)\n') == []

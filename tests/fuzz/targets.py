@@ -231,7 +231,7 @@ class Words(Command):
     """Options and their values."""
 
     def __init__(self) -> None:
-        self.options = {name: sorted(_options(name)) for name in cli._COMMANDS}
+        self.options = {name: sorted(_options(name)) for name in cli.COMMANDS}
         Path("r.json").write_bytes(encode(stories.document("healthy")))
         Path("hosts").write_text("a slots=8\nb\n")
         self.values = [
@@ -243,7 +243,7 @@ class Words(Command):
 
     def make(self, chance: Chance) -> list[str]:
         """One command line."""
-        name = chance.choice(cli._COMMANDS)
+        name = chance.choice(cli.COMMANDS)
         words = [name]
         for _ in range(chance.randrange(6)):
             words.append(chance.choice(self.options[name] or ["NET001"]))

@@ -44,9 +44,7 @@ _WITHOUT_TENSORS = re.compile(
     r"sched|vocab|rng_|(?:train(?:ing|er)?|progress|recipe|(?:data)?loader|sampler|random)_(?:args|state)",
     re.IGNORECASE,
 )
-_STATE = re.compile(
-    r"ckpt|checkpoint|\.pth?\b|model|state|weights|resume|snapshot|\.bin\b|pretrained", re.IGNORECASE
-)
+_STATE = re.compile(r"ckpt|checkpoint|model|state|weights|resume|snapshot|\.bin\b|pretrained", re.IGNORECASE)
 
 
 @script_rule("SCR004", "one rank writes a checkpoint", worst=State.WARN)
@@ -177,7 +175,8 @@ def mapped(script: Script) -> Iterator[Finding]:
         if call.name == "torch.load" and by_all and not mapped_to:
             line = line_of(script, call.file, call.line)
             named = " ".join([*call.arguments.values(), call.target])
-            if call.by_rank or _WITHOUT_TENSORS.search(f"{line} {named}") or not _STATE.search(named):
+            is_state = _STATE.search(named) or _is_loaded(script, call)
+            if call.by_rank or _WITHOUT_TENSORS.search(f"{line} {named}") or not is_state:
                 continue
             new = with_argument(line, "torch.load(", 'map_location="cpu"')
             yield warn(
@@ -188,6 +187,16 @@ def mapped(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call)],
                 fix=[edited(script, 'Give it map_location="cpu".', call.file, {call.line: new} if new else None)],
             )
+
+
+def _is_loaded(script: Script, load: Call) -> bool:
+    """Whether what it gives goes into load_state_dict, itself or by a key."""
+    return any(
+        one.name.endswith("load_state_dict")
+        and (load.target or "torch.load(") in one.arguments.get("0", "")
+        and (load.target or load.first <= one.line <= load.last)
+        for one in in_function(script, load.function)
+    )
 
 
 def _asks_for_file(guard: Guard) -> bool:
