@@ -839,3 +839,81 @@ def test_numbers_of_one_node_on_two(call: str, states: list[State]) -> None:
 def test_an_address_made_of_the_launchers_is_its_store() -> None:
     given = 'init_method="tcp://{}:{}".format(os.environ["MASTER_ADDR"], port), rank=int(os.environ["RANK"])'
     assert _states("SCR021", f'dist.init_process_group("nccl", {given}, world_size=2)\n') == []
+
+
+_SHARED = """import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--resume")
+args = parser.parse_args()
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+net = torch.nn.parallel.DistributedDataParallel(net.cuda())
+"""
+_LEFT = "for x in loader:\n    loss = net(x)\n    {}\n    loss.backward()\n"
+_KEPT = """if args.resume:
+    found = torch.load(args.resume, map_location="cpu")
+    net.{}load_state_dict(found["net"])
+if rank == 0:
+    torch.save({{"net": net.{}state_dict(), "step": 1}}, "a.pt")
+"""
+_STEP = """def one(x):
+    loss = net(x)
+    loss.backward()
+    return loss.item()
+{}for x in loader:
+    {}
+"""
+_VALIDATES = """sampler_val = torch.utils.data.distributed.DistributedSampler(data_val, shuffle=False)
+loader_val = torch.utils.data.DataLoader(data_val, sampler=sampler_val)
+def validate():
+    for x in loader_val:
+        total += (net(x) == 1).sum().item()
+    {}
+    return total
+validate()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "lines", "states"),
+    [
+        # a backward pass is entered by all ranks of a shared model
+        ("SCR003", _LEFT.format("if torch.isnan(loss):\n        continue"), [State.WARN]),
+        ("SCR003", _LEFT.format("if torch.isnan(loss):\n        raise ValueError"), []),
+        ("SCR003", _LEFT.format("if torch.isnan(mean_loss):\n        continue"), []),
+        ("SCR003", _LEFT.format("dist.all_reduce(loss)\n    if torch.isnan(loss):\n        continue"), []),
+        ("SCR003", "for i in range(9 - rank):\n    net(i).backward()\n", [State.FAIL]),
+        ("SCR003", "for i in range(9):\n    net(i).backward()\n", []),
+        ("SCR003", "for i in range(rank, 9, 2):\n    net(i).backward()\n", []),
+        ("SCR002", "for i in range(9):\n    if rank == 0:\n        net(i).backward()\n", [State.FAIL]),
+        ("SCR002", "for i in range(9):\n    if rank == 0:\n        net(i).backward()\n    else:\n"
+         "        net(0).backward()\n", []),
+        # a key under which a state is saved and loaded
+        ("SCR006", _KEPT.format("module.", ""), [State.FAIL]),
+        ("SCR006", _KEPT.format("", ""), []),
+        ("SCR006", _KEPT.format("module.", "module."), []),
+        # what is read in a function of every step
+        ("SCR018", _STEP.format("", "one(x)"), [State.NOTE]),
+        ("SCR018", _STEP.format("", "if x:\n        one(x)"), []),
+        ("SCR018", _STEP.format("torch.cuda.synchronize()\n", "one(x)"), []),
+        # numbers of a validation that is shared out
+        ("SCR019", _VALIDATES.format("pass"), [State.NOTE]),
+        ("SCR019", _VALIDATES.format("dist.all_reduce(total)"), []),
+        # how far the training is says the same on all ranks, whatever option it names
+        ("SCR004", "def save():\n    torch.save(net.state_dict(), 'a.pt')\nfor epoch in range(9):\n"
+         "    if epoch % args.save_every == 0 or epoch == args.last:\n        save()\n", [State.WARN]),
+        ("SCR004", "def save():\n    torch.save(net.state_dict(), 'a.pt')\nfor epoch in range(9):\n"
+         "    if epoch % args.save_every == args.local_index:\n        save()\n", []),
+        # a function that nothing calls
+        ("SCR017", "def end():\n    dist.destroy_process_group()\n", [State.NOTE]),
+        ("SCR017", "def end():\n    dist.destroy_process_group()\natexit.register(end)\n", []),
+    ],
+)  # fmt: skip
+def test_what_all_ranks_of_a_shared_model_do(code: str, lines: str, states: list[State]) -> None:
+    assert _states(code, f"{_SHARED}{lines}") == states
+
+
+def test_a_short_timeout_is_said() -> None:
+    init = 'dist.init_process_group("nccl", timeout=datetime.timedelta({}))\n'
+    assert _states("SCR020", init.format("seconds=30")) == [State.NOTE]
+    assert _states("SCR020", init.format("minutes=30")) == []
