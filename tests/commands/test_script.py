@@ -917,3 +917,64 @@ def test_a_short_timeout_is_said() -> None:
     init = 'dist.init_process_group("nccl", timeout=datetime.timedelta({}))\n'
     assert _states("SCR020", init.format("seconds=30")) == [State.NOTE]
     assert _states("SCR020", init.format("minutes=30")) == []
+
+
+def _tables() -> list[tuple[str, str]]:
+    """Every case of this file in which something is found."""
+    tables = (test_what_was_judged_wrongly_in_scripts_of_others, test_what_all_ranks_of_a_shared_model_do)
+    heads = ('dist.init_process_group("nccl")\n', _SHARED)
+    return [
+        (case[0], head + case[1])
+        for table, head in zip(tables, heads, strict=True)
+        for mark in table.pytestmark  # type: ignore[attr-defined]
+        for case in mark.args[1]
+        if case[2]
+    ]
+
+
+_MORE = [
+    ("SCR010", 'dist.init_process_group("nccl")\nrank = dist.get_rank()\ntorch.cuda.set_device(rank)\n'
+     "net = net.to(rank)\nnet = torch.nn.parallel.DistributedDataParallel(net, device_ids=[rank])\n"),
+    ("SCR010", 'dist.init_process_group("nccl")\ntorch.cuda.set_device(int(os.environ["RANK"]))\n'),
+    ("SCR010", 'dist.init_process_group("nccl")\nnet = net.to("cuda")\n'),
+    ("SCR010", 'dist.init_process_group("nccl")\nnet = net.to("cuda:0")\n'),
+    ("SCR011", 'os.environ["MASTER_ADDR"] = "localhost"\ndist.init_process_group("nccl")\n'),
+    ("SCR011", 'def work(rank):\n    os.environ["MASTER_ADDR"] = "localhost"\n'
+     '    dist.init_process_group("nccl")\n'
+     "torch.multiprocessing.spawn(work)\n"),
+    ("SCR026", 'dist.init_process_group("nccl")\ncount = torch.cuda.device_count()\n'
+     "torch.utils.data.distributed.DistributedSampler(data, num_replicas=count, rank=args.local_rank)\n"),
+    ("SCR026", 'count = torch.cuda.device_count()\n'
+     'dist.init_process_group("nccl", rank=local_rank, world_size=count)\n'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "lines"), [*_tables(), *_MORE])
+def test_every_diff_ends_its_finding_and_brings_no_other(code: str, lines: str, tmp_path: Path) -> None:
+    """A diff that would leave the finding, or bring another one, is not printed."""
+    assert _states(code, lines, nodes=2)
+    source = Path("train.py").read_text()
+    found = _findings_of_two()
+    for one in found[code]:
+        for diff in (command for remedy in one.remedies for command in remedy.commands):
+            Path("train.py").write_text(source)
+            subprocess.run(["patch", "-p0"], input=f"{diff}\n", text=True, cwd=tmp_path, check=True, timeout=20)
+            compile(Path("train.py").read_text(), "train.py", "exec")
+            left = _findings_of_two()
+            assert len(left.get(code, [])) < len(found[code])
+            assert {*left} <= {*found}
+
+
+def _findings_of_two() -> dict[str, list[Finding]]:
+    script = reading.read(["train.py"], [], 2)
+    verdicts = judge(Cluster(command="script", measurements=Measurements(script=script)), RULES)
+    return {one.code: one.findings for one in verdicts if one.findings}
+
+
+def test_a_rank_that_names_a_gpu_in_several_places_is_replaced_in_all() -> None:
+    assert _states("SCR010", _MORE[0][1]) == [State.WARN]
+    (remedy,) = (fix for one in _findings()["SCR010"] for fix in one.remedies)
+    assert remedy.commands[0].count("LOCAL_RANK") == 3
+    for no_diff in (_MORE[3], _MORE[5]):
+        _states(no_diff[0], no_diff[1])
+        assert not [one for finding in _findings()[no_diff[0]] for fix in finding.remedies for one in fix.commands]
