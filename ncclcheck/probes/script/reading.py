@@ -6,7 +6,7 @@ import ast
 import builtins
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -54,9 +54,9 @@ def _read(found: Sequence[Source], arguments: Sequence[str], nodes: int | None) 
     files, calls = [], []
     for source in found:
         wrapped = _wrapped(source, every)
-        walk = _Walk(
-            every[source.name], every, ranks, _made_of_rank(source), wrapped, source, _speaks_of_rank(source)
-        )
+        made = _made_of_rank(source)
+        of_rank = _with_rank(source, made) if _speaks_of_rank(source) else set()
+        walk = _Walk(every[source.name], every, ranks, made, wrapped, source, of_rank)
         if source.tree is not None:
             walk.devices = devices.of_source(source)
             walk.block(source.tree.body)
@@ -104,10 +104,23 @@ def _made_of_rank(source: Source) -> set[str]:
         return made
     given = [(one.targets, one.value) for one in source.of(ast.Assign) if not isinstance(one.value, ast.Constant)]
     for _ in range(2):  # of what was made of a rank, something else is made
+        lines = _with_rank(source, made)
         for targets, value in given:
-            if conditions.by_rank(value, made):
+            if _stands_in(value, lines) and conditions.by_rank(value, made):
                 made |= {text(one) for one in targets}
     return made
+
+
+def _with_rank(source: Source, made: Collection[str]) -> set[int]:
+    """Numbers of the lines in which a rank, or what was made of one, may stand: most others need no walk."""
+    named = "|".join(map(re.escape, sorted({one.rpartition(".")[2] for one in made} - {""})))
+    words = re.compile(rf"rank|PROCID|LOCALID|process_index{'|' if named else ''}{named}", re.IGNORECASE)
+    return {at for at, line in enumerate(source.lines, 1) if words.search(line)}
+
+
+def _stands_in(value: ast.expr, lines: Container[int]) -> bool:
+    last = value.end_lineno or value.lineno
+    return value.lineno in lines or any(at in lines for at in range(value.lineno + 1, last + 1))
 
 
 def _wrapped(source: Source, every: Mapping[str, Names]) -> set[str]:
@@ -175,7 +188,7 @@ class _Walk:
     unlike: set[str]
     wrapped: set[str]
     source: Source
-    speaks_of_rank: bool = True
+    of_rank: Container[int] = ()  # lines in which a rank may stand
     calls: list[Call] = field(default_factory=list)
     guards: list[Guard | _Test] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)
@@ -437,7 +450,7 @@ class _Walk:
 
     def _unlike(self, value: ast.expr) -> bool:
         """Whether it differs by rank. Most arguments are a name or a constant, and need no walk."""
-        if isinstance(value, ast.Constant) or not self.speaks_of_rank:
+        if isinstance(value, ast.Constant) or not self.of_rank or not _stands_in(value, self.of_rank):
             return False
         return conditions.by_rank(value, self.unlike)
 
