@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from ncclcheck.probes.facts import Ras, RasLook
-from ncclcheck.probes.live import ras, ras_json, ras_text
+from ncclcheck.probes.live import ras
+from ncclcheck.probes.live.answers import ras_json, ras_text
 from ncclcheck.reports.subjects.live import nccl_ras
 from tests.nccl.ras_states import OTHERS, STATES, VERSIONS
 

@@ -21,7 +21,7 @@ from ncclcheck.probes.facts.ras import (
     RasRank,
     RasStatus,
 )
-from ncclcheck.probes.live.ras_text import NoStatus
+from ncclcheck.probes.live.answers.ras_text import NoStatus
 
 _Whole = Annotated[int, Meta(ge=0, le=2**60)]
 _Number = Annotated[int, Meta(ge=-1, le=2**31)]
