@@ -206,6 +206,14 @@ def test_persistence_of_workstations_that_work_together(model: str, state: str) 
     assert verdict("GPU024", *two, job=TWO).state.value == state
 
 
+def test_persistence_of_a_gpu_that_is_part_of_the_processor() -> None:
+    board = {"persistence": False, "memory_total": Unread("absent", "Not Supported"), "model": "NVIDIA Thor"}
+    two = [gpu_node(name, card(**board)) for name in ("a", "b")]
+    assert verdict("GPU024", *two, job=TWO).state.value == "note"
+    denied = [gpu_node(name, card(**{**board, "memory_total": DENIED})) for name in ("a", "b")]
+    assert verdict("GPU024", *denied, job=TWO).state.value == "warn"
+
+
 @pytest.mark.parametrize(("nvlinks", "state"), [(LINKS, "warn"), (DENIED, "note")])
 def test_peer_access(nvlinks: Any, state: str) -> None:
     gpus = four(every={"nvlinks": nvlinks})

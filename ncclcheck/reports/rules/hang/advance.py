@@ -15,7 +15,7 @@ from ncclcheck.reports.text.fold import fold_ranks
 
 _CANNOT_TELL = {
     "busy": "all compute and no data moved for {s:.0f} s: a long step, or waiting that burns CPU",
-    "asleep": "all sleep and no data moved for {s:.0f} s: a pause between steps, or a loop that polls for work",
+    "asleep": "all sleep or poll and no data moved for {s:.0f} s: a pause between steps, or waiting for work",
     "dark": "no connection of it carries data here: whether it advances cannot be told from /proc",
     "unclear": "some ranks compute, some wait, no data moved for {s:.0f} s: nobody stands out",
     "partial": "the {n} ranks that were seen wait for others, and {absent} were not seen: look at their hosts too",
