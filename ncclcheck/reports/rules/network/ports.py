@@ -28,7 +28,6 @@ from ncclcheck.reports.subjects.links import (
     firewall,
     flapping,
     kept,
-    kept_apart,
     knocked,
     neighbours,
     own_way,
@@ -554,8 +553,8 @@ def _pairs(tries: _Tries, pairs: list[Pair]) -> Iterator[Finding]:
         if pair[::-1] not in stopped or pair < pair[::-1]:
             yield _stopped(tries, [one for one in (pair, pair[::-1]) if one in stopped], stopper)
     pairs = [pair for pair in pairs if pair not in stopped]
-    if apart := kept_apart.by_the_switch(tries.found, pairs, tries.judged - tries.bad):
-        yield kept_apart.finding(tries.found, apart, tries.evidence(sorted(apart)), _WHY)
+    if apart := unheard.kept_apart(tries.found, pairs, tries.judged - tries.bad):
+        yield unheard.apart_finding(tries.found, apart, tries.evidence(sorted(apart)), _WHY)
         pairs = [pair for pair in pairs if pair not in apart]
     for a, b in pairs[:_MOST_PAIRS]:
         back = tries.found.connects.get((b, a))
