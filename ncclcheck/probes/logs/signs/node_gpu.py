@@ -13,7 +13,7 @@ _WRONG = r"[1-9]\d{0,9}|[1-9](?:\.\d{1,6})?e\+(?:0[5-9]|[1-9]\d)"
 SIGNS = (
     Sign(
         "nccl-cuda-failure",
-        r"(?:Cuda|HIP) failure(?: \d{1,4})? '(?P<error>[^']{2,120})",
+        r"(?:Cuda|HIP) failure(?: \d{1,4})? '(?P<error>(?:[^']|(?<=n)'(?=t )){2,120})",
         (
             "elm4:311:340 [2] include/alloc.h:48 NCCL WARN Cuda failure 'out of memory'",
             "elm4:311:340 [2] transport/p2p.cc:275 NCCL WARN Cuda failure 101 'invalid device ordinal'",

@@ -274,12 +274,12 @@ def workers(script: Script) -> Iterator[Finding]:
     ):
         return
     for call in calls:
+        if call.name not in LOADER or {"num_workers", "5", "*"} & {*call.arguments}:
+            continue
         held = any(
             word in f"{call.target} {call.arguments.get('0', '')}".lower() for word in ("val", "test", "eval")
         )
-        if held or _is_in_memory(script, call):
-            continue
-        if call.name in LOADER and not {"num_workers", "5", "*"} & {*call.arguments}:
+        if not held and not _is_in_memory(script, call):
             new = with_argument(
                 line_of(script, call.file, call.last), "DataLoader(", "num_workers=4, pin_memory=True"
             )

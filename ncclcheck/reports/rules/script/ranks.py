@@ -207,6 +207,10 @@ def _of_the_job(script: Script, call: Call, rank: str) -> Remedy:
     """$RANK, and what must go with it: the number of all ranks, and torchrun's own meeting point."""
     name, position = ("world_size", "3") if call.name == INIT else ("num_replicas", "1")
     count = call.arguments.get(name, call.arguments.get(position, ""))
+    if call.name in SAMPLER:
+        given = {f"{one}={call.arguments[one]}": f"{one}=None" for one in ("rank", name) if one in call.arguments}
+        text = "Leave rank and num_replicas to the sampler, which takes both from the group."
+        return edited(script, text, call.file, _replaced(script, call, given))
     text, new = "Take $RANK", {f"rank={rank}": 'rank=int(os.environ["RANK"])'}
     per_node = _is_of_one_node(script, count)
     if per_node or (call.name == INIT and count and not _is_of_all(script, call, count)):
@@ -216,6 +220,11 @@ def _of_the_job(script: Script, call: Call, rank: str) -> Remedy:
     if method and "env://" not in given_to(script, call, "init_method", "1"):
         text += ", and env:// for the address, where torchrun's ranks meet"
         new[f"init_method={method}"] = 'init_method="env://"'
+    return edited(script, f"{text}.", call.file, _replaced(script, call, new), needs="os")
+
+
+def _replaced(script: Script, call: Call, new: dict[str, str]) -> dict[int, str | None] | None:
+    """Its arguments, as written, by others; None where one of them is not found."""
     lines = {at: line_of(script, call.file, at) for at in range(call.first, call.last + 1)}
     change: dict[int, str | None] = {}
     for old, one in new.items():
@@ -224,9 +233,9 @@ def _of_the_job(script: Script, call: Call, rank: str) -> Remedy:
         spelled = re.compile(rf"\b{head}\s*=\s*{value}(?=\s*(?:[,)]|$))")
         found = [at for at, line in lines.items() if spelled.search(line)]
         if len(found) != 1:
-            return edited(script, f"{text}.", call.file, None, needs="os")
+            return None
         change[found[0]] = lines[found[0]] = spelled.sub(one, lines[found[0]])
-    return edited(script, f"{text}.", call.file, change, needs="os")
+    return change
 
 
 def _is_of_one_node(script: Script, count: str) -> bool:

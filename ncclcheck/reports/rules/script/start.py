@@ -111,7 +111,9 @@ def _set_anew(script: Script, call: Call, name: str) -> bool:
 
 
 def _to_the_launcher(script: Script, call: Call) -> Remedy:
-    """An assignment becomes a default."""
+    """An assignment becomes a default; where the script starts its processes, nobody else gives an address."""
+    if spawns(script):
+        return edited(script, "Take the address of the first node from an option of the script.", call.file, None)
     line, value, name = (
         line_of(script, call.file, call.line),
         call.arguments.get("1", ""),
