@@ -210,7 +210,7 @@ def test_persistence_of_workstations_that_work_together(model: str, state: str) 
 @pytest.mark.parametrize(("kernel", "state"), [("6.8.12-tegra", "note"), ("6.11.0-1016-nvidia", "warn")])
 def test_persistence_of_a_gpu_that_is_part_of_the_processor(kernel: str, state: str) -> None:
     """A Jetson; a DGX Spark shares its memory with the CPU too, and is a server."""
-    board = {"persistence": False, "model": "NVIDIA Thor"}
+    board: dict[str, Any] = {"persistence": False, "model": "NVIDIA Thor"}
     two = [gpu_node(name, card(**board)) for name in ("a", "b")]
     two = [replace(one, host=Host(hostname=one.name, kernel=kernel)) for one in two]
     assert verdict("GPU024", *two, job=TWO).state.value == state
