@@ -391,9 +391,10 @@ def _same_addresses(cluster: Cluster) -> Iterator[Finding]:
                     owners.setdefault(held.address, []).append((node.name, interface.name))
     chosen_addresses = {link.address for link in lan.links(cluster)}
     for address, holders in owners.items():
-        if len({node for node, _ in holders}) < 2:
+        named = {node for node, _ in holders}
+        if len(named) < 2:
             continue
-        if cluster.run.dialled and _one_machine([one for one in cluster.nodes if one.name in dict(holders)]):
+        if cluster.run.dialled and _one_machine([one for one in cluster.nodes if one.name in named]):
             continue  # by ssh one machine was entered twice: its address is its own
         level = fail if address in chosen_addresses else warn
         yield level(

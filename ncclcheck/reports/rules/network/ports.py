@@ -142,7 +142,7 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     tries = tries.without({pair for _, pairs in by_own_way for pair in pairs})
     itself = [*to_itself.findings(cluster, tries.links)]
     yield from itself
-    by_library = {name for name in tries.hosts if to_itself.preloaded(cluster, name)}
+    by_library = {*tries.hosts} & {*to_itself.preloaded(cluster)}
     tries = tries.without({pair for pair in tries.bad if pair[0] in by_library})
     at_source = kept.kept(cluster, tries.found, tries.bad)
     yield from kept.findings(tries.found, at_source, tries.links)
