@@ -24,9 +24,19 @@ SOURCES = "https://github.com/NVIDIA/nccl.git"
 TAGS = {"2.28.9": "v2.28.9-1"}
 FREE = ("Redistribution and use in source and binary forms", "Apache License")  # of a LICENSE.txt
 _HEADERS = Path(__file__).resolve().parent / "cuda_headers"
-_FLAGS = ("-std=c++17", "-O0", "-g0", "-fPIC", "-w", "-fvisibility=hidden", "-DCUDA_MAJOR=11", "-DCUDA_MINOR=3")
+_FLAGS = (
+    "-std=c++17",
+    "-O0",
+    "-g0",
+    "-fPIC",
+    "-w",
+    "-fvisibility=hidden",
+    "-DCUDA_MAJOR=11",
+    "-DCUDA_MINOR=3",
+    "-DNCCL_OS_LINUX",
+)
 # enhcompat.cc defines what is missing of CUDA; doca-gpunetio and gdaki are of GPUs that talk to cards themselves.
-_LEFT_OUT = ("enhcompat.cc", "gdaki", "src/device/")
+_LEFT_OUT = ("enhcompat.cc", "gdaki", "src/device/", "src/os/windows")
 # A file takes 2 to 8 s alone, and the machine may be busy.
 _CLONE_S, _FILE_S, _LINK_S = 120.0, 300.0, 120.0
 _ROOM = 90  # bytes of a function, more than patch.c overwrites and takes for one that may be refused
@@ -81,6 +91,10 @@ def _generate(sources: Path, version: str, root: Path) -> None:
     template = (sources / "src/nccl.h.in").read_text()
     (root / "include").mkdir()
     (root / "include/nccl.h").write_text(re.sub(r"\$\{nccl:(\w+)\}", lambda found: values[found[1]], template))
+    names = ("BRANCH", "COMMIT_HASH")
+    (root / "include/nccl_git_version.h").write_text(
+        "".join(f'#define NCCL_GIT_{name} "{TAGS[version]}"\n' for name in names)
+    )
     for name, script in (("kernels", "generate.py"), ("symmetric", "symmetric/generate.py")):
         (root / name).mkdir()
         _run([sys.executable, str(sources / "src/device" / script), str(root / name)], _FILE_S)

@@ -28,6 +28,10 @@ typedef int CUresult;
 enum { cudaSuccess=0, cudaErrorInvalidValue=1, cudaErrorMemoryAllocation=2, cudaErrorStubLibrary=34, cudaErrorNotReady=600, cudaErrorPeerAccessAlreadyEnabled=704, cudaErrorPeerAccessNotEnabled=705, cudaErrorLossyQuery=730 };
 enum { CUDA_SUCCESS=0, CUDA_ERROR_INVALID_VALUE=1, CUDA_ERROR_NOT_PERMITTED=800, CUDA_ERROR_NOT_SUPPORTED=801 };
 typedef struct CUstream_st* cudaStream_t; typedef cudaStream_t CUstream;
+#define cudaStreamLegacy ((cudaStream_t)1)
+#define cudaStreamPerThread ((cudaStream_t)2)
+struct CUuuid { char bytes[16]; };
+typedef CUuuid cudaUUID_t;
 typedef struct CUevent_st* cudaEvent_t; typedef cudaEvent_t CUevent;
 typedef struct CUgraph_st* cudaGraph_t;
 typedef struct CUgraphNode_st* cudaGraphNode_t;
@@ -59,7 +63,7 @@ typedef void (*cudaHostFn_t)(void*);
 typedef struct CUmemPool_st* cudaMemPool_t;
 typedef enum { cudaMemAllocationTypePinned=1 } cudaMemAllocationType; typedef enum { cudaMemHandleTypeNone=0 } cudaMemAllocationHandleType; typedef enum { cudaMemLocationTypeDevice=1 } cudaMemLocationType;
 struct cudaMemLocation { cudaMemLocationType type; int id; };
-struct cudaMemPoolProps { cudaMemAllocationType allocType; cudaMemAllocationHandleType handleTypes; cudaMemLocation location; void* win32SecurityAttributes; unsigned char reserved[64]; };
+struct cudaMemPoolProps { cudaMemAllocationType allocType; cudaMemAllocationHandleType handleTypes; cudaMemLocation location; void* win32SecurityAttributes; size_t maxSize; unsigned char reserved[56]; };
 typedef enum { cudaMemPoolAttrReleaseThreshold=4 } cudaMemPoolAttr;
 enum { cudaUserObjectNoDestructorSync=1, cudaGraphUserObjectMove=1, cudaEnableDefault=0 };
 enum { CU_MEM_ALLOCATION_TYPE_PINNED=1, CU_MEM_LOCATION_TYPE_DEVICE=1, CU_MEM_LOCATION_TYPE_HOST_NUMA=3, CU_MEM_ACCESS_FLAGS_PROT_READWRITE=3, CU_MEM_ALLOC_GRANULARITY_MINIMUM=0, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED=1, CU_CTX_SCHED_SPIN=1, CU_CTX_MAP_HOST=8, CU_STREAM_WAIT_VALUE_EQ=1, CU_STREAM_WRITE_VALUE_DEFAULT=0, CU_STREAM_MEM_OP_WAIT_VALUE_32=1, CU_STREAM_MEM_OP_WRITE_VALUE_32=2 };
@@ -68,12 +72,14 @@ typedef enum { CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE=15, CU_POINTER_AT
 #define CU_LAUNCH_PARAM_END ((void*)0)
 #define CU_LAUNCH_PARAM_BUFFER_POINTER ((void*)1)
 #define CU_LAUNCH_PARAM_BUFFER_SIZE ((void*)2)
-struct CUmemLocation { int type; int id; };
+typedef int CUmemLocationType;
+struct CUmemLocation { CUmemLocationType type; int id; };
 struct CUmemAllocationProp { int type; int requestedHandleTypes; CUmemLocation location; void* win32HandleMetaData; struct { unsigned char compressionType, gpuDirectRDMACapable; unsigned short usage; unsigned char reserved[4]; } allocFlags; };
 struct CUmemAccessDesc { CUmemLocation location; int flags; };
 union CUstreamBatchMemOpParams { int operation; struct { int operation; CUdeviceptr address; union { unsigned value; uint64_t value64; }; unsigned flags; CUdeviceptr alias; } waitValue, writeValue; uint64_t pad[6]; };
 #define PFN(name, version, ...) typedef CUresult (*PFN_##name##_v##version)(__VA_ARGS__);
 PFN(cuDeviceGet,2000,CUdevice*,int)
+PFN(cuDeviceGetUuid,9020,struct CUuuid*,CUdevice)
 PFN(cuDeviceGetAttribute,2000,int*,CUdevice_attribute,CUdevice)
 PFN(cuGetErrorString,6000,CUresult,const char**)
 PFN(cuGetErrorName,6000,CUresult,const char**)
@@ -134,6 +140,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int, unsigned);
 cudaError_t cudaDeviceSetLimit(cudaLimit, size_t);
 cudaError_t cudaDriverGetVersion(int*);
 cudaError_t cudaRuntimeGetVersion(int*);
+cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaMalloc_(void**, size_t) __asm__("cudaMalloc");
 cudaError_t cudaFree(void*);
 cudaError_t cudaHostAlloc_(void**, size_t, unsigned) __asm__("cudaHostAlloc");

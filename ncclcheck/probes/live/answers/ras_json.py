@@ -1,6 +1,7 @@
 """RAS's STATUS as JSON (2.28.7 and later) -> the same facts as of its text.
 
-By the format as NVIDIA documents it, 2.28.7 to 2.32.3: these wheels name a proprietary licence and were not run.
+By the format as NVIDIA documents it, 2.28.7 to 2.32.3, and by answers of 2.28.9, built from its sources; the
+wheels name a proprietary licence and were not run.
 """
 
 from __future__ import annotations
