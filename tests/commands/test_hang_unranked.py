@@ -134,5 +134,5 @@ def test_the_agent_of_torchrun_is_no_rank(tmp_path: Path) -> None:
             assert {one["rank_by"] for one in ranks.values()} == {"environment"}
             assert agent.pid not in {one["pid"] for one in told}
         finally:
-            os.killpg(agent.pid, signal.SIGKILL)
-            agent.wait(10)
+            agent.terminate()  # it ends its ranks, which have groups of their own
+            agent.wait(60)

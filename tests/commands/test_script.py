@@ -76,7 +76,7 @@ def test_a_printed_diff_ends_the_finding(code: str, tmp_path: Path) -> None:
         assert {*_findings()} <= before - {code}  # and it still parses
 
 
-_WITHOUT_DIFF = {"SCR003", "SCR015", "SCR017", "SCR018", "SCR019", "SCR020"}
+_WITHOUT_DIFF = {"SCR003", "SCR015", "SCR017", "SCR018", "SCR019", "SCR020", "SCR029", "SCR030"}
 
 
 def _states(code: str, lines: str, arguments: list[str] | None = None, nodes: int | None = None) -> list[State]:
@@ -821,7 +821,10 @@ def test_localhost_fails_where_ranks_of_other_nodes_are_waited_for(lines: str, s
 @pytest.mark.parametrize(
     ("call", "states"),
     [
-        ("dist.init_process_group('nccl', rank=local_rank, world_size=size)", [State.FAIL]),
+        ("dist.init_process_group('nccl', rank=local_rank, world_size=size)", [State.WARN]),
+        ("size = int(os.environ['WORLD_SIZE'])\ndist.init_process_group('nccl', rank=local_rank, world_size=size)",
+         [State.FAIL]),
+        ("dist.init_process_group('nccl', rank=local_rank)", [State.FAIL]),
         ("count = torch.cuda.device_count()\ndist.init_process_group('nccl', rank=local_rank, world_size=count)",
          [State.WARN]),
         ("count = torch.cuda.device_count()\ndist.init_process_group('nccl', world_size=count)", [State.WARN]),
@@ -904,6 +907,11 @@ validate()
          "    if epoch % args.save_every == 0 or epoch == args.last:\n        save()\n", [State.WARN]),
         ("SCR004", "def save():\n    torch.save(net.state_dict(), 'a.pt')\nfor epoch in range(9):\n"
          "    if epoch % args.save_every == args.local_index:\n        save()\n", []),
+        # what a step draws with one seed for all
+        ("SCR029", "torch.manual_seed(1)\nfor x in loader:\n    net(torch.randn(9)).backward()\n", [State.NOTE]),
+        ("SCR029", "torch.manual_seed(1)\ny = torch.randn(9)\nfor x in loader:\n    net(x).backward()\n", []),
+        ("SCR029", "torch.manual_seed(args.seed)\ntorch.cuda.manual_seed(args.seed + rank)\nfor x in loader:\n"
+         "    net(torch.randn(9)).backward()\n", []),
         # a function that nothing calls
         ("SCR017", "def end():\n    dist.destroy_process_group()\n", [State.NOTE]),
         ("SCR017", "def end():\n    dist.destroy_process_group()\natexit.register(end)\n", []),

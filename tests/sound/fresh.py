@@ -265,7 +265,7 @@ def power9() -> Plan:
         governor=Governor(names=["performance"], driver="powernv-cpufreq", preference=ABSENT), clocksource="timebase",
         driver="450.80.02", cuda="11.0", nccl="2.10.3", torch="1.12.1+cu111", peer_modules=("nv_peer_mem",), launcher="ssh",
         counts=(1, 2, 8), mounts=("gpfs", "alpine"), page=2 * 2**20,
-        profiles={"site": {"NCCL_SOCKET_IFNAME": "ib0", "NCCL_IB_HCA": "mlx5_0,mlx5_2"}},
+        profiles={"site": {"NCCL_SOCKET_IFNAME": "ib0", "NCCL_IB_HCA": "mlx5"}},
     )  # fmt: skip
 
 

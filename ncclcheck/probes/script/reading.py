@@ -22,14 +22,14 @@ _AROUND = 3  # lines that a diff shows around a change
 _LOOKED_AT = re.compile(
     r"barrier|reduce|gather|broadcast|scatter|all_to_all|init_process_group|Data(?:Loader|Parallel)|Distributed\w+"
     r"|set_device|torch\.(?:load|save)|spawn|add_argument|environ|\.(?:cuda|to|backward|item|cpu)$|load_state_dict"
-    r"|set_epoch|random_split|launch|(?:^|\.)Process$|^import$"
+    r"|set_epoch|random_split|launch|manual_seed|^torch(?:vision|audio)\.datasets\.|^torch\.(?:rand|bernoulli|normal)|(?:^|\.)Process$|^import$"
 )
 # Names of calls that are kept at all; what the script's own functions do is followed, so these are kept too.
 _KEPT = re.compile(
     rf"{_LOOKED_AT.pattern}|:|^torch\.(?!nn\.(?!parallel|DataParallel)|optim)|^print$|getenv|download|load_dataset"
     r"|tokeni[sz]e|preprocess|prepare_data|urlretrieve|start_processes|start_method|os\.(?:fork|system|popen)"
     r"|(?:^|\.)(?:Process|Pool|ProcessPoolExecutor|run|Fire|elastic_launch)$|^shutil\.|pin_memory$|state_dict"
-    r"|wait_for_everyone|save_(?:state|checkpoint)|\.initialize$|transformers|datasets\.|seed|subprocess"
+    r"|wait_for_everyone|save_(?:state|checkpoint)|\.initialize$|transformers|datasets\.|^torchaudio|seed|subprocess"
     r"|synchroni[sz]e|webdataset|train_test_split|^import$|^iter$|FullyShardedDataParallel|fully_shard|FSDP|Accelerator$|Trainer$|Fabric$|^horovod|^colossalai"
 )
 # Where a loss is reported; kept where it is one.

@@ -9,6 +9,7 @@ import pytest
 from ncclcheck.probes.facts import (
     DeviceFile,
     Fabric,
+    Host,
     Job,
     Link,
     Node,
@@ -206,12 +207,13 @@ def test_persistence_of_workstations_that_work_together(model: str, state: str) 
     assert verdict("GPU024", *two, job=TWO).state.value == state
 
 
-def test_persistence_of_a_gpu_that_is_part_of_the_processor() -> None:
-    board = {"persistence": False, "memory_total": Unread("absent", "Not Supported"), "model": "NVIDIA Thor"}
+@pytest.mark.parametrize(("kernel", "state"), [("6.8.12-tegra", "note"), ("6.11.0-1016-nvidia", "warn")])
+def test_persistence_of_a_gpu_that_is_part_of_the_processor(kernel: str, state: str) -> None:
+    """A Jetson; a DGX Spark shares its memory with the CPU too, and is a server."""
+    board: dict[str, Any] = {"persistence": False, "model": "NVIDIA Thor"}
     two = [gpu_node(name, card(**board)) for name in ("a", "b")]
-    assert verdict("GPU024", *two, job=TWO).state.value == "note"
-    denied = [gpu_node(name, card(**{**board, "memory_total": DENIED})) for name in ("a", "b")]
-    assert verdict("GPU024", *denied, job=TWO).state.value == "warn"
+    two = [replace(one, host=Host(hostname=one.name, kernel=kernel)) for one in two]
+    assert verdict("GPU024", *two, job=TWO).state.value == state
 
 
 @pytest.mark.parametrize(("nvlinks", "state"), [(LINKS, "warn"), (DENIED, "note")])

@@ -284,3 +284,12 @@ def test_a_server_without_requests_is_not_accused() -> None:
     assert _kind(*(_rank(rank, **poll) for rank in range(3))) == "asleep"
     assert _kind(*(_rank(rank, **poll, libraries=["torch", "cuda"]) for rank in range(3))) == "silent"
     assert _kind(*(_rank(rank) for rank in range(3))) == "silent"
+
+
+def test_ranks_that_never_met_are_told_apart_from_ranks_that_cannot_be_seen() -> None:
+    [finding] = _findings(_live(*(_rank(rank, sockets=0, moved=0, rank_by="order") for rank in range(3))))[
+        "HNG008"
+    ]
+    assert (finding.state, "never joined (is 3 the whole job?)" in finding.what) == (State.UNKNOWN, True)
+    [finding] = _findings(_live(*(_rank(rank, sockets=2, moved=None) for rank in range(3))))["HNG008"]
+    assert "never joined" not in finding.what

@@ -221,6 +221,16 @@ def test_whole_names_of_which_one_node_lacks_a_card() -> None:
     assert [c for f in found for r in f.remedies for c in r.commands] == ["#SBATCH --exclude=b"]
 
 
+@pytest.mark.parametrize("routed", [True, False])
+def test_an_index_is_no_fault_where_the_port_has_no_address(routed: bool) -> None:
+    """Then unset would change nothing: what is missing is the address."""
+    listed = table("10.0.0.1") if routed else [gid(0)]
+    found = verdict("RDM014", a(hca(0, roce(gids=listed)), env={"NCCL_IB_GID_INDEX": "7"})).findings
+    assert [one.owner for one in found] == ["job" if routed else "node"]
+    commands = [line for one in found for remedy in one.remedies for line in remedy.commands]
+    assert commands == (["unset NCCL_IB_GID_INDEX"] if routed else ["show_gids", "ip addr show"])
+
+
 def test_the_port_is_named() -> None:
     two = hca(0, port(name="1"), port(name="2", state="INIT"))
     assert [f.where.device for f in verdict("RDM006", a(two)).findings] == ["mlx5_0:2"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import Cluster, Gpu, Unread, at, known, value_or
+from ncclcheck.probes.facts import Cluster, at, known, value_or
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fail, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.nodes.cards import Card, cards, leave_out
@@ -102,6 +102,9 @@ def _closed(card: Card, what: str) -> Finding:
     )
 
 
+_JETSON = "-tegra"  # the ending of their kernel's release
+
+
 @rule("GPU024", "persistence mode is on", worst=State.WARN, over=_GPUS, needs=(".persistence",))
 def persistence(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -116,7 +119,7 @@ def persistence(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     nvmlDeviceGetPersistenceMode. A warning in a job of several nodes, where the slowest start counts; else a note.
     GeForce boards have it off wherever nobody turned it on, and a display keeps them initialised: a note. So it is
-    of GPUs that are part of the processor and share its memory (Jetson), which no driver lets go of.
+    of Jetson boards, whose GPU is a part of the processor.
 
     ## Fix
     - **admin** `systemctl enable --now nvidia-persistenced`; Ubuntu's unit starts it with
@@ -127,7 +130,8 @@ def persistence(cluster: Cluster) -> Iterator[Finding]:
     """
     off: dict[str, list[str]] = {}
     found = list(cards(cluster))
-    desktops = {card.node.name for card in found if "GeForce" in card.model or _part_of_the_processor(card.gpu)}
+    desktops = {card.node.name for card in found if "GeForce" in card.model}
+    desktops |= {node.name for node in cluster.nodes if str(at(node, "host.kernel")).endswith(_JETSON)}
     for card in found:
         if not known(card.gpu.persistence):
             off.setdefault(card.node.name, []).append(card.gpu.name)
@@ -148,8 +152,3 @@ def persistence(cluster: Cluster) -> Iterator[Finding]:
             evidence=evidence,
             fix=[admin("Turn it on.", "systemctl enable --now nvidia-persistenced", "nvidia-smi -pm 1")],
         )
-
-
-def _part_of_the_processor(gpu: Gpu) -> bool:
-    """It shares the memory of the machine: NVML knows none of its own (Jetson)."""
-    return isinstance(gpu.memory_total, Unread) and gpu.memory_total.kind == "absent"

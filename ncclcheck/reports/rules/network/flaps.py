@@ -18,6 +18,8 @@ _DOWNS = 6
 _A_DAY = 2.0  # times down a day, since boot; below it is maintenance. Chosen
 _ALIKE = 3.0  # times the median of the same link on other nodes: what all share is the switch's. Chosen
 
+_CALM = "no link of the job has been flapping"
+
 
 @rule("NET019", "the links of the job have not been flapping", worst=State.WARN, needs=("network.interfaces",))
 def flaps(cluster: Cluster) -> Iterator[Finding]:
@@ -53,15 +55,15 @@ def flaps(cluster: Cluster) -> Iterator[Finding]:
     for name, found in downs.items():
         since = days[name]
         many_times = {link: n for link, n in found.items() if n > _DOWNS}
-        if many_times and isinstance(since, Unread):
-            yield _since_when(name, many_times, since)
+        if isinstance(since, Unread):
+            yield _since_when(name, many_times, since) if many_times else fine(Where(node=name), _CALM)
             continue
-        flapping = {link: n for link, n in many_times.items() if n / float(since) > _A_DAY}
+        flapping = {link: n for link, n in many_times.items() if n / since > _A_DAY}
         for link, count in flapping.items():
             others = [told[link] for other, told in downs.items() if other != name and link in told]
-            yield _said(name, link, count, float(since), others)
+            yield _said(name, link, count, since, others)
         if not flapping:
-            yield fine(Where(node=name), "no link of the job has been flapping")
+            yield fine(Where(node=name), _CALM)
 
 
 def _counted(node: Node) -> dict[str, int]:

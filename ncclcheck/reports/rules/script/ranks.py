@@ -25,13 +25,14 @@ from ncclcheck.reports.subjects.script.scripts import (
     with_argument,
     written,
 )
-from ncclcheck.reports.subjects.script.world import runs_for_certain
+from ncclcheck.reports.subjects.script.world import runs_for_certain, waits_for_all
 
 _OF_ONE_NODE = re.compile(r"^['\"]file://(/tmp|/dev/shm|/var/tmp|/scratch)/")
 _READS_VARIABLE = re.compile(r"^os\.(?:environ\.get|getenv)$")
 _OF_TORCHRUN = re.compile(r"os\.(?:environ\[|getenv\(|environ\.get\()['\"](?:LOCAL_)?RANK['\"]")
 _QUOTES = "'\""
-_TWICE = "On several nodes each such rank exists twice."
+_WHOLE = re.compile(r"^(?:RANK|SLURM_PROCID|PMI_RANK|OMPI_COMM_WORLD_RANK)$")
+_TWICE = "On several nodes each such rank exists twice: they wait for others that never come, or train apart."
 _TWICE_READ = "The ranks of two nodes train on the same samples, and an epoch is no faster than on one node."
 
 
@@ -158,9 +159,11 @@ def whole_rank(script: Script) -> Iterator[Finding]:
     come, and a sampler gives the same samples to ranks of two nodes.
 
     ## How we know
-    The argument is called a local rank. Where the job is known to have several nodes (`--nodes`, or a Slurm
-    allocation) it fails in `init_process_group`, and is a warning in a sampler and where `world_size` is the
-    number of GPUs of one node. Where the nodes are not known it is a note, and it is right on one node.
+    The argument is called a local rank, or holds LOCAL_RANK. Where the job is known to have several nodes
+    (`--nodes`, or a Slurm allocation) it fails in `init_process_group` that waits for as many ranks as the
+    launcher has started, and is a warning in a sampler, and where `world_size` is the number of GPUs of one node
+    or is not known: a job that counts the ranks of one node trains on each by itself. Where the nodes are not
+    known it is a note, and it is right on one node.
 
     ## Fix
     - **you** leave the argument to torchrun, or take `int(os.environ["RANK"])`; and
@@ -177,12 +180,11 @@ def whole_rank(script: Script) -> Iterator[Finding]:
             continue
         position = "4" if call.name == INIT else "2"
         rank = call.arguments.get("rank", call.arguments.get(position, ""))
-        if (call.name == INIT or call.name in SAMPLER) and LOCAL_RANK.match(rank):
+        if (call.name == INIT or call.name in SAMPLER) and (LOCAL_RANK.match(rank) or _holds_local(script, rank)):
             said = f"{rank} is the rank in one node, and is given as that in the whole job"
             fix = [_of_the_job(script, call, rank)]
             if (script.nodes or 1) > 1:
-                waits = call.name == INIT and not _is_of_one_node(script, _count(call))
-                make = fail if waits else warn
+                make = fail if call.name == INIT and waits_for_all(script, call) else warn
                 why = _TWICE if call.name == INIT else _TWICE_READ
                 yield make(here(call), said, why=why, owner="job", evidence=[written(script, call)], fix=fix)
             else:
@@ -197,6 +199,16 @@ def whole_rank(script: Script) -> Iterator[Finding]:
                 yield warn(here(call), said, why=why, owner="job", evidence=evidence, fix=fix)
             else:
                 yield note(here(call), f"{said}: this works on one node only", evidence=[written(script, call)])
+
+
+def _holds_local(script: Script, rank: str) -> bool:
+    """Whether what is called like this is read from LOCAL_RANK, and from no rank of the job."""
+    read = [
+        one.arguments.get("0", "").strip(_QUOTES)
+        for one in script.calls
+        if rank and one.target == rank and _READS_VARIABLE.search(one.name)
+    ]
+    return "LOCAL_RANK" in read and not any(_WHOLE.search(name) for name in read)
 
 
 def _count(init: Call) -> str:

@@ -9,10 +9,10 @@ from ncclcheck.reports.subjects.script.processes import INIT, SPAWNS, started_by
 from ncclcheck.reports.subjects.script.scripts import in_function, reached, says, spawns
 
 # Variables of launchers that hold the number of all ranks, or of nodes.
-_OF_THE_JOB = re.compile(r"WORLD_SIZE|NTASKS|NPROCS|NNODES|NUM_NODES|get_world_size")
+_OF_THE_JOB = re.compile(r"WORLD_SIZE|NTASKS|NPROCS|NNODES|NUM_NODES")
 # Options by which a script that spawns its processes is told of other nodes.
 _OPTIONS = (
-    "--world-size", "--world_size", "--nodes", "--nnodes", "--num-nodes", "--num_nodes", "--n_nodes",
+    "--nodes", "--nnodes", "--num-nodes", "--num_nodes", "--n_nodes",
     "--node-rank", "--node_rank", "--num-machines", "--num_machines", "--machine-rank", "--machine_rank", "--nr",
 )  # fmt: skip
 
@@ -35,6 +35,13 @@ def _counts_all(script: Script, init: Call) -> bool:
     if spawns(script) or any(call.name in SPAWNS for call in script.calls):
         return says(script, *_OPTIONS) or _is_read(script, count)
     return count.isdecimal() or says(script, *_OPTIONS) or _is_read(script, count)
+
+
+def waits_for_all(script: Script, init: Call) -> bool:
+    """Whether it waits for as many ranks as the launcher has started, or a number that is written there."""
+    count = init.arguments.get("world_size", init.arguments.get("3", ""))
+    given = not count or count.isdecimal() or _OF_THE_JOB.search(count) or _is_read(script, count)
+    return bool(given) and not _sets_size(script)
 
 
 def _is_read(script: Script, count: str) -> bool:
