@@ -31,7 +31,7 @@ for _ in range(int(os.environ.get("STEPS", "{_STEPS}"))):
     begun, used = time.perf_counter(), time.process_time()
     time.sleep(0.01)
     dist.all_reduce(data)
-    every.append((time.time(), time.perf_counter() - begun))
+    every.append((time.time(), time.perf_counter() - begun, time.process_time() - used))
     times.append((time.perf_counter() - begun, time.process_time() - used))
 if dist.get_rank() == 0:
     wall, cpu = (sorted(column)[len(times) // 2] for column in zip(*times))
@@ -63,8 +63,9 @@ def _interval(differences: list[float]) -> str:
     return f"{statistics.median(told):+.3f} ({told[at]:+.3f} to {told[-1 - at]:+.3f})"
 
 
-def _blocks(argv: list[str], seconds: float) -> tuple[list[float], float]:
-    """Percent by which steps take longer while the watcher looks than while it is stopped; cores that it uses."""
+def _blocks(argv: list[str], seconds: float) -> tuple[list[float], list[float], float]:
+    """Percent by which steps take longer, and more CPU, while the watcher looks than while it is stopped; and the
+    cores that it uses."""
     for name in ("begun", "done"):
         with suppress(FileNotFoundError):
             os.unlink(name)
@@ -84,13 +85,16 @@ def _blocks(argv: list[str], seconds: float) -> tuple[list[float], float]:
             os.kill(watcher, signal.SIGCONT)
         out, _ = process.communicate(timeout=60)
     times = json.loads(out.partition("TIMES")[2].splitlines()[0])
-    blocks = [
-        [took for t, took in times if turns[at] + 0.2 < t < turns[at + 1]] for at in range(1, len(turns) - 1)
-    ]
-    middle = [statistics.median(one) for one in blocks if len(one) > 20]
-    # The watcher is stopped in the first, third, ... block.
-    found = [100 * (looks / still - 1) for still, looks in zip(middle[::2], middle[1::2], strict=False)]
-    return found, used / max(1.0, (turns[-1] - turns[1]) / 2)
+    found: list[list[float]] = []
+    for column in (1, 2):
+        blocks = [
+            [step[column] for step in times if turns[at] + 0.2 < step[0] < turns[at + 1]]
+            for at in range(1, len(turns) - 1)
+        ]
+        middle = [statistics.median(one) for one in blocks if len(one) > 20]
+        # The watcher is stopped in the first, third, ... block.
+        found.append([100 * (looks / still - 1) for still, looks in zip(middle[::2], middle[1::2], strict=False)])
+    return found[0], found[1], used / max(1.0, (turns[-1] - turns[1]) / 2)
 
 
 def _cpu(pid: int) -> float:
@@ -124,13 +128,18 @@ def main(pairs: int) -> None:
         for _ in range(pairs):
             both = [_timed([*before, *argv]) for before in ([], watch)]
             told.append([json.loads(out.partition("RESULT")[2]) for _, _, out in both])
-        blocks, cores = _blocks(argv, 10.0 * pairs)
+        blocks, used, cores = _blocks(argv, 10.0 * pairs)
     print(f"{pairs} pairs, load {os.getloadavg()[0]:.0f}: median difference (95 % interval)")
     print("start, wall seconds      ", _interval([b[0] - a[0] for a, b in start]))
+    least = [
+        min(pair[at][0] for pair in start) for at in (0, 1)
+    ]  # of each side: what others that run here add is least
+    print(f"start, wall seconds, fastest of each: {least[1] - least[0]:+.3f}")
     print("start, CPU seconds       ", _interval([b[1] - a[1] for a, b in start]))
     print("step, wall, percent      ", _interval([100 * (b[0] / a[0] - 1) for a, b in told]))
     print("step, CPU, percent       ", _interval([100 * (b[1] / a[1] - 1) for a, b in told]))
     print(f"step, wall, percent, {len(blocks)} turns", _interval(blocks))
+    print(f"step, CPU, percent, {len(used)} turns ", _interval(used))
     print(f"the watcher's CPU time    {cores:.3f} of a core, its start too")
     print("memory of a rank, MB     ", _interval([(b[2] - a[2]) / 1024 for a, b in told]))
 

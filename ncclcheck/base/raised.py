@@ -82,6 +82,11 @@ def _index(frame: FrameType) -> str:
     return f", index {value}" if isinstance(value, int) else ""
 
 
+def is_installed(file: str) -> bool:
+    """Whether this file is ncclcheck's, Python's or that of an installed package: not the user's own."""
+    return not _is_users(file)
+
+
 def _is_users(file: str) -> bool:
     if file.startswith(("<", _OURS, *_OTHERS)):
         return False

@@ -76,7 +76,7 @@ def test_a_printed_diff_ends_the_finding(code: str, tmp_path: Path) -> None:
         assert {*_findings()} <= before - {code}  # and it still parses
 
 
-_WITHOUT_DIFF = {"SCR003", "SCR015", "SCR017", "SCR018", "SCR019", "SCR020"}
+_WITHOUT_DIFF = {"SCR003", "SCR015", "SCR017", "SCR018", "SCR019", "SCR020", "SCR029", "SCR030"}
 
 
 def _states(code: str, lines: str, arguments: list[str] | None = None, nodes: int | None = None) -> list[State]:
@@ -302,6 +302,11 @@ def test_the_default_of_an_option_is_what_the_job_uses(
         ("SCR011", 'os.environ["MASTER_ADDR"] = "::1"\nos.environ["MASTER_ADDR"] = os.environ["HEAD"]\n', []),
         ("SCR011", 'os.environ["MASTER_ADDR"] = "::1"\n', [State.NOTE]),
         ("SCR011", 'os.environ["MASTER_PORT"] = "29500"\n', [State.NOTE]),
+        ("SCR005", "net.cuda()\nfeatures = torch.load(folder + '/features.pth')\n", []),
+        ("SCR005", "net.cuda()\nfound = torch.load(folder + '/a.pth')\nnet.load_state_dict(found['net'])\n",
+         [State.WARN]),
+        ("SCR005", "net.cuda()\nif args.gpu is None:\n    state = torch.load('model.pt')\n", []),
+        ("SCR005", "net.cuda()\nif args.gpu is not None:\n    state = torch.load('model.pt')\n", [State.WARN]),
         ("SCR011", 'os.environ["MASTER_PORT"] = "70000"\n', []),
         # that no rank gives anything to another
         ("SCR015", "model = torch.nn.DataParallel(torch.nn.Linear(8, 8))\n", [State.WARN]),
@@ -787,3 +792,197 @@ def test_an_anonymised_result_says_what_and_where_and_quotes_nothing(code: str, 
     assert not [word for word in ("Zebra", "Quagga", "import torch", "init_process_group(") if word in text]
     again = judge(Cluster(command="script", measurements=bare.measurements), RULES)
     assert {one.state for one in again} == {State.UNKNOWN, State.SKIPPED}
+
+
+_HERE = "import os\nimport torch\nimport torch.distributed as dist\n"
+_INIT = 'dist.init_process_group("nccl", rank=rank, world_size=size)'
+_LOCALHOST = 'os.environ["MASTER_ADDR"] = "localhost"\n'
+
+
+@pytest.mark.parametrize(
+    ("lines", "states"),
+    [
+        (f'{_LOCALHOST}dist.init_process_group("nccl")\n', [State.FAIL]),
+        (f'{_LOCALHOST}size = int(os.environ["WORLD_SIZE"])\n{_INIT}\n',
+         [State.FAIL]),
+        (f'def work(rank, size):\n    {_LOCALHOST}    {_INIT}\n'
+         'torch.multiprocessing.spawn(work, nprocs=8)\n', [State.NOTE]),
+        (f'def work(rank, size):\n    {_LOCALHOST}    {_INIT}\n'
+         'parser.add_argument("--nodes")\ntorch.multiprocessing.spawn(work, nprocs=8)\n', [State.FAIL]),
+        (f'def local():\n    {_LOCALHOST}    dist.init_process_group("nccl")\n'
+         'if args.launcher == "local":\n    local()\n',
+         [State.NOTE]),
+    ],
+)  # fmt: skip
+def test_localhost_fails_where_ranks_of_other_nodes_are_waited_for(lines: str, states: list[State]) -> None:
+    assert _states("SCR011", f"{_HERE}{lines}", nodes=2) == states
+
+
+@pytest.mark.parametrize(
+    ("call", "states"),
+    [
+        ("dist.init_process_group('nccl', rank=local_rank, world_size=size)", [State.WARN]),
+        ("size = int(os.environ['WORLD_SIZE'])\ndist.init_process_group('nccl', rank=local_rank, world_size=size)",
+         [State.FAIL]),
+        ("dist.init_process_group('nccl', rank=local_rank)", [State.FAIL]),
+        ("count = torch.cuda.device_count()\ndist.init_process_group('nccl', rank=local_rank, world_size=count)",
+         [State.WARN]),
+        ("count = torch.cuda.device_count()\ndist.init_process_group('nccl', world_size=count)", [State.WARN]),
+        ("count = torch.cuda.device_count()\ndist.init_process_group('nccl', rank=own, world_size=count)",
+         [State.NOTE]),
+        ("count = 2 * torch.cuda.device_count()\ndist.init_process_group('nccl', world_size=count)", []),
+        ("dist.init_process_group('nccl')\n"
+         "torch.utils.data.distributed.DistributedSampler(data, rank=local_rank)", [State.WARN]),
+    ],
+)  # fmt: skip
+def test_numbers_of_one_node_on_two(call: str, states: list[State]) -> None:
+    assert _states("SCR026", f"{call}\n", nodes=2) == states
+
+
+def test_an_address_made_of_the_launchers_is_its_store() -> None:
+    given = 'init_method="tcp://{}:{}".format(os.environ["MASTER_ADDR"], port), rank=int(os.environ["RANK"])'
+    assert _states("SCR021", f'dist.init_process_group("nccl", {given}, world_size=2)\n') == []
+
+
+_SHARED = """import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--resume")
+args = parser.parse_args()
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+net = torch.nn.parallel.DistributedDataParallel(net.cuda())
+"""
+_LEFT = "for x in loader:\n    loss = net(x)\n    {}\n    loss.backward()\n"
+_KEPT = """if args.resume:
+    found = torch.load(args.resume, map_location="cpu")
+    net.{}load_state_dict(found["net"])
+if rank == 0:
+    torch.save({{"net": net.{}state_dict(), "step": 1}}, "a.pt")
+"""
+_STEP = """def one(x):
+    loss = net(x)
+    loss.backward()
+    return loss.item()
+{}for x in loader:
+    {}
+"""
+_VALIDATES = """sampler_val = torch.utils.data.distributed.DistributedSampler(data_val, shuffle=False)
+loader_val = torch.utils.data.DataLoader(data_val, sampler=sampler_val)
+def validate():
+    for x in loader_val:
+        total += (net(x) == 1).sum().item()
+    {}
+    return total
+validate()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "lines", "states"),
+    [
+        # a backward pass is entered by all ranks of a shared model
+        ("SCR003", _LEFT.format("if torch.isnan(loss):\n        continue"), [State.WARN]),
+        ("SCR003", _LEFT.format("if torch.isnan(loss):\n        raise ValueError"), []),
+        ("SCR003", _LEFT.format("if torch.isnan(mean_loss):\n        continue"), []),
+        ("SCR003", _LEFT.format("dist.all_reduce(loss)\n    if torch.isnan(loss):\n        continue"), []),
+        ("SCR003", "for i in range(9 - rank):\n    net(i).backward()\n", [State.FAIL]),
+        ("SCR003", "for i in range(9):\n    net(i).backward()\n", []),
+        ("SCR003", "for i in range(rank, 9, 2):\n    net(i).backward()\n", []),
+        ("SCR002", "for i in range(9):\n    if rank == 0:\n        net(i).backward()\n", [State.FAIL]),
+        ("SCR002", "for i in range(9):\n    if rank == 0:\n        net(i).backward()\n    else:\n"
+         "        net(0).backward()\n", []),
+        # a key under which a state is saved and loaded
+        ("SCR006", _KEPT.format("module.", ""), [State.FAIL]),
+        ("SCR006", _KEPT.format("", ""), []),
+        ("SCR006", _KEPT.format("module.", "module."), []),
+        # what is read in a function of every step
+        ("SCR018", _STEP.format("", "one(x)"), [State.NOTE]),
+        ("SCR018", _STEP.format("", "if x:\n        one(x)"), []),
+        ("SCR018", _STEP.format("torch.cuda.synchronize()\n", "one(x)"), []),
+        # numbers of a validation that is shared out
+        ("SCR019", _VALIDATES.format("pass"), [State.NOTE]),
+        ("SCR019", _VALIDATES.format("dist.all_reduce(total)"), []),
+        # how far the training is says the same on all ranks, whatever option it names
+        ("SCR004", "def save():\n    torch.save(net.state_dict(), 'a.pt')\nfor epoch in range(9):\n"
+         "    if epoch % args.save_every == 0 or epoch == args.last:\n        save()\n", [State.WARN]),
+        ("SCR004", "def save():\n    torch.save(net.state_dict(), 'a.pt')\nfor epoch in range(9):\n"
+         "    if epoch % args.save_every == args.local_index:\n        save()\n", []),
+        # what a step draws with one seed for all
+        ("SCR029", "torch.manual_seed(1)\nfor x in loader:\n    net(torch.randn(9)).backward()\n", [State.NOTE]),
+        ("SCR029", "torch.manual_seed(1)\ny = torch.randn(9)\nfor x in loader:\n    net(x).backward()\n", []),
+        ("SCR029", "torch.manual_seed(args.seed)\ntorch.cuda.manual_seed(args.seed + rank)\nfor x in loader:\n"
+         "    net(torch.randn(9)).backward()\n", []),
+        # a function that nothing calls
+        ("SCR017", "def end():\n    dist.destroy_process_group()\n", [State.NOTE]),
+        ("SCR017", "def end():\n    dist.destroy_process_group()\natexit.register(end)\n", []),
+    ],
+)  # fmt: skip
+def test_what_all_ranks_of_a_shared_model_do(code: str, lines: str, states: list[State]) -> None:
+    assert _states(code, f"{_SHARED}{lines}") == states
+
+
+def test_a_short_timeout_is_said() -> None:
+    init = 'dist.init_process_group("nccl", timeout=datetime.timedelta({}))\n'
+    assert _states("SCR020", init.format("seconds=30")) == [State.NOTE]
+    assert _states("SCR020", init.format("minutes=30")) == []
+
+
+def _tables() -> list[tuple[str, str]]:
+    """Every case of this file in which something is found."""
+    tables = (test_what_was_judged_wrongly_in_scripts_of_others, test_what_all_ranks_of_a_shared_model_do)
+    heads = ('dist.init_process_group("nccl")\n', _SHARED)
+    return [
+        (case[0], head + case[1])
+        for table, head in zip(tables, heads, strict=True)
+        for mark in table.pytestmark  # type: ignore[attr-defined]
+        for case in mark.args[1]
+        if case[2]
+    ]
+
+
+_MORE = [
+    ("SCR010", 'dist.init_process_group("nccl")\nrank = dist.get_rank()\ntorch.cuda.set_device(rank)\n'
+     "net = net.to(rank)\nnet = torch.nn.parallel.DistributedDataParallel(net, device_ids=[rank])\n"),
+    ("SCR010", 'dist.init_process_group("nccl")\ntorch.cuda.set_device(int(os.environ["RANK"]))\n'),
+    ("SCR010", 'dist.init_process_group("nccl")\nnet = net.to("cuda")\n'),
+    ("SCR010", 'dist.init_process_group("nccl")\nnet = net.to("cuda:0")\n'),
+    ("SCR011", 'os.environ["MASTER_ADDR"] = "localhost"\ndist.init_process_group("nccl")\n'),
+    ("SCR011", 'def work(rank):\n    os.environ["MASTER_ADDR"] = "localhost"\n'
+     '    dist.init_process_group("nccl")\n'
+     "torch.multiprocessing.spawn(work)\n"),
+    ("SCR026", 'dist.init_process_group("nccl")\ncount = torch.cuda.device_count()\n'
+     "torch.utils.data.distributed.DistributedSampler(data, num_replicas=count, rank=args.local_rank)\n"),
+    ("SCR026", 'count = torch.cuda.device_count()\n'
+     'dist.init_process_group("nccl", rank=local_rank, world_size=count)\n'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "lines"), [*_tables(), *_MORE])
+def test_every_diff_ends_its_finding_and_brings_no_other(code: str, lines: str, tmp_path: Path) -> None:
+    """A diff that would leave the finding, or bring another one, is not printed."""
+    assert _states(code, lines, nodes=2)
+    source = Path("train.py").read_text()
+    found = _findings_of_two()
+    for one in found[code]:
+        for diff in (command for remedy in one.remedies for command in remedy.commands):
+            Path("train.py").write_text(source)
+            subprocess.run(["patch", "-p0"], input=f"{diff}\n", text=True, cwd=tmp_path, check=True, timeout=20)
+            compile(Path("train.py").read_text(), "train.py", "exec")
+            left = _findings_of_two()
+            assert len(left.get(code, [])) < len(found[code])
+            assert {*left} <= {*found}
+
+
+def _findings_of_two() -> dict[str, list[Finding]]:
+    script = reading.read(["train.py"], [], 2)
+    verdicts = judge(Cluster(command="script", measurements=Measurements(script=script)), RULES)
+    return {one.code: one.findings for one in verdicts if one.findings}
+
+
+def test_a_rank_that_names_a_gpu_in_several_places_is_replaced_in_all() -> None:
+    assert _states("SCR010", _MORE[0][1]) == [State.WARN]
+    (remedy,) = (fix for one in _findings()["SCR010"] for fix in one.remedies)
+    assert remedy.commands[0].count("LOCAL_RANK") == 3
+    for no_diff in (_MORE[3], _MORE[5]):
+        _states(no_diff[0], no_diff[1])
+        assert not [one for finding in _findings()[no_diff[0]] for fix in finding.remedies for one in fix.commands]

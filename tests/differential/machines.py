@@ -102,7 +102,9 @@ def topology_file(machine: MachineOf) -> str:
             place = above
             if slot.switch is not None:
                 if slot.switch not in switches:
-                    switches[slot.switch] = _function_of(above, f"ffff:{slot.switch:02x}:01.0", "0x060400", _GEN5)
+                    switches[slot.switch] = _function_of(
+                        above, f"ffff:{0x40 * socket + slot.switch:02x}:01.0", "0x060400", _GEN5
+                    )
                 place = switches[slot.switch]
             if slot.gpu:
                 _function_of(place, _address(number), "0x030200", _GEN5)

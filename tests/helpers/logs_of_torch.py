@@ -40,6 +40,7 @@ _NAMED = {
     "killed": ("LOG093",),
     "exception": ("LOG004",),
     "leaves": ("LOG004",),
+    "abort": (*_AWAY, "LOG099"),  # it uses its group after that
     "out-of-memory": ("LOG063",),
     "out-of-memory-in-nccl": ("LOG063",),
     "one-gpu-for-two": ("LOG057",),

@@ -28,7 +28,10 @@ RESET = "RuntimeError: [../gloo/transport/tcp/pair.cc:525] Connection closed by 
 def _raised(work: Callable[[], Any]) -> BaseException:
     with pytest.raises(BaseException) as caught:  # noqa: PT011 - any
         work()
-    return caught.value
+    trace = caught.value.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return caught.value.with_traceback(trace)
 
 
 def _run(source: str, name: str) -> Callable[[], Any]:
@@ -52,11 +55,22 @@ IN_TRAINING = f"{OURS}/probes/training/loop.py"
         ("raise OSError('no route')", BY_US, ""),
         ("import no_such_module", BY_US, ""),
         ("object().check", "/home/user/model.py", ""),
-        ("object().check", IN_TRAINING, ""),
+        ("object().check", f"{OURS}/probes/training/checks.py", "probes/training/checks.py:1"),
     ],
 )
 def test_whose_fault_an_exception_is(source: str, file: str, place: str) -> None:
     assert defects.place(_raised(_run(source, file)), users_code=lambda: True) == place
+
+
+def test_what_the_users_objects_may_raise_in_our_training_is_not_ours() -> None:
+    lines = Path(IN_TRAINING).read_text().splitlines()
+    number = next(n for n, line in enumerate(lines) if "loss = setting.loss(model, batch)" in line)
+    with_a_loss = _run("\n" * number + "object().check", IN_TRAINING)
+    assert defects.place(_raised(with_a_loss), users_code=lambda: True) == ""
+    assert defects.place(_raised(with_a_loss), users_code=lambda: False) != ""
+    hook: dict[str, Any] = {"ours": _run("{}['x']", IN_TRAINING)}
+    exec(compile("def hook():\n    ours()", "/home/user/model.py", "exec"), hook)
+    assert defects.place(_raised(hook["hook"]), users_code=lambda: True) == "", "a hook of his led there"
 
 
 def test_the_built_in_training_is_ours_and_a_wrong_argument_is_seen_through_torchs_decorator() -> None:

@@ -4,6 +4,7 @@
     python -m tests.nccl judge FOLDER [--half open|held|all] [--list]   what `ncclcheck logs` makes of them
     python -m tests.nccl signs FOLDER    where the versions of NCCL say the same thing in other words
     python -m tests.nccl list            the cases
+    python -m tests.nccl build CHECKOUT --versions 2.28.9   compile it from a checkout of NVIDIA/nccl
 
 Half of the cases, by a hash of the name, are held: look at the others while rules are being changed, and judge the
 held ones once, at the end.
@@ -28,6 +29,7 @@ from benchmarks.logs import read
 from ncclcheck.probes.logs.reading import Reading
 from ncclcheck.reports.subjects.logs.meanings import CONSEQUENCES, HARMLESS
 from tests.lab import Lab, need
+from tests.nccl import from_source, wheels
 from tests.nccl.case import Case
 from tests.nccl.cases import CASES
 from tests.nccl.wheels import VERSIONS
@@ -186,7 +188,7 @@ def _some(names: list[str]) -> str:
 def main() -> None:
     """Do what is asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "judge", "signs", "list"))
+    parser.add_argument("what", choices=("run", "judge", "signs", "list", "build"))
     parser.add_argument("folder", type=Path, nargs="?", default=Path("build/nccl"))
     parser.add_argument("--versions", default=",".join(VERSIONS))
     parser.add_argument("--only", default="")
@@ -196,6 +198,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.what == "list":
         print(tabulate([[one.name, one.kind, one.done, " ".join(sorted(one.truth))] for one in CASES]))
+    elif given.what == "build":
+        from_source.build(given.versions, wheels.folder() / f"nccl-{given.versions}", given.folder)
     elif given.what == "signs":
         print(tabulate(signs(given.folder), ["sign", "said by", "not by", "cases", "line"]))
     elif given.what == "run":

@@ -151,9 +151,9 @@ class Job:
         """Let ranks go on that wait for this mark."""
         (self.folder / f"mark.{name}").touch()
 
-    def ask(self, host: str, verbose: bool = True, seconds: float = 30) -> ras.Answer:
+    def ask(self, host: str, verbose: bool = True, seconds: float = 30, json: bool = False) -> ras.Answer:
         """Ask RAS on a host; kept for what `run` returns."""
-        answer = ras.ask(self.lab[host], verbose=verbose, seconds=seconds)
+        answer = ras.ask(self.lab[host], verbose=verbose, json=json, seconds=seconds)
         self.answers.append(answer)
         return answer
 

@@ -1,6 +1,6 @@
 """RAS's answers of every state that can be made, as they are kept in tests/data/ras.
 
-python -m tests.nccl.ras_states FOLDER [VERSION ...]
+python -m tests.nccl.ras_states FOLDER [VERSION ...]      text; JSON as well of those that know it
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tests.nccl.case import four, kill_second, last, marked, stop_second
 from tests.nccl.job import Job, Rank
 
 VERSIONS = ("2.26.5", "2.27.7")  # RAS came with 2.24; nothing of 2.23 can be asked
+WITH_JSON = ("2.28.9",)  # built from its sources, see from_source.py
 OTHERS = ("2.24.3", "2.25.1", "2.26.2", "2.27.3", "2.27.5")  # read by what `hang` reads them with
 _PATIENT = "all_reduce:100000 sync:30 sleep:30"
 _AFTER_S = 3.0  # RAS hears of a lost connection at once, of a silent peer within seconds
@@ -62,25 +63,29 @@ def make(folder: Path, versions: Sequence[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for version in versions:
         for state in STATES:
-            kept = folder / f"{version}-{state.name}.txt"
-            if kept.exists():
+            forms = ("txt", "json") if version in WITH_JSON else ("txt",)
+            kept = [folder / f"{version}-{state.name}.{form}" for form in forms]
+            if all(path.exists() for path in kept):
                 continue
             with Lab(hosts=2, mgmt=False) as lab:
-                answer = _asked(lab, state, version)
-            kept.write_text(answer)
-            print(f"{version} {state.name}: {len(answer)} characters", flush=True)
+                answers = _asked(lab, state, version, forms)
+            for path, answer in zip(kept, answers, strict=True):
+                path.write_text(answer)
+                print(f"{path.name}: {len(answer)} characters", flush=True)
 
 
-def _asked(lab: Lab, state: State, version: str) -> str:
+def _asked(lab: Lab, state: State, version: str, forms: Sequence[str]) -> list[str]:
     def ask(job: Job) -> None:
         state.before(job)
         time.sleep(_AFTER_S)
-        answer = job.ask("h1", seconds=20)
-        if answer.refused:
-            print(f"{version} {state.name}: {answer.refused}", flush=True)
+        for form in forms:
+            answer = job.ask("h1", seconds=20, json=form == "json")
+            if answer.refused:
+                print(f"{version} {state.name} {form}: {answer.refused}", flush=True)
 
-    job = Job(lab, state.ranks, version=version, kernel=state.kernel)
-    return job.run(seconds=0, during=ask).ras[0].text
+    kernel = "done" if version in WITH_JSON else state.kernel  # ring.c walks what wheels have
+    job = Job(lab, state.ranks, version=version, kernel=kernel)
+    return [answer.text for answer in job.run(seconds=0, during=ask).ras]
 
 
 if __name__ == "__main__":

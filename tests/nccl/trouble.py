@@ -117,6 +117,9 @@ def alone() -> None:
     elif KIND == "out-of-memory":
         kept = [torch.empty(2**30, dtype=torch.uint8, device="cuda") for _ in range(int(LONG_S))]
         print(len(kept))
+    elif KIND == "abort":
+        dist.distributed_c10d._abort_process_group()
+        load_batch()
     elif KIND == "leaves":
         os._exit(7)
 

@@ -2,7 +2,7 @@
 
 What PyPI's nvidia-nccl-cu12 says of its licence, read on 2026-11-23: 2.18.3 to 2.22.3 proprietary; 2.23.4 to
 2.27.7 "BSD-3-Clause", with that text as License.txt (the classifier says "Other/Proprietary License"); 2.28.3 to
-2.32.3 "LicenseRef-NVIDIA-Proprietary".
+2.32.3 "LicenseRef-NVIDIA-Proprietary": their sources are free, and from_source.py builds what is wanted of them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.nccl import from_source
 from tests.nccl.build import libraries
 
 VERSIONS = ("2.23.4", "2.24.3", "2.25.1", "2.26.5", "2.27.7")
@@ -59,13 +60,24 @@ def libnccl(version: str) -> Path:
 @cache
 def tried(version: str) -> Path | NoWheel:
     """One try a session: a line that is slow or away costs one test its time, not each of them."""
-    kept = folder() / f"nvidia-nccl-cu12-{version}" / "libnccl.so.2"
+    name = f"nccl-{version}" if version in from_source.TAGS else f"nvidia-nccl-cu12-{version}"
+    kept = folder() / name / "libnccl.so.2"
     try:
         if not kept.is_file():
-            _fetch(version, kept.parent)
+            _make(version, kept.parent)
     except NoWheel as error:
         return error
     return kept
+
+
+def _make(version: str, into: Path) -> None:
+    if version not in from_source.TAGS:
+        _fetch(version, into)
+        return
+    try:
+        from_source.build(version, into)
+    except from_source.NotBuilt as error:
+        raise NoWheel(f"its sources: {error}") from None
 
 
 def need(*versions: str) -> None:

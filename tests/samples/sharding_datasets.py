@@ -90,6 +90,28 @@ def own_orders() -> DataLoader[Any]:
     return DataLoader(Numbers(), batch_size=8, sampler=OwnOrder(None))
 
 
+class GoesOn(OwnOrder):
+    """From the middle of an epoch, as a run that was interrupted does; the next epochs are whole."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.skipped = 20
+
+    def __iter__(self) -> Iterator[int]:
+        skipped, self.skipped = self.skipped, 0
+        return iter([*super().__iter__()][skipped:])
+
+
+def goes_on() -> DataLoader[Any]:
+    return DataLoader(Numbers(), batch_size=8, sampler=GoesOn())
+
+
+def not_one_batch() -> DataLoader[Any]:
+    data = Numbers()
+    sampler = DistributedSampler(data, int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]))
+    return DataLoader(data, batch_size=512, drop_last=True, sampler=sampler)
+
+
 def one_order() -> DataLoader[Any]:
     return DataLoader(Numbers(), batch_size=8, sampler=OwnOrder(0))
 

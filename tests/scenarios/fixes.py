@@ -45,7 +45,7 @@ PLACEHOLDER = re.compile(
 
 # The state of a host that a fix may change, and that must otherwise stay: a line each.
 _STATE = r"""
-ip -o addr | sed -E 's/valid_lft.*//; s/^[0-9]+: /addr /; s/\\//'
+ip -o addr | grep -v ' fe80:' | sed -E 's/valid_lft.*//; s/^[0-9]+: /addr /; s/\\//'
 ip route show table all | sed 's/^/route /'
 ip -6 route show table all | grep -v fe80 | sed 's/^/route6 /'
 ip rule | sed 's/^/rule /'

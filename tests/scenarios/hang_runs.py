@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from tests.conftest import ROOT
 from tests.lab import PYTHON, Host, Lab, Slurm, faults, start_sshd
-from tests.lab.tools import line_of, until
+from tests.lab.tools import LabError, line_of, until
 from tests.scenarios.hang_table import YOUNG, Run
 
 USER, UID = "ops", 20_019
@@ -339,6 +339,11 @@ def _confine(host: Host, run: Run, pid: int, stack: ExitStack) -> None:
     undo = {"FROZEN": "THAWED"}.get(value, "-1")
     leave = f"echo {undo} > {group}/{file}; while read p; do echo $p > /sys/fs/cgroup/{kind}/cgroup.procs; done"
     stack.callback(host.run, ["sh", "-c", f"{leave} < {group}/cgroup.procs; rmdir {group}"])
+    if kind == "cpu":
+        time.sleep(_NETWORK_S)
+        told = dict(line.split() for line in host.check(["cat", f"{group}/cpu.stat"]).splitlines())
+        if 2 * int(told["nr_throttled"]) < int(told["nr_periods"]):
+            raise LabError(f"the quota does not hold it back: {told}")
 
 
 def _give_no_memory(host: Host, pid: int, stack: ExitStack) -> None:

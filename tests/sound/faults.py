@@ -10,6 +10,7 @@ from ncclcheck.probes.facts import (
     ClockOffset,
     Cluster,
     Commit,
+    Gid,
     Gpu,
     GpuProcess,
     Hca,
@@ -289,8 +290,8 @@ def _with_hca(plan: Plan, node: Facts, change: Callable[[Hca], Hca]) -> Facts | 
 
 def _old_firmware(plan: Plan, node: Facts) -> Facts | None:
     rail = _rail(plan)
-    if rail is None or rail.layer == "Unspecified" or not rail.model:
-        return None  # of a card that names no model nobody knows with which others to compare it
+    if rail is None or rail.layer == "Unspecified" or not rail.model or rail.driver == "virtio_net":
+        return None  # of a card that names no model or board nobody knows with which others to compare it
     return _with_hca(plan, node, lambda hca: replace(hca, firmware=f"{rail.firmware[:2]}.31.1014"))
 
 
@@ -350,8 +351,14 @@ def _no_address(plan: Plan, node: Facts) -> Facts | None:
     rail = _rail(plan)
     if rail is None or not _roce(plan):
         return None
-    changed = _on_port(lambda port: replace(port, gids=known(port.gids)[:2]))(plan, node)
+    changed = _on_port(lambda port: replace(port, gids=[one for one in known(port.gids) if _local(one)]))(
+        plan, node
+    )
     return None if changed is None else _with_interface(changed, rail.netdev, addresses=[])
+
+
+def _local(gid: Gid) -> bool:
+    return str(gid.gid).startswith("fe80")
 
 
 def _gid_moved(plan: Plan, node: Facts) -> Facts | None:
@@ -360,8 +367,8 @@ def _gid_moved(plan: Plan, node: Facts) -> Facts | None:
         return None  # NCCL 2.21 and later finds the entry by itself
 
     def moved(port: Port) -> Port:
-        gids = known(port.gids)
-        return replace(port, gids=[*gids[:2], *(replace(gid, index=gid.index + 2) for gid in gids[2:])])
+        moved = [one if _local(one) else replace(one, index=one.index + 2) for one in known(port.gids)]
+        return replace(port, gids=moved)
 
     return _on_port(moved)(plan, node)
 
@@ -498,6 +505,8 @@ def _iommu(plan: Plan, node: Facts) -> Facts | None:
     fabric = known(node.fabric)
     if not plan.iommus or plan.root or plan.iommu != "identity" or plan.cpu.startswith("ARM"):
         return None
+    if plan.gpu.p2p != "ok" and not plan.cards:
+        return None  # nothing crosses it
     devices = [replace(one, iommu="DMA-FQ") for one in known(fabric.pci)]
     line = known(fabric.command_line).replace(" iommu=pt", "").replace("iommu.passthrough=1 ", "")
     return replace(node, fabric=replace(fabric, pci=devices, command_line=line))
@@ -561,7 +570,7 @@ def _no_provider(plan: Plan, node: Facts) -> Facts | None:
 
 def _other_user(plan: Plan, node: Facts) -> Facts | None:
     """A process of another job holds most of one GPU's memory."""
-    if isinstance(known(known(node.gpus).cards)[0].processes, Unread):
+    if isinstance(known(known(node.gpus).cards)[0].processes, Unread) or not plan.gpu.memory:
         return None
     used = int(plan.gpu.memory * 2**20 * 0.8)
     process = GpuProcess(name="python", pid=991, memory=used, user="eve", state="S")
@@ -692,7 +701,8 @@ def _small_window(plan: Plan, node: Facts) -> Facts | None:
     """The hypervisor or the BIOS gave 256 MiB."""
     card, rail = known(known(node.gpus).cards)[_nth(plan.gpus)], _rail(plan)
     no_hca = rail is None or rail.layer == "Unspecified" or rail.driver == "hfi1" or card.mig is True
-    if no_hca or isinstance(card.bar1, Unread) or known(card.bar1) < known(card.memory_total):
+    small = plan.gpu.memory < 30_000  # MiB: such boards have small windows by design
+    if no_hca or small or isinstance(card.bar1, Unread) or known(card.bar1) < known(card.memory_total):
         return None
     return _with_gpu(plan, node, bar1=256 * 2**20)
 

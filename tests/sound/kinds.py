@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.sound import (
     academic,
     clouds,
+    fresh,
     further,
     humble,
     later,
@@ -32,5 +33,5 @@ PLANS: list[Plan] = [
 ]  # fmt: skip
 
 # Further ones; faults are put into them in the nightly tests.
-ROOMS = (newer, rented, unusual, others, academic, later, parted, further)
+ROOMS = (newer, rented, unusual, others, academic, later, parted, further, fresh)
 MORE: list[Plan] = [make() for room in ROOMS for make in room.KINDS]

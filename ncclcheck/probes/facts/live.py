@@ -75,15 +75,21 @@ class LiveProcess(Struct, frozen=True, kw_only=True):
     apart: the share of samples in which its main thread waited for no thread and no answer. inside: its number in
     its own namespace. periods, used_up: of the CPU quota of its cgroup, and in how many it was used up; refused:
     how often the cgroup wanted more memory than its limit. oom_kills: processes of it, or of its Slurm job, that
-    were killed for want of memory since it was made.
+    were killed for want of memory since it was made. rank_by: how its rank is known: its environment, the order in
+    which one parent started all, that it has the store, or the name of a pipe; nothing: the number only tells the
+    processes of a job apart. stores: of ranks without one in their environment, where their store may be, the
+    connection that was made first before the others. begun: in ticks since its host was started.
     """
 
     host: str
     pid: Pid
     parent: Whole = 0
     rank: Count
+    rank_by: Literal["environment", "order", "store", "pipe", "nothing"] = "environment"
     world: Count
     job: str
+    stores: list[str] = field(default_factory=list)
+    begun: Whole = 0
     expected: list[Count] = field(default_factory=list)
     launcher: str = ""
     command: str = ""

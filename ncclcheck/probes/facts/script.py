@@ -41,7 +41,7 @@ class Call(Struct, frozen=True, kw_only=True):
     that are others on each rank. wrapped: what is called is a model inside DistributedDataParallel,
     and stands in `on`. shared: arguments that are such models. inner: it is an argument of another call, or a part
     of a sum. device: of `.to(device)`, where that variable holds one device only. first, last: lines of the
-    statement. `yield` stands for one in two loops.
+    statement. `yield` stands for one in two loops, `break` and `continue` for one where a number is none.
     """
 
     name: str

@@ -5,6 +5,7 @@ A part of the streamed probe: standard library only, Python 3.6.
 
 import socket
 import struct
+import sys
 from typing import Dict, Iterator, List, Tuple
 
 from ncclcheck.probes.live.proc import Proc, Raw
@@ -31,11 +32,13 @@ def listed(proc: Proc, pid: str) -> Dict[int, Raw]:
     """Inode -> a connection, by /proc/PID/net: queues, and no counts."""
     table = {}
     for name in ("tcp", "tcp6"):
+        family = socket.AF_INET if name == "tcp" else socket.AF_INET6
         for line in proc.text(pid, "net", name).splitlines()[1:]:
             row = line.split()
             if len(row) > 9 and row[3] in ("01", "08"):
                 out, back = row[4].split(":")
                 table[int(row[9])] = {
+                    "ends": (family, raw(row[1]), raw(row[2])),
                     "state": int(row[3], 16),
                     "from": int(row[1].rpartition(":")[2], 16),
                     "to": int(row[2].rpartition(":")[2], 16),
@@ -45,6 +48,13 @@ def listed(proc: Proc, pid: str) -> Dict[int, Raw]:
                     "retries": 0,
                 }
     return table
+
+
+def raw(end: str) -> bytes:
+    """The address of an end, of which /proc prints each 32 bits as a number of this machine."""
+    data = bytes.fromhex(end.partition(":")[0])
+    words = [data[at : at + 4] for at in range(0, len(data), 4)]
+    return b"".join(word[::-1] if sys.byteorder == "little" else word for word in words).ljust(16, b"\0")
 
 
 def diagnosed() -> Dict[int, Raw]:

@@ -12,7 +12,7 @@ import os
 import sys
 from typing import Any, Dict, List, Tuple
 
-from ncclcheck.probes.live import ask, gpus, look, ras, records, wires
+from ncclcheck.probes.live import ask, gpus, look, ras, records, unranked, wires
 from ncclcheck.probes.live.proc import Proc, fields
 
 Raw = Dict[str, Any]
@@ -28,7 +28,7 @@ def collect(argv: List[str], proc: Proc) -> Raw:
     seconds, words = float(argv[0]), argv[1:]
     beside = Beside(proc, seconds)
     job = next((word[4:] for word in words if word.startswith("job=")), "")
-    told = look.look(seconds, proc, "stacks" in words, job, beside.first)
+    told = look.look(seconds, proc, "stacks" in words, job, beside.first, inside="stacks" in words)
     told.update(beside.last())
     told.update(further(proc, told, words))
     return told
@@ -68,7 +68,7 @@ def further(proc: Proc, told: Raw, words: List[str]) -> Raw:
     jobs: Dict[Tuple[str, str], List[Raw]] = {}
     for one in told["processes"]:
         one["inside"] = records.pids_inside(proc, one["pid"])[1]
-        if not one["helper"]:
+        if not one["helper"] and one["job"] != unranked.ADRIFT:
             start = fields(proc.text(str(one["pid"]), "stat"))[19]
             known = dict(one, env=records.environment(proc, one["pid"]), start=start)
             jobs.setdefault((one["job"], one["scope"]), []).append(known)

@@ -12,13 +12,12 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List
 
 from ncclcheck.probes.live import cgroup, connections
-from ncclcheck.probes.live.proc import TICKS, Proc, Raw, age, fields, number, status
+from ncclcheck.probes.live.proc import TICKS, Proc, Raw, fields, number, status
+from ncclcheck.probes.live.processes import find
 
-MOST_PROCESSES = 4096  # of jobs, their helpers among them; a node has 8 to 16 ranks, each with tens of workers
-_MOST_UNSEEN = 32
 _MOST_STACKS = 8  # processes; py-spy took 0.3 s for each
 _STACK_LINES = 12
 _PYSPY_S = 4
@@ -36,41 +35,21 @@ _MOVED = 8192  # bytes; a rank that moves more goes on, and its connections are 
 _ASKS, _ASKS_MOST, _ASKS_CPU = 100.0, 230.0, 0.1
 # Of a core: a thread that only asks for Python's lock had 0.004, one that computes 0.145 at load 16.
 _COMPUTES = 0.05
-_MULTIPROCESSING = re.compile(r"multiprocessing\.(spawn|forkserver|resource_tracker)|compile_worker")
-# Variables that tell rank and size, of the first pair that is there. torchrun, mpirun (Open MPI), flux run,
-# MPICH and PALS, srun.
-_NAMES = (
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-)
-_LOCALS = (("LOCAL_RANK", "LOCAL_WORLD_SIZE"), ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"))
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
-_LAUNCHERS = (
-    "torchrun",
-    "torch.distributed",
-    "slurmstepd",
-    "flux-shell",
-    "palsd",
-    "deepspeed",
-    "mpirun",
-    "mpiexec",
-    "hydra_pmi_proxy",
-    "orted",
-    "prted",
-    "raylet",
-    "accelerate",
-)
-_LIBRARIES = (("nccl", "libnccl"), ("rccl", "librccl"), ("torch", "libtorch_cpu"), ("cuda", "libcuda.so"))
 
 
 def look(
-    seconds: float, proc: Proc, stacks: bool, job: str = "", beside: Callable[[List[Raw]], None] = lambda _: None
+    seconds: float,
+    proc: Proc,
+    stacks: bool,
+    job: str = "",
+    beside: Callable[[List[Raw]], None] = lambda _: None,
+    inside: bool = False,
 ) -> Raw:
-    """Everything that two looks show of this host. beside: what else is looked at then, given the processes."""
-    found, unseen = find(proc, job)
+    """Everything that two looks show of this host. beside: what else is looked at then, given the processes.
+
+    inside: the environment that processes have by now is read in their memory.
+    """
+    found, unseen = find(proc, job, inside)
     beside(found)
     begun, first = time.time(), snapshot(proc, found)
     apart = sampled(proc, [one for one in found if not one["helper"]], begun + seconds)
@@ -97,143 +76,6 @@ def sampled(proc: Proc, ranks: List[Raw], end: float) -> Dict[int, float]:
             if state in ("R", "D") or (state == "S" and not re.search("futex|poll|^0$", where)):
                 apart[pid] = apart.get(pid, 0) + 1
     return {pid: round(float(count) / rounds, 3) for pid, count in apart.items()}
-
-
-def find(proc: Proc, job: str = "") -> Tuple[List[Raw], List[Raw]]:
-    """Processes with a rank, and those of Python that could be ones and may not be read."""
-    found: List[Raw] = []
-    unseen: List[Raw] = []
-    own = ours(proc)
-    for name in sorted((one for one in proc.names() if one.isdigit() and one not in own), key=int):
-        command = proc.text(name, "cmdline").replace("\0", " ").strip()
-        environ = proc.text(name, "environ")
-        if environ:
-            one = member(proc, name, command, environ, job)
-            if one and len(found) < MOST_PROCESSES:
-                found.append(one)
-        elif is_hidden(proc, name, command) and len(unseen) < _MOST_UNSEEN:
-            user = number(status(proc, name).get("Uid"))
-            unseen.append({"pid": int(name), "command": command[:80], "user": user})
-    choose(found)
-    return found, unseen
-
-
-def is_hidden(proc: Proc, pid: str, command: str) -> bool:
-    """Whether it is a process of Python that may not be looked into."""
-    python = re.search(r"python|pt_main", command.partition(" ")[0])
-    return bool(python and proc.names(pid) and not proc.names(pid, "fd"))
-
-
-def ours(proc: Proc) -> List[str]:
-    """This process and those that it comes from: a shell in a container has the variables of its ranks too."""
-    pids = [str(os.getpid())] if proc.live else []
-    while pids and pids[-1] not in ("", "0", "1") and len(pids) < 64:
-        pids.append(fields(proc.text(pids[-1], "stat"))[1])
-    return pids
-
-
-def member(proc: Proc, pid: str, command: str, environ: str, job: str) -> Optional[Raw]:
-    """What a process tells of its place in a job, where it has one."""
-    env = dict(line.partition("=")[::2] for line in environ.split("\0"))
-    names, locals_ = pair(env, _NAMES), pair(env, _LOCALS)
-    if names is None or (job and env.get("SLURM_JOB_ID") != job):
-        return None
-    libraries = mapped(proc, pid)
-    if names[0] == "SLURM_PROCID" and not libraries:
-        return None  # any task of Slurm has one
-    address, port = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
-    step = "Slurm step {}.{}".format(env.get("SLURM_JOB_ID", ""), env.get("SLURM_STEP_ID", ""))
-    rank, world = int(env[names[0]]), int(env[names[1]])
-    expected = [rank - int(env[locals_[0]]), int(env[locals_[1]])] if locals_ else []
-    return {
-        "host": socket.gethostname() if proc.live else "",
-        "pid": int(pid),
-        "parent": int(fields(proc.text(pid, "stat"))[1] or 0),
-        "orphan": orphaned(proc, pid, command, bool(libraries)),
-        "rank": rank,
-        "world": world,
-        "expected": [0, world] if address in _LOOPBACK else expected,
-        "job": "{}:{}".format(address, port) if address else step if "SLURM_JOB_ID" in env else names[0],
-        "scope": scope(proc, pid, env, address),
-        "port": int(port) if port.isdigit() else 0,
-        "launcher": launcher(proc, pid),
-        "command": command[:200],
-        "libraries": libraries,
-        "dumps": env.get("TORCH_FR_DUMP_TEMP_FILE") or env.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE") or "",
-        "age_s": age(proc, pid),
-        "helper": False,
-    }
-
-
-def scope(proc: Proc, pid: str, env: Dict[str, str], address: str) -> str:
-    """What keeps jobs of the same address apart: Slurm's job, and for a loopback address the network namespace."""
-    parts = [env.get("SLURM_JOB_ID", "")]
-    if address in _LOOPBACK or not address:
-        parts += [socket.gethostname() if proc.live else "", proc.link(pid, "ns", "net")]
-    return " ".join(filter(None, parts))
-
-
-def orphaned(proc: Proc, pid: str, command: str, library: bool) -> bool:
-    """Whether it is a process that a rank has left behind: a worker of a loader, a program that it began.
-
-    Its parent and the leader of its process group are gone. A forked child has its parent's connections and none
-    of the threads that served them; a rank that lost its launcher, as under nohup, has those threads.
-    """
-    stat = fields(proc.text(pid, "stat"))
-    if _MULTIPROCESSING.search(command):
-        return stat[1] == "1" or not proc.text(stat[1], "stat")
-    if stat[2] == pid or proc.text(stat[2], "stat") or not adopted(proc, stat[1]):
-        return False
-    if not library:
-        return True
-    serving = [
-        tid for tid in proc.names(pid, "task") if tid != pid and "poll" in proc.text(pid, "task", tid, "wchan")
-    ]
-    links = [proc.link(pid, "fd", name) for name in proc.names(pid, "fd")]
-    return not serving and len(proc.names(pid, "task")) < 5 and any(one.startswith("socket:[") for one in links)
-
-
-def adopted(proc: Proc, parent: str) -> bool:
-    """Whether a parent is one that takes orphans: process 1, or what has no rank and is no launcher."""
-    return parent in ("0", "1") or not re.search(r"\bRANK=|\bLOCAL_RANK=", proc.text(parent, "environ"))
-
-
-def pair(env: Dict[str, str], known: Tuple[Tuple[str, str], ...]) -> Optional[Tuple[str, str]]:
-    """The first two variables that both hold a number."""
-    return next((two for two in known if all(re.match(r"\d{1,9}$", env.get(one, "")) for one in two)), None)
-
-
-def mapped(proc: Proc, pid: str) -> List[str]:
-    """The libraries of interest that it has mapped."""
-    maps = proc.text(pid, "maps")
-    return [name for name, file in _LIBRARIES if file in maps]
-
-
-def launcher(proc: Proc, pid: str) -> str:
-    """The first ancestor that starts ranks."""
-    for _ in range(16):
-        pid = fields(proc.text(pid, "stat"))[1]
-        if pid in ("", "0", "1"):
-            return ""
-        command = proc.text(pid, "cmdline")
-        known = next((name for name in _LAUNCHERS if name in command), "")
-        if known:
-            return "torchrun" if known == "torch.distributed" else known
-    return ""
-
-
-def choose(found: List[Raw]) -> None:
-    """Of the processes that have one rank its own is the topmost that uses torch or NCCL; the others help it."""
-    ranks: Dict[Any, List[Raw]] = {}
-    for one in found:
-        ranks.setdefault((one["job"], one["scope"], one["rank"]), []).append(one)
-    for same in ranks.values():
-        own = [one for one in same if not one["orphan"]]
-        using = [one for one in own if one["libraries"]] or own
-        pids = {one["pid"] for one in using}
-        top = min(using, key=lambda one: (one["parent"] in pids, one["pid"])) if using else None
-        for one in same:
-            one["helper"] = one is not top
 
 
 def snapshot(proc: Proc, found: List[Raw]) -> Dict[int, Raw]:
@@ -341,7 +183,7 @@ def compared(one: Raw, first: Raw, last: Raw, seconds: float) -> Raw:
         and (last["threads"][tid] - first["threads"].get(tid, 0)) / TICKS / seconds > _COMPUTES
     ]
     grown = {name: max(0, count - first["group"][name]) for name, count in last["group"].items()}
-    told = {key: one[key] for key in one if key != "port"}
+    told = {key: one[key] for key in one if key not in ("port", "slurm", "place", "agent", "elastic")}
     told.update(
         was=first["state"],
         state=last["state"],

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from ncclcheck.probes.facts import Flight, JobRecord, Live, Logs, Ras, RasLook
 from ncclcheck.probes.facts.guard.bounds import Amount, Count, Whole
 from ncclcheck.probes.facts.log.flight import Nanoseconds
-from ncclcheck.probes.live import ras_json, ras_text
+from ncclcheck.probes.live.answers import ras_json, ras_text
 from ncclcheck.probes.logs import flight
 from ncclcheck.probes.logs.reading import Reading
 

@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ncclcheck.probes.live import ask, cgroup, connections, evidence, gpus, look, proc, ras, records, wires
+from ncclcheck.probes.live import (
+    ask,
+    cgroup,
+    connections,
+    evidence,
+    gpus,
+    look,
+    present,
+    proc,
+    processes,
+    ras,
+    records,
+    unranked,
+    wires,
+)
 
 # Each after those that it imports.
-MODULES = (proc, cgroup, connections, look, wires, gpus, ras, records, ask, evidence)
+MODULES = (proc, cgroup, connections, present, unranked, processes, look, wires, gpus, ras, records, ask, evidence)
 _PROGRAM = """\
 import sys
 import types

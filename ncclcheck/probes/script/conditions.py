@@ -33,6 +33,8 @@ _GROUP = re.compile(
 
 # Options that say whether there are several processes; `multiprocessing_distributed` says only who starts them.
 _SEVERAL = re.compile(r"(?:is_|use_)?(?:distributed|ddp|dist)|is_dist_avail_and_initialized")
+# The number of the process's GPU, as the ImageNet example has it: one of several ranks has one.
+_NO_GPU = re.compile(r"gpu(?:_?id)?")
 _SIZE = re.compile(r"(?:get_|ddp_)?world_size|WORLD_SIZE")
 
 _ONE_RANK = re.compile(
@@ -93,6 +95,8 @@ def single(test: ast.expr, holds: bool) -> bool:
         each = [single(one, holds) for one in test.values]
         return any(each) if isinstance(test.op, ast.And) == holds else all(each)
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        if _NO_GPU.fullmatch(_name(test.left)) and _value(test.comparators[0]) is None:
+            return isinstance(test.ops[0], ast.Is | ast.Eq) == holds
         return _single_by_number(_named(test.left), test.ops[0], _value(test.comparators[0]), holds)
     name = _name(test.func) if isinstance(test, ast.Call) else _name(test)
     return not holds and bool(_SEVERAL.fullmatch(name))

@@ -6,7 +6,7 @@ import ast
 import builtins
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -22,15 +22,15 @@ _AROUND = 3  # lines that a diff shows around a change
 _LOOKED_AT = re.compile(
     r"barrier|reduce|gather|broadcast|scatter|all_to_all|init_process_group|Data(?:Loader|Parallel)|Distributed\w+"
     r"|set_device|torch\.(?:load|save)|spawn|add_argument|environ|\.(?:cuda|to|backward|item|cpu)$|load_state_dict"
-    r"|set_epoch|random_split|launch|(?:^|\.)Process$|^import$"
+    r"|set_epoch|random_split|launch|manual_seed|^torch(?:vision|audio)\.datasets\.|^torch\.(?:rand|bernoulli|normal)|(?:^|\.)Process$|^import$"
 )
 # Names of calls that are kept at all; what the script's own functions do is followed, so these are kept too.
 _KEPT = re.compile(
     rf"{_LOOKED_AT.pattern}|:|^torch\.(?!nn\.(?!parallel|DataParallel)|optim)|^print$|getenv|download|load_dataset"
     r"|tokeni[sz]e|preprocess|prepare_data|urlretrieve|start_processes|start_method|os\.(?:fork|system|popen)"
     r"|(?:^|\.)(?:Process|Pool|ProcessPoolExecutor|run|Fire|elastic_launch)$|^shutil\.|pin_memory$|state_dict"
-    r"|wait_for_everyone|save_(?:state|checkpoint)|\.initialize$|transformers|datasets\.|seed|subprocess"
-    r"|webdataset|train_test_split|^import$|^iter$|FullyShardedDataParallel|fully_shard|FSDP|Accelerator$|Trainer$|Fabric$|^horovod|^colossalai"
+    r"|wait_for_everyone|save_(?:state|checkpoint)|\.initialize$|transformers|datasets\.|^torchaudio|seed|subprocess"
+    r"|synchroni[sz]e|webdataset|train_test_split|^import$|^iter$|FullyShardedDataParallel|fully_shard|FSDP|Accelerator$|Trainer$|Fabric$|^horovod|^colossalai"
 )
 # Where a loss is reported; kept where it is one.
 _REPORTS = re.compile(r"(?:^|\.)(?:info|log|log_metrics|add_scalars?|set_postfix|set_description|write)$")
@@ -38,6 +38,7 @@ _NO_EXPRESSION = {int, str, type(None), ast.Load, ast.Store}  # parts of a node,
 _WRAPPER = re.compile(r"(?:torch\..*\.|^)(?:DDP|DistributedDataParallel)")  # Apex's own is another class
 _NO_GRADIENTS = re.compile(r"(?:no_grad|inference_mode)$")
 _GPU = re.compile(r"(?:local_)?(?:gpu|device|proc(?:ess)?)(?:_?(?:id|idx|index|no|num))?")
+_NO_NUMBER = re.compile(r"is_?(?:nan|inf|finite)", re.IGNORECASE)
 _IMPORTS = ("torch", "numpy")  # whose import reads variables
 
 
@@ -53,9 +54,9 @@ def _read(found: Sequence[Source], arguments: Sequence[str], nodes: int | None) 
     files, calls = [], []
     for source in found:
         wrapped = _wrapped(source, every)
-        walk = _Walk(
-            every[source.name], every, ranks, _made_of_rank(source), wrapped, source, _speaks_of_rank(source)
-        )
+        made = _made_of_rank(source)
+        of_rank = _with_rank(source, made) if _speaks_of_rank(source) else set()
+        walk = _Walk(every[source.name], every, ranks, made, wrapped, source, of_rank)
         if source.tree is not None:
             walk.devices = devices.of_source(source)
             walk.block(source.tree.body)
@@ -103,10 +104,23 @@ def _made_of_rank(source: Source) -> set[str]:
         return made
     given = [(one.targets, one.value) for one in source.of(ast.Assign) if not isinstance(one.value, ast.Constant)]
     for _ in range(2):  # of what was made of a rank, something else is made
+        lines = _with_rank(source, made)
         for targets, value in given:
-            if conditions.by_rank(value, made):
+            if _stands_in(value, lines) and conditions.by_rank(value, made):
                 made |= {text(one) for one in targets}
     return made
+
+
+def _with_rank(source: Source, made: Collection[str]) -> set[int]:
+    """Numbers of the lines in which a rank, or what was made of one, may stand: most others need no walk."""
+    named = "|".join(map(re.escape, sorted({one.rpartition(".")[2] for one in made} - {""})))
+    words = re.compile(rf"rank|PROCID|LOCALID|process_index{'|' if named else ''}{named}", re.IGNORECASE)
+    return {at for at, line in enumerate(source.lines, 1) if words.search(line)}
+
+
+def _stands_in(value: ast.expr, lines: Container[int]) -> bool:
+    last = value.end_lineno or value.lineno
+    return value.lineno in lines or any(at in lines for at in range(value.lineno + 1, last + 1))
 
 
 def _wrapped(source: Source, every: Mapping[str, Names]) -> set[str]:
@@ -174,7 +188,7 @@ class _Walk:
     unlike: set[str]
     wrapped: set[str]
     source: Source
-    speaks_of_rank: bool = True
+    of_rank: Container[int] = ()  # lines in which a rank may stand
     calls: list[Call] = field(default_factory=list)
     guards: list[Guard | _Test] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)
@@ -251,6 +265,9 @@ class _Walk:
         if isinstance(statement, ast.Import | ast.ImportFrom):
             self._import(statement)
             return
+        if isinstance(statement, ast.Break | ast.Continue):
+            self._skip(statement)
+            return
         self.target = _target(statement)
         for value in vars(statement).values():
             for part in value if isinstance(value, list) else (value,):
@@ -266,6 +283,13 @@ class _Walk:
             self._hold(statement)
         if isinstance(statement, ast.With | ast.AsyncWith):
             self.block(statement.body)
+
+    def _skip(self, statement: ast.Break | ast.Continue) -> None:
+        """What leaves a step where a number is none: ranks see other samples, and may not agree on that."""
+        test = self.guards[-1] if self.guards else None
+        if isinstance(test, _Test) and test.branch == "if" and _NO_NUMBER.search(text(test.test)):
+            self.statement = statement
+            self._add("break" if isinstance(statement, ast.Break) else "continue", statement.lineno, {})
 
     def _hold(self, statement: ast.Assign) -> None:
         """Which model a variable holds from here on; `model = model.cuda()` and `compile(model)` keep it."""
@@ -344,6 +368,9 @@ class _Walk:
         for place, value in vars(expression).items():
             if type(value) in _NO_EXPRESSION:
                 continue
+            if kind is ast.Dict:
+                self._table(expression, statement)  # type: ignore[arg-type]
+                break
             inner = (kind is ast.Call and place != "func") or kind is ast.BinOp
             self.within += inner
             for child in value if isinstance(value, list) else (value,):
@@ -355,6 +382,14 @@ class _Walk:
                     self._expression(child.iter, statement)
             self.within -= inner
         self._itself(expression, statement)
+
+    def _table(self, table: ast.Dict, statement: ast.stmt) -> None:
+        """Its values; a state that it holds under a key has that as its target."""
+        target = self.target
+        for key, value in zip(table.keys, table.values, strict=True):
+            self.target = f"{target}[{text(key)}]" if key is not None and _is_state(value) else target
+            self._expression(value, statement)
+        self.target = target
 
     def _itself(self, expression: ast.expr, statement: ast.stmt) -> None:
         """The expression, after its parts."""
@@ -392,6 +427,8 @@ class _Walk:
         on = text(call.func) if wrapped else on
         given = [*call.args, *(one.value for one in call.keywords)]
         shared = [text(one) for one in given if self._is_wrapped(one)]
+        if name in (".state_dict", ".load_state_dict") and isinstance(call.func, ast.Attribute):
+            shared += [on] if self._is_wrapped(call.func.value) else []
         device = arguments.get("0", arguments.get("device", ""))
         held = "" if name != ".to" or device in self.parameters else self.devices.get(device, "")
         unlike = self._by_rank(call)
@@ -413,7 +450,7 @@ class _Walk:
 
     def _unlike(self, value: ast.expr) -> bool:
         """Whether it differs by rank. Most arguments are a name or a constant, and need no walk."""
-        if isinstance(value, ast.Constant) or not self.speaks_of_rank:
+        if isinstance(value, ast.Constant) or not self.of_rank or not _stands_in(value, self.of_rank):
             return False
         return conditions.by_rank(value, self.unlike)
 
@@ -489,6 +526,11 @@ def _to_number(call: ast.Call) -> bool:
     """`float(loss)`, which waits for the GPU as `loss.item()` does."""
     named = isinstance(call.func, ast.Name) and call.func.id == "float" and len(call.args) == 1
     return named and isinstance(call.args[0], ast.Name) and "loss" in call.args[0].id.lower()
+
+
+def _is_state(value: ast.expr) -> bool:
+    called = value.func if isinstance(value, ast.Call) else None
+    return isinstance(called, ast.Attribute) and called.attr == "state_dict"
 
 
 def _is_chain(node: ast.AST) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from ncclcheck.probes.facts import Node, Resolution, at, value_or
 from ncclcheck.reports.judgement.findings import Finding
@@ -42,7 +43,7 @@ class Likeness:
         """The same of words about a node."""
         own = self._own(name) if name is not None else frozenset()
         words = "".join([_OWN if part in own else part for part in _TOKEN.split(words)])
-        words = _PCI.sub(_OWN, PATTERN.sub(_OWN, words))
+        words = " ".join(map(_without_addresses, words.split(" ")))
         return _NUMBER.sub(lambda found: found["named"] or "<n>", words) if numbers else words
 
     def _own(self, name: str) -> frozenset[str]:
@@ -50,6 +51,11 @@ class Likeness:
             node = self._nodes.get(name)
             self._known[name] = frozenset([name, *(_names(node) if node is not None else ())])
         return self._known[name]
+
+
+@lru_cache(maxsize=4096)  # no address has a blank, and most words stand in the findings of all nodes
+def _without_addresses(word: str) -> str:
+    return _PCI.sub(_OWN, PATTERN.sub(_OWN, word))
 
 
 def _names(node: Node) -> list[str]:

@@ -254,6 +254,96 @@ class Guarded(Dataset):
             return torch.full((4,), float(index))
 def make(): return DataLoader(Guarded(), batch_size=4, num_workers=2)
 """
+TOO_SHORT = """
+class Short(Dataset):
+    def __init__(self): self.rows = list(range(130))
+    def __len__(self): return 120
+    def __getitem__(self, index):
+        return torch.full((4,), float(self.rows[index]))
+def make(): return DataLoader(Short(), batch_size=4, num_workers=2)
+"""
+TOO_LONG = """
+class Windows(Dataset):
+    def __init__(self): self.series = torch.arange(140.0)
+    def __len__(self): return len(self.series) - 18
+    def __getitem__(self, start):
+        if start + 20 > len(self.series): raise IndexError(start)
+        return self.series[start:start + 20]
+def make(): return DataLoader(Windows(), batch_size=4, num_workers=2)
+"""
+SLICES = """
+class Slices(Dataset):
+    def __init__(self): self.tokens = torch.arange(120 * 4000)
+    def __len__(self): return 120
+    def __getitem__(self, row):
+        if not 0 <= row < 120: raise IndexError(row)
+        return row, self.tokens[row * 40:row * 40 + 40]
+def make(): return DataLoader(Slices(), batch_size=4, num_workers=2, collate_fn=lambda batch: batch)
+"""
+MANY_DICTS = """
+class Annotated(Dataset):
+    def __init__(self):
+        def entry(n): return {"id": n, "words": f"word {n} of many", "box": [n + 0.5, n + 1.5, n + 2.5]}
+        self.entries = [entry(n) for n in range(200000)]
+    def __len__(self): return len(self.entries)
+    def __getitem__(self, which):
+        return torch.tensor(self.entries[which]["box"])
+def make(): return DataLoader(Annotated(), batch_size=64, num_workers=2)
+"""
+TYPED = """
+class Typed(Dataset):
+    def __len__(self): return 120
+    def __getitem__(self, number):
+        if not 0 <= number < 120: raise IndexError(number)
+        picture = torch.ones(4, dtype=torch.float64 if number % 3 == 0 else torch.float32) * number
+        RETURNED
+def make(): return DataLoader(Typed(), batch_size=4, num_workers=2, shuffle=True)
+"""
+GREY = """
+class Grey(Dataset):
+    def __len__(self): return 120
+    def __getitem__(self, number):
+        if not 0 <= number < 120: raise IndexError(number)
+        picture = torch.ones(8, 8) * number
+        picture = picture if number % 3 == 0 else picture[None]
+        return picture, number
+def make(): return DataLoader(Grey(), batch_size=4, num_workers=2, shuffle=True)
+"""
+SORTED_APART = """
+class Texts(Dataset):
+    def __len__(self): return 120
+    def __getitem__(self, number):
+        if not 0 <= number < 120: raise IndexError(number)
+        return {"label": number % 50, "ids": torch.arange(3 + number * 7 % 11) + 100 * number}
+def together(texts):
+    ids = sorted([text["ids"] for text in texts], key=len, reverse=True)
+    return torch.nn.utils.rnn.pad_sequence(ids, batch_first=True), torch.tensor([text["label"] for text in texts])
+def make(): return DataLoader(Texts(), batch_size=8, num_workers=2, collate_fn=together)
+"""
+CACHED = """
+class Spectra(Dataset):
+    @functools.lru_cache(maxsize=None)
+    def _spectrum(self, number): return numpy.arange(4.0) + number
+    def __len__(self): return 120
+    def __getitem__(self, number):
+        if not 0 <= number < 120: raise IndexError(number)
+        value = self._spectrum(number)
+        value -= 3.0
+        return torch.from_numpy(value.copy())
+def make(): return DataLoader(Spectra(), batch_size=4, num_workers=2)
+"""
+ONE_BATCH = """
+class Plain(Dataset):
+    def __len__(self): return 120
+    def __getitem__(self, index):
+        if not 0 <= index < 120: raise IndexError(index)
+        return torch.full((4,), float(index))
+OUT = torch.zeros(4, 4)
+def fill(rows):
+    torch.stack(rows, out=OUT)
+    return OUT
+def make(): return DataLoader(Plain(), batch_size=4, num_workers=2, collate_fn=fill, drop_last=True)
+"""
 
 
 def _lazily(source: str, lines: list[str], opened: str) -> str:
@@ -323,6 +413,24 @@ def _raising(source: str, lines: list[str], line: str) -> str:
     return fixed.replace("list(range(150))", "[name for name in range(150) if name % 10 != 3]")
 
 
+def _replaced(source: str, lines: list[str], line: str) -> str:
+    """This line, by all that is printed."""
+    within = next(one for one in source.splitlines() if line in one)
+    indent = " " * (len(within) - len(within.lstrip()))
+    return source.replace(within, "\n".join(indent + one for one in lines))
+
+
+def _first(source: str, lines: list[str], line: str) -> str:
+    """Before this line of a function."""
+    return source.replace(f"    {line}", f"    {lines[0]}\n    {line}")
+
+
+def _packed(source: str, lines: list[str], last: str) -> str:
+    """A class above the others, and the last line of __init__."""
+    *made, used = lines
+    return "\n".join(made) + "\n" + source.replace(last, f"{last}\n        {used}")
+
+
 def _anew(source: str, lines: list[str], _: str) -> str:
     """What __init__ keeps, and the __iter__ that uses it."""
     at = lines.index("def __iter__(self):")
@@ -351,6 +459,22 @@ CASES: list[Any] = [
         "DAT028", THREADED, _lazily, "threading.Thread(target=self._work, daemon=True).start()", id="thread",
         marks=NIGHTLY,
     ),
+    pytest.param("DAT002", TOO_SHORT, _replaced, "def __len__", id="too-short"),
+    pytest.param("DAT002", TOO_LONG, _replaced, "def __len__", id="too-long", marks=NIGHTLY),
+    pytest.param("DAT006", CACHED, _replaced, "value = self._spectrum", id="cached", marks=NIGHTLY),
+    pytest.param("DAT007", ONE_BATCH, _replaced, "return OUT", id="one-batch", marks=NIGHTLY),
+    pytest.param(
+        "DAT014", TYPED.replace("RETURNED", "return {'label': 3, 'image': picture}"), _replaced, "return {'label'",
+        id="dtype", marks=NIGHTLY,
+    ),
+    pytest.param(
+        "DAT014", TYPED.replace("RETURNED", "pair = (3, picture)\n        return pair"), _replaced, "return pair",
+        id="dtype-by-name", marks=NIGHTLY,
+    ),
+    pytest.param("DAT014", GREY, _replaced, "return picture", id="dimensions", marks=NIGHTLY),
+    pytest.param("DAT021", MANY_DICTS, _packed, "for n in range(200000)]", id="many-dicts", marks=NIGHTLY),
+    pytest.param("DAT022", SLICES, _replaced, "return row, ", id="slices", marks=NIGHTLY),
+    pytest.param("DAT029", SORTED_APART, _first, "ids = sorted", id="sorted-apart", marks=NIGHTLY),
     pytest.param("DAT021", REMEMBERED, _instead, "self.memory = []", id="growing", marks=NIGHTLY),
     pytest.param("DAT009", TWO_GENERATORS, _seeded, "", id="two-generators", marks=NIGHTLY),
     pytest.param("DAT009", PRIVATE, _seeded, "", id="private"),

@@ -102,6 +102,8 @@ def test_ranks_that_draw_an_order_each_are_told_to_draw_one(folder: str) -> None
         ("uneven", [OK, OK, WARN, FAIL, OK]),
         ("tells_its_sampler", [OK, NOTE, OK, OK, OK]),
         ("keeps_the_epoch", [OK, NOTE, WARN, OK, OK]),
+        ("goes_on", [OK, NOTE, OK, OK, OK]),
+        ("not_one_batch", [OK, SKIPPED, SKIPPED, OK, OK]),
         ("part_of_each_rank", [OK, OK, OK, OK, SKIPPED]),
         ("from_a_set", [OK, SKIPPED, SKIPPED, SKIPPED, FAIL]),
         ("from_a_sorted_set", [OK, SKIPPED, SKIPPED, SKIPPED, OK]),

@@ -55,6 +55,11 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "array or tensor": (lambda: Of(lambda i: numpy.zeros(3) if i % 3 else ROW), "warn"),
     "1-D and 2-D, loader known": (lambda: (Of(lambda i: ROW if i % 2 else ROW[None]), {"batch_size": 4}), "fail"),
     "lengths, loader not known": (lambda: Of(lambda i: torch.zeros(i % 7 + 1)), "warn"),
+    "batches, the last smaller": (
+        lambda: Of(lambda i: (torch.zeros(9 if i < 199 else 4, 3), torch.zeros(9 if i < 199 else 4))),
+        "note",
+    ),
+    "one part, the last shorter": (lambda: Of(lambda i: torch.zeros(9 if i < 199 else 4)), "fail"),
     "lengths, shuffled": (lambda: DataLoader(Of(lambda i: torch.zeros(i % 7 + 1)), shuffle=True, **FOUR), "fail"),
     "lengths that are padded": (
         lambda: DataLoader(Of(lambda i: torch.zeros(i % 7 + 1)), shuffle=True, collate_fn=pad, **FOUR),

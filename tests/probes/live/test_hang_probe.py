@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck.probes.live import cgroup, connections, look, proc, stream
+from ncclcheck.probes.live import cgroup, connections, look, present, proc, stream
 
 _MAPS = "7f00-7f01 r-xp 0 00:00 1 /lib/libtorch_cpu.so\n"
 
@@ -140,3 +141,38 @@ def test_what_a_cgroup_has_counted(
 def test_it_sends_no_signal_and_writes_no_file() -> None:
     source = "".join(Path(part.__file__ or "").read_text() for part in (look, proc, connections))
     assert not [word for word in ("os.kill", "signal", "ptrace(", '"w"', '"wb"', "os.open") if word in source]
+
+
+def test_the_environment_of_now_is_read_in_a_process() -> None:
+    code = (
+        "import os, sys; os.environ['RANK'] = '7'; os.environ['SECRET'] = 'x'; print(flush=True); sys.stdin.read()"
+    )
+    env = {**os.environ, "RANK": "3", "WORLD_SIZE": "9"}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        told = present.environment(proc.Proc(), str(child.pid), ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+        child.kill()
+    assert told == {"RANK": "7", "WORLD_SIZE": "9"}
+
+
+def test_the_environment_of_a_process_that_is_gone_is_empty() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        child.wait()
+    assert present.environment(proc.Proc(), str(child.pid), ("PATH",)) == {}
+
+
+@pytest.mark.parametrize(
+    ("end", "family", "said"),
+    [
+        ("0100007F:1F90", socket.AF_INET, "127.0.0.1:8080"),
+        ("0000000000000000FFFF00000100007F:1F90", socket.AF_INET6, "127.0.0.1:8080"),
+        ("B80D0120000000000000000001000000:1F90", socket.AF_INET6, "[2001:db8::1]:8080"),
+    ],
+)
+def test_an_address_of_proc_is_read(end: str, family: int, said: str) -> None:
+    if sys.byteorder != "little":
+        pytest.skip("recorded on a little-endian machine")
+    assert connections.address(family, connections.raw(end), 8080) == said

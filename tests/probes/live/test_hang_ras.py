@@ -1,4 +1,4 @@
-"""RAS of NCCL as `hang` asks and reads it: answers of real processes of seven versions, and documented JSON."""
+"""RAS of NCCL as `hang` asks and reads it: answers of real processes of eight versions, of one in JSON, too."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from ncclcheck.probes.facts import Ras, RasLook
-from ncclcheck.probes.live import ras, ras_json, ras_text
+from ncclcheck.probes.live import ras
+from ncclcheck.probes.live.answers import ras_json, ras_text
 from ncclcheck.reports.subjects.live import nccl_ras
-from tests.nccl.ras_states import OTHERS, STATES, VERSIONS
+from tests.nccl.ras_states import OTHERS, STATES, VERSIONS, WITH_JSON
 
 FOLDER = Path(__file__).resolve().parents[2] / "data/ras"
-ALL = sorted({*VERSIONS, *OTHERS})
+ALL = sorted({*VERSIONS, *OTHERS, *WITH_JSON})
 OLD = ("2.24.3", "2.25.1")  # one count for all collectives
 _NOT_HAD = {  # 2.25.1: our kernels end its process in larger sums; 2.26: RAS does not answer in the start
     *((version, "starting") for version in ("2.26.2", "2.26.5")),
@@ -32,6 +33,10 @@ def _read(version: str, state: str) -> RasLook:
     return ras_text.read(file.read_text())
 
 
+def _read_json(version: str, state: str) -> RasLook:
+    return ras_json.read((FOLDER / f"{version}-{state}.json").read_text())
+
+
 def _twice(look: RasLook) -> Ras:
     return Ras(job="a:1", looks=[look, look])
 
@@ -44,7 +49,9 @@ def test_every_line_of_a_real_answer_is_read(version: str, state: str) -> None:
     assert look.unread == 0
 
 
-@pytest.mark.parametrize("version", ALL)
+@pytest.mark.parametrize(
+    ("version", "form"), [*((one, "text") for one in ALL), *((one, "json") for one in WITH_JSON)]
+)
 @pytest.mark.parametrize(
     ("state", "missing", "behind", "left"),
     [
@@ -57,9 +64,9 @@ def test_every_line_of_a_real_answer_is_read(version: str, state: str) -> None:
     ],
 )
 def test_the_rank_is_named(
-    version: str, state: str, missing: list[int], behind: list[int] | None, left: list[int]
+    version: str, state: str, missing: list[int], behind: list[int] | None, left: list[int], form: str
 ) -> None:
-    told = nccl_ras.standing(_twice(_read(version, state)))
+    told = nccl_ras.standing(_twice((_read_json if form == "json" else _read)(version, state)))
     if (version, state) == ("2.24.3", "killed"):
         missing = [0, 3]  # rank 0 was alive: what RAS says of a rank is held against /proc
     if version in OLD and state == "other":
@@ -85,6 +92,19 @@ def test_what_changes_between_two_questions_does_not_stand() -> None:
     later = first.read_text().replace("operation 2", "operation 9").replace("operation 1 ", "operation 8 ")
     assert nccl_ras.standing(Ras(job="a", looks=[ras_text.read(first.read_text()), ras_text.read(later)])) == []
     assert nccl_ras.standing(Ras(job="a", looks=[ras_text.read(first.read_text())])) == []
+
+
+@pytest.mark.parametrize("version", WITH_JSON)
+@pytest.mark.parametrize("state", [one.name for one in STATES])
+def test_json_of_a_real_process_says_what_its_text_says(version: str, state: str) -> None:
+    """2.28.9 leaves out a comma in `missing_ranks`, which is put in."""
+    text, told = _read(version, state), _read_json(version, state)
+    assert told.version == version
+    assert [(one.answered, one.ranks, one.errors) for one in told.groups] == [
+        (one.answered, one.ranks, one.errors) for one in text.groups
+    ]
+    named = [[sorted(rank.rank for rank in comm.missing) for comm in look.troubled] for look in (text, told)]
+    assert named[0] == named[1]
 
 
 # --- JSON, as NVIDIA's manual of 2.28.7 to 2.32.3 shows it

@@ -24,6 +24,7 @@ from ncclcheck.probes.facts import (
     System,
     Unread,
     at,
+    value_or,
 )
 from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.host import container, mounts, storage, system
@@ -277,6 +278,29 @@ def test_files_around_nccl(tmp_path: Path) -> None:
     assert {file.name: file.fits for file in named} == {
         "NCCL_TOPO_FILE": True, "NCCL_GRAPH_FILE": False, "NCCL_DEBUG_FILE": False,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("first", "folder", "product"),
+    [
+        ("HPC-X v2.20\nucx-39c8f9b  1.17.0\n", "nccl_rdma_sharp_plugin/lib", "HPC-X v2.20"),
+        ("HPC-X v2.24.1\n", "ncclnet_plugin/lib", "HPC-X v2.24.1"),
+        ("HPC-X v2.20\n", "ucx/lib", ""),
+        ("something else\n", "nccl_rdma_sharp_plugin/lib", ""),
+        (None, "nccl_rdma_sharp_plugin/lib", ""),
+    ],
+)
+def test_the_version_of_hpcx_stands_beside_its_plugins(
+    tmp_path: Path, first: str | None, folder: str, product: str
+) -> None:
+    plugin = tmp_path / "hpcx" / folder / "libnccl-net.so"
+    plugin.parent.mkdir(parents=True)
+    plugin.write_bytes(b"plugin")
+    if first is not None:
+        (tmp_path / "hpcx/VERSION").write_text(first)
+    found = nccl_installed.plugin_files(Machine(), [str(plugin)])
+    assert isinstance(found, list)
+    assert value_or(found[0].product, "") == product
 
 
 def test_packages_that_bring_a_libnccl(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from ncclcheck.probes.facts.data.content import (
     Written,
     Wrong,
 )
-from ncclcheck.probes.facts.data.made import Failure
+from ncclcheck.probes.facts.data.made import Code, Failure, Method
 from ncclcheck.probes.facts.data.report import Unseen
 from ncclcheck.reports.judgement.causal import causes_first
 from ncclcheck.reports.judgement.findings import Verdict
@@ -180,12 +180,13 @@ def test_the_content_of_another_sample_is_named() -> None:
 @pytest.mark.parametrize(("workers", "state"), [("2", "fail"), ("0", "warn")])
 def test_a_batch_that_is_filled_again_counts_where_workers_make_the_next(workers: str, state: str) -> None:
     structure = Structure(collate="Refilled", custom=True, overwritten=["0"])
-    made = MadeFacts(options={"num_workers": workers})
+    code = Code(collate=Method(name="fill", parameters=["rows"], returns=["OUT"]))
+    made = MadeFacts(options={"num_workers": workers}, code=code)
     report = DataReport(node="a", factory="a:b", made=made, content=seen(), structure=structure)
     cluster = Cluster(command="data", nodes=[Node(name="a")], measurements=Measurements(data=[report]))
     found = {one.code: one for one in judge(cluster, [rule for rule in all_rules() if rule.code == "DAT007"])}
     assert found["DAT007"].state.value == state
-    assert "torch.stack" in found["DAT007"].findings[0].remedies[0].commands[0]
+    assert found["DAT007"].findings[0].remedies[0].commands == ["return copy.deepcopy(OUT)"]
 
 
 def test_a_thread_is_started_anew_by_the_object_that_runs_it() -> None:

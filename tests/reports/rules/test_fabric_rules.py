@@ -21,6 +21,7 @@ from ncclcheck.probes.facts import (
     NvLinks,
     Policy,
     Unread,
+    known,
     replace,
 )
 from ncclcheck.reports.judgement.rule import all_rules
@@ -252,3 +253,17 @@ def test_what_is_a_virtual_machine(flag: Any, product: Any, virtual: bool | None
 )
 def test_lists_of_cpus(text: str, cpus: set[int]) -> None:
     assert wiring.cpus(text) == cpus
+
+
+@pytest.mark.parametrize(
+    ("product", "command"),
+    [
+        ("Microsoft Corporation Virtual Machine", "export NCCL_TOPO_FILE=/opt/microsoft/ndv5/topo.xml"),
+        ("Alibaba Cloud Alibaba Cloud ECS", "ncclcheck bench --with NCCL_NET_GDR_LEVEL=SYS"),
+    ],
+)
+def test_the_file_of_another_provider_is_not_named(product: str, command: str) -> None:
+    guest = flat()
+    guest = replace(guest, fabric=replace(known(guest.fabric), product=product))
+    found = verdict("FAB009", guest).findings
+    assert [line for one in found for remedy in one.remedies for line in remedy.commands] == [command]

@@ -86,5 +86,19 @@ def test_the_interface_of_a_roce_rail_counts() -> None:
     assert [(one.where.node, one.where.device) for one in found] == [(last.name, "ens3np0")]
 
 
+def test_many_times_since_nobody_knows_when_are_unknown() -> None:
+    late = _node("n2", 61)
+    late = replace(late, host=replace(known(late.host), uptime_s=_DENIED))
+    found = _judged(_node("n1", 2), late).findings
+    assert {one.where.node: one.state for one in found} == {"n1": State.OK, "n2": State.UNKNOWN}
+    assert "eth0 61 times" in next(one.what for one in found if one.state is State.UNKNOWN)
+
+
+def test_few_times_are_few_however_long_it_ran() -> None:
+    calm = _node("n1", 3)
+    calm = replace(calm, host=replace(known(calm.host), uptime_s=_DENIED))
+    assert _judged(calm).state is State.OK
+
+
 def test_what_is_not_counted_is_not_judged() -> None:
     assert _judged(_node("n1", _DENIED)).state is State.SKIPPED

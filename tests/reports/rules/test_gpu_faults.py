@@ -9,6 +9,7 @@ import pytest
 from ncclcheck.probes.facts import (
     DeviceFile,
     Fabric,
+    Host,
     Job,
     Link,
     Node,
@@ -203,6 +204,15 @@ def test_a_board_that_shares_its_lanes_is_no_bad_slot() -> None:
 @pytest.mark.parametrize(("model", "state"), [("NVIDIA GeForce RTX 4090", "note"), ("NVIDIA L40S", "warn")])
 def test_persistence_of_workstations_that_work_together(model: str, state: str) -> None:
     two = [gpu_node(name, card(model=model, persistence=False)) for name in "ab"]
+    assert verdict("GPU024", *two, job=TWO).state.value == state
+
+
+@pytest.mark.parametrize(("kernel", "state"), [("6.8.12-tegra", "note"), ("6.11.0-1016-nvidia", "warn")])
+def test_persistence_of_a_gpu_that_is_part_of_the_processor(kernel: str, state: str) -> None:
+    """A Jetson; a DGX Spark shares its memory with the CPU too, and is a server."""
+    board: dict[str, Any] = {"persistence": False, "model": "NVIDIA Thor"}
+    two = [gpu_node(name, card(**board)) for name in ("a", "b")]
+    two = [replace(one, host=Host(hostname=one.name, kernel=kernel)) for one in two]
     assert verdict("GPU024", *two, job=TWO).state.value == state
 
 

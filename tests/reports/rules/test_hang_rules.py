@@ -249,3 +249,47 @@ def test_a_thousand_stacks_are_a_few_lines() -> None:
     text = terminal.text(document, terminal.Style())
     assert len(text.splitlines()) <= 30, text
     assert "more places" in text
+
+
+def _unranked(host: str, pid: int, rank: int, by: str = "nothing", **told: Any) -> LiveProcess:
+    more = {
+        "job": "10.0.0.1:29500",
+        "expected": [],
+        "begun": pid + ord(host),
+        "rank_by": by,
+        "stores": ["10.0.0.1:29500"],
+        **told,
+    }
+    return replace(_rank(rank, **more), host=host, pid=pid)
+
+
+def test_processes_whose_store_is_on_another_host_are_in_its_job() -> None:
+    away: dict[str, Any] = {"job": "?", "world": 1, "stores": ["10.0.0.9:6379", "10.0.0.1:29500"]}
+    stopped = {"was": "T", "state": "T"}
+    a = _live(_unranked("a", 7, 0, "store", world=2), _unranked("a", 8, 1, world=2))
+    b = Live(
+        host="b", seconds=6.0, processes=[_unranked("b", 7, 0, **away, **stopped), _unranked("b", 9, 1, **away)]
+    )
+    strangers = _unranked("b", 11, 2, job="?", stores=["10.0.0.9:6379"])
+    [job] = jobs([a, replace(b, processes=[*b.processes, strangers])])
+    assert (job.name, job.world, [one.rank for one in job.ranks]) == ("10.0.0.1:29500", 4, [0, 1, 2, 3])
+    [finding] = _findings(a, b)["HNG002"]
+    assert "process 7 (rank unknown) is stopped" in finding.what
+    assert (finding.where.node, finding.where.rank) == ("b", None)
+    assert jobs([b]) == []  # of none whose job is known
+
+
+def test_a_server_without_requests_is_not_accused() -> None:
+    poll = {"was_wchan": "ep_poll", "wchan": "do_poll"}
+    assert _kind(*(_rank(rank, **poll) for rank in range(3))) == "asleep"
+    assert _kind(*(_rank(rank, **poll, libraries=["torch", "cuda"]) for rank in range(3))) == "silent"
+    assert _kind(*(_rank(rank) for rank in range(3))) == "silent"
+
+
+def test_ranks_that_never_met_are_told_apart_from_ranks_that_cannot_be_seen() -> None:
+    [finding] = _findings(_live(*(_rank(rank, sockets=0, moved=0, rank_by="order") for rank in range(3))))[
+        "HNG008"
+    ]
+    assert (finding.state, "never joined (is 3 the whole job?)" in finding.what) == (State.UNKNOWN, True)
+    [finding] = _findings(_live(*(_rank(rank, sockets=2, moved=None) for rank in range(3))))["HNG008"]
+    assert "never joined" not in finding.what

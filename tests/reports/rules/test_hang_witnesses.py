@@ -20,7 +20,7 @@ from ncclcheck.probes.facts import (
     RasRank,
     replace,
 )
-from ncclcheck.probes.live import ras_text
+from ncclcheck.probes.live.answers import ras_text
 from ncclcheck.reports.judgement.findings import Finding, State
 from ncclcheck.reports.judgement.judge import judge
 from tests.helpers import flight_jobs

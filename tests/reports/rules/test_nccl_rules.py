@@ -278,3 +278,16 @@ def test_no_job_is_started_where_detail_on_one_node_would_hang_it(value: str, bl
 )
 def test_a_number_of_threads_that_nccl_does_not_take_is_no_failure(value: str, state: str) -> None:
     assert verdict("NCC015", node(env={"NCCL_NTHREADS": value})).state.value == state
+
+
+def test_gloo_on_an_interface_without_a_carrier() -> None:
+    """Several nodes: no other reaches it. One node alone talks to itself."""
+
+    def made(name: str, running: bool) -> Node:
+        network = Network(interfaces=[interface("ib0", "10.1.0.2", running=running)])
+        return node(name, env={"GLOO_SOCKET_IFNAME": "ib0"}, network=network)
+
+    found = verdict("NCC007", made("a", True), made("b", False)).findings
+    assert {one.where.node: one.state for one in found} == {"a": State.OK, "b": State.FAIL}
+    assert any("ib0 has no carrier" in one.what for one in found)
+    assert verdict("NCC007", made("a", False)).state is State.OK

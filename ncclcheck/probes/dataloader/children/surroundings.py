@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
+from ncclcheck.probes.dataloader import code
 from ncclcheck.probes.dataloader.factory import Made
 from ncclcheck.probes.dataloader.samples.graph import walk
 from ncclcheck.probes.facts.data.made import Handle, Library
@@ -84,6 +85,7 @@ def compare(before: Surroundings, after: Surroundings, made: Made, seconds: floa
         natives=max(0, after.tasks - before.tasks - len(started)),
         cuda=after.cuda and not before.cuda,
         frameworks=[name for name in _FRAMEWORKS if name in sys.modules],
+        code=code.read(made),
     )
 
 

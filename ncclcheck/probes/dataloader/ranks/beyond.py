@@ -30,7 +30,8 @@ def _end(reader: Reader) -> list[Beyond]:
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if _is_there(made.dataset, middle) else (low, middle)
-    return [Beyond(length=length, end=high, told=_is_told(made.dataset, length))]
+    told = _is_told(made.dataset, length)
+    return [Beyond(length=length, end=high, told=told, holder=_holder(made.dataset, high))]
 
 
 def _is_there(dataset: Any, index: int) -> bool:
@@ -46,6 +47,12 @@ def _is_there(dataset: Any, index: int) -> bool:
 def _is_told(dataset: Any, length: int) -> bool:
     """Whether an attribute is this number, or holds so many things: then the end is one on purpose."""
     return any(_size(value) == length for value in getattr(dataset, "__dict__", {}).values())
+
+
+def _holder(dataset: Any, end: int) -> str:
+    """`self.names`, which holds so many things; empty where none does."""
+    held = getattr(dataset, "__dict__", {}).items()
+    return next((f"self.{name}" for name, one in held if not isinstance(one, int) and _size(one) == end), "")
 
 
 def _size(value: Any) -> int:

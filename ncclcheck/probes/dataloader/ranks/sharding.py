@@ -93,9 +93,11 @@ def _of_indices(world: World, views: list[View], seen: Sharding) -> Sharding:
     if unlike and not by_design:
         index_map = world.why(index_map)
     account = _by_content(world, views) if by_design else accounting.by_index(views)
+    account, resumed = _whole_epoch(views, account)
     drawn = account is not None and not by_design and _draws(world, views, account)
     return replace(
         seen,
+        resumed=resumed,
         account=None if drawn else account,
         order=_order(world.plan, views),
         index_map=replace(index_map, by_design=by_design),
@@ -103,6 +105,17 @@ def _of_indices(world: World, views: list[View], seen: Sharding) -> Sharding:
         prints=_prints(views[0]),
         unjudged=_DRAWN.format(views[0].sampler) if drawn else _unjudged(views, account),
     )
+
+
+def _whole_epoch(views: list[View], account: Account | None) -> tuple[Account | None, int]:
+    """The account of an epoch, and how many samples of it had been read before, where the first one goes on."""
+    if account is None or account.by != "index" or not account.read or account.distinct >= account.there:
+        return account, 0
+    second = accounting.by_index(views, "second")
+    if second is None or second.distinct + max(second.slack, len(views) - 1) < second.there:
+        return account, 0
+    missing = second.distinct - account.distinct
+    return (second, missing) if missing > max(account.slack, len(views)) else (account, 0)
 
 
 def _draws(world: World, views: list[View], account: Account) -> bool:
@@ -174,13 +187,15 @@ def _order(plan: DataPlan, views: Sequence[View]) -> Order | None:
     if first is None or not first.ended or first.samples == 0:
         return None
     indices = read_indices(first.file)
-    again = _alike(view, "first", "second")
+    second = view.epoch("second")
+    # A first epoch that goes on in its middle is the end of the second one.
+    again = second is not None and read_indices(second.file)[-len(indices) :] == indices
     set_epoch = _alike(view, "set0", "set1")
     callers, loops = set_epoch_callers(plan.directory, plan.factory) if again and set_epoch is False else ([], [])
     return Order(
         samples=first.samples,
         sequential=all(a <= b for a, b in pairwise(indices)),
-        repeats=bool(again),
+        repeats=again,
         with_set_epoch=set_epoch,
         with_keyword=_alike(view, "keyword0", "keyword1"),
         made_alike=set_epoch is None and any(_begins(other) == indices for other in views[1:]),

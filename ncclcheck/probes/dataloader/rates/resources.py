@@ -102,6 +102,7 @@ def _batch(made: Made, seconds: float) -> Batch:
         held=sum(weight.storages.values()),
         piped=weight.weight.piped,
         collate=str(getattr(collate, "__qualname__", type(collate).__name__))[:80] if collate else "",
+        views=weigh.views(samples[0]),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from multiprocessing import context
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.synchronize import SemLock
@@ -18,6 +18,8 @@ from ncclcheck.probes.dataloader.children.inside import told
 from ncclcheck.probes.facts.data.resources import Pickled
 
 _MOST_DEPTH = 4
+_MOST_VIEWS = 8
+_MUCH = 8  # times its elements: as DAT022 judges a whole batch
 
 
 class Weight:
@@ -78,6 +80,25 @@ def weigh(thing: Any, *, keep_locks: bool = True) -> Weigher:
     finally:
         context.set_spawning_popen(None)
     return weigher
+
+
+def views(sample: Any) -> list[str]:
+    """The parts of a sample, by the path in it, whose memory is much larger than they are."""
+    return [name for name, one in _tensors("", sample, 0) if _drags(one)][:_MOST_VIEWS]
+
+
+def _drags(tensor: torch.Tensor) -> bool:
+    with contextlib.suppress(RuntimeError, NotImplementedError):  # sparse ones have no storage
+        return tensor.untyped_storage().nbytes() > _MUCH * tensor.numel() * tensor.element_size()
+    return False
+
+
+def _tensors(name: str, value: Any, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif depth < _MOST_DEPTH and isinstance(value, Mapping | list | tuple):
+        for key, one in value.items() if isinstance(value, Mapping) else enumerate(value[:_MOST_VIEWS]):
+            yield from _tensors(f"{name}.{key}".strip("."), one, depth + 1)
 
 
 def pickled(what: str, thing: Any, *, keep_locks: bool) -> Pickled:

@@ -123,11 +123,15 @@ class Fallback(Struct, frozen=True, kw_only=True):
 
 
 class Beyond(Struct, frozen=True, kw_only=True):
-    """Samples behind the end that len() tells. told: an attribute of the dataset is that number too."""
+    """Samples behind the end that len() tells. told: an attribute of the dataset is that number too.
+
+    holder: an attribute of the dataset (`self.names`) that holds as many things as there are samples.
+    """
 
     length: Whole
     end: Whole
     told: bool
+    holder: str = ""
 
 
 class NotFinite(Struct, frozen=True, kw_only=True):

@@ -33,13 +33,38 @@ class Failure(Struct, frozen=True, kw_only=True):
     stacks: str = ""
 
 
+class Method(Struct, frozen=True, kw_only=True):
+    """A function as it is written. place: `loaders.py:12`; parameters: without self; returns: the expressions that
+    it returns, in order, empty where one is too long to be repeated.
+    """
+
+    name: str
+    place: str = ""
+    parameters: list[str] = field(default_factory=list)
+    returns: list[str] = field(default_factory=list)
+
+
+class Code(Struct, frozen=True, kw_only=True):
+    """The user's class and collate function, where their text could be read.
+
+    owner: the name of the class; item, length: its `__getitem__` and `__len__`; reads: what `__getitem__` asks the
+    dataset for by the bare index (`self.records[index]`, `self._load(index)`).
+    """
+
+    owner: str = ""
+    item: Method | None = None
+    length: Method | None = None
+    collate: Method | None = None
+    reads: list[str] = field(default_factory=list)
+
+
 class Made(Struct, frozen=True, kw_only=True):
     """What the factory gave. dataset: its type; options: the loader's keywords as text.
 
     threads: Python threads that the factory started and that still run; thread_owners: of each the path
     of the object whose method it runs. natives: other threads beside them.
     locks: objects of multiprocessing.synchronize in the dataset, by path: what they guard is safe to share.
-    frameworks: those imported by then that share samples out among ranks themselves.
+    frameworks: those imported by then that share samples out among ranks themselves. code: None in older results.
     """
 
     failure: Failure | None = None
@@ -57,3 +82,4 @@ class Made(Struct, frozen=True, kw_only=True):
     natives: Count = 0
     cuda: bool = False
     frameworks: list[str] = field(default_factory=list)
+    code: Code | None = None

@@ -47,6 +47,7 @@ class Batch(Struct, frozen=True, kw_only=True, tag="batch"):
     size: samples of the loader's own batch; 0: it does not batch (batch_size=None). tensors: memory segments of
     their own, each a descriptor; used: bytes of the tensors' elements; held: bytes of the memory behind them,
     which all goes to /dev/shm; piped: bytes that go through a pipe. collate: its name, empty for torch's own.
+    views: parts of a sample (`0`, `image`; empty: the sample itself) that are small views of large memory.
     """
 
     samples: Count
@@ -56,6 +57,7 @@ class Batch(Struct, frozen=True, kw_only=True, tag="batch"):
     held: Whole
     piped: Whole
     collate: str = ""
+    views: list[str] = field(default_factory=list)
 
 
 class Pickled(Struct, frozen=True, kw_only=True):

@@ -198,3 +198,4 @@ class Sharding(Struct, frozen=True, kw_only=True):
     randomness: Randomness | None = None
     prints: list[Print] = field(default_factory=list)
     unjudged: str = ""
+    resumed: Whole = 0

@@ -57,11 +57,19 @@ SIGNS = (
     Sign(
         "value-corrected",
         r"NCCL_\w{2,40} is (?:greater|larger|more|less|smaller|lower) than the (?:maximum|minimum) allowed, setting to \d"
-        r"|Invalid NCCL_NTHREADS \d{1,9} \(must be a multiple of 32\)",
+        r"|Invalid NCCL_\w{2,40} -?\d{1,9} \((?:must be a multiple of|maximum|minimum) \d"
+        r"|User asked for a m(?:ini|axi)mum of -?\d{1,9} channels, |NCCL_\w{2,40}=-?\d{1,20} is being ignored because"
+        r"|too big\. Limiting value to \d|upper limit -?\d{1,9}, cap it to|larger than maxCTAs|not a valid value 0/1, set it"
+        r"|NCCL_\w{2,40}: unknown value \S{1,80}, defaulting|Unable to open \S{1,200}, not dumping topology"
+        r"|, disabling CollNet|, ignoring NCCL_ALGO|maximum allowed, setting NCCL_\w{2,40} to|Unsetting POLICY_"
+        r"|is invalid for family \w{2,20}, ignoring|Ignoring SHM locality",
         (
             "h1:4045:4045 [0] graph/tuning.cc:19 NCCL WARN Invalid NCCL_NTHREADS 100 (must be a multiple of 32)",
             "[2026-11-28 00:01:11] h1:8720:8782 [0] transport/net_socket.cc:287 NCCL WARN NET/Socket : "
             "NCCL_SOCKET_NTHREADS is greater than the maximum allowed, setting to 16",
+            "elm4:311:340 [0] graph/connect.cc:420 NCCL WARN User asked for a minimum of 64 channels, limiting to 32",
+            "elm4:311:340 [0] init.cc:1510 NCCL WARN minCTAs 64 is larger than #channels upper limit 32, cap it to 32",
+            "elm4:311:340 [0] graph/xml.cc:301 NCCL WARN Unable to open /x/topo.xml, not dumping topology.",
         ),
     ),
     Sign(

@@ -371,11 +371,25 @@ SIGNS = (
     ),
     Sign(
         "propagated",
-        r"^\S{1,200}:\d{1,7} (?:\(\S{1,80}\) )?-> (?P<result>[0-8])\b",
+        r"^\S{1,200}:\d{1,7} (?:\(\S{1,80}\) )?-> (?P<result>[0-8])\b"
+        r"|^(?:commReclaim|ncclProxyStop|commDestroySync|ncclCommSetAsyncError: error) ?:? ?comm "
+        r"|^ncclAsyncJobComplete: job |^Comm 0x\w{1,16} is in abort state|^communicator encountered a fatal error",
         (
             "gpu-a17:4711:4800 [3] NCCL INFO init.cc:1393 -> 3",
             "gpu-a17:1:9 [0] NCCL INFO bootstrap.cc:91 -> 6 [Async thread]",
             "gpu-a17:1:9 [0] NCCL INFO bootstrap.cc:91 (socketConnect) -> 6 [Async thread]",
+            "gpu-a17:1:9 [0] init.cc:2208 NCCL WARN commReclaim: comm 0x55d0 (rank = 3) in commDestroySync, error 6",
+            "gpu-a17:1:9 [0] proxy.cc:1189 NCCL WARN Comm 0x55d0 is in abort state",
+        ),
+        words=(
+            "->",
+            "commreclaim",
+            "proxystop",
+            "destroysync",
+            "asyncerror",
+            "asyncjob",
+            "abort state",
+            "fatal error",
         ),
     ),
     Sign(

@@ -19,7 +19,7 @@ def _raised(text: str) -> bool:
 SIGNS = (
     Sign(
         "nccl-cuda-failure",
-        r"(?:Cuda|HIP) failure(?: \d{1,4})? '(?P<error>[^']{2,120})",
+        r"(?:Cuda|HIP) failure(?: \d{1,4})? '(?P<error>(?:[^']|(?<=n)'(?=t )){2,120})",
         (
             "elm4:311:340 [2] include/alloc.h:48 NCCL WARN Cuda failure 'out of memory'",
             "elm4:311:340 [2] transport/p2p.cc:275 NCCL WARN Cuda failure 101 'invalid device ordinal'",

@@ -25,6 +25,36 @@ SIGNS = (
         ('gpu-a17:1:1 [0] graph/tuning.cc:103 NCCL WARN Unrecognized element token "LL12" when parsing "LL12"',),
     ),
     Sign(
+        "setting-refused",
+        r"Invalid (?P<name>NCCL_\w{2,40})[, ](?!-?\d{1,9} \()|device found .{1,120}, verify (?P<verify>NCCL_\w{2,40})"
+        r"|specify a valid (?P<merge>NCCL_\w{2,40}) string|'?(?P<small>NCCL_\w{2,40})(?:=\S{1,40})? (?:is too small"
+        r"|has invalid value)|Try setting (?P<level>NCCL_NET_MERGE_LEVEL)|(?P<fused>Specified fused NIC )"
+        r"|(?P<token>Unrecognized prefix token|All entries except the first must have a prefix)"
+        r"|Net : (?P<address>No valid (?:<IPv4_or_hostname>|\[IPv6\]):|unsupported IP family|Unsupported address family)",
+        (
+            "gpu-a17:1:1 [0] bootstrap.cc:57 NCCL WARN Invalid NCCL_COMM_ID, please use format: <ipv4>:<port> or"
+            " [<ipv6>]:<port> or <hostname>:<port>",
+            "gpu-a17:1:1 [0] graph/topo.cc:1100 NCCL WARN TOPO/NET : Could not force merge NICs mlx5_0. Please specify"
+            " a valid NCCL_NET_FORCE_MERGE string.",
+            "gpu-a17:1:1 [0] enqueue.cc:70 NCCL WARN 'NCCL_WORK_FIFO_DEPTH=1' is too small. Minimum value is 64",
+            'gpu-a17:1:1 [0] graph/tuning.cc:90 NCCL WARN Unrecognized prefix token "x" when parsing "x:ring"',
+        ),
+        words=(
+            *("invalid nccl_", "verify nccl_", "specify a valid nccl_", "is too small", "has invalid value"),
+            *("try setting nccl_", "specified fused nic", "prefix token", "must have a prefix", "net : "),
+        ),
+    ),
+    Sign(
+        "no-algorithm",
+        r"[Nn]o algorithm/protocol available(?: for function (?P<function>\w{2,40}) with datatype (?P<type>\w{2,40}))?"
+        r"(?:\. (?P<name>NCCL_(?:ALGO|PROTO)) was set to (?P<value>[^.]{1,200}))?",
+        (
+            "gpu-a17:1:1 [0] enqueue.cc:1825 NCCL WARN Error : no algorithm/protocol available for function AllReduce"
+            " with datatype ncclFloat32. NCCL_ALGO was set to NVLS.",
+            "gpu-a17:1:1 [0] enqueue.cc:1299 NCCL WARN Error : no algorithm/protocol available",
+        ),
+    ),
+    Sign(
         "nic-setting",
         r"(?P<name>NCCL_IB_(?:DISABLE|HCA|GID_INDEX|TC|SL|PKEY)|NCCL_NET) set (?:by environment )?to "
         r"(?P<value>\S{1,200}?)\.?$",

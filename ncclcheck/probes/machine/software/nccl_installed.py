@@ -25,6 +25,9 @@ _WRITTEN = (
     "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
 )
 _PRODUCT = re.compile(rb"aws-ofi-nccl \d{1,4}\.\d{1,4}\.\d{1,4}")  # PACKAGE_STRING of autoconf
+_HPCX = re.compile(r"/(nccl_[\w-]+_plugin|ncclnet_plugin)/lib/")
+_HPCX_VERSION = re.compile(r"HPC-X v\d{1,3}(?:\.\d{1,3}){1,3}")
+_NO_NAME = Unread("absent", "no name with a version stands in it")
 _EXAMPLE = b"TUNER/ExamplePlugin"  # what NVIDIA's example of a tuner writes before its lines
 _SYMBOL = re.compile(rb"(?<=\0)nccl(Net|CollNet|Tuner)Plugin_v(\d{1,2})(?=\0)")
 _WHEEL = re.compile(r"(nvidia[-_.]nccl[-_.]cu\d+)-([^-]+)\.dist-info", re.IGNORECASE)
@@ -46,17 +49,23 @@ def _plugin(machine: Machine, path: str) -> PluginFile:
         name=os.path.basename(path),
         path=path,
         sha256=hashlib.sha256(data).hexdigest(),
-        product=_product(data),
+        product=_product(data) or _bundle(machine, path) or _NO_NAME,
         symbols=sorted({f"{kind.decode().lower()} v{number.decode()}" for kind, number in _SYMBOL.findall(data)}),
     )
 
 
-def _product(data: bytes) -> str | Unread:
+def _product(data: bytes) -> str:
     if found := _PRODUCT.search(data):
         return found[0].decode()
-    if _EXAMPLE in data:
-        return EXAMPLE_TUNER
-    return Unread("absent", "no name with a version stands in it")
+    return EXAMPLE_TUNER if _EXAMPLE in data else ""
+
+
+def _bundle(machine: Machine, path: str) -> str:
+    """HPC-X keeps its version in a file at its top: ROOT/VERSION beside ROOT/nccl_rdma_sharp_plugin/lib."""
+    top, plugin, _ = re.split(_HPCX, path, maxsplit=1) if _HPCX.search(path) else ("", "", "")
+    text = within(_SECONDS, path, lambda: machine.read(f"{top}/VERSION")) if plugin else ""
+    found = None if isinstance(text, Unread) else _HPCX_VERSION.match(text)
+    return found[0] if found else ""
 
 
 def named_files(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ncclcheck.probes.facts import Cluster, Limits, known, value_or
+from ncclcheck.probes.facts.data import Made
 from ncclcheck.probes.facts.data.resources import Batch, Resources
 from ncclcheck.reports.judgement.findings import (
     Evidence,
@@ -20,7 +21,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.subjects.data import examined
+from ncclcheck.reports.subjects.data import examined, own_names
 from ncclcheck.reports.text.fold import size
 
 _MIB = 2**20
@@ -52,6 +53,7 @@ def views(cluster: Cluster) -> Iterator[Finding]:
     limits = cluster.policy.thresholds
     judged, unread = examined.resources(cluster, "batch")
     yield from unread
+    made = {one.node: one.made or Made() for one in cluster.measurements.data}
     for node, held in judged:
         batch = known(held.batch)
         more = batch.held - batch.used
@@ -71,8 +73,15 @@ def views(cluster: Cluster) -> Iterator[Finding]:
                 seen("storages of the batch", f"{size(batch.held)} in {batch.tensors}"),
                 seen("collate_fn", batch.collate or ("torch's own" if batch.size else "none: batch_size=None")),
             ],
-            fix=[you("Copy what the sample needs.", "return self.data[start:end].clone()")],
+            fix=[_copied(made.get(node, Made()), batch)],
         )
+
+
+def _copied(made: Made, batch: Batch) -> Remedy:
+    parts = [name for name in batch.views if name]
+    lines = own_names.returned(made.code.item if made.code else None, "{}.clone()", next(iter(parts), ""))
+    what = f"Copy part {', '.join(parts)} of the sample" if parts else "Copy what the sample needs"
+    return you(f"{what}, in {own_names.owner(made)}.__getitem__.", *lines)
 
 
 @rule(

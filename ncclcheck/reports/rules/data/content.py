@@ -23,8 +23,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.data import examined
-from ncclcheck.reports.subjects.data.opened import class_of
+from ncclcheck.reports.subjects.data import examined, own_names
 
 _DATA = ("data",)
 _RARE = 0.05  # of samples: what is missing on purpose is so in more of them, a division by 0 is rare
@@ -64,7 +63,7 @@ def readable(cluster: Cluster) -> Iterator[Finding]:
             same = [one for one in content.unreadable if (one.kind, one.error.partition(":")[0]) == (kind, error)]
             yield _unreadable(node, factories.get(node, ""), made, same, content)
         if content.beyond is not None:
-            yield _beyond(node, content.beyond)
+            yield _beyond(node, made, content.beyond)
         for one in content.not_finite:
             yield _not_finite(node, factories.get(node, ""), made, one, content)
         if not content.unreadable and not content.not_finite and content.indices:
@@ -87,8 +86,26 @@ def _unreadable(node: str, factory: str, made: Made, same: list[Unreadable], con
         why="The epoch ends at this sample, on the rank that draws it, and the other ranks wait for it.",
         owner="job",
         evidence=[seen(f"dataset[{first.index}]", first.stacks[:1500] or first.error)],
-        fix=[you("Read this sample alone, by hand.", _by_hand(factory, made, first.index))],
+        fix=[
+            *_shorter(made, same, content),
+            you("Read this sample alone, by hand.", _by_hand(factory, made, first.index)),
+        ],
     )
+
+
+def _shorter(made: Made, same: list[Unreadable], content: Content) -> list[Remedy]:
+    """Where all samples were read, and those at the end alone are not there."""
+    length, count = made.length or 0, content.unreadable_count
+    ends = all(one.error.startswith("IndexError") and one.index >= length - count for one in same)
+    if not ends or len(same) != len(content.unreadable) or content.swept < length:
+        return []
+    text = own_names.longer(made.code.length if made.code else None, -count)
+    return [_another_length(made, text)] if text else []
+
+
+def _another_length(made: Made, text: str) -> Remedy:
+    told = f"Let __len__ of {own_names.owner(made)} count what __getitem__ serves."
+    return you(told, f"def __len__(self): return {text}") if text else you(told)
 
 
 def _not_finite(node: str, factory: str, made: Made, one: NotFinite, content: Content) -> Finding:
@@ -126,7 +143,7 @@ def _by_hand(factory: str, made: Made, index: int) -> str:
     return f"python -c {quote(code)}"
 
 
-def _beyond(node: str, beyond: Beyond) -> Finding:
+def _beyond(node: str, made: Made, beyond: Beyond) -> Finding:
     text = f"len() says {beyond.length}, but samples up to index {beyond.end - 1} can be read"
     if beyond.told:
         return note(Where(node=node), text)
@@ -136,8 +153,12 @@ def _beyond(node: str, beyond: Beyond) -> Finding:
         why=f"{beyond.end - beyond.length} samples are never seen in training.",
         owner="job",
         evidence=[seen(f"dataset[{beyond.end - 1}]", "gives a sample"), seen(f"dataset[{beyond.end}]", "raises")],
-        fix=[you("Let __len__ count what __getitem__ serves.", "def __len__(self): return len(self.samples)")],
+        fix=[_another_length(made, f"len({beyond.holder})" if beyond.holder else _longer(made, beyond))],
     )
+
+
+def _longer(made: Made, beyond: Beyond) -> str:
+    return own_names.longer(made.code.length if made.code else None, beyond.end - beyond.length)
 
 
 @rule("DAT006", "a sample's content does not depend on earlier reads", worst=State.FAIL, commands=_DATA)
@@ -222,18 +243,19 @@ def _hidden(node: str, made: Made, content: Content, leaves: list[LeafKind]) -> 
 
 def _without_change(made: Made, altered: list[str]) -> list[Remedy]:
     """With the name of what reading changed: a record in a list is copied, a counter is replaced."""
-    path = next((path for path in altered if path.startswith("self.")), "")
-    name, place = path or "self.data", f"in {class_of(made)}.__getitem__"
-    held = re.sub(r"\[\d+\].*", "[index]", name) if re.search(r"\[\d+\]", name) else f"{name}[index]"
-    copied = you(
-        "Change a copy of what the dataset holds, not the thing itself.",
-        f"value = copy.deepcopy({held})  # {place}: change value, not {name.partition('[')[0]}",
-    )
+    name = next((path for path in altered if path.startswith("self.")), "")
+    index, place = own_names.index(made), f"in {own_names.owner(made)}.__getitem__"
+    held = re.sub(r"\[\d+\].*", f"[{index}]", name) if re.search(r"\[\d+\]", name) else ""
+    held = held or (f"{name}[{index}]" if name else own_names.read(made))
+    what = "Change a copy of what the dataset holds, not the thing itself."
+    copied = you(what, f"value = copy.deepcopy({held})  # {place}: change value alone") if held else you(what)
+    if not name:
+        return [copied]
     counted = you(
         f"Compute it from the index and from an epoch that the training loop sets, without {name}.",
         "def set_epoch(self, epoch): self.epoch = epoch  # dataset.set_epoch(epoch) before each epoch",
     )
-    return [copied] if "[" in path else [counted] if path.endswith(_COUNTERS) else [copied, counted]
+    return [copied] if "[" in name else [counted] if name.endswith(_COUNTERS) else [copied, counted]
 
 
 def _values(leaf: LeafKind) -> str:
@@ -287,8 +309,8 @@ def overwritten(cluster: Cluster) -> Iterator[Finding]:
             evidence=[seen(f"index {one.index}", f"{one.before}, then {one.after}") for one in examples],
             fix=[
                 you(
-                    "Return a copy.",
-                    f"return copy.deepcopy(sample)  # in {class_of(made)}.__getitem__, of what it returns now",
+                    f"Return a copy, in {own_names.owner(made)}.__getitem__.",
+                    *own_names.returned(made.code.item if made.code else None, "copy.deepcopy({})"),
                 )
             ],
         )
@@ -307,8 +329,8 @@ def _batch_overwritten(node: str, made: Made, structure: Structure) -> Finding:
         ],
         fix=[
             you(
-                f"Make a new tensor for each batch in {structure.collate}.",
-                "out = torch.stack([x for x, _ in samples])",
+                f"Make new tensors for each batch in {structure.collate}, or return a copy.",
+                *own_names.returned(made.code.collate if made.code else None, "copy.deepcopy({})"),
             )
         ],
     )
@@ -432,7 +454,7 @@ def fallback(cluster: Cluster) -> Iterator[Finding]:
             fix=[
                 you(
                     "Raise there, and leave samples that are known to be broken out of the index that "
-                    f"{class_of(made)}.__init__ makes.",
+                    f"{own_names.owner(made)}.__init__ makes.",
                     f'raise RuntimeError(f"sample {{index}} cannot be read")  # {first.place}, not another sample',
                 )
             ],

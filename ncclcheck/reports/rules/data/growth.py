@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from statistics import median
 
 from ncclcheck.probes.facts import Cluster, known, value_or
+from ncclcheck.probes.facts.data import Made
 from ncclcheck.probes.facts.data.resources import Growth, Resources
 from ncclcheck.reports.judgement.findings import (
     Evidence,
@@ -20,7 +22,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.subjects.data import examined
+from ncclcheck.reports.subjects.data import examined, own_names
 from ncclcheck.reports.text.fold import size
 
 _MIB, _PAGE = 2**20, 4096
@@ -28,6 +30,7 @@ _DATA = ("data",)
 # Of a leak: so much more where it is memory of the parent that became its own, which comes to an end. A sound
 # dataset of torch.load copied 3 to 6 KiB a read for 400 reads, and nothing from then on.
 _COPIES = 8
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _MANY = 10_000_000  # of a stream without a length: samples that an epoch may have
 
 
@@ -137,8 +140,10 @@ def memory(cluster: Cluster) -> Iterator[Finding]:
     """
     judged, unread = examined.resources(cluster, "again")
     yield from unread
+    made = {one.node: one.made or Made() for one in cluster.measurements.data}
     for node, held in judged:
-        finding = _leak(cluster, node, held) or _copies(cluster, node, held) or _cache(node, held)
+        copies = _copies(cluster, node, made.get(node, Made()), held)
+        finding = _leak(cluster, node, held) or copies or _cache(node, held)
         yield finding or fine(Where(node=node), "reading leaves nothing behind that grows")
 
 
@@ -181,7 +186,7 @@ def _without_growth(growing: list[str]) -> Remedy:
     )
 
 
-def _copies(cluster: Cluster, node: str, held: Resources) -> Finding | None:
+def _copies(cluster: Cluster, node: str, made: Made, held: Resources) -> Finding | None:
     each = _copied_each(held)
     if not each or (held.asked and not held.workers):
         return None
@@ -205,7 +210,7 @@ def _copies(cluster: Cluster, node: str, held: Resources) -> Finding | None:
             *(seen("Python objects in the dataset", one) for one in large),
             *_available(held),
         ],
-        fix=_packed(held),
+        fix=_packed(made, held),
     )
 
 
@@ -232,16 +237,25 @@ def _copied_anyway(again: Growth) -> float:
     return max(again.copied, default=0) * len(again.copied) / max(1, again.reads)
 
 
-def _packed(held: Resources) -> list[Remedy]:
-    name = held.containers[0].path if held.containers else "records"
-    short = name.rpartition(".")[2] if name.replace(".", "").replace("_", "").isalnum() else "records"
+def _packed(made: Made, held: Resources) -> list[Remedy]:
+    """A class that stands for the list, so that nothing else changes; of a dict or a set the words alone."""
+    one = held.containers[0] if held.containers else None
+    if one is None or one.kind.partition(" ")[0] not in ("list", "tuple") or not _NAME.fullmatch(one.path):
+        return [you("Pack the objects into arrays (numpy, Arrow), once, in __init__; unpack one in __getitem__.")]
     return [
         you(
-            "Pack the objects into arrays, once, in __init__; unpack one in __getitem__.",
-            f"packed = [pickle.dumps(item) for item in self.{short}]",
-            "self.ends = torch.tensor([0] + [len(one) for one in packed]).cumsum(0)",
-            "self.data = torch.frombuffer(bytearray(b''.join(packed)), dtype=torch.uint8)",
-            "item = pickle.loads(self.data[self.ends[i] : self.ends[i + 1]].numpy())  # of index i",
+            f"Pack self.{one.path} into two arrays, last in __init__ of {own_names.owner(made)}.",
+            "import numpy, pickle",
+            "class Packed:",
+            "    def __init__(self, items):",
+            "        packed = [pickle.dumps(item) for item in items]",
+            "        self.ends = numpy.cumsum([0, *map(len, packed)])",
+            '        self.data = numpy.frombuffer(b"".join(packed), numpy.uint8)',
+            "    def __len__(self): return len(self.ends) - 1",
+            "    def __getitem__(self, index):",
+            "        place = range(len(self))[index]",
+            "        return pickle.loads(self.data[self.ends[place] : self.ends[place + 1]].tobytes())",
+            f"self.{one.path} = Packed(self.{one.path})  # last in __init__",
         )
     ]
 

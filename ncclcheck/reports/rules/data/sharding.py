@@ -66,7 +66,8 @@ def once(cluster: Cluster) -> Iterator[Finding]:
     factory. Samplers are asked for their indices, no sample is read; the indices of a Subset are those of the
     dataset that it is a part of. Streams, and datasets that give each rank a part, are compared by the parts
     of a sample that do not change from reading to reading. Fewer repeats than ranks are DistributedSampler's
-    padding: a note. With `drop_last` a batch and a sample a rank may be missing. All ranks reading all is a
+    padding: a note, and so is a first epoch that goes on in the middle, as of a loader that resumes, where the
+    second one is whole. With `drop_last` a batch and a sample a rank may be missing. All ranks reading all is a
     note in a job of one rank (no GPUs, no `--nproc-per-node`), where two are emulated, and of a factory that gives
     a dataset and options without a sampler, of which the user's trainer makes the loader; where the factory's
     module imports Lightning, Accelerate or transformers, which share samples out themselves, a warning; else a
@@ -96,7 +97,9 @@ def once(cluster: Cluster) -> Iterator[Finding]:
             judged = True
             yield finding
     if not judged:
-        raise nothing_of(looked, "the samples of the ranks were not counted")
+        empty = any(held.account and not held.account.read for _, held in looked)
+        why = "the loader gives not one batch" if empty else "the samples of the ranks were not counted"
+        raise nothing_of(looked, why)
 
 
 def _failed(node: str, held: Sharding) -> Iterator[Finding]:
@@ -122,7 +125,7 @@ def _failed(node: str, held: Sharding) -> Iterator[Finding]:
 
 def _counted(node: str, held: Sharding, frameworks: Collection[str]) -> Iterator[Finding]:
     account = held.account
-    if account is None or held.ranks < 2:
+    if account is None or held.ranks < 2 or not account.read:
         return
     if account.everywhere and account.by == "index":
         yield _all_read_all(node, held, account, frameworks)
@@ -135,10 +138,18 @@ def _counted(node: str, held: Sharding, frameworks: Collection[str]) -> Iterator
         yield _overlap(node, held, account)
     if lost or twice:
         return
-    if account.shared or missing:
+    if held.resumed:
+        yield _resumed(node, held, account)
+    elif account.shared or missing:
         yield _padding(node, held, account, missing)
     else:
         yield fine(Where(node=node), f"{held.ranks} ranks read {account.there} samples, each once")
+
+
+def _resumed(node: str, held: Sharding, account: Account) -> Finding:
+    told = f"the first epoch leaves out {held.resumed} of {account.there} samples, the second none"
+    why = "As it should be for a run that goes on within an epoch; else these samples are read once less."
+    return note(Where(node=node), told, why=why, evidence=_evidence(held, account))
 
 
 def _padded(held: Sharding) -> int:
@@ -337,9 +348,7 @@ def _another_length(node: str, held: Sharding) -> Iterator[Finding]:
             f"len() of the stream is {length}, and rank 0 reads {counts[0]} samples ({sum(counts)} on all ranks)",
             why="len(loader) is made of it: a schedule and a progress bar count steps that never come.",
             evidence=[seen("samples by rank, read to the end", ", ".join(map(str, counts[:8])))],
-            fix=[
-                you("Let __len__ count what __iter__ gives one rank.", "def __len__(self): return len(self.items)")
-            ],
+            fix=[you("Let __len__ count what __iter__ gives one rank.")],
         )
 
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.probes.facts.data import Structure
+from ncclcheck.probes.facts.data import Made, Structure
+from ncclcheck.probes.facts.data.made import Code
 from ncclcheck.probes.facts.data.structure import Mixed, Unpaired, Unstacked
 from ncclcheck.reports.judgement.findings import (
     Evidence,
@@ -16,14 +17,18 @@ from ncclcheck.reports.judgement.findings import (
     Where,
     fail,
     fine,
+    note,
     seen,
     warn,
     you,
 )
 from ncclcheck.reports.judgement.rule import rule
+from ncclcheck.reports.subjects.data import own_names
 from ncclcheck.reports.subjects.data.streamed import numbers, structures
 
 _RARE = 0.1
+# The sizes of a part: the first, and the rest.
+_SIZES = re.compile(r"\[(\d+)((?:, \d+)*)\]")
 _NUMBERS = {"bool", "int", "float"}
 # An image: one, three or four channels, first or last, and two sides of ten and more.
 _IMAGE = re.compile(r"\[[134], \d{2,}, \d{2,}\]|\[\d{2,}, \d{2,}, [134]\]")
@@ -45,7 +50,8 @@ def stack(cluster: Cluster) -> Iterator[Finding]:
     Your own batches where the order is known (a sampler, a batch_sampler, no shuffling); where any two samples may
     meet, pairs of samples that differ, in both orders. A dataset alone is tried with torch's own collate function:
     a warning, since the loader may have another, and a failure where less than a tenth of the samples
-    (`DAT014.rare`) differ from all others. A batch size of 1, or None, stacks nothing.
+    (`DAT014.rare`) differ from all others; a note, where the last alone is smaller in the first size of each
+    part: then it gives batches. A batch size of 1, or None, stacks nothing.
 
     ## Fix
     - **you** a collate_fn that pads: `torch.nn.utils.rnn.pad_sequence(batch, batch_first=True)`.
@@ -56,14 +62,34 @@ def stack(cluster: Cluster) -> Iterator[Finding]:
     PyTorch, torch.utils.data, Working with collate_fn; torch.utils.data.default_collate.
     """
     rare = cluster.policy.thresholds.get("DAT014.rare", _RARE)
+    made = {one.node: one.made or Made() for one in cluster.measurements.data}
     for node, held in structures(cluster):
         mixed = [one for one in held.mixed if one.kind == "dtype" or {one.usual, one.other} <= _NUMBERS]
-        if held.unstacked:
-            yield from (_refused(node, held, one, rare) for one in _telling(held.unstacked))
+        if _is_rest(held):
+            first = held.mixed[0]
+            yield note(
+                Where(node=node),
+                f"it gives batches: the last is smaller ({first.other}, else {first.usual})",
+                fix=[you("Let DataLoader put nothing together.", "DataLoader(dataset, batch_size=None)")],
+            )
+        elif held.unstacked:
+            yield from (_refused(node, made[node], held, one, rare) for one in _telling(held.unstacked))
         elif mixed and not held.custom and held.batch_size not in (0, 1):
-            yield from (_cast(node, one, held) for one in mixed)
+            yield from (_cast(node, made[node], one, held) for one in mixed)
         else:
             yield fine(Where(node=node), _sound(held))
+
+
+def _is_rest(held: Structure) -> bool:
+    """Whether a dataset alone gives batches, of which the last is smaller: all parts in one first size."""
+    leaves = held.shapes[0].leaves if held.shapes else []
+    sizes = [(_SIZES.search(one.usual), _SIZES.search(one.other)) for one in held.mixed]
+    found = {(int(usual[1]), int(other[1]), usual[2] == other[2]) for usual, other in sizes if usual and other}
+    last = (held.length or 0) - 1
+    if held.batch_size is not None or held.custom or len(sizes) < 2 or len(sizes) < len(leaves):
+        return False
+    usual, other, alike = found.pop() if len(found) == 1 and all(map(all, sizes)) else (0, 0, False)
+    return alike and other < usual and all(one.indices == [last] and one.count == 1 for one in held.mixed)
 
 
 def _telling(refused: list[Unstacked]) -> list[Unstacked]:
@@ -80,7 +106,7 @@ def _sound(held: Structure) -> str:
     return f"samples differ, and {held.collate} puts them together{made}"
 
 
-def _refused(node: str, held: Structure, one: Unstacked, rare: float) -> Finding:
+def _refused(node: str, made: Made, held: Structure, one: Unstacked, rare: float) -> Finding:
     known = held.custom or held.batch_size is not None
     what = "samples of one form" if one.alike else "samples that differ"
     return (fail if known or _is_rare(held, rare) else warn)(
@@ -94,11 +120,11 @@ def _refused(node: str, held: Structure, one: Unstacked, rare: float) -> Finding
             *(_difference(mixed, held) for mixed in held.mixed[:3]),
             seen(f"{held.collate} of samples {numbers(one.indices)}", one.error),
         ],
-        fix=[_other_samples(held, one, rare)],
+        fix=[_other_samples(made, held, one, rare)],
     )
 
 
-def _other_samples(held: Structure, one: Unstacked, rare: float) -> Remedy:
+def _other_samples(made: Made, held: Structure, one: Unstacked, rare: float) -> Remedy:
     """A few that are not like the others are mistakes; a collate function of the user's own that raises is his."""
     if held.custom and one.alike:
         return you(f"Repair {held.collate}: it raises for samples that have one form.")
@@ -111,7 +137,10 @@ def _other_samples(held: Structure, one: Unstacked, rare: float) -> Remedy:
             f"broken = {{{numbers(indices)}}}",
             "dataset = torch.utils.data.Subset(dataset, [i for i in range(len(dataset)) if i not in broken])",
         )
-    return you("Make samples alike, or put them together yourself.", *_remedy(held))
+    kinds: set[str] = {mixed.kind for mixed in held.mixed}
+    if not kinds & {"type", "missing"} and "shape" in kinds and "dimensions" not in kinds:
+        return you("Make samples alike, or put them together yourself.", *_alike(held.mixed))
+    return _one_form(made, held, kinds)
 
 
 def _is_rare(held: Structure, rare: float) -> bool:
@@ -126,19 +155,29 @@ def _difference(mixed: Mixed, held: Structure) -> Evidence:
     return seen(f"part {mixed.leaf} of the sample" if mixed.leaf != "sample" else "the sample", told)
 
 
-def _remedy(held: Structure) -> list[str]:
-    kinds = {mixed.kind for mixed in held.mixed}
+def _one_form(made: Made, held: Structure, kinds: set[str]) -> Remedy:
+    """What `__getitem__` returns, in one form; words alone where it is not known how it is written."""
+    method = f"{own_names.owner(made)}.__getitem__"
+    item, first = made.code.item if made.code else None, next(iter(held.mixed), None)
+    if first is None:
+        lines = own_names.returned(item, "torch.as_tensor({})")
+        return you(f"Let {method} return tensors, arrays, numbers, or dicts and lists of them.", *lines)
     if kinds & {"type", "missing"}:
-        return ["return {'image': image.float(), 'label': int(label)}  # the same keys and types each time"]
-    if "dimensions" in kinds:
-        return ["return x if x.dim() == 2 else x.unsqueeze(0)"]
-    if "shape" in kinds:
-        return _alike([mixed for mixed in held.mixed if mixed.kind == "shape"])
-    return ["return torch.as_tensor(sample)  # tensors, arrays, numbers, or dicts and lists of them"]
+        return you(
+            f"Let {method} return the same parts, of the same types, for each index: part {first.leaf} is "
+            f"{first.other} for {numbers(first.indices[:4])}, else {first.usual}."
+        )
+    usual, other = first.usual.count(","), first.other.count(",")
+    if usual == other + 1:
+        form = "({0} if {0}.ndim == %d else {0}[None])".replace("{0}", "{}") % (usual + 1)
+        lines = own_names.returned(item, form, first.leaf)
+        return you(f"Give the samples that lack a dimension one of size 1, in {method}.", *lines)
+    return you(f"Make part {first.leaf} {first.usual} for each index, in {method}.")
 
 
-def _alike(differing: list[Mixed]) -> list[str]:
+def _alike(mixed: list[Mixed]) -> list[str]:
     """Images are made one size; what has a length is padded, by the key or the place that it has in a sample."""
+    differing = [one for one in mixed if one.kind == "shape"]
     if all(_IMAGE.search(one.usual) and _IMAGE.search(one.other) for one in differing):
         return [
             "image = torch.nn.functional.interpolate(image[None].float(), size=(224, 224))[0]  # in __getitem__",
@@ -167,15 +206,28 @@ def _alike(differing: list[Mixed]) -> list[str]:
     return ["def collate(batch):", *body, "DataLoader(dataset, collate_fn=collate)"]
 
 
-def _cast(node: str, mixed: Mixed, held: Structure) -> Finding:
+def _cast(node: str, made: Made, mixed: Mixed, held: Structure) -> Finding:
     return warn(
         Where(node=node),
         f"part {mixed.leaf} is {mixed.other} in {mixed.count} of {held.read} samples, else {mixed.usual}",
         why="Nothing is raised: the dtype of a batch depends on which sample comes first in it.",
         owner="job",
         evidence=[_difference(mixed, held), *(seen("a batch of both", text) for text in held.collated[:2])],
-        fix=[you("Give one dtype at the end of __getitem__.", "return x.to(torch.float32)")],
+        fix=[
+            you(
+                f"Give one dtype at the end of {own_names.owner(made)}.__getitem__.",
+                *own_names.returned(made.code.item if made.code else None, _to(mixed.usual), mixed.leaf),
+            )
+        ],
     )
+
+
+def _to(usual: str) -> str:
+    """What makes a tensor, an array or a number of this dtype."""
+    kind = usual.partition(" ")[0]
+    if kind in _NUMBERS:
+        return f"{kind}({{}})"
+    return f"torch.as_tensor({{}}).to(torch.{kind})" if kind.isalnum() else "{}"
 
 
 @rule("DAT029", "a batch keeps together what belongs to one sample", worst=State.FAIL, commands=("data",))
@@ -200,14 +252,15 @@ def paired(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     PyTorch, torch.utils.data, Working with collate_fn; torch.nn.utils.rnn.pack_padded_sequence (enforce_sorted).
     """
+    code = {one.node: one.made.code for one in cluster.measurements.data if one.made}
     for node, held in structures(cluster):
         if held.unpaired:
-            yield _mixed_up(node, held, held.unpaired)
+            yield _mixed_up(node, held, held.unpaired, code.get(node))
         elif held.custom and held.read:
             yield fine(Where(node=node), f"{held.collate}: no row of parts of two samples was seen")
 
 
-def _mixed_up(node: str, held: Structure, one: Unpaired) -> Finding:
+def _mixed_up(node: str, held: Structure, one: Unpaired, code: Code | None) -> Finding:
     return fail(
         Where(node=node),
         f"{held.collate} mixes up samples: row {one.row} of a batch holds part {one.first} of sample "
@@ -218,8 +271,20 @@ def _mixed_up(node: str, held: Structure, one: Unpaired) -> Finding:
         fix=[
             you(
                 f"In {held.collate}: sort, shuffle or filter the samples first, and take them apart afterwards.",
-                "samples = sorted(samples, key=lambda sample: len(sample[0]), reverse=True)\n"
-                "inputs, labels = zip(*samples)",
+                *_sorted_first(held, one, code),
             )
         ],
     )
+
+
+def _sorted_first(held: Structure, one: Unpaired, code: Code | None) -> list[str]:
+    """The first line of the collate function. It sorts as that does, so that nothing is sorted apart later."""
+    names = code.collate.parameters if code and code.collate else []
+    long = [mixed.leaf for mixed in held.mixed if mixed.kind == "shape"]
+    part = (long or [name for name in (one.first, one.second) if not name.startswith("the ")] or [""])[0]
+    if len(names) != 1 or not long:
+        return []
+    keys = "".join(f"[{key}]" if key.isdecimal() else f'["{key}"]' for key in part.split(".") if key != "sample")
+    return [
+        f"{names[0]} = sorted({names[0]}, key=lambda sample: len(sample{keys}), reverse=True)  # its first line"
+    ]

@@ -9,6 +9,7 @@ from ncclcheck.probes.facts import Bound, Cluster, Node, NumaNode, PciDevice, Un
 from ncclcheck.reports.judgement.findings import (
     Evidence,
     Finding,
+    Remedy,
     State,
     Where,
     admin,
@@ -19,8 +20,8 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.nccl import carrying, wiring
-from ncclcheck.reports.subjects.nccl.variables import effective, nccl_version, values
+from ncclcheck.reports.subjects.nccl import carrying, profiles, wiring
+from ncclcheck.reports.subjects.nccl.variables import Setting, effective, nccl_version, values
 from ncclcheck.reports.text.fold import fold_names
 
 # GPUs on one package with their processor: no PCIe switch is hidden, and Azure has no file for them
@@ -260,6 +261,8 @@ def topology(cluster: Cluster) -> Iterator[Finding]:
     - **you** mount the provider's file into the container and name it:
       `export NCCL_TOPO_FILE=/opt/microsoft/ndv5/topo.xml` (Azure), with `-v /opt/microsoft:/opt/microsoft:ro`.
     - **admin** use the provider's image, whose /etc/nccl.conf names the file.
+    - **you** where the provider has none: `ncclcheck bench --with NCCL_NET_GDR_LEVEL=SYS` measures GPUDirect RDMA
+      over what looks like a long distance.
 
     ## Source
     NCCL user guide, NCCL_TOPO_FILE and Troubleshooting, Topology detection; Azure azhpc-images, ndv5 settings;
@@ -292,8 +295,6 @@ def _made_up(node: Node, cards: list[PciDevice], flat: bool, nodes: list[Node]) 
     how = "on one flat bus" if flat else "in no NUMA node"
     elsewhere = [(one.name, effective(one)[_FILE]) for one in nodes if _FILE in effective(one)]
     given = [seen(f"{_FILE} on {name}", f"{one.value} ({one.source})") for name, one in elsewhere[:1]]
-    path = elsewhere[0][1].value if elsewhere else "/opt/microsoft/ndv5/topo.xml"
-    whose = f"that {elsewhere[0][0]} has" if elsewhere else "of the provider (this is Azure's)"
     return warn(
         Where(node=node.name),
         f"{len(cards)} GPUs and HCAs of this virtual machine are {how}, and no topology file is named",
@@ -304,5 +305,18 @@ def _made_up(node: Node, cards: list[PciDevice], flat: bool, nodes: list[Node]) 
             seen("/sys/bus/pci/devices", fold_names(card.name for card in cards[:4]) + "..."),
             *given,
         ],
-        fix=[you(f"Name the file {whose}, and mount it into the container.", f"export {_FILE}={quote(path)}")],
+        fix=[_file_of(node, elsewhere[0] if elsewhere else None)],
+    )
+
+
+def _file_of(node: Node, elsewhere: tuple[str, Setting] | None) -> Remedy:
+    """The file that another node names, or that of the platform; a path of another provider would help nobody."""
+    if elsewhere or profiles.is_azure([node]):
+        path = elsewhere[1].value if elsewhere else "/opt/microsoft/ndv5/topo.xml"
+        whose = f"that {elsewhere[0]} has" if elsewhere else "of the provider"
+        return you(f"Name the file {whose}, and mount it into the container.", f"export {_FILE}={quote(path)}")
+    return you(
+        f"Ask the provider for the topology file of this type of machine, and name it in {_FILE}. "
+        "If there is none, measure whether GPUDirect RDMA over any distance is faster.",
+        "ncclcheck bench --with NCCL_NET_GDR_LEVEL=SYS",
     )

@@ -102,6 +102,9 @@ def _closed(card: Card, what: str) -> Finding:
     )
 
 
+_JETSON = "-tegra"  # the ending of their kernel's release
+
+
 @rule("GPU024", "persistence mode is on", worst=State.WARN, over=_GPUS, needs=(".persistence",))
 def persistence(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -115,7 +118,8 @@ def persistence(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     nvmlDeviceGetPersistenceMode. A warning in a job of several nodes, where the slowest start counts; else a note.
-    GeForce boards have it off wherever nobody turned it on, and a display keeps them initialised: a note.
+    GeForce boards have it off wherever nobody turned it on, and a display keeps them initialised: a note. So it is
+    of Jetson boards, whose GPU is a part of the processor.
 
     ## Fix
     - **admin** `systemctl enable --now nvidia-persistenced`; Ubuntu's unit starts it with
@@ -127,6 +131,7 @@ def persistence(cluster: Cluster) -> Iterator[Finding]:
     off: dict[str, list[str]] = {}
     found = list(cards(cluster))
     desktops = {card.node.name for card in found if "GeForce" in card.model}
+    desktops |= {node.name for node in cluster.nodes if str(at(node, "host.kernel")).endswith(_JETSON)}
     for card in found:
         if not known(card.gpu.persistence):
             off.setdefault(card.node.name, []).append(card.gpu.name)

@@ -9,14 +9,16 @@ from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, 
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.live import words
 from ncclcheck.reports.subjects.live.nccl_ras import advances
-from ncclcheck.reports.subjects.live.running import Judged
+from ncclcheck.reports.subjects.live.running import Judged, works
 from ncclcheck.reports.subjects.live.witnesses import seen_jobs
 from ncclcheck.reports.text.fold import fold_ranks
 
 _CANNOT_TELL = {
     "busy": "all compute and no data moved for {s:.0f} s: a long step, or waiting that burns CPU",
-    "asleep": "all sleep and no data moved for {s:.0f} s: a pause between steps, or a loop that polls for work",
+    "asleep": "all sleep or poll and no data moved for {s:.0f} s: a pause between steps, or waiting for work",
     "dark": "no connection of it carries data here: whether it advances cannot be told from /proc",
+    "not joined": "no rank has a connection to another, and all wait: for one that never joined (is {n} the whole "
+    "job?), or before their first collective",
     "unclear": "some ranks compute, some wait, no data moved for {s:.0f} s: nobody stands out",
     "partial": "the {n} ranks that were seen wait for others, and {absent} were not seen: look at their hosts too",
 }
@@ -80,7 +82,9 @@ def _told(found: Judged) -> Iterator[Finding]:
         told = _NOBODY[found.kind].format(age=min(one.age_s for one in job.ranks))
         yield note(at, f"{job.name}: {told}", evidence=words.evidence(job.ranks[:1]), fix=[])
     elif found.kind in _CANNOT_TELL:
-        told = _CANNOT_TELL[found.kind].format(s=job.seconds, n=len(job.ranks), absent=fold_ranks(job.absent))
+        told = _CANNOT_TELL["not joined" if _have_not_joined(found) else found.kind].format(
+            s=job.seconds, n=len(job.ranks), absent=fold_ranks(job.absent)
+        )
         yield unknown(
             at,
             f"{job.name}: {told}",
@@ -89,6 +93,11 @@ def _told(found: Judged) -> Iterator[Finding]:
             evidence=words.evidence(job.ranks[:1]),
             fix=[_further(found)],
         )
+
+
+def _have_not_joined(found: Judged) -> bool:
+    """Whether no rank has a connection beside that to the store, and none does anything."""
+    return found.kind == "dark" and not any(one.sockets or works(one) for one in found.job.ranks)
 
 
 def _further(found: Judged) -> Remedy:

@@ -40,7 +40,7 @@ def nobody_is_held_back(found: Judged) -> Iterator[Finding]:
         slowed = limit and one.throttled <= THROTTLED and any(moves(rank) for rank in found.job.ranks)
         yield (warn if slowed else fail)(
             words.where([one]),
-            f"rank {one.rank} is held back {how} (pid {one.pid})",
+            f"{words.rank(one)} is held back {how} (pid {one.pid})",
             why="It reaches every collective last, and the others wait for it in each.",
             owner="job",
             evidence=[*words.evidence([one]), *words.rest(found)],

@@ -42,8 +42,8 @@ def no_gpu_is_idle_alone(seen_job: Seen) -> Iterator[Finding]:
     for rank, gpu in idle:
         judged = fail if seen_job.stands else warn
         yield judged(
-            Where(node=rank.host, device=f"GPU {gpu.index}", rank=rank.rank),
-            f"the GPU of rank {rank.rank} is idle while those of {len(busy)} others are busy (pid {rank.pid})",
+            Where(node=rank.host, device=f"GPU {gpu.index}", rank=rank.rank if words.is_known(rank) else None),
+            f"the GPU of {words.rank(rank)} is idle while those of {len(busy)} others are busy (pid {rank.pid})",
             why="It has launched no kernel of the collective in which the others wait.",
             owner="job",
             evidence=[_told(gpu), _others([one for _, one in busy]), *words.evidence([rank])],

@@ -43,12 +43,12 @@ def nobody_lags(found: Judged) -> Iterator[Finding]:
     others = median(one.apart for one in rest)
     yield note(
         words.where([slow]),
-        f"rank {slow.rank} keeps {len(rest)} others waiting: it {phase} for {slow.apart:.0%} of the time, "
+        f"{words.rank(slow)} keeps {len(rest)} others waiting: it {phase} for {slow.apart:.0%} of the time, "
         f"they work for {others:.0%} (pid {slow.pid})",
         evidence=[
             seen(
                 "samples of the main threads",
-                f"rank {slow.rank} {slow.apart:.0%}, the others at most {rest[-1].apart:.0%}",
+                f"{words.rank(slow)} {slow.apart:.0%}, the others at most {rest[-1].apart:.0%}",
             )
         ],
         fix=[you("See what it does, several times.", f"py-spy dump --pid {slow.pid}")],

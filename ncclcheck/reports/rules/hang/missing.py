@@ -9,7 +9,7 @@ from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, fail,
 from ncclcheck.reports.subjects.live import words
 from ncclcheck.reports.subjects.live.running import Judged
 from ncclcheck.reports.subjects.live.words import hang_rule
-from ncclcheck.reports.text.fold import fold_names, fold_ranks
+from ncclcheck.reports.text.fold import fold_names
 
 
 @hang_rule("HNG001", "every rank of a running job has a process", "missing")
@@ -44,14 +44,16 @@ def every_rank_is_there(found: Judged) -> Iterator[Finding]:
     many = "have ended" if ended else "have no process"
     if not ended and job.empty:
         how, many = (f"{one} on the hosts looked at ({fold_names(job.empty)} has none)" for one in (how, many))
+    told = all(words.is_known(one) for one in job.ranks if one.rank in missing)
+    size = f"{'WORLD_SIZE' if job.ranks[0].rank_by == 'environment' else 'at least'} {job.world}"
     yield fail(
-        Where(node=found.who[0].host, rank=missing[0] if len(missing) == 1 else None),
-        f"{fold_ranks(missing)} of {job.world} {how if len(missing) == 1 else many}, "
+        Where(node=found.who[0].host, rank=missing[0] if len(missing) == 1 and told else None),
+        f"{words.numbers(missing, job)} of {job.world} {how if len(missing) == 1 else many}, "
         f"and {len(found.who)} still wait",
         why="A collective needs every rank; the others wait for one that cannot come.",
         owner="job",
         evidence=[
-            seen("/proc", f"WORLD_SIZE {job.world} at {job.name}; here {words.ranks(found.who)}"),
+            seen("/proc", f"{size} at {job.name}; here {words.ranks(found.who)}"),
             *_left(left),
             *_killed(found.who),
             *words.evidence([one for one in found.who if one.closed][:1] or found.who[:1]),

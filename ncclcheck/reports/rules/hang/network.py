@@ -45,7 +45,7 @@ def what_is_sent_arrives(found: Judged) -> Iterator[Finding]:
         evidence=[
             *(
                 seen(
-                    f"rank {one.rank} on {one.host}",
+                    f"{words.rank(one)} on {one.host}",
                     f"{link.near} -> {link.far}: {link.unsent:,} bytes sent anew {link.retries} times, "
                     f"no answer for {link.received_s:.0f} s",
                 )

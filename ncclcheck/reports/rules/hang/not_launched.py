@@ -118,7 +118,7 @@ def _unanswered(seen_job: Seen, numbers: list[int]) -> Iterator[Finding]:
             continue  # HNG001 and HNG002 name it
         said = seen("NCCL's RAS, twice", f"rank {number} of a communicator does not answer")
         if own is not None:
-            what = f"RAS hears nothing of rank {own.rank}, whose process is seen to be there"
+            what = f"RAS hears nothing of {words.rank(own)}, whose process is seen to be there"
             yield note(words.where([own]), what, evidence=[said, *words.evidence([own])])
         else:
             where = f" (process {rank.pid} on {rank.host})" if rank.host else ""

@@ -19,11 +19,12 @@ def a_job_is_seen(cluster: Cluster) -> Iterator[Finding]:
 
     ## Why it matters
     Nothing can be said of what is not seen: the job may be another user's, in another container, on another host,
-    or started in a way that leaves no rank in the environment (Ray, torch.multiprocessing.spawn).
+    or without a rank in its environment and without a store of torch that a process of it has (a file).
 
     ## How we know
     /proc/PID/environ of every process: RANK and WORLD_SIZE, those of Open MPI, MPICH or Slurm. It can be read by
-    the process's own user and by root.
+    the process's own user and by root. Else the connections of processes that use torch (Ray,
+    torch.multiprocessing.spawn): the one that has the job's store is connected to itself, the others to it.
 
     ## Fix
     - **you** run it as the job's user or as root, on a host of the job, inside its container.

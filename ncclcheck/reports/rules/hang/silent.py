@@ -39,7 +39,7 @@ def they_do_not_all_wait(found: Judged) -> Iterator[Finding]:
     read = sum(bool(one.stack) for one in job.ranks)
     alone = words.elsewhere(job)
     where = words.where([alone] if alone else job.ranks)
-    told = f", rank {alone.rank} in another place than the others" if alone else ""
+    told = f", {words.rank(alone)} in another place than the others" if alone else ""
     yield fail(
         where,
         f"all {len(job.ranks)} ranks of {job.name} wait{told}, and no data moved for {job.seconds:.0f} s",
@@ -47,7 +47,7 @@ def they_do_not_all_wait(found: Judged) -> Iterator[Finding]:
         owner="job",
         evidence=[
             *(
-                seen(f"sockets of rank {one.rank}", f"{one.unread} bytes unread, {one.unsent} not taken over")
+                seen(f"sockets of {words.rank(one)}", f"{one.unread} bytes unread, {one.unsent} not taken over")
                 for one in queued[:2]
             ),
             *parts,

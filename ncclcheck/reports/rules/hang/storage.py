@@ -39,7 +39,7 @@ def nobody_waits_for_a_file(found: Judged) -> Iterator[Finding]:
         whose = f"pid {one.pid}" if not one.helper else f"pid {one.pid}, a process beside it"
         yield fail(
             words.where([one]),
-            f"rank {one.rank} waits for {what} ({wait}, {whose})",
+            f"{words.rank(one)} waits for {what} ({wait}, {whose})",
             why="It is not in the collective in which the others wait for it.",
             owner="job",
             evidence=[*words.evidence([one]), *words.rest(found), *words.after(found)],

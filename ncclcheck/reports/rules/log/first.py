@@ -21,6 +21,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge
+from ncclcheck.reports.rules.log.nccl_words import WARNINGS, meaning
 from ncclcheck.reports.subjects.logs import meanings
 from ncclcheck.reports.subjects.logs.ending import IMPORTS, Ending, came_through, dealt_with, died, of_items
 from ncclcheck.reports.subjects.logs.exceptions import family, own_service
@@ -538,7 +539,8 @@ def no_warning(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl src/debug.cc; NVIDIA NCCL documentation, NCCL_DEBUG.
     """
-    found = sorted(in_order(said(logs, "nccl-warning")), key=meanings.tells_of_a_risk)
+    unknown = (one for one in said(logs, "nccl-warning") if meaning(one, WARNINGS) is None)
+    found = sorted(in_order(unknown), key=meanings.tells_of_a_risk)
     if found:
         yield warn(
             Where(node=found[0].host or None, rank=found[0].rank),

@@ -56,8 +56,8 @@ def allocated(logs: Logs) -> Iterator[Finding]:
 
 def _size(events: list[LogEvent]) -> str:
     for fields in (one.fields for one in events):
-        if "bytes" in fields:
-            return f": it asked for {size(int(fields['bytes']))} at once"
+        if asked := fields.get("bytes") or fields.get("asked") or fields.get("called"):
+            return f": it asked for {size(int(asked))} at once"
         if "size" in fields:
             return f": it asked for {fields['size']} at once"
     return ""

@@ -57,7 +57,7 @@ def counted(logs: Logs) -> Iterator[Finding]:
     Environment variables, NCCL_HOSTID.
     """
     job = of_the_job(logs)
-    if errors := _taken_for_one(logs, job):
+    if errors := taken_for_one(logs, job):
         yield _several(logs, errors, job)
     elif split := said(logs, "ipc-socket"):
         yield _cut_off(logs, split)
@@ -65,7 +65,7 @@ def counted(logs: Logs) -> Iterator[Finding]:
         yield _one(logs, told, job)
 
 
-def _taken_for_one(logs: Logs, job: list[LogProcess]) -> list[LogEvent]:
+def taken_for_one(logs: Logs, job: list[LogProcess]) -> list[LogEvent]:
     """The errors that it led to, where several machines seem to be one; none where they do not."""
     duplicates = [event for event in said(logs, "gpu-duplicate") if on_two_machines(logs, event)]
     named = [one for one in job if "NCCL_HOSTID" in one.settings] or job

@@ -179,7 +179,8 @@ def mnnvl(logs: Logs) -> Iterator[Finding]:
     `MNNVL (cliqueSize N) is available but not working`: with "channel configuration" the channel file
     /dev/nvidia-caps-imex-channels/channel0 is not there or may not be opened; with `nvidia-imex-ctl -N` the
     daemons do not reach each other. `Cuda failure 800 'operation not permitted'` of a job on several hosts is the
-    same (error 900, "... when stream is capturing", is not: a CUDA graph of the program).
+    same where GPUs have such NVLink, and a right that the container lacks where they have not (error 900, "...
+    when stream is capturing", is not: a CUDA graph of the program).
 
     ## Fix
     - **admin** nvidia-imex running on all nodes of the domain with one list of nodes; the channel file.
@@ -195,10 +196,16 @@ def mnnvl(logs: Logs) -> Iterator[Finding]:
         look = next((one.fields["look"] for one in found if "look" in one.fields), "")
         daemons = "nvidia-imex-ctl" in look
         blame = "the IMEX daemons do not reach each other" if daemons else "its IMEX channel cannot be used"
+        sure = any(one.sign == "mnnvl-broken" for one in found)
         yield cause(
             found,
-            f"NVLink between nodes cannot be used{on(where)}: {blame}",
-            why="NCCL does not start where this NVLink is offered and does not work.",
+            f"NVLink between nodes cannot be used{on(where)}: {blame}"
+            if sure
+            else f"CUDA does not permit a rank to create, share or map GPU memory{on(where)}: it has no IMEX "
+            "channel for NVLink between nodes, or its container lacks a right",
+            why="NCCL does not start where this NVLink is offered and does not work."
+            if sure
+            else "Where GPUs have NVLink between nodes their memory asks for it; else a sandbox refuses.",
             owner="node",
             fix=[
                 you(
@@ -213,6 +220,7 @@ def mnnvl(logs: Logs) -> Iterator[Finding]:
                     "nvidia-modprobe -c 0 || grep imex /proc/devices",
                 ),
                 you("Until then go over the network.", "export NCCL_MNNVL_ENABLE=0"),
+                *([] if sure else [you("Or allocate the older way.", "export NCCL_CUMEM_ENABLE=0")]),
             ],
             at=where,
             more=[*version_seen(logs, found[0]), *settings_seen(logs, "NCCL_MNNVL_ENABLE")],

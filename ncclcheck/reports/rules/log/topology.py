@@ -78,13 +78,12 @@ def _refused(logs: Logs, found: list[LogEvent], damaged: bool) -> Finding:
 
 def _file(logs: Logs, event: LogEvent) -> tuple[str, str]:
     """Which variable named the file, and its path where that is told."""
-    name = (
-        _GRAPH if "Channel" in event.text or "graph" in event.text.lower().partition("nccl warn")[2] else _TOPOLOGY
-    )
     own = process_of(logs, event)
     settings = own.settings if own else {}
     told = {one.fields["name"]: one.fields["path"] for one in said(logs, "xml-setting")}
     known = {**told, **{key: value for key, value in settings.items() if key in (_TOPOLOGY, _GRAPH)}}
+    of_graph = "Channel" in event.text or "graph" in event.text.lower().partition("nccl warn")[2]
+    name = _GRAPH if of_graph or (_GRAPH in known and _TOPOLOGY not in known) else _TOPOLOGY
     return name, event.fields.get("graph") or known.get(name, "")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, seen, you
-from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import at_teller, cause, log_rule, said
 
 _PARSED = ("NCCL_ALGO", "NCCL_PROTO")  # by the parser that says so
 
@@ -16,13 +16,17 @@ def understood(logs: Logs) -> Iterator[Finding]:
     """
     ## What
     `Unrecognized element token "LL12" when parsing "LL12"`: NCCL_ALGO or NCCL_PROTO holds a word that NCCL does
-    not know.
+    not know. `no algorithm/protocol available`: what they ask for
+    cannot do this collective on this machine.
+    `Invalid NCCL_COMM_ID`, `verify NCCL_OOB_NET_IFNAME`, `specify a valid NCCL_NET_FORCE_MERGE string`: the value
+    of that variable is refused.
 
     ## Why it matters
     NCCL's initialisation ends with ncclInvalidUsage on every rank that has the value.
 
     ## How we know
-    NCCL's own line, seen with 2.27.7; 2.23.4 took no notice of such a value. Which variable it was is told by
+    NCCL's own line, seen with 2.27.7; 2.23.4 took no notice of a word that it does not know. Which variable it
+    was is told by
     `set by environment` in the same log.
 
     ## Fix
@@ -32,6 +36,8 @@ def understood(logs: Logs) -> Iterator[Finding]:
     ## Source
     NCCL user guide, Environment Variables, NCCL_ALGO and NCCL_PROTO; libnccl 2.27.7, run with such values.
     """
+    yield from _refused(logs)
+    yield from _cannot(logs)
     found = said(logs, "value-not-understood")
     if not found:
         return
@@ -47,6 +53,56 @@ def understood(logs: Logs) -> Iterator[Finding]:
         fix=[
             you("Correct the value, or leave the choice to NCCL.", f"unset {name or ' '.join(_PARSED)}"),
             admin("Where nobody set it, look into NCCL's own files.", "cat /etc/nccl.conf ~/.nccl.conf"),
+        ],
+    )
+
+
+_NAMED = ("name", "verify", "merge", "small", "level")
+_UNNAMED = {"fused": "NCCL_NET_FORCE_MERGE", "token": "NCCL_ALGO or NCCL_PROTO", "address": "NCCL_COMM_ID"}
+
+
+def _refused(logs: Logs) -> Iterator[Finding]:
+    groups: dict[str, list[LogEvent]] = {}
+    for event in said(logs, "setting-refused"):
+        fields = event.fields
+        name = next((fields[one] for one in _NAMED if one in fields), "")
+        name = name or next(name for field, name in _UNNAMED.items() if field in fields)
+        groups.setdefault(name, []).append(event)
+    for name, events in groups.items():
+        names = name.replace(" or ", " ")
+        text = events[0].text.partition("NCCL WARN ")[2] or events[0].text
+        yield cause(
+            events,
+            f"NCCL refuses the value of {name}: {text.strip()[:160]}",
+            why="Its initialisation ends with an error on every rank that has the value.",
+            owner="job",
+            at=at_teller(logs, events),
+            fix=[
+                you("Confirm the value, and correct it or leave the choice to NCCL.", f"printenv {names}",
+                    f"unset {names}"),
+                admin("Where nobody set it, look into NCCL's own files.", "cat /etc/nccl.conf ~/.nccl.conf"),
+            ],
+        )  # fmt: skip
+
+
+def _cannot(logs: Logs) -> Iterator[Finding]:
+    found = said(logs, "no-algorithm")
+    if not found:
+        return
+    fields = found[0].fields
+    told = said(logs, "debug-setting")
+    set_ = [(one.fields["name"], one.fields["value"]) for one in told if one.fields["name"] in _PARSED]
+    name, value = (fields["name"], fields["value"]) if "name" in fields else next(iter(set_), ("", ""))
+    of = f"{fields['function']} of {fields['type']}" if "function" in fields else "a collective"
+    yield cause(
+        found,
+        f"no algorithm of NCCL can do {of}" + (f" where {name} is {value}" if name else " on this machine"),
+        why="What is asked for needs hardware, a number of nodes or a type of data that is not there.",
+        owner="job",
+        at=at_teller(logs, found),
+        fix=[
+            you("Leave the choice to NCCL.", f"unset {name or ' '.join(_PARSED)}"),
+            you("Confirm that nobody set it in NCCL's own files.", "cat /etc/nccl.conf ~/.nccl.conf"),
         ],
     )
 

@@ -38,7 +38,7 @@ def named_interfaces_exist(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
     Where NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME is set, it selects an interface of every node, in the grammar
-    of its reader.
+    of its reader; the one for gloo has a carrier, where there are several nodes (NET001 says so of NCCL's).
 
     ## Why it matters
     When NCCL_SOCKET_IFNAME selects nothing, NCCL does not fall back to another interface: it ends with
@@ -66,7 +66,7 @@ def named_interfaces_exist(cluster: Cluster) -> Iterator[Finding]:
             yield _nccl_names(node, interfaces, setting)
         if value := variables(node).get("GLOO_SOCKET_IFNAME"):
             named = True
-            yield _gloo_names(node, interfaces, value)
+            yield _gloo_names(node, interfaces, value, alone=len(cluster.nodes) < 2)
     if not named:
         raise NothingToJudge("neither is set: NCCL and gloo choose by themselves")
 
@@ -90,13 +90,16 @@ def _nccl_names(node: Node, interfaces: list[Interface], setting: Setting) -> Fi
     return fine(Where(node=node.name), f"{named} selects {', '.join(choice.names)}", *evidence)
 
 
-def _gloo_names(node: Node, interfaces: list[Interface], value: str) -> Finding:
+def _gloo_names(node: Node, interfaces: list[Interface], value: str, *, alone: bool) -> Finding:
     named = assigned("GLOO_SOCKET_IFNAME", value)
     evidence = [seen("environment", named), _listed(interfaces)]
     if len(value) < 2:
         return _bad_grammar(node, f"{named} is too short: torch ignores it", evidence)
     there = {interface.name for interface, _ in in_system_order(interfaces)}
     missing = [name for name in value.split(",") if name not in there]
+    down = [one.name for one in interfaces if one.name in value.split(",") and one.running is False]
+    if down and not alone:
+        return _without_link(node, named, down, evidence)
     if not missing:
         return fine(Where(node=node.name), f"{named} is there", *evidence)
     grammar = "; gloo takes exact names, no ^ or =" if value[0] in "^=" else ""
@@ -104,6 +107,22 @@ def _gloo_names(node: Node, interfaces: list[Interface], value: str) -> Finding:
     what = _with_blank(f"{named}: no interface with an address is named {wanted}{grammar}", named, value)
     why = "init_process_group with gloo ends with 'Unable to find address for'."
     return _no_interface(node, what, why, evidence, "GLOO_SOCKET_IFNAME", interfaces, value)
+
+
+def _without_link(node: Node, named: str, down: list[str], evidence: list[Evidence]) -> Finding:
+    names = ", ".join(down)
+    return fail(
+        Where(node=node.name, device=down[0]),
+        f"{named}, and {names} has no carrier",
+        why="gloo listens on an address of that interface, which no other node reaches.",
+        owner="node",
+        evidence=evidence,
+        fix=[
+            admin("Bring the link back: the cable and its switch port, on InfiniBand the subnet manager too.",
+                  f"ip -br link show {quote(down[0])}"),
+            you("Leave the node out until then.", "#SBATCH --exclude=NODE"),
+        ],
+    )  # fmt: skip
 
 
 def _with_blank(what: str, named: str, value: str) -> str:

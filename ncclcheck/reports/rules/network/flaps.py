@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Node, Unread, at, value_or
-from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fine, note, seen, warn, you
+from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fine, note, seen, unknown, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import carrying, lan
 from ncclcheck.reports.text.fold import many
@@ -18,6 +17,8 @@ from ncclcheck.reports.text.fold import many
 _DOWNS = 6
 _A_DAY = 2.0  # times down a day, since boot; below it is maintenance. Chosen
 _ALIKE = 3.0  # times the median of the same link on other nodes: what all share is the switch's. Chosen
+
+_CALM = "no link of the job has been flapping"
 
 
 @rule("NET019", "the links of the job have not been flapping", worst=State.WARN, needs=("network.interfaces",))
@@ -35,7 +36,8 @@ def flaps(cluster: Cluster) -> Iterator[Finding]:
     carrier_down_count in /sys/class/net, which every user may read, and the time since boot. More than 6 times
     down, and more than twice a day, is a warning where the same link of other nodes went down less than a third as
     often; where it did so on all nodes, or only one node was asked, it is a note: the switch may have been
-    restarted. BEN018 watches the same during the job, RDM007 counts the same of InfiniBand ports.
+    restarted. A node that counted more and does not tell its uptime is unknown. BEN018 watches the same during the
+    job, RDM007 counts the same of InfiniBand ports.
 
     ## Fix
     - **admin** on the named node: the kernel log shows the times of `Link down`; then cable, transceiver
@@ -52,12 +54,16 @@ def flaps(cluster: Cluster) -> Iterator[Finding]:
     days = {node.name: _days(node) for node in cluster.nodes}
     for name, found in downs.items():
         since = days[name]
-        flapping = {link: n for link, n in found.items() if n > _DOWNS and n / since > _A_DAY}
+        many_times = {link: n for link, n in found.items() if n > _DOWNS}
+        if isinstance(since, Unread):
+            yield _since_when(name, many_times, since) if many_times else fine(Where(node=name), _CALM)
+            continue
+        flapping = {link: n for link, n in many_times.items() if n / since > _A_DAY}
         for link, count in flapping.items():
             others = [told[link] for other, told in downs.items() if other != name and link in told]
             yield _said(name, link, count, since, others)
         if not flapping:
-            yield fine(Where(node=name), "no link of the job has been flapping")
+            yield fine(Where(node=name), _CALM)
 
 
 def _counted(node: Node) -> dict[str, int]:
@@ -73,9 +79,20 @@ def _counted(node: Node) -> dict[str, int]:
     }
 
 
-def _days(node: Node) -> float:
-    """Since boot, at least one; without end where that is not known, so that no count is too high."""
-    return max(1.0, float(value_or(at(node, "host.uptime_s"), math.inf)) / 86400)
+def _days(node: Node) -> float | Unread:
+    """Since boot, at least one."""
+    seconds: float | Unread = at(node, "host.uptime_s")
+    return seconds if isinstance(seconds, Unread) else max(1.0, seconds / 86400)
+
+
+def _since_when(node: str, counts: dict[str, int], uptime: Unread) -> Finding:
+    told = ", ".join(f"{link} {count} times" for link, count in counts.items())
+    return unknown(
+        Where(node=node),
+        f"{told} without a link, in a time that is not known",
+        why="As many are nothing in a year, and a broken cable in a day.",
+        evidence=[seen("/proc/uptime", uptime.why)],
+    )
 
 
 def _said(node: str, link: str, count: int, days: float, others: list[int]) -> Finding:

@@ -69,6 +69,7 @@ def selection(cluster: Cluster) -> Iterator[Finding]:
     nodes = [node for node, _ in wiring.choosing(cluster) if values(node).get("NCCL_IB_HCA")]
     if not nodes:
         raise NothingToJudge("NCCL_IB_HCA is not set")
+    anywhere = {hca.name for node, _ in wiring.choosing(cluster) for hca in known(at(node, "rdma.devices"))}
     for node in nodes:
         setting = effective(node)["NCCL_IB_HCA"]
         pattern = parse_hca(setting.value, nccl_version(node))
@@ -80,7 +81,7 @@ def selection(cluster: Cluster) -> Iterator[Finding]:
         for level, what in problems:
             yield level(
                 Where(node=node.name), what, why=_WHY[level], owner="job", evidence=evidence,
-                fix=_rewrite(node, pattern),
+                fix=_rewrite(node, pattern, anywhere),
             )  # fmt: skip
         if not problems:
             yield fine(Where(node=node.name), f"it selects {fold_names(wiring.choice(node).names)}", *evidence)
@@ -117,18 +118,32 @@ def _shown(entry: Entry) -> str:
     return repr(entry.name) if entry.port < 0 else f"{entry.name!r} port {entry.port}"
 
 
-def _rewrite(node: Node, pattern: HcaPattern) -> list[Remedy]:
-    """The same names as whole ones; without it where all HCAs go together; else all that are ACTIVE, to choose."""
+def _rewrite(node: Node, pattern: HcaPattern, anywhere: set[str]) -> list[Remedy]:
+    """The same names as whole ones; without it where all HCAs go together; else those that data would go over.
+
+    A name that other nodes have is meant: the list stays theirs, and it is this node that lacks the card.
+    """
+    names = [entry.name for entry in pattern.entries]
+    own = {hca.name for hca in known(at(node, "rdma.devices"))}
+    lost = [name for name in names if name in anywhere - own]
+    if lost and not pattern.exclude and {*names} <= anywhere:
+        gone = you(f"Leave the node out until {fold_names(lost)} is back: other nodes have it.",
+                   "#SBATCH --exclude=NODE")  # fmt: skip
+        return [gone] if pattern.exact else [gone, _listed(pattern, names)]
     up = [*wiring.choice(node).used, *wiring.choice(node).unwanted]
-    present = {one.hca.name for one in up}
-    value = "=" + ",".join(dict.fromkeys(one.hca.name for one in up))
-    if not pattern.exact and pattern.entries and {entry.name for entry in pattern.entries} <= present:
-        value = ("^=" if pattern.exclude else "=") + ",".join(entry.name for entry in pattern.entries)
-    elif not up:
+    if not pattern.exact and names and {*names} <= {one.hca.name for one in up}:
+        return [_listed(pattern, names)]
+    if not up:
         return [you("List the HCAs that are meant, or unset it.", "ls /sys/class/infiniband")]
-    elif len(data_cards.fastest(up)) == len(up):
+    if len(data_cards.fastest(up)) == len(up):
         return [you("Unset it: the HCAs of this node go together, and NCCL takes them all.", "unset NCCL_IB_HCA")]
+    value = "=" + ",".join(dict.fromkeys(one.hca.name for one in up))
     return [you("List the HCAs that are meant, with = for whole names.", f"export NCCL_IB_HCA={quoted(value)}")]
+
+
+def _listed(pattern: HcaPattern, names: list[str]) -> Remedy:
+    value = ("^=" if pattern.exclude else "=") + ",".join(names)
+    return you("List the HCAs that are meant, with = for whole names.", f"export NCCL_IB_HCA={quoted(value)}")
 
 
 @rule(

@@ -9,6 +9,7 @@ from shlex import quote
 from ncclcheck.probes.facts import Address, Cluster, Gid, Interface, Node, Unread, at, replace, value_or
 from ncclcheck.reports.judgement.findings import (
     Finding,
+    Remedy,
     State,
     Where,
     admin,
@@ -169,7 +170,7 @@ def _wrong_gid(node: Node, one: UsedPort, taken: GidChoice) -> Finding | None:
         seen(f"GID {taken.index}", _said(taken.gid) if taken.gid else "empty"),
         seen("chosen", taken.reason),
     ]
-    fix = [admin("Give the interface of the port an IP address and bring it up.", "show_gids", "ip addr show")]
+    fix = _address()
     if better is not None:
         fix = [you("Name the entry that is routed.", f"export NCCL_IB_GID_INDEX={better.index}")]
     routed = taken.gid is not None and is_routable(taken.gid)
@@ -183,6 +184,11 @@ def _wrong_gid(node: Node, one: UsedPort, taken: GidChoice) -> Finding | None:
         evidence=evidence,
         fix=fix,
     )
+
+
+def _address() -> list[Remedy]:
+    """Where the port has no routed entry at all."""
+    return [admin("Give the interface of the port an IP address and bring it up.", "show_gids", "ip addr show")]
 
 
 def _better(one: UsedPort) -> Gid | None:
@@ -254,21 +260,23 @@ def gid_index(cluster: Cluster) -> Iterator[Finding]:
 
 def _wrong_index(node: Node, one: UsedPort, level: Callable[..., Finding], state: str, why: str) -> Finding:
     setting, better = effective(node)["NCCL_IB_GID_INDEX"], _better(one)
-    command = f"export NCCL_IB_GID_INDEX={better.index}" if better else "show_gids"
-    if (nccl_version(node) or AUTOMATIC_GID_SINCE) >= AUTOMATIC_GID_SINCE:
-        command = "unset NCCL_IB_GID_INDEX"
+    automatic = (nccl_version(node) or AUTOMATIC_GID_SINCE) >= AUTOMATIC_GID_SINCE
+    fix = _address()  # no other index would do
+    if better is not None:
+        command = "unset NCCL_IB_GID_INDEX" if automatic else f"export NCCL_IB_GID_INDEX={better.index}"
+        fix = [you("Let NCCL choose, or name an entry that is routed.", command)]
     return level(
         Where(node=node.name, device=one.name),
         f"GID {setting.value}, which NCCL_IB_GID_INDEX names, {state}",
         why=why,
-        owner="job",
+        owner="job" if better else "node",
         evidence=[
             seen(setting.source, f"NCCL_IB_GID_INDEX={setting.value}"),
             seen(
                 "gids", ", ".join(f"{gid.index} {_said(gid)}" for gid in value_or(one.port.gids, [])[:8]) or "none"
             ),
         ],
-        fix=[you("Let NCCL choose, or name an entry that is routed.", command)],
+        fix=fix,
     )
 
 

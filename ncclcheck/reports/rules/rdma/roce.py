@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from shlex import quote
@@ -16,6 +17,7 @@ from ncclcheck.reports.subjects.nodes.agreement import disagreements
 from ncclcheck.reports.text.fold import fold_names
 
 _FULL_MTU = 4096  # bytes, the largest RDMA MTU
+_JUMBO = 9000  # bytes, where no other interface shows what the switches pass
 _OVERHEAD = 96  # bytes of RoCE headers in a frame, as the kernel reckons them (iboe_get_mtu)
 _FAST_GBIT = 100.0  # Gb/s from which on small packets cost speed; chosen
 
@@ -59,8 +61,9 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
     Interfaces of storage and management, over which no GPU sends, are not judged.
 
     ## Fix
-    - **admin** `ip link set NETDEV mtu 9000` on all nodes, after the switches; the same in netplan or ifcfg. All
-      that uses the interface is touched: a node at 9000 among others at 1500 loses NFS and ssh of large packets.
+    - **admin** `ip link set NETDEV mtu 9000`, or the size that most of the others have, on all nodes, after the
+      switches; the same in netplan or ifcfg. All that uses the interface is touched: a node at 9000 among others
+      at 1500 loses NFS and ssh of large packets.
     - **you** exclude the odd node until then.
 
     ## Source
@@ -71,6 +74,8 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
     if not known:
         raise NothingToJudge("the interfaces behind the RoCE ports are not seen")
     sizes: dict[str, set[int]] = {}
+    enough = Counter(size for *_, size in known if _active_mtu(size) == _FULL_MTU)
+    usual = enough.most_common(1)[0][0] if enough else _JUMBO
     for node, one, card, bytes_ in known:
         sizes.setdefault(node.name, set()).add(bytes_)
         active = _active_mtu(bytes_)
@@ -81,7 +86,7 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
                 why="Small packets cost speed on a fast link.",
                 owner="node",
                 evidence=[seen(f"MTU of {card.name}", bytes_)],
-                fix=_raise_mtu(card.name, bytes_),
+                fix=_raise_mtu(card.name, bytes_, usual),
             )
     if len(sizes) > 1:
         yield from disagreements(
@@ -91,16 +96,17 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
             level=warn,
             why="Large messages fail or hang between nodes with different sizes.",
             owner="node",
-            fix=_raise_mtu("NETDEV", "BYTES"),
+            fix=_raise_mtu("NETDEV", "BYTES", usual),
         )
 
 
-def _raise_mtu(name: str, now: int | str) -> list[Remedy]:
+def _raise_mtu(name: str, now: int | str, usual: int) -> list[Remedy]:
+    """To what most of the others have, which the switches pass."""
     text = (
         "Set the same MTU everywhere, the switches first. It touches everything on this interface: where the "
         "others stay at their size, large packets are lost."
     )
-    return [admin(text, f"ip link set {name} mtu 9000   # undo: ip link set {name} mtu {now}")]
+    return [admin(text, f"ip link set {name} mtu {usual}   # undo: ip link set {name} mtu {now}")]
 
 
 @rule(

@@ -13,7 +13,6 @@ from ncclcheck.reports.subjects.script.scripts import (
     DIST,
     edited,
     here,
-    imports,
     in_function,
     indent,
     line_of,
@@ -133,8 +132,11 @@ def _placed(script: Script, wrap: Call) -> Call | None:
 
 def _names_no_gpu(call: Call) -> bool:
     """`.cuda()`, `.to("cuda")`, and `.to(device)` where that is the same one on all ranks."""
-    device = call.device or call.arguments.get("device", call.arguments.get("0", "")).strip("'\"")
-    return (call.name == ".cuda" and not call.arguments) or (call.name == ".to" and device in _BARE_DEVICE)
+    return (call.name == ".cuda" and not call.arguments) or (call.name == ".to" and _device(call) in _BARE_DEVICE)
+
+
+def _device(call: Call) -> str:
+    return call.device or call.arguments.get("device", call.arguments.get("0", "")).strip("'\"")
 
 
 def _is_rank(call: Call) -> bool:
@@ -143,20 +145,41 @@ def _is_rank(call: Call) -> bool:
 
 
 def _by_local_rank(script: Script, call: Call) -> Remedy:
-    line = line_of(script, call.file, call.line)
-    old = f"set_device({call.arguments.get('0', '')})"
-    new = (
-        line.replace(old, 'set_device(int(os.environ["LOCAL_RANK"]))')
-        if old in line and imports(script, call.file, "os")
-        else ""
-    )
-    return edited(script, "Take $LOCAL_RANK.", call.file, {call.line: new} if new else None)
+    """$LOCAL_RANK in its place, and wherever else the same name stands for a GPU."""
+    rank, new = call.arguments.get("0", ""), 'int(os.environ["LOCAL_RANK"])'
+    change: dict[int, str | None] = {}
+    text = "Take $LOCAL_RANK"
+    if others := [
+        one for one in script.calls if one is not call and rank.isidentifier() and _is_gpu_of(one, rank)
+    ]:
+        text += f", and at {', '.join(dict.fromkeys(one.place for one in others[:5]))} too"
+    for one in (call, *others):
+        line = str(change.get(one.line) or line_of(script, call.file, one.line))
+        spelled = re.escape(rank).replace("'", "['\"]")  # quotes as it is written
+        found = re.compile(rf"(?<![\w.]){spelled}(?![\w.(])" if rank.isidentifier() else spelled)
+        if one.file != call.file or one.first != one.last or len(found.findall(line)) != 1 or "f'" in line:
+            return edited(script, f"{text}.", call.file, None, needs="os")
+        change[one.line] = found.sub(new.replace('"', "'") if 'f"' in line else new, line)
+    return edited(script, f"{text}.", call.file, change, needs="os")
+
+
+def _is_gpu_of(call: Call, rank: str) -> bool:
+    """Whether the call takes that name for the number of a GPU."""
+    named = {
+        "0": call.name in (".to", ".cuda", "torch.device", "torch.cuda.set_device")
+        and call.arguments.get("0", ""),
+        "1": call.name == "torch.device" and call.arguments.get("1", ""),
+        **{key: call.arguments.get(key, "") for key in ("device_ids", "output_device", "device", "map_location")},
+    }
+    return any(re.search(rf"(?<![\w.]){re.escape(rank)}\b", value) for value in named.values() if value)
 
 
 def _all_on_one(script: Script, call: Call, init: Call) -> Finding:
     line = line_of(script, init.file, init.first)
     set_device = f'{indent(line)}torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
-    simple = line and imports(script, call.file, "os") and not any(one.name in SPAWNS for one in script.calls)
+    spawned = any(one.name in SPAWNS for one in script.calls)
+    fixed = any(_names_no_gpu(one) and _device(one) == "cuda:0" for one in script.calls)
+    simple = line and not spawned and not fixed
     return fail(
         here(call),
         "all ranks of a node use GPU 0",
@@ -166,9 +189,11 @@ def _all_on_one(script: Script, call: Call, init: Call) -> Finding:
         fix=[
             edited(
                 script,
-                "Give each process its GPU before anything else of CUDA.",
+                "Give each process its GPU before anything else of CUDA"
+                + (', and write "cuda" where "cuda:0" stands.' if fixed else "."),
                 init.file,
                 {init.first: f"{set_device}\n{line}"} if simple else None,
+                needs="os",
             )
         ],
     )

@@ -33,6 +33,7 @@ _WITH_BUFFERS = (
 )  # fmt: skip
 _NO_GRADIENTS = ("torch.no_grad", "torch.inference_mode", "torch.set_grad_enabled", "torch.autograd.no_grad")
 _DEEP = 3  # functions within functions that a model is handed on to
+_BUILDS_DATA = re.compile(r"Dataset$|ImageFolder$|^torchvision\.datasets\.|load_dataset$")
 _TORCH_SEEDS = ("torch.manual_seed", "torch.random.manual_seed")
 _SEEDS = (
     "manual_seed",
@@ -273,12 +274,12 @@ def workers(script: Script) -> Iterator[Finding]:
     ):
         return
     for call in calls:
+        if call.name not in LOADER or {"num_workers", "5", "*"} & {*call.arguments}:
+            continue
         held = any(
             word in f"{call.target} {call.arguments.get('0', '')}".lower() for word in ("val", "test", "eval")
         )
-        if held or _is_in_memory(script, call):
-            continue
-        if call.name in LOADER and not {"num_workers", "5", "*"} & {*call.arguments}:
+        if not held and not _is_in_memory(script, call):
             new = with_argument(
                 line_of(script, call.file, call.last), "DataLoader(", "num_workers=4, pin_memory=True"
             )
@@ -304,6 +305,8 @@ def _is_in_memory(script: Script, loader: Call) -> bool:
     ready = {f"{file.name}:{name}" for file in script.files for name in file.in_memory}
     built = [one.name for one in script.calls if one.target == data and not one.inner]
     classes = [name for name in built if name.endswith("Dataset") or ":" in name]
+    if not built and data.isidentifier():  # handed on: what datasets does the script build at all?
+        classes = [one.name for one in script.calls if one.name in ready or _BUILDS_DATA.search(one.name)]
     if classes:
         return all(name in ready or name.endswith(".TensorDataset") for name in classes)
     return bool(re.match(r"(?:[\w.]+\.)?TensorDataset\(", data))

@@ -11,6 +11,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, note, warn, you
 from ncclcheck.reports.subjects.script.processes import INIT
 from ncclcheck.reports.subjects.script.scripts import (
     DDP,
+    SAMPLER,
     SHARDED,
     by_rank,
     edited,
@@ -26,6 +27,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     splits_model,
     written,
 )
+from ncclcheck.reports.subjects.script.steps import each_step
 
 _WORK = re.compile(r"download|load_dataset$|tokeni[sz]e|preprocess|prepare_data|urlretrieve", re.IGNORECASE)
 _EXCHANGES = re.compile(r"^torch\.distributed\..*(?:reduce|gather|broadcast|scatter|all_to_all|send|recv|rpc)")
@@ -45,7 +47,9 @@ _ON_GPU = re.compile(
     r"|[\w.]*device\.type\.startswith\('cuda'\)"
     r"|'cuda' in (?:str\()?[\w.]*device(?:\.type)?\)?|(?:\w+\.)*(?:(?:use|on|is|has)_)?(?:cuda|gpu)"
 )
+_DEEP = 3  # functions within functions that are looked at
 _FEW_STEPS = 20  # steps; a training has more: a demonstration of 6 was judged (docs/script.md)
+_SHORT_MIN = 2  # minutes; a checkpoint of a large model takes as long to a file system that is busy (a judgement)
 _DEFAULT_MIN = 10  # minutes that torch gives a collective of NCCL, since 2.2
 
 
@@ -196,7 +200,8 @@ def destroyed(script: Script) -> Iterator[Finding]:
     torch warns of it since 2.4; NCCL's threads are ended by force, which may hang or leave errors in the log.
 
     ## How we know
-    No file has the word. Groups over gloo or MPI alone are not judged: torch warns of NCCL's only.
+    No file has the word, or it stands in one function whose name is used nowhere. Groups over gloo or MPI alone
+    are not judged: torch warns of NCCL's only.
 
     ## Fix
     - **you** `torch.distributed.destroy_process_group()` as the last line.
@@ -205,12 +210,35 @@ def destroyed(script: Script) -> Iterator[Finding]:
     PyTorch documentation, torch.distributed, "Shutdown".
     """
     calls = of_many_ranks(script)
-    if not says(script, "destroy_process_group"):
+    never = _never_called(script)
+    if not says(script, "destroy_process_group") or never:
         init = next(call for call in calls if call.name == INIT)
         others = re.search(r"gloo|mpi|ucc", " ".join(init.arguments.values()))
         if others or (says(script, "gloo") and not says(script, "nccl")):
             return
-        yield note(here(init), "the process group is never destroyed", evidence=[written(script, init)])
+        said = "the process group is never destroyed"
+        if never:
+            said += f": nothing calls {never.function.rpartition(':')[2]}(), which would"
+        evidence = [written(script, init), *([written(script, never)] if never else [])]
+        yield note(here(init), said, evidence=evidence)
+
+
+def _never_called(script: Script) -> Call | None:
+    """The one place that destroys it, if it stands in a function whose name no file uses."""
+    given = [call for call in script.calls if call.name.endswith("destroy_process_group")]
+    inside = {call.function for call in given}
+    if len(inside) != 1:
+        return None
+    function = inside.pop().rpartition(":")[2]
+    name = function.rpartition(".")[2]
+    if not name or name.startswith("__") or says(script, name) or _by_several_names(script, name):
+        return None
+    return given[0]
+
+
+def _by_several_names(script: Script, name: str) -> bool:
+    """Whether it is imported by another one, or stands in a longer string."""
+    return any(name in word for file in script.files for word in (*file.words, *file.modules))
 
 
 @script_rule("SCR018", "no step waits for the GPU to be read", worst=State.NOTE)
@@ -223,9 +251,10 @@ def waits(script: Script) -> Iterator[Finding]:
     The CPU waits for the GPU to end the step before it can give it more to do.
 
     ## How we know
-    The innermost loop calls `backward`, and the call stands there under no condition, or under that of backward. A
-    tensor that was made on the CPU is not judged, nor a loop that calls `torch.cuda.synchronize` in every step (or
-    in every one on a GPU), as timers do, or has twenty steps or fewer.
+    The innermost loop calls `backward`, and the call stands there under no condition, or under that of backward;
+    or it stands in a function that such a loop calls in every step, if no loop reads anything itself. A tensor
+    that was made on the CPU is not judged, nor a loop that calls `torch.cuda.synchronize` in every step (or in
+    every one on a GPU), as timers do, or has twenty steps or fewer.
 
     ## Fix
     - **you** sum losses on the GPU, and read the sum every hundred steps.
@@ -255,8 +284,18 @@ def waits(script: Script) -> Iterator[Finding]:
             continue
         if not _has_few_steps(call) and not _waits_anyway(script, call):
             told.add((call.file, loop))
-            what = "the loss" if "loss" in _read(call).lower() else "a result"
-            yield note(here(call), f"{what} is read from the GPU in every step", evidence=[written(script, call)])
+            yield _read_in_every_step(script, call)
+    for call in reached(script):
+        of_step = not told and call.function in each_step(script) and not call.loops
+        by_all = not any(guard.branch != "rest" for guard in call.guards)
+        if of_step and by_all and call.name in _READS and _RESULTS.search(call.on) and not _on_cpu(script, call):
+            yield _read_in_every_step(script, call)
+            return
+
+
+def _read_in_every_step(script: Script, call: Call) -> Finding:
+    what = "the loss" if "loss" in _read(call).lower() else "a result"
+    return note(here(call), f"{what} is read from the GPU in every step", evidence=[written(script, call)])
 
 
 def _read(call: Call) -> str:
@@ -333,6 +372,7 @@ def printed(script: Script) -> Iterator[Finding]:
     calls = of_many_ranks(script)
     if splits_model(script):
         return
+    yield from _validated(script, calls)
     if says(script, "all_reduce", "reduce", "all_gather", "all_gather_object", "gather", "all_gather_into_tensor"):
         return
     for call in calls:
@@ -352,6 +392,37 @@ def printed(script: Script) -> Iterator[Finding]:
     if logged := next((call for call in calls if _logs_loss(calls, call) and _of_one_rank(calls, call)), None):
         said = "the loss that is logged is that of one rank's samples alone"
         yield note(here(logged), said, evidence=[written(script, logged)])
+
+
+def _validated(script: Script, calls: list[Call]) -> Iterator[Finding]:
+    """A validation whose samples are shared out, and whose numbers nothing sums over ranks."""
+    shared = [
+        call for call in calls
+        if call.name in SAMPLER and re.search(r"val|test|eval", f"{call.target} {call.arguments.get('0', '')}")
+    ]  # fmt: skip
+    if not shared:
+        return
+    for call in calls:
+        name = call.function.rpartition(":")[2].rpartition(".")[2]
+        read = call.name == ".item" and call.loops and re.match(r"_?(?:val|test|eval)", name)
+        if not read or _reduces(script, call.function, _DEEP):
+            continue
+        callers = [one for one in calls if one.name == call.function]
+        if not callers or any(_reduces(script, one.function, _DEEP) for one in callers):
+            continue
+        if any(_REDUCES.search(word) for file in script.files if file.name == call.file for word in file.words):
+            continue
+        said = "the validation's samples are shared out, and its numbers are summed over no ranks"
+        yield note(here(call), said, evidence=[written(script, call), written(script, shared[0])])
+        return
+
+
+def _reduces(script: Script, function: str, deep: int) -> bool:
+    return any(
+        re.search(r"reduce|gather|synchroni|average_|sync", one.name.rpartition(".")[2])
+        or (deep and ":" in one.name and _reduces(script, one.name, deep - 1))
+        for one in in_function(script, function)
+    )
 
 
 def _logs_loss(calls: list[Call], call: Call) -> bool:
@@ -385,7 +456,8 @@ def alone(script: Script) -> Iterator[Finding]:
 
     ## How we know
     The name of a call under a condition on the rank, a barrier after it in the same function, and no `timeout` in
-    `init_process_group`, or one of 10 minutes or less. How long the work takes is not seen in the script.
+    `init_process_group`, or one of 10 minutes or less. How long the work takes is not seen in the script. A
+    timeout of two minutes or less is said in any case.
 
     ## Fix
     - **you** prepare the data before the job, or give `timeout=timedelta(hours=2)` to `init_process_group`.
@@ -395,6 +467,13 @@ def alone(script: Script) -> Iterator[Finding]:
     """
     calls = of_many_ranks(script)
     given = [call.arguments.get("timeout", "") for call in calls if call.name == INIT]
+    for call in calls:
+        short = _minutes(call.arguments.get("timeout", "")) if call.name == INIT else None
+        if short is not None and 0 < short <= _SHORT_MIN:
+            said = f"a rank that works alone for longer than {short * 60:g} seconds ends the job"
+            yield note(here(call), f"{said}: a checkpoint or a validation may take as long",
+                       evidence=[written(script, call)])  # fmt: skip
+            return
     minutes = _minutes(
         next((text for text in given if text and text != "None"), f"timedelta(minutes={_DEFAULT_MIN})")
     )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Script
-from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, warn
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, warn, you
 from ncclcheck.reports.subjects.script.processes import INIT
 from ncclcheck.reports.subjects.script.scripts import (
     LOCAL_RANK,
@@ -25,11 +25,15 @@ from ncclcheck.reports.subjects.script.scripts import (
     with_argument,
     written,
 )
+from ncclcheck.reports.subjects.script.world import runs_for_certain, waits_for_all
 
 _OF_ONE_NODE = re.compile(r"^['\"]file://(/tmp|/dev/shm|/var/tmp|/scratch)/")
 _READS_VARIABLE = re.compile(r"^os\.(?:environ\.get|getenv)$")
 _OF_TORCHRUN = re.compile(r"os\.(?:environ\[|getenv\(|environ\.get\()['\"](?:LOCAL_)?RANK['\"]")
 _QUOTES = "'\""
+_WHOLE = re.compile(r"^(?:RANK|SLURM_PROCID|PMI_RANK|OMPI_COMM_WORLD_RANK)$")
+_TWICE = "On several nodes each such rank exists twice: they wait for others that never come, or train apart."
+_TWICE_READ = "The ranks of two nodes train on the same samples, and an epoch is no faster than on one node."
 
 
 @script_rule("SCR021", "the rendezvous can be used as it is written", worst=State.FAIL)
@@ -113,7 +117,10 @@ def _method(script: Script, call: Call, url: str) -> Iterator[Finding]:
 
 
 def _by_torchrun(script: Script, call: Call) -> bool:
-    """Whether its rank is that of a variable which torchrun sets."""
+    """Whether its rank is that of a variable which torchrun sets, and its address is no variable's."""
+    url = given_to(script, call, "init_method", "1")
+    if not re.fullmatch(r"['\"]tcp://[^{}%'\"]+['\"]", url):
+        return False  # made of MASTER_ADDR it is where torchrun's own store is
     rank = call.arguments.get("rank", call.arguments.get("4", ""))
     reads = (one for one in in_function(script, call.function) if rank and one.target == rank)
     named = any(_READS_VARIABLE.search(one.name) and _is_ranks(one.arguments.get("0", "")) for one in reads)
@@ -144,16 +151,19 @@ def _port(script: Script, call: Call, port: str) -> Iterator[Finding]:
 def whole_rank(script: Script) -> Iterator[Finding]:
     """
     ## What
-    `init_process_group(rank=local_rank)` or `DistributedSampler(rank=local_rank)`; a note where world_size is
-    `device_count()`.
+    `init_process_group(rank=local_rank)` or `DistributedSampler(rank=local_rank)`; and world_size that is
+    `device_count()`, there or in a variable that is given nothing else.
 
     ## Why it matters
     On several nodes each rank exists twice: `init_process_group` waits until the timeout for those that never
     come, and a sampler gives the same samples to ranks of two nodes.
 
     ## How we know
-    The argument is called a local rank. It fails where the job is known to have several nodes (`--nodes`, or a
-    Slurm allocation), is a note where that is not known, and is right on one node.
+    The argument is called a local rank, or holds LOCAL_RANK. Where the job is known to have several nodes
+    (`--nodes`, or a Slurm allocation) it fails in `init_process_group` that waits for as many ranks as the
+    launcher has started, and is a warning in a sampler, and where `world_size` is the number of GPUs of one node
+    or is not known: a job that counts the ranks of one node trains on each by itself. Where the nodes are not
+    known it is a note, and it is right on one node.
 
     ## Fix
     - **you** leave the argument to torchrun, or take `int(os.environ["RANK"])`; and
@@ -170,18 +180,35 @@ def whole_rank(script: Script) -> Iterator[Finding]:
             continue
         position = "4" if call.name == INIT else "2"
         rank = call.arguments.get("rank", call.arguments.get(position, ""))
-        if (call.name == INIT or call.name in SAMPLER) and LOCAL_RANK.match(rank):
+        if (call.name == INIT or call.name in SAMPLER) and (LOCAL_RANK.match(rank) or _holds_local(script, rank)):
             said = f"{rank} is the rank in one node, and is given as that in the whole job"
             fix = [_of_the_job(script, call, rank)]
             if (script.nodes or 1) > 1:
-                yield fail(here(call), said, why="On several nodes each such rank exists twice.", owner="job",
-                           evidence=[written(script, call)], fix=fix)  # fmt: skip
+                make = fail if call.name == INIT and waits_for_all(script, call) else warn
+                why = _TWICE if call.name == INIT else _TWICE_READ
+                yield make(here(call), said, why=why, owner="job", evidence=[written(script, call)], fix=fix)
             else:
                 yield note(here(call), f"{said}: this works on one node only", evidence=[written(script, call)],
                            fix=fix)  # fmt: skip
-        elif call.name == INIT and "device_count()" in (count := _count(call)):
-            said = f"world_size={count} is the number of GPUs of one node: this works on one node only"
-            yield note(here(call), said, evidence=[written(script, call)])
+        elif call.name == INIT and _is_of_one_node(script, count := _count(call)):
+            said = f"world_size={count} is the number of GPUs of one node"
+            several = (script.nodes or 1) > 1 and call.function in runs_for_certain(script)
+            if several and not {"rank", "4", "init_method", "1", "store", "*"} & {*call.arguments}:
+                why = "Other nodes' ranks, which the launcher gives, are not below it."
+                evidence, fix = [written(script, call)], [you("Take $WORLD_SIZE.")]
+                yield warn(here(call), said, why=why, owner="job", evidence=evidence, fix=fix)
+            else:
+                yield note(here(call), f"{said}: this works on one node only", evidence=[written(script, call)])
+
+
+def _holds_local(script: Script, rank: str) -> bool:
+    """Whether what is called like this is read from LOCAL_RANK, and from no rank of the job."""
+    read = [
+        one.arguments.get("0", "").strip(_QUOTES)
+        for one in script.calls
+        if rank and one.target == rank and _READS_VARIABLE.search(one.name)
+    ]
+    return "LOCAL_RANK" in read and not any(_WHOLE.search(name) for name in read)
 
 
 def _count(init: Call) -> str:
@@ -192,8 +219,12 @@ def _of_the_job(script: Script, call: Call, rank: str) -> Remedy:
     """$RANK, and what must go with it: the number of all ranks, and torchrun's own meeting point."""
     name, position = ("world_size", "3") if call.name == INIT else ("num_replicas", "1")
     count = call.arguments.get(name, call.arguments.get(position, ""))
+    if call.name in SAMPLER:
+        given = {f"{one}={call.arguments[one]}": f"{one}=None" for one in ("rank", name) if one in call.arguments}
+        text = "Leave rank and num_replicas to the sampler, which takes both from the group."
+        return edited(script, text, call.file, _replaced(script, call, given))
     text, new = "Take $RANK", {f"rank={rank}": 'rank=int(os.environ["RANK"])'}
-    per_node = _is_of_one_node(script, call, count)
+    per_node = _is_of_one_node(script, count)
     if per_node or (call.name == INIT and count and not _is_of_all(script, call, count)):
         text += f", and $WORLD_SIZE for {name}" + (": device_count() is that of one node" if per_node else "")
         new[f"{name}={count}"] = f'{name}=int(os.environ["WORLD_SIZE"])'
@@ -201,6 +232,11 @@ def _of_the_job(script: Script, call: Call, rank: str) -> Remedy:
     if method and "env://" not in given_to(script, call, "init_method", "1"):
         text += ", and env:// for the address, where torchrun's ranks meet"
         new[f"init_method={method}"] = 'init_method="env://"'
+    return edited(script, f"{text}.", call.file, _replaced(script, call, new), needs="os")
+
+
+def _replaced(script: Script, call: Call, new: dict[str, str]) -> dict[int, str | None] | None:
+    """Its arguments, as written, by others; None where one of them is not found."""
     lines = {at: line_of(script, call.file, at) for at in range(call.first, call.last + 1)}
     change: dict[int, str | None] = {}
     for old, one in new.items():
@@ -209,17 +245,17 @@ def _of_the_job(script: Script, call: Call, rank: str) -> Remedy:
         spelled = re.compile(rf"\b{head}\s*=\s*{value}(?=\s*(?:[,)]|$))")
         found = [at for at, line in lines.items() if spelled.search(line)]
         if len(found) != 1:
-            return edited(script, f"{text}.", call.file, None, needs="os")
+            return None
         change[found[0]] = lines[found[0]] = spelled.sub(one, lines[found[0]])
-    return edited(script, f"{text}.", call.file, change, needs="os")
+    return change
 
 
-def _is_of_one_node(script: Script, call: Call, count: str) -> bool:
-    """Whether the number of ranks is that of the GPUs that a process sees."""
-    calls = script.calls if "." in count else in_function(script, call.function)
-    return "device_count" in count or any(
-        one.target == count and one.name == "torch.cuda.device_count" for one in calls if count
-    )
+def _is_of_one_node(script: Script, count: str) -> bool:
+    """Whether the number of ranks is that of the GPUs that a process sees; nothing else is given to its name."""
+    if "device_count()" in count:
+        return "*" not in count.replace("**", "")
+    given = [one for one in script.calls if count and one.target == count]
+    return bool(given) and all(one.name == "torch.cuda.device_count" and not one.inner for one in given)
 
 
 def _is_of_all(script: Script, call: Call, count: str) -> bool:

@@ -30,6 +30,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     with_argument,
     written,
 )
+from ncclcheck.reports.subjects.script.world import runs_for_certain, spans_nodes
 
 _RUNS = re.compile(r"subprocess\.|os\.(?:system|popen)$")
 _OLD_LAUNCHER = "torch.distributed.launch"
@@ -50,10 +51,11 @@ def meeting(script: Script) -> Iterator[Finding]:
 
     ## How we know
     The value in `init_process_group` (or the option that it comes from) or in the assignment, which replaces what
-    the launcher has set. It fails where the job is known to have several nodes: `--nodes`, or a Slurm allocation.
-    Where that is not known it is a note; so is a fixed address or port, and the default of an option where no
-    arguments were given (after `--`). What the same function sets anew, mostly from the environment, is not
-    judged.
+    the launcher has set. It fails where the job is known to have several nodes (`--nodes`, or a Slurm allocation),
+    the ranks are counted over all of them (by WORLD_SIZE, SLURM_NTASKS, or an option for the number of nodes), and
+    the line is run whatever the options are. Else it is a note: a script that spawns one process for each GPU of
+    its node waits for nobody else. So is a fixed address or port, and the default of an option where no arguments
+    were given (after `--`). What the same function sets anew, mostly from the environment, is not judged.
 
     ## Fix
     - **you** leave MASTER_ADDR and MASTER_PORT to the launcher: `init_process_group("nccl")` reads them.
@@ -73,15 +75,14 @@ def meeting(script: Script) -> Iterator[Finding]:
             continue  # what is set where nothing else is given
         if call.name == "os.environ.set" and _set_anew(script, call, name):
             continue
-        several = (script.nodes or 1) > 1
+        several = (script.nodes or 1) > 1 and call.function in runs_for_certain(script) and spans_nodes(script)
         is_option = value != call.arguments.get(name, call.arguments.get("1", ""))
         default = "by default " if is_option and not script.arguments else ""
         if _LOOPBACK.match(value) and several and not default:
             yield fail(
                 here(call),
                 f"the processes meet at {value[1:-1]}, which is each of the {script.nodes} nodes itself",
-                why="Each node waits for the others at its own address until the timeout; where world_size counts "
-                "the ranks of one node, each node trains by itself.",
+                why="Each node waits for the others at its own address until the timeout.",
                 owner="job",
                 evidence=[written(script, call)],
                 fix=[_to_the_launcher(script, call)],
@@ -110,7 +111,9 @@ def _set_anew(script: Script, call: Call, name: str) -> bool:
 
 
 def _to_the_launcher(script: Script, call: Call) -> Remedy:
-    """An assignment becomes a default."""
+    """An assignment becomes a default; where the script starts its processes, nobody else gives an address."""
+    if spawns(script):
+        return edited(script, "Take the address of the first node from an option of the script.", call.file, None)
     line, value, name = (
         line_of(script, call.file, call.line),
         call.arguments.get("1", ""),

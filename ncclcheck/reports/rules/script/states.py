@@ -44,9 +44,8 @@ _WITHOUT_TENSORS = re.compile(
     r"sched|vocab|rng_|(?:train(?:ing|er)?|progress|recipe|(?:data)?loader|sampler|random)_(?:args|state)",
     re.IGNORECASE,
 )
-_STATE = re.compile(
-    r"ckpt|checkpoint|\.pth?\b|model|state|weights|resume|snapshot|\.bin\b|pretrained", re.IGNORECASE
-)
+_IS_WRAPPED = re.compile(r"module|isinstance|hasattr|[pP]arallel|distributed|ddp", re.IGNORECASE)  # of a condition
+_STATE = re.compile(r"ckpt|checkpoint|model|state|weights|resume|snapshot|\.bin\b|pretrained", re.IGNORECASE)
 
 
 @script_rule("SCR004", "one rank writes a checkpoint", worst=State.WARN)
@@ -177,7 +176,8 @@ def mapped(script: Script) -> Iterator[Finding]:
         if call.name == "torch.load" and by_all and not mapped_to:
             line = line_of(script, call.file, call.line)
             named = " ".join([*call.arguments.values(), call.target])
-            if call.by_rank or _WITHOUT_TENSORS.search(f"{line} {named}") or not _STATE.search(named):
+            is_state = _STATE.search(named) or _is_loaded(script, call)
+            if call.by_rank or _WITHOUT_TENSORS.search(f"{line} {named}") or not is_state:
                 continue
             new = with_argument(line, "torch.load(", 'map_location="cpu"')
             yield warn(
@@ -188,6 +188,16 @@ def mapped(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call)],
                 fix=[edited(script, 'Give it map_location="cpu".', call.file, {call.line: new} if new else None)],
             )
+
+
+def _is_loaded(script: Script, load: Call) -> bool:
+    """Whether what it gives goes into load_state_dict, itself or by a key."""
+    return any(
+        one.name.endswith("load_state_dict")
+        and (load.target or "torch.load(") in one.arguments.get("0", "")
+        and (load.target or load.first <= one.line <= load.last)
+        for one in in_function(script, load.function)
+    )
 
 
 def _asks_for_file(guard: Guard) -> bool:
@@ -206,7 +216,8 @@ def prefixes(script: Script) -> Iterator[Finding]:
 
     ## How we know
     In one function the variable loads a state before it is wrapped in DistributedDataParallel and gives one to
-    `torch.save` after it; no file speaks of `module.`.
+    `torch.save` after it; no file speaks of `module.`. Or the state of a wrapped model stands under a key that
+    another model loads in the same file, and nothing there takes `module.` away.
 
     ## Fix
     - **you** save `model.module.state_dict()`.
@@ -215,6 +226,7 @@ def prefixes(script: Script) -> Iterator[Finding]:
     PyTorch documentation, DistributedDataParallel; torch.nn.modules.utils.consume_prefix_in_state_dict_if_present.
     """
     calls = of_many_ranks(script)
+    yield from _under_keys(script, calls)
     if says(script, "module.", "module", "consume_prefix_in_state_dict_if_present", "_orig_mod."):
         return
     for wrap in calls:
@@ -236,3 +248,37 @@ def prefixes(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, save), seen(loads[0].place, written(script, loads[0]).value)],
                 fix=[edited(script, "Save the model inside.", save.file, {save.line: new} if new else None)],
             )
+
+
+def _under_keys(script: Script, calls: list[Call]) -> Iterator[Finding]:
+    """States of wrapped models that a bare one loads by the same key."""
+    if says(script, "module.", "consume_prefix_in_state_dict_if_present", "_orig_mod."):
+        return
+    parallel = {
+        call.target for call in script.calls if call.name.endswith("DataParallel") and call.name not in DDP
+    }
+    for save in calls:
+        key = re.search(r"\[(['\"]\w+['\"])\]$", save.target) if save.name == ".state_dict" else None
+        if not key or save.on not in save.shared or any(_IS_WRAPPED.search(guard.text) for guard in save.guards):
+            continue
+        loads = [
+            one
+            for one in calls
+            if one.name.endswith(".load_state_dict") and one.file == save.file
+            and one.arguments.get("0", "").endswith((f"[{key.group(1)}]", f".get({key.group(1)})"))
+        ]  # fmt: skip
+        bare = [one for one in loads if one.on not in one.shared and one.on not in parallel]
+        unclear = any(_IS_WRAPPED.search(guard.text) for one in loads for guard in one.guards)
+        if not bare or len(bare) < len(loads) or unclear or bare[0].arguments.get("strict"):
+            continue
+        line = line_of(script, save.file, save.line)
+        old = f"{save.on}.state_dict("
+        new = line.replace(old, f"{save.on}.module.state_dict(") if line.count(old) == 1 else ""
+        yield fail(
+            here(save),
+            f"{save.on} is saved with the prefix module. and loaded without it, at line {bare[0].line}",
+            why="load_state_dict raises when the job is to resume: no name fits.",
+            owner="job",
+            evidence=[written(script, save), seen(bare[0].place, written(script, bare[0]).value)],
+            fix=[edited(script, "Save the model inside.", save.file, {save.line: new} if new else None)],
+        )

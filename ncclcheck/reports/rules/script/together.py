@@ -6,7 +6,18 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Guard, Script
-from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fail, note, seen, unknown, you
+from ncclcheck.reports.judgement.findings import (
+    Finding,
+    Remedy,
+    State,
+    Where,
+    fail,
+    note,
+    seen,
+    unknown,
+    warn,
+    you,
+)
 from ncclcheck.reports.subjects.script.processes import is_ruled_out
 from ncclcheck.reports.subjects.script.scripts import (
     by_rank,
@@ -20,7 +31,9 @@ from ncclcheck.reports.subjects.script.scripts import (
     script_rule,
     written,
 )
+from ncclcheck.reports.subjects.script.steps import shares_model
 
+_STEPS_BY_RANK = re.compile(r"(?:\w+\()?range\([^(),]*\b(?:\w+_)?rank\b[^(),]*\)+")
 _BENCHMARK = re.compile(
     r"throughput|bench|flops|profil|latency|speed", re.IGNORECASE
 )  # an option that ends the job
@@ -71,6 +84,7 @@ def conditional(script: Script) -> Iterator[Finding]:
 
     ## How we know
     The conditions around the call, and what stands in the other branch and in other branches of the same function.
+    In a loop, the backward pass of a model inside DistributedDataParallel counts as one.
     Functions of the script's own are followed. Calls with a group of their own are not judged, for its ranks may
     be those. `rank == -1` and `is_initialized()` ask whether there is a group, and differ on no rank.
 
@@ -82,7 +96,7 @@ def conditional(script: Script) -> Iterator[Finding]:
     """
     for call in reached(script):
         guard = by_rank(call)
-        if guard and guard.branch != "rest" and (name := collective(script, call)) and _alone(script, call, guard):
+        if guard and guard.branch != "rest" and (name := _entered(script, call)) and _alone(script, call, guard):
             yield fail(
                 here(call),
                 f"{name} stands under a condition on the rank: {_shown(guard)}",
@@ -97,15 +111,18 @@ def conditional(script: Script) -> Iterator[Finding]:
 def leaves(script: Script) -> Iterator[Finding]:
     """
     ## What
-    `return`, `continue`, `break` or `sys.exit()` under a condition on the rank, with a collective after it.
+    `return`, `continue`, `break` or `sys.exit()` under a condition on the rank, with a collective after it. So
+    with the backward pass of a model that all ranks share: a number of steps that differs by rank, or a step that
+    is left where the loss of one rank is no number.
 
     ## Why it matters
     The rank that has left never enters the collective: all others hang in it until the timeout.
 
     ## How we know
-    The lines that follow in the same block, and functions of the script's own that they call. Calls with a group
-    of their own are not judged. It is a note where the condition names a benchmark, such as `--throughput`: a job
-    with that option is to end there.
+    The lines that follow in the same block, and functions of the script's own that they call. A rank stands in the
+    `range` of a loop with a backward pass; or `break` or `continue` under `isnan` or `isfinite` comes before it,
+    and nothing was reduced (a warning). Calls with a group of their own are not judged. It is a note where the
+    condition names a benchmark, such as `--throughput`: a job with that option is to end there.
 
     ## Fix
     - **you** move the collective before the condition, or put what one rank skips under the opposite condition.
@@ -115,7 +132,7 @@ def leaves(script: Script) -> Iterator[Finding]:
     """
     for call in reached(script):
         guard = by_rank(call)
-        if guard and guard.branch == "rest" and (name := collective(script, call)) and _alone(script, call, guard):
+        if guard and guard.branch == "rest" and (name := _entered(script, call)) and _alone(script, call, guard):
             said = (
                 f"{name} is entered by those ranks only that did not leave at line {guard.line}: if {guard.text}"
             )
@@ -133,6 +150,61 @@ def leaves(script: Script) -> Iterator[Finding]:
                     you(f"Move it before line {guard.line}, or put what that rank skips under the opposite of it.")
                 ],
             )
+    yield from _fewer_steps(script)
+
+
+def _entered(script: Script, call: Call) -> str:
+    """A collective, or the backward pass of a model that all ranks share."""
+    if call.name == ".backward" and call.loops and shares_model(script):
+        return "the backward pass, in which ranks average their gradients,"
+    return collective(script, call)
+
+
+def _fewer_steps(script: Script) -> Iterator[Finding]:
+    """Loops that have another number of steps on each rank, and steps that one rank alone leaves."""
+    if not shares_model(script):
+        return
+    passes = [call for call in reached(script) if call.name == ".backward" and call.loops]
+    within = {(one.file, loop.line): (loop, one) for one in passes for loop in one.loops}
+    for loop, call in within.values():
+        if _STEPS_BY_RANK.fullmatch(loop.over):
+            yield fail(
+                Where(device=f"{call.file}:{loop.line}"),
+                f"the number of steps differs by rank: {loop.over}",
+                why="In the backward pass ranks wait for those that have no more steps, until the timeout.",
+                owner="job",
+                evidence=[
+                    seen(f"{call.file}:{loop.line}", f"for {loop.target} in {loop.over}"),
+                    written(script, call),
+                ],
+                fix=[you("Give all ranks the same number of steps, or train under model.join().")],
+            )
+    for call in reached(script):
+        if call.name not in ("break", "continue") or not call.loops or not call.guards:
+            continue
+        after = [one for one in passes if one.function == call.function and one.line > call.line]
+        after = [one for one in after if one.loops[: len(call.loops)] == call.loops]
+        if not after or _is_agreed(script, call):
+            continue
+        yield warn(
+            here(call),
+            f"a rank leaves the step where {call.guards[-1].text} holds for its own samples",
+            why="The others wait for it in the backward pass, until the timeout.",
+            owner="job",
+            evidence=[
+                seen(f"{call.file}:{call.guards[-1].line}", f"if {call.guards[-1].text}"),
+                written(script, after[0]),
+            ],
+            fix=[you("Reduce the loss over all ranks before it is tested, so that all leave or none.")],
+        )
+
+
+def _is_agreed(script: Script, call: Call) -> bool:
+    """Whether ranks exchange something earlier in the loop, or the name tells of it."""
+    if re.search(r"reduc|all_|avg|mean|global|sync", call.guards[-1].text, re.IGNORECASE):
+        return True
+    before = [one for one in in_function(script, call.function) if call.loops[-1].line < one.line <= call.line]
+    return any(collective(script, one) or re.search(r"reduce|gather", one.name) for one in before)
 
 
 def _alone(script: Script, call: Call, guard: Guard) -> bool:
@@ -144,7 +216,7 @@ def _alone(script: Script, call: Call, guard: Guard) -> bool:
         return False
     for other in in_function(script, call.function):
         theirs = by_rank(other)
-        if theirs and (theirs.line, theirs.branch) != (guard.line, guard.branch) and collective(script, other):
+        if theirs and (theirs.line, theirs.branch) != (guard.line, guard.branch) and _entered(script, other):
             return False
     return True
 

@@ -172,9 +172,9 @@ def environment(cluster: Cluster) -> Iterator[Finding]:
         *((name, note, _variable(name)) for name in _NOTED),
     ]
     why = "Ranks on that node use other libraries, devices or threads than the others."
-    of_net006 = {node.name for node in cluster.nodes if to_itself.preloaded(cluster, node.name)}
+    of_net006 = to_itself.preloaded(cluster)
     for subject, level, read in facts:
-        apart = of_net006 if subject == "LD_PRELOAD" else set()
+        apart = of_net006 if subject == "LD_PRELOAD" else {}
         values = {node.name: read(node) for node in cluster.nodes if node.name not in apart}
         if len(set(values.values())) > 1:
             fix = _fix(subject, group(values))

@@ -152,9 +152,9 @@ def torch_version(cluster: Cluster) -> Iterator[Finding]:
     if len(usual) == 1:
         (version,) = usual
         yield from (
-            _other_torch(node, _put_first(node), version)
+            _other_torch(node, path, version)
             for node in cluster.nodes
-            if node not in others and str(at(node, "stack.torch")) != version
+            if (path := _put_first(node)) and str(at(node, "stack.torch")) != version
         )
         cluster = replace(cluster, nodes=others)
     yield from _agree(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ncclcheck.probes.facts import Cluster, Connect, Node, NodeReach, at, value_or, variables
+from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, admin, fail, seen, you
 from ncclcheck.reports.subjects.links import firewall
 from ncclcheck.reports.subjects.nccl import lan
@@ -24,7 +25,7 @@ def findings(cluster: Cluster, links: Mapping[str, lan.Link]) -> Iterator[Findin
         if reach.node not in links or not isinstance(own, Connect) or own.outcome not in _BAD:
             continue
         node = nodes[reach.node]
-        if library := preloaded(cluster, reach.node):
+        if library := preloaded(cluster).get(reach.node):
             yield _by_a_library(reach, own, library)
             continue
         lo = [one for one in lan.interfaces(node) if one.kind == "loopback"]
@@ -41,21 +42,30 @@ def findings(cluster: Cluster, links: Mapping[str, lan.Link]) -> Iterator[Findin
         )
 
 
-def preloaded(cluster: Cluster, name: str) -> str:
-    """LD_PRELOAD of a node that alone has it, and each of whose connections is refused, also to itself.
+@derived
+def preloaded(cluster: Cluster) -> dict[str, str]:
+    """LD_PRELOAD by node, where that node alone has it, and each of its connections is refused, also to itself.
 
     Such a library (proxychains, tsocks) leads all of them to a proxy. Nothing where a packet filter may do it.
     """
-    reach = next((one for one in cluster.measurements.reach if one.node == name), None)
-    node = next((one for one in cluster.nodes if one.name == name), None)
-    if reach is None or node is None or not reach.peers:
-        return ""
+    nodes = {node.name: node for node in cluster.nodes}
+    return {
+        reach.node: library
+        for reach in cluster.measurements.reach
+        if reach.node in nodes and _all_refused(reach) and (library := _own_library(cluster, nodes[reach.node]))
+    }
+
+
+def _all_refused(reach: NodeReach) -> bool:
     tried = [reach.own, *(peer.connect for peer in reach.peers)]
-    refused = all(isinstance(one, Connect) and one.outcome == "refused" for one in tried)
+    return bool(reach.peers) and all(isinstance(one, Connect) and one.outcome == "refused" for one in tried)
+
+
+def _own_library(cluster: Cluster, node: Node) -> str:
     others = {variables(one).get("LD_PRELOAD") for one in cluster.nodes if one is not node}
     library = variables(node).get("LD_PRELOAD", "")
     stopped = firewall.harmful(node, "input") or firewall.harmful(node, "output")
-    return library if refused and others and library not in others and not stopped else ""
+    return library if others and library not in others and not stopped else ""
 
 
 def _by_a_library(reach: NodeReach, own: Connect, library: str) -> Finding:

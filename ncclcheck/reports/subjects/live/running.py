@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
+
+from msgspec.structs import replace
 
 from ncclcheck.probes.facts import Cluster, Live, LiveProcess
 from ncclcheck.reports.judgement.derived import derived
@@ -26,6 +28,7 @@ MOVED = 8192
 _WORKS = 2**20
 # Seconds for which a process is still starting: imports, CUDA, rendezvous. A hang is asked about later.
 START_S = 60.0
+ADRIFT = "?"  # the job of a process without a rank, whose store is on another host
 THROTTLED = 0.5  # of the time between the looks
 # Of the periods of a CPU quota, used up: a pipeline's stage with a hundredth of a core used up 0.40 of its own,
 # and its job went on; a rank without a quota, or within it, has none. At 100 ms each, fewer than 10 say little.
@@ -142,7 +145,7 @@ def jobs(live: Iterable[Live]) -> list[RunningJob]:
     """The jobs, apart by what their ranks have in common."""
     hosts = [*live]
     found: dict[tuple[str, str], list[LiveProcess]] = {}
-    for one in _once(one for host in hosts for one in host.processes):
+    for one in _once(joined([one for host in hosts for one in host.processes])):
         found.setdefault((one.job, one.scope), []).append(one)
     seconds = min((host.seconds for host in hosts if host.processes), default=0.0)
     addresses = Counter(name for name, _ in found)
@@ -155,8 +158,35 @@ def jobs(live: Iterable[Live]) -> list[RunningJob]:
         more = f" on {all_[0].host}" if addresses[name] > 1 else ""
         if ranks:
             helpers = [one for one in all_ if one.helper]
+            ranks, helpers = numbered(ranks, helpers)
             told.append(RunningJob(f"{name}{more}", ranks, helpers, seconds, empty, unseen))
     return told
+
+
+def joined(processes: Sequence[LiveProcess]) -> list[LiveProcess]:
+    """With those whose job's store is on another host in their job; without those of which none is known."""
+    stores = {(one.stores[0], one.job, one.scope) for one in processes if one.stores and one.job != ADRIFT}
+    jobs_ = {store: (job, scope) for store, job, scope in stores}
+    told = [one for one in processes if one.job != ADRIFT]
+    for one in processes:
+        of = next((jobs_[end] for end in one.stores if end in jobs_), None) if one.job == ADRIFT else None
+        if of is not None:
+            told.append(replace(one, job=of[0], scope=of[1]))
+    return told
+
+
+def numbered(
+    ranks: Sequence[LiveProcess], helpers: Sequence[LiveProcess]
+) -> tuple[list[LiveProcess], list[LiveProcess]]:
+    """Processes of no known rank have a number each, over all hosts, that no rank is known to have."""
+    if all(one.rank_by != "nothing" for one in ranks):
+        return [*ranks], [*helpers]
+    known = {one.rank for one in ranks if one.rank_by != "nothing"}
+    free = (number for number in range(len(ranks) + max(known, default=0) + 1) if number not in known)
+    world = max(len(ranks), *(one.world for one in ranks))
+    new = {(one.host, one.rank): one.rank if one.rank_by != "nothing" else next(free) for one in ranks}
+    told = [replace(one, rank=new.get((one.host, one.rank), one.rank), world=world) for one in [*ranks, *helpers]]
+    return sorted(told[: len(ranks)], key=lambda one: one.rank), told[len(ranks) :]
 
 
 def _once(processes: Iterable[LiveProcess]) -> list[LiveProcess]:
@@ -166,7 +196,8 @@ def _once(processes: Iterable[LiveProcess]) -> list[LiveProcess]:
     """
     seen: dict[tuple[object, ...], LiveProcess] = {}
     for one in processes:
-        key = (one.job, one.scope, one.rank, one.pid, one.helper)
+        known = one.rank if one.rank_by == "environment" else -1 - one.begun  # two views number them anew
+        key = (one.job, one.scope, known, one.pid, one.helper)
         if key not in seen or _known(one) > _known(seen[key]):
             seen[key] = one
     return [*seen.values()]
@@ -242,7 +273,17 @@ def _all_rest(job: RunningJob) -> Judged:
         return Judged(job, "loader" if polls else "elsewhere", odd)
     if late is not None:
         return Judged(job, "elsewhere", [late])
+    if all(_polls(one) for one in ranks) and not any("torch" in one.libraries for one in job.helpers):
+        return Judged(job, "asleep", ranks)
     return Judged(job, "partial" if job.absent else "silent", ranks)
+
+
+def _polls(one: LiveProcess) -> bool:
+    """Whether it waits for whatever comes, as the ranks of a server without requests do: no collective waits so.
+
+    gloo waits for a thread of its own; who waits for a GPU may poll.
+    """
+    return "poll" in one.was_wchan and "poll" in one.wchan and "cuda" not in one.libraries
 
 
 def _kept_by_its_own(job: RunningJob, away: set[int]) -> list[LiveProcess]:

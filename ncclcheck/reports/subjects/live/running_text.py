@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ncclcheck.probes.facts import LiveProcess
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.subjects.live import words
 from ncclcheck.reports.subjects.live.running import RunningJob, jobs
-from ncclcheck.reports.text.fold import fold_names, fold_ranks, many
+from ncclcheck.reports.text.fold import fold_names, many
 from ncclcheck.reports.text.wrapping import wrapped
 
 _MOST_JOBS, _MOST_ROWS = 4, 5
@@ -33,11 +34,11 @@ def text(document: Document, width: int) -> str:
 def _job(job: RunningJob, width: int) -> Iterator[str]:
     by = f" by {job.ranks[0].launcher}" if job.ranks[0].launcher else ""
     yield from wrapped(f"{job.name}{by}: {len(job.ranks)} of {job.world} ranks seen", width, "  ", "    ")
-    alike: dict[str, list[int]] = {}
+    alike: dict[str, list[LiveProcess]] = {}
     for one in job.ranks:
-        alike.setdefault(words.alike(one), []).append(one.rank)
+        alike.setdefault(words.alike(one), []).append(one)
     for does, held in [*alike.items()][:_MOST_ROWS]:
-        yield from wrapped(f"{fold_ranks(held)}: {does}", width, "    ", "      ")
+        yield from wrapped(f"{words.ranks(held)}: {does}", width, "    ", "      ")
     if len(alike) > _MOST_ROWS:
         yield f"    and {len(alike) - _MOST_ROWS} more kinds (JSON has all)"
 

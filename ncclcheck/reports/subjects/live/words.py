@@ -25,6 +25,13 @@ from ncclcheck.reports.subjects.live.running import (
 from ncclcheck.reports.text.fold import fold_ranks
 
 _MOST = 3
+_MOST_PIDS = 6
+_KNOWN_BY = {
+    "order": "its rank by the order in which one process started all",
+    "store": "its rank since it has torch's store",
+    "pipe": "its rank by the name of its Flight Recorder's pipe",
+    "nothing": "no environment, order or pipe tells its rank",
+}
 LATER = "Look again for longer: what still stands then is no long step."
 
 
@@ -52,14 +59,46 @@ def _named(finding: Finding, job: RunningJob, all_: Sequence[Judged]) -> Finding
 
 
 def ranks(who: Iterable[LiveProcess]) -> str:
-    """`rank 2`, `ranks 0-1,3`."""
-    return fold_ranks(one.rank for one in who)
+    """`rank 2`, `ranks 0-1,3`; with processes of no known rank."""
+    of = [*who]
+    known, pids = {one.rank for one in of if is_known(one)}, sorted({one.pid for one in of if not is_known(one)})
+    told = [fold_ranks(known)] if known or not of else []
+    if len(pids) == 1:
+        told.append(f"process {pids[0]} (rank unknown)")
+    elif pids:
+        more = f" and {len(pids) - _MOST_PIDS} more" if len(pids) > _MOST_PIDS else ""
+        told.append(f"processes {', '.join(map(str, pids[:_MOST_PIDS]))}{more} (ranks unknown)")
+    return " and ".join(told)
+
+
+def rank(one: LiveProcess) -> str:
+    """One of them."""
+    return ranks([one])
+
+
+def is_known(one: LiveProcess) -> bool:
+    """Whether its rank is; else its number only tells it apart."""
+    return one.rank_by != "nothing"
+
+
+def numbers(wanted: Iterable[int], job: RunningJob) -> str:
+    """The same for ranks by number."""
+    there = {one.rank: one for one in job.ranks}
+    told = [*wanted]
+    away = [number for number in told if number not in there]
+    return " and ".join(
+        [
+            *([fold_ranks(away)] if away else []),
+            *([ranks(there[one] for one in told if one in there)] if len(away) < len(told) else []),
+        ]
+    )
 
 
 def where(who: Sequence[LiveProcess]) -> Where:
     """The place of one rank; of several their host, where it is one."""
     hosts, named = {one.host for one in who}, {one.rank for one in who}
-    return Where(node=who[0].host if len(hosts) == 1 else None, rank=who[0].rank if len(named) == 1 else None)
+    known = len(named) == 1 and is_known(who[0])
+    return Where(node=who[0].host if len(hosts) == 1 else None, rank=who[0].rank if known else None)
 
 
 def does(one: LiveProcess) -> str:
@@ -87,7 +126,12 @@ def does(one: LiveProcess) -> str:
 
 def evidence(who: Sequence[LiveProcess]) -> list[Evidence]:
     """What was seen of the first of them."""
-    return [seen(f"/proc/{one.pid} of rank {one.rank}", _seen(one)) for one in who[:_MOST]]
+    return [
+        seen(f"/proc/{one.pid}{f' of rank {one.rank}' if is_known(one) else ''} on {one.host}", _seen(one))
+        if one.rank_by != "environment"
+        else seen(f"/proc/{one.pid} of rank {one.rank}", _seen(one))
+        for one in who[:_MOST]
+    ]
 
 
 def _seen(one: LiveProcess) -> str:
@@ -96,6 +140,7 @@ def _seen(one: LiveProcess) -> str:
     told += [f"{one.closed} connections closed by the other side"] if one.closed else []
     told += [f"{one.lock_waits} of its threads ask for Python's lock every 5 ms"] if one.lock_waits else []
     told += [f"at {one.stack[0]}"] if one.stack else []
+    told += [_KNOWN_BY[one.rank_by]] if one.rank_by in _KNOWN_BY else []
     return "; ".join(told)
 
 
@@ -122,7 +167,8 @@ def after(found: Judged) -> list[Evidence]:
         more = f"; the other {rest_} for those" if rest_ > 0 else ""
         told.append(
             seen(
-                "connections", f"{fold_ranks(waiting)} sent it something after it last did, and wait for it{more}"
+                "connections",
+                f"{numbers(waiting, job)} sent it something after it last did, and wait for it{more}",
             )
         )
     return told
@@ -141,7 +187,7 @@ def parting(job: RunningJob) -> list[Evidence]:
         return [seen("py-spy", f"all {len(stacks)} stacks that were read are alike: {stacks[0][1][-1]}")]
     few = sorted(groups.items(), key=lambda item: len(item[1]))
     shown = few if len(few) <= _MOST + 1 else [*few[:_MOST], few[-1]]  # who is apart, and where most are
-    told = [seen(f"py-spy, {fold_ranks(held)}", frame) for frame, held in shown]
+    told = [seen(f"py-spy, {numbers(held, job)}", frame) for frame, held in shown]
     left = len(few) - len(shown)
     return [*told, *([seen("py-spy", f"{left} more places, of a few ranks each (JSON has all)")] if left else [])]
 

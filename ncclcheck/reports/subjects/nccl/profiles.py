@@ -66,6 +66,12 @@ def is_coreweave(nodes: Sequence[Node]) -> bool:
     return bool(names) and all(hcas and all(name.startswith("ibp") for name in hcas) for hcas in names)
 
 
+def is_erdma(nodes: Sequence[Node]) -> bool:
+    """Alibaba's machines with elastic RDMA."""
+    devices = [value_or(at(node, "rdma.devices"), []) for node in nodes]
+    return bool(devices) and all(any(one.driver == "erdma" for one in listed) for listed in devices)
+
+
 def is_slingshot(nodes: Sequence[Node]) -> bool:
     """Interfaces are called hsn0 and on."""
     return bool(nodes) and all(slingshot_interfaces(node) for node in nodes)
@@ -100,6 +106,9 @@ PLATFORMS = (
     Platform("CoreWeave", is_coreweave, frozenset({
         "NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "NCCL_NET_PLUGIN", "NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE",
         "NCCL_IB_TC", "NCCL_IB_ADAPTIVE_ROUTING"})),
+    Platform("Alibaba Cloud with eRDMA", is_erdma, frozenset({
+        "NCCL_SOCKET_IFNAME", "NCCL_IB_GID_INDEX", "NCCL_IB_HCA", "NCCL_IB_QPS_PER_CONNECTION",
+        "NCCL_MIN_NCHANNELS", "NCCL_NET_PLUGIN"})),
     Platform("HPE Slingshot", is_slingshot, frozenset({
         "NCCL_NET", "NCCL_SOCKET_IFNAME", "NCCL_NET_GDR_LEVEL", "NCCL_CROSS_NIC", "NCCL_PROTO"})),
 )  # fmt: skip

@@ -12,6 +12,7 @@ from ncclcheck.probes.facts.script import Call, Guard, Script
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, State, Where, seen, you
 from ncclcheck.reports.judgement.rule import Body, NothingToJudge, rule
 from ncclcheck.reports.subjects.script.processes import INIT, SPAWNS, by_several, of_ranks, started_by
+from ncclcheck.reports.subjects.script.progress import same_on_all
 
 DIST = "torch.distributed."
 # What every rank of a group must enter. A group's own ranks may be few, so calls with a group are not judged.
@@ -242,7 +243,7 @@ def _may_differ(guard: Guard) -> bool:
     given = _IS_GIVEN.fullmatch(guard.text)
     if given and ("gpu" not in guard.text or (guard.branch == "if") == bool(given.group(1))):
         return False
-    return guard.kind == "other" and bool(_UNSURE.search(guard.text))
+    return guard.kind == "other" and bool(_UNSURE.search(guard.text)) and not same_on_all(guard.text)
 
 
 def collective(script: Script, call: Call) -> str:

@@ -1,6 +1,7 @@
 """RAS's STATUS as JSON (2.28.7 and later) -> the same facts as of its text.
 
-By the format as NVIDIA documents it, 2.28.7 to 2.32.3: these wheels name a proprietary licence and were not run.
+By the format as NVIDIA documents it, 2.28.7 to 2.32.3, and by answers of 2.28.9, built from its sources; the
+wheels name a proprietary licence and were not run.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ncclcheck.probes.facts.ras import (
     RasRank,
     RasStatus,
 )
-from ncclcheck.probes.live.ras_text import NoStatus
+from ncclcheck.probes.live.answers.ras_text import NoStatus
 
 _Whole = Annotated[int, Meta(ge=0, le=2**60)]
 _Number = Annotated[int, Meta(ge=-1, le=2**31)]

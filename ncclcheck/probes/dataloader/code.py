@@ -1,0 +1,105 @@
+"""The user's class and collate function as they are written, so that a fix can use their names."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import textwrap
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.facts.data.made import Code, Method
+
+_MOST_RETURNS = 4
+_MOST_TEXT = 200  # characters of an expression: a longer one is not repeated in a report
+_MOST_WRAPPED = 4  # Subset of Subset
+
+
+def read(made: Made) -> Code:
+    """Empty where there is no text: a class of C, of a notebook, or one that is made at run time."""
+    owner = type(_innermost(made.dataset))
+    item = None if made.iterable else _method(getattr(owner, "__getitem__", None))
+    return Code(
+        owner=owner.__qualname__,
+        item=item,
+        length=_method(getattr(owner, "__len__", None)),
+        collate=_method(made.loader.get("collate_fn")),
+        reads=_reads(getattr(owner, "__getitem__", None)) if item else [],
+    )
+
+
+def _innermost(dataset: Any) -> Any:
+    """The user's own, of what torch's Subset wraps."""
+    for _ in range(_MOST_WRAPPED):
+        inner = getattr(dataset, "dataset", None)
+        if inner is None or not type(dataset).__module__.startswith("torch.utils.data"):
+            break
+        dataset = inner
+    return dataset
+
+
+def _method(function: Any) -> Method | None:
+    tree = _tree(function)
+    if tree is None:
+        return None
+    first, node = tree
+    arguments = [one.arg for one in (*node.args.posonlyargs, *node.args.args) if one.arg not in ("self", "cls")]
+    code = inspect.unwrap(function).__code__
+    returns = [ast.unparse(one.value) for one in _own(node, ast.Return) if isinstance(one.value, ast.expr)]
+    return Method(
+        name=code.co_name,
+        place=f"{os.path.basename(code.co_filename)}:{first}",
+        parameters=arguments[:8],
+        returns=[text if len(text) <= _MOST_TEXT else "" for text in returns][:_MOST_RETURNS],
+    )
+
+
+def _reads(function: Any) -> list[str]:
+    """What `__getitem__` asks the dataset for by the index: `self.records[index]`, `self._load(index)`."""
+    tree = _tree(function)
+    if tree is None or not (arguments := tree[1].args.args[1:]):
+        return []
+    index = arguments[0].arg
+    found = [
+        ast.unparse(one)
+        for one in ast.walk(tree[1])
+        if isinstance(one, ast.Subscript | ast.Call) and _root(one) == "self" and _is_index(one, index)
+    ]
+    return [text for text in dict.fromkeys(found) if len(text) <= _MOST_TEXT][:_MOST_RETURNS]
+
+
+def _is_index(one: ast.Subscript | ast.Call, index: str) -> bool:
+    """Whether it is asked for by the bare index."""
+    keys = [one.slice] if isinstance(one, ast.Subscript) else one.args
+    return len(keys) == 1 and isinstance(keys[0], ast.Name) and keys[0].id == index
+
+
+def _root(node: ast.expr) -> str:
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _tree(function: Any) -> tuple[int, ast.FunctionDef] | None:
+    """With the number of its first line."""
+    with suppress(Exception):  # the user's objects: attributes may raise, and files may be gone
+        function = inspect.unwrap(function)
+        lines, first = inspect.getsourcelines(function)
+        body = ast.parse(textwrap.dedent("".join(lines))).body[0]
+        if isinstance(body, ast.FunctionDef):
+            return first, body
+    return None
+
+
+def _own(node: ast.FunctionDef, kind: type[ast.Return]) -> Iterator[ast.Return]:
+    """Not of functions inside of it."""
+    waiting: list[ast.AST] = [*node.body]
+    while waiting:
+        one = waiting.pop(0)
+        if isinstance(one, kind):
+            yield one
+        elif not isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            waiting = [*ast.iter_child_nodes(one), *waiting]

@@ -1,0 +1,1 @@
+"""What NCCL's RAS answered, as text and as JSON -> facts."""

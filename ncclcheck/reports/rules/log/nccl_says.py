@@ -1,0 +1,193 @@
+"""LOG186 to LOG189: what NCCL's own warnings are about where no other check knows them, by their words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, admin, you
+from ncclcheck.reports.rules.log.machines import taken_for_one
+from ncclcheck.reports.rules.log.nccl_words import (
+    AROUND,
+    ASKED,
+    CUDA,
+    OWN_CHECKS,
+    VERBS,
+    Meaning,
+    meaning,
+    stage,
+)
+from ncclcheck.reports.rules.log.shm import host_memory_failures
+from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, log_rule, said
+from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, in_nvls
+from ncclcheck.reports.subjects.logs.machines import of_the_job
+from ncclcheck.reports.subjects.logs.reported import version_seen
+
+_QUOTED = 160  # characters of NCCL's line in a heading
+_CALL = re.compile(
+    r"Call to (?P<call>ibv_\w{3,40})(?:\(\))? failed(?: with)?(?: error)?:? ?(?:\d{1,3} )?"
+    r"(?P<error>[A-Z][\w /]{2,60})"
+)
+_KNOWN = {  # calls whose other errors have checks of their own, and those errors
+    "ibv_modify_qp": (
+        *("Invalid argument", "No such device", "timed out"),
+        *("Network is unreachable", "No route to host"),
+    ),
+    "ibv_reg_mr": ("Cannot allocate memory", "Bad address"),
+    "ibv_create_": ("Cannot allocate memory", "Bad address"),
+    "ibv_alloc_pd": ("Cannot allocate memory", "Bad address"),
+}  # fmt: skip
+
+
+@log_rule("LOG186", "CUDA, the driver and the host carry out NCCL's calls")
+def cuda_calls(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    CUDA refused a call of NCCL with an error for which there is no check of its own: peer access, the MPS server,
+    a driver that lacks a call, a capture of a CUDA graph, an argument that it does not take. Or NCCL warns that a
+    library, GDRCopy, a local socket or a buffer's registration failed it.
+
+    ## Why it matters
+    The rank ends with `unhandled cuda error`, and all others wait for it or end with it.
+
+    ## How we know
+    `NCCL WARN Cuda failure N '...'`: CUDA's error, and the file of NCCL's sources that stands before it, which
+    tells what NCCL was doing.
+
+    ## Fix
+    - **you** what the error asks for; where it is an argument, set the rank's GPU first, and compare the versions
+      of driver, CUDA and NCCL on all hosts.
+
+    ## Source
+    CUDA Runtime API, cudaError_t; NVIDIA/nccl src, the files named in the lines.
+    """
+    other = [*host_memory_failures(logs), *in_nvls(logs), *taken_for_one(logs, of_the_job(logs))]
+    told = [event for event in said(logs, *BY_NCCL) if event not in other]
+    yield from _findings(logs, told, CUDA, lambda event: f" ({event.fields['error']}){stage(event)}")
+    yield from _findings(logs, said(logs, "nccl-warning"), AROUND, _words)
+
+
+@log_rule("LOG187", "the RDMA driver carries out NCCL's calls")
+def verbs_calls(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A call of libibverbs failed with an error for which there is no check of its own.
+
+    ## Why it matters
+    No connection over that card is made, and the rank ends with ncclSystemError.
+
+    ## How we know
+    `Call to ibv_... failed with error ...`: the call and the words of its error (errno).
+
+    ## Fix
+    - **you** confirm with `ibv_devinfo` inside of the container, and leave the card out (`NCCL_IB_HCA`).
+    - **admin** look into the kernel's log for the card, and compare rdma-core with the driver.
+
+    ## Source
+    libibverbs's manual pages (ibv_create_qp(3) and others), errno(3); NVIDIA/nccl src/misc/ibvwrap.cc.
+    """
+    groups: dict[tuple[str, str], list[LogEvent]] = {}
+    for event in said(logs, "nccl-warning", "ib-memory", "ib-modify-qp"):
+        found = _CALL.search(event.text)
+        if found and not _has_its_check(found["call"], found["error"]):
+            groups.setdefault((found["call"], found["error"].strip()), []).append(event)
+    for (call, error), events in groups.items():
+        known = next((one for one in VERBS if one.words.search(error)), None)
+        what = known.what if known else "is refused by the card"
+        for host, told in by_known_host(events).items():
+            yield _finding(
+                logs, told, f"{call}{f' on {host}' if host else ''} {what}: {error}", known or VERBS[-1]
+            )
+
+
+def _has_its_check(call: str, error: str) -> bool:
+    return any(call.startswith(begin) and any(one in error for one in errors) for begin, errors in _KNOWN.items())
+
+
+@log_rule("LOG188", "NCCL can do what the program asks of it")
+def asked(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    NCCL refused what the program asked for: a call out of order, an argument that it does not take, a structure
+    of another NCCL, a feature that this NCCL, GPU or driver does not have.
+
+    ## Why it matters
+    The call fails on this rank with ncclInvalidUsage or ncclInvalidArgument, and the others wait for it.
+
+    ## How we know
+    NCCL's own words, as `ncclGroupEnd: not in a group call`, `Broadcast : invalid root 9`, `ncclConfig_t argument
+    not initialized via NCCL_CONFIG_INITIALIZER`, `FP8 reduction support begins with sm90 capable devices`.
+
+    ## Fix
+    - **you** correct the call; torch itself makes none of these, so look at what calls NCCL beside it.
+
+    ## Source
+    NVIDIA NCCL documentation, API and Troubleshooting; NVIDIA/nccl src/misc/argcheck.cc, init.cc, group.cc,
+    enqueue.cc.
+    """
+    yield from _findings(logs, said(logs, "nccl-warning"), ASKED, _words)
+
+
+@log_rule("LOG189", "NCCL's own checks hold", worst=State.WARN)
+def own_checks(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    NCCL found its own state wrong: a graph of the machine that does not close, a socket in a state in which it
+    cannot be, a device that it knew and does not find.
+
+    ## Why it matters
+    The communicator is of no use after it, and the job ends with ncclInternalError.
+
+    ## How we know
+    NCCL's own words. Why it is so they do not tell; memory that the program overwrote, hosts with different
+    builds, files of another machine (NCCL_TOPO_FILE) and defects of NCCL have been seen as reasons.
+
+    ## Fix
+    - **you** confirm with the newest NCCL, without NCCL_TOPO_FILE and NCCL_GRAPH_FILE; search for the words in
+      NVIDIA/nccl's issues.
+
+    ## Source
+    NVIDIA/nccl src/graph, src/misc/socket.cc, src/enqueue.cc.
+    """
+    told = [event for event in said(logs, "nccl-warning") if meaning(event, (*AROUND, *ASKED)) is None]
+    yield from _findings(logs, told, OWN_CHECKS, _words, state=State.WARN)
+
+
+def _words(event: LogEvent) -> str:
+    text = event.text.partition("NCCL WARN ")[2] or event.text
+    return f": {text.strip()[:_QUOTED]}"
+
+
+def _findings(
+    logs: Logs,
+    events: list[LogEvent],
+    of: Iterable[Meaning],
+    more: Callable[[LogEvent], str],
+    *,
+    state: State = State.FAIL,
+) -> Iterator[Finding]:
+    """One for each kind and host."""
+    groups: dict[Meaning, list[LogEvent]] = {}
+    for event in events:
+        if (known := meaning(event, of)) is not None:
+            groups.setdefault(known, []).append(event)
+    for known, told in groups.items():
+        for host, its in by_known_host(told).items():
+            what = f"{known.what}{f' on {host}' if host else ''}{more(its[0])}"
+            yield _finding(logs, its, what, known, state)
+
+
+def _finding(logs: Logs, events: list[LogEvent], what: str, known: Meaning, state: State = State.FAIL) -> Finding:
+    remedy = admin if known.owner == "node" else you
+    fixes: list[Remedy] = [remedy(*one) for one in known.fix]
+    return cause(
+        events,
+        what,
+        why=known.why,
+        owner=known.owner,
+        state=state,
+        at=at_teller(logs, events),
+        fix=fixes,
+        more=version_seen(logs, events[0]),
+    )

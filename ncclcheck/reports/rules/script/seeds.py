@@ -1,0 +1,130 @@
+"""SCR029, SCR030: what ranks do alike that they should not: random numbers of a step, downloads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts.script import Call, Script
+from ncclcheck.reports.judgement.findings import Finding, State, note, you
+from ncclcheck.reports.subjects.script.scripts import (
+    here,
+    in_function,
+    of_many_ranks,
+    on_all_ranks,
+    script_rule,
+    sure,
+    written,
+)
+from ncclcheck.reports.subjects.script.steps import shares_model
+
+_DRAWS = re.compile(r"torch\.(?:rand|randn|randint|bernoulli|normal)(?:_like)?$")
+_SEEDS = re.compile(r"(?:^|[.:_])(?:manual_seed(?:_all)?|\w*seed\w*)$", re.IGNORECASE)
+_TORCH_SEEDS = (
+    "torch.manual_seed",
+    "torch.random.manual_seed",
+    "lightning.seed_everything",
+    "transformers.set_seed",
+)
+_APART = re.compile(r"drop|init|sampl|eval|val|test|generate", re.IGNORECASE)  # not of a training step
+_DATASETS = re.compile(r"^torch(?:vision|audio)\.datasets\.")
+_DEEP = 4  # functions within functions
+
+
+@script_rule("SCR029", "ranks draw other random numbers in a step", worst=State.NOTE)
+def alike(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    One seed for torch on all ranks, and a step that draws noise, masks or time steps of a diffusion.
+
+    ## Why it matters
+    All ranks draw the same numbers: with 8 ranks each is used for 8 samples, and the batch has less noise than its
+    size says.
+
+    ## How we know
+    `torch.manual_seed`, reached by all ranks, is given nothing that differs by rank, nor is any other seed; a
+    function with a backward pass, or a `forward`, or what these call, calls `torch.rand`, `randn`, `randint` or
+    the like without a generator. The model is shared by DistributedDataParallel or FSDP. Layers that drop
+    something, and functions for sampling or validation, are not looked at.
+
+    ## Fix
+    - **you** `torch.manual_seed(seed + rank)` after the model was made; DistributedDataParallel sends rank 0's
+      parameters to all in any case.
+
+    ## Source
+    PyTorch documentation, "Reproducibility"; torch.nn.parallel.DistributedDataParallel.
+    """
+    calls, everywhere = of_many_ranks(script), on_all_ranks(script)
+    seeds = [call for call in script.calls if _SEEDS.search(call.name)]
+    same = next((call for call in calls if call.name in _TORCH_SEEDS and call.function in everywhere), None)
+    if same is None or any(call.by_rank for call in seeds) or not shares_model(script):
+        return
+    drawn = next((call for call in _in_steps(script) if _is_drawn(call)), None)
+    if drawn:
+        yield note(
+            here(drawn),
+            f"all ranks draw the same numbers here: the seed at {same.place} is one for all",
+            evidence=[written(script, drawn), written(script, same)],
+            fix=[you("Add the rank to the seed once the model is made: torch.manual_seed(seed + rank).")],
+        )
+
+
+def _is_drawn(call: Call) -> bool:
+    named = bool(_DRAWS.match(call.name)) and not {"generator", "*"} & {*call.arguments}
+    return named and not any(guard.kind == "rank" for guard in call.guards)
+
+
+def _in_steps(script: Script) -> Iterator[Call]:
+    """What is done in functions with a backward pass, in `forward`, and in those that they call."""
+    waiting = {call.function for call in script.calls if call.name == ".backward"}
+    waiting |= {call.function for call in script.calls if call.function.endswith(".forward")}
+    found: set[str] = set()
+    for _ in range(_DEEP):
+        waiting = {one for one in waiting - found if not _APART.search(one.rpartition(":")[2])}
+        for function in sorted(waiting):
+            inside = in_function(script, function)
+            looped = any(
+                one.name == ".backward" and one.loops for one in inside
+            )  # what is before it is drawn once
+            yield from (one for one in inside if one.loops or not looped)
+        found |= waiting
+        waiting = {one.name for function in waiting for one in in_function(script, function) if ":" in one.name}
+
+
+@script_rule("SCR030", "one rank downloads the data", worst=State.NOTE)
+def downloads(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    A dataset of torchvision or torchaudio built with `download=True` by all ranks.
+
+    ## Why it matters
+    Where the data is not there yet, ranks write and unpack the same files at once: one may read what another has
+    half written, and ends with a checksum or an archive that cannot be read.
+
+    ## How we know
+    The argument as it is written, reached by all ranks under no condition on the rank, in a folder whose name is
+    no rank's. Where a barrier lets one rank come first, as before and after the call, it is not said.
+
+    ## Fix
+    - **you** build it on rank 0 first, let the others wait in a barrier, and build it there with `download=False`.
+
+    ## Source
+    torchvision documentation, torchvision.datasets, download; PyTorch documentation, torch.distributed.barrier.
+    """
+    calls, everywhere = of_many_ranks(script), on_all_ranks(script)
+    for call in calls:
+        built = _DATASETS.search(call.name) and call.arguments.get("download") == "True"
+        if not built or call.function not in everywhere or not sure(call) or {"0", "root"} & {*call.by_rank}:
+            continue
+        around = [
+            one for one in calls if one.name.endswith("barrier") and any(g.kind == "rank" for g in one.guards)
+        ]
+        if any(one.file == call.file for one in around):
+            continue
+        yield note(
+            here(call),
+            "all ranks download to one folder at once, if the data is not there yet",
+            evidence=[written(script, call)],
+            fix=[you("Build it on rank 0 first, and on the others after a barrier.")],
+        )
+        return

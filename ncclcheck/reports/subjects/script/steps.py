@@ -1,0 +1,56 @@
+"""What is done in every step of a training, in the loop itself and in functions that it calls."""
+
+from __future__ import annotations
+
+from ncclcheck.probes.facts.script import Call, Script
+from ncclcheck.reports.subjects.script.scripts import DDP, SHARDED, in_function, reached, splits_model
+
+_DEEP = 2  # functions within functions
+_WAITS = "torch.cuda.synchronize"
+
+
+def shares_model(script: Script) -> bool:
+    """Whether a backward pass ends on no rank before all have come to it."""
+    wraps = any(call.name in DDP or SHARDED.search(call.name) for call in reached(script))
+    joined = any(call.name.endswith((".join", ".Join")) and "Join" in call.name for call in script.calls)
+    return wraps and not joined and not splits_model(script)
+
+
+def each_step(script: Script) -> set[str]:
+    """Functions that every step runs: those with a backward pass that a loop calls, and what they lead to.
+
+    Empty where a step waits for the GPU in any case, as one that is timed does.
+    """
+    held: set[str] | None = script.__dict__.get("each_step")
+    if held is None:
+        held = script.__dict__["each_step"] = _each_step(script)
+    return held
+
+
+def _each_step(script: Script) -> set[str]:
+    calls = reached(script)
+    loops = {(call.function, call.loops[-1]) for call in calls if call.name == ".backward" and call.loops}
+    alone = {call.function for call in calls if call.name == ".backward" and not call.loops}
+    waiting = {call.name for call in calls if call.loops and call.name in alone and not _within(call)}
+    loops |= {(call.function, call.loops[-1]) for call in calls if call.loops and call.name in waiting}
+    waiting |= {
+        call.name
+        for call in calls
+        if call.loops and (call.function, call.loops[-1]) in loops and ":" in call.name and not _within(call)
+    }
+    found = set(waiting)
+    for _ in range(_DEEP):
+        waiting = {
+            one.name
+            for function in waiting
+            for one in in_function(script, function)
+            if ":" in one.name and not one.loops and not one.guards
+        } - found
+        found |= waiting
+    timed = {one.function for one in calls if one.name == _WAITS}
+    return set() if timed & (found | {function for function, _ in loops}) else found
+
+
+def _within(call: Call) -> bool:
+    """Whether a condition within its loop decides about it."""
+    return any(guard.line > call.loops[-1].line and guard.branch != "rest" for guard in call.guards)
