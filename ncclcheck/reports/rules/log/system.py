@@ -1,4 +1,4 @@
-"""LOG187: what the kernel, file systems, system libraries and Slurm's daemon say of a host."""
+"""LOG190: what the kernel, file systems, system libraries and Slurm's daemon say of a host."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KERNEL = admin("Confirm, on that host: the kernel's own words, and what it said
 _WITHOUT = you("Start again without this node.", "srun --exclude=NODE ...")
 
 
-@log_rule("LOG187", "the hosts' kernels, file systems and system libraries work")
+@log_rule("LOG190", "the hosts' kernels, file systems and system libraries work")
 def system_works(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -17,17 +17,17 @@ SHORT = {
     "0: train.py: error: unrecognized arguments: --local-rank=0": "LOG164",
     "Failed to initialize NVML: Unknown Error": "LOG067",  # NVIDIA/nvidia-docker#1671
     "    raise NVMLError(ret)\npynvml.NVMLError_Unknown: Unknown Error": "LOG067",  # sehoffmann/dmlcloud#58
-    "slurmd: fatal: can't stat gres.conf file /dev/nvidia0: No such file or directory": "LOG187",
+    "slurmd: fatal: can't stat gres.conf file /dev/nvidia0: No such file or directory": "LOG190",
     'slurmstepd: error: pyxis: error: a container with name "a" does not exist, and --container-image is not set':
         "LOG181",  # NVIDIA/pyxis#172
     "h:1:1 [0] graph/xml.h:77 NCCL WARN Attribute arch of node cpu not found": "LOG073",  # NVIDIA/nccl#1726
     "Cuda failure common.cu:891 'invalid device ordinal'": "LOG058",  # NVIDIA/nccl#118
     "mpirun has detected an attempt to run as root.": "LOG124",
     "worker-2: bash: /opt/conda/bin/python: No such file or directory": "LOG161",
-    "python: /lib/libm.so.6: version `GLIBC_2.29' not found (required by /opt/nccl/lib/libnccl.so.2)": "LOG187",
-    "[88123.4] mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: fe00000000800400": "LOG187",
-    "watchdog: BUG: soft lockup - CPU#33 stuck for 22s! [python:88123]": "LOG187",
-    "LustreError: 11-0: scratch-OST0004: operation ost_write to node 10.0.1.4@o2ib failed: rc = -28": "LOG187",
+    "python: /lib/libm.so.6: version `GLIBC_2.29' not found (required by /opt/nccl/lib/libnccl.so.2)": "LOG190",
+    "[88123.4] mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: fe00000000800400": "LOG190",
+    "watchdog: BUG: soft lockup - CPU#33 stuck for 22s! [python:88123]": "LOG190",
+    "LustreError: 11-0: scratch-OST0004: operation ost_write to node 10.0.1.4@o2ib failed: rc = -28": "LOG190",
 }  # fmt: skip
 # Of the same words, what is no failure: an error that was corrected, a warning, a state that may be.
 QUIET = (
@@ -47,9 +47,9 @@ def test_the_only_line_names_the_cause(text: str, code: str) -> None:
 
 @pytest.mark.parametrize("text", QUIET)
 def test_what_is_no_failure_stays_quiet(text: str) -> None:
-    assert not {"LOG187", "LOG067"} & raised(f"{_STEPS}{text}\n").keys()
+    assert not {"LOG190", "LOG067"} & raised(f"{_STEPS}{text}\n").keys()
 
 
 @pytest.mark.parametrize("text", ["[81324.5] INFO: task python:41211 blocked for more than 120 seconds."])
 def test_a_host_that_stood_still_for_a_while_is_a_risk(text: str) -> None:
-    assert raised(f"{text}\n{_STEPS}").get("LOG187") == "warn"
+    assert raised(f"{text}\n{_STEPS}").get("LOG190") == "warn"
