@@ -99,8 +99,8 @@ class LookingLink(Link, Protocol):
 class DialledLink(Link, Protocol):
     """A link whose way to a node is a matter of the user's settings."""
 
-    def dialled(self, node: int) -> Dialled | None:
-        """What they are. Waits a few seconds at most."""
+    def dialled(self, node: int, *, lost: bool = False) -> Dialled | None:
+        """What they are; lost: and what its port answers now. Waits a few seconds at most."""
 
 
 @runtime_checkable

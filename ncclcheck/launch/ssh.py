@@ -35,6 +35,7 @@ _ASKED_AT_ONCE = 8  # hosts that are asked why at once, each by an ssh of its ow
 _FAILED_ITSELF = 255  # ssh(1): its own error; any other status is that of the command there
 _SILENT_AFTER = 12.0  # beyond ConnectTimeout, after which ssh itself speaks of a host that does not answer
 _ANSWERS_WITHIN = large_packets.WITHIN_S + ssh_refused.WITHIN_S
+_PORT_S = 2.0  # for a connection to the port of ssh; one that is lost answers never
 _GO_ON_S = 4.0  # a login takes a second, on a busy host two
 _HANDED_ON = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "TMPDIR")
 _OPTIONS = {
@@ -208,10 +209,11 @@ class SshLink:
         words = _verbose(self._other(["true"], ssh_refused.WITHIN_S))
         return "" if self._closed else ssh_refused.reasons(words, self._env)
 
-    def dialled(self, node: int) -> Dialled | None:
+    def dialled(self, node: int, *, lost: bool = False) -> Dialled | None:
         """By the options with which it was called."""
         options = self._argv[: self._argv.index("--")]
-        return dialled.dialled(options, self._target, self.nodes[node], self._env)
+        told = dialled.dialled(options, self._target, self.nodes[node], self._env)
+        return dialled.port_now(told, _PORT_S) if told and lost else told
 
     def look(self, node: int, pid: int | None, seconds: float) -> Look:
         """By a connection of its own."""

@@ -102,6 +102,18 @@ class Session:
             if isinstance(link, DialledLink) and time.monotonic() < end and (told := link.dialled(node)):
                 self.gathered.dialled.append(told)
 
+    def _dial_lost(self, lost: Collection[int]) -> None:
+        """Whither ssh goes for nodes that were lost in mid-run, and whether its port there still answers."""
+        end = time.monotonic() + min(_DIAL_S, self.deadline.left / 4)
+        for node in lost:
+            link = next(link for link in self.links if node in link.nodes)
+            if (
+                isinstance(link, DialledLink)
+                and time.monotonic() < end
+                and (told := link.dialled(node, lost=True))
+            ):
+                self.gathered.dialled.append(told)
+
     def _go_on_without(self, unheard: Collection[int]) -> bool:
         tied = [link for link in self.links if isinstance(link, TiedLink)] if unheard else []
         return True in {link.go_on_without(link.nodes.keys() & set(unheard)) for link in tied}
@@ -140,6 +152,7 @@ class Session:
         asked = [node for node in nodes if node.name not in silent and node.closed is None][:_MOST_KNOCKING]
         for node in asked if doors else ():
             self._send(node.index, wire.Knock(doors=doors, seconds=seconds))
+        self._dial_lost([node.index for node in nodes if node.name in silent][:_MOST_LOOKS])
         if doors:
             self._listen(seconds + _GRACE, lambda: all(node.knocked or node.closed for node in asked))
 

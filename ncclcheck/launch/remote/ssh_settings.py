@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import socket
 import stat
 from collections.abc import Mapping, Sequence
 
-from ncclcheck.probes.facts import Dialled, Unread
+from ncclcheck.probes.facts import Dialled, Unread, replace
 from ncclcheck.probes.machine import process
 
 _WITHIN_S = 2.0  # 10 ms by itself; Match exec and CanonicalizeHostname of the user's may wait for something
@@ -40,6 +41,19 @@ def dialled(ssh: Sequence[str], target: str, node: str, env: Mapping[str, str]) 
         own=_own(ssh, target, told.out, env),
         silent_master=_is_socket(path) and _hangs([ssh[0], "-O", "check", *ssh[1:], "--", target], env),
     )
+
+
+def port_now(to: Dialled, seconds: float) -> Dialled:
+    """With what a connection to its port comes to; not where a program or an earlier ssh leads there."""
+    if to.by or to.master or not to.addresses:
+        return to
+    try:
+        socket.create_connection((to.addresses[0], to.port), timeout=seconds).close()
+    except ConnectionRefusedError:
+        return replace(to, port_now="refused")
+    except OSError:
+        return replace(to, port_now="no answer")
+    return replace(to, port_now="open")
 
 
 def _own(ssh: Sequence[str], target: str, told: str, env: Mapping[str, str]) -> list[str]:

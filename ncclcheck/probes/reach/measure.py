@@ -109,6 +109,7 @@ class _Work:
         self._named = {door.name for door in doors} & set(names)
         self._threads: list[threading.Thread] = []
         self._interfaces = local.interface_names()
+        self._entries = local.neighbours()
         self._own: Connect | Unread = Unread("timed_out", "not finished in time")
         self._at_first = local.counters(me.interface)
         self.beside: Counters | Unread = _NO_SECOND
@@ -198,10 +199,17 @@ class _Work:
             resolved=self._resolved.get(door.name, unresolved),
             bursts=list(call.bursts),
             volley=call.volley,
-            neighbour=entries if isinstance(entries, Unread) else entries.get(door.address, _NO_NEIGHBOUR),
+            neighbour=self._neighbour(entries, door.address),
             by_name=self._by_name.get(door.node, _UNASKED),
             way=way if _is_bad(call) or not _is_plain(way, leaves, of_source) else _WELL,
         )
+
+    def _neighbour(self, entries: Mapping[str, Neighbour] | Unread, address: str) -> Neighbour | Unread:
+        if isinstance(entries, Unread):
+            return entries
+        found = entries.get(address)
+        before = isinstance(self._entries, Unread) or address in self._entries
+        return _NO_NEIGHBOUR if found is None else replace(found, held_before=before)
 
     def own(self) -> Connect | Unread:
         """The connection to our own address."""

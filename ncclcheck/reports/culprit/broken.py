@@ -43,12 +43,17 @@ def _computes_wrong(cluster: Cluster) -> list[Culprit]:
 
 
 def _changed_data(cluster: Cluster) -> list[Culprit]:
-    """One culprit a rank, over all operations."""
+    """One culprit a rank, over all operations.
+
+    Who only saw a wrong result is not to blame where others saw some in which it has no part: then data changes in
+    transit, and it is not known where.
+    """
     found: dict[int, list[WrongResult]] = {}
     sure: dict[int, float] = {}
-    for row in _rows(cluster.measurements.wrong):
+    rows = _rows(cluster.measurements.wrong)
+    for row in rows:
         rank, confidence = _blamed(row)
-        if rank is not None:
+        if rank is not None and (confidence == _CONTRIBUTED or all(_has_part(rank, other) for other in rows)):
             found.setdefault(rank, []).extend(row)
             sure[rank] = max(confidence, sure.get(rank, 0.0))
     nodes = {rank.rank: rank.node for rank in cluster.run.ranks}
@@ -77,6 +82,11 @@ def _blamed(row: Sequence[WrongResult]) -> tuple[int | None, float]:
     if len(seen_by) > 1:
         return source, _SENT
     return row[0].rank, _SEEN_ALONE if source in (None, row[0].rank) else _CAME_TO_IT
+
+
+def _has_part(rank: int, row: Sequence[WrongResult]) -> bool:
+    """Whether it saw what is wrong in a row, or sent it."""
+    return any(rank in (one.rank, one.source_rank) for one in row)
 
 
 def _said(rows: Sequence[WrongResult]) -> str:

@@ -17,6 +17,7 @@ from ncclcheck.probes.facts import (
     Arrival,
     Connect,
     Counters,
+    Echoes,
     Filter,
     Hop,
     Interruptions,
@@ -263,8 +264,8 @@ def test_others_late_the_second_time_are_a_limit(same: int) -> None:
 # A link that is dead in one direction
 
 
-def _deaf(took: int) -> list[Finding]:
-    entry = Neighbour(mac="02:00:00:00:00:02", interface="eth0", permanent=False)
+def _deaf(took: int, *, held_before: bool = False) -> list[Finding]:
+    entry = Neighbour(mac="02:00:00:00:00:02", interface="eth0", permanent=False, held_before=held_before)
 
     def change(a: str, b: str) -> dict[str, Any]:
         if a == "h2":
@@ -281,6 +282,61 @@ def test_a_node_that_is_heard_and_hears_nothing() -> None:
     (found,) = _deaf(35)
     assert "h2 is heard and hears nothing" in found.what
     assert not any("nft" in line for one in found.remedies for line in one.commands)
+
+
+def test_an_old_entry_does_not_show_that_a_node_is_heard() -> None:
+    (found,) = _deaf(35, held_before=True)
+    assert found.what.startswith("h2 is cut off from all 2 others, both ways: h2 hears nothing: it finds no MAC")
+    assert "is heard" not in found.what
+    assert not any("nft" in line for one in found.remedies for line in one.commands)
+
+
+def _not_delivered(took: int) -> list[Finding]:
+    """The others know its MAC address and send to it; it knows theirs."""
+
+    def change(a: str, b: str) -> dict[str, Any]:
+        entry = Neighbour(mac=f"02:00:00:00:00:0{b[1]}", interface="eth0", permanent=False)
+        lost = Echoes(sent=300, arrived=0, returned=0)
+        return {**CUT, "neighbour": entry, "echoes": lost} if "h2" in (a, b) else {}
+
+    all_of_it = measured(NODES, change)
+    count = Counters(packets=300, errors=0, drops=0, bytes_in=took, bytes_out=57_500, seconds=1.0)
+    reach = [replace(one, counters=count, beside=count) if one.node == "h2" else one for one in all_of_it.reach]
+    macs = [node(name, LO, nic("eth0", f"10.1.0.{i}/24", mac=f"02:00:00:00:00:0{i}"))
+            for i, name in enumerate(("h1", "h2", "h3"), 1)]  # fmt: skip
+    return [
+        one
+        for one in verdict("NET006", *macs, measurements=replace(all_of_it, reach=reach)).findings
+        if one.where.node == "h2"
+    ]
+
+
+def test_what_does_not_come_to_the_card_is_no_filter_of_the_host() -> None:
+    (found,) = _not_delivered(84)
+    assert "nothing that the others send to h2 arrives at its interface: eth0 received 168 bytes" in found.what
+    assert not any("nft" in line for one in found.remedies for line in one.commands)
+    (found,) = _not_delivered(20_000)
+    assert "arrives at its interface" not in found.what
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_nodes_that_only_the_switch_keeps_apart(asked: bool) -> None:
+    lost = {**CUT, "connect": replace(DROPPED, kept="neighbour" if asked else "")}
+    found = judged("NET006", NODES, lambda a, b: lost if {a, b} == {"h2", "h3"} else {}).findings
+    if not asked:
+        assert not any("the switch keeps" in one.what for one in found)
+        return
+    (one,) = found
+    assert one.what.startswith("the switch keeps h[2-3] apart: not even ARP passes between them, either way")
+    assert (one.where.node, one.where.peer) == ("h2", "h3")
+
+
+def test_a_whole_private_vlan_is_one_finding() -> None:
+    lost = {**CUT, "connect": replace(DROPPED, kept="neighbour")}
+    found = judged("NET006", hosts(4), lambda a, b: lost if "h1" not in (a, b) else {}).findings
+    (one,) = found
+    assert "keeps h[2-4] apart" in one.what
+    assert "(3 pairs)" in one.what
 
 
 def test_a_node_that_receives_is_not_deaf() -> None:

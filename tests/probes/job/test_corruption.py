@@ -227,6 +227,14 @@ def test_who_changed_data_is_the_culprit(
     assert all(one.why.startswith("wrong results of all_reduce") for one in named)
 
 
+def test_who_only_saw_wrong_results_is_not_blamed_where_others_saw_some_without_it() -> None:
+    """A port that changes data in transit: each row shows it at other ranks."""
+    own = bad(op="all_gather", rank=0, node="a", source_rank=1, iteration=18)
+    elsewhere = [bad(rank=rank, node="b", iteration=17) for rank in (2, 3)]
+    assert [one.names for one in culprits(cluster_of(own))] == [["a/rank 0"]]
+    assert culprits(cluster_of(own, *elsewhere)) == []
+
+
 def test_a_soak_without_a_fault_is_told_and_an_empty_one_is_unknown() -> None:
     good = Soak(asked_s=60, seconds=60.2, rounds=100, results=1200, wrong=0, bytes=2**40)
     found = verdict(soak=good)

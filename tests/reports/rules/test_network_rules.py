@@ -154,6 +154,38 @@ def test_own_name_and_network(own: str, env: dict[str, str], job: str, state: st
     assert found.state.value == state
 
 
+def _named(name: str, last: int, own: str, **env: str) -> Node:
+    """A node with the job's network and one of management, whose name leads to an address of one of them."""
+    return node(name, LO, nic("eth0", f"10.1.0.{last}/24"), nic("mgmt0", f"192.168.5.{last}/24"), env=env, own=own)
+
+
+def test_a_name_that_alone_leads_to_the_network_of_management_is_told() -> None:
+    sound = [_named(name, last, f"10.1.0.{last}") for name, last in (("a", 1), ("b", 2))]
+    odd = _named("c", 3, "192.168.5.3")
+    found = verdict("NET005", *sound, odd, job=Job(nodes_asked=3, backend="gloo"))
+    assert told(found) == [("warn", "c")]
+    assert "leads to 192.168.5.3 (mgmt0), the names of all other nodes to 10.1.0.0/24" in found.findings[0].what
+    assert "export GLOO_SOCKET_IFNAME=eth0" in found.findings[0].remedies[0].commands
+    assert verdict("NET005", sound[0], odd, job=Job(nodes_asked=2, backend="gloo")).state.value == "ok"
+    set_ = _named("c", 3, "192.168.5.3", GLOO_SOCKET_IFNAME="eth0")
+    assert not [one for one in verdict("NET005", *sound, set_, job=Job(nodes_asked=3, backend="gloo")).findings
+                if "of all other nodes" in one.what]  # fmt: skip
+
+
+def test_a_setting_that_names_a_bridge_of_every_host_is_the_cause() -> None:
+    docker = nic("docker0", "172.17.0.1/16", kind="bridge")
+    nodes = [node(name, LO, nic("eth0", f"10.1.0.{i}/24"), docker, env={"NCCL_SOCKET_IFNAME": "docker0"},
+                  own=f"10.1.0.{i}") for i, name in enumerate("abc", 1)]  # fmt: skip
+    (found,) = verdict("NET010", *nodes, job=Job(nodes_asked=3, backend="gloo")).findings
+    assert "docker0 is a bridge that every host has for itself" in found.what
+    assert "NCCL_SOCKET_IFNAME=docker0 sends the job there" in found.what
+    assert not [
+        one
+        for one in verdict("NET005", *nodes, job=Job(nodes_asked=3, backend="gloo")).findings
+        if one.state.value != "ok"
+    ]
+
+
 def test_own_name_of_a_gpu_node_is_a_warning_while_the_backend_is_open() -> None:
     one = node("a", LO, nic("eth0", "10.1.0.1/24"), own="127.0.1.1", gpus=Gpus(usable=8))
     assert verdict("NET005", one, B).state.value == "warn"

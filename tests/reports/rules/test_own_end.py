@@ -14,6 +14,8 @@ from ncclcheck.probes.facts import (
     Hop,
     Job,
     JobEnd,
+    Knock,
+    Look,
     Measurements,
     Meeting,
     Network,
@@ -235,6 +237,10 @@ def test_two_cards_in_one_subnet_explain_that_nobody_comes_in(network: str, accu
     (found,) = judged("NET006", nodes, pairs("in", "h2", connect=DROPPED)).findings
     assert (found.state.value, found.where.node) == ("fail", "h2")
     assert ("rp_filter=1" in found.what) == accused
+    nodes[1] = node("h2", LO, nic("eth0", "10.1.0.2/24", rp_filter=1), nic("eth1", network))
+    (read,) = judged("NET006", nodes, pairs("in", "h2", connect=DROPPED)).findings
+    assert ("(rp_filter is 1) drops" in read.what) == accused
+    assert accused == any(one.source == "rp_filter of eth0 on h2" for one in read.evidence)
     assert accused == any("net.ipv4.conf.all.rp_filter=2" in str(one.commands) for one in found.remedies)
 
 
@@ -264,6 +270,39 @@ def _silent(detail: str, *dialled: Dialled) -> Finding:
     nodes = [one for one in hosts(3) if one.name != "h2"]
     (found,) = verdict("RUN001", *nodes, job=Job(nodes_asked=3, launcher="ssh"), run=run).findings
     return found
+
+
+def _lost_in_mid_run(port: Any, *, by_job: bool = True) -> Finding:
+    knocks = [
+        Knock(of="h2", by=one, address="10.1.0.2", answered=by_job, detail="refused") for one in ("h1", "h3")
+    ]
+    silence = Silence(node="h2", via="ssh", exit=255, since_s=20.0, step_s=30.0, last_step="start torchrun",
+                      look=Look(came="no"), knocks=knocks)  # fmt: skip
+    nodes = [node(f"h{i}", LO, nic("eth0", f"10.1.0.{i}/24"), nic("mgmt0", f"10.9.0.{i}/24")) for i in (1, 2, 3)]
+    to = Dialled(node="h2", host="10.9.0.2", addresses=["10.9.0.2"], port=2222, port_now=port)
+    run = Run(silent=[silence], dialled=[to], started_job=True)
+    (found,) = verdict("RUN001", *nodes, job=Job(nodes_asked=3, launcher="ssh"), run=run).findings
+    return found
+
+
+def test_a_lost_network_of_ssh_is_told_from_a_lost_node() -> None:
+    found = _lost_in_mid_run("no answer")
+    assert found.what.startswith(
+        "the network by which ssh goes to it is lost (10.9.0.2, its mgmt0: no answer at port"
+    )
+    assert "it still answers on the job's network (10.1.0.2)" in found.what
+    assert any("ssh -o HostName=10.1.0.2" in line for one in found.remedies for line in one.commands)
+
+
+def test_a_machine_that_stands_still_is_told_from_a_lost_network() -> None:
+    assert _lost_in_mid_run("open").what.startswith("the machine stands still: its kernel answers")
+
+
+@pytest.mark.parametrize(("port", "by_job"), [("", True), ("refused", True), ("no answer", False)])
+def test_what_does_not_tell_them_apart_names_neither(port: str, by_job: bool) -> None:
+    what = _lost_in_mid_run(port, by_job=by_job).what
+    assert "stands still" not in what
+    assert "network by which ssh" not in what
 
 
 @pytest.mark.parametrize(

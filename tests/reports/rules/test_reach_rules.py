@@ -135,7 +135,12 @@ def test_a_link_that_is_down_explains_the_other_interface() -> None:
     nodes.append(node("h3", LO, nic("eth0", "10.1.0.3/24", up=False, running=False), mgmt[2]))
     found = judged("NET003", nodes, pairs("both", "h3", **CUT))
     assert told(found) == [("fail", "h3")]
-    assert found.findings[0].what.startswith("eth0 is down or has no link, so the job would use mgmt0")
+    assert found.findings[0].what.startswith("eth0 is down (switched off on the node), so the job would use mgmt0")
+    assert "ip link set dev eth0 up   # on h3" in found.findings[0].remedies[0].commands
+    nodes[2] = node("h3", LO, nic("eth0", "10.1.0.3/24", up=True, running=False), mgmt[2])
+    (dark,) = judged("NET003", nodes, pairs("both", "h3", **CUT)).findings
+    assert dark.what.startswith("eth0 is up, but has no link, so the job would use mgmt0")
+    assert not any("link set" in line for one in dark.remedies for line in one.commands)
 
 
 @pytest.mark.parametrize(

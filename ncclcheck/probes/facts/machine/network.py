@@ -38,7 +38,8 @@ class Packets(Struct, frozen=True, kw_only=True, tag="packets"):
 class Interface(Struct, frozen=True, kw_only=True, dict=True):  # its __dict__: what reports derive from it
     """One network interface, as getifaddrs(3) and /sys/class/net tell it. ipv6_off: disable_ipv6 is set.
 
-    downs: how often it lost its link since it was made.
+    downs: how often it lost its link since it was made. rp_filter: how the kernel filters what comes in by it, by
+    the route back: 0 not, 1 strictly (it must leave by this interface), 2 loosely (any route will do).
     """
 
     name: str
@@ -54,6 +55,7 @@ class Interface(Struct, frozen=True, kw_only=True, dict=True):  # its __dict__: 
     mac: str | Unread = NOT_RECORDED
     ipv6_off: bool = False
     downs: int | Unread = NOT_RECORDED
+    rp_filter: int | Unread = NOT_RECORDED
 
 
 class Route(Struct, frozen=True, kw_only=True):
@@ -125,12 +127,14 @@ KeptBy = Literal["", "route", "filter", "neighbour", "resources"]
 class Neighbour(Struct, frozen=True, kw_only=True, tag="neighbour"):
     """To which hardware address the kernel sends what is for an address on its wire. Source: /proc/net/arp.
 
-    permanent: somebody wrote it; else a machine answered to ARP.
+    permanent: somebody wrote it; else a machine answered to ARP. held_before: it was there before anything was
+    sent, and the kernel keeps such an entry for minutes after its machine has gone: it says nothing of now.
     """
 
     mac: str
     interface: str
     permanent: bool
+    held_before: bool = True
 
 
 HopState = Literal["", "incomplete", "reachable", "stale", "delay", "probe", "failed", "noarp", "permanent"]

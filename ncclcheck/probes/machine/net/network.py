@@ -35,6 +35,7 @@ _State = Literal["tentative", "duplicate"]
 
 _SYS = "/sys/class/net"
 _IPV6 = "/proc/sys/net/ipv6/conf"
+_IPV4 = "/proc/sys/net/ipv4/conf"
 _TENTATIVE, _DUPLICATE, _OPTIMISTIC = 0x40, 0x08, 0x04  # IFA_F_*, linux/if_addr.h
 _NO_REAL_SPEED: set[InterfaceKind] = {"loopback", "bridge", "veth", "tunnel", "virtual"}
 _NO_REAL_SPEED_DRIVERS = {"virtio_net", "veth", "tun", "xen_netfront", "vif"}
@@ -147,7 +148,14 @@ def _interface(machine: Machine, told: Told, states: Mapping[tuple[str, str], _S
         mac=machine.line(f"{folder}/address"),
         ipv6_off=machine.number(f"{ipv6}/disable_ipv6") == 1,
         downs=link_downs(machine, folder),
+        rp_filter=_rp_filter(machine, _device(told.name)),
     )
+
+
+def _rp_filter(machine: Machine, device: str) -> int | Unread:
+    """The larger one of that of the interface and that of all counts (ip-sysctl)."""
+    own, of_all = machine.number(f"{_IPV4}/{device}/rp_filter"), machine.number(f"{_IPV4}/all/rp_filter")
+    return own if isinstance(own, Unread) else of_all if isinstance(of_all, Unread) else max(own, of_all)
 
 
 def _states(machine: Machine) -> dict[tuple[str, str], _State]:

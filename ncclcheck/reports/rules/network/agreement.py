@@ -32,6 +32,9 @@ from ncclcheck.reports.subjects.nodes.agreement import disagreements, group
 from ncclcheck.reports.text.fold import fold_names
 
 _NEEDS = ("network.interfaces",)
+_LEAST_ALIKE = (
+    2  # other nodes whose names agree, before the odd one is called wrong; with two nodes neither is odd
+)
 _OF_PLUGINS = ("NCCL_FASTRAK_IFNAME", "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME")  # rails of GPUDirect-TCPXO and -TCPX
 
 
@@ -172,10 +175,12 @@ def name_and_network(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     getaddrinfo(3) of the own name, asked on the node, compared with the interface that the job would use. A
     failure where gloo uses the name and it leads to loopback, to a bridge that leads nowhere, or to an address
-    that another node would tell as well; a warning where GLOO_SOCKET_IFNAME is set, where the job runs on NCCL, or
-    where the name has an address that no other node shares a network with. Another network than NCCL's is well, as
-    that of management beside rails: gloo and torchrun meet there. A node in a subnet of its own (NET003), or with
-    the name or address of another one (NET010), is not asked: there a wrong name is a consequence.
+    that another node would tell as well; a warning where GLOO_SOCKET_IFNAME is set, where the job runs on NCCL,
+    or where the name has an address that no other node shares a network with. Another network than NCCL's is
+    well, as that of management beside rails: gloo and torchrun meet there. A node in a subnet of its own
+    (NET003), or with the name or address of another one (NET010), is not asked: there a wrong name is a
+    consequence. Where gloo goes by names and those of at least two other nodes all lead to one network, in which
+    this node has an address too, a name that leads elsewhere is a warning.
 
     ## Fix
     - **you** `export GLOO_SOCKET_IFNAME=eth0` (its exact name) on every node.
@@ -192,10 +197,15 @@ def name_and_network(cluster: Cluster) -> Iterator[Finding]:
             continue
         taken = _by_name(node)
         used = set(lan.choice_of_nccl(node).names) | {link.interface.name}
+        if taken and _gloo_goes_by_name(cluster, node) and (usual := names.usual(node, taken)):
+            yield _odd_name(node, taken, usual)
+            continue
         if taken and (taken.name in used or _is_shared(names, node, taken)) and not lan.is_loopback(taken.address):
             continue
         if taken and down.get(node.name) == taken.name:
             continue  # the name is right, and NET003 names the link
+        if taken and not _leads_nowhere(node, taken) and _is_inside(node, link.interface):
+            continue  # the name is right, and NET010 names the interface
         yield flapping.explained(cluster, _wrong_name(cluster, node, link, taken, names))
 
 
@@ -207,6 +217,57 @@ class _Names:
         self.advertised = Counter(taken)
         self.hosts = Counter(host for node in cluster.nodes if isinstance(host := at(node, "host.hostname"), str))
         self.addresses = lan.Addresses(taken)
+        own = {node.name: network for node in cluster.nodes if (network := _network_of_name(node))}
+        self._networks = Counter(own.values())
+        self._own = own
+
+    def usual(self, node: Node, taken: Chosen) -> lan.IPNetwork | None:
+        """The network to which the names of all others lead and this node's does not, though it is in it too."""
+        others = self._networks - Counter([self._own[node.name]] if node.name in self._own else [])
+        if lan.is_loopback(taken.address) or len(others) != 1 or sum(others.values()) < _LEAST_ALIKE:
+            return None
+        (network,) = others
+        held = [each for one in lan.interfaces(node) for each in lan.global_networks(one)]
+        away = not any(address.address == taken.address and each == network for address, each in held)
+        return network if away and any(each == network for _, each in held) else None
+
+
+def _network_of_name(node: Node) -> lan.IPNetwork | None:
+    """The network of the address that gloo takes by the node's own name."""
+    taken = _by_name(node)
+    held = [each for one in lan.interfaces(node) for each in lan.global_networks(one)]
+    return next((network for address, network in held if taken and address.address == taken.address), None)
+
+
+def _odd_name(node: Node, taken: Chosen, usual: lan.IPNetwork) -> Finding:
+    """gloo and torchrun then go to this node by another network than between all others."""
+    own = known(known(node.host).own_name)
+    device, address = next(
+        (one.name, held.address)
+        for one in lan.interfaces(node)
+        for held, network in lan.global_networks(one)
+        if network == usual
+    )
+    return warn(
+        Where(node=node.name, device=taken.name),
+        f"the node's own name {own.name} leads to {taken.address} ({taken.name}), the names of all other nodes to "
+        f"{usual}, where this node has {address} ({device})",
+        why="gloo and torchrun go to this node by another network than to the others, often a slow one.",
+        owner="node",
+        evidence=[
+            seen(f"getaddrinfo({own.name})", ", ".join(own.addresses)),
+            seen("getifaddrs", f"{taken.name} {taken.address}; {device} {address}"),
+        ],
+        fix=[
+            you("Tell gloo the interface.", f"export GLOO_SOCKET_IFNAME={shlex.quote(device)}"),
+            admin(
+                "Give the name its address in that network in /etc/hosts. This touches every program on this node "
+                "that asks for the name, Slurm and NFS too.",
+                "cp -p /etc/hosts /etc/hosts.before   # undo: cp -p /etc/hosts.before /etc/hosts",
+                hosts_file.named(own.name, address, [*own.addresses, "127.0.1.1"]),
+            ),
+        ],
+    )
 
 
 def _is_shared(names: _Names, node: Node, taken: Chosen) -> bool:
@@ -271,6 +332,11 @@ def _leads_nowhere(node: Node, taken: Chosen | None) -> bool:
         return True
     listed = lan.interfaces(node)
     return any(one.name == taken.name and one.kind == "bridge" and not lan.is_real(one, listed) for one in listed)
+
+
+def _is_inside(node: Node, one: Interface) -> bool:
+    """A bridge that no card is part of."""
+    return one.kind == "bridge" and not lan.is_real(one, lan.interfaces(node))
 
 
 def _name_its_address(names: _Names, node: Node, link: lan.Link, own: Resolution) -> Remedy:
@@ -399,12 +465,25 @@ def _same_addresses(cluster: Cluster) -> Iterator[Finding]:
         level = fail if address in chosen_addresses else warn
         yield level(
             Where(node=holders[0][0], device=holders[0][1], peer=holders[1][0]),
-            f"{address} is on {len(holders)} nodes",
+            f"{address} is on {len(holders)} nodes{_by_setting(cluster, holders)}",
             why="What is sent to one of them arrives at another.",
             owner="site",
             evidence=[seen("getifaddrs", ", ".join(f"{node} {name}" for node, name in holders[:8]))],
             fix=twice.fix(cluster, address, holders),
         )
+
+
+def _by_setting(cluster: Cluster, holders: Sequence[tuple[str, str]]) -> str:
+    """A bridge that each host has for itself takes part only because a setting names it."""
+    node = next(one for one in cluster.nodes if one.name == holders[0][0])
+    listed = lan.interfaces(node)
+    one = next(each for each in listed if each.name == holders[0][1])
+    if one.kind != "bridge" or lan.is_real(one, listed):
+        return ""
+    env = variables.values(node)
+    told = [name for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if one.name in env.get(name, "")]
+    by = f", and {told[0]}={env[told[0]]} sends the job there" if told else ""
+    return f": {one.name} is a bridge that every host has for itself and that leads nowhere{by}"
 
 
 def _counts(interface: Interface, others: Sequence[Interface], chosen: set[str]) -> bool:

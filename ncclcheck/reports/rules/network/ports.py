@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from shlex import quote
 
-from ncclcheck.probes.facts import Cluster, Filter, Neighbour, Node, NoDoor, PortRange, Unread, at, value_or
+from ncclcheck.probes.facts import Cluster, Filter, Node, NoDoor, PortRange, Unread, at, value_or
 from ncclcheck.reports.judgement.findings import (
     Evidence,
     Finding,
@@ -33,6 +33,7 @@ from ncclcheck.reports.subjects.links import (
     own_way,
     trunk,
     two_cards,
+    unheard,
     volleys,
 )
 from ncclcheck.reports.subjects.links.reached import (
@@ -60,9 +61,6 @@ _SAID = {
     "not_sent": "not sent",
 }
 _MOST_PAIRS = 8  # pairs that are named; chosen
-# Bytes that a node which hears nobody may have counted in 3 s: what its own host puts on the interface (70 were
-# seen in the lab); a sound one receives thousands, for all others ask for it.
-_MOST_OF_A_DEAF_ONE = 500
 _OWN_FILTER = "of the two only {} has a packet filter of its own that can stop it or lead it elsewhere"
 
 
@@ -88,34 +86,37 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     Each node opens a random port of `net.ipv4.ip_local_port_range`, and each tries those of the others several
-    times within 2.5 s. A node that can open no TCP port fails by itself, and so does one with an LD_PRELOAD of its
-    own by which every connection is refused, also to itself. A node that reaches nobody and that
-    nobody reaches is named once, before its pairs. A to B failing while B to A works is a filter: most often on
-    what comes in to B, else on what leaves A. Packets of UDP that pass meanwhile show that cable, address and
-    route are well. Nodes that NET001 to NET003 or NET010 explain are left out. Where the kernel's neighbour entry
+    times within 2.5 s. A node that can open no TCP port fails by itself, and so does one with an LD_PRELOAD of
+    its own by which every connection is refused, also to itself. A node that reaches nobody and that nobody
+    reaches is named once, before its pairs. A to B failing while B to A works is a filter: most often on what
+    comes in to B, else on what leaves A. Packets of UDP that pass meanwhile show that cable, address and route
+    are well. Nodes that NET001 to NET003 or NET010 explain are left out. Where the kernel's neighbour entry
     (ARP) of a peer that is not reached has another MAC address than the peer, a permanent entry or another
     machine with that address is the cause. A node that itself keeps back what it sends is named and nobody else:
     its kernel refuses the way to a UDP socket, by which nothing is sent (ip-rule(8), a route of type prohibit,
     blackhole or unreachable), or says of a connection that what it sent again never left (TCP_INFO). For a peer
-    that is not reached the kernel is asked for its way (`ip route get`): an interface without carrier, a bridge's
-    port, a tunnel, another interface's address as the sender, and a gateway or one of several next hops that
-    answers no ARP are the cause. Each node also connects to its own address, as its ranks do. A node that nobody
-    reaches and that has two cards in one subnet drops what comes in (rp_filter). Where the packet
-    filter may be read, which only root may, the chain is named that can stop it, and a rule before it is the fix.
-    Where nodes fall into two groups in each of which all passes, and between which a part of the connections is
-    lost, a member of the trunk between them is the cause. Where some of the connections opened at once have no
-    answer, they are tried once more from the same ports, the last one first: if each fares as before, its ports
-    decide, so that it is a dead member of a trunk or of equal routes, and no limit, loss or host. A node that
-    finds no machine on its wire, receives nothing, and whose own MAC address the others hold, is deaf: its link
-    is dead in one direction. A peer tells from which address it was called: another one than ours is NAT on the
-    way, a warning within one subnet; an address of another interface of ours is a rule or route that leads
-    there, a failure where bursts were slow that way. Where gloo would tell another address, the first of a
-    node's own name and often one of IPv6, the others knock there too: no answer is a failure, though the first
-    way passes. Then up to 8 connections are opened at once: it is a warning where more than 10 % of those to a
-    node, and at least 3, have no answer within 0.8 s although packets pass: a limit on new ones. After a job
-    that failed or hung it is tried once more: what passed before the job and fails after it was lost in
-    between. A node that falls silent in a job is tried by up to 64 others, on a port that was open before it: a
-    refusal is an answer. Where some have one and some have none, the way between is a failure.
+    that is not reached the kernel is asked for its way (`ip route get`): an interface without carrier, a
+    bridge's port, a tunnel, another interface's address as the sender, and a gateway or one of several next hops
+    that answers no ARP are the cause. Each node also connects to its own address, as its ranks do. A node that
+    nobody reaches and that has two cards in one subnet drops what comes in (rp_filter). Where the packet filter
+    may be read, which only root may, the chain is named that can stop it, and a rule before it is the fix. Where
+    nodes fall into two groups in each of which all passes, and between which a part of the connections is lost,
+    a member of the trunk between them is the cause. Where some of the connections opened at once have no answer,
+    they are tried once more from the same ports, the last one first: if each fares as before, its ports decide,
+    so that it is a dead member of a trunk or of equal routes, and no limit, loss or host. A node whose interface
+    counts next to no bytes while the others send to it is deaf, and no filter of its own has a part in it: where
+    it finds no MAC address on its wire, its link is dead in one direction or its switch port does not forward;
+    where it finds them, the switch sends its frames elsewhere. Two nodes that reach all others and not each
+    other, without an answer to ARP, are kept apart by the switch (private VLAN, port isolation). A peer tells
+    from which address it was called: another one than ours is NAT on the way, a warning within one subnet; an
+    address of another interface of ours is a rule or route that leads there, a failure where bursts were slow
+    that way. Where gloo would tell another address, the first of a node's own name and often one of IPv6, the
+    others knock there too: no answer is a failure, though the first way passes. Then up to 8 connections are
+    opened at once: it is a warning where more than 10 % of those to a node, and at least 3, have no answer
+    within 0.8 s although packets pass: a limit on new ones. After a job that failed or hung it is tried once
+    more: what passed before the job and fails after it was lost in between. A node that falls silent in a job is
+    tried by up to 64 others, on a port that was open before it: a refusal is an answer. Where some have one and
+    some have none, the way between is a failure.
 
     ## Fix
     - **you** try it by hand as shown, and leave the node out until it is repaired.
@@ -314,8 +315,8 @@ class _Tries:
         if any(self._udp_passes(pair) for pair in pairs):
             said = "rejects" if outcomes["unreachable"] + outcomes["refused"] else "drops"
             return f"UDP passes and TCP does not, so a packet filter {said} it, not a cable"
-        if deaf := self._deaf(pairs):
-            return deaf
+        if deaf := unheard.deaf(self.found, pairs):
+            return deaf.words(self.found.interface(deaf.node))
         if all(connect.kept == "neighbour" for connect in connects):
             return self._unheard(pairs)
         if outcomes["stranger"] == len(pairs):
@@ -350,39 +351,6 @@ class _Tries:
         chains = self.chains(node)
         return f"{node}'s own packet filter can stop it ({firewall.shown(chains[0])})" if chains and sound else ""
 
-    def _deaf(self, pairs: Sequence[Pair]) -> str:
-        """One node finds nobody's MAC address while its peers hold its own: it is heard, and hears nothing."""
-        ends = {node for pair in pairs for node in pair}
-        for node in sorted(ends):
-            out, back = ([self.found.seen[p] for p in pairs if p[end] == node] for end in (0, 1))
-            if (
-                len(out) + len(back) == len(pairs)
-                and len(back) > 1
-                and all(self.found.connects[p].kept == "neighbour" for p in pairs if p[0] == node)
-                and all(isinstance(peer.neighbour, Neighbour) and not peer.neighbour.permanent for peer in back)
-                and (taken := self._taken_in(node)) is not None
-                and taken <= _MOST_OF_A_DEAF_ONE
-            ):
-                return (
-                    f"{node} is heard and hears nothing: the others hold its MAC address, it finds none of "
-                    "theirs, "
-                    f"and its {self.found.interface(node)} received {taken} bytes meanwhile. The receiving "
-                    "direction "
-                    "of its link is dead (a strand of the fibre, the transceiver, the switch port), or the port "
-                    "was "
-                    "put into another VLAN"
-                )
-        return ""
-
-    def _taken_in(self, node: str) -> int | None:
-        """Bytes that its interface received while nodes tried each other, where they were counted."""
-        of_node = self.found.of_node.get(node)
-        if of_node is None or isinstance(of_node.beside, Unread) or isinstance(of_node.counters, Unread):
-            return None
-        if not (of_node.beside.seconds and of_node.beside.bytes_out):
-            return None
-        return of_node.beside.bytes_in + of_node.counters.bytes_in
-
     def _crosses(self, pair: Pair) -> bool:
         a, b = (self.links.get(node) for node in pair)
         return bool(a and b and a.network != b.network)
@@ -410,6 +378,9 @@ class _Tries:
         )
         if let_pass := [remedy for network in networks for remedy in self.let_pass(node, network)]:
             return [by_hand, *let_pass]
+        deaf = unheard.deaf(self.found, pairs)
+        if deaf and not deaf.asks:
+            return [by_hand, unheard.in_the_switch(deaf.node, self.found.interface(deaf.node) or "eth0")]
         wire = admin(
             "FAILED or nothing here means that not even ARP passes, which no firewall of a host does: look at "
             "cable, switch port and VLAN. Else it is a firewall.",
@@ -424,7 +395,7 @@ class _Tries:
         )
         silent = not any(map(self._udp_passes, pairs)) and not any(map(self._crosses, pairs))
         unasked = all(self.found.connects[pair].kept == "neighbour" for pair in pairs)
-        on_wire = silent and (unasked or bool(self._deaf(pairs)))
+        on_wire = silent and (unasked or deaf is not None)
         return [by_hand, *([wire] if silent else []), *([opened] if networks and not on_wire else [])]
 
     def let_pass(self, node: str, network: str) -> list[Remedy]:
@@ -582,6 +553,9 @@ def _pairs(tries: _Tries, pairs: list[Pair]) -> Iterator[Finding]:
         if pair[::-1] not in stopped or pair < pair[::-1]:
             yield _stopped(tries, [one for one in (pair, pair[::-1]) if one in stopped], stopper)
     pairs = [pair for pair in pairs if pair not in stopped]
+    if apart := unheard.kept_apart(tries.found, pairs, tries.judged - tries.bad):
+        yield unheard.apart_finding(tries.found, apart, tries.evidence(sorted(apart)), _WHY)
+        pairs = [pair for pair in pairs if pair not in apart]
     for a, b in pairs[:_MOST_PAIRS]:
         back = tries.found.connects.get((b, a))
         works = f", though {b} connects to {a}" if back and back.outcome == "ok" else ""

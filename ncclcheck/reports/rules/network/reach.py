@@ -96,14 +96,15 @@ def shared_network(cluster: Cluster) -> Iterator[Finding]:
 def _stands_in(cluster: Cluster, link: lan.Link, down: str) -> Finding:
     """What it has left may lead to the others, more slowly; that is no reason to have the job go there."""
     found, name = reached(cluster), link.interface.name
+    node = next(node for node in cluster.nodes if node.name == link.node)
     passes = found is not None and any(ok for _, ok in found.tries.get(link.node, ()))
     finding = (warn if passes else fail)(
         Where(node=link.node, device=down),
-        f"{down} is down or has no link, so the job would use {name} ({link.address}), and the others do not",
+        f"{flapping.off(node, down)}, so the job would use {name} ({link.address}), and the others do not",
         why="It would run over another network than the chosen one." if passes else _WAIT,
         owner="node",
         evidence=[seen("chosen interface", f"{name} {link.address}, {link.network}")],
-        fix=[_bring_up(down)],
+        fix=[flapping.bring_up(node, down)],
     )
     return flapping.explained(cluster, finding)
 
@@ -140,12 +141,11 @@ def _between(cluster: Cluster, ways: Ways, subnets: list[Subnet]) -> Iterator[Fi
 
 
 def _on_loopback(cluster: Cluster, link: lan.Link) -> Finding:
-    own = [one for node in cluster.nodes if node.name == link.node for one in lan.interfaces(node)]
+    node = next(node for node in cluster.nodes if node.name == link.node)
+    own = lan.interfaces(node)
     down = [one.name for one in own if False in (one.up, one.running) and one.kind != "loopback"]
-    because = f"{down[0]} is down or has no link, so " if down else ""
-    reason = next(
-        (lan.choice_of_job(cluster, node).reason for node in cluster.nodes if node.name == link.node), ""
-    )
+    because = f"{flapping.off(node, down[0])}, so " if down else ""
+    reason = lan.choice_of_job(cluster, node).reason
     return fail(
         Where(node=link.node, device=down[0] if down else link.interface.name),
         f"{because}the job would use {link.interface.name} ({link.address}), which no other node can reach"
@@ -155,7 +155,7 @@ def _on_loopback(cluster: Cluster, link: lan.Link) -> Finding:
         evidence=[seen("chosen interface", f"{link.interface.name} {link.address}")],
         fix=[
             *_off_loopback([one.name for one in own if lan.is_usable(one)], link.node),
-            *(_bring_up(name) for name in down),
+            *(flapping.bring_up(node, name) for name in down),
         ],
     )
 
@@ -172,14 +172,6 @@ def _off_loopback(usable: list[str], node: str) -> list[Remedy]:
     ]
 
 
-def _bring_up(name: str) -> Remedy:
-    return admin(
-        "Bring the link up; if it has no carrier then, look at cable and switch port.",
-        f"ip link set dev {quote(name)} up",
-        f"ethtool {quote(name)}",
-    )
-
-
 def _no_route(ways: Ways, link: lan.Link, subnet: Subnet, blocked: list[Subnet]) -> Finding:
     other = blocked[0]
     more = f" and {len(blocked) - 1} more subnets" if len(blocked) > 1 else ""
@@ -189,7 +181,8 @@ def _no_route(ways: Ways, link: lan.Link, subnet: Subnet, blocked: list[Subnet])
         return _either(ways, link, peer)
     return fail(
         Where(node=link.node, device=down or link.interface.name, peer=peer.node),
-        f"{_cause(link, other, down)} no route to {other}{more}{_against(subnet, other, undecided=undecided)}",
+        f"{_cause(ways, link, other, down)} no route to {other}{more}"
+        f"{_against(subnet, other, undecided=undecided)}",
         why=_WAIT,
         owner="site" if undecided else "node",
         evidence=[
@@ -259,10 +252,11 @@ def _down(ways: Ways, link: lan.Link, other: Subnet) -> str:
     return ""
 
 
-def _cause(link: lan.Link, other: Subnet, down: str) -> str:
+def _cause(ways: Ways, link: lan.Link, other: Subnet, down: str) -> str:
     name = link.interface.name
     if down:
-        return f"{down} is down or has no link, so the job would use {name} ({link.address}), which has"
+        off = flapping.off(ways.nodes[link.node], down)
+        return f"{off}, so the job would use {name} ({link.address}), which has"
     if link.network.overlaps(other.network):
         own, theirs = link.network.prefixlen, other.network.prefixlen
         return f"{name} has the prefix length /{own}, the others /{theirs}; it has"
@@ -272,7 +266,7 @@ def _cause(link: lan.Link, other: Subnet, down: str) -> str:
 def _mend(ways: Ways, link: lan.Link, peer: lan.Link, down: str) -> list[Remedy]:
     name, node = link.interface.name, ways.nodes[link.node]
     if down:
-        return [_bring_up(down)]
+        return [flapping.bring_up(node, down)]
     if link.network.overlaps(peer.network):
         return [prefixes.widened(ways, link, peer)]
     return unrouted.offers(node, name, link.held, peer.network, peer.node, ways.nodes.values())
@@ -282,7 +276,7 @@ def _elsewhere(ways: Ways, link: lan.Link, other: Subnet, leads: str) -> Finding
     peer, down = other.links[0], _down(ways, link, other)
     failed = ways.passes(link, other) is False
     level = fail if failed else warn
-    because = f"{down} is down or has no link; " if down else ""
+    because = f"{flapping.off(ways.nodes[link.node], down)}; " if down else ""
     return level(
         Where(node=link.node, device=down or link.interface.name, peer=peer.node),
         f"{because}its way to {other} leaves by {leads}, not by the chosen {link.interface.name}"

@@ -65,7 +65,7 @@ def explained(cluster: Cluster, found: Finding) -> Finding:
     """The finding of a silent node, with whither ssh's settings lead where that is unlike elsewhere."""
     node = found.where.node or ""
     one = of(cluster, node)
-    if one is None:
+    if one is None or one.port_now:  # it had led to the node before
         return found
     if one.silent_master:
         return replace(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, Run, Silence, replace
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Owner, Remedy, Where, admin, seen, unknown, you
-from ncclcheck.reports.subjects.failures import dialled, exhausted, last_words, let_in
+from ncclcheck.reports.subjects.failures import dialled, exhausted, last_words, let_in, ssh_way
 from ncclcheck.reports.subjects.failures.launching import FELL_SILENT, NOTHING_KNOWN, OWN_WORDS, SSH, TRY, Cause
 from ncclcheck.reports.subjects.failures.launching_slurm import JOIN, SLURM
 from ncclcheck.reports.subjects.failures.lost import signal_name
@@ -267,6 +267,16 @@ def _no_word(_: Cluster, silence: Silence) -> Finding | None:
     )
 
 
+def _up_elsewhere(cluster: Cluster, silence: Silence) -> Finding | None:
+    """Its kernel answers, and ssh's connection is gone: the network of ssh, or a machine that stands still."""
+    found = ssh_way.lost(cluster, silence)
+    return (
+        _found(silence, f"{found.words}{_in_step(silence)}", FELL_SILENT, found.owner, *found.fix)
+        if found
+        else None
+    )
+
+
 def _ended(_: Cluster, silence: Silence) -> Finding | None:
     """What spoke for the node has ended, with words that are not known."""
     if silence.exit is None or not silence.via:
@@ -362,8 +372,8 @@ def _never_came(cluster: Cluster, silence: Silence) -> Finding | None:
 
 
 _SIGNS = (
-    *(_suspended, _exhausted, _stopped, _killed, _in_kernel, _other_command, _died_at_start, _no_word, _ended),
-    *(_swallowed, _slow_login, _never_came),
+    *(_suspended, _exhausted, _stopped, _killed, _in_kernel, _other_command, _died_at_start, _no_word),
+    *(_up_elsewhere, _ended, _swallowed, _slow_login, _never_came),
 )
 _OF = {"agent": "its process", "ssh": "ssh", "srun": "srun"}
 

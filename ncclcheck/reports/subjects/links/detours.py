@@ -10,7 +10,7 @@ from shlex import quote
 from ncclcheck.probes.facts import Address, Cluster, Connect, Interface, Node, Route, Unread, Way, at, value_or
 from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, admin, fail, seen, warn, you
 from ncclcheck.reports.subjects.failures import held_up
-from ncclcheck.reports.subjects.links import own_way
+from ncclcheck.reports.subjects.links import own_way, two_cards
 from ncclcheck.reports.subjects.links.own_way import Cause
 from ncclcheck.reports.subjects.links.reached import Reached, reached
 from ncclcheck.reports.subjects.nccl import lan
@@ -159,6 +159,7 @@ def _finding(cluster: Cluster, link: lan.Link, detour: Detour, peers: list[lan.L
         evidence=[
             seen(f"routes of {link.node}", detour.evidence),
             *(seen("TCP connect", f"{a} to {b} fails") for a, b in lost[:2]),
+            *(two_cards.filtering(link.node, link.interface) if lost else ()),
         ],
         fix=detour.fix(peers[0].address),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Interface, LinkEvents, Node, replace, value_or
-from ncclcheck.reports.judgement.findings import Finding, admin, seen, you
+from ncclcheck.reports.judgement.findings import Finding, Remedy, admin, seen, you
 from ncclcheck.reports.subjects.nccl import lan
 
 
@@ -59,6 +59,28 @@ def stand_ins(cluster: Cluster, links: list[lan.Link]) -> dict[str, str]:
 def away(node: Node) -> list[Interface]:
     """Interfaces that are down, or have no link."""
     return [one for one in lan.interfaces(node) if False in (one.up, one.running) and one.kind != "loopback"]
+
+
+def off(node: Node, name: str) -> str:
+    """How an interface of a node is away: switched off there, or without a link, which is a matter of the wire."""
+    one = next(each for each in lan.interfaces(node) if each.name == name)
+    return f"{name} is down (switched off on the node)" if one.up is False else f"{name} is up, but has no link"
+
+
+def bring_up(node: Node, name: str) -> Remedy:
+    """What brings it back: a command where it is switched off, else somebody at the cable."""
+    one = next(each for each in lan.interfaces(node) if each.name == name)
+    device, on = quote(name), f"# on {node.name}"
+    if one.up is False:
+        return admin(
+            "Bring the link up, and see what took it down: ifupdown, NetworkManager, or a person.",
+            f"ip link set dev {device} up   {on}",
+        )
+    return admin(
+        "It is switched on and has no carrier: look at its cable, its transceiver and the switch port.",
+        f"ethtool {device} | grep -E 'Speed|Link detected'   {on}",
+        f"dmesg -T | grep -i {device} | tail   {on}",
+    )
 
 
 def _lost(cluster: Cluster, node: str) -> LinkEvents | None:

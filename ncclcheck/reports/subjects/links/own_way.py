@@ -26,7 +26,7 @@ from ncclcheck.probes.facts import (
     value_or,
 )
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, Where, admin, fail, seen, you
-from ncclcheck.reports.subjects.links import firewall
+from ncclcheck.reports.subjects.links import firewall, flapping
 from ncclcheck.reports.subjects.links.reached import Pair, Reached
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.text.fold import fold_names
@@ -201,13 +201,7 @@ def _no_link(node: Node, way: Way) -> Cause | None:
                 return Cause(
                     f"its route goes by {one.name}, which {state}",
                     one.name,
-                    (
-                        admin(
-                            "Bring the link up; if it has no carrier then, look at cable and switch port.",
-                            f"ip link set dev {quote(one.name)} up",
-                            f"ethtool {quote(one.name)}",
-                        ),
-                    ),
+                    (flapping.bring_up(node, one.name),),
                 )
     return None
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from ncclcheck.probes.facts import Node
+from ncclcheck.probes.facts import Interface, Node, Unread
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, admin, fail, seen
 from ncclcheck.reports.subjects.nccl import lan
 
@@ -18,18 +18,37 @@ def twin(host: Node, link: lan.Link) -> str:
     return ""
 
 
+_FILTERS = {
+    0: "0: what comes in is let in, whatever the way back",
+    1: "1, strict: what comes in by it from an address whose route leaves by another interface is dropped",
+    2: "2, loose: what comes in is let in where any route leads back",
+}
+
+
+def filtering(node: str, one: Interface) -> Iterator[Evidence]:
+    """How the kernel filters what comes in by an interface, where it was read."""
+    if not isinstance(one.rp_filter, Unread) and one.rp_filter in _FILTERS:
+        yield seen(f"rp_filter of {one.name} on {node}", _FILTERS[one.rp_filter])
+
+
 def dropped(
     where: Where, link: lan.Link, other: str, what: str, why: str, *, tried: Sequence[Evidence], peer: str
 ) -> Finding:
     """Strict reverse-path filtering drops what comes in by the chosen one. peer: an address that called it."""
     chosen, on = link.interface.name, f"# on {where.node}"
+    is_strict = link.interface.rp_filter == 1
+    strict = "(rp_filter is 1) drops" if is_strict else "(rp_filter=1), where set, drops"
     return fail(
         where,
         f"{what}its {chosen} and {other} are both in {link.network}, what it sends leaves by one of them, and "
-        "strict reverse-path filtering (rp_filter=1), where set, drops what comes in by the other, ARP included",
+        f"strict reverse-path filtering {strict} what comes in by the other, ARP included",
         why=why,
         owner="node",
-        evidence=[seen("getifaddrs", f"{chosen} {link.address}; {other} in {link.network} too"), *tried],
+        evidence=[
+            seen("getifaddrs", f"{chosen} {link.address}; {other} in {link.network} too"),
+            *filtering(where.node or "", link.interface),
+            *tried,
+        ],
         fix=[
             admin(
                 "See which values hold (1 is strict; the larger one of all and the interface counts) and where it "
