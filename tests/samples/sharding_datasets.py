@@ -108,7 +108,7 @@ def goes_on() -> DataLoader[Any]:
 
 def not_one_batch() -> DataLoader[Any]:
     data = Numbers()
-    sampler = DistributedSampler(data, int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]))
+    sampler: Any = DistributedSampler(data, int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]))
     return DataLoader(data, batch_size=512, drop_last=True, sampler=sampler)
 
 
