@@ -129,8 +129,8 @@ def peers(logs: Logs) -> Iterator[Finding]:
 
 
 def _unsupported(logs: Logs) -> Iterator[Finding]:
-    """CUDA's own word that two GPUs cannot read each other's memory, by whoever asked for it."""
-    asked = {(one.file, one.line) for one in said(logs, "ipc-refused", "ipc-handle")}
+    """CUDA's own word that two GPUs cannot read each other's memory; where NCCL asked for it that is LOG186."""
+    asked = {(one.file, one.line) for one in said(logs, "ipc-refused", "ipc-handle", "nccl-cuda-failure")}
     told = [one for one in said(logs, "p2p-unsupported") if (one.file, one.line) not in asked]
     for where, found in hosts(told):
         own = any("custom_all_reduce" in one.text for one in found)

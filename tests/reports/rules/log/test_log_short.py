@@ -10,7 +10,7 @@ from tests.helpers.logs import judged, raised
 SHORT = {
     "Error: peer access is not supported between these two devices": "LOG061",  # efeslab/Nanoflow#22
     "ncclInternalError: Internal check failed.\nLast error:\n"
-    "Cuda failure 'peer access is not supported between these two devices'": "LOG061",  # consistency_models#46
+    "Cuda failure 'peer access is not supported between these two devices'": "LOG186",  # consistency_models#46
     "Failed: Cuda error custom_all_reduce.cuh:307 'peer access is not supported between these two devices'":
         "LOG061",  # sgl-project/sglang#1509
     "error：train.py: error: unrecognized arguments: --local-rank=0，failed (exitcode: 2)": "LOG164",
