@@ -57,6 +57,7 @@ _MILD = re.compile(r"\[?[WID]\d{3,4} \d\d:|(?:\S{1,40} ){0,4}\[?(?:WARNING|DEBUG
 _MEANT = re.compile(
     r"\b[Cc]aught (?:an? |the )?expected\b|\b(?:[Ee]rror|[Ee]xception) (?:caught )?as (?:expected|intended)\b"
 )
+_GLUED = re.compile(r"^[^'\"`]{0,400}[\]%|](?=Traceback \(most recent call last\):)")
 _MOST_BELOW = 4  # lines
 _SOON = 40  # lines of all writers within which it goes on
 _FRAME = 12  # lines of all writers between two frames of a traceback, or the last one and its exception
@@ -340,6 +341,8 @@ class Reading:
         here.seen(text)
         before = prefix(text[:HEAD])
         said = text[before.end :]
+        if glued := _GLUED.search(said):  # behind a progress bar, which does not end its line
+            said = said[glued.end() :]
         level = "WARN" if self._is_last_error(here, said, before) else ""
         self._keep(here, said, number, patterns, before, None, level)
 

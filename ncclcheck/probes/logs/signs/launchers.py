@@ -227,7 +227,12 @@ SIGNS = (
         ),
     ),
     Sign(  # numpy's advice for modules built with its first release has a frame in the same line
-        "traceback", r"^Traceback \(most recent call last\):(?!  File)", ("Traceback (most recent call last):",)
+        "traceback",
+        r"(?:^|(?<=[\]%|]))Traceback \(most recent call last\):(?!  File)",
+        (
+            "Traceback (most recent call last):",
+            " | 512/2048 [30:09<33:25, 9.3 examples/s]Traceback (most recent call last):",
+        ),
     ),
     Sign(
         "frame",
