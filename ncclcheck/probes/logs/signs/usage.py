@@ -362,9 +362,11 @@ SIGNS = (
     ),
     Sign(
         "loss-scale-lowest",
-        r"Current loss scale already at minimum|Minimum loss scale reached|overflow.{0,60}loss scale.{0,40}minimum",
+        r"Current loss scale already at minimum|Minimum loss scale reached|overflow.{0,60}loss scale.{0,40}minimum"
+        r"|[Aa]ttempted loss scale: (?P<scale>1(?:\.0{1,4})?|0?\.\d{1,9}|0), reducing to (?P=scale)(?![\d.]\d)",
         (
             "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
+            "[deepscale] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 1, reducing to 1",
             "FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding.",
         ),
         words=("loss scale",),

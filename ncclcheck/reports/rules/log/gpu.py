@@ -474,6 +474,8 @@ def _not_told(where: Where, found: list[LogEvent]) -> Finding:
     error = (told.get("error") or told.get("init") or told["kind"]).strip()
     if error.replace(" ", "") in _OF_CONTAINERS:
         return _of_a_container(where, found, error)
+    if error == "Not Found" and "Handle" in call:
+        return _of_another_container(where, found, call)
     return cause(
         found,
         f"the NVIDIA driver{on(where)} does not answer for its GPUs: {call} says {error!r}",
@@ -485,6 +487,25 @@ def _not_told(where: Where, found: list[LogEvent]) -> Finding:
             admin("Load the driver, or reboot the node; a container must be started with its GPUs.",
                   "modprobe nvidia", "docker run --gpus all IMAGE"),
             you("Start again without this node.", f"srun --exclude={quote(where.node or 'NODE')} ..."),
+        ],
+        at=where,
+    )  # fmt: skip
+
+
+def _of_another_container(where: Where, found: list[LogEvent], call: str) -> Finding:
+    """A GPU that the driver does not show to this process, though it answers."""
+    return cause(
+        found,
+        f"the driver{on(where)} does not know a GPU that NCCL asks for ({call}: Not Found): it may be another "
+        "container's, or have fallen off the bus",
+        why="Containers of one machine with the same host name and boot ID are one host to NCCL, which then looks "
+        "for the GPUs of all of them.",
+        owner="node",
+        fix=[
+            admin("Confirm: whether all GPUs are there, in each container and on the host.", "nvidia-smi -L",
+                  "dmesg -T | grep -iE 'nvrm|xid'"),
+            you("Give each container all GPUs of the job on that host, or a host ID of its own.",
+                "docker run --gpus all IMAGE", "export NCCL_HOSTID=$(hostname)-$CONTAINER"),
         ],
         at=where,
     )  # fmt: skip

@@ -211,6 +211,8 @@ def _left(logs: Logs, events: list[LogEvent], kind: _Kind) -> str:
     if damaged is not None and kind.number == _ABORT:
         return f": a library had damaged its memory ({damaged.fields['words']})"
     aborted = next((one for one in events if one.sign == "aborted"), None)
+    if aborted is None and kind.number == _CRASH and (before := _complaint(logs, events)):
+        return f"; right before it: {before[:_MOST_OF_TEXT]}; why is not in these lines"
     if aborted is None:
         return "; why is not in these lines" if kind.number == _ABORT else ""
     if thrown := aborted.fields.get("thrown"):
@@ -221,6 +223,13 @@ def _left(logs: Logs, events: list[LogEvent], kind: _Kind) -> str:
     if "without an active" in aborted.text:
         return ": its program was left (sys.exit, an exception) while its threads ran"
     return ""
+
+
+def _complaint(logs: Logs, events: list[LogEvent]) -> str:
+    """What a library complained of a few lines above a crash, which may be why."""
+    first = events[0]
+    told = (one for one in said(logs, "complaint") if one.file == first.file)
+    return next((one.text.strip() for one in told if 0 < first.line - one.line <= _NEAR), "")
 
 
 def _by_mpi(events: list[LogEvent]) -> list[Remedy]:

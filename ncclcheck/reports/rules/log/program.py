@@ -10,6 +10,7 @@ from ncclcheck.reports.judgement.findings import Finding, Remedy, admin, seen, y
 from ncclcheck.reports.subjects.logs.ending import Ending, died
 from ncclcheck.reports.subjects.logs.logged import at_teller, cause, full_disk, log_rule, said
 
+_SKIPPED = 3  # steps at the lowest scale: one alone can be a bad sample
 _PARALLEL = re.compile(r"(?i)tensor.parallel|\bheads\b|\btp\b|vocab|hidden|intermediate")
 
 
@@ -108,7 +109,8 @@ def loss_scale_is_found(logs: Logs) -> Iterator[Finding]:
     Nothing is learnt meanwhile, and the program ends itself. It is no fault of NCCL or of the machine.
 
     ## How we know
-    `Current loss scale already at minimum` (DeepSpeed), `Minimum loss scale reached` (fairseq). A model that
+    `Current loss scale already at minimum` (DeepSpeed), `Minimum loss scale reached` (fairseq), or three steps
+    and more that are skipped with the scale at 1 already (`Attempted loss scale: 1, reducing to 1`). A model that
     was trained in bf16 overflows in fp16; else the loss itself is NaN: a bad sample, too high a learning rate.
 
     ## Fix
@@ -117,11 +119,17 @@ def loss_scale_is_found(logs: Logs) -> Iterator[Finding]:
     ## Source
     DeepSpeed documentation, FP16 training options; PyTorch documentation, Automatic mixed precision.
     """
-    if found := said(logs, "loss-scale-lowest"):
+    told = said(logs, "loss-scale-lowest")
+    skipped = sum(one.count for one in told if "scale" in one.fields)
+    found = [one for one in told if "scale" not in one.fields or skipped >= _SKIPPED]
+    if found:
+        ended = any("scale" not in one.fields for one in found)
         yield cause(
             found,
             "the gradients overflow at every loss scale: fp16 does not fit this model, or its loss is NaN",
-            why="The scaler has lowered the scale to its minimum; the program ends itself.",
+            why="The scaler has lowered the scale to its minimum; the program ends itself."
+            if ended
+            else "The scale is at its minimum, and every step is skipped: nothing is learnt.",
             owner="job",
             at=at_teller(logs, found),
             fix=[

@@ -41,13 +41,14 @@ def values_are_right(logs: Logs) -> Iterator[Finding]:
     first = next((one for one in found if "size" in one.fields), found[0])
     yield cause(
         [first, *(one for one in found if one is not first)],
-        _told(first),
-        why="What arrived is not what was sent: data are changed or lost on the way between GPUs, or in one of "
-            "them.",
+        f"{_told(first)}; why is not in these lines",
+        why="What arrived is not what was sent: data are changed or lost on the way between GPUs, in one of them, "
+            "or by NCCL itself (old releases at sizes from 2 or 4 GiB on).",
         owner="node",
         fix=[
             you("Find the faulty path: disable one transport after the other.", "export NCCL_P2P_DISABLE=1",
                 "export NCCL_NET_GDR_LEVEL=LOC", "export NCCL_NVLS_ENABLE=0", "export NCCL_PROTO=Simple"),
+            you("Right at small sizes, wrong from 2 or 4 GiB on: take a newer NCCL."),
             you("Find the GPU or the pair: two GPUs at a time.",
                 "CUDA_VISIBLE_DEVICES=0,1 all_reduce_perf -g 2 -b 8 -e 1G -f 2"),
             admin("Without P2P it is right: ACS and the IOMMU. One GPU alone: test it.",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers.logs import judged, raised
+from ncclcheck.reports.subjects.logs.story import diagnosis
+from tests.helpers.logs import judged, parsed, raised
 
 _ONE_TRY = (  # meta-pytorch/torchcomms#2358
     "[W506 00:43:56.240378877 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=3, addr=[gpu-a17]:47466, "
@@ -75,3 +76,27 @@ def test_a_wrapped_time_out_comes_before_the_abort_that_follows() -> None:
     )
     found = raised(cut)
     assert ("LOG095" in found, "LOG093" in found) == (True, False)
+
+
+def test_steps_skipped_at_the_lowest_loss_scale() -> None:
+    line = "[deepscale] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: {0}, reducing to {0}\n"
+    step = "  0%|   | {0}/24128 [00:40<2:40:10,  2.50it/s]"
+    skipped = "".join(step.format(at) + line.format(1) for at in range(97, 101))  # huggingface/transformers#14531
+    assert raised(skipped)["LOG127"] == "fail"
+    assert "LOG127" not in raised(line.format(1) + "".join(step.format(at) + "\n" for at in range(97, 101)))
+    assert "LOG127" not in raised(skipped.replace("scale: 1, reducing to 1", "scale: 65536, reducing to 65536"))
+
+
+@pytest.mark.parametrize(("text", "code", "words"), [
+    ("mm_iface failed to allocate receive FIFO\n[ucp] Caught signal 11 (Segmentation fault)\n",
+     "LOG093", "failed to allocate"),  # NVIDIA/ai-cloud-validation#643
+    (" Out of bounds values : 2 FAILED\n", "LOG179", "why is not"),  # NVIDIA/nccl-tests#37
+    ("elm4:1:1 [2] misc/nvmlwrap.cc:187 NCCL WARN nvmlDeviceGetHandleByPciBusId() failed: Not Found\n",
+     "LOG067", "another container"),  # NVIDIA/nccl#1529
+])  # fmt: skip
+def test_what_leaves_its_cause_open_says_so(text: str, code: str, words: str) -> None:
+    verdicts = judged(text)
+    assert words in verdicts[code].findings[0].what
+    told = diagnosis(parsed(text), [*verdicts.values()])
+    assert told is not None
+    assert (told.causes[0].code, told.causes[0].confidence) == (code, "likely")
