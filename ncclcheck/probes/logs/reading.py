@@ -37,6 +37,7 @@ _NAMES = (
     *(b"orte", b"prterun", b"deepspeed", b"megatron", b"vllm", b"sglang", b"raylet", b"ray::", b"lightning"),
     *(b"launch.py", b"accelerate launch", b"/accelerate", b"accelerate.", b"processgroup"),
 )
+_OF_TORCH = re.compile(rb"\[W(?:\d{3,4} [\d:.]{8,20} )? ?\w{1,40}\.cpp:\d{1,5}\] ")  # glog's form, of its C++
 _WARNING = "nccl-warning"
 _BAD = ("ended-badly", "complaint")
 _GENERAL = (*_BAD, _WARNING)  # what is said of a line that no other sign knows
@@ -525,7 +526,7 @@ class Reading:
 def _is_familiar(block: bytes) -> bool:
     """Whether NCCL, torch, a launcher or what runs on them is named at all, whatever stands before its lines."""
     lower = block.lower()
-    return any(name in lower for name in _NAMES)
+    return any(name in lower for name in _NAMES) or (b"[w" in lower and _OF_TORCH.search(block) is not None)
 
 
 def _told(found: list[tuple[str, dict[str, str]]], level: str) -> list[tuple[str, dict[str, str]]]:
