@@ -181,11 +181,17 @@ SIGNS = (
         "usage-local-rank",
         r"^\s*\[?(?:usage: .{1,300}\[)?--(?P<form>local[_-]rank) [\w{}]{1,40}\]",
         ("                [--local_rank LOCAL_RANK] [--resume]", "usage: train.py [-h] [--local_rank LOCAL_RANK]"),
+        words=("--local-rank", "--local_rank"),
     ),
     Sign(
         "launch-hands-rank",
         r"If your script expects `--local-rank` argument to be set",
         ("If your script expects `--local-rank` argument to be set, please",),
+    ),
+    Sign(
+        "flight-culprit",
+        r"Culprit rank (?P<culprit>\d{1,7}); Error type: (?P<kind>[A-Z_]{3,60})(?:, (?P<told>.{1,200}))?",
+        ("error msg: Culprit rank 1; Error type: COLLECTIVE_STATE_MISMATCH, Expected state: 'scheduled'",),
     ),
     Sign(
         "usage-help",

@@ -169,6 +169,21 @@ def loopback(logs: Logs) -> Iterator[Finding]:
             evidence=[*lines(gone), *taken(on_lo), *more],
             fix=fix,
         )
+    elif on_lo and not within_a_host(logs) and len(refused := _refused_again(logs)) > 1:
+        yield fail(
+            Where(node=on_lo[0].host),
+            f"NCCL took lo on {names(one.host for one in on_lo)}, and its connections are refused "
+            "again and again: over lo no other node is reached",
+            why=why,
+            owner="node",
+            evidence=[*lines(refused), *taken(on_lo), *more],
+            fix=fix,
+        )
+
+
+def _refused_again(logs: Logs) -> list[LogEvent]:
+    """What NCCL dials again after a refusal."""
+    return [one for one in said(logs, "connect-retried") if "refused" in one.text]
 
 
 @log_rule("LOG012", "NCCL finds the interface named in NCCL_SOCKET_IFNAME")

@@ -59,3 +59,41 @@ def test_a_step_that_asks_for_too_much_is_not_a_machine_without_slurm() -> None:
     told = str(judged(line)["LOG169"].findings[0].remedies)
     assert "scontrol show job" in told
     assert "scontrol ping" not in told
+
+
+def _waits(rank: int, sequence: int, operation: str) -> str:
+    return (
+        f"[rank{rank}]:[E ProcessGroupNCCL.cpp:828] [Rank {rank}] Watchdog caught collective operation timeout: "
+        f"WorkNCCL(SeqNum={sequence}, OpType={operation}, Timeout(ms)=1800000) ran for 1802710 milliseconds "
+        "before timing out.\n"
+    )
+
+
+def test_other_operations_lead_with_other_branches() -> None:
+    text = _waits(0, 40, "ALLREDUCE") + _waits(1, 40, "ALLREDUCE") + _waits(2, 37, "BROADCAST")
+    assert "different branches" in judged(text)["LOG082"].findings[0].what
+    assert "different branches" not in judged(f"Epoch 3 finished in 812.1 s\n{text}")["LOG082"].findings[0].what
+
+
+def test_the_analysis_of_the_flight_recorder_is_read() -> None:
+    line = "error msg: Culprit rank 1; Error type: COLLECTIVE_STATE_MISMATCH, Expected state: 'scheduled'\n"
+    finding = judged(line)["LOG084"].findings[0]  # pytorch/pytorch#151666
+    assert finding.where.rank == 1
+    assert "collective state mismatch" in finding.what
+
+
+def test_cuda_is_not_blamed_for_the_room_in_shared_memory() -> None:
+    text = (
+        "[1] misc/shmutils.cc:103 NCCL WARN Cuda failure 'invalid argument'\n"
+        "[1] misc/shmutils.cc:114 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-N (size 96)\n"
+    )  # NVIDIA/nccl#1518
+    found = raised(text)
+    assert "LOG050" in found
+    assert "LOG186" not in found
+
+
+def test_loopback_is_blamed_where_connections_are_refused_again_and_again() -> None:
+    head = "gpu-a17:11:11 [0] NCCL INFO Bootstrap : Using [0]lo:127.0.0.1<0>\n"
+    again = "gpu-a17:11:12 [0] NCCL INFO Call to connect returned Connection refused, retrying\n"
+    assert raised(head + 3 * again).get("LOG011") == "fail"  # pytorch/pytorch#52916
+    assert "LOG011" not in raised(head + again)
