@@ -58,9 +58,9 @@ STEPS: list[Any] = [
     *(
         pytest.param(name, marks=NIGHTLY)
         for name in (
-            "loop.make", "equal.equality.before_wrap", "equal.rows.samples", "equal.streams.unused",
+            "equal.equality.before_wrap", "equal.rows.samples", "equal.streams.unused",
             "equal.reference.one_batch", "equal.equality.agreement", "equal.own_step.Optimizers",
-            "equal.own_step.agreed", "course.calls.Calls", "equal.own_checkpoint.seen",
+            "equal.own_step.agreed", "course.calls.Calls", "saves.own_checkpoint.seen",
             "equal.reference.accumulation", "equal.streams.generators", "equal.equality.fixed_batch",
             "saves.checkpoint.run", "saves.merge.run", "times.attribution.run", "times.side.run",
             "saves.sharded.run",

@@ -37,6 +37,7 @@ _NAMES = (
     *(b"orte", b"prterun", b"deepspeed", b"megatron", b"vllm", b"sglang", b"raylet", b"ray::", b"lightning"),
     *(b"launch.py", b"accelerate launch", b"/accelerate", b"accelerate.", b"processgroup"),
 )
+_OF_TORCH = re.compile(rb"\[W(?:\d{3,4} [\d:.]{8,20} )? ?\w{1,40}\.cpp:\d{1,5}\] ")  # glog's form, of its C++
 _WARNING = "nccl-warning"
 _BAD = ("ended-badly", "complaint")
 _GENERAL = (*_BAD, _WARNING)  # what is said of a line that no other sign knows
@@ -56,6 +57,7 @@ _MILD = re.compile(r"\[?[WID]\d{3,4} \d\d:|(?:\S{1,40} ){0,4}\[?(?:WARNING|DEBUG
 _MEANT = re.compile(
     r"\b[Cc]aught (?:an? |the )?expected\b|\b(?:[Ee]rror|[Ee]xception) (?:caught )?as (?:expected|intended)\b"
 )
+_GLUED = re.compile(r"^[^'\"`]{0,400}[\]%|](?=Traceback \(most recent call last\):)")
 _MOST_BELOW = 4  # lines
 _SOON = 40  # lines of all writers within which it goes on
 _FRAME = 12  # lines of all writers between two frames of a traceback, or the last one and its exception
@@ -339,6 +341,8 @@ class Reading:
         here.seen(text)
         before = prefix(text[:HEAD])
         said = text[before.end :]
+        if glued := _GLUED.search(said):  # behind a progress bar, which does not end its line
+            said = said[glued.end() :]
         level = "WARN" if self._is_last_error(here, said, before) else ""
         self._keep(here, said, number, patterns, before, None, level)
 
@@ -522,7 +526,7 @@ class Reading:
 def _is_familiar(block: bytes) -> bool:
     """Whether NCCL, torch, a launcher or what runs on them is named at all, whatever stands before its lines."""
     lower = block.lower()
-    return any(name in lower for name in _NAMES)
+    return any(name in lower for name in _NAMES) or (b"[w" in lower and _OF_TORCH.search(block) is not None)
 
 
 def _told(found: list[tuple[str, dict[str, str]]], level: str) -> list[tuple[str, dict[str, str]]]:

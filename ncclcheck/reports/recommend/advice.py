@@ -10,6 +10,7 @@ from ncclcheck.reports.recommend.site import Site, When
 from ncclcheck.reports.subjects.nccl.variables import Version
 
 Action = Literal["set", "unset", "try", "keep"]
+MANY_NODES = 16  # from there on a failure is a matter of days, not of chance (The Llama 3 Herd of Models)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import ConfLine, at, value_or, variables
-from ncclcheck.reports.recommend.advice import Found, SettingRule, number, on, without
+from ncclcheck.reports.recommend.advice import MANY_NODES, Found, SettingRule, number, on, without
 from ncclcheck.reports.recommend.site import Held, Site
 from ncclcheck.reports.rules.nccl.variables import unread_name
 from ncclcheck.reports.subjects.nccl import ll128, wiring
@@ -46,6 +46,15 @@ def verbose_log(site: Site) -> Iterator[Found]:
     if evidence := site.held("NCCL_DEBUG", on("info", "trace", "abort")):
         why = "Every rank writes thousands of lines; WARN keeps what matters, and unset NCCL prints nothing."
         yield Found("NCCL_DEBUG", "WARN", why, evidence)
+
+
+def silent_nccl(site: Site) -> Iterator[Found]:
+    """L1: nobody asks NCCL for its warnings, on so many nodes that one of them fails before long."""
+    if len(site.nodes) >= MANY_NODES and not site.is_set("NCCL_DEBUG"):
+        why = (
+            "By itself NCCL prints nothing, also when it fails: its warnings name the peer, the card and the call."
+        )
+        yield Found("NCCL_DEBUG", "WARN", why, [f"{len(site.nodes)} nodes", "NCCL_DEBUG is not set"])
 
 
 def lines_that_do_nothing(site: Site) -> Iterator[Found]:
@@ -218,6 +227,11 @@ RULES = (
         rule="L1", title="warnings alone in production", action="set", find=verbose_log,
         source="AWS, EFA cheat sheet; OCI and GCP set WARN", gain="no load on the shared file system",
         risk="the lines of init are gone: ncclcheck bench reads its own",
+    ),
+    SettingRule(
+        rule="L1", title="NCCL's warnings on many nodes, before the first failure", action="try", find=silent_nccl,
+        source="NCCL user guide, Environment variables, NCCL_DEBUG", gain="the first failure explains itself",
+        risk="some harmless warnings in the log of each rank",
     ),
     SettingRule(
         rule="L13", title="torch's names instead of the old ones", action="unset",

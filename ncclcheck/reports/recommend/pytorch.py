@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclcheck.reports.recommend.advice import Found, SettingRule, number, on, without
+from ncclcheck.reports.recommend.advice import MANY_NODES, Found, SettingRule, number, on, without
 from ncclcheck.reports.recommend.site import Held, Site
 
 _DUMP = "TORCH_NCCL_DUMP_ON_TIMEOUT"
-_MANY = 16  # nodes; from there on a hang is a matter of days, not of chance (The Llama 3 Herd of Models)
 _BUFFERS = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE")
 
 
@@ -29,7 +28,7 @@ def recorder_after_a_hang(site: Site) -> Iterator[Found]:
 
 def recorder_before_a_hang(site: Site) -> Iterator[Found]:
     """X1: many nodes, and a torch that records nothing by itself."""
-    if len(site.nodes) < _MANY or not site.runs_torch((2, 2, 0), (2, 11, 0)):
+    if len(site.nodes) < MANY_NODES or not site.runs_torch((2, 2, 0), (2, 11, 0)):
         return
     told = [f"{len(site.nodes)} nodes", "torch before 2.11 records nothing by itself"]
     if not site.is_set(*_BUFFERS):

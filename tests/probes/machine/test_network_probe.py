@@ -35,6 +35,8 @@ def test_a_healthy_card(tmp_path: Path) -> None:
         f"{NET}/eth0/speed": "100000\n",
         f"{NET}/eth0/address": "02:42:0a:01:00:11\n",
         f"{NET}/eth0/carrier_down_count": "3\n",
+        "/proc/sys/net/ipv4/conf/all/rp_filter": "0\n",
+        "/proc/sys/net/ipv4/conf/eth0/rp_filter": "2\n",
         f"{NET}/eth0/device/driver": "-> ../../bus/pci/drivers/mlx5_core",
         **{f"{NET}/eth0/statistics/{way}_packets": "5000\n" for way in ("rx", "tx")},
         **{f"{NET}/eth0/statistics/{way}_errors": "1\n" for way in ("rx", "tx")},
@@ -56,6 +58,7 @@ def test_a_healthy_card(tmp_path: Path) -> None:
         members=Unread("absent", "neither a bond nor a bridge"),
         driver="mlx5_core",
         packets=Packets(packets=10000, errors=2, drops=8),
+        rp_filter=2,
         mac="02:42:0a:01:00:11",
         downs=3,
     )

@@ -418,6 +418,8 @@ CASES: list[tuple[str, str, Site, Site]] = [
     ("X1", "set TORCH_FR_BUFFER_SIZE=2000", site(one(), "RUN003"), site(one(torch="2.13.0"), "RUN003")),
     ("X1", "try TORCH_FR_BUFFER_SIZE=2000", site([one(f"n{number}") for number in range(16)]),
      site([one(f"n{number}") for number in range(15)])),
+    ("L1", "try NCCL_DEBUG=WARN", site([one(f"n{number}") for number in range(16)]),
+     site([one(f"n{number}") for number in range(15)])),
     ("X2", "try TORCH_NCCL_ENABLE_TIMING=1", site(one(), "BEN003"), site(one())),
 ]  # fmt: skip
 

@@ -97,6 +97,14 @@ SIGNS = (
         ),
     ),
     Sign(
+        "ddp-slower",
+        r"Grad strides do not match bucket view strides|find_unused_parameters=True was specified in DDP constructor, but did not find",
+        (
+            "[W reducer.cpp:320] Warning: Grad strides do not match bucket view strides. This may indicate grad was not created according to the gradient layout contract",
+            "[W reducer.cpp:1303] Warning: find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters in the forward pass.",
+        ),
+    ),
+    Sign(
         "hostname-not-found",
         r"The hostname of the client socket cannot be retrieved",
         (

@@ -128,6 +128,11 @@ SIGNS = (
         ),
     ),
     Sign(
+        "lightning-registered",  # of rank 0, after all of them joined
+        r"All distributed processes registered\. Starting with \d",
+        ("All distributed processes registered. Starting with 6 processes",),
+    ),
+    Sign(
         "rendezvous-timeout",
         r"RendezvousTimeoutError",
         ("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",),

@@ -161,7 +161,8 @@ SIGNS = (
         r"\bexit(?:ed)?(?: with)?[ _](?:status|code)\W{1,3}0\b|\ball (?:tests|checks|ranks) (?:passed|finished|done|completed?)\b|"
         r"(?:\btotal (?:training|train) time|^training time)(?: of \w{1,20})?\b[ :=]{1,4}\d{1,3}[:.\d]|"
         r"finished successfully|completed successfully|exits successfully|\.fit` stopped: `max_|'train_runtime': |"
-        r"Application startup complete|^ENDING TIMING RUN\b|\bworker group successfully finished",
+        r"Application startup complete|^ENDING TIMING RUN\b|\bworker group successfully finished"
+        r"|torchelastic\.worker\.status\.SUCCEEDED|^\W{0,3}success\W{0,3}$",
         (
             "Training completed successfully",
             "job 5512 completed, exit status 0",
@@ -173,12 +174,23 @@ SIGNS = (
             "[2026-03-01 10:00:00,100] [INFO] [launch.py:348:main] Process 4711 exits successfully.",
             "{'train_runtime': 812.1, 'train_samples_per_second': 41.3, 'epoch': 3.0}",
             "INFO:     Application startup complete.",
+            '{"name": "torchelastic.worker.status.SUCCEEDED", "source": "WORKER", "timestamp": 0}',
+            "SUCCESS!",
             "ENDING TIMING RUN AT 2026-03-01 10:00:00 AM",  # of MLPerf
             "[2026-03-01 10:00:00,578] torch.distributed.elastic.agent.server.api: [INFO] [default] worker group "
             "successfully finished. Waiting 300 seconds for other agents to finish.",
         ),
         words=(
-            *("training", "tuning", "exit", "success", "fit` stopped", "train_runtime", "startup complete"),
+            *(
+                "training",
+                "tuning",
+                "exit",
+                "success",
+                "status.succeeded",
+                "fit` stopped",
+                "train_runtime",
+                "startup complete",
+            ),
             *("timing run", "all tests", "all checks", "all ranks"),
         ),
     ),
@@ -215,7 +227,12 @@ SIGNS = (
         ),
     ),
     Sign(  # numpy's advice for modules built with its first release has a frame in the same line
-        "traceback", r"^Traceback \(most recent call last\):(?!  File)", ("Traceback (most recent call last):",)
+        "traceback",
+        r"(?:^|(?<=[\]%|]))Traceback \(most recent call last\):(?!  File)",
+        (
+            "Traceback (most recent call last):",
+            " | 512/2048 [30:09<33:25, 9.3 examples/s]Traceback (most recent call last):",
+        ),
     ),
     Sign(
         "frame",

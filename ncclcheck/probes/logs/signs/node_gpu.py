@@ -42,12 +42,13 @@ SIGNS = (
     ),
     Sign(
         "tests-cuda-failure",
-        r"(?:Test CUDA|^Cuda) failure [\w./-]{1,80}:\d{1,6} '(?P<error>[^']{2,120})",
+        r"(?:Test (?:CUDA|HIP)|^Cuda) failure [\w./-]{1,80}:\d{1,6} '(?P<error>[^']{2,120})",
         (
             "elm4: Test CUDA failure common.cu:294 'invalid device ordinal'",
             "Cuda failure common.cu:891 'invalid device ordinal'",
+            "elm4: Test HIP failure common.cu:1129 'hipErrorInvalidDevice'",
         ),
-        words=("cuda failure ",),
+        words=("cuda failure ", "hip failure "),
     ),
     Sign(
         "tests-wrong-data",
@@ -100,8 +101,12 @@ SIGNS = (
     ),
     Sign(
         "gpus-too-few",
-        r"Invalid number of GPUs: (?P<wanted>\d{1,4}) requested but only (?P<found>\d{1,4})",
-        ("Invalid number of GPUs: 8 requested but only 4 were found.",),
+        r"Invalid number of GPUs: (?P<wanted>\d{1,4}) requested but only (?P<found>\d{1,4})"
+        r"|You requested gpu: \[(?P<asked>[\d, ]{1,120})\]",
+        (
+            "Invalid number of GPUs: 8 requested but only 4 were found.",
+            "MisconfigurationException: You requested gpu: [0, 1, 2, 3]",
+        ),
     ),
     Sign(
         "gpu-alloc",
@@ -162,11 +167,13 @@ SIGNS = (
         "gpu-hang",
         r"HW Exception by GPU node-\d{1,4} .{0,60}?reason ?: ?(?P<error>GPU Hang|ECC\b.{0,40})"
         r"|(?P<ring>amdgpu: ring \S{2,20} timeout|amdgpu_job_timedout.{0,20}\*ERROR\* ring)"
+        r"|(?P<hardware>amdgpu .{0,60}uncorrectable hardware error)"
         r"|(?P<queue>amdgpu: .{0,40}(?:failed to (?:suspend|remove|unmap|evict) .{0,30}queues?|Queue preemption failed))",
         (
             "HW Exception by GPU node-2 (Agent handle: 0x55d0c0a1b2c0) reason :GPU Hang",
             "[81324.5] amdgpu 0000:c1:00.0: amdgpu: ring comp_1.0.0 timeout, signaled seq=4, emitted seq=6",
             "[81324.5] [drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring sdma0 timeout, signaled seq=4",
+            "[81324.5] amdgpu 0000:c1:00.0: {1}uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected!",
             "[81324.5] amdgpu 0000:c1:00.0: amdgpu: Queue preemption failed for queue with doorbell_id: 8000700a",
         ),
         words=("hw exception by gpu", "amdgpu"),
@@ -208,11 +215,13 @@ SIGNS = (
         "torch-lacks-gpu",
         r"(?P<arch>sm_\w{2,5}) is not compatible with the current PyTorch installation"
         r"|which is of cuda capability (?P<old>\d{1,2}\.\d)|(?P<warned>warn\(incompatible_device_warn)"
+        r"|(?P<static>Cannot retrieve Static function, error: (?:209|218)\b)"
         r"|rocBLAS error: .{0,200}GPU arch ?: (?P<amd>gfx\w{3,6})"
         r"|(?P<new>nvrtc: error: invalid value for --gpu-architecture|ptxas fatal {1,4}: Value 'sm_\w{2,5}' is not defined)",
         (
             "Found GPU0 Tesla K80 which is of cuda capability 3.7.",
             "nvrtc: error: invalid value for --gpu-architecture (-arch)",
+            "Cannot retrieve Static function, error: 218",
             "ptxas fatal   : Value 'sm_120' is not defined for option 'gpu-name'",
             "rocBLAS error: Cannot read /opt/rocm/lib/rocblas/library/TensileLibrary.dat: Illegal seek for GPU arch : gfx1103",
             "  warnings.warn(incompatible_device_warn.format(device_name, capability, ' '.join(arch_list), device_name))",
@@ -224,7 +233,7 @@ SIGNS = (
             "which is of cuda capability",
             "incompatible_device_warn",
             *("nvrtc: error: invalid value", "ptxas fatal"),
-            "rocblas error",
+            *("rocblas error", "retrieve static function"),
         ),
     ),
     Sign(

@@ -36,15 +36,17 @@ SIGNS = (
         "file-server-lost",
         r"nfs: server (?P<server>\S{1,120}) not responding|LustreError: .{0,300}\brc (?P<rc>= -(?:5|28|30|107|108|110|112))\b"
         r"|I/O error, dev (?P<device>\w{1,20}), sector|EXT4-fs error \(device (?P<ext>[\w-]{1,40})\)"
+        r"|(?<!Error: )\[Errno (?P<errno>(?:30|116)(?=\])|(?:5|107|108)(?=\] [^:]{5,60}: '/))\] [^:]{5,60}(?:: '(?P<path>/[^']{1,200})')?"
         r"|XFS \((?P<xfs>[\w-]{1,40})\): .{0,120}(?:[Ss]hutting down|shut down)",
         (
             "[81324.5] nfs: server 10.0.0.9 not responding, still trying",
             "LustreError: 11-0: scratch-OST0004-osc-ffff: operation ost_write to node 10.0.1.4@o2ib failed: rc = -28",
             "[81324.5] blk_update_request: I/O error, dev nvme1n1, sector 12345",
             "[81324.5] EXT4-fs error (device nvme1n1p1): ext4_find_entry:1455: inode #2: comm python",
+            "Warning: no lock for /scratch/run/step_1: [Errno 30] Read-only file system: '/scratch'",
             "[81324.5] XFS (md0): Filesystem has been shut down due to log error (0x2).",
         ),
-        words=("not responding", "lustreerror", "i/o error, dev", "ext4-fs error", "xfs ("),
+        words=("not responding", "lustreerror", "i/o error, dev", "ext4-fs error", "xfs (", "[errno "),
     ),
     Sign(
         "system-library-old",

@@ -162,12 +162,13 @@ SIGNS = (
     ),
     Sign(
         "barrier-without-device",
-        r"using GPU (?P<gpu>\d{1,4}) (?:to perform barrier )?as (?:the )?devices? used by this process (?:is|are) currently unknown|"
+        r"using (?:best-guess )?GPU (?P<gpu>\d{1,4}) (?:to perform barrier )?as (?:the )?devices? used by this process (?:is|are) currently unknown|"
         r"Guessing device ID based on global rank|No device id is provided via `?init_process_group`? or `?barrier"
         r"|barrier\(\): using the device under current context",
         (
             "/opt/torch/distributed/distributed_c10d.py:4807: UserWarning: barrier(): using the device under current context. You can specify `device_id` in `init_process_group` to mute this warning.",
             "[rank3]:[W1109 22:40:00.100 ProcessGroupNCCL.cpp:4571] [PG ID 0 PG GUID 0 Rank 3]  using GPU 3 as device used by this process is currently unknown. This can potentially cause a hang if this rank to GPU mapping is incorrect.",
+            "[W ProcessGroupNCCL.cpp:1569] Rank 0 using best-guess GPU 0 to perform barrier as devices used by this process are currently unknown.",
             "[W ProcessGroupNCCL.cpp:1569] Rank 0 using best-guess, using GPU 0 to perform barrier as devices used by this process are currently unknown.",
         ),
     ),

@@ -172,6 +172,38 @@ SIGNS = (
             *("mismatched input", "extraneous input", "viable alternative"),
         ),
     ),
+    Sign(  # argparse prints it before its error, and where it is asked for help
+        "script-usage",
+        r"^usage: (?P<script>(?!torchrun|run\.py|launch\.py|__main__\.py)[\w.-]{1,120}\.py) (?P<shown>.{1,300})",
+        ("usage: train.py [-h] --conf CONF [--local_rank LOCAL_RANK]",),
+    ),
+    Sign(
+        "usage-local-rank",
+        r"^\s*\[?(?:usage: .{1,300}\[)?--(?P<form>local[_-]rank) [\w{}]{1,40}\]",
+        ("                [--local_rank LOCAL_RANK] [--resume]", "usage: train.py [-h] [--local_rank LOCAL_RANK]"),
+        words=("--local-rank", "--local_rank"),
+    ),
+    Sign(
+        "launch-hands-rank",
+        r"If your script expects `--local-rank` argument to be set",
+        ("If your script expects `--local-rank` argument to be set, please",),
+    ),
+    Sign(
+        "flight-culprit",
+        r"Culprit rank (?P<culprit>\d{1,7}); Error type: (?P<kind>[A-Z_]{3,60})(?:, (?P<told>.{1,200}))?",
+        ("error msg: Culprit rank 1; Error type: COLLECTIVE_STATE_MISMATCH, Expected state: 'scheduled'",),
+    ),
+    Sign(
+        "usage-help",
+        r"^(?:options|optional arguments|positional arguments|required arguments):\s*$",
+        ("options:", "optional arguments:"),
+        words=("options:", "arguments:"),
+    ),
+    Sign(
+        "hydra-failed",
+        r"^Error executing job with overrides: ",
+        ("Error executing job with overrides: ['trainer.nodes=2']",),
+    ),
     Sign(
         "torchrun-values",
         r"(?P<processes>Unsupported nproc_per_node value:(?! \{)(?: .{1,60}|\s*$))|(?P<nodes>nnodes=.{1,40} is not in "

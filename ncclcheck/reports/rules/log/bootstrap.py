@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, admin, fail, you
 from ncclcheck.reports.subjects.logs.dialled_addresses import (
+    Dialled,
     dialled,
+    in_bridge,
     is_virtual,
     listed,
     names,
+    of_a_bridge,
     reach,
     taken,
     targets,
@@ -31,6 +35,11 @@ _NAME_IT = you(
     "export NCCL_SOCKET_IFNAME==eth0    # or all but these: ^docker,br-,veth,virbr,cni,lo",
 )
 _LOOK = you("Confirm: look at the interfaces of that node, where the job runs.", "ip -br addr")
+_HOST_NETWORK = you(
+    "Start all containers with the host's network: NCCL_SOCKET_IFNAME has nothing else to name in them.",
+    "docker run --network=host --ipc=host ...",
+)
+_CONTAINER = re.compile(r"[0-9a-f]{12}")  # its number is the name of a container's host
 _ZERO = "0"
 
 
@@ -70,7 +79,8 @@ def virtual(logs: Logs) -> Iterator[Finding]:
             why="Such an address does not lead to the other node: the rank dials its own host, or nobody.",
             owner="job",
             at=Where(node=owners.pop()) if len(owners) == 1 else at_host(host, events),
-            fix=[_same_address(logs), _NAME_IT, admin("Make it the default of every node.", "cat /etc/nccl.conf")],
+            fix=_of_a_container(logs, here)
+            or [_same_address(logs), _NAME_IT, admin("Make it the default of every node.", "cat /etc/nccl.conf")],
             more=[*taken([own] if own else []), *settings_seen(logs, "NCCL_SOCKET_IFNAME")],
         )
     if not failed and several_hosts(logs):
@@ -92,6 +102,19 @@ def _stuck(logs: Logs) -> Iterator[Finding]:
             evidence=taken(found) if first else listed(found),
             fix=[_same_address(logs), _NAME_IT, admin("Make it the default of every node.", "cat /etc/nccl.conf")],
         )
+
+
+def _of_a_container(logs: Logs, failed: list[Dialled]) -> list[Remedy]:
+    """Where containers have a bridge's address as their own, none of their interfaces leads to another host."""
+    inside = {one.host for one in logs.processes if in_bridge(one)}
+    named_by_id = [one for one in failed if _CONTAINER.fullmatch(one.event.host) and of_a_bridge(one.address)]
+    if not named_by_id and not (inside and all(of_a_bridge(one.address) for one in failed)):
+        return []
+    return [
+        you("Confirm: inside the container eth0 has such an address, and no other interface is there.",
+            "ip -br addr"),
+        _HOST_NETWORK,
+    ]  # fmt: skip
 
 
 def _same_address(logs: Logs) -> Remedy:
@@ -146,6 +169,21 @@ def loopback(logs: Logs) -> Iterator[Finding]:
             evidence=[*lines(gone), *taken(on_lo), *more],
             fix=fix,
         )
+    elif on_lo and not within_a_host(logs) and len(refused := _refused_again(logs)) > 1:
+        yield fail(
+            Where(node=on_lo[0].host),
+            f"NCCL took lo on {names(one.host for one in on_lo)}, and its connections are refused "
+            "again and again: over lo no other node is reached",
+            why=why,
+            owner="node",
+            evidence=[*lines(refused), *taken(on_lo), *more],
+            fix=fix,
+        )
+
+
+def _refused_again(logs: Logs) -> list[LogEvent]:
+    """What NCCL dials again after a refusal."""
+    return [one for one in said(logs, "connect-retried") if "refused" in one.text]
 
 
 @log_rule("LOG012", "NCCL finds the interface named in NCCL_SOCKET_IFNAME")
@@ -185,7 +223,7 @@ def no_interface(logs: Logs) -> Iterator[Finding]:
             why="Without an interface the rank has no address that the others could dial.",
             owner="job",
             at=at_host(host, found),
-            fix=[
+            fix=[_LOOK, _HOST_NETWORK] if in_bridge(process_of(logs, found[0])) and asked is None else [
                 _LOOK,
                 you("Let NCCL choose. Where a name is needed take one that this node has; a list where nodes "
                     'differ: NCCL_SOCKET_IFNAME="=eth0,eno1".', "unset NCCL_SOCKET_IFNAME") if asked
@@ -270,6 +308,7 @@ def _not_own(logs: Logs) -> Iterator[Finding]:
             at=at_host(host, found),
             fix=[
                 you("Confirm: look whether it is there, and not tentative or dadfailed.", "ip addr"),
+                *([_HOST_NETWORK] if in_bridge(process) else []),
                 you("Let NCCL choose, or write rank 0's own address on all ranks.", "unset NCCL_COMM_ID") if told
                 else you("Keep NCCL to IPv4, or name another interface.", "export NCCL_SOCKET_FAMILY=AF_INET"),
             ],

@@ -378,7 +378,7 @@ def _members_missing(logs: Logs) -> Finding | None:
     told = said(logs, "lightning-member")
     world = max((int(one.fields["of"]) for one in told), default=0)
     missing = sorted({*range(min(world, 65536))} - {one.rank for one in told})
-    if not missing:
+    if not missing or said(logs, "lightning-registered"):
         return None
     return unknown(
         Where(),

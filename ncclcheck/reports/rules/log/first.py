@@ -27,7 +27,7 @@ from ncclcheck.reports.subjects.logs.ending import IMPORTS, Ending, came_through
 from ncclcheck.reports.subjects.logs.exceptions import family, own_service
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, root_cause, said
 from ncclcheck.reports.subjects.logs.reported import several_hosts
-from ncclcheck.reports.subjects.logs.unexplained import behind, unexplained
+from ncclcheck.reports.subjects.logs.unexplained import ENDS_NO_JOB, behind, unexplained
 from ncclcheck.reports.text.fold import fold_numbers, fold_ranks
 
 _ENDED = (
@@ -53,8 +53,13 @@ _MOST_OF_ADVICE = 300  # characters: four lines of a terminal
 _MOST_OF_TEXT = 400  # of the exception; a terminal shows the first three lines of it
 _SHORT = 120  # the same: where it was raised stands beside it
 _TWICE = re.compile(r"^(.{6,}?)\1+$")  # what two processes say into one line
+# Of NCCL's own files, through which an error that ends a start or a call comes to its caller.
+_UPMOST = re.compile(
+    r"\b(?:init|group|enqueue|bootstrap|collectives|proxy)\.cc:\d|\b(?:init|group|enqueue)\.cu:\d"
+)
 _MOST_KINDS = 4
 _DRAWS = ("wandb", "mlflow", "tensorboard", "comet_ml", "neptune", "swanlab", "clearml")  # packages
+_NO_CAUSE = ENDS_NO_JOB | {*meanings.HARMLESS}
 _PLACES = ("raised_at", "raised_in")
 _LINES = 10  # other ranks print a little longer
 # A program's own: Python ends with 1 after an exception, shells with 126 and more of what they could not run.
@@ -176,7 +181,10 @@ def nothing_failed(logs: Logs) -> Iterator[Finding]:
         warned = in_order(
             event
             for event in logs.events
-            if event.level == "WARN" and not _means_nothing(event) and (event.file, event.line) not in passed_on
+            if event.level == "WARN"
+            and not _means_nothing(event)
+            and event.sign not in ENDS_NO_JOB
+            and (event.file, event.line) not in passed_on
         )
         yield _first(logs, warned) if warned else _only_consequences(logs, follow)
     elif rest := unexplained(logs):
@@ -230,6 +238,8 @@ def _consequences(logs: Logs) -> list[LogEvent]:
         if event.sign in meanings.CONSEQUENCES and (event.file, event.line) not in aside
     )
     follow = in_order(event for event in found if not _hands_on_what_is_harmless(logs, event))
+    if all(meanings.of_one_try(one) for one in follow):
+        return []  # torch dials again
     if {event.sign for event in follow} == {"propagated"} and _nothing_else(logs):
         return []  # a rank that aborts its communicator on its own account hands on as much
     if not {event.sign for event in follow} <= meanings.AT_THE_END:
@@ -257,12 +267,30 @@ def _hands_on_what_is_harmless(logs: Logs, event: LogEvent) -> bool:
         return False
     if came_through(logs, event):  # as without RAS, whose address is wrong
         return True
+    if _stays_within(logs, event):
+        return True
     warned = (one for one in logs.events if one.level == "WARN" and one.sign in meanings.HARMLESS)
     return any(
         (one.file, one.host, one.pid) == (event.file, event.host, event.pid)
         and 0 < event.line - one.line <= _LINES
         for one in warned
     )
+
+
+def _stays_within(logs: Logs, event: LogEvent) -> bool:
+    """Whether what asked first went on: no caller of its process hands the error on, and NCCL says more below.
+
+    So does the search for a virtual interface's place on the PCI bus: `include/net.h:19 -> 2`.
+    """
+    of_process = [
+        one for one in logs.events if (one.file, one.host, one.pid) == (event.file, event.host, event.pid)
+    ]
+    if any(one.sign == event.sign and _UPMOST.search(one.text) for one in of_process):
+        return False
+    if any(one.level == "WARN" and one.line < event.line and one.sign not in _NO_CAUSE for one in of_process):
+        return False
+    last = max(one.line for one in of_process)
+    return any(one.name == event.file and (one.last_record or 0) > last for one in logs.files)
 
 
 def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:

@@ -136,7 +136,8 @@ def ordinal(logs: Logs) -> Iterator[Finding]:
     NVIDIA/nccl#348, NVIDIA/nccl#1948; CUDA Runtime API, cudaErrorInvalidDevice; mpirun(1), srun(1).
     """
     other = host_memory_failures(logs)
-    told = [event for event in cuda_errors(logs, "invalid device ordinal") if event not in other]
+    words = ("invalid device ordinal", "hipErrorInvalidDevice")
+    told = [one for one in cuda_errors(logs, *words) if one not in other and "DeviceF" not in one.text]
     for where, found in hosts([*told, *said(logs, "gpus-too-few")]):
         by_nccl = all(event.sign == "nccl-cuda-failure" for event in found)
         what = (
@@ -156,6 +157,7 @@ def ordinal(logs: Logs) -> Iterator[Finding]:
                     "nvidia-smi -L",
                     "env | grep -E 'CUDA_VISIBLE|LOCAL_RANK|SLURM_NTASKS_PER_NODE|OMPI_COMM_WORLD_LOCAL'",
                 ),
+                *([_DEVICES] if "hipError" in found[0].text else []),
                 *([_LOCAL_RANK] if by_world else [_FEWER_RANKS, _TO_THE_NODE]),
             ],
             at=where,
@@ -166,6 +168,11 @@ def ordinal(logs: Logs) -> Iterator[Finding]:
 _LOCAL_RANK = you(
     "Select the GPU by the rank on the node, not by the one of the whole job (.cuda(rank), set_device(rank)).",
     "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))",
+)
+_DEVICES = you(
+    "See whether ROCm sees any GPU; a container needs its devices.",
+    "rocminfo | grep gfx",
+    "docker run --device=/dev/kfd --device=/dev/dri --group-add video ...",
 )
 _FEWER_RANKS = you(
     "Start as many ranks on a node as it has GPUs.",
@@ -486,9 +493,12 @@ def _not_told(where: Where, found: list[LogEvent]) -> Finding:
 def _hung(where: Where, found: list[LogEvent]) -> Finding:
     """A GPU of AMD's that its driver gave up waiting for, and reset."""
     memory = any(event.fields.get("error", "").startswith("ECC") for event in found)
+    hardware = any("hardware" in event.fields for event in found)
     return cause(
         found,
-        f"a GPU failed{on(where)}: an error in its memory (ECC)" if memory else f"a GPU hung{on(where)}",
+        f"a GPU failed{on(where)}: an error in its memory (ECC)" if memory
+        else f"a GPU failed{on(where)}: a hardware error that was not corrected" if hardware
+        else f"a GPU hung{on(where)}",
         why="The driver ends every process on it, which then aborts; the other ranks only follow. It can be the "
         "GPU, its firmware or driver, or a kernel that never ends.",
         owner="node",

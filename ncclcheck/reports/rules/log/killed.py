@@ -59,6 +59,7 @@ _MOST_OF_TEXT = 160  # characters
 _BY_THE_KERNEL = ("Out Of Memory", "Killed")
 _FAILURES = (
     "watchdog-timeout",
+    "watchdog-cut",
     "watchdog-stuck",
     "time-limit",
     "preempted",

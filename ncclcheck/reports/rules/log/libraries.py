@@ -103,7 +103,7 @@ def _asks_too_much(logs: Logs) -> Iterator[Finding]:
 
 
 def _is_amd(event: LogEvent) -> bool:
-    return "amd" in event.fields or "HIP error" in event.text
+    return not {"amd", "static"}.isdisjoint(event.fields) or "HIP error" in event.text
 
 
 def _other_packages(event: LogEvent) -> list[Remedy]:
@@ -141,6 +141,8 @@ def _lack(event: LogEvent) -> str:
             return "CUDA's compiler does not know this GPU, which is newer"
         if amd := event.fields.get("amd"):
             return f"ROCm's libraries have no code for {amd}"
+        if "static" in event.fields:
+            return "a library of ROCm has no kernel binary for the GPU"
         arch = event.fields.get("arch") or event.fields.get("old")
         return f"torch has no code for {'capability ' if 'old' in event.fields else ''}{arch or 'this GPU'}"
     if event.sign == "kernel-shared-memory":

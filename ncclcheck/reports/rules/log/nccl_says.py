@@ -63,6 +63,8 @@ def cuda_calls(logs: Logs) -> Iterator[Finding]:
     CUDA Runtime API, cudaError_t; NVIDIA/nccl src, the files named in the lines.
     """
     other = [*host_memory_failures(logs), *in_nvls(logs), *taken_for_one(logs, of_the_job(logs))]
+    if said(logs, "shm-segment", "shm-extend"):  # the file's own error, in what CUDA said last before it
+        other += [one for one in said(logs, *BY_NCCL) if "misc/shmutils" in one.fields.get("place", one.text)]
     told = [event for event in said(logs, *BY_NCCL) if event not in other]
     yield from _findings(logs, told, CUDA, lambda event: f" ({event.fields['error']}){stage(event)}")
     yield from _findings(logs, said(logs, "nccl-warning"), AROUND, _words)

@@ -62,7 +62,8 @@ def same_number_of_batches(logs: Logs) -> Iterator[Finding]:
     for its gradients.
 
     ## How we know
-    Watchdogs of one group gave up at different collectives, or some ranks tell of the end of an epoch and did
+    Watchdogs of one group gave up at different collectives (of different operations or sizes, and without the
+    end of an epoch: different branches are likelier), or some ranks tell of the end of an epoch and did
     not come to the collective of the others.
 
     ## Fix
@@ -75,15 +76,31 @@ def same_number_of_batches(logs: Logs) -> Iterator[Finding]:
     for hang in hangs.of_kind(logs, "uneven"):
         others = sorted({wait.rank for wait in hang.waits if (wait.seq, wait.op) != (hang.seq, hang.op)})
         ranks = others or hang.absent
+        ends = said(logs, "epoch-ends")
+        branches = not ends and len({(wait.op, wait.numel) for wait in hang.waits}) > 1
+        count = [
+            you("Confirm: count the batches of each rank.", "ncclcheck data MODULE:FACTORY --nodes 2"),
+            you("Use drop_last=True and a DistributedSampler, or the Join context."),
+        ]
+        branch = [
+            you("Confirm: see which call each rank is in; the batches of these ranks may take another path "
+                "through the model (samples with and without an image, an expert that nobody chose).",
+                "export TORCH_DISTRIBUTED_DEBUG=DETAIL", "py-spy dump --pid PID"),
+            you("Let every rank run the same parts of the model: a dummy input where a batch lacks one, no `if` "
+                "on data around a collective."),
+        ]  # fmt: skip
+        why = "A rank whose data ends first goes on, and the others wait for its gradients."
         yield cause(
-            [*hang.events, *said(logs, "epoch-ends")[-1:]],
+            [*hang.events, *ends[-1:]],
             f"{fold_ranks(ranks)} {'wait' if len(ranks) > 1 else 'waits'} elsewhere or went on, while others "
-            f"are in {hangs.waited(hang)}: their numbers of batches differ, or their control flow does",
-            why="A rank whose data ends first goes on, and the others wait for its gradients.",
+            f"are in {hangs.waited(hang)}: "
+            + ("they took different branches, or their numbers of batches differ" if branches
+               else "their numbers of batches differ, or their control flow does"),
+            why="They call different operations: a batch of another kind takes another path, with other calls."
+            if branches else why,
             owner="job",
             at=hangs.place(logs, ranks[0]),
-            fix=[you("Confirm: count the batches of each rank.", "ncclcheck data MODULE:FACTORY --nodes 2"),
-                 you("Use drop_last=True and a DistributedSampler, or the Join context.")],
+            fix=[*branch, *count] if branches else count,
         )  # fmt: skip
 
 
@@ -159,6 +176,13 @@ def same_collective(logs: Logs) -> Iterator[Finding]:
         yield _mismatch(kinds, _as_called(called), where(rarest) if one else Where())
     elif suspected := in_order(said(logs, "nccl-suspects-mismatch")):
         yield _mismatch(suspected, "NCCL suspects that ranks call different collectives, around the named rank")
+    if analysed := in_order(said(logs, "flight-culprit")):
+        first = analysed[0].fields
+        kind, culprit = first["kind"].lower().replace("_", " "), int(first["culprit"])
+        more = f" ({first['told'].strip()})" if "told" in first else ""
+        yield _mismatch(
+            analysed, f"the Flight Recorder's analysis names rank {culprit}: {kind}{more}", Where(rank=culprit)
+        )
     for hang in hangs.of_kind(logs, "mismatch") if not told else []:
         calls = {(wait.op, wait.numel): wait.rank for wait in hang.waits if wait.seq == hang.seq}
         words = ", ".join(f"rank {rank}: {op} of {size or '?'}" for (op, size), rank in [*calls.items()][:4])

@@ -239,20 +239,25 @@ def plugin_works(logs: Logs) -> Iterator[Finding]:
         return
     absent = said(logs, "efa-not-offered")
     told = events[0].text.partition("NET/OFI ")[2].strip() or events[0].text
+    group = admin("Let the security group allow all traffic within itself, in both directions.")
+    sent = "completed with error" in told and not absent  # the device is there: what it sends does not arrive
     yield cause(
         [*events[:2], *absent[:1]],
         f"the libfabric plugin (EFA) failed: {told[:160]}",
         why="libfabric offers no EFA device here: it is not in this container, or its driver does not serve it."
         if absent
+        else "It may be that the security group blocks what it sends, or that driver or versions do not fit."
+        if sent
         else "The device, its driver or the versions do not fit, or the network between the nodes blocks it.",
         owner="node",
         fix=[
             you("Confirm, in the container on that node.", "fi_info -p efa", "ls /dev/infiniband; ulimit -l"),
+            *([group] if sent else []),
             you("Give the devices to the container (Kubernetes: vpc.amazonaws.com/efa).",
                 "docker run --device=/dev/infiniband --ulimit memlock=-1 IMAGE"),
             you("Take a plugin, libfabric and NCCL that were released together, the same on all nodes.",
                 "cat /opt/amazon/efa_installed_packages"),
-            admin("Let the security group allow all traffic within itself, in both directions."),
+            *([] if sent else [group]),
         ],
         more=version_seen(logs, events[0]),
     )  # fmt: skip

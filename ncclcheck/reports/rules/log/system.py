@@ -6,17 +6,18 @@ from collections.abc import Callable, Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
-from ncclcheck.reports.judgement.findings import Finding, Owner, Remedy, admin, you
+from ncclcheck.reports.judgement.findings import Finding, Owner, Remedy, State, admin, you
 from ncclcheck.reports.subjects.logs.logged import at_teller, cause, in_order, log_rule, own_exceptions, said
 
 _REASONS = {
     "5": "an input/output error",
     "28": "it is full",
-    "30": "it is read-only now",
+    "30": "it is read-only",
     "107": "the connection to its server was lost",
     "108": "its server has cut this client off",
     "110": "its server did not answer in time",
     "112": "its server is down",
+    "116": "the server no longer knows the file (stale handle)",
 }
 _KERNEL = admin("Confirm, on that host: the kernel's own words, and what it said before.", "dmesg -T | tail -100")
 _WITHOUT = you("Start again without this node.", "srun --exclude=NODE ...")
@@ -38,7 +39,9 @@ def system_works(logs: Logs) -> Iterator[Finding]:
     `BUG: soft lockup`, `INFO: task ... blocked for more than 120 seconds`, `Machine Check: 0 Bank 7: fe..` (the
     bit UC of its status is set: not corrected), `Kernel panic`, `nfs: server ... not responding`, `LustreError:
     ... rc = -N`, `I/O error, dev`, `EXT4-fs error`, `version GLIBC_2.29 not found`, `slurmd: fatal:`, `traps: ...
-    general protection fault`. Steps after it show that the job went on, and then it is a risk.
+    general protection fault`; `[Errno 30] Read-only file system` and its like outside of an exception, which alone
+    is a risk, and the cause where Hydra says that the job ended. Steps after it show that the job went on, and
+    then it is a risk.
 
     ## Fix
     - **admin** what the line names: the storage, the memory module, the daemon's configuration; drain the node.
@@ -53,7 +56,11 @@ def system_works(logs: Logs) -> Iterator[Finding]:
         found = [one for one in in_order(said(logs, sign)) if (one.file, one.line) not in excepted]
         if found:
             what, why, owner, fix = tell(found[0])
-            yield cause(found, what, why=why, owner=owner, at=at_teller(logs, found), fix=fix)
+            quoted = "errno" in found[0].fields and not said(logs, "hydra-failed")
+            yield cause(
+                found, what, why=why, owner=owner, at=at_teller(logs, found), fix=fix,
+                state=State.WARN if quoted else State.FAIL,
+            )  # fmt: skip
 
 
 _Said = tuple[str, str, Owner, list[Remedy]]
@@ -108,6 +115,8 @@ def _machine(event: LogEvent) -> _Said:
 
 def _storage(event: LogEvent) -> _Said:
     told = event.fields
+    if "errno" in told:
+        return _refused(event)
     reason = _REASONS.get(told.get("rc", "").removeprefix("= -"))
     if server := told.get("server"):
         what = f"the NFS server {server} did not answer"
@@ -127,6 +136,26 @@ def _storage(event: LogEvent) -> _Said:
             you("Write checkpoints elsewhere until then."),
         ],
     )
+
+
+def _refused(event: LogEvent) -> _Said:
+    """What a program quotes of the system's answer to its own call."""
+    number, path = event.fields["errno"], event.fields.get("path", "")
+    read_only = number == "30"
+    return (
+        f"the file system{f' at {path}' if path else ''} refused a call: {_REASONS[number]} (errno {number})",
+        "Nothing can be written there, or made beside it: the rank that tries fails, and the others wait for it."
+        if read_only
+        else "What reads or writes there fails, on this rank alone; the others wait for it.",
+        "job" if read_only else "node",
+        [
+            you("Confirm, on that host and in its container: how it is mounted.",
+                f"findmnt -T {quote(path or '/PATH')} -o TARGET,SOURCE,OPTIONS"),
+            you("Write to a file system that is mounted for writing (rw)."),
+            admin("Mount it for writing." if read_only else "Bring its server or disk back, and mount it anew.",
+                  *([] if read_only else ["dmesg -T | tail -100"])),
+        ],
+    )  # fmt: skip
 
 
 def _library(event: LogEvent) -> _Said:

@@ -269,7 +269,8 @@ def script_arguments(logs: Logs) -> Iterator[Finding]:
     parser that knows one form only ends all ranks with exit code 2. torchrun hands none, and sets LOCAL_RANK.
 
     ## How we know
-    `train.py: error: unrecognized arguments: --local-rank=3`, argparse's words under the script's or program's
+    `train.py: error: unrecognized arguments: --local-rank=3`, or its usage message without the list of a help
+    text, where the line with the error is cut off; argparse's words under the script's or program's
     name; those of click (`Error: No such option`), fire, absl and Hydra (`Could not override`).
 
     ## Fix
@@ -281,7 +282,9 @@ def script_arguments(logs: Logs) -> Iterator[Finding]:
     documentation, argparse.
     """
     events = [one for one in said(logs, "script-arguments") if not _of_a_later_step(logs, one)]
-    if events:
+    if not events:
+        yield from _usage_alone(logs)
+    else:
         first = events[0]
         name = first.fields.get("script") or first.fields.get("program") or "the program"
         message = " ".join(next(first.fields[key] for key in _REFUSED if key in first.fields).split())
@@ -307,3 +310,28 @@ def script_arguments(logs: Logs) -> Iterator[Finding]:
                 else you("Correct the argument; what stands behind the script's name goes to the script."),
             ],
         )  # fmt: skip
+
+
+def _usage_alone(logs: Logs) -> Iterator[Finding]:
+    """argparse's usage message whose error is cut off; a help text lists the options below it."""
+    shown = [one for one in said(logs, "script-usage") if not _of_a_later_step(logs, one)]
+    if not shown or said(logs, "usage-help"):
+        return
+    script = shown[0].fields["script"]
+    forms = {one.fields["form"] for one in said(logs, "usage-local-rank")}
+    launch = said(logs, "launch-hands-rank") if forms == {"local_rank"} else []
+    yield cause(
+        [*shown, *launch],
+        f"{script} refused its arguments: it printed its usage, and the error below it is not in these lines",
+        why="torch.distributed.launch of torch 2 hands it --local-rank, and it knows --local_rank only." if launch
+        else "argparse prints the usage and ends the rank with exit code 2.",
+        owner="job",
+        at=at_teller(logs, shown),
+        fix=[
+            you("Confirm: see what it knows.", f"python {quote(script)} --help"),
+            you("Start with torchrun, and read LOCAL_RANK from the environment; or let the parser know both: "
+                'add_argument("--local-rank", "--local_rank", type=int).',
+                "torchrun --nproc-per-node=8 train.py   # int(os.environ['LOCAL_RANK'])") if launch
+            else you("Correct the argument; what stands behind the script's name goes to the script."),
+        ],
+    )  # fmt: skip

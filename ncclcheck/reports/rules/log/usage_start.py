@@ -79,9 +79,11 @@ def slurm(logs: Logs) -> Iterator[Finding]:
         yield cause(
             events,
             f"Slurm did not start it: {told[:160]}",
-            why="No rank was started." if "fatal" in fields else "It refused what was asked for.",
+            why="No rank was started." if "fatal" in fields
+            else "It refused what the step asks of the job's nodes: their names, number, GPUs or cores."
+            if "configuration is not available" in told else "It refused what was asked for.",
             owner="site" if "configuration source" in told else "job",
-            fix=[
+            fix=_ASKED_TOO_MUCH if "configuration is not available" in told else [
                 you("Confirm: see whether this machine reaches Slurm, and what it has.",
                     "scontrol ping", "sinfo -o '%P %a %l %D %G'"),
                 you("On one machine without Slurm start it with torchrun.",
@@ -91,6 +93,14 @@ def slurm(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
     elif launches := said(logs, "slurm-launch-failed"):
         yield _not_launched(launches)
+
+
+_ASKED_TOO_MUCH = [
+    you("Confirm: compare what was asked for with what the job's nodes, or the partition's, have.",
+        "scontrol show job $SLURM_JOB_ID | grep -E 'NodeList|TRES|NumCPUs'", "sinfo -N -o '%N %c %G %f'"),
+    you("Ask for no more: leave --nodelist, --constraint, --gres and --cpus-per-task out one by one; names in "
+        "--nodelist must be of the job's own nodes.", "srun --nodes=1 --ntasks=1 hostname"),
+]  # fmt: skip
 
 
 def _not_launched(launches: list[LogEvent]) -> Finding:

@@ -75,6 +75,18 @@ def _leads_nowhere(address: str, here: LogProcess | None, owners: set[tuple[str,
     return by_default or (from_bridge and not owners)
 
 
+def of_a_bridge(address: str) -> bool:
+    """Whether it is one that docker gives to containers behind its bridge."""
+    parsed = _parsed(address)
+    return isinstance(parsed, IPv4Address) and parsed in _MADE_BY_DEFAULT[0]
+
+
+def in_bridge(process: LogProcess | None) -> bool:
+    """Whether a process has such an address for its own: it runs in a container without the host's network."""
+    own = process.bootstrap if process else None
+    return own is not None and own.interface.startswith("eth") and of_a_bridge(own.address.partition("%")[0])
+
+
 @cache
 def is_virtual(interface: str) -> bool:
     """Whether an interface, by its name, is of containers, of virtual machines or a tunnel."""

@@ -77,6 +77,7 @@ HARMLESS = {
     "no-profiler": "no profiler plugin; nothing is measured, nothing is lost",
     "omp-threads": "torchrun's default; raise OMP_NUM_THREADS where the CPU prepares data slowly",
     "not-destroyed": "at the normal end of a program nothing is lost; call dist.destroy_process_group() last",
+    "ddp-slower": "DDP costs a little speed so; nothing is wrong",
     "hostname-not-found": "the address of a peer has no name in the DNS; torch uses the address",
     "collnet-given-up": "NCCL continues without SHARP (CollNet), with rings and trees",
     "connect-retried": "ranks start at different times, and NCCL dials again; bad only where the last try fails",
@@ -87,6 +88,14 @@ HARMLESS = {
     "node-rank-not-used": "the rendezvous c10d numbers the nodes itself; --node-rank is not needed",
     "ipv6-not-there": "torch tries IPv6 first, and IPv4 next",
 }
+
+# A warning of torch's store about one connection, which torch may make anew; not of a server that is gone.
+_OF_ONE_TRY = re.compile(r"\[W\d{0,4}\b[^\]]{0,60}\bTCPStore\.cpp:\d{1,5}\](?!.{0,200}dump\W)")
+
+
+def of_one_try(event: LogEvent) -> bool:
+    """Whether torch's store only warns of one connection."""
+    return event.sign in AT_THE_END and _OF_ONE_TRY.search(event.text) is not None
 
 
 def follows(event: LogEvent) -> bool:

@@ -44,15 +44,16 @@ _OF_ANYTHING = ("dealt-with", "shell-time", "unreadable")  # any program may say
 # A job may go on after these: work that is seen after them, or a start of NCCL that came through, shows it.
 _MILD = (*_COMPLAINTS, "nccl-warning", "traceback", "python-error")
 # Warnings of NCCL's that end no job by themselves: it goes on without, and a rule tells what is lost.
-_ENDS_NO_JOB = frozenset(
+ENDS_NO_JOB = frozenset(
     (
         *("ib-no-library", "ib-open-device", "ofi-no-provider", "kernel-shared-memory", "topology-file-missing"),
         *("shm-unlink", "ib-port-event", "sharp-refused"),
     )
 )
-_JUDGED = {*meanings.HARMLESS, *meanings.CONSEQUENCES, *_ENDS_NO_JOB} - _ALONE  # what they mean is known
+_JUDGED = {*meanings.HARMLESS, *meanings.CONSEQUENCES, *ENDS_NO_JOB} - _ALONE  # what they mean is known
 _LEVELS = ("WARN", "ERROR")
 _OF_A_WORKER = 40  # lines between a worker's last word and the traceback's last line: 19 in torch's own
+_STACK_OF_CPP = "Exception raised from "  # the line below a warning of torch's that carries one
 _WARNING = re.compile(r"Warning$")
 
 
@@ -62,7 +63,14 @@ def unexplained(logs: Logs) -> list[LogEvent]:
     if is_foreign(logs):
         return []
     ending, gone = Ending(logs), died(logs)
-    found = (one for one in logs.events if _can_be_a_failure(one) and not _of_a_worker(logs, one))
+    tries = {(one.file, one.line) for one in logs.events if meanings.of_one_try(one)}
+    found = (
+        one
+        for one in logs.events
+        if _can_be_a_failure(one)
+        and not _of_a_worker(logs, one)
+        and not (one.text.startswith(_STACK_OF_CPP) and (one.file, one.line - 1) in tries)
+    )
     of_samples = of_items(logs)
     return [
         one for one in found if gone or not ((one.file, one.line) in of_samples or _survived(logs, ending, one))
