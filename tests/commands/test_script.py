@@ -986,3 +986,102 @@ def test_a_rank_that_names_a_gpu_in_several_places_is_replaced_in_all() -> None:
     for no_diff in (_MORE[3], _MORE[5]):
         _states(no_diff[0], no_diff[1])
         assert not [one for finding in _findings()[no_diff[0]] for fix in finding.remedies for one in fix.commands]
+
+
+_SHARED_OUT = """from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+def main(args, rank):
+    dist.init_process_group("nccl")
+    model = net()
+    if args.fsdp:
+        model = FSDP(model)
+    if rank == 0:
+        torch.save({}, "last.pt")
+main(parse(), int(os.environ["RANK"]))
+"""
+
+
+def test_a_state_that_is_asked_for_without_fsdp_alone_is_no_collective() -> None:
+    lines = _SHARED_OUT.format("full if args.fsdp else model.state_dict()")
+    assert _states("SCR002", lines) == []
+    assert _states("SCR002", _SHARED_OUT.format("model.state_dict()")) == [State.FAIL]
+
+
+@pytest.mark.parametrize(
+    ("head", "call", "states"),
+    [
+        ("from lightning import Trainer", "if trainer.is_global_zero:\n        trainer.test(net)", [State.FAIL]),
+        ("from lightning import Trainer", "if trainer.is_global_zero:\n        trainer.save_checkpoint(net)",
+         [State.NOTE]),
+        ("from lightning import Trainer", "trainer.test(net)", []),
+        # a trainer of one process, and one of another library
+        ("from lightning import Trainer", "dist.destroy_process_group()\n    if trainer.is_global_zero:\n"
+         "        trainer.test(net)", []),
+        ("from lightning import Trainer", "if trainer.is_global_zero:\n        trainer = Trainer(devices=1)\n"
+         "        trainer.test(net)", []),
+        ("from tools import Trainer", "if trainer.is_global_zero:\n        trainer.test(net)", []),
+        ("import accelerate", "if accelerator.is_main_process:\n        accelerator.gather(net)", [State.FAIL]),
+        ("import accelerate", "if accelerator.is_main_process:\n        accelerator.save_state(net)",
+         [State.NOTE]),
+        ("import accelerate", "accelerator.save_state(net)", []),
+        ("from deepspeed import zero\ndef keep(net):\n    with zero.GatheredParameters([net]):\n        pass",
+         "if trainer.is_world_process_zero():\n        keep(net)", [State.NOTE]),
+    ],
+)  # fmt: skip
+def test_what_a_library_enters_on_all_ranks(head: str, call: str, states: list[State]) -> None:
+    assert (
+        _states("SCR002", f"{head}\ndef main(trainer, accelerator, net):\n    {call}\nmain(*made())\n") == states
+    )
+
+
+_LEFT = """from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group("nccl")
+net = DDP(model())
+for x in batches:
+    loss = net(x)
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "states"),
+    [
+        ("dist.barrier()\n    if not torch.isfinite(loss):\n        continue\n    loss.backward()", [State.WARN]),
+        ("loss.backward()\n    if float(loss.item()) < 0.06:\n        break", [State.WARN]),
+        ("loss.backward()\n    dist.all_reduce(loss)\n    if loss.item() < 0.06:\n        break", []),
+        ("loss.backward()\n    if loss.item() < 0.06:\n        continue", []),
+        ("loss.backward()\n    if val_loss < 0.06:\n        break", []),
+    ],
+)
+def test_a_step_that_a_rank_leaves_by_its_own_loss(step: str, states: list[State]) -> None:
+    assert _states("SCR003", _LEFT.format(step)) == states
+
+
+_BY_URL = """try:
+    rank = int(os.environ["RANK"])
+    dist.init_process_group("nccl")
+except KeyError:
+    rank = 0
+    dist.init_process_group("nccl", init_method="tcp://127.0.0.1:12584", rank=rank, world_size=1)
+"""
+
+
+def test_an_address_for_want_of_torchrun_is_no_clash_with_it() -> None:
+    assert _states("SCR021", _BY_URL) == []
+    alone = _BY_URL.replace("except KeyError:\n    rank = 0", "finally:")
+    assert _states("SCR021", alone) == [State.WARN]
+
+
+def test_a_rank_in_one_node_that_is_made_of_the_rank_of_the_job() -> None:
+    lines = """import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--local_rank", type=int, default=-1)
+args = parser.parse_args()
+dist.init_process_group("nccl")
+local_rank = dist.get_rank(){}
+args.local_rank = local_rank
+torch.cuda.set_device(local_rank)
+net = model().cuda(args.local_rank)
+"""
+    assert _states("SCR010", lines.format(" % args.gpus")) == []
+    assert _states("SCR012", lines.format(" % args.gpus")) == []
+    assert _states("SCR010", lines.format("")) == [State.WARN]

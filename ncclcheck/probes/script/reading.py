@@ -22,7 +22,7 @@ _AROUND = 3  # lines that a diff shows around a change
 _LOOKED_AT = re.compile(
     r"barrier|reduce|gather|broadcast|scatter|all_to_all|init_process_group|Data(?:Loader|Parallel)|Distributed\w+"
     r"|set_device|torch\.(?:load|save)|spawn|add_argument|environ|\.(?:cuda|to|backward|item|cpu)$|load_state_dict"
-    r"|set_epoch|random_split|launch|manual_seed|^torch(?:vision|audio)\.datasets\.|^torch\.(?:rand|bernoulli|normal)|(?:^|\.)Process$|^import$"
+    r"|set_epoch|random_split|launch|^\.(?:fit|validate|test|predict)$|wait_for_everyone|save_(?:state|checkpoint)|manual_seed|^torch(?:vision|audio)\.datasets\.|^torch\.(?:rand|bernoulli|normal)|(?:^|\.)Process$|^import$"
 )
 # Names of calls that are kept at all; what the script's own functions do is followed, so these are kept too.
 _KEPT = re.compile(
@@ -30,7 +30,7 @@ _KEPT = re.compile(
     r"|tokeni[sz]e|preprocess|prepare_data|urlretrieve|start_processes|start_method|os\.(?:fork|system|popen)"
     r"|(?:^|\.)(?:Process|Pool|ProcessPoolExecutor|run|Fire|elastic_launch)$|^shutil\.|pin_memory$|state_dict"
     r"|wait_for_everyone|save_(?:state|checkpoint)|\.initialize$|transformers|datasets\.|^torchaudio|seed|subprocess"
-    r"|synchroni[sz]e|webdataset|train_test_split|^import$|^iter$|FullyShardedDataParallel|fully_shard|FSDP|Accelerator$|Trainer$|Fabric$|^horovod|^colossalai"
+    r"|synchroni[sz]e|webdataset|train_test_split|^import$|^iter$|FullyShardedDataParallel|fully_shard|FSDP|Accelerator$|Trainer$|Fabric$|^\.(?:fit|validate|test|predict)$|Gathered|zero3|^horovod|^colossalai"
 )
 # Where a loss is reported; kept where it is one.
 _REPORTS = re.compile(r"(?:^|\.)(?:info|log|log_metrics|add_scalars?|set_postfix|set_description|write)$")
@@ -38,7 +38,8 @@ _NO_EXPRESSION = {int, str, type(None), ast.Load, ast.Store}  # parts of a node,
 _WRAPPER = re.compile(r"(?:torch\..*\.|^)(?:DDP|DistributedDataParallel)")  # Apex's own is another class
 _NO_GRADIENTS = re.compile(r"(?:no_grad|inference_mode)$")
 _GPU = re.compile(r"(?:local_)?(?:gpu|device|proc(?:ess)?)(?:_?(?:id|idx|index|no|num))?")
-_NO_NUMBER = re.compile(r"is_?(?:nan|inf|finite)", re.IGNORECASE)
+# Of a step that a rank leaves by itself: its loss is no number, or small enough.
+_LEFT_BY = re.compile(r"(?i:is_?(?:nan|inf|finite))|^(?:float\()?loss(?:\.item\(\))?\)? ?[<>]=? ?[\w.]+$")
 _IMPORTS = ("torch", "numpy")  # whose import reads variables
 
 
@@ -285,9 +286,9 @@ class _Walk:
             self.block(statement.body)
 
     def _skip(self, statement: ast.Break | ast.Continue) -> None:
-        """What leaves a step where a number is none: ranks see other samples, and may not agree on that."""
+        """What leaves a step by a number that is none, or is small: ranks see other samples, and may not agree."""
         test = self.guards[-1] if self.guards else None
-        if isinstance(test, _Test) and test.branch == "if" and _NO_NUMBER.search(text(test.test)):
+        if isinstance(test, _Test) and test.branch == "if" and _LEFT_BY.search(text(test.test)):
             self.statement = statement
             self._add("break" if isinstance(statement, ast.Break) else "continue", statement.lineno, {})
 

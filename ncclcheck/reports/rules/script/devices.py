@@ -141,7 +141,7 @@ def _device(call: Call) -> str:
 
 def _is_rank(call: Call) -> bool:
     read = call.name in ("os.environ.get", "os.getenv") and call.arguments.get("0", "").strip("'\"") == "RANK"
-    return read or (call.name == f"{DIST}get_rank" and not call.arguments)
+    return read or (call.name == f"{DIST}get_rank" and not call.arguments and not call.inner)
 
 
 def _by_local_rank(script: Script, call: Call) -> Remedy:

@@ -121,6 +121,8 @@ def _by_torchrun(script: Script, call: Call) -> bool:
     url = given_to(script, call, "init_method", "1")
     if not re.fullmatch(r"['\"]tcp://[^{}%'\"]+['\"]", url):
         return False  # made of MASTER_ADDR it is where torchrun's own store is
+    if any(guard.text == "except" for guard in call.guards):
+        return False  # where a variable is missing there is no torchrun
     rank = call.arguments.get("rank", call.arguments.get("4", ""))
     reads = (one for one in in_function(script, call.function) if rank and one.target == rank)
     named = any(_READS_VARIABLE.search(one.name) and _is_ranks(one.arguments.get("0", "")) for one in reads)

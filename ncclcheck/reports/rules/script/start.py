@@ -35,6 +35,7 @@ from ncclcheck.reports.subjects.script.world import runs_for_certain, spans_node
 _RUNS = re.compile(r"subprocess\.|os\.(?:system|popen)$")
 _OLD_LAUNCHER = "torch.distributed.launch"
 _ONE_ADDRESS = re.compile(r"^['\"](?:tcp://)?(\d+\.\d+\.\d+\.\d+)(?::\d+)?['\"]$")
+_IS_LOCAL = re.compile(r"\blocal_rank$")
 _LOOPBACK = re.compile(r"^['\"](?:tcp://)?(localhost|127\.\d+\.\d+\.\d+|\[?::1\]?)(?::\d+)?['\"]$")
 
 
@@ -159,6 +160,8 @@ def local_rank(script: Script) -> Iterator[Finding]:
         return
     if any(call.name == "torch.cuda.set_device" and "%" in " ".join(call.arguments.values()) for call in calls):
         return  # by the rank of the job
+    if any(call.name.endswith(".get_rank") and call.inner and _IS_LOCAL.search(call.target) for call in calls):
+        return  # `local_rank = dist.get_rank() % per_node`
     for call in calls:
         if call.file != script.files[0].name and call.function not in everywhere:
             continue

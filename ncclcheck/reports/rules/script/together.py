@@ -23,6 +23,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     by_rank,
     collective,
     edited,
+    gathers,
     here,
     in_function,
     indent,
@@ -34,6 +35,9 @@ from ncclcheck.reports.subjects.script.scripts import (
 from ncclcheck.reports.subjects.script.steps import shares_model
 
 _STEPS_BY_RANK = re.compile(r"(?:\w+\()?range\([^(),]*\b(?:\w+_)?rank\b[^(),]*\)+")
+_TELLS_NOTHING = re.compile(
+    r"(?:monitored_)?barrier|synchronize|wait_for_everyone"
+)  # ranks wait, and exchange nothing
 _BENCHMARK = re.compile(
     r"throughput|bench|flops|profil|latency|speed", re.IGNORECASE
 )  # an option that ends the job
@@ -87,6 +91,9 @@ def conditional(script: Script) -> Iterator[Finding]:
     In a loop, the backward pass of a model inside DistributedDataParallel counts as one.
     Functions of the script's own are followed. Calls with a group of their own are not judged, for its ranks may
     be those. `rank == -1` and `is_initialized()` ask whether there is a group, and differ on no rank.
+    Accelerate's `gather` and `wait_for_everyone` and Lightning's `fit`, `validate`, `test` and `predict` count as
+    collectives. What is one only where parameters are shared out, and the script need not say that, is a note:
+    `accelerator.save_state`, a trainer's `save_checkpoint`, ZeRO's `GatheredParameters`.
 
     ## Fix
     - **you** call it on every rank, and leave under the condition only what one rank alone does.
@@ -105,6 +112,12 @@ def conditional(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call), seen(f"{call.file}:{guard.line}", _shown(guard))],
                 fix=[_outdented(script, call, guard)],
             )
+        elif guard and guard.branch != "rest" and (name := gathers(script, call)):
+            yield note(
+                here(call),
+                f"{name} stands under a condition on the rank: with FSDP or ZeRO all ranks must enter it",
+                evidence=[written(script, call), seen(f"{call.file}:{guard.line}", _shown(guard))],
+            )
 
 
 @script_rule("SCR003", "no rank leaves before a collective", worst=State.FAIL)
@@ -113,7 +126,7 @@ def leaves(script: Script) -> Iterator[Finding]:
     ## What
     `return`, `continue`, `break` or `sys.exit()` under a condition on the rank, with a collective after it. So
     with the backward pass of a model that all ranks share: a number of steps that differs by rank, or a step that
-    is left where the loss of one rank is no number.
+    is left where the loss of one rank is no number, or is small.
 
     ## Why it matters
     The rank that has left never enters the collective: all others hang in it until the timeout.
@@ -121,7 +134,8 @@ def leaves(script: Script) -> Iterator[Finding]:
     ## How we know
     The lines that follow in the same block, and functions of the script's own that they call. A rank stands in the
     `range` of a loop with a backward pass; or `break` or `continue` under `isnan` or `isfinite` comes before it,
-    and nothing was reduced (a warning). Calls with a group of their own are not judged. It is a note where the
+    or `break` in the same loop under a size of the loss itself, and nothing was reduced (a warning); a barrier
+    exchanges nothing. Calls with a group of their own are not judged. It is a note where the
     condition names a benchmark, such as `--throughput`: a job with that option is to end there.
 
     ## Fix
@@ -182,8 +196,7 @@ def _fewer_steps(script: Script) -> Iterator[Finding]:
     for call in reached(script):
         if call.name not in ("break", "continue") or not call.loops or not call.guards:
             continue
-        after = [one for one in passes if one.function == call.function and one.line > call.line]
-        after = [one for one in after if one.loops[: len(call.loops)] == call.loops]
+        after = [one for one in passes if one.function == call.function and _comes_after(one, call)]
         if not after or _is_agreed(script, call):
             continue
         yield warn(
@@ -199,12 +212,22 @@ def _fewer_steps(script: Script) -> Iterator[Finding]:
         )
 
 
+def _comes_after(one: Call, call: Call) -> bool:
+    """Whether a rank that leaves there misses the backward pass: of this step, or after `break` of the next."""
+    if one.line > call.line:
+        return one.loops[: len(call.loops)] == call.loops
+    own = re.search(rf"(?<![\w.]){re.escape(one.on)}(?!\w)", call.guards[-1].text) if one.on else None
+    return call.name == "break" and one.loops == call.loops and bool(own)
+
+
 def _is_agreed(script: Script, call: Call) -> bool:
     """Whether ranks exchange something earlier in the loop, or the name tells of it."""
     if re.search(r"reduc|all_|avg|mean|global|sync", call.guards[-1].text, re.IGNORECASE):
         return True
     before = [one for one in in_function(script, call.function) if call.loops[-1].line < one.line <= call.line]
-    return any(collective(script, one) or re.search(r"reduce|gather", one.name) for one in before)
+    entered = (collective(script, one) for one in before)
+    told = any(name and not _TELLS_NOTHING.match(name) for name in entered)
+    return told or any(re.search(r"reduce|gather", one.name) for one in before)
 
 
 def _alone(script: Script, call: Call, guard: Guard) -> bool:

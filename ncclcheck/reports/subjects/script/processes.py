@@ -57,6 +57,11 @@ def _contradicts(call: Call, needed: set[_Fact]) -> bool:
     return False
 
 
+def excludes(call: Call, other: Call) -> bool:
+    """Whether conditions around the call say that the other one, elsewhere in the script, is not made."""
+    return _contradicts(call, {fact for guard in other.guards for fact in _facts(guard)})
+
+
 def is_ruled_out(condition: Guard, by: Guard) -> bool:
     """Whether a part of the condition cannot hold where another guard stands."""
     said = _facts(by)

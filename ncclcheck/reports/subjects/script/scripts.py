@@ -11,7 +11,7 @@ from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.script import Call, Guard, Script
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, State, Where, seen, you
 from ncclcheck.reports.judgement.rule import Body, NothingToJudge, rule
-from ncclcheck.reports.subjects.script.processes import INIT, SPAWNS, by_several, of_ranks, started_by
+from ncclcheck.reports.subjects.script.processes import INIT, SPAWNS, by_several, excludes, of_ranks, started_by
 from ncclcheck.reports.subjects.script.progress import same_on_all
 
 DIST = "torch.distributed."
@@ -38,8 +38,13 @@ MOST_PORT = 65535  # the largest number that a TCP port has
 _OF_LIBRARIES = {
     ".wait_for_everyone": re.compile(r"accelerator$"),
     ".gather_for_metrics": re.compile(r"accelerator$"),
+    ".gather": re.compile(r"accelerator$"),
+    ".reduce": re.compile(r"accelerator$"),
     ".consolidate_state_dict": re.compile(r"optim"),
 }
+# What all ranks of a Lightning job call; only these names tell, on a trainer, in a file that imports it.
+_OF_LIGHTNING = (".fit", ".validate", ".test", ".predict")
+_LIGHTNING = re.compile(r"(?:pytorch_)?lightning(?:\.|$)")
 # Built by them, their state is gathered from all ranks.
 SHARDED = re.compile(r"(?:^|\.|:)(?:FullyShardedDataParallel|FSDP)$")
 # Libraries that start the group, wrap the model, shard the data and save by themselves.
@@ -58,6 +63,8 @@ _UNSURE = re.compile(
     r"rank|main|master|save|primary|chief|proc|leader|local|log|coord|root|zero|host|node|gpu|is_", re.I
 )
 _IS_GIVEN = re.compile(r"[\w.]+ is (not )?None")
+_ZERO_3 = re.compile(r"\.(?:GatheredParameters|_zero3_consolidated_16bit_state_dict)$")
+_LEADS = 4  # functions within functions that lead to a gathering: safe_save(), get_state(), maybe_zero_3()
 _DEEP = 6  # calls within calls that are followed
 _AROUND = 3  # lines that a diff shows around a change
 _SPLITS = re.compile(
@@ -252,20 +259,51 @@ def collective(script: Script, call: Call) -> str:
         return "" if _has_group(call) else call.name.rpartition(".")[2]
     if (on := _OF_LIBRARIES.get(call.name)) and on.search(call.on):
         return call.name[1:]
-    if call.name in (".state_dict", ".save_checkpoint") and call.on in _sharded(script):
+    if call.name in _OF_LIGHTNING and _is_trainers(script, call):
+        return f"{call.on}{call.name}"
+    if call.name in (".state_dict", ".save_checkpoint") and any(
+        not excludes(call, wrap) for wrap in _sharded(script).get(call.on, ())
+    ):
         return f"{call.name[1:]} of {call.on}"
     entered = _entered(script, call.name, _DEEP)
     return f"{entered} in {call.name.rpartition(':')[2]}()" if entered else ""
 
 
-def _sharded(script: Script) -> set[str]:
-    """Variables that hold a model whose parameters are shared out: by FSDP, or an engine of DeepSpeed."""
-    held: set[str] | None = script.__dict__.get("sharded")
+def gathers(script: Script, call: Call) -> str:
+    """What all ranks must enter if parameters are shared out, which the script need not say; else empty."""
+    if call.name == ".save_state" and call.on.endswith("accelerator"):
+        return f"{call.on}.save_state"
+    if call.name == ".save_checkpoint" and _is_trainers(script, call):
+        return f"{call.on}.save_checkpoint"
+    waiting, seen_ = [call], {call.name}
+    for _ in range(_LEADS):
+        if found := next((one.name for one in waiting if _ZERO_3.search(one.name)), ""):
+            return found.rpartition(".")[2]
+        led = [inner for one in waiting if ":" in one.name for inner in in_function(script, one.name)]
+        waiting = [one for one in led if one.name not in seen_]
+        seen_ |= {one.name for one in waiting}
+    return ""
+
+
+def _is_trainers(script: Script, call: Call) -> bool:
+    """Whether it is called on a Lightning trainer of all ranks: none is made, and no group ended, nearby."""
+    modules = next((file.modules for file in script.files if file.name == call.file), [])
+    near = in_function(script, call.function)
+    alone = any(one.name.endswith((".Trainer", "destroy_process_group")) and by_rank(one) for one in near)
+    ended = any(one.name.endswith("destroy_process_group") and one.line < call.line for one in near)
+    on_trainer = call.on in ("trainer", "self.trainer")
+    return on_trainer and not alone and not ended and any(_LIGHTNING.match(name) for name in modules)
+
+
+def _sharded(script: Script) -> dict[str, list[Call]]:
+    """Variables that hold a model whose parameters are shared out -> the calls that do it: FSDP, DeepSpeed."""
+    held: dict[str, list[Call]] | None = script.__dict__.get("sharded")
     if held is None:
-        held = {call.target for call in script.calls if SHARDED.search(call.name) and call.target}
-        engines = [call.target for call in script.calls if call.name == "deepspeed.initialize"]
-        held |= {target.strip("( ").partition(",")[0] for target in engines if target}
-        script.__dict__["sharded"] = held
+        held = script.__dict__["sharded"] = {}
+        for call in script.calls:
+            if call.target and (SHARDED.search(call.name) or call.name == "deepspeed.initialize"):
+                name = call.target.strip("( ").partition(",")[0] if "deepspeed" in call.name else call.target
+                held.setdefault(name, []).append(call)
     return held
 
 
