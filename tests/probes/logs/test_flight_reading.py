@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ncclcheck.probes.facts import Flight
@@ -247,6 +247,8 @@ def test_any_bytes(raw: bytes) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, len(_VALID) - 1), st.binary(min_size=1, max_size=4))
+@example(182, b"\xed\xa0\x80")  # half of a character where a name or a state stands
+@example(368, b"\xed\xa0\x80")
 def test_any_damage(at: int, new: bytes) -> None:
     flight = _read_bytes(_VALID[:at] + new + _VALID[at + len(new) :])
     assert len(flight.dumps) + len(flight.refused) == 1

@@ -79,6 +79,12 @@ class Form(Struct, kw_only=True):
     rank: int | None = None
 
 
+_NOT_OF_ITS_TYPE = (
+    msgspec.ValidationError,
+    UnicodeError,
+)  # a pickle can hold halves of characters, which no text has
+
+
 def form(data: Any) -> tuple[Form, list[Entry]]:
     """The dump and its calls. Raises Refused where a field is not of its type."""
     if not isinstance(data, dict) or not data.keys() & {"entries", "pg_config", "pg_status"}:
@@ -90,7 +96,7 @@ def form(data: Any) -> tuple[Form, list[Entry]]:
         if len(whole.entries) > _MOST_ENTRIES:
             raise Refused(f"it has more than {_MOST_ENTRIES} entries")
         return whole, [*_entries(whole.entries)]
-    except msgspec.ValidationError as error:
+    except _NOT_OF_ITS_TYPE as error:
         raise Refused(f"a field is not what it should be: {error}") from None
 
 
@@ -100,7 +106,7 @@ def _entries(told: list[Any]) -> Iterator[Entry]:
     for number, one in enumerate(told):
         try:
             entry = msgspec.convert(one, Entry)
-        except msgspec.ValidationError as error:
+        except _NOT_OF_ITS_TYPE as error:
             raise Refused(f"entry {number} is not what it should be: {error}") from None
         numbers += sum(map(len, (*entry.input_sizes, *entry.output_sizes))) + len(entry.frames)
         numbers += len(entry.input_dtypes) + len(entry.output_dtypes)
