@@ -79,10 +79,8 @@ class Form(Struct, kw_only=True):
     rank: int | None = None
 
 
-_NOT_OF_ITS_TYPE = (
-    msgspec.ValidationError,
-    UnicodeError,
-)  # a pickle can hold halves of characters, which no text has
+# A pickle can hold halves of characters, which no text has.
+_NOT_OF_ITS_TYPE = (msgspec.ValidationError, UnicodeError)
 
 
 def form(data: Any) -> tuple[Form, list[Entry]]:
