@@ -505,7 +505,7 @@ def _of_another_container(where: Where, found: list[LogEvent], call: str) -> Fin
             admin("Confirm: whether all GPUs are there, in each container and on the host.", "nvidia-smi -L",
                   "dmesg -T | grep -iE 'nvrm|xid'"),
             you("Give each container all GPUs of the job on that host, or a host ID of its own.",
-                "docker run --gpus all IMAGE", "export NCCL_HOSTID=$(hostname)-$CONTAINER"),
+                "docker run --gpus all IMAGE", "export NCCL_HOSTID=$(hostname)-$(readlink /proc/self/ns/mnt)"),
         ],
         at=where,
     )  # fmt: skip
