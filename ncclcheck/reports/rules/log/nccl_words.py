@@ -59,16 +59,10 @@ def _of(pattern: str, what: str, why: str, *fix: tuple[str, ...], owner: Owner =
     return Meaning(re.compile(pattern), what, why, fix, owner)
 
 
-_LIBRARIES = (
-    "Compare driver, CUDA and NCCL of the ranks.",
-    "nvidia-smi | head -4",
-    "python -c 'import torch; print(torch.version.cuda, torch.cuda.nccl.version())'",
-)
-
-# CUDA's answers, by cudaGetErrorString(); those that other checks know are not here.
-CUDA = (
-    _of(
-        r"peer access is not supported|peer access is already enabled|peer access has not been enabled",
+def _refused_peers(pattern: str) -> Meaning:
+    """CUDA and NCCL have different words for it."""
+    return _of(
+        pattern,
         "GPUs of one host do not reach each other's memory, although they are said to",
         "NCCL asked CUDA for direct access between two GPUs, and was refused: virtualisation, ACS or MIG.",
         (
@@ -77,6 +71,19 @@ CUDA = (
             "export NCCL_P2P_DISABLE=1",
         ),
         owner="node",
+    )
+
+
+_LIBRARIES = (
+    "Compare driver, CUDA and NCCL of the ranks.",
+    "nvidia-smi | head -4",
+    "python -c 'import torch; print(torch.version.cuda, torch.cuda.nccl.version())'",
+)
+
+# CUDA's answers, by cudaGetErrorString(); those that other checks know are not here.
+CUDA = (
+    _refused_peers(
+        r"peer access is not supported|peer access is already enabled|peer access has not been enabled"
     ),
     _of(
         r"\bMPS\b",
@@ -229,17 +236,7 @@ AROUND = (
             "export NCCL_CUMEM_ENABLE=0",
         ),
     ),
-    _of(
-        r"failed to peer with device",
-        "GPUs of one host do not reach each other's memory, although they are said to",
-        "NCCL asked CUDA for direct access between two GPUs, and was refused: virtualisation, ACS or MIG.",
-        (
-            "Confirm: what the driver says of each pair, and whether it works without.",
-            "nvidia-smi topo -p2p r",
-            "export NCCL_P2P_DISABLE=1",
-        ),
-        owner="node",
-    ),
+    _refused_peers(r"failed to peer with device"),
     _of(
         r"TOPO/NET : (?!Importing)|[Tt]ry(?:ing|ied)? to merge|virtual (?:NIC|device)|vNics?\b|too many devices"
         r"|mergedDev|network devices = \d+ for policy",

@@ -236,18 +236,7 @@ def prefixes(script: Script) -> Iterator[Finding]:
         loads = [call for call in same if call.name == ".load_state_dict" and call.line < wrap.line]
         saves = [call for call in same if call.name == ".state_dict" and call.line > wrap.line]
         if loads and saves and not wrap.guards and not loads[0].arguments.get("strict"):
-            save = saves[0]
-            line = line_of(script, save.file, save.line)
-            old = f"{save.on}.state_dict("
-            new = line.replace(old, f"{save.on}.module.state_dict(") if line.count(old) == 1 else ""
-            yield fail(
-                here(save),
-                f"{save.on} is saved with the prefix module. and loaded without it, at line {loads[0].line}",
-                why="load_state_dict raises when the job is to resume: no name fits.",
-                owner="job",
-                evidence=[written(script, save), seen(loads[0].place, written(script, loads[0]).value)],
-                fix=[edited(script, "Save the model inside.", save.file, {save.line: new} if new else None)],
-            )
+            yield _prefixed(script, saves[0], loads[0])
 
 
 def _under_keys(script: Script, calls: list[Call]) -> Iterator[Finding]:
@@ -271,14 +260,18 @@ def _under_keys(script: Script, calls: list[Call]) -> Iterator[Finding]:
         unclear = any(_IS_WRAPPED.search(guard.text) for one in loads for guard in one.guards)
         if not bare or len(bare) < len(loads) or unclear or bare[0].arguments.get("strict"):
             continue
-        line = line_of(script, save.file, save.line)
-        old = f"{save.on}.state_dict("
-        new = line.replace(old, f"{save.on}.module.state_dict(") if line.count(old) == 1 else ""
-        yield fail(
-            here(save),
-            f"{save.on} is saved with the prefix module. and loaded without it, at line {bare[0].line}",
-            why="load_state_dict raises when the job is to resume: no name fits.",
-            owner="job",
-            evidence=[written(script, save), seen(bare[0].place, written(script, bare[0]).value)],
-            fix=[edited(script, "Save the model inside.", save.file, {save.line: new} if new else None)],
-        )
+        yield _prefixed(script, save, bare[0])
+
+
+def _prefixed(script: Script, save: Call, load: Call) -> Finding:
+    line = line_of(script, save.file, save.line)
+    old = f"{save.on}.state_dict("
+    new = line.replace(old, f"{save.on}.module.state_dict(") if line.count(old) == 1 else ""
+    return fail(
+        here(save),
+        f"{save.on} is saved with the prefix module. and loaded without it, at line {load.line}",
+        why="load_state_dict raises when the job is to resume: no name fits.",
+        owner="job",
+        evidence=[written(script, save), seen(load.place, written(script, load).value)],
+        fix=[edited(script, "Save the model inside.", save.file, {save.line: new} if new else None)],
+    )
