@@ -5,6 +5,7 @@ The kernel counts what a card received before any filter sees it, so that no fil
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from shlex import quote
@@ -96,22 +97,20 @@ def kept_apart(found: Reached, bad: Collection[Pair], passed: Collection[Pair]) 
     """Pairs between which nothing passes, either way, not even ARP, though both ends reach a third node."""
     mutual = {pair for pair in bad if pair[::-1] in bad and not _udp_arrived(found, pair)}
     unasked = {pair for pair in mutual if found.connects[pair].kept == "neighbour"}
+    met: defaultdict[str, set[str]] = defaultdict(set)  # the nodes that each reaches, and that reach it
+    for one, peer in passed:
+        if (peer, one) in passed:
+            met[one].add(peer)
     return {
-        pair
-        for pair in mutual
-        if {pair, pair[::-1]} & unasked and pair[::-1] in mutual and _meet(*pair, passed=passed)
+        (a, b)
+        for a, b in mutual
+        if {(a, b), (b, a)} & unasked and (b, a) in mutual and not met[a].isdisjoint(met[b])
     }
 
 
 def _udp_arrived(found: Reached, pair: Pair) -> bool:
     echoes = found.seen[pair].echoes
     return not isinstance(echoes, Unread) and echoes.arrived > 0
-
-
-def _meet(a: str, b: str, *, passed: Collection[Pair]) -> bool:
-    """Whether some other node reaches both of them, and they reach it."""
-    both_ways = {pair for pair in passed if pair[::-1] in passed}
-    return bool({peer for one, peer in both_ways if one == a} & {peer for one, peer in both_ways if one == b})
 
 
 def apart_finding(found: Reached, pairs: Collection[Pair], evidence: Sequence[Evidence], why: str) -> Finding:
