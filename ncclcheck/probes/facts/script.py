@@ -9,27 +9,36 @@ from msgspec import Struct, field
 from ncclcheck.probes.facts.guard.bounds import Count
 
 # rank: holds on some ranks only. group: asks whether there are several ranks at all. main: `__name__`.
-GuardKind = Literal["rank", "group", "main", "other"]
+# own: asks for what was made of one rank's samples (in the trace only).
+GuardKind = Literal["rank", "group", "main", "own", "other"]
 # rest: what follows an `if` that leaves (return, continue, break, exit); it stands there where the `if` does not
 # hold.
 Branch = Literal["if", "else", "rest"]
 
 
 class Guard(Struct, frozen=True, kw_only=True):
-    """A condition under which a call stands. line: where it is written; two guards of one line are one `if`."""
+    """A condition under which a call stands. line: where it is written; two guards of one line are one `if`.
+
+    file: in the trace, where a condition may be that of a caller.
+    """
 
     kind: GuardKind
     branch: Branch
     text: str
     line: Count
+    file: str = ""
 
 
 class Loop(Struct, frozen=True, kw_only=True):
-    """A loop around a call: `for TARGET in OVER`; a `while` has only `over`."""
+    """A loop around a call: `for TARGET in OVER`; a `while` has only `over`.
+
+    of: in the trace, what is known of OVER.
+    """
 
     line: Count
     target: str = ""
     over: str = ""
+    of: str = ""
 
 
 class Call(Struct, frozen=True, kw_only=True):
@@ -42,6 +51,7 @@ class Call(Struct, frozen=True, kw_only=True):
     and stands in `on`. shared: arguments that are such models. inner: it is an argument of another call, or a part
     of a sum. device: of `.to(device)`, where that variable holds one device only. first, last: lines of the
     statement. `yield` stands for one in two loops, `break` and `continue` for one where a number is none.
+    values: in the trace, what is known of an argument, of "on" and of a "path": tags, with a blank between.
     """
 
     name: str
@@ -58,6 +68,7 @@ class Call(Struct, frozen=True, kw_only=True):
     shared: list[str] = field(default_factory=list)
     inner: bool = False
     device: str = ""
+    values: dict[str, str] = field(default_factory=dict)
     guards: list[Guard] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)
 
@@ -90,10 +101,12 @@ class ScriptFile(Struct, frozen=True, kw_only=True):
 class Script(Struct, frozen=True, kw_only=True, dict=True):  # its __dict__: what reports derive from it
     """A script, what it imports from its own folder, and the arguments that it is started with.
 
-    nodes: of the job that it is for; None where this is not known.
+    nodes: of the job that it is for; None where this is not known. trace: what one rank does, in order, from the
+    first line of the named files, with the conditions and loops of all callers.
     """
 
     files: list[ScriptFile] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     arguments: list[str] = field(default_factory=list)
     nodes: Count | None = None
+    trace: list[Call] = field(default_factory=list)

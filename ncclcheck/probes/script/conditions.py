@@ -85,6 +85,14 @@ def _of_comparison(test: ast.Compare, ranks: Collection[str]) -> GuardKind:
     return "group" if any(_GROUP.fullmatch(name) for name in names) else "other"
 
 
+_AGREED = re.compile(r"reduc|all_|avg|average|mean|global|sync", re.IGNORECASE)
+
+
+def says_agreed(test: str) -> bool:
+    """Whether a condition's words tell of a number that ranks have made together."""
+    return bool(_AGREED.search(test))
+
+
 def single(test: ast.expr, holds: bool) -> bool:
     """Whether a branch is taken in one process only, or never. holds: the branch where the condition does."""
     if isinstance(test, ast.Constant):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from ncclcheck.probes.facts.script import Branch, Call, Guard, GuardKind, Loop, Script, ScriptFile
 from ncclcheck.probes.script import classes, conditions, devices, factories, names, sources, words
 from ncclcheck.probes.script.names import Names
+from ncclcheck.probes.script.running import following
 from ncclcheck.probes.script.sources import Source
 from ncclcheck.probes.script.words import text
 
@@ -29,7 +30,7 @@ _KEPT = re.compile(
     rf"{_LOOKED_AT.pattern}|:|^torch\.(?!nn\.(?!parallel|DataParallel)|optim)|^print$|getenv|download|load_dataset"
     r"|tokeni[sz]e|preprocess|prepare_data|urlretrieve|start_processes|start_method|os\.(?:fork|system|popen)"
     r"|(?:^|\.)(?:Process|Pool|ProcessPoolExecutor|run|Fire|elastic_launch)$|^shutil\.|pin_memory$|state_dict"
-    r"|wait_for_everyone|save_(?:state|checkpoint)|\.initialize$|transformers|datasets\.|^torchaudio|seed|subprocess"
+    r"|wait_for_everyone|save_(?:state|checkpoint|model)|\.initialize$|transformers|datasets\.|^torchaudio|seed|subprocess"
     r"|synchroni[sz]e|webdataset|train_test_split|^import$|^iter$|FullyShardedDataParallel|fully_shard|FSDP|Accelerator$|Trainer$|Fabric$|^\.(?:fit|validate|test|predict)$|Gathered|zero3|^horovod|^colossalai"
 )
 # Where a loss is reported; kept where it is one.
@@ -53,6 +54,7 @@ def _read(found: Sequence[Source], arguments: Sequence[str], nodes: int | None) 
     every = {source.name: names.of_source(source) for source in found}
     ranks = {name for source in found for name in _of_rank(source)} | {*_of_spawned(found)}
     files, calls = [], []
+    trace = following.follow(found, every, ranks)
     for source in found:
         wrapped = _wrapped(source, every)
         made = _made_of_rank(source)
@@ -62,8 +64,8 @@ def _read(found: Sequence[Source], arguments: Sequence[str], nodes: int | None) 
             walk.devices = devices.of_source(source)
             walk.block(source.tree.body)
         calls += walk.calls
-        files.append(_file(source, walk.calls))
-    return Script(files=files, calls=calls[:_MOST_CALLS], arguments=[*arguments], nodes=nodes)
+        files.append(_file(source, walk.calls, [one for one in trace if one.file == source.name]))
+    return Script(files=files, calls=calls[:_MOST_CALLS], arguments=[*arguments], nodes=nodes, trace=trace)
 
 
 def _of_rank(source: Source) -> Iterator[str]:
@@ -139,14 +141,14 @@ def _wraps(chain: str, here: Names, every: Mapping[str, Names]) -> bool:
     return bool(_WRAPPER.fullmatch(names.resolved(chain, "", here, every)))
 
 
-def _file(source: Source, calls: Sequence[Call]) -> ScriptFile:
+def _file(source: Source, calls: Sequence[Call], trace: Sequence[Call]) -> ScriptFile:
     if source.tree is None:
         return ScriptFile(name=source.name, named=source.named, problem=source.problem)
     samplers = {call.target for call in calls if call.name.endswith("DistributedSampler") and not call.inner}
     return ScriptFile(
         name=source.name,
         named=source.named,
-        lines=_lines(source.lines, calls),
+        lines=_lines(source.lines, calls, trace),
         words=words.of_source(source),
         modules=words.modules(source),
         unread=words.never_read(source, samplers - {""}) if samplers else [],
@@ -156,8 +158,8 @@ def _file(source: Source, calls: Sequence[Call]) -> ScriptFile:
     )
 
 
-def _lines(lines: Sequence[str], calls: Sequence[Call]) -> dict[str, str]:
-    kept: set[int] = set()
+def _lines(lines: Sequence[str], calls: Sequence[Call], trace: Sequence[Call]) -> dict[str, str]:
+    kept = {at for call in trace for at in (call.line, *(guard.line for guard in call.guards))}
     for call in calls:
         if _LOOKED_AT.search(call.name) or call.wrapped:
             kept |= {*range(call.first - _AROUND, call.last + _AROUND + 1)}

@@ -23,6 +23,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     sure,
     written,
 )
+from ncclcheck.reports.subjects.script.traced import objects, tags
 
 _OWN_DEVICE = (
     "set_device", "CUDA_VISIBLE_DEVICES", "device_ids", "device_id", "local_rank", "gpu", "LOCAL_RANK",
@@ -61,7 +62,9 @@ def own_gpu(script: Script) -> Iterator[Finding]:
     PyTorch documentation, torch.nn.parallel.DistributedDataParallel and torchrun, "Environment Variables".
     """
     calls, everywhere = of_many_ranks(script), on_all_ranks(script)
-    init = next(call for call in calls if call.name == INIT)
+    init = next((call for call in calls if call.name == INIT), None)
+    if init is None:
+        return
     over_nccl = "nccl" in "".join(init.arguments.values())
     if over_nccl and not says(script, *_OWN_DEVICE):
         for call in calls:
@@ -99,7 +102,9 @@ def _never_taken(script: Script, calls: list[Call], everywhere: set[str], init: 
         number = re.fullmatch(r"\[([^\W\d][\w.]*),?\]", wrap.arguments.get("device_ids", ""))
         if wrap.name not in DDP or not number or wrap.function not in everywhere:
             continue
-        if (placed := _placed(script, wrap)) and _names_no_gpu(placed):
+        followed = _followed(script, wrap)
+        placed = followed or _placed(script, wrap)
+        if placed and (followed or _names_no_gpu(placed)):
             yield warn(
                 here(placed),
                 f"the model goes to GPU 0 on every rank, and DistributedDataParallel is given [{number.group(1)}]",
@@ -116,6 +121,22 @@ def _never_taken(script: Script, calls: list[Call], everywhere: set[str], init: 
                 fix=[you("Call it in each process before anything else of CUDA, with the number in device_ids.")],
             )
         return
+
+
+def _followed(script: Script, wrap: Call) -> Call | None:
+    """The last call before it that puts its model on a GPU without a number, as a rank comes to them."""
+    last: Call | None = None
+    for call in script.trace:
+        if call.place == wrap.place and call.name == wrap.name:
+            models = objects(call, "0", "module", "new", "object") | objects(
+                call, "module", "module", "new", "object"
+            )
+            return last if last and objects(last, "on", "module", "new", "object") & models else None
+        if call.name in (".cuda", ".to") and objects(call, "on", "module", "new", "object"):
+            device = tags(call, "0") | tags(call, "device")
+            bare = not call.arguments if call.name == ".cuda" else device - {"cpu"} == {"gpu0"}
+            last = call if bare else None
+    return None
 
 
 def _placed(script: Script, wrap: Call) -> Call | None:

@@ -26,6 +26,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     with_argument,
     written,
 )
+from ncclcheck.reports.subjects.script.traced import tags
 
 _WITH_BUFFERS = (
     "register_buffer", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm", "convert_sync_batchnorm",
@@ -214,7 +215,7 @@ def one_cut(script: Script) -> Iterator[Finding]:
                 fix=[edited(script, "Give all ranks one seed.", call.file, {call.line: new} if new else None)],
             )
         random = call.name == "torch.utils.data.random_split" and not {"generator", "2", "*"} & {*call.arguments}
-        unlike = _seeded_by_rank(calls) if random else None
+        unlike = _seeded_by_rank(calls) or _seeded_by_chance(script) if random else None
         if random and call.function in everywhere and sure(call) and (unlike or not says(script, *_SEEDS)):
             cause = f"the seed at {unlike.place} differs by rank" if unlike else "no seed is set"
             new = with_argument(
@@ -234,6 +235,12 @@ def one_cut(script: Script) -> Iterator[Finding]:
                     )
                 ],
             )
+
+
+def _seeded_by_chance(script: Script) -> Call | None:
+    """A seed of torch that each rank draws for itself, if there is no other."""
+    seeds = [call for call in script.trace if call.name in _TORCH_SEEDS]
+    return seeds[0] if seeds and all("chance" in tags(call, "0") for call in seeds) else None
 
 
 def _seeded_by_rank(calls: list[Call]) -> Call | None:

@@ -28,6 +28,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     written,
 )
 from ncclcheck.reports.subjects.script.steps import each_step
+from ncclcheck.reports.subjects.script.traced import in_training, made_at, objects, tags, training_loaders
 
 _WORK = re.compile(r"download|load_dataset$|tokeni[sz]e|preprocess|prepare_data|urlretrieve", re.IGNORECASE)
 _EXCHANGES = re.compile(r"^torch\.distributed\..*(?:reduce|gather|broadcast|scatter|all_to_all|send|recv|rpc)")
@@ -41,6 +42,8 @@ _RESULTS = re.compile(r"loss|output|logit|pred|\bacc(?:uracy)?\d?\b|correct", re
 _LOGS = re.compile(r"(?:^|\.)(?:print|info|log|log_metrics|add_scalars?|set_postfix|set_description|write)$")
 _REDUCES = re.compile(r"reduce|gather|synchronize_between|average_across|average_loss|sync_dist|torchmetrics")
 _HELD_OUT = re.compile(r"val|test|eval|\bdev", re.IGNORECASE)
+_BAR = re.compile(r"set_postfix|set_description")
+_EXCHANGED = re.compile(r"reduc|gather|synchroni[sz]e_|average_across|send|recv|all_to_all", re.IGNORECASE)
 _WAITS = "torch.cuda.synchronize"
 _ON_GPU = re.compile(
     r"(?:torch\.)?cuda\.is_available\(\)|[\w.]*device(?:\.type)? == 'cuda'"
@@ -212,7 +215,9 @@ def destroyed(script: Script) -> Iterator[Finding]:
     calls = of_many_ranks(script)
     never = _never_called(script)
     if not says(script, "destroy_process_group") or never:
-        init = next(call for call in calls if call.name == INIT)
+        init = next((call for call in calls if call.name == INIT), None)
+        if init is None:
+            return
         others = re.search(r"gloo|mpi|ucc", " ".join(init.arguments.values()))
         if others or (says(script, "gloo") and not says(script, "nccl")):
             return
@@ -372,7 +377,12 @@ def printed(script: Script) -> Iterator[Finding]:
     calls = of_many_ranks(script)
     if splits_model(script):
         return
-    yield from _validated(script, calls)
+    found = [*_validated(script, calls)] or [*_of_own_share(script)]
+    yield from found
+    if logged := _own_logged(script):
+        yield note(here(logged), "the loss that is logged is that of one rank's samples alone",
+                   evidence=[written(script, logged)])  # fmt: skip
+        return
     if says(script, "all_reduce", "reduce", "all_gather", "all_gather_object", "gather", "all_gather_into_tensor"):
         return
     for call in calls:
@@ -392,6 +402,51 @@ def printed(script: Script) -> Iterator[Finding]:
     if logged := next((call for call in calls if _logs_loss(calls, call) and _of_one_rank(calls, call)), None):
         said = "the loss that is logged is that of one rank's samples alone"
         yield note(here(logged), said, evidence=[written(script, logged)])
+
+
+def _own_logged(script: Script) -> Call | None:
+    """Where one rank logs what was made of its own training samples, in whatever function."""
+    trained = training_loaders(script)
+    for call in script.trace:
+        if not _LOGS.search(call.name) or not in_training(script, call) or _BAR.search(call.name):
+            continue
+        given = set().union(*(tags(call, key) for key in call.values if key != "on"))
+        alone = by_rank(call) or "some" in tags(call, "on")
+        said = " ".join(call.arguments.values()).lower()
+        from_training = any(f"from:{one}" in given for one in trained)
+        if (
+            alone
+            and from_training
+            and "own" in given
+            and re.search(r"loss|acc", said)
+            and not _HELD_OUT.search(said)
+            and "rank" not in said
+        ):
+            return call
+    return None
+
+
+def _of_own_share(script: Script) -> Iterator[Finding]:
+    """A validation of shared out samples after which ranks exchange nothing until the training goes on."""
+    trained = training_loaders(script)
+    trace = script.trace
+    for at, call in enumerate(trace):
+        one = next(iter(sorted(objects(call, "0", "loader"))), "") if call.name == "iterate" else ""
+        made = made_at(script, one) if one and one not in trained else None
+        samplers = objects(made, "sampler", "sampler", "sampled", "plain") if made else set()
+        if not made or by_rank(call) or not samplers or not all(one.startswith("sampler@") for one in samplers):
+            continue
+        rest = trace[at + 1 :]
+        reads = [one for one in rest if call.loops[-1] in one.loops and one.name == ".item"]
+        end = next((place for place, one in enumerate(rest) if one.name == ".backward"), len(rest))
+        exchanged = any(_EXCHANGED.search(one.name) for one in rest[:end])
+        if reads and not exchanged and trained:
+            yield note(
+                here(reads[0]),
+                "the validation's samples are shared out, and its numbers are summed over no ranks",
+                evidence=[written(script, reads[0]), written(script, made)],
+            )
+            return
 
 
 def _validated(script: Script, calls: list[Call]) -> Iterator[Finding]:
@@ -443,6 +498,40 @@ def _of_one_rank(calls: list[Call], call: Call) -> bool:
         for made in calls
         if call.on and made.target == call.on and made.file == call.file
     )  # fmt: skip
+
+
+@script_rule("SCR036", "averages of ranks are averaged", worst=State.NOTE)
+def summed(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    An average of each rank's samples, such as a loss, that is added over all ranks by `all_reduce`, and is printed
+    or logged as it then is.
+
+    ## Why it matters
+    The number is as many times too large as there are ranks: it changes with the size of the job, and cannot be
+    compared with that of another one.
+
+    ## How we know
+    The script is followed from its first line: the value is a loss, or was divided, then `all_reduce` adds it up,
+    and nothing divides it on the way to the call that logs it. Sums that are divided by each other are not judged.
+
+    ## Fix
+    - **you** `op=dist.ReduceOp.AVG`, or divide by the number of ranks.
+
+    ## Source
+    PyTorch documentation, torch.distributed, ReduceOp.
+    """
+    of_many_ranks(script)
+    for call in script.trace:
+        given = set().union(*(tags(call, key) for key in call.values if key != "on"), set())
+        if _LOGS.search(call.name) and "summed" in given:
+            yield note(
+                here(call),
+                "this is the sum of all ranks' averages: it grows with the number of ranks",
+                evidence=[written(script, call)],
+                fix=[you("Reduce it with ReduceOp.AVG, or divide it by the number of ranks.")],
+            )
+            return
 
 
 @script_rule("SCR020", "no rank works longer alone than the others wait", worst=State.NOTE)

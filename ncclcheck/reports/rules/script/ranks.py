@@ -25,6 +25,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     with_argument,
     written,
 )
+from ncclcheck.reports.subjects.script.traced import tags
 from ncclcheck.reports.subjects.script.world import runs_for_certain, waits_for_all
 
 _OF_ONE_NODE = re.compile(r"^['\"]file://(/tmp|/dev/shm|/var/tmp|/scratch)/")
@@ -175,6 +176,11 @@ def whole_rank(script: Script) -> Iterator[Finding]:
     PyTorch documentation, torchrun, "Environment Variables".
     """
     calls, everywhere = that_starts(script), on_all_ranks(script)
+    if script.nodes != 1 and (call := _of_spawned(script)):
+        said = f"{call.arguments['rank']} is the rank in one node, and the group is given another one"
+        make = warn if (script.nodes or 1) > 1 else note
+        yield make(here(call), said, why=_TWICE_READ, owner="job", evidence=[written(script, call)],
+                   fix=[_of_the_job(script, call, call.arguments["rank"])])  # fmt: skip
     if script.nodes == 1 or spawns(script):
         return
     for call in calls:
@@ -201,6 +207,18 @@ def whole_rank(script: Script) -> Iterator[Finding]:
                 yield warn(here(call), said, why=why, owner="job", evidence=evidence, fix=fix)
             else:
                 yield note(here(call), f"{said}: this works on one node only", evidence=[written(script, call)])
+
+
+def _of_spawned(script: Script) -> Call | None:
+    """A sampler that is given the number of a spawned process, where the group is given a rank made of it."""
+    inits = [call for call in script.trace if call.name == INIT]
+    ranks = [tags(call, "rank") | tags(call, "4") for call in inits]
+    if not ranks or any("local" in one or not one for one in ranks):
+        return None
+    for call in script.trace:
+        if call.name in SAMPLER and {"local", "rank"} <= tags(call, "rank") and call.arguments.get("rank"):
+            return call
+    return None
 
 
 def _holds_local(script: Script, rank: str) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from msgspec import structs
+
 from ncclcheck.probes.facts.script import Call, Loop, Script
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, seen, warn, you
 from ncclcheck.reports.subjects.script.scripts import (
@@ -22,6 +24,15 @@ from ncclcheck.reports.subjects.script.scripts import (
     script_rule,
     written,
 )
+from ncclcheck.reports.subjects.script.steps import shares_model
+from ncclcheck.reports.subjects.script.traced import (
+    begun_anew,
+    counts_epochs,
+    made_at,
+    objects,
+    tags,
+    training_loaders,
+)
 
 _SHARED_OUT = ("split_dataset_by_node", "split_by_node", "num_replicas", "batch_sampler", "shard", "num_shards",
                "IterableDataset")  # fmt: skip
@@ -31,6 +42,8 @@ _PLAIN_SAMPLER = re.compile(r"(?:[\w.]+\.)?(?:Random|Sequential)Sampler\(")
 _WRAPS = re.compile(r"(?:^torch|^apex)\..*\.DistributedDataParallel$")
 _DATASET = re.compile(r"(?:^|[._])(?:data_?sets?|ds|data)(?:_(?!loader|sampler)\w+)?$", re.IGNORECASE)
 _ENDLESS = ("True", "1", "count()", "itertools.count()")
+# Words of a dataset that shares itself out.
+_SPLIT_OTHERWISE = ("split_dataset_by_node", "split_by_node", "num_shards", "shard", "IterableDataset")
 _HELD_OUT = re.compile(r"val|test|eval|dev", re.IGNORECASE)
 
 
@@ -47,9 +60,10 @@ def shared_out(script: Script) -> Iterator[Finding]:
 
     ## How we know
     `DataLoader(..., shuffle=True)` without a sampler, while nothing builds a DistributedSampler or a sampler of
-    its own, and no file speaks of shards. Validation loaders, iterable datasets, datasets that are given the rank,
-    lists of loaders, what is done before `mp.spawn` in its process, and scripts whose library does this are not
-    judged.
+    its own, and no file speaks of shards. Or, where the script can be followed from its first line, such a
+    loader whose samples a backward pass comes from, whatever sampler another loader has. Validation loaders,
+    iterable datasets, datasets that are given the rank, lists of loaders, what is done before `mp.spawn` in its
+    process, and scripts whose library does this are not judged.
 
     ## Fix
     - **you** give the loader `sampler=DistributedSampler(dataset)` in place of `shuffle=True`, and call
@@ -69,6 +83,10 @@ def shared_out(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call)],
                 fix=[you("Leave num_replicas and rank out: the sampler takes both from the group.")],
             )
+    told = set()
+    for call in _not_shared(script):
+        told.add(call.place)
+        yield _whole(script, call)
     if not any(_WRAPS.search(call.name) for call in calls) or says(script, *_SHARED_OUT) or _own_sampler(calls):
         return
     by_rank = {call.target for call in calls if call.by_rank and call.target}
@@ -81,15 +99,39 @@ def shared_out(script: Script) -> Iterator[Finding]:
         held_out = _HELD_OUT.search(" ".join([call.target, call.arguments.get("0", ""), function]))
         single = any(guard.kind == "group" for guard in call.guards)
         shuffles = call.arguments.get("shuffle", call.arguments.get("2")) == "True"
-        if call.name in LOADER and shuffles and not held_out and not single:
-            yield warn(
-                here(call),
-                "the samples are not shared out among the ranks",
-                why="Every rank goes through the whole dataset, so an epoch is no faster than on one GPU.",
-                owner="job",
-                evidence=[written(script, call)],
-                fix=[_sampled(script, call)],
-            )
+        if call.name in LOADER and shuffles and not held_out and not single and call.place not in told:
+            yield _whole(script, call)
+
+
+def _whole(script: Script, call: Call) -> Finding:
+    return warn(
+        here(call),
+        "the samples are not shared out among the ranks",
+        why="Every rank goes through the whole dataset, so an epoch is no faster than on one GPU.",
+        owner="job",
+        evidence=[written(script, call)],
+        fix=[_sampled(script, call)],
+    )
+
+
+def _not_shared(script: Script) -> Iterator[Call]:
+    """Loaders that a backward pass takes samples from, which shuffle by themselves and know of no rank."""
+    if not shares_model(script) or says(script, *_SPLIT_OTHERWISE):
+        return
+    for loader in training_loaders(script):
+        call = made_at(script, loader)
+        if call is None or call.name not in LOADER or "batch_sampler" in call.arguments:
+            continue
+        if any(guard.kind == "group" and guard.branch != "if" for guard in call.guards):
+            continue
+        sampler = tags(call, "sampler") | tags(call, "3")
+        alone = (
+            call.arguments.get("shuffle", call.arguments.get("2")) == "True" and "sampler" not in call.arguments
+        )
+        alone |= bool(sampler) and all(one.startswith("plain@") for one in sampler)
+        knows = {"rank", "local", "byrank", "world", "share", "own"} & (tags(call, "0") | tags(call, "dataset"))
+        if alone and not knows:
+            yield call
 
 
 def _own_sampler(calls: list[Call]) -> bool:
@@ -136,18 +178,30 @@ def shuffled_once(script: Script) -> Iterator[Finding]:
         for call in reached(script)
         if call.name in SAMPLER and all(guard.kind in ("group", "main") for guard in call.guards)
     }
+    told = set()
+    for call in script.trace:
+        given = objects(call, "sampler", "sampler", "plain", "sampled") if call.name in LOADER else set()
+        if given and "True" in tags(call, "shuffle") and call.place not in told:
+            told.add(call.place)
+            yield _twice(script, call)
     for call in reached(script):
+        if call.place in told:
+            continue
         sampler = call.arguments.get("sampler", "")
         is_one = (call.function, sampler) in built or "DistributedSampler(" in sampler
         if call.name in LOADER and call.arguments.get("shuffle") == "True" and is_one:
-            yield fail(
-                here(call),
-                "the loader is given a sampler and shuffle=True",
-                why="DataLoader refuses this: the job ends as it starts.",
-                owner="job",
-                evidence=[written(script, call)],
-                fix=[_without_shuffle(script, call)],
-            )
+            yield _twice(script, call)
+
+
+def _twice(script: Script, call: Call) -> Finding:
+    return fail(
+        here(call),
+        "the loader is given a sampler and shuffle=True",
+        why="DataLoader refuses this: the job ends as it starts.",
+        owner="job",
+        evidence=[written(script, call)],
+        fix=[_without_shuffle(script, call)],
+    )
 
 
 def _without_shuffle(script: Script, call: Call) -> Remedy:
@@ -187,9 +241,12 @@ def epochs(script: Script) -> Iterator[Finding]:
     Every epoch has the same order and the same samples on each rank: the model trains worse, and nothing says so.
 
     ## How we know
-    No file has the word `set_epoch`. Samplers with `shuffle=False` and those of validation are not judged. It is
-    a note where `set_epoch` is called of a dataset or of another sampler of the function only, and where no loop
-    counts epochs and the sampler's loader is begun anew, as `iter(loader)` in a loop or a generator does.
+    The script is followed from its first line: the samples of a backward pass come from a loader with that
+    sampler, a loop begins the loader again and again, and no `set_epoch` is called of it. Where that cannot be
+    followed: no file has the word `set_epoch`. Samplers with `shuffle=False` and those of validation are not
+    judged. It is a note where `set_epoch` is called of a dataset or of another sampler of the function only, and
+    where no loop counts epochs and the sampler's loader is begun anew, as `iter(loader)` in a loop or a
+    generator does.
 
     ## Fix
     - **you** `sampler.set_epoch(epoch)` as the first line of the epoch's loop.
@@ -198,7 +255,22 @@ def epochs(script: Script) -> Iterator[Finding]:
     PyTorch documentation, torch.utils.data.distributed.DistributedSampler.
     """
     calls = of_many_ranks(script)
+    judged = set()
+    for call, told, again in _followed(script):
+        judged.add(call.place)
+        if again and not told:
+            loop = structs.replace(again[1], of="")
+            yield warn(
+                here(call),
+                f"the sampler is never given the epoch of the loop at {_head(again)}",
+                why="It gives the same order in every epoch.",
+                owner="job",
+                evidence=[written(script, call), seen(_head(again), _loop(loop))],
+                fix=[_told(script, call, calls, again[0].file, loop)],
+            )
     for call in calls:
+        if call.place in judged:
+            continue
         named = " ".join([call.target, call.arguments.get("0", ""), call.function.rpartition(":")[2]])
         still = call.arguments.get("shuffle", call.arguments.get("3")) == "False" or "*" in call.arguments
         if call.name not in SAMPLER or still or _HELD_OUT.search(named) or _is_told(script, call):
@@ -231,6 +303,44 @@ def epochs(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call), seen(f"{file}:{loop.line}", f"for {loop.target} in {loop.over}")],
                 fix=[_told(script, call, calls, file, loop)],
             )
+
+
+def _followed(script: Script) -> Iterator[tuple[Call, bool, tuple[Call, Loop] | None]]:
+    """Samplers of the training, as a rank comes to them: whether they are told, and where the loader begins anew.
+
+    What is not known in all its ways is not among them.
+    """
+    told = [call for call in script.trace if call.name.endswith("set_epoch")]
+    if any(not objects(call, "on", "sampler", "plain", "sampled") for call in told):
+        return
+    if {file.name for file in script.files if "set_epoch" in file.words} - {call.file for call in told}:
+        return  # a word, as in hasattr, or what is not reached
+    found: dict[str, tuple[Call, tuple[Call, Loop] | None]] = {}
+    for loader in training_loaders(script):
+        made = made_at(script, loader)
+        samplers = made and objects(made, "sampler", "sampler", "sampled", "plain")
+        if not made or not samplers or any(not one.startswith("sampler@") for one in samplers):
+            continue
+        for one in samplers:
+            call = made_at(script, one)
+            shuffle = tags(call, "shuffle") | tags(call, "3") if call else set()
+            given = call and {"shuffle", "3"} & {*call.arguments}
+            still = bool(given) and "True" not in shuffle
+            call = next(
+                (this for this in script.calls if call and this.place == call.place and this.name in SAMPLER), call
+            )
+            if call and not still and not {"*", "**"} & {*call.arguments}:
+                found[one] = call, begun_anew(script, loader)
+    for one, (call, again) in found.items():
+        yield call, any(one in tags(this, "on") for this in told), again
+
+
+def _head(again: tuple[Call, Loop]) -> str:
+    return f"{again[0].file}:{again[1].line}"
+
+
+def _loop(loop: Loop) -> str:
+    return f"for {loop.target} in {loop.over}" if loop.target else f"while {loop.over}"
 
 
 def _is_told(script: Script, sampler: Call) -> bool:
@@ -281,16 +391,10 @@ def _epochs(calls: list[Call], sampler: Call) -> tuple[str, Loop] | None:
         (call.function, call.file, loop)
         for call in calls
         for loop in call.loops
-        if _counts_epochs(loop) and loop.over != "range(1)"
+        if counts_epochs(loop) and loop.over != "range(1)"
     ]
     loops.sort(key=lambda one: one[0] != sampler.function)
     return loops[0][1:] if loops else None
-
-
-def _counts_epochs(loop: Loop) -> bool:
-    """`for epoch in ...`, and `for ep in range(epochs)`; not the steps of an epoch."""
-    several = re.search(r"epochs\b", loop.over, re.IGNORECASE) and loop.target.isidentifier()
-    return bool(several or re.search("epoch", loop.target, re.IGNORECASE))
 
 
 def _read_in(script: Script, calls: list[Call], file: str, loop: Loop) -> str:

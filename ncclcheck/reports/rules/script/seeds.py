@@ -17,6 +17,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     written,
 )
 from ncclcheck.reports.subjects.script.steps import shares_model
+from ncclcheck.reports.subjects.script.traced import in_training, tags
 
 _DRAWS = re.compile(r"torch\.(?:rand|randn|randint|bernoulli|normal)(?:_like)?$")
 _SEEDS = re.compile(r"(?:^|[.:_])(?:manual_seed(?:_all)?|\w*seed\w*)$", re.IGNORECASE)
@@ -28,6 +29,7 @@ _TORCH_SEEDS = (
 )
 _APART = re.compile(r"drop|init|sampl|eval|val|test|generate", re.IGNORECASE)  # not of a training step
 _DATASETS = re.compile(r"^torch(?:vision|audio)\.datasets\.")
+_UNLIKE = {"rank", "local", "byrank", "chance"}  # of a seed that differs by rank
 _DEEP = 4  # functions within functions
 
 
@@ -57,9 +59,11 @@ def alike(script: Script) -> Iterator[Finding]:
     calls, everywhere = of_many_ranks(script), on_all_ranks(script)
     seeds = [call for call in script.calls if _SEEDS.search(call.name)]
     same = next((call for call in calls if call.name in _TORCH_SEEDS and call.function in everywhere), None)
-    if same is None or any(call.by_rank for call in seeds) or not shares_model(script):
+    unlike = [call for call in script.trace if _SEEDS.search(call.name) and _UNLIKE & tags(call, "0")]
+    if same is None or unlike or any(call.by_rank for call in seeds) or not shares_model(script):
         return
-    drawn = next((call for call in _in_steps(script) if _is_drawn(call)), None)
+    followed = [call for call in script.trace if _is_drawn(call) and in_training(script, call)]
+    drawn = followed[0] if followed else next((call for call in _in_steps(script) if _is_drawn(call)), None)
     if drawn:
         yield note(
             here(drawn),

@@ -9,6 +9,8 @@ from ncclcheck.probes.facts.script import Call, Script
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, warn
 from ncclcheck.reports.subjects.script.processes import INIT, SPAWNS
 from ncclcheck.reports.subjects.script.scripts import (
+    COLLECTIVES,
+    DDP,
     LOADER,
     LOCAL_RANK,
     MOST_PORT,
@@ -35,6 +37,7 @@ from ncclcheck.reports.subjects.script.world import runs_for_certain, spans_node
 _RUNS = re.compile(r"subprocess\.|os\.(?:system|popen)$")
 _OLD_LAUNCHER = "torch.distributed.launch"
 _ONE_ADDRESS = re.compile(r"^['\"](?:tcp://)?(\d+\.\d+\.\d+\.\d+)(?::\d+)?['\"]$")
+_NO_COMMUNICATOR = ("init_process_group", "new_group", "_object", "_object_list", "monitored_barrier")
 _IS_LOCAL = re.compile(r"\blocal_rank$")
 _LOOPBACK = re.compile(r"^['\"](?:tcp://)?(localhost|127\.\d+\.\d+\.\d+|\[?::1\]?)(?::\d+)?['\"]$")
 
@@ -232,9 +235,14 @@ def in_time(script: Script) -> Iterator[Finding]:
     "Environment Variables".
     """
     everywhere = on_all_ranks(script)
+    late = _late(script)
+    for call, reader in late:
+        name = call.arguments.get("0", "").strip("'\"")
+        yield _ineffective(script, call, reader, name)
+    told = {call.place for call, _ in late}
     for call in reached(script):
         name = call.arguments.get("0", "").strip("'\"")
-        if call.name != "os.environ.set" or call.function not in everywhere:
+        if call.name != "os.environ.set" or call.function not in everywhere or call.place in told:
             continue
         if re.match(r"MASTER_|TORCH_NCCL_|WORLD_SIZE$|RANK$", name):
             reader = _before(script, call, lambda one: one == "init_process_group")
@@ -249,14 +257,39 @@ def in_time(script: Script) -> Iterator[Finding]:
         else:
             continue
         if reader:
-            yield warn(
-                here(call),
-                f"{name} is set after line {reader.line}, which read it",
-                why="It changes nothing, in silence.",
-                owner="job",
-                evidence=[written(script, call), written(script, reader)],
-                fix=[_before_it(script, call, reader)],
-            )
+            yield _ineffective(script, call, reader, name)
+
+
+def _ineffective(script: Script, call: Call, reader: Call, name: str) -> Finding:
+    place = f"line {reader.line}" if reader.file == call.file else reader.place
+    return warn(
+        here(call),
+        f"{name} is set after {place}, which read it",
+        why="It changes nothing, in silence.",
+        owner="job",
+        evidence=[written(script, call), written(script, reader)],
+        fix=[_before_it(script, call, reader)],
+    )
+
+
+def _late(script: Script) -> list[tuple[Call, Call]]:
+    """NCCL's variables that are set once a communicator is there, as a rank comes to them."""
+    reader: Call | None = None
+    found: dict[str, tuple[Call, Call]] = {}
+    for call in script.trace:
+        plain = all(guard.kind in ("main", "group") for guard in call.guards)
+        if (
+            reader is None
+            and plain
+            and call.name in (*COLLECTIVES, *DDP)
+            and not call.name.endswith(_NO_COMMUNICATOR)
+        ):
+            reader = call
+        of_nccl = call.arguments.get("0", "").strip("'\"").startswith("NCCL_")
+        set_by_all = call.name == "os.environ.set" and not any(guard.kind == "rank" for guard in call.guards)
+        if of_nccl and set_by_all and reader is not None:
+            found.setdefault(call.place, (call, reader))
+    return [*found.values()]
 
 
 def _before(script: Script, call: Call, wanted: Callable[[str], bool]) -> Call | None:
@@ -310,7 +343,14 @@ def _before_it(script: Script, call: Call, reader: Call) -> Remedy:
     text = f"Set it before line {reader.line}."
     line, first = line_of(script, call.file, call.line), line_of(script, reader.file, reader.first)
     near = all(line_of(script, call.file, at) or at == call.line for at in range(reader.first, call.line))
-    if call.first != call.last or call.loops or reader.loops or not near or call.line - reader.first > 10:
+    if (
+        call.file != reader.file
+        or call.first != call.last
+        or call.loops
+        or reader.loops
+        or not near
+        or call.line - reader.first > 10
+    ):
         return edited(script, text, call.file, None)
     if not re.search(r"=\s*(['\"])[^'\"]*\1\s*$", line):
         return edited(script, text, call.file, None)

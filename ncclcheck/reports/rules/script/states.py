@@ -11,6 +11,7 @@ from ncclcheck.probes.facts.script import Call, Guard, Script
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, seen, warn
 from ncclcheck.reports.subjects.script.scripts import (
     DDP,
+    by_rank,
     collective,
     edited,
     here,
@@ -75,9 +76,14 @@ def one_writer(script: Script) -> Iterator[Finding]:
     for call in calls:
         if call.name != "torch.save" or call.function not in everywhere or not _is_path(call):
             continue
+        ways = [one for one in script.trace if one.place == call.place and one.name == call.name]
+        if ways and all(by_rank(one) or "rank" in one.values.get("path", "").split() for one in ways):
+            continue  # whoever calls the function
         guards = [guard for guard in call.guards if guard.branch != "if" or not _is_option(script, guard)]
         if not sure(structs.replace(call, guards=guards)) or not all(
-            guard.kind != "other" or (_OF_TIME.search(guard.text) and not _OF_FILE.search(guard.text))
+            guard.kind != "other"
+            or _is_alike(guard)
+            or (_OF_TIME.search(guard.text) and not _OF_FILE.search(guard.text))
             for guard in guards
         ):
             continue
@@ -97,6 +103,12 @@ def one_writer(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call)],
                 fix=[_on_rank_0(script, call)],
             )
+
+
+def _is_alike(guard: Guard) -> bool:
+    """What an option has ended, as `if args.eval: return`, and whether something was made at all."""
+    ended = guard.branch == "rest" and re.fullmatch(r"(?:not )?(?:args|opts?|FLAGS)\.\w+", guard.text)
+    return bool(ended or re.fullmatch(r"[\w.]+ is not None", guard.text))
 
 
 def _is_option(script: Script, guard: Guard) -> bool:

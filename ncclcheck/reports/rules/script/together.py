@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Guard, Script
 from ncclcheck.reports.judgement.findings import (
+    Evidence,
     Finding,
     Remedy,
     State,
@@ -33,6 +34,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     written,
 )
 from ncclcheck.reports.subjects.script.steps import shares_model
+from ncclcheck.reports.subjects.script.traced import left_alone, made_at, tags, training_loaders
 
 _STEPS_BY_RANK = re.compile(r"(?:\w+\()?range\([^(),]*\b(?:\w+_)?rank\b[^(),]*\)+")
 _TELLS_NOTHING = re.compile(
@@ -101,8 +103,10 @@ def conditional(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch, Distributed communication package, "Collective functions"; pytorch/pytorch#21144.
     """
+    told = set()
     for call in reached(script):
         guard = by_rank(call)
+        told |= {(call.file, guard.line)} if guard else set()
         if guard and guard.branch != "rest" and (name := _entered(script, call)) and _alone(script, call, guard):
             yield fail(
                 here(call),
@@ -118,6 +122,20 @@ def conditional(script: Script) -> Iterator[Finding]:
                 f"{name} stands under a condition on the rank: with FSDP or ZeRO all ranks must enter it",
                 evidence=[written(script, call), seen(f"{call.file}:{guard.line}", _shown(guard))],
             )
+    for guard, call, name in left_alone(script):
+        if guard.kind == "rank" and (guard.file, guard.line) not in told:
+            yield warn(
+                here(call),
+                f"{name.rstrip(',')} is not entered by all ranks: {_shown(guard)} does not hold on all",
+                why="The ranks that do not enter it leave the others waiting until the timeout.",
+                owner="job",
+                evidence=[_head(script, guard), written(script, call)],
+                fix=[you("Call it on every rank, outside of the condition.")],
+            )
+
+
+def _head(script: Script, guard: Guard) -> Evidence:
+    return seen(f"{guard.file}:{guard.line}", line_of(script, guard.file, guard.line).strip() or guard.text)
 
 
 @script_rule("SCR003", "no rank leaves before a collective", worst=State.FAIL)
@@ -193,8 +211,41 @@ def _fewer_steps(script: Script) -> Iterator[Finding]:
                 ],
                 fix=[you("Give all ranks the same number of steps, or train under model.join().")],
             )
+    for loader in training_loaders(script):
+        made = made_at(script, loader)
+        sizes = tags(made, "batch_size") | tags(made, "1") if made else set()
+        share = "share" in (tags(made, "0") | tags(made, "dataset") | tags(made, "sampler")) if made else False
+        if made and (share or {"rank", "local", "first", "some"} & sizes):
+            what = (
+                "the samples are divided by a step of the number of ranks"
+                if share
+                else "the batch size differs by rank"
+            )
+            yield warn(
+                here(made),
+                f"ranks may have another number of batches: {what}",
+                why="In the backward pass ranks wait for those that have no more batches, until the timeout.",
+                owner="job",
+                evidence=[written(script, made)],
+                fix=[you("Use DistributedSampler, which gives all ranks as many, or train under model.join().")],
+            )
+    told = set()
+    for guard, missed, name in left_alone(script):
+        if guard.kind != "own":
+            continue
+        told.add((guard.file, guard.line))
+        yield warn(
+            Where(device=f"{guard.file}:{guard.line}"),
+            f"a rank goes its own way where {guard.text} holds for its own samples",
+            why=f"The others wait for it in {name.rstrip(',')}, until the timeout.",
+            owner="job",
+            evidence=[_head(script, guard), written(script, missed)],
+            fix=[you("Reduce that number over all ranks before it is tested, so that all ranks go the same way.")],
+        )
     for call in reached(script):
         if call.name not in ("break", "continue") or not call.loops or not call.guards:
+            continue
+        if (call.file, call.guards[-1].line) in told:
             continue
         after = [one for one in passes if one.function == call.function and _comes_after(one, call)]
         if not after or _is_agreed(script, call):

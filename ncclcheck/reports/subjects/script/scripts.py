@@ -41,6 +41,8 @@ _OF_LIBRARIES = {
     ".gather": re.compile(r"accelerator$"),
     ".reduce": re.compile(r"accelerator$"),
     ".consolidate_state_dict": re.compile(r"optim"),
+    ".all_gather": re.compile(r"fabric$"),
+    ".barrier": re.compile(r"fabric$"),
 }
 # What all ranks of a Lightning job call; only these names tell, on a trainer, in a file that imports it.
 _OF_LIGHTNING = (".fit", ".validate", ".test", ".predict")
@@ -259,6 +261,8 @@ def collective(script: Script, call: Call) -> str:
         return "" if _has_group(call) else call.name.rpartition(".")[2]
     if (on := _OF_LIBRARIES.get(call.name)) and on.search(call.on):
         return call.name[1:]
+    if call.name == ".all_gather" and call.on == "self" and _is_lightnings(script, call):
+        return "self.all_gather"
     if call.name in _OF_LIGHTNING and _is_trainers(script, call):
         return f"{call.on}{call.name}"
     if call.name in (".state_dict", ".save_checkpoint") and any(
@@ -275,6 +279,8 @@ def gathers(script: Script, call: Call) -> str:
         return f"{call.on}.save_state"
     if call.name == ".save_checkpoint" and _is_trainers(script, call):
         return f"{call.on}.save_checkpoint"
+    if call.name == ".save_model" and call.on.endswith("trainer") and says(script, "deepspeed", "fsdp"):
+        return f"{call.on}.save_model"
     waiting, seen_ = [call], {call.name}
     for _ in range(_LEADS):
         if found := next((one.name for one in waiting if _ZERO_3.search(one.name)), ""):
@@ -283,6 +289,11 @@ def gathers(script: Script, call: Call) -> str:
         waiting = [one for one in led if one.name not in seen_]
         seen_ |= {one.name for one in waiting}
     return ""
+
+
+def _is_lightnings(script: Script, call: Call) -> bool:
+    modules = next((file.modules for file in script.files if file.name == call.file), [])
+    return any(_LIGHTNING.match(name) for name in modules)
 
 
 def _is_trainers(script: Script, call: Call) -> bool:

@@ -1,0 +1,542 @@
+"""What calls of torch and other libraries give and do, as far as a rank's values go."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from ncclcheck.probes.facts.script import Call, Guard, Loop
+from ncclcheck.probes.script.running.values import (
+    AGREED,
+    BY_RANK,
+    CHANCE,
+    CLOCK,
+    FIRST,
+    LIVE,
+    LOCAL,
+    MEAN,
+    NOTHING,
+    NUMBERED,
+    OWN,
+    RANK,
+    SHARE,
+    SOME,
+    SUMMED,
+    WORLD,
+    Frame,
+    Value,
+    carried,
+    join,
+    symbol,
+)
+from ncclcheck.probes.script.words import text
+
+if TYPE_CHECKING:
+    from ncclcheck.probes.script.running.following import Run
+
+_UNLIKE = (
+    OWN,
+    SOME,
+    FIRST,
+    RANK,
+    LOCAL,
+    BY_RANK,
+    CHANCE,
+    CLOCK,
+)  # what a value is not any more when ranks have exchanged it
+ENDS = ("sys.exit", "exit", "quit", "os._exit", "os.abort")
+# What is the same on all ranks though the tensors are not.
+SHAPES = ("shape", "dtype", "device", "ndim", "requires_grad", "is_cuda", "grad_fn", "__class__", "__name__")
+_SHAPE_OF = re.compile(
+    r"^(?:len|isinstance|hasattr|type|callable|id|getattr)$|\.(?:size|dim|numel|keys|ndimension|type)$"
+)
+_RANK = re.compile(r"^(?:global_|world_|ddp_|dist_|my_|dp_)?rank$|^get_(?:global_|world_)?rank$|^process_index$")
+_LOCAL = re.compile(r"^(?:get_)?local_rank$|^get_node_local_rank$|^local_process_index$")
+_WORLD = re.compile(r"^(?:get_|ddp_)?world_size$|^num_processes$")
+_VARIABLES = {
+    "RANK": RANK, "SLURM_PROCID": RANK, "OMPI_COMM_WORLD_RANK": RANK, "PMI_RANK": RANK,
+    "LOCAL_RANK": LOCAL, "SLURM_LOCALID": LOCAL, "OMPI_COMM_WORLD_LOCAL_RANK": LOCAL,
+    "WORLD_SIZE": WORLD, "SLURM_NTASKS": WORLD,
+}  # fmt: skip
+_GATHERS = re.compile(
+    r"reduc|gather|synchroni|average_across|all_mean|broadcast|sync_|dist_mean|mean_all|across", re.I
+)
+_SUMS = re.compile(r"(?:^|\.)(?:all_reduce|reduce|broadcast|broadcast_object_list|all_reduce_coalesced)_?$")
+_OPTIMIZERS = re.compile(
+    r"^torch\.optim\.(?!lr_scheduler|swa_utils|Optimizer$)\w+(?:\.\w+)?$|(?:^|\.)(?:FusedAdam|FusedLAMB|AdamW\w*|Adam8bit|Lion)$"
+)
+_PASSES = re.compile(  # gives what it is given, or what it is called on
+    r"^(?:int|str|list|tuple|sorted|reversed|iter|set|float|tqdm(?:\.\w+)*|trange|track|os\.path\.(?:abspath|expanduser|realpath|normpath)"
+    r"|torch\.compile|torch\.device|torch\.nn\.SyncBatchNorm\.convert_sync_batchnorm|apex\.parallel\.convert_syncbn_model|pathlib\.Path|islice|itertools\.islice|alive_it|progress_bar)$"
+    r"|tqdm(?:\.\w+)*$|\.(?:cuda|to|half|bfloat16|double|train|eval|requires_grad_|apply|expanduser|resolve|absolute|format|strip|as_posix|log_every|convert_sync_batchnorm)$"
+)
+_DETACHES = re.compile(r"^float$|^int$|\.(?:item|detach|numpy|tolist|data)$")
+_GIVES_TENSOR = re.compile(r"^torch\.(?:tensor|as_tensor|FloatTensor|Tensor)$|\.clone$")
+_LOADERS = re.compile(
+    r"(?:^|\.)(?:DataLoader|DataLoaderX|MultiEpochsDataLoader|StatefulDataLoader|GeoDataLoader)$"
+)
+_SAMPLER = re.compile(r"(?:^torch\.utils\.data\.(?:distributed\.)?|^)DistributedSampler$")
+_ANY_SAMPLER = re.compile(r"Sampler$")
+_WRITES = re.compile(
+    r"^(?:torch\.save|np\.save\w*|numpy\.save\w*|joblib\.dump|torchvision\.utils\.save_image|shutil\.(?:copy\w*|move)|urllib\.request\.urlretrieve)$"
+    r"|\.(?:to_csv|to_json|to_parquet|to_pickle|write_text|write_bytes|save_to_disk|save_pretrained)$"
+)
+_READS = re.compile(
+    r"^(?:torch\.load|np\.load\w*|numpy\.load\w*|joblib\.load|pd\.read_\w+|pandas\.read_\w+|datasets\.load_from_disk|load_from_disk)$"
+    r"|\.(?:read_text|read_bytes)$"
+)
+_CHANCE = re.compile(
+    r"^(?:random|np\.random|numpy\.random|secrets|uuid)\.|^os\.(?:getpid|urandom)$|^torch\.(?:seed|initial_seed)$"
+)
+_TIMES = re.compile(r"^(?:time\.)?(?:time|perf_counter|monotonic)$")
+_DRAWS = re.compile(
+    r"^torch\.(?:rand|randn|randint|bernoulli|normal|randperm)(?:_like)?$|\.(?:normal_|uniform_|bernoulli_|random_|exponential_)$"
+)
+_SEEDS = re.compile(
+    r"^(?:torch\.(?:cuda\.|random\.)?manual_seed(?:_all)?|lightning\.seed_everything|transformers\.set_seed|accelerate\.utils\.set_seed|pytorch_lightning\.seed_everything)$"
+)
+_REPORTS = re.compile(r"^print$|(?:^|\.)(?:info|log|log_metrics|add_scalars?|set_postfix|set_description)$")
+_GROUPS = re.compile(r"(?:^|\.)(?:init_process_group|init_device_mesh|init_distributed)$")
+_TOLD = re.compile(
+    r"^torch\.distributed\.|^detectron2\.utils\.comm\.|(?:^|\.)(?:DistributedDataParallel|FullyShardedDataParallel|fully_shard|DDP|FSDP)$"
+    r"|set_device$|^\.(?:backward|step|zero_grad|cuda|to|item|iter|wait_for_everyone|barrier|consolidate_state_dict|fit|validate|test|predict|load_state_dict|state_dict|append|clip_grad_norm_|join|no_sync)$"
+    r"|prepare\w*$|^deepspeed\.initialize$|Accelerator$|^iter$|^next$|random_split$|^os\.environ|getenv$|(?:^|\.)barrier$"
+)
+_SPAWNS = re.compile(r"(?:^|\.)(?:spawn|start_processes)$")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A call, and what is known of what it is given."""
+
+    run: Run
+    node: ast.Call
+    name: str
+    given: list[Value]
+    named: Mapping[str, Value]
+
+
+def is_environ(name: str) -> bool:
+    """Whether it is the environment."""
+    return name in ("os.environ", "environ")
+
+
+def is_still(name: str) -> bool:
+    """A block, or a decorator, under which no graph is kept."""
+    return name.endswith(("no_grad", "inference_mode"))
+
+
+def variable(name: str) -> Value:
+    """A variable of the environment."""
+    return Value(frozenset({_VARIABLES[name]}) if name in _VARIABLES else frozenset(), f"${name}")
+
+
+def by_name(name: str) -> frozenset[str]:
+    """What a name tells that was given nothing which is known."""
+    lower = name.lower()
+    for pattern, tag in ((_LOCAL, LOCAL), (_RANK, RANK), (_WORLD, WORLD)):
+        if pattern.match(lower):
+            return frozenset({tag})
+    return frozenset()
+
+
+def other_branch(guard: Guard) -> Guard:
+    """The condition where it does not hold."""
+    return structs.replace(guard, branch="else")
+
+
+def replaced(call: Call, guards: list[Guard], loops: list[Loop]) -> Call:
+    """The call under other conditions and loops."""
+    return structs.replace(call, guards=guards, loops=loops)
+
+
+def kind_of(run: Run, cls: str) -> str:
+    """What a class of the script is, by what it is made from."""
+    waiting, seen = [cls], {cls}
+    while waiting:
+        one = waiting.pop(0)
+        for base in run.bases(one):
+            name = base.rpartition(".")[2].rpartition(":")[2]
+            if name in ("Module", "LightningModule", "Sequential"):
+                return "module"
+            if name.endswith("DataLoader"):
+                return "loader"
+            if name.endswith("Dataset") or name in ("ImageFolder", "DatasetFolder"):
+                return "dataset"
+            if name.endswith("DistributedSampler"):
+                return "sampler"
+            if name.endswith(("Sampler", "BatchSampler")):
+                return "sampled"
+            if base not in seen:
+                seen.add(base)
+                waiting.append(base)
+    return "object"
+
+
+def call(
+    run: Run, node: ast.Call, name: str, on: Value, given: list[Value], named: Mapping[str, Value], frame: Frame
+) -> Value:
+    """A call of what is not the script's own."""
+    last = name.rpartition(".")[2].rpartition(":")[2]
+    every = [*given, *named.values()]
+    _tell(run, node, name, on, given, named)
+    for pattern, act in _KINDS:
+        if pattern.search(name):
+            return act(Asked(run, node, name, given, named))
+    if _SUMS.search(name) and node.args:
+        _summed(run, node, name, given, frame)
+        return join(given[:1]).agreed(*_UNLIKE)
+    if last in ("div_", "mul_") and isinstance(node.func, ast.Attribute):
+        _clear(node.func.value, frame, SUMMED)
+        return on.but(SUMMED)
+    if _GROUPS.search(name):
+        _is_rank(run, node, frame)
+        return NOTHING
+    if name == "deepspeed.initialize":
+        return _engine(run, node, given, named)
+    if last in (
+        "prepare",
+        "prepare_data_loader",
+        "prepare_model",
+        "prepare_optimizer",
+        "setup",
+        "setup_dataloaders",
+    ):
+        return given[0] if len(given) == 1 else Value(items=tuple(given))
+    if _CHANCE.match(name):
+        return Value(frozenset({CHANCE}))
+    _run_given(run, name, given, named)
+    if is_environ(text(node.func.value)) if isinstance(node.func, ast.Attribute) else False:
+        return _environ(run, node, last, given)
+    if name in ("os.getenv", "getenv") and node.args:
+        return variable(text(node.args[0]).strip("'\""))
+    if last in ("device_count", "is_available"):
+        return NOTHING
+    if _TIMES.match(name):
+        return Value(frozenset({CLOCK}))
+    if _SHAPE_OF.search(name):
+        return Value(carried(on, *every) - {OWN, LIVE, BY_RANK}, symbol(last, on, *every) if on.symbol else "")
+    if tags := by_name(last):
+        return Value(tags, last)
+    if _GATHERS.search(name):
+        return Value((carried(on, *every) - {*_UNLIKE}) | {AGREED})
+    if _DETACHES.search(name) or name in ("float", "int"):
+        source = on if name.startswith(".") or not given else given[0]
+        return source.but(LIVE)
+    if name == "torch.device" and len(every) > 1:
+        return Value(carried(*every))
+    if _PASSES.search(name):
+        source = given[0] if given and not (isinstance(node.func, ast.Attribute) and name.startswith(".")) else on
+        return source if source.tags or source.symbol or source.items else Value(carried(on, *every))
+    if last == "join" and name in ("os.path.join",):
+        return Value(carried(*every), symbol("path", *every))
+    if last == "joinpath":
+        return Value(carried(on, *every), symbol("path", on, *every))
+    if last in ("parameters", "named_parameters"):
+        return _parameters(on)
+    if last in ("filter", "map"):
+        return Value(carried(*every))
+    if last == "range":
+        return _range(given)
+    if last in ("enumerate", "zip"):
+        return _several(last, given)
+    if last == "next" and given:
+        return run.element(given[0])
+    if last in ("ArgumentParser", "parse_args", "parse_known_args", "Namespace", "OmegaConf"):
+        made = Value(frozenset({run.make("options", node)}), "options")
+        return made._replace(items=(made, NOTHING)) if last == "parse_known_args" else made
+    if last in ("update", "append", "extend", "add") and isinstance(node.func, ast.Attribute):
+        _put_in(node.func.value, frame, every)
+        if last == "append" and node.args and given:
+            run.keep(node.func.value, node.args[0], given[0], frame)
+    tags = carried(on, *every)
+    if on.of("ddp", "fsdp", "module", "engine") or _is_model(node, frame):
+        tags |= {LIVE} if not run.still else frozenset()
+        tags |= {*run.forward_of(node, frame)}
+    if isinstance(node.func, ast.Attribute) and name.startswith("."):
+        return Value(tags, symbol(f"{last}", on, *every) if on.symbol else "")
+    made = (
+        {run.make("new", node)}
+        if not name.startswith(("torch.nn.functional", "math.", "np.", "numpy."))
+        else set()
+    )
+    return Value(tags | made, symbol(name, *every) if every else "")
+
+
+def _is_model(node: ast.Call, frame: Frame) -> bool:
+    """Whether what is called is a model."""
+    if not isinstance(node.func, ast.Name):
+        return False
+    held = frame.look(node.func.id)
+    return bool(held and held.of("ddp", "fsdp", "module", "engine"))
+
+
+def _tell(run: Run, node: ast.Call, name: str, on: Value, given: list[Value], named: Mapping[str, Value]) -> None:
+    reports = _REPORTS.search(name) and any({OWN, SUMMED} & one.all_tags for one in [*given, *named.values()])
+    writes = _path_written(node, name, on, given, named)
+    reads = _path_read(node, name, on, given)
+    if not (
+        _TOLD.search(name)
+        or _GATHERS.search(name)
+        or reports
+        or writes
+        or reads
+        or _DRAWS.search(name)
+        or _SEEDS.search(name)
+        or _OPTIMIZERS.search(name)
+        or _LOADERS.search(name)
+        or _ANY_SAMPLER.search(name)
+    ):
+        return  # fmt: skip
+    arguments = {str(at): one for at, one in enumerate(node.args) if not isinstance(one, ast.Starred)}
+    arguments |= {one.arg: one.value for one in node.keywords if one.arg}
+    values = {str(at): one for at, one in enumerate(given)} | {key: one for key, one in named.items() if key}
+    values = {
+        key: one.with_(one.symbol) if one.symbol in ("True", "False", "None") else one
+        for key, one in values.items()
+    }
+    if on.all_tags:
+        values["on"] = on
+    if writes is not None or reads is not None:
+        values["path"] = _as_path(writes or reads or NOTHING)
+    written = text(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+    told = "write" if writes and not name.endswith("torch.save") else name
+    run.add("read" if reads else told, node.lineno, arguments, more=values, on=written)
+
+
+def _as_path(value: Value) -> Value:
+    """Its symbol as a tag, by which two places are known to be one file."""
+    return Value(
+        frozenset(
+            {*(value.all_tags & {RANK, LOCAL, BY_RANK}), *([f"path:{value.symbol}"] if value.symbol else [])}
+        )
+    )
+
+
+def _path_written(
+    node: ast.Call, name: str, on: Value, given: list[Value], named: Mapping[str, Value]
+) -> Value | None:
+    if name in ("open", "io.open") or name.endswith(".open"):
+        mode = text(node.args[1]) if len(node.args) > 1 else text(named_node(node, "mode"))
+        path = given[0] if given and not name.startswith(".") else on
+        return path if mode.strip("'\"")[:1] in ("w", "a", "x") and mode else None
+    if not _WRITES.search(name):
+        return None
+    if name.startswith(".") and name.endswith(("write_text", "write_bytes")):
+        return on
+    if name == "torch.save" or name.startswith("shutil.") or name.endswith(("dump", "urlretrieve")):
+        return given[1] if len(given) > 1 else named.get("f", NOTHING)
+    return given[0] if given else NOTHING
+
+
+def _path_read(node: ast.Call, name: str, on: Value, given: list[Value]) -> Value | None:
+    if name in ("open", "io.open") or name.endswith(".open"):
+        mode = text(node.args[1]) if len(node.args) > 1 else text(named_node(node, "mode"))
+        path = given[0] if given and not name.startswith(".") else on
+        return path if mode.strip("'\"")[:1] in ("r", "") else None
+    if not _READS.search(name):
+        return None
+    return on if name.startswith(".") else given[0] if given else NOTHING
+
+
+def named_node(node: ast.Call, name: str) -> ast.expr:
+    """An argument by its name."""
+    return next((one.value for one in node.keywords if one.arg == name), ast.Constant(""))
+
+
+def sum_in_place(node: ast.expr, frame: Frame, run: Run) -> None:
+    """The tensor is the same on all ranks from here on, wherever its name is known."""
+    while isinstance(node, ast.Subscript | ast.Starred):
+        node = node.value
+    if isinstance(node, ast.Name):
+        if node.id in frame.variables:
+            frame.variables[node.id] = frame.variables[node.id].agreed(*_UNLIKE)
+        frame.reduced.add(node.id)
+        for loop in run.loops:  # `for m in metrics: all_reduce(m)`
+            if loop.target == node.id and loop.over in frame.variables:
+                frame.variables[loop.over] = frame.variables[loop.over].agreed(*_UNLIKE)
+                frame.reduced.add(loop.over)
+    elif isinstance(node, ast.Attribute):
+        on = run.value(node.value, frame)
+        for one in on.objects:
+            fields = run.things[one].fields
+            if node.attr in fields:
+                fields[node.attr] = fields[node.attr].agreed(*_UNLIKE)
+        frame.variables.pop(text(node), None)
+    elif isinstance(node, ast.List | ast.Tuple):
+        for inner in node.elts:
+            sum_in_place(inner, frame, run)
+
+
+def _summed(run: Run, node: ast.Call, name: str, given: list[Value], frame: Frame) -> None:
+    """A sum over ranks of what is an average of each."""
+    sum_in_place(node.args[0], frame, run)
+    op = text(named_node(node, "op")) if named_node(node, "op") else ""
+    op = op or (text(node.args[1]) if len(node.args) > 1 and name.endswith("all_reduce") else "")
+    adds = name.endswith("all_reduce") and (op in ("", "''") or op.endswith("SUM"))
+    if adds and OWN in given[0].tags and given[0].tags & {MEAN, LIVE} and isinstance(node.args[0], ast.Name):
+        frame.variables[node.args[0].id] = given[0].but(OWN).with_(SUMMED)
+
+
+def _clear(node: ast.expr, frame: Frame, tag: str) -> None:
+    if isinstance(node, ast.Name) and node.id in frame.variables:
+        frame.variables[node.id] = frame.variables[node.id].but(tag)
+
+
+def _is_rank(run: Run, node: ast.Call, frame: Frame) -> None:
+    """What is given as the rank of the process is it from here on, whatever it is called."""
+    given = node.args[4] if len(node.args) > 4 else named_node(node, "rank")
+    if isinstance(given, ast.Name) and given.id in frame.variables:
+        frame.variables[given.id] = frame.variables[given.id].with_(RANK)
+    elif isinstance(given, ast.Attribute):
+        for one in run.value(given.value, frame).objects:
+            fields = run.things[one].fields
+            fields[given.attr] = fields.get(given.attr, NOTHING).with_(RANK)
+
+
+def _engine(run: Run, node: ast.Call, given: list[Value], named: Mapping[str, Value]) -> Value:
+    """DeepSpeed's engine, optimizer, loader and schedule."""
+    model = named.get("model", given[1] if len(given) > 1 else NOTHING)
+    engine = Value(frozenset({run.make("engine", node, module=model)}))
+    optimizer = named.get("optimizer", NOTHING)
+    loader = Value(frozenset({OWN}))
+    return Value(
+        items=(engine, optimizer.with_(f"of:{engine.objects[0]}"), loader, named.get("lr_scheduler", NOTHING))
+    )
+
+
+def _put_in(node: ast.expr, frame: Frame, values: list[Value]) -> None:
+    """What a list or a table is given, it holds."""
+    if isinstance(node, ast.Name) and node.id in frame.variables:
+        old = frame.variables[node.id]
+        frame.variables[node.id] = Value(
+            old.all_tags | carried(*values) | {t for v in values for t in v.tags if "@" in t}
+        )
+
+
+def _environ(run: Run, node: ast.Call, last: str, given: list[Value]) -> Value:
+    if last in ("get", "pop", "setdefault") and node.args:
+        if last == "setdefault":
+            run.add("os.environ.set", node.lineno, {str(at): one for at, one in enumerate(node.args)}, given)
+        return variable(text(node.args[0]).strip("'\""))
+    if last == "update" and node.args and isinstance(node.args[0], ast.Dict):
+        for key, value in zip(node.args[0].keys, node.args[0].values, strict=True):
+            if key is not None:
+                run.add("os.environ.set", node.lineno, {"0": key, "1": value}, given)
+    return NOTHING
+
+
+def _run_given(run: Run, name: str, given: list[Value], named: Mapping[str, Value]) -> None:
+    """Functions that are handed to something else to be run: `mp.spawn(work, ...)`, `launch(main, ...)`."""
+    if name in ("map", "filter", "sorted", "DataLoader", "partial", "functools.partial") or _LOADERS.search(name):
+        return
+    for at, value in enumerate([*given, *named.values()]):
+        for tag in sorted(value.tags):
+            full = tag.removeprefix("fn:")
+            if (
+                full == tag
+                or full not in run.functions
+                or (at and not _SPAWNS.search(name) and "target" not in named)
+            ):
+                continue
+            rest: list[Value] = []
+            if _SPAWNS.search(name):
+                more = named.get("args", given[1] if len(given) > 1 else NOTHING)
+                rest = [Value(frozenset({RANK, LOCAL})), *(more.items or ())]
+            elif "args" in named:
+                rest = [*(named["args"].items or ())]
+            statement = run.statement
+            run.call(full, rest, {})
+            run.statement = statement
+
+
+def _parameters(on: Value) -> Value:
+    """Those of a model, or of all models that it may be."""
+    objects = [one for one in on.objects if not one.startswith("options")]
+    tags = {f"params:{one}" for one in objects}
+    return Value(frozenset(tags) | {t for t in on.tags if t.startswith("params:")})
+
+
+def _range(given: list[Value]) -> Value:
+    tags = carried(*given)
+    if len(given) == 3 and given[0].tags & {RANK, LOCAL}:
+        tags = (tags - {BY_RANK}) | {SHARE, OWN}
+    return Value(tags)
+
+
+def _several(last: str, given: list[Value]) -> Value:
+    """`enumerate(loader)`, `zip(a, b)`: what a loop gives is a tuple; the loaders are kept."""
+    tags = frozenset(tag for one in given for tag in one.all_tags)
+    return Value(tags | {NUMBERED} if last == "enumerate" else tags)
+
+
+def _wrap(kind: str) -> Callable[[Asked], Value]:
+    def made(asked: Asked) -> Value:
+        module = asked.given[0] if asked.given else asked.named.get("module", NOTHING)
+        return Value(frozenset({asked.run.make(kind, asked.node, module=module)}))
+
+    return made
+
+
+def _shards(asked: Asked) -> Value:
+    return asked.given[0] if asked.given else NOTHING
+
+
+def loader_fields(given: list[Value], named: Mapping[str, Value]) -> dict[str, Value]:
+    """What a loader is made of, by name."""
+    places = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler")
+    fields = dict(zip(places, given, strict=False)) | dict(named)
+    if "batch_sampler" in fields:
+        fields["sampler"] = join([fields.get("sampler", fields["batch_sampler"]), fields["batch_sampler"]])
+    fields.pop("", None)
+    return fields
+
+
+def _loader(asked: Asked) -> Value:
+    return Value(frozenset({asked.run.make("loader", asked.node, **loader_fields(asked.given, asked.named))}))
+
+
+def _sampler(asked: Asked) -> Value:
+    places = ("dataset", "num_replicas", "rank", "shuffle", "seed")
+    fields = dict(zip(places, asked.given, strict=False)) | dict(asked.named)
+    fields.pop("", None)
+    return Value(frozenset({asked.run.make("sampler", asked.node, **fields)}))
+
+
+def _other_sampler(asked: Asked) -> Value:
+    tags = carried(*asked.given, *asked.named.values())
+    inner = frozenset(tag for one in asked.given for tag in one.of("sampler", "sampled"))
+    kind = "plain" if asked.name.startswith("torch.utils.data") else "sampled"
+    return Value(tags | (inner or {asked.run.make(kind, asked.node)}))
+
+
+def _optimizer(asked: Asked) -> Value:
+    return Value(
+        frozenset({asked.run.make("optimizer", asked.node, params=asked.given[0] if asked.given else NOTHING)})
+    )
+
+
+def _plateau(asked: Asked) -> Value:
+    return Value(frozenset({asked.run.make("plateau", asked.node)}))
+
+
+_KINDS: tuple[tuple[re.Pattern[str], Callable[[Asked], Value]], ...] = (
+    (re.compile(r"^torch\.nn\.parallel\.(?:distributed\.)?DistributedDataParallel$"), _wrap("ddp")),
+    (
+        re.compile(
+            r"^torch\.distributed\.fsdp\..*FullyShardedDataParallel$|^torch\.distributed\.fsdp\.FullyShardedDataParallel$|^FSDP$"
+        ),
+        _wrap("fsdp"),
+    ),
+    (re.compile(r"^torch\.distributed\..*\bfully_shard$"), _shards),
+    (_LOADERS, _loader),
+    (_SAMPLER, _sampler),
+    (_ANY_SAMPLER, _other_sampler),
+    (_OPTIMIZERS, _optimizer),
+    (re.compile(r"(?:^|\.)ReduceLROnPlateau$"), _plateau),
+)

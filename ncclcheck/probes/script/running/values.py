@@ -1,0 +1,182 @@
+"""What is known of a value without running anything: where it was made, and what it depends on."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+# What a value depends on. rank, local, world: numbers of the job. first: a test of the rank. own: made of the
+# samples of one rank. live: it keeps the graph of a forward pass. share: as many samples as a division left to it.
+# some: it is there on some ranks only.
+RANK, LOCAL, WORLD, FIRST, OWN, LIVE, SHARE = "rank", "local", "world", "first", "own", "live", "share"
+SOME = "some"
+CLOCK = "clock"  # of this process's clock
+CHANCE = "chance"  # drawn without a seed that is known
+BY_RANK = "byrank"  # made of the rank, or of a test of it, in some way
+AGREED = "agreed"  # exchanged by all ranks
+MEAN, SUMMED = "mean", "summed"  # an average over samples of this rank; such averages, added over ranks
+GPU_0 = "gpu0"  # the device that is taken where no number is given
+CPU = "cpu"
+NUMBERED = "numbered"  # what a loop over it gives begins with a count
+_LONG = 160  # characters of a symbol
+# What goes over to a result: the loader that its samples came from, the model that its parameters are of.
+_CARRIED = ("from:", "params:", "via:", "past:")
+_PROPERTIES = {CLOCK, BY_RANK, AGREED, WORLD, OWN, LIVE, SHARE, CHANCE, MEAN, SUMMED}
+
+
+class Value(NamedTuple):
+    """tags: properties, and objects (KIND@FILE:LINE), functions (fn:FILE:NAME) that it may be. symbol: the same
+    text for the same value, such as a path; empty where it is not known. items: of a tuple or a list.
+    """
+
+    tags: frozenset[str] = frozenset()
+    symbol: str = ""
+    items: tuple[Value, ...] | None = None
+
+    @property
+    def objects(self) -> list[str]:
+        """Those that it may be."""
+        return sorted(tag for tag in self.tags if "@" in tag and ":" not in tag.partition("@")[0])
+
+    def of(self, *kinds: str) -> list[str]:
+        """Its objects of these kinds."""
+        return [one for one in self.objects if one.partition("@")[0] in kinds]
+
+    def but(self, *tags: str) -> Value:
+        """The same without some properties, in its parts too."""
+        if self.items is None and self.tags.isdisjoint(tags):
+            return self
+        items = None if self.items is None else tuple(one.but(*tags) for one in self.items)
+        return self._replace(tags=self.tags - {*tags}, items=items)
+
+    def with_(self, *tags: str) -> Value:
+        """The same with more."""
+        return self._replace(tags=self.tags | {*tags})
+
+    def agreed(self, *unlike: str) -> Value:
+        """What it is once ranks have exchanged it."""
+        items = None if self.items is None else tuple(one.agreed(*unlike) for one in self.items)
+        return Value((self.tags - {*unlike}) | {AGREED}, self.symbol, items)
+
+    @property
+    def all_tags(self) -> frozenset[str]:
+        """Those of its parts too."""
+        return self.tags.union(*(one.all_tags for one in self.items)) if self.items else self.tags
+
+
+NOTHING = Value()
+
+
+def constant(value: object) -> Value:
+    """A number or a text as it is written."""
+    device = {GPU_0} if value in ("cuda", "cuda:0") else {CPU} if value == "cpu" else ()
+    return Value(frozenset(device), repr(value)[:_LONG])
+
+
+def join(values: Iterable[Value]) -> Value:
+    """Any one of them."""
+    found = [*values]
+    if not found:
+        return NOTHING
+    first = found[0]
+    if all(one == first for one in found):
+        return first
+    items = None
+    if first.items is not None and all(
+        one.items is not None and len(one.items) == len(first.items) for one in found
+    ):
+        items = tuple(join(parts) for parts in zip(*(one.items or () for one in found), strict=True))
+    symbols = {one.symbol for one in found}
+    each = [one.tags if items is not None else one.all_tags for one in found]
+    tags = frozenset().union(*each) - frozenset(
+        tag for tag in (CHANCE, SUMMED) if not all(tag in one for one in each)
+    )
+    if not all(one & {GPU_0, CPU} for one in each):
+        tags -= {GPU_0}  # another GPU may be meant
+    if AGREED in tags:
+        tags -= {OWN}  # one way it was exchanged: it is not known to be a rank's own
+    return Value(tags, symbols.pop() if len(symbols) == 1 else "", items)
+
+
+def carried(*values: Value) -> frozenset[str]:
+    """What a result of these depends on; it is none of them."""
+    every = frozenset().union(*(one.all_tags for one in values))
+    found = frozenset(tag for tag in every if tag in _PROPERTIES or tag.startswith(_CARRIED))
+    return found | {BY_RANK} if every & {RANK, LOCAL, FIRST} else found
+
+
+def symbol(head: str, *parts: Value) -> str:
+    """How something made of parts is called; empty where one of them is not known."""
+    if not all(one.symbol for one in parts):
+        return ""
+    return f"{head}({','.join(one.symbol for one in parts)})"[:_LONG]
+
+
+@dataclass
+class Thing:
+    """An object that the script has made. cls: FILE:CLASS of its own. fields: what it was given."""
+
+    kind: str
+    cls: str = ""
+    fields: dict[str, Value] = field(default_factory=dict)
+
+
+@dataclass
+class Function:
+    """A function of the script. owner: FILE:CLASS around it."""
+
+    name: str
+    node: ast.FunctionDef | ast.AsyncFunctionDef
+    file: str
+    owner: str = ""
+
+    @property
+    def parameters(self) -> list[str]:
+        """By position."""
+        given = self.node.args
+        return [one.arg for one in [*given.posonlyargs, *given.args]]
+
+
+@dataclass
+class Frame:
+    """A function that is being followed, or a file's own lines."""
+
+    file: str
+    scope: str
+    owner: str = ""
+    variables: dict[str, Value] = field(default_factory=dict)
+    around: Frame | None = None
+    returned: list[Value] = field(default_factory=list)
+    split: bool = False  # whether some ranks return where others go on
+    yielded: list[Value] = field(default_factory=list)
+    born: dict[str, int] = field(default_factory=dict)  # name -> loops around where it is given a value anew
+    reduced: set[str] = field(default_factory=set)  # names whose tensor was summed in place
+
+    def look(self, name: str) -> Value | None:
+        """A variable of it, or of what is around it."""
+        frame: Frame | None = self
+        while frame is not None:
+            if name in frame.variables:
+                return frame.variables[name]
+            frame = frame.around
+        return None
+
+
+def functions(file: str, tree: ast.Module) -> Iterator[Function]:
+    """All of one file, by their place in it; those of classes under the class."""
+
+    def inside(body: list[ast.stmt], scope: str, owner: str) -> Iterator[Function]:
+        for one in body:
+            if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
+                name = f"{scope}.{one.name}" if scope else one.name
+                yield Function(f"{file}:{name}", one, file, owner)
+                yield from inside(one.body, name, "")
+            elif isinstance(one, ast.ClassDef):
+                name = f"{scope}.{one.name}" if scope else one.name
+                yield from inside(one.body, name, f"{file}:{name}")
+            elif isinstance(one, ast.If | ast.Try | ast.With | ast.For | ast.While):
+                yield from inside([*one.body, *getattr(one, "orelse", [])], scope, owner)
+
+    return inside(tree.body, "", "")

@@ -1,0 +1,136 @@
+"""SCR037 to SCR039: what a library, or the wrapper, does only for what goes through it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts.script import Script
+from ncclcheck.reports.judgement.findings import Finding, State, fail, warn, you
+from ncclcheck.reports.judgement.rule import NothingToJudge
+from ncclcheck.reports.subjects.script.scripts import LOADER, here, of_many_ranks, script_rule, written
+from ncclcheck.reports.subjects.script.traced import made_at, objects, passes, tags, training_loaders
+
+
+@script_rule("SCR037", "Accelerate shares the samples out", worst=State.WARN)
+def prepared(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    A training loader that does not go through `accelerator.prepare`, while the model does.
+
+    ## Why it matters
+    Every process goes through the whole dataset: an epoch takes as long as on one GPU.
+
+    ## How we know
+    The script is followed from its first line: a backward pass takes its samples from that loader, no `prepare`
+    is given it, and what all of these are given is known. Loaders with a sampler that knows ranks are not judged.
+
+    ## Fix
+    - **you** `loader = accelerator.prepare(loader)`.
+
+    ## Source
+    Accelerate documentation, Accelerator.prepare.
+    """
+    if not any(call.name.endswith("Accelerator") for call in script.trace):
+        raise NothingToJudge("the script makes no Accelerator")
+    given = [call for call in script.trace if call.name.startswith(".prepare")]
+    if not given or any("*" in call.arguments or not _is_known(call.values) for call in given):
+        return
+    through = set().union(*({*text.split()} for call in given for text in call.values.values()))
+    for loader in training_loaders(script):
+        made = made_at(script, loader)
+        if {loader, f"from:{loader}"} & through or made is None or made.name not in LOADER:
+            continue
+        knows = objects(made, "sampler", "sampler", "sampled") or "byrank" in tags(made, "0") | tags(
+            made, "sampler"
+        )
+        if not knows:
+            yield warn(
+                here(made),
+                "the loader of the training does not go through accelerator.prepare",
+                why="Every process goes through the whole dataset.",
+                owner="job",
+                evidence=[written(script, made), written(script, given[0])],
+                fix=[you("Give it to accelerator.prepare, and use what that returns.")],
+            )
+
+
+def _is_known(values: dict[str, str]) -> bool:
+    """Whether what stands there are objects that were made in the script."""
+    return all("@" in text for key, text in values.items() if key != "on") and len(values) > 1
+
+
+@script_rule("SCR038", "DeepSpeed's engine takes the steps", worst=State.WARN)
+def stepped(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    `optimizer.step()` after `engine.backward(loss)`.
+
+    ## Why it matters
+    The engine's own `step` counts micro-batches, clips, unscales, steps the schedule and clears gradients: all of
+    that is passed by, and with gradient accumulation the optimizer steps too often.
+
+    ## How we know
+    The script is followed from its first line: the engine of `deepspeed.initialize` does the backward pass, its
+    `step` is called nowhere, and that of the optimizer that came with it, or was given to it, is.
+
+    ## Fix
+    - **you** `engine.step()`, and no `zero_grad`.
+
+    ## Source
+    DeepSpeed documentation, "Getting started", "Training".
+    """
+    engines = {one for call in passes(script) for one in objects(call, "on", "engine")}
+    steps = [call for call in script.trace if call.name == ".step"]
+    if not engines:
+        raise NothingToJudge("no engine of DeepSpeed does the backward pass")
+    if any(objects(call, "on", "engine") for call in steps):
+        return
+    for call in steps:
+        if {f"of:{one}" for one in engines} & tags(call, "on"):
+            yield warn(
+                here(call),
+                "the optimizer takes the step that DeepSpeed's engine should take",
+                why="Accumulation, clipping, loss scaling and the schedule of the engine are passed by.",
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[you("Call the engine's step(); it clears the gradients too.")],
+            )
+            return
+
+
+@script_rule("SCR039", "the forward pass goes through the wrapper", worst=State.FAIL)
+def through(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    A model that is wrapped in DistributedDataParallel, and trained through the model inside: `model.module(x)`.
+
+    ## Why it matters
+    The wrapper prepares the exchange of gradients in its own forward: without it ranks average nothing, and each
+    trains a model of its own.
+
+    ## How we know
+    The script is followed from its first line: what backward is called on was made by the model inside, and none
+    of the script's backward passes was made by the wrapper.
+
+    ## Fix
+    - **you** call the wrapper, `model(x)`.
+
+    ## Source
+    PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
+    """
+    of_many_ranks(script)
+    every = [(call, tags(call, "on") | tags(call, "0")) for call in passes(script)]
+    if any(one.startswith("via:") for _, found in every for one in found):
+        return
+    for call, found in every:
+        past = sorted(one.removeprefix("past:") for one in found if one.startswith("past:"))
+        if past:
+            yield fail(
+                here(call),
+                "the loss was made past DistributedDataParallel, by the model inside it",
+                why="Its gradients are averaged over no ranks: each trains a model of its own.",
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[you("Call the wrapped model in the forward pass.")],
+            )
+            return

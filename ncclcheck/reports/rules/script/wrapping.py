@@ -1,0 +1,138 @@
+"""SCR031, SCR033: what is asked of a wrapped model, and what was made before it was wrapped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts.script import Call, Guard, Script
+from ncclcheck.reports.judgement.findings import Finding, State, fail, warn, you
+from ncclcheck.reports.subjects.script.progress import same_on_all
+from ncclcheck.reports.subjects.script.scripts import (
+    edited,
+    here,
+    line_of,
+    reached,
+    script_rule,
+    written,
+)
+from ncclcheck.reports.subjects.script.traced import apart, objects, tags
+
+# What DistributedDataParallel and every Module have (torch 2.13).
+_OF_ALL = re.compile(
+    r"_\w*|module|device\w*|output_device|dim|process_group|require\w*|find_unused_parameters|broadcast_\w+|bucket_\w+"
+    r"|gradient_as_bucket_view|static_graph|reducer|logger|will_sync_module_buffers|mixed_precision|parameters_to_ignore"
+    r"|training|parameters|named_\w+|children|modules|buffers|state_dict|load_state_dict|register_\w+|get_\w+|set_\w+"
+    r"|add_module|apply|cuda|ipu|xpu|mtia|cpu|type|float|double|half|bfloat16|to|to_empty|forward|train|eval"
+    r"|requires_grad_|zero_grad|share_memory|extra_repr|compile|call_super_init|dump_patches|T_destination"
+    r"|no_sync|join\w*|scatter|to_kwargs|gather|unused_parameters|delay_\w+|skip_\w+|use_\w+|is_multi_device_module|ddp_\w+|optimizer"
+)
+_ASKS = re.compile(r"hasattr|isinstance|module|[pP]arallel|distributed|ddp|try|except|unwrap", re.IGNORECASE)
+_SHARDS = re.compile(r"(?:^|\.)(?:FullyShardedDataParallel|FSDP|fully_shard)$")
+
+
+@script_rule("SCR031", "a wrapped model is asked for what it has", worst=State.FAIL)
+def attributes(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    An attribute or a method of the user's model, `model.generate(...)` or `model.config`, read from the
+    DistributedDataParallel around it.
+
+    ## Why it matters
+    The wrapper hands on `forward` alone: it raises "'DistributedDataParallel' object has no attribute", on all
+    ranks, as soon as that line is reached, which may be after the first epoch.
+
+    ## How we know
+    The script is followed from its first line, through its functions and attributes: there the variable holds
+    nothing but the wrapper, and neither it nor a Module has that name. Where a condition nearby asks what the
+    model is, and where the wrapper is given such an attribute, it is not said.
+
+    ## Fix
+    - **you** `model.module.generate(...)`.
+
+    ## Source
+    PyTorch source, torch/nn/parallel/distributed.py.
+    """
+    given = {text.rpartition(".")[2] for call in script.trace for text in [call.target] if "." in text}
+    told: set[str] = set()
+    for call in script.trace:
+        name = call.arguments.get("0", "").strip("'\"")
+        if call.name != "attribute" or _OF_ALL.fullmatch(name) or name in given or call.place in told:
+            continue
+        made = tags(call, "made")
+        if not made or any(not one.startswith("ddp@") for one in made):
+            continue
+        if any(_ASKS.search(guard.text) or not _is_sure(guard) for guard in call.guards):
+            continue
+        told.add(call.place)
+        line = line_of(script, call.file, call.line)
+        old = f"{call.on}.{name}"
+        new = re.sub(rf"(?<![\w.]){re.escape(old)}\b", f"{call.on}.module.{name}", line)
+        yield fail(
+            here(call),
+            f"{old} is asked of DistributedDataParallel, which has no {name}",
+            why=f"It raises \"'DistributedDataParallel' object has no attribute '{name}'\" on all ranks.",
+            owner="job",
+            evidence=[written(script, call)],
+            fix=[edited(script, "Ask the model inside.", call.file, {call.line: new} if new != line else None)],
+        )
+
+
+def _is_sure(guard: Guard) -> bool:
+    """Under an option the variable may hold another model than the one that is seen to be wrapped."""
+    return guard.kind != "other" or guard.branch == "rest" or same_on_all(guard.text)
+
+
+@script_rule("SCR033", "the optimizer is made of the parameters that are trained", worst=State.WARN)
+def optimized(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    An optimizer that was made of a model's parameters before FSDP took the model.
+
+    ## Why it matters
+    FSDP puts parameters of its own in the place of the model's: the optimizer holds the old ones, and its steps
+    change nothing, or other tensors than those that are trained.
+
+    ## How we know
+    The order in which a rank comes to the two calls, through functions and attributes; the model is the same one,
+    and no other optimizer is made after it was wrapped. DistributedDataParallel keeps the parameters, and is not
+    judged.
+
+    ## Fix
+    - **you** make the optimizer after the model is wrapped.
+
+    ## Source
+    PyTorch documentation, torch.distributed.fsdp.FullyShardedDataParallel, "The optimizer must be initialized
+    after the module has been wrapped"; fully_shard.
+    """
+    if any(call.name.startswith(("deepspeed.", "accelerate.")) for call in reached(script)):
+        return
+    made = [
+        (at, call)
+        for at, call in enumerate(script.trace)
+        if "params:" in call.values.get("0", "") and _makes(call)
+    ]
+    for at, call in enumerate(script.trace):
+        if not _SHARDS.search(call.name) or "0" not in call.values:
+            continue
+        models = objects(call, "0", "module", "new", "object")
+        before = [one for place, one in made if place < at and _of(one) & models and not apart(one, call)]
+        after = [one for place, one in made if place > at]
+        if before and not after and len(_of(before[0])) == 1:
+            yield warn(
+                here(before[0]),
+                f"the optimizer is made before the model is wrapped at {call.place}",
+                why="It holds the parameters that FSDP has replaced: its steps do not change what is trained.",
+                owner="job",
+                evidence=[written(script, before[0]), written(script, call)],
+                fix=[you("Make it after the model is wrapped.")],
+            )
+            return
+
+
+def _makes(call: Call) -> bool:
+    return call.name[:1] != "." or call.name[1:2].isupper()
+
+
+def _of(call: Call) -> set[str]:
+    return {one.removeprefix("params:") for one in tags(call, "0") if one.startswith("params:")}

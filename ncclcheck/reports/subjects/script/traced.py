@@ -1,0 +1,128 @@
+"""What a rank does from the first line on: which loaders it trains with, what is one rank's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts.script import Call, Guard, Loop, Script
+from ncclcheck.reports.subjects.script.scripts import SAMPLER, collective
+from ncclcheck.reports.subjects.script.steps import shares_model
+
+_FROM = re.compile(r"\bfrom:(loader@\S+)")
+_LOADERS = re.compile(r"(?:^|\.)(?:\w*DataLoader\w*)$")
+_STEPS = re.compile(r"per_epoch|len\(")  # of a loop that counts the steps of an epoch
+_ONCE = re.compile(r"range\((?:0, )?1\)")
+
+
+def tags(call: Call, key: str) -> set[str]:
+    """What is known of an argument, of "on" or "path"."""
+    return {*call.values.get(key, "").split()}
+
+
+def objects(call: Call, key: str, *kinds: str) -> set[str]:
+    """The objects of these kinds that it may be."""
+    return {one for one in tags(call, key) if one.partition("@")[0] in kinds}
+
+
+def made_at(script: Script, thing: str) -> Call | None:
+    """The call that made an object: KIND@FILE:LINE.COLUMN."""
+    held: dict[str, Call] = script.__dict__.setdefault("made_at", {})
+    if not held:
+        for call in script.trace:
+            kind = (
+                "loader" if _LOADERS.search(call.name) else "sampler" if call.name in SAMPLER
+                else "optimizer" if "0" in call.values and "params:" in call.values["0"] else ""
+            )  # fmt: skip
+            if kind:
+                held.setdefault(f"{kind}@{call.place}", call)
+    return held.get(thing.rpartition(".")[0])
+
+
+def passes(script: Script) -> list[Call]:
+    """Backward passes in loops."""
+    return [call for call in script.trace if call.name == ".backward" and call.loops]
+
+
+def training_loaders(script: Script) -> dict[str, list[Call]]:
+    """Loaders whose samples a backward pass comes from -> those passes."""
+    held: dict[str, list[Call]] | None = script.__dict__.get("training_loaders")
+    if held is None:
+        held = script.__dict__["training_loaders"] = {}
+        for call in passes(script):
+            found = {*_FROM.findall(f"{call.values.get('on', '')} {call.values.get('0', '')}")}
+            if not found:
+                found = {one for one in call.loops[-1].of.split() if one.startswith("loader@")}
+            for one in found:
+                held.setdefault(one, []).append(call)
+    return held
+
+
+def in_training(script: Script, call: Call) -> bool:
+    """Whether it is done in the steps of a training."""
+    held: set[tuple[str, int]] | None = script.__dict__.get("training_loops")
+    if held is None:
+        held = {(loop.over, loop.line) for one in passes(script) for loop in one.loops[-1:]}
+        script.__dict__["training_loops"] = held
+    return any((loop.over, loop.line) in held for loop in call.loops)
+
+
+def counts_epochs(loop: Loop) -> bool:
+    """`for epoch in ...`, and `for ep in range(epochs)`; not the steps of an epoch."""
+    several = re.search(r"epochs\b", loop.over, re.IGNORECASE) and loop.target.isidentifier()
+    return bool(several or re.search("epoch", loop.target, re.IGNORECASE))
+
+
+def begun_anew(script: Script, loader: str) -> tuple[Call, Loop] | None:
+    """Where the loader is begun again and again, and the loop in which; not that in which it is made anew."""
+    made = made_at(script, loader)
+    around = {(one.line, one.over) for one in made.loops if not counts_epochs(one)} if made else set()
+    for call in script.trace:
+        if call.name not in ("iterate", "iter") or loader not in tags(call, "0"):
+            continue
+        outer = call.loops[:-1] if call.name == "iterate" else call.loops
+        for loop in reversed(outer):
+            steps = loop.target and _STEPS.search(loop.over)
+            if steps or _ONCE.fullmatch(loop.over) or loader in loop.of:
+                continue
+            if (loop.line, loop.over) not in around:
+                return call, loop
+    return None
+
+
+def entered(script: Script, call: Call) -> str:
+    """What all ranks must enter there: a collective, or the backward pass of a model that they share."""
+    if call.name == ".backward" and call.loops and shares_model(script):
+        return "the backward pass, in which ranks average their gradients,"
+    return collective(script, call) if ":" not in call.name else ""
+
+
+def apart(one: Call, other: Call) -> bool:
+    """Whether they stand in two branches of one condition."""
+    branches = {(guard.file, guard.line): guard.branch for guard in one.guards}
+    return any(branches.get((guard.file, guard.line), guard.branch) != guard.branch for guard in other.guards)
+
+
+def left_alone(script: Script) -> Iterator[tuple[Guard, Call, str]]:
+    """Where a rank leaves, or stays away: the condition, what it misses there, and what that is called.
+
+    By its own samples; or by its number, where only its values tell so: `if writer is not None`.
+    """
+    told: set[tuple[str, int]] = set()
+    met = [(call, name) for call in script.trace if (name := entered(script, call))]
+    by_number = {(guard.file, guard.line, guard.branch) for call, _ in met for guard in call.guards}
+    for call, name in met:
+        for guard in call.guards:
+            both = any((guard.file, guard.line, one) in by_number for one in ("if", "else") if one != guard.branch)
+            if guard.kind in ("own", "rank") and (guard.file, guard.line) not in told and not both:
+                told.add((guard.file, guard.line))
+                yield guard, call, name
+    for call in script.trace:
+        guard = call.guards[-1] if call.guards else None
+        if call.name != "break" or not call.loops or guard is None or (guard.file, guard.line) in told:
+            continue
+        loop = call.loops[-1]
+        inside = next(((one, name) for one, name in met if loop in one.loops and guard not in one.guards), None)
+        if inside:
+            told.add((guard.file, guard.line))
+            yield guard, *inside
