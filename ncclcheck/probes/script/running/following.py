@@ -187,7 +187,7 @@ class Run:
             return []
         return [
             (one, *sorted((k, v.tags) for k, v in self.things[one].fields.items() if v.tags)) for one in me.objects
-        ]  # type: ignore[type-var]
+        ]
 
     def _under(self, call: Call) -> Call:
         """The call as it is seen from outside its function."""
@@ -289,9 +289,9 @@ class Run:
                     ):
                         self._quietly(case.body, frame)
             case _:
-                for value in ast.iter_child_nodes(statement):
-                    if isinstance(value, ast.expr):
-                        self.value(value, frame)
+                for part in ast.iter_child_nodes(statement):
+                    if isinstance(part, ast.expr):
+                        self.value(part, frame)
 
     def keep(self, target: ast.expr, node: ast.expr, value: Value, frame: Frame) -> None:
         """A sum, or a list, from before the loop that is given something with its graph in each step."""
@@ -866,14 +866,14 @@ class Run:
 
     # What is told
 
-    def make(self, kind: str, node: ast.expr, cls: str = "", **fields: Value) -> str:
+    def make(self, kind: str, node: ast.expr, cls: str = "", fields: Mapping[str, Value] | None = None) -> str:
         """A new object, named by where it is made."""
         file = self.stack[-1].partition(":")[0]
         name = f"{kind}@{file}:{node.lineno}.{node.col_offset}"
         if name not in self.things:
-            self.things[name] = Thing(kind, cls, dict(fields))
+            self.things[name] = Thing(kind, cls, dict(fields or {}))
         else:
-            self.things[name].fields |= fields
+            self.things[name].fields |= fields or {}
         return name
 
     def add(

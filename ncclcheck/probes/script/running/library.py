@@ -260,12 +260,12 @@ def call(
         tags |= {*run.forward_of(node, frame)}
     if isinstance(node.func, ast.Attribute) and name.startswith("."):
         return Value(tags, symbol(f"{last}", on, *every) if on.symbol else "")
-    made = (
+    fresh: set[str] = (
         {run.make("new", node)}
         if not name.startswith(("torch.nn.functional", "math.", "np.", "numpy."))
         else set()
     )
-    return Value(tags | made, symbol(name, *every) if every else "")
+    return Value(tags | fresh, symbol(name, *every) if every else "")
 
 
 def _is_model(node: ast.Call, frame: Frame) -> bool:
@@ -402,7 +402,7 @@ def _is_rank(run: Run, node: ast.Call, frame: Frame) -> None:
 def _engine(run: Run, node: ast.Call, given: list[Value], named: Mapping[str, Value]) -> Value:
     """DeepSpeed's engine, optimizer, loader and schedule."""
     model = named.get("model", given[1] if len(given) > 1 else NOTHING)
-    engine = Value(frozenset({run.make("engine", node, module=model)}))
+    engine = Value(frozenset({run.make("engine", node, fields={"module": model})}))
     optimizer = named.get("optimizer", NOTHING)
     loader = Value(frozenset({OWN}))
     return Value(
@@ -478,7 +478,7 @@ def _several(last: str, given: list[Value]) -> Value:
 def _wrap(kind: str) -> Callable[[Asked], Value]:
     def made(asked: Asked) -> Value:
         module = asked.given[0] if asked.given else asked.named.get("module", NOTHING)
-        return Value(frozenset({asked.run.make(kind, asked.node, module=module)}))
+        return Value(frozenset({asked.run.make(kind, asked.node, fields={"module": module})}))
 
     return made
 
@@ -498,14 +498,14 @@ def loader_fields(given: list[Value], named: Mapping[str, Value]) -> dict[str, V
 
 
 def _loader(asked: Asked) -> Value:
-    return Value(frozenset({asked.run.make("loader", asked.node, **loader_fields(asked.given, asked.named))}))
+    return Value(frozenset({asked.run.make("loader", asked.node, fields=loader_fields(asked.given, asked.named))}))
 
 
 def _sampler(asked: Asked) -> Value:
     places = ("dataset", "num_replicas", "rank", "shuffle", "seed")
     fields = dict(zip(places, asked.given, strict=False)) | dict(asked.named)
     fields.pop("", None)
-    return Value(frozenset({asked.run.make("sampler", asked.node, **fields)}))
+    return Value(frozenset({asked.run.make("sampler", asked.node, fields=fields)}))
 
 
 def _other_sampler(asked: Asked) -> Value:
@@ -517,7 +517,13 @@ def _other_sampler(asked: Asked) -> Value:
 
 def _optimizer(asked: Asked) -> Value:
     return Value(
-        frozenset({asked.run.make("optimizer", asked.node, params=asked.given[0] if asked.given else NOTHING)})
+        frozenset(
+            {
+                asked.run.make(
+                    "optimizer", asked.node, fields={"params": asked.given[0] if asked.given else NOTHING}
+                )
+            }
+        )
     )
 
 

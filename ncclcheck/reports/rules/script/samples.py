@@ -256,17 +256,17 @@ def epochs(script: Script) -> Iterator[Finding]:
     """
     calls = of_many_ranks(script)
     judged = set()
-    for call, told, again in _followed(script):
+    for call, told, anew in _followed(script):
         judged.add(call.place)
-        if again and not told:
-            loop = structs.replace(again[1], of="")
+        if anew and not told:
+            loop = structs.replace(anew[1], of="")
             yield warn(
                 here(call),
-                f"the sampler is never given the epoch of the loop at {_head(again)}",
+                f"the sampler is never given the epoch of the loop at {_head(anew)}",
                 why="It gives the same order in every epoch.",
                 owner="job",
-                evidence=[written(script, call), seen(_head(again), _loop(loop))],
-                fix=[_told(script, call, calls, again[0].file, loop)],
+                evidence=[written(script, call), seen(_head(anew), _loop(loop))],
+                fix=[_told(script, call, calls, anew[0].file, loop)],
             )
     for call in calls:
         if call.place in judged:

@@ -236,9 +236,9 @@ def in_time(script: Script) -> Iterator[Finding]:
     """
     everywhere = on_all_ranks(script)
     late = _late(script)
-    for call, reader in late:
+    for call, first in late:
         name = call.arguments.get("0", "").strip("'\"")
-        yield _ineffective(script, call, reader, name)
+        yield _ineffective(script, call, first, name)
     told = {call.place for call, _ in late}
     for call in reached(script):
         name = call.arguments.get("0", "").strip("'\"")

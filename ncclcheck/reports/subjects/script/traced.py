@@ -118,8 +118,10 @@ def left_alone(script: Script) -> Iterator[tuple[Guard, Call, str]]:
                 told.add((guard.file, guard.line))
                 yield guard, call, name
     for call in script.trace:
-        guard = call.guards[-1] if call.guards else None
-        if call.name != "break" or not call.loops or guard is None or (guard.file, guard.line) in told:
+        if call.name != "break" or not call.loops or not call.guards:
+            continue
+        guard = call.guards[-1]
+        if (guard.file, guard.line) in told:
             continue
         loop = call.loops[-1]
         inside = next(((one, name) for one, name in met if loop in one.loops and guard not in one.guards), None)
