@@ -242,3 +242,9 @@ def test_what_cannot_be_started_has_the_shells_exit_code_and_leaves_no_box(
     assert done.returncode == code
     assert done.stderr.decode() == f"ncclcheck: COMMAND: '{command}' could not be started: {why}\n"
     assert [*tmp_path.iterdir()] == []
+
+
+def test_the_commands_own_options_are_its_own_without_two_dashes(tmp_path: Path) -> None:
+    argv = [*WATCH, "--stall-after", "70", sys.executable, "-c", "print('on')", "--box"]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, timeout=60, check=False, env=environment())
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"on\n", b"")
