@@ -48,7 +48,7 @@ _WANTED: dict[str, _Fields] = {
 
 def _form(name: str, fields: _Fields) -> type[msgspec.Struct]:
     """A tuple stands for what need not be there."""
-    told = [(one, kind) for one, kind in fields.items() if not isinstance(kind, tuple)]
+    told: list[Any] = [(one, kind) for one, kind in fields.items() if not isinstance(kind, tuple)]
     told += [(one, kind[0], None) for one, kind in fields.items() if isinstance(kind, tuple)]
     return msgspec.defstruct(name, told)
 
