@@ -34,6 +34,7 @@ _CLOCK_S = 2.0  # between clocks of nodes that a time service keeps; a vanished 
 _VANISHED_S = 5.0  # of silence of a watcher that writes every second, before the others ended
 # Seconds by which the watcher may see an end later than its peers feel it: one of its rounds.
 _SEEN_S = 1.0
+_ALONE_S = 0.05  # between ends of ranks that were not ended together; torchrun looks every 0.1 s
 _NVML_S = 2.0  # by which an Xid may be seen later than what it does to a process: two rounds of its child
 # What a rank says when another one is gone or does not come: torch's and NCCL's own words, from c10d and gloo.
 _OF_OTHERS = re.compile(
@@ -47,9 +48,14 @@ _OF_OTHERS = re.compile(
 )
 _BUILD = re.compile(r"^\[\S+:\d+\] ?")  # the line of torch's own source
 _LAUNCHERS = (
-    *("ChildFailedError", "ProcessExitedException", "ProcessRaisedException", "CalledProcessError"),
-    *("SignalException", "RendezvousConnectionError"),
+    *("ChildFailedError", "ProcessExitedException", "ProcessRaisedException", "SignalException"),
+    "RendezvousConnectionError",
 )
+_STARTS_OTHERS = re.compile(r"accelerate/commands|deepspeed/launcher|torch/distributed/(?:run|launch)")
+# Where an exception about a connection comes from that is one of the job's own processes.
+_AMONG_RANKS = re.compile(r"\btorch/|\bmultiprocessing/|\bdeepspeed/|\bray/")
+_TORCH_TYPES = re.compile(r"^(?:Dist\w*Error|Rendezvous\w+|(?i:nccl)\w*)$")
+_TORCH_WORDS = re.compile(r"(?i)\.(?:cc|cpp|cu|hpp|h):\d+|nccl|gloo|c10d|\brank\b|store")
 _PYTHON = re.compile(r"python|pt_main|pt_data|torchrun")
 _GOT_SIGNAL = re.compile(r"got signal: (\d{1,2})$")
 _SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error:\n(.*)", re.DOTALL)
@@ -229,13 +235,30 @@ def _kind(number: int) -> Kind:
     return "crashed" if number in _CRASHES else "killed"
 
 
+def _is_launchers(said: BoxRaised) -> bool:
+    """A program that a rank has started itself, and that failed, is the rank's."""
+    starts = said.type == "CalledProcessError" and any(_STARTS_OTHERS.search(one) for one in said.frames)
+    return said.type in _LAUNCHERS or starts
+
+
 def _is_of_others(said: BoxRaised) -> bool:
-    return said.type in _LAUNCHERS or _OF_OTHERS.search(f"{said.type}: {said.message} {said.cause}") is not None
+    if _is_launchers(said):
+        return True
+    return _OF_OTHERS.search(f"{said.type}: {said.message} {said.cause}") is not None and not _is_elsewhere(said)
+
+
+def _is_elsewhere(said: BoxRaised) -> bool:
+    """A lost connection to what is no process of the job: a server of data, a tracker of experiments."""
+    if not said.frames or any(_AMONG_RANKS.search(one) for one in said.frames[-4:]):
+        return False
+    if _TORCH_TYPES.search(said.type):
+        return False
+    return said.type != "RuntimeError" or _TORCH_WORDS.search(said.message) is None
 
 
 def _without_launchers(failures: list[Failure]) -> list[Failure]:
     """A launcher's own exception tells of its ranks; it counts where there is nothing else."""
-    own = [one for one in failures if one.raised is None or one.raised.type not in _LAUNCHERS]
+    own = [one for one in failures if one.raised is None or not _is_launchers(one.raised)]
     return own or failures
 
 
@@ -290,7 +313,11 @@ def _first(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None:
     told = [one for one in failures if one.of_others]
     if told and (cut := _cut(boxes, told[0].t)) is not None:
         return cut
-    return (_left(boxes, told) or _absent(boxes, told) or _apart(told) or told[0]) if told else None
+    return (
+        (_signalled(told) or _left(boxes, told) or _absent(boxes, told) or _apart(told) or told[0])
+        if told
+        else None
+    )
 
 
 def _cut(boxes: Sequence[Box], failed: float) -> Failure | None:
@@ -328,6 +355,17 @@ def _launcher_was_ended(boxes: Sequence[Box]) -> Failure | None:
         if told.type == "SignalException" and (named := _GOT_SIGNAL.search(told.message))
     ]
     return min(got, key=lambda one: one.t, default=None)
+
+
+def _signalled(told: Sequence[Failure]) -> Failure | None:
+    """A rank that SIGTERM or its like ended before any other had ended: launchers send it only after that."""
+    ranks = [one for one in told if one.process is not None and one.process.role == "rank"]
+    ends = sorted((one.process.gone, at) for at, one in enumerate(ranks) if one.process and one.process.gone)
+    complained = any(one.raised is not None for one in ranks)
+    if not ends or not complained or ranks[ends[0][1]].kind != "killed":
+        return None
+    alone = len(ends) < 2 or ends[1][0] - ends[0][0] > _ALONE_S
+    return ranks[ends[0][1]] if alone else None
 
 
 def _left(boxes: Sequence[Box], told: Sequence[Failure]) -> Failure | None:
