@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from ncclcheck.base.exits import signal_name
 from ncclcheck.probes.dataloader import ours
 from ncclcheck.probes.dataloader.children import inside
 from ncclcheck.probes.dataloader.children.inside import Answer
@@ -238,11 +239,3 @@ def _busy(pid: int) -> float:
 def _close(number: int) -> None:
     with contextlib.suppress(OSError):
         os.close(number)
-
-
-def signal_name(number: int) -> str:
-    """SIGSEGV."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
