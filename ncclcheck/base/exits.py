@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from enum import IntEnum
 
 
@@ -22,14 +21,6 @@ NOT_FOUND, NOT_STARTED = 127, 126
 def of_signal(number: int) -> int:
     """The shell's code for a process that a signal ended: 130 for SIGINT, 143 for SIGTERM."""
     return 128 + number
-
-
-def signal_name(number: int) -> str:
-    """`SIGKILL` for 9."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def of_outcome(outcome: str, *, strict: bool) -> Exit:

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 
 from ncclcheck import __version__
-from ncclcheck.base.collection import without_collection
 from ncclcheck.base.errors import UsageError
 from ncclcheck.base.exits import Exit
 from ncclcheck.base.progress import complain
 from ncclcheck.probes.facts import Baseline, Policy
 from ncclcheck.probes.facts.guard.alike import Kinds
+from ncclcheck.probes.facts.guard.collection import without_collection
 from ncclcheck.probes.machine import files
 from ncclcheck.reports import compare
 from ncclcheck.reports.judgement import jsondoc

@@ -10,7 +10,7 @@ from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ncclcheck.base.collection import without_collection
+from ncclcheck.probes.facts.guard.collection import without_collection
 from ncclcheck.probes.facts.script import Branch, Call, Guard, GuardKind, Loop, Script, ScriptFile
 from ncclcheck.probes.script import classes, conditions, devices, factories, names, sources, words
 from ncclcheck.probes.script.names import Names

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ncclcheck.base.collection import without_collection
+from ncclcheck.probes.facts.guard.collection import without_collection
 
 Node = TypeVar("Node", bound=ast.AST)
 
