@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from ncclcheck.probes.facts import Box, BoxOom, BoxProcess, BoxRaised, Cluster
+from ncclcheck.probes.facts.run import signal_name
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.box import peers
-from ncclcheck.reports.subjects.failures import last_words
 from ncclcheck.reports.subjects.nodes import xids
 from ncclcheck.reports.text.visible import in_line
 
@@ -447,7 +447,7 @@ def ended(box: Box) -> str:
     """`exit code 1`, `SIGKILL`, or that it is not known."""
     if box.status is None:
         return "an end that nobody wrote down" if box.last else "an end that no wrapper saw (--print-env)"
-    return f"exit code {box.status}" if box.status >= 0 else last_words.name_of(-box.status)
+    return f"exit code {box.status}" if box.status >= 0 else signal_name(-box.status)
 
 
 def said(raised: BoxRaised, most: int = 240) -> str:
@@ -465,13 +465,13 @@ def what(one: Failure) -> str:
     code = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else one.box.status
     words: dict[Kind, str] = {
         "memory": "was killed by the kernel for want of memory",
-        "killed": f"was ended by {last_words.name_of(one.number)}",
-        "crashed": f"crashed: {last_words.name_of(one.number)}",
+        "killed": f"was ended by {signal_name(one.number)}",
+        "crashed": f"crashed: {signal_name(one.number)}",
         "left": "ended with exit code 0 while others went on",
         "exit": f"ended with exit code {code}, without an exception",
         "absent": "did not come to what all the others waited for",
         "apart": "called something else than all the others, which waited for it",
-        "outside": f"the job was sent {last_words.name_of(one.number)}",
+        "outside": f"the job was sent {signal_name(one.number)}",
         "stalled": "the job stalled",
         "vanished": "its record breaks off while the other nodes went on",
         "cut": f"was cut off from {', '.join(one.cut.by[:4])}" if one.cut is not None else "",
