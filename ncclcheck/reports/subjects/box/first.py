@@ -55,7 +55,9 @@ _STARTS_OTHERS = re.compile(r"accelerate/commands|deepspeed/launcher|torch/distr
 # Where an exception about a connection comes from that is one of the job's own processes.
 _AMONG_RANKS = re.compile(r"\btorch/|\bmultiprocessing/|\bdeepspeed/|\bray/")
 _TORCH_TYPES = re.compile(r"^(?:Dist\w*Error|Rendezvous\w+|(?i:nccl)\w*)$")
-_TORCH_WORDS = re.compile(r"(?i)\.(?:cc|cpp|cu|hpp|h):\d+|nccl|gloo|c10d|\brank\b|store")
+_TORCH_WORDS = re.compile(
+    r"(?i)\.(?:cc|cpp|cu|hpp|h):\d+|nccl|gloo|c10d|\brank\b|store|(?:peer|error) \[|waiting \d+ms|pair closure"
+)
 _PYTHON = re.compile(r"python|pt_main|pt_data|torchrun")
 _GOT_SIGNAL = re.compile(r"got signal: (\d{1,2})$")
 _SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error:\n(.*)", re.DOTALL)
