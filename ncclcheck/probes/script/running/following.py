@@ -786,9 +786,9 @@ class Run:
                 if method := self.method(base, attr):
                     return method, frame.variables["self"]
             return "", None
-        held = frame.look(node.func.id) if isinstance(node.func, ast.Name) else None
-        if held is not None:
-            return self._held(held)
+        variable = frame.look(node.func.id) if isinstance(node.func, ast.Name) else None
+        if variable is not None:
+            return self._held(variable)
         full = name if ":" in name else ""
         if full in self.functions and self.functions[full].owner and attr:
             me = frame.variables.get("self") if text(node.func).startswith("self.") else NOTHING
