@@ -82,7 +82,7 @@ SIGNS = (
     Sign(
         "hca-listed",
         r"hca_id:\s{1,8}\w|^CA '\w{1,20}'|/sys/class/infiniband/\w|NIC\d{1,2}: \w{1,20}_\d"
-        r"|\w{1,20} port \d ==> \w|Infiniband controller: |Infiniband device '\w|(?:^|[\s:=])mlx5_\d{1,2}(?=[\s:,]|$)",
+        r"|\w{1,20} port \d ==> \w|Infiniband controller: |Infiniband device '\w|(?:^|[\s:=])(?<!NET/IB : )mlx5_\d{1,2}(?=[\s:,]|$)",
         (
             "hca_id:\tmlx5_0",
             "CA 'mlx5_0'",
@@ -110,7 +110,7 @@ SIGNS = (
     Sign(
         "ib-port-event",
         r"NET/IB ?:(?: (?P<device>[^\s:]{1,40}:\d{1,3}))? Got (?:non-fatal )?async (?:error )?event ?: "
-        r"(?P<event>port error|port active|client reregistration|LID change|SM change|P_Key change)",
+        r"(?P<event>port error|port active)",
         (
             f"{_IB} NET/IB : Got async event : port error",
             f"{_IB} NET/IB : mlx5_3:1 Got async event : port error",

@@ -337,7 +337,7 @@ def _stood(event: LogEvent) -> str:
 def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    A log that just stops: no communicator is destroyed, no step is printed, nobody exits.
+    A log that just stops: no communicator is destroyed, or not by all ranks, no step is printed, nobody exits.
 
     ## Why it matters
     NCCL is silent where a job hangs. A rank that skips a collective or is stopped, a network that drops
@@ -365,7 +365,8 @@ def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
         raise NothingToJudge("the log tells of a failure")
     began = [one for one in logs.processes if one.completed]
     ended = [*_ENDED, *(["not-destroyed"] if _is_more(logs, began) else [])]
-    if any(one.ended >= one.completed for one in began) or said(logs, *ended):
+    apart = any(one.ended for one in began) and not all(one.ended for one in began)
+    if said(logs, *ended) or (any(one.ended >= one.completed for one in began) and not apart):
         yield fine(Where(), ENDED)
     elif not _left(logs) and (said(logs, *_GONE_ON) or any(_goes_on(file) for file in logs.files)):
         yield fine(Where(), "the log shows that the job went on; its end is not in it")
@@ -414,6 +415,10 @@ def _stops(logs: Logs, began: list[LogProcess]) -> Finding:
     world = f" of a job of {many(logs.world, 'rank')}" if logs.world else ""
     last = [seen(f"{one.name}:{one.last_record}", "NCCL's last line") for one in logs.files if one.records]
     where_ = f"stop after NCCL's start in {len(began)} process{'es' * (len(began) != 1)}{who}{world}"
+    if any(one.ended for one in began):
+        left = sorted({one.rank for one in began if one.rank is not None and not one.ended})
+        named = f"rank{'s' if len(left) > 1 else ''} {fold_numbers(left)}" if left else "a process"
+        where_ = f"do not show that {named} destroyed its communicators, as others did"
     return unknown(
         Where(),
         "nobody complains, and these lines do not show that the job ended or went on"
