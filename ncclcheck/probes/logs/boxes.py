@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ncclcheck.probes.logs.signs.failure_words import complains, ended_badly, explains
 
-_RULE = re.compile(r"-{60,}(?:\[[^\]]{1,80}\])?\s*$")
+_RULE = re.compile(r"(?<!-)-{60,500}(?!-)(?:\[[^\]]{1,80}\])?\s{0,20}$")
 _OF_MPI = re.compile(
     r"\b(?:Open ?MPI|MPI|OpenFabrics|InfiniBand|ORTE|PRTE|PMI[Xx]|mpirun|mpiexec|openib|UCX)\b|openmpi-"
 )

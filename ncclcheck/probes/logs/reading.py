@@ -425,7 +425,7 @@ class Reading:
                 return
         found = _told([*Matcher.signs(text, patterns)], level)
         found = [] if found and not process and _MEANT.search(text) else found
-        if process is None and here.number < here.frames_until and all(sign in _BAD for sign, _ in found):
+        if process is None and here.number < here.frames_until and all(sign in _GENERAL for sign, _ in found):
             raised = self._tracebacks.exception((*group, known), text)
             found = found if raised is None else [(_RAISED, raised)]
         said_now: list[Kept] = []

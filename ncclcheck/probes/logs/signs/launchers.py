@@ -234,7 +234,7 @@ SIGNS = (
             " | 512/2048 [30:09<33:25, 9.3 examples/s]Traceback (most recent call last):",
         ),
     ),
-    Sign("rule", r"-{60,}(?:\[[^\]]{1,80}\])?\s*$", ("-" * 74,), words=("-" * 60,), often=True),
+    Sign("rule", r"(?<!-)-{60,500}(?!-)(?:\[[^\]]{1,80}\])?\s{0,20}$", ("-" * 74,), words=("-" * 60,), often=True),
     Sign(
         "native-frame",  # of MPI, of absl, of UCX
         r"^\s{0,4}\[ ?\d{1,2}\] (?P<library>/\S{1,200}\.so[.\d]{0,12})\((?P<function>[A-Za-z_]\w{3,200})\+0x"

@@ -114,7 +114,8 @@ def _as_long(logs: Logs, waits: list[LogEvent]) -> tuple[str, int | None, LogEve
     gave_up = waits[0]
     bars = [one for one in said(logs, "long-bar") if one.file == gave_up.file and one.order <= gave_up.order]
     last = max(bars, key=lambda one: one.order, default=None)
-    if last is None or goes_on_after(logs, last.file, last.line):
+    after = (one for one in said(logs, "training-goes-on") if last and last.order < one.order < gave_up.order)
+    if last is None or any(after) or goes_on_after(logs, last.file, last.line):
         return None
     elapsed, told = _seconds(last.fields["elapsed"]), _TIMEOUT.search(gave_up.text)
     limits = [int(told[1]) // 1000] if told else _DEFAULTS_S

@@ -24,7 +24,7 @@ from ncclcheck.reports.subjects.logs.logged import (
     where,
 )
 from ncclcheck.reports.subjects.logs.meanings import ends_nothing
-from ncclcheck.reports.subjects.logs.reasons import MILD
+from ncclcheck.reports.subjects.logs.reasons import MILD, SAID
 from ncclcheck.reports.subjects.logs.unexplained import is_foreign, unexplained
 from ncclcheck.reports.subjects.logs.wording import advice, quoted, tells_most
 from ncclcheck.reports.subjects.logs.wording import understood as understood_words
@@ -377,7 +377,7 @@ def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
         yield fine(Where(), "the log shows that the job went on; its end is not in it")
     else:
         told = [one for one in before if one.sign in _RAISED] or [
-            one for one in said(logs, "explains") if not MILD.match(one.text)
+            one for one in said(logs, *SAID) if not MILD.match(one.text)
         ]
         reason = tells_most(told) if told else None
         yield (None if began else _members_missing(logs)) or _stops(logs, began, reason, again=bool(before))

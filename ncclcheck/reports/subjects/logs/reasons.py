@@ -12,7 +12,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, seen
 from ncclcheck.reports.subjects.logs.wording import quoted, tells_most, tells_why, understood
 
 _ABOVE = 40  # lines: what a program says of its own failure, and what others print meanwhile
-_SAID = ("complaint", "explains")
+SAID = ("complaint", "explains", "command-not-run", "executable-missing")
 # The level of a line, by Python's loggers, its warnings or glog.
 MILD = re.compile(r"(?:\S{1,300} ){0,4}\[?(?:[WI]\d{0,4} |WARN|INFO|DEBUG|\w{0,40}[wW]arning\b)")
 
@@ -44,7 +44,7 @@ def before(logs: Logs, event: LogEvent) -> LogEvent | None:
     above = [
         one
         for one in logs.events
-        if one.sign in _SAID
+        if one.sign in SAID
         and one.file == event.file
         and 0 < event.line - one.line <= _ABOVE
         and not MILD.match(one.text)

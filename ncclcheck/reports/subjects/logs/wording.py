@@ -21,7 +21,7 @@ _HOLLOW = re.compile(
     r"|\bSee (?:inner|stack|above)\b|\b(?:job|step|run|process|task)s? (?:was |has been "
     r"|is )?(?:failed|aborted|killed|terminated)\b"
     r"|^\W*(?:error|failed|failure|fatal|fatal error|aborting|aborted)\W*$|core dumped|\bterminate called\b"
-    r"|^Exception raised from |might cause deadlock|\bexecuting (?:method|job)\b"
+    r"|^Exception raised from |sub-exception|might cause deadlock|\bexecuting (?:method|job)\b"
 )
 # A sentence that tells its reader what to do.
 _ADVICE = re.compile(
@@ -31,7 +31,16 @@ _ADVICE = re.compile(
     r"|install)\b.{10,}?(?:[.!](?= |$)|$)"
 )
 _MOST_OF_ADVICE = 300  # characters: four lines of a terminal
-_WEIGHT = {"python-error": 5, "nccl-warning": 4, "mpi-box": 4, "complaint": 3, "explains": 2, "traceback-cut": 2}
+_WEIGHT = {
+    "python-error": 5,
+    "nccl-warning": 4,
+    "mpi-box": 4,
+    "complaint": 3,
+    "command-not-run": 3,
+    "executable-missing": 3,
+    "explains": 2,
+    "traceback-cut": 2,
+}
 _KNOWN, _ADVISED, _FOLLOWS, _NOTHING = 2, 1, -3, -4
 _INSTALLED = "python -m pip list | grep -iE 'torch|nvidia|flash|xformers|vllm|transformers|deepspeed|numpy'"
 
