@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from ncclcheck.probes.box import printed, series
+from ncclcheck.probes.box import printed, series, spoken
 from ncclcheck.probes.box.folders import listed
 from ncclcheck.probes.facts import (
     Box,
@@ -222,6 +222,7 @@ class _Node:
         for pid in unseen:  # its parent had waited for it before the watcher could look
             found[pid]["status"] = told.get(pid)
         self._measured(found)
+        self._spoken(found)
         for pid, known in found.items():
             known["stack"] = _stack(_text(os.path.join(self.folder, "fault", f"{pid}.txt")))
             if known["role"] == "rank":
@@ -240,6 +241,14 @@ class _Node:
                     known["rss_most"] = max(known.get("rss_most", 0), rss << 10)
                     known["idle_s"] = max(0.0, row["t"] - since[pid])
                     known["state"] = state
+
+    def _spoken(self, found: dict[int, _Raw]) -> None:
+        """What each printed last; where there are no ranks all that was printed is COMMAND's."""
+        last, ranks = spoken.Last(self.folder), any(one["role"] == "rank" for one in found.values())
+        for pid, known in found.items():
+            known["printed"] = last.of(pid, known["rank"] if known["role"] == "rank" else -1)
+            if known["role"] == "root" and not ranks:
+                known["printed"] = [*last.any]
 
     def _raised(self) -> list[BoxRaised]:
         said = os.path.join(self.folder, "said")
