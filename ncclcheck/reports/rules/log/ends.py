@@ -24,9 +24,8 @@ from ncclcheck.reports.subjects.logs.logged import (
     where,
 )
 from ncclcheck.reports.subjects.logs.meanings import ends_nothing
-from ncclcheck.reports.subjects.logs.reasons import MILD, SAID
 from ncclcheck.reports.subjects.logs.unexplained import is_foreign, unexplained
-from ncclcheck.reports.subjects.logs.wording import advice, quoted, tells_most
+from ncclcheck.reports.subjects.logs.wording import MILD, SAID, advice, quoted, tells_most
 from ncclcheck.reports.subjects.logs.wording import understood as understood_words
 from ncclcheck.reports.text.fold import fold_numbers, many
 

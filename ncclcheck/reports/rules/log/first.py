@@ -25,12 +25,12 @@ from ncclcheck.reports.subjects.logs import meanings
 from ncclcheck.reports.subjects.logs.ending import IMPORTS, Ending, came_through, dealt_with, died, of_items
 from ncclcheck.reports.subjects.logs.exceptions import family, own_service
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, root_cause, said
-from ncclcheck.reports.subjects.logs.reasons import before
 from ncclcheck.reports.subjects.logs.reported import several_hosts
 from ncclcheck.reports.subjects.logs.unexplained import ENDS_NO_JOB, behind, unexplained
 from ncclcheck.reports.subjects.logs.wording import (
     SAY_OF_WHY,
     advice,
+    before,
     of_class,
     quoted,
     tells_most,

@@ -8,9 +8,16 @@ from shlex import quote
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, admin, seen, you
 from ncclcheck.reports.subjects.logs.logged import by_host, cause, log_rule, said
-from ncclcheck.reports.subjects.logs.network import AUTOMATIC_GID, culprit, link, subnets_differ
+from ncclcheck.reports.subjects.logs.network import (
+    AUTOMATIC_GID,
+    culprit,
+    gid_reason,
+    link,
+    meant_off,
+    retries_by_gid,
+    subnets_differ,
+)
 from ncclcheck.reports.subjects.logs.reported import setting, settings_seen, version, version_seen
-from ncclcheck.reports.subjects.logs.retries import gid_reason, meant_off, retries_by_gid
 
 _NOT_ROUTED = ("101", "113")
 _UNREACHABLE = ("Network is unreachable", "No route to host")

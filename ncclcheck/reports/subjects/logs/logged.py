@@ -13,7 +13,7 @@ from ncclcheck.reports.subjects.failures import lost
 from ncclcheck.reports.subjects.logs import meanings
 from ncclcheck.reports.subjects.logs.attempts import latest
 from ncclcheck.reports.subjects.logs.ending import TEXT, Ending
-from ncclcheck.reports.subjects.logs.reasons import with_reasons
+from ncclcheck.reports.subjects.logs.wording import with_reasons
 
 _MOST = 3
 _TOLD_BY_BOX = ("LOG004", "LOG006")  # any exception; an end from outside
