@@ -31,6 +31,7 @@ from ncclcheck.reports.subjects.logs.wording import (
     SAY_OF_WHY,
     advice,
     before,
+    of_a_sum,
     of_class,
     quoted,
     tells_most,
@@ -60,6 +61,7 @@ _UPMOST = re.compile(
     r"\b(?:init|group|enqueue|bootstrap|collectives|proxy)\.cc:\d|\b(?:init|group|enqueue)\.cu:\d"
 )
 _MOST_KINDS = 4
+_SEVERE = re.compile(r"(?:\S{1,40} ){0,3}\[?(?:E\d{4} |ERROR\b|CRITICAL\b|FATAL\b)")
 _ABOVE = 400  # lines: what a library says before the program around it gives up; tracebacks of 8 ranks between
 _DRAWS = ("wandb", "mlflow", "tensorboard", "comet_ml", "neptune", "swanlab", "clearml")  # packages
 _NO_CAUSE = ENDS_NO_JOB | {*meanings.HARMLESS}
@@ -470,6 +472,7 @@ def _raised(logs: Logs, same: list[LogEvent]) -> Finding:
     """Who raised it, in its own words, where, what stands behind such words, and what fixes that."""
     first = same[0]
     known = own_service(same) or next(filter(None, map(family, same)), None)
+    known = known or of_a_sum(first)
     general = None if known else of_class(_in_its_words(first))
     earlier = _before(logs, same)
     places = [one.fields.get("unreadable") or one.fields.get("raised_at", "") for one in same]
@@ -509,10 +512,13 @@ def _raised(logs: Logs, same: list[LogEvent]) -> Finding:
 def _before(logs: Logs, same: list[LogEvent]) -> LogEvent | None:
     """What the same file complained of before an exception, and says more than that something failed."""
     first = same[0]
+    open_ = {id(one) for one in unexplained(logs)}
     above = [
         one
-        for one in unexplained(logs)
-        if one.sign == "complaint" and one.file == first.file and 0 < first.line - one.line <= _ABOVE
+        for one in said(logs, "complaint")
+        if one.file == first.file
+        and 0 < first.line - one.line <= _ABOVE
+        and (id(one) in open_ or _SEVERE.match(one.text))
     ]
     most = tells_most(above) if above else None
     return most if most and tells_why(most) else None

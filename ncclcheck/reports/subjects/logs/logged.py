@@ -55,7 +55,7 @@ def log_rule(
                 raise NothingToJudge("its ground failed: TRN026")
             logs = logs if whole else latest(logs)
             ending = Ending(logs)
-            found = map(ending.judged, body(logs))
+            found: Iterator[Finding] = map(ending.judged, body(logs))
             found = with_reasons(logs, found) if asks_why else found
             mild = risk or (slows and ending.finished)
             found = map(ending.of_a_sound_job, found) if mild else found

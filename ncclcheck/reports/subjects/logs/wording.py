@@ -53,6 +53,36 @@ _INSTALLED = "python -m pip list | grep -iE 'torch|nvidia|flash|xformers|vllm|tr
 # By what a message says in general; looked at where nothing knows it better.
 _CLASSES = (
     made(
+        r"(?i)regist\w{0,6} (?:memory|mr|buffer|region)\b.{0,100}bad address",
+        "The RDMA card cannot register the memory of a GPU: the driver's part for it is not loaded.",
+        admin("Confirm, and load it on every node.", "lsmod | grep nvidia_peermem", "modprobe nvidia_peermem"),
+        you("Or let the library copy through the host, where it can."),
+    ),
+    made(
+        r"named symbol not found|PassManager::run failed|invalid device function|no kernel image",
+        "The kernel was not built for this GPU: another architecture, or a build for another CUDA.",
+        you("Confirm: the GPU's compute capability, and what the library was built for.",
+            "nvidia-smi --query-gpu=name,compute_cap --format=csv",
+            "python -c 'import torch; print(torch.version.cuda, torch.cuda.get_arch_list())'"),
+        you("Build the library for this GPU, or choose another backend or kernel for the operation."),
+    ),
+    made(
+        r"(?:triton|inductor)\w{0,20}[/_]cache|torch_compile_cache|torchinductor_|compile[-_]cache",
+        "What is compiled at the start is kept in a folder that several processes write at once, or that another "
+        "release has filled.",
+        you("Give each process its own folder, on a local disk; delete what is there.",
+            "rm -rf ~/.triton/cache /tmp/torchinductor_* ~/.cache/vllm/torch_compile_cache",
+            "export TRITON_CACHE_DIR=/tmp/triton-$RANK TORCHINDUCTOR_CACHE_DIR=/tmp/inductor-$RANK"),
+    ),
+    made(
+        r"(?i)peer[- ]to[- ]peer access|\bp2p\b.{0,40}(?:fail|not|error)|ipcgetmemhandle|ipcopenmemhandle",
+        "GPUs of one host cannot reach each other's memory as CUDA says they can: ACS, an IOMMU, a virtual "
+        "machine or containers that see different GPUs.",
+        you("Confirm: it runs without.", "export NCCL_P2P_DISABLE=1   # vLLM: --disable-custom-all-reduce",
+            "nvidia-smi topo -m"),
+        admin("Turn ACS off on the bridges above the GPUs, or the IOMMU to pass-through."),
+    ),
+    made(
         r"\b169\.254\.\d|(?i:connect|dial|reach)\w{0,6} .{0,60}\bfe80::",
         "An address of 169.254 or fe80 is link-local: an interface gave it to itself (a BMC, usb0, "
         "veth), and other "
@@ -146,6 +176,17 @@ _CLASSES = (
 )  # fmt: skip
 
 
+_WRONG_SUM = made(
+    "",
+    "A collective gave a wrong result: as a rule GPUs do not reach each other's memory as they ought to (ACS or "
+    "an IOMMU between them), and what is read there is wrong.",
+    you("Confirm: it is right without peer-to-peer access, and nccl-tests finds wrong values with it.",
+        "export NCCL_P2P_DISABLE=1", "./build/all_reduce_perf -b 8 -e 128M -f 2 -g 4 -c 1"),
+    admin("Turn ACS off on the bridges above the GPUs, or the IOMMU to pass-through.",
+          "lspci -vvv | grep -i acsctl"),
+)  # fmt: skip
+
+
 def of_class(text: str) -> Family | None:
     """What the words of a message ask for in general."""
     return next((one for one in _CLASSES if one.words.search(text)), None)
@@ -154,6 +195,16 @@ def of_class(text: str) -> Family | None:
 def understood(text: str) -> Family | None:
     """What is known of such words, else what they ask for in general."""
     return of_words(text) or of_class(text)
+
+
+# A program's own check of a sum over all ranks.
+_OF_A_SUM = re.compile(r"==\s{0,3}(?:\w{1,30}\.)?(?:get_)?world_size\b|\bworld_size(?:\(\))?\s{0,3}==")
+
+
+def of_a_sum(event: LogEvent) -> Family | None:
+    """What a wrong result of a collective asks for, where the program compares it with the number of ranks."""
+    own = "raised_in" not in event.fields
+    return _WRONG_SUM if own and _OF_A_SUM.search(event.fields.get("condition", "")) else None
 
 
 def advice(text: str) -> list[Remedy]:

@@ -99,3 +99,25 @@ def test_a_crash_is_told_with_its_innermost_function() -> None:
 def test_a_cut_traceback_is_none_where_its_exception_follows() -> None:
     logs: Logs = parsed(f"{CUT}AssertionError\n")
     assert "traceback-cut" not in {one.sign for one in logs.events}
+
+
+def test_a_wrong_sum_over_all_ranks_is_of_the_gpus() -> None:
+    text = 'Traceback (most recent call last):\n  File "/w/test.py", line 16, in <module>\n'
+    text += '    assert value == world_size, f"Expected {world_size}"\nAssertionError: Expected 4, got 1.0\n'
+    assert "NCCL_P2P_DISABLE=1" in str(judged(text)["LOG004"].findings[0].remedies)
+
+
+def test_a_gpu_that_is_not_seen_is_no_fault_of_torch() -> None:
+    text = 'ERROR RuntimeError: device >= 0 && device < num_gpus INTERNAL ASSERT FAILED at "../c.cpp":49, please '
+    text += "report a bug to PyTorch. device=1, num_gpus=1\n"
+    assert "by a number that it does not see (1)" in judged(text)["LOG185"].findings[0].what
+
+
+def test_an_exception_that_says_little_is_told_with_the_error_before_it() -> None:
+    text = "E0529 23:22:59.553362 67580 rdma_context.cpp:203] Failed to register memory 0x7c: Bad address [14]\n"
+    text += (
+        'Traceback (most recent call last):\n  File "/w/b.py", line 3, in run\nValueError: Warmup did not end\n'
+    )
+    found = judged(text)["LOG004"].findings[0]
+    assert "before it: E0529 23:22:59.553362 67580 rdma_context.cpp:203] Failed to register memory" in found.what
+    assert "nvidia_peermem" in str(found.remedies)
