@@ -195,7 +195,7 @@ class Gathered:
         """Nodes without facts, and those that are one machine; then one that is neither, to compare with."""
         machines = Counter(_machine(node.facts) for node in self.nodes.values() if node.facts)
         found = [n.index for n in self.nodes.values() if n.facts is None or machines[_machine(n.facts)] > 1]
-        sound = [node for node in self.nodes if node not in found]
+        sound = sorted(self.nodes.keys() - found)
         return [*sound[:1], *found] if found else []
 
     @property
@@ -300,7 +300,7 @@ class Gathered:
 
     def to_look_at(self, waited_for: Collection[str], seconds: float) -> list[int]:
         """Nodes that are waited for and say nothing for so long, or whose agent ended without a word."""
-        late = time.monotonic() - seconds
+        late, waited_for = time.monotonic() - seconds, set(waited_for)
         return [
             n.index
             for n in self.nodes.values()

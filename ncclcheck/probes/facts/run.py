@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Literal
 
 from msgspec import Struct, field
@@ -159,3 +160,11 @@ class Run(Struct, frozen=True, kw_only=True):
     stopped_by: Literal[
         "", "deadline", "signal", "dead rank", "stopped rank", "silent node", "early end", "refused", "deadlock"
     ] = ""
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL` for 9."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
