@@ -30,8 +30,8 @@ SIGNS = (
     ),
     Sign(
         "ib-modify-qp",
-        r"Call to ibv_modify_qp failed(?!.{0,700}retrying \d) with (?:error )?(?:(?P<errno>\d{1,3}) )?"
-        r"(?P<error>[A-Z](?:(?! errno )[\w ]){1,60})(?: errno \d{1,3})?"
+        r"Call to ibv_modify_qp failed(?!.{0,700}retrying \d) with (?:error )?"
+        r"(?:(?P<errno>\d{1,3})\b ?)?(?:(?<=\d)$|(?P<error>[A-Z](?:(?! errno )[\w ]){1,60}))(?: errno \d{1,3})?"
         r"(?:, on dev (?P<device>[^\s,]{1,64}), curr state \w{1,20}, next state \w{1,20}"
         r"(?:, local GID index (?P<index>\d{1,4}), local GID (?P<local>[^\s,]{1,46}),"
         r" remote GID (?P<remote>[^\s,]{1,46}))?)?",

@@ -8,9 +8,8 @@ from shlex import quote
 from ncclcheck.probes.facts import Logs
 from ncclcheck.reports.judgement.findings import Finding, State, admin, seen, you
 from ncclcheck.reports.subjects.logs.logged import by_host, cause, log_rule, said
-from ncclcheck.reports.subjects.logs.network import values_of
+from ncclcheck.reports.subjects.logs.network import of_status, values_of
 from ncclcheck.reports.subjects.logs.reported import processes_by_host, version_seen
-from ncclcheck.reports.subjects.logs.retries import of_status
 
 
 @log_rule("LOG046", "receivers keep up, and all hosts use the same traffic class")

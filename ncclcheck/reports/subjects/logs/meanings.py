@@ -53,6 +53,10 @@ CONTEXT = frozenset(
     (
         "traceback",
         "frame",
+        "native-frame",
+        "rule",
+        "long-bar",
+        "explains",
         "unreadable",
         "crashed-thread",
         "kernel-named",
