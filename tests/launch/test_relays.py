@@ -186,7 +186,7 @@ def test_facts_that_fit_no_prototype_are_asked_for_anew() -> None:
 
 def test_equal_facts_travel_once(tmp_path: Path) -> None:
     """The real relay, over agents that are files: 12 nodes are one and some lines each."""
-    nodes = [replace(one, name=f"h{at}") for at, one in enumerate(dgx.unjudged(12).nodes)]
+    nodes = [replace(one, name=f"h{at}") for at, one in enumerate(dgx.cluster(12).nodes)]
     for at, node in enumerate(nodes):
         lines = [
             *wire.lines(wire.Hello(protocol=1, version="", node=at, hostname="", pid=1, python="", path=""), at, 1)
