@@ -18,9 +18,10 @@ class RankState(Struct, frozen=True, kw_only=True):
     phase: start (no world yet), world (joined), done (all parts finished). ticks: iterations that were begun since
     the last step; ranks in the same collective have begun as many. defect: the line of ncclcheck that raised
     `error`, where that is a defect of its own. users: the user's own code raised it, or a call of it; at: the line
-    of that code, its function and the index of the sample. stack: where the rank stood when it had made no
-    progress for seconds, the innermost first: a collective, and lines of the user's; stuck: it stayed there for so
-    long without any work that nothing but another rank can move it.
+    of that code, its function and the index of the sample; trace: the traceback from the first line of that code
+    on. stack: where the rank stood when it had made no progress for seconds, the innermost first: a collective and
+    lines of the user's; stuck: it stayed there for so long without any work that nothing but another rank can
+    move it.
     """
 
     rank: Count
@@ -37,6 +38,7 @@ class RankState(Struct, frozen=True, kw_only=True):
     defect: str = ""
     users: bool = False
     at: str = ""
+    trace: str = ""
     stack: list[str] = field(default_factory=list)
     stuck: bool = False
     first: bool = False
