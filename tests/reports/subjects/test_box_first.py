@@ -30,7 +30,7 @@ _OWN = [
      (_TRAIN, "/usr/lib/python3.11/urllib/request.py:1351 in do_open")),
     ("ReadTimeout", "HTTPSConnectionPool(host='hub', port=443): Read timed out after 10",
      (_TRAIN, "/opt/lib/python3.11/site-packages/requests/adapters.py:713 in send")),
-    ("RuntimeError", "failed to connect to the feature server: timed out after 5 s", (_TRAIN,)),
+    ("RuntimeError", "failed to connect to the feature store: timed out after 5 s", (_TRAIN,)),
 ]  # fmt: skip
 
 

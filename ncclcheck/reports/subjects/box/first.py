@@ -56,7 +56,8 @@ _STARTS_OTHERS = re.compile(r"accelerate/commands|deepspeed/launcher|torch/distr
 _AMONG_RANKS = re.compile(r"\btorch/|\bmultiprocessing/|\bdeepspeed/|\bray/")
 _TORCH_TYPES = re.compile(r"^(?:Dist\w*Error|Rendezvous\w+|(?i:nccl)\w*)$")
 _TORCH_WORDS = re.compile(
-    r"(?i)\.(?:cc|cpp|cu|hpp|h):\d+|nccl|gloo|c10d|\brank\b|store|(?:peer|error) \[|waiting \d+ms|pair closure"
+    r"(?i)\.(?:cc|cpp|cu|hpp|h):\d+|nccl|gloo|c10d|\brank\b|(?:tcp|dist)store|(?:peer|error) \["
+    r"|waiting \d+ms|pair closure|socket timeout|client socket|broken pipe|reset by peer|wait timeout"
 )
 _PYTHON = re.compile(r"python|pt_main|pt_data|torchrun")
 _GOT_SIGNAL = re.compile(r"got signal: (\d{1,2})$")

@@ -43,6 +43,8 @@ def evidence(cluster: Cluster, one: Failure) -> list[Evidence]:
     told = [seen("first", f"{clock(one.t)} UTC, {one.t - one.box.started:.1f} s after the start")]
     if one.kind != "outside" and (at := place(one)):
         told.append(seen("line", at))
+    if one.raised is not None and one.kind == "apart":
+        told.append(seen("raised", first.said(one.raised)))
     if one.raised is not None and one.raised.printed:
         told.append(
             seen("read in", "the job's output: its Python ran without what the box puts into it (-I, -E, -S)")
