@@ -290,29 +290,6 @@ _LIMITS = (
         expect=(Expect(code="NET006", node="h2", device="eth0", words="connections", state=State.WARN),),
         exit_code=0,
     ),
-    Scenario(
-        name="a limit of connections in a host's own filter",
-        hosts=3,
-        fault=lambda s: faults.filtered(
-            s["h2"], "input", "iifname eth0 tcp flags & (syn|ack) == syn ct count over 2 drop"
-        ),
-        expect=(Expect(code="NET006", node="h2", device="eth0", words="limits new connections"),),
-        first="NET006 on h2",
-        cure="admin",
-        seconds=100.0,
-    ),
-    Scenario(
-        name="a rule of a host's own filter for what is long",
-        hosts=3,
-        fault=lambda s: both(
-            faults.black_hole(s["h2"], over=9000),
-            faults.filtered(s["h2"], "input", "iifname eth0 meta length > 1300 drop"),
-        ),
-        expect=(Expect(code="NET007", node="h2", device="eth0", words="its own packet filter"),),
-        first="NET007 on h2",
-        cure="admin",
-        seconds=40.0,
-    ),
 )
 
 _SHORT_WAIT = {"h1": ("--wait", "12"), "h2": ("--wait", "9"), "h3": ("--wait", "9")}

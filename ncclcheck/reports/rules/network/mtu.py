@@ -51,7 +51,8 @@ def path_mtu(cluster: Cluster) -> Iterator[Finding]:
     UDP packets that may not be fragmented, of the interface's MTU and of 9000 to 576 bytes, each sent several
     times and confirmed by the receiver. A failure where a burst over TCP stood still as well; a warning where
     TCP flows or was not tried, or where a router told our kernel of the smaller size, so that TCP keeps to it.
-    Where UDP is blocked this is unknown. A rule of an end's own packet filter that drops what is long is the cause.
+    Where UDP is blocked this is unknown. A rule of an end's own packet filter that drops what is long is the
+    cause.
 
     ## Fix
     - **admin** the same MTU on all nodes and on every switch port, bridge and tunnel between them:
