@@ -75,8 +75,8 @@ def test_a_limit_that_refuses_is_a_warning_and_after_a_job_in_vain_the_failure()
 @pytest.mark.parametrize(("volley", "searched"), [(REFUSED, False), (Volley(opened=8, late=0), True)])
 def test_no_groups_are_tried_where_a_limit_explains_the_job(volley: Volley, searched: bool) -> None:
     nodes = hosts(3)
-    facts = {"job": Job(nodes_asked=3, ranks=3, backend="gloo"), "run": _waiting(3)}
-    one = Cluster(nodes=nodes, measurements=measured(nodes, _to_h2(volley=volley)), **facts)
+    job = Job(nodes_asked=3, ranks=3, backend="gloo")
+    one = Cluster(nodes=nodes, measurements=measured(nodes, _to_h2(volley=volley)), job=job, run=_waiting(3))
     assert whole_has_failed(one) is searched
 
 
@@ -106,7 +106,7 @@ def test_an_address_of_an_own_interface_that_a_rule_writes_is_no_detour() -> Non
         node("h2", LO, nic("eth0", "10.1.0.2/24"), nic("mgmt0", "10.9.0.2/24")),
         network=replace(
             node("h2", LO, nic("eth0", "10.1.0.2/24"), nic("mgmt0", "10.9.0.2/24")).network,  # type: ignore[type-var]
-            filters=nodes[1].network.filters,  # type: ignore[union-attr]
+            filters=nodes[1].network.filters,
         ),
     )
     found = _bad("NET006", nodes, lambda a, _: {"seen_as": "10.9.0.2"} if a == "h2" else {})
