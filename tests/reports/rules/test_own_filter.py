@@ -102,13 +102,10 @@ def test_a_translation_for_containers_has_no_part_in_it() -> None:
 
 def test_an_address_of_an_own_interface_that_a_rule_writes_is_no_detour() -> None:
     nodes = _filtered("oifname eth0 snat", "postrouting", "snat", partly=False)
-    nodes[1] = replace(
-        node("h2", LO, nic("eth0", "10.1.0.2/24"), nic("mgmt0", "10.9.0.2/24")),
-        network=replace(
-            node("h2", LO, nic("eth0", "10.1.0.2/24"), nic("mgmt0", "10.9.0.2/24")).network,  # type: ignore[type-var]
-            filters=nodes[1].network.filters,
-        ),
-    )
+    two = node("h2", LO, nic("eth0", "10.1.0.2/24"), nic("mgmt0", "10.9.0.2/24"))
+    assert isinstance(two.network, Network)
+    assert isinstance(nodes[1].network, Network)
+    nodes[1] = replace(two, network=replace(two.network, filters=nodes[1].network.filters))
     found = _bad("NET006", nodes, lambda a, _: {"seen_as": "10.9.0.2"} if a == "h2" else {})
     assert "h2 itself writes another sender on it (NAT)" in found.what
     assert found.where.device == "eth0"
