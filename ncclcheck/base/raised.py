@@ -18,7 +18,12 @@ _OTHERS = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platst
 _PACKAGES = ("site-packages", "dist-packages")
 # What calls the user's factories: what they do not take is raised here.
 _CALLERS = tuple(
-    os.path.join(_OURS, "probes", *parts) for parts in (("training", "given.py"), ("dataloader", "factory.py"))
+    os.path.join(_OURS, "probes", *parts)
+    for parts in (
+        ("training", "given.py"),
+        ("training", "course", "bounds.py"),
+        ("dataloader", "factory.py"),
+    )
 )
 # A loader's worker hands its traceback over as text.
 _IN_WORKER = "Original Traceback"
@@ -27,6 +32,7 @@ _COLLECTIVE = re.compile(r"torch[/\\]distributed[/\\]")
 _TORCH = f"{os.sep}torch{os.sep}"
 _WAITS = ("backward", "__next__")  # DDP waits in the one, loaders in the other
 _MOST = 6
+_MOST_TEXT = 4000  # characters of a traceback
 
 
 def place(error: BaseException) -> str:
@@ -40,6 +46,16 @@ def place(error: BaseException) -> str:
     frame, line = frames[-1]
     index = next(filter(None, (_index(one) for one, _ in reversed(frames))), "")
     return _said(frame.f_code.co_filename, line, frame.f_code.co_name) + index
+
+
+def trace(error: BaseException) -> str:
+    """Its traceback from the user's first own frame on, at most the end of it."""
+    frames = [*traceback.walk_tb(error.__traceback__)]
+    first = next((n for n, (frame, _) in enumerate(frames) if _is_users(frame.f_code.co_filename)), 0)
+    tb = error.__traceback__
+    for _ in range(first):
+        tb = tb.tb_next if tb else None
+    return "".join(traceback.format_exception(type(error), error, tb, chain=False)).strip()[-_MOST_TEXT:]
 
 
 def by_call(error: BaseException) -> bool:

@@ -24,6 +24,7 @@ class Unreadable(ValueError):
 T = TypeVar("T")
 MOST_RECORD = 32 * 2**20  # bytes: the facts of a node are 0.1 to 0.5 MB, the longest result of a job some MB
 MOST_KEPT = 128 * 2**20  # bytes of one agent's records that are kept until the end: facts and results
+RELAY = 999_999_999  # stands for a relay itself where a node's number stands
 MOST_KNOCKS = 4  # silent nodes that the others try: more have one cause, a switch or the power
 _MOST_LINE = 900
 
@@ -44,6 +45,21 @@ class Facts(Struct, tag="facts", frozen=True, kw_only=True):
     """All that the probes read on this node."""
 
     node: facts.Node
+
+
+class Alike(Struct, tag="alike", frozen=True, kw_only=True):
+    """The facts of a node as differences from those of another that were said before on this channel."""
+
+    like: int
+    differences: dict[str, msgspec.Raw]
+
+
+class Ended(Struct, tag="ended", frozen=True, kw_only=True):
+    """A relay's word for a node behind it: the way to its agent closed. See agents.Closed."""
+
+    detail: str
+    printed: str = ""
+    exit: int | None = None
 
 
 class Step(Struct, tag="step", frozen=True, kw_only=True):
@@ -179,6 +195,16 @@ class InitLook(Struct, tag="init_look", frozen=True, kw_only=True):
     nodes: list[str]
 
 
+class Spread(Struct, tag="spread", frozen=True, kw_only=True):
+    """A relay's first order: start these agents and speak for them. here: the node that is the relay's own host.
+
+    agents: what to start for each node; for the others it is an ssh.
+    """
+
+    here: int
+    agents: dict[int, list[str]]
+
+
 class Alive(Struct, tag="alive", frozen=True, kw_only=True):
     """The launcher is there; an agent that has heard this once and then nothing for long ends by itself."""
 
@@ -193,8 +219,10 @@ class Stop(Struct, tag="stop", frozen=True, kw_only=True):
     reason: str = ""
 
 
-FromAgent = Union[Hello, Facts, Step, Listening, Reach, Knocked, InitTried, Rank, Result, JobEnded, Beat, Bye]
-FromLauncher = Union[Listen, Peers, Knock, Init, InitLook, Job, Examine, Alive, Halt, Stop]
+FromAgent = Union[
+    Hello, Facts, Alike, Ended, Step, Listening, Reach, Knocked, InitTried, Rank, Result, JobEnded, Beat, Bye
+]
+FromLauncher = Union[Listen, Peers, Knock, Init, InitLook, Job, Examine, Spread, Alive, Halt, Stop]
 
 PROTOCOL = protocol.of(__name__, facts.__name__, context.__name__)  # orders carry the plans of context
 

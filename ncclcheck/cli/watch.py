@@ -21,7 +21,9 @@ Exit codes: COMMAND's own; a signal that ends COMMAND ends this too. Else:
 """
 
 
-@click.command("watch", cls=SiteCommand, epilog=_EPILOG, context_settings=HELP)
+@click.command(
+    "watch", cls=SiteCommand, epilog=_EPILOG, context_settings={**HELP, "allow_interspersed_args": False}
+)
 @with_options(*options_of(command.Watch))
 @click.argument("command_line", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @click.pass_obj

@@ -85,9 +85,7 @@ def run(wanted: Watch, options: Options) -> int:
         from ncclcheck.results import outputs  # noqa: PLC0415 - see _report
 
         outputs.check_file("--exclude-file", wanted.exclude_file)
-    box, node = folder.create(wanted.box)
-    given = settings.settings(node, os.environ)
-    folder.fill(node, wanted.command, given)
+    box, node, given = folder.create(wanted.box, wanted.command)
     if wanted.print_env:
         for name, value in given.items():
             sys.stdout.write(f"export {name}={shlex.quote(value)}\n")

@@ -190,7 +190,11 @@ class ProcessLink:
 
     def send(self, node: int | None, order: wire.FromLauncher) -> None:
         """Give an order on the child's stdin, addressed to one node or to all."""
-        self._orders.put(wire.order(node, order))
+        self.pass_on(wire.order(node, order))
+
+    def pass_on(self, line: bytes) -> None:
+        """Give an order that is in its line already."""
+        self._orders.put(line)
 
     def describe(self, node: int) -> Closed:
         """What the child printed, if anything."""

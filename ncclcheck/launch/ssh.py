@@ -13,12 +13,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from queue import Empty
+from queue import Empty, SimpleQueue
 
 from ncclcheck.base import wire
 from ncclcheck.base.errors import UsageError
 from ncclcheck.launch import hostfile
-from ncclcheck.launch.agents import Closed, Event, Events, Link, ProcessLink, Via, agent_environment
+from ncclcheck.launch.agents import Closed, Event, Events, Link, ProcessLink, Signalled, Via, agent_environment
 from ncclcheck.launch.given import working_directory
 from ncclcheck.launch.hostfile import Host
 from ncclcheck.launch.remote import doorstep, large_packets, look, other_port, slow_login, ssh_refused
@@ -30,6 +30,9 @@ from ncclcheck.probes.machine.job_system import environment_of_families
 _Other = Callable[[Sequence[str], float], list[str]]
 
 AT_ONCE = 64  # connections that are being opened at once: bounds processes here and load on a jump host; chosen
+RELAYED_FROM = 129  # hosts: two rounds of such connections are soon made without relays; chosen
+_GROUP = 32  # hosts behind a relay, so that 2,000 have 63, opened at once; ClusterShell has 64; chosen
+_RELAYED_WITHIN = "5"  # s for a relay's connection to a host, so that time is left to try that host from here
 _HANGS_AFTER = 20.0  # s without an answer of a host before it is asked why; chosen
 _ASKED_AT_ONCE = 8  # hosts that are asked why at once, each by an ssh of its own; chosen
 _FAILED_ITSELF = 255  # ssh(1): its own error; any other status is that of the command there
@@ -89,8 +92,38 @@ def start(of: Sequence[Host], via: str | None, events: Events, env: Mapping[str,
         )
         for node, host in enumerate(of)
     ]
-    _Door(links, events).start()
-    return list(links)
+    if via or len(of) < RELAYED_FROM:
+        Door(links, events).start()
+        return list(links)
+    return _relayed(ssh, of, links, events, env, *more)
+
+
+def _relayed(
+    ssh: str, of: Sequence[Host], links: Sequence[SshLink], events: Events, env: Mapping[str, str], *more: str
+) -> list[Link]:
+    """The first host of each group starts the agents of the others; whom it cannot reach, we start ourselves."""
+    from ncclcheck.launch.relays import RelayLink  # noqa: PLC0415 - few clusters are so large
+
+    door = Door([], events)
+    door.start()
+    size = max(_GROUP, -(-len(of) // AT_ONCE))
+    groups: list[Link] = []
+    for first in range(0, len(of), size):
+        group = {node: of[node] for node in range(first, min(first + size, len(of)))}
+        words = doorstep.command(
+            sys.executable, of[first].name, environment(env), working_directory(), [], doorstep.RELAY
+        )
+        agents = {
+            node: _argv("ssh", host, node, [], env, more, ConnectTimeout=_RELAYED_WITHIN)
+            if node != first
+            else _agent(host, node, env, more)
+            for node, host in group.items()
+        }
+        relay = functools.partial(_Ssh, argv=_ssh(ssh, of[first], words), env=_for_ssh(env))
+        link = RelayLink(first, {node: links[node] for node in group}, agents, relay, door, events)
+        link.start()
+        groups.append(link)
+    return groups
 
 
 def via_words(via: str) -> list[str]:
@@ -116,12 +149,21 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
     return environment_of_families(ours) | {name: ours[name] for name in _HANDED_ON if name in ours}
 
 
-def _argv(
-    ssh: str, host: Host, node: int, inner: Sequence[str], env: Mapping[str, str], more: Sequence[str]
-) -> list[str]:
+def _agent(host: Host, node: int, env: Mapping[str, str], more: Sequence[str]) -> list[str]:
     options = ["--node", str(node), "--name", host.name, *more]
-    words = [*inner, *doorstep.command(sys.executable, host.name, environment(env), working_directory(), options)]
-    return _ssh(ssh, host, words)
+    return doorstep.command(sys.executable, host.name, environment(env), working_directory(), options)
+
+
+def _argv(
+    ssh: str,
+    host: Host,
+    node: int,
+    inner: Sequence[str],
+    env: Mapping[str, str],
+    more: Sequence[str],
+    **settings: str,
+) -> list[str]:
+    return _ssh(ssh, host, [*inner, *_agent(host, node, env, more)], **settings)
 
 
 def _ssh(ssh: str, host: Host, words: Sequence[str], **settings: str) -> list[str]:
@@ -158,6 +200,7 @@ class SshLink:
         self._lock = threading.Lock()
         self._closed = False
         self._process: ProcessLink | None = None
+        self.relayed = False
         self.size_matters = ""
         self._login: slow_login.Watch | None = None
 
@@ -218,7 +261,7 @@ class SshLink:
     def look(self, node: int, pid: int | None, seconds: float) -> Look:
         """By a connection of its own."""
         del node
-        if self._process is None:
+        if self._process is None and not self.relayed:
             return Look(came="no")
         seen = look.take(self._other(look.words(pid), seconds), self._env, pid, seconds)
         if seen.state == "T":
@@ -255,7 +298,7 @@ def _is_worth_asking(ended: Closed) -> bool:
     return _says_nothing(ended) or _is_refusal(ended) or other_port.is_refused(ended.detail)
 
 
-class _Door(threading.Thread):
+class Door(threading.Thread):
     """Opens connections, a bounded number at once, and passes on what comes through them."""
 
     def __init__(self, links: Sequence[SshLink], events: Events) -> None:
@@ -265,13 +308,23 @@ class _Door(threading.Thread):
         self._asked: dict[int, threading.Thread] = {}
         self._asking = threading.BoundedSemaphore(_ASKED_AT_ONCE)
         self._outside = deque(links)
+        self._later: SimpleQueue[SshLink] = SimpleQueue()
         self._opening: dict[int, float] = {}
         self._inside: Events = Events()
         self._events = events
 
+    def add(self, link: SshLink) -> None:
+        """One more, which a relay could not reach."""
+        self._later.put(link)
+        self._inside.put(Signalled(0))  # wakes it up
+
     def run(self) -> None:
         """A connection is open when its agent has said a word, and counts no more when it hangs."""
         while True:
+            while not self._later.empty():
+                link = self._later.get()
+                self._links |= dict.fromkeys(link.nodes, link)
+                self._outside.append(link)
             self._let_in()
             try:
                 event: Event = self._inside.get(timeout=1.0 if self._outside or self._silent else None)
@@ -280,7 +333,9 @@ class _Door(threading.Thread):
                 self._opening = {node: since for node, since in self._opening.items() if since > late}
                 self._ask_the_silent()
                 continue
-            node = getattr(event, "node", -1)
+            if isinstance(event, Signalled):
+                continue
+            node = event.node
             self._opening.pop(node, None)
             was_silent = self._silent.pop(node, None) is not None
             if not (isinstance(event, Closed) and _is_worth_asking(event)):

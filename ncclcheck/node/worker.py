@@ -130,7 +130,8 @@ def main() -> None:
         at = raised.place(error) if plan.job.training else ""
         users = bool(at) or (plan.job.training is not None and raised.by_call(error))
         told = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
-        link.phase(error=told, defect=defect, users=users and not defect, at=at[:300])
+        users = users and not defect
+        link.phase(error=told, defect=defect, users=users, at=at[:300], trace=raised.trace(error) if users else "")
         raise
     link.phase(phase="done")
     if plan.job.apart:

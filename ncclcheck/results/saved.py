@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from ncclcheck import __version__
 from ncclcheck.base.errors import UsageError
@@ -13,6 +11,7 @@ from ncclcheck.base.exits import Exit
 from ncclcheck.base.progress import complain
 from ncclcheck.probes.facts import Baseline, Policy
 from ncclcheck.probes.facts.guard.alike import Kinds
+from ncclcheck.probes.facts.guard.collection import without_collection
 from ncclcheck.probes.machine import files
 from ncclcheck.reports import compare
 from ncclcheck.reports.judgement import jsondoc
@@ -45,21 +44,9 @@ def judge_again(options: Options) -> int:
 def judge_files(files: Sequence[str], options: Options, parquet: str | None = None) -> int:
     """`report`: judge a saved file anew, or several as one. parquet: its folder's name. Raises UsageError."""
     kinds = Kinds()
-    with _without_collector():
+    with without_collection():
         saved = [(path, load(path, "report", options.policy, kinds)) for path in files]
         return _judge(merged(saved) if len(saved) > 1 else saved[0][1], options, parquet)
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Facts are trees and hold no cycles: looking for some took a tenth of the time of a report on 1,000 nodes."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def _judge(saved: jsondoc.Saved, options: Options, parquet: str | None = None) -> int:

@@ -152,6 +152,7 @@ class Gathered:
                 defect=kept.defect,
                 users=kept.users,
                 at=kept.at,
+                trace=kept.trace,
                 stack=kept.stack,
                 stuck=kept.stuck,
                 proc_state=known.proc_state,
@@ -163,6 +164,7 @@ class Gathered:
             defect=state.defect or (before.defect if before else ""),
             users=state.users or bool(before and before.users),
             at=state.at or (before.at if before else ""),
+            trace=state.trace or (before.trace if before else ""),
             stack=state.stack or (before.stack if before else []),
             exit=state.exit if state.exit is not None else (before.exit if before else None),
             first=bool(before and before.first),
@@ -193,7 +195,7 @@ class Gathered:
         """Nodes without facts, and those that are one machine; then one that is neither, to compare with."""
         machines = Counter(_machine(node.facts) for node in self.nodes.values() if node.facts)
         found = [n.index for n in self.nodes.values() if n.facts is None or machines[_machine(n.facts)] > 1]
-        sound = [node for node in self.nodes if node not in found]
+        sound = sorted(self.nodes.keys() - found)
         return [*sound[:1], *found] if found else []
 
     @property
@@ -298,7 +300,7 @@ class Gathered:
 
     def to_look_at(self, waited_for: Collection[str], seconds: float) -> list[int]:
         """Nodes that are waited for and say nothing for so long, or whose agent ended without a word."""
-        late = time.monotonic() - seconds
+        late, waited_for = time.monotonic() - seconds, set(waited_for)
         return [
             n.index
             for n in self.nodes.values()

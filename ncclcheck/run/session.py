@@ -43,6 +43,8 @@ _DOORS_S = 8.0  # s for agents to open their listeners, and to report what they 
 _BEAT_EVERY = 5.0  # s between two beats to the agents, by which they know that somebody still listens; chosen
 _ANEW_S = 12.0  # s for the facts of nodes that are started a second time; chosen
 _LOOK_AFTER_S = 9.0  # no probe and no step of a sound node is silent for so long; _SILENT gives it up at 15 s
+_LOOK_EVERY_S = 0.25  # s between two looks for silent nodes: each asks all of them
+_MOST_AT_ONCE = 256  # events that are taken before it is asked again whether it is over, which also asks all
 _LOOK_S = 5.0  # a login takes a second, on a busy host two
 _MOST_KNOCKING = 64  # nodes that try a silent one: enough to tell a way from a host
 _DIAL_S = 4.0  # for all of them; one takes 10 ms
@@ -71,6 +73,8 @@ class Session:
     def __init__(self, links: Sequence[Link], events: Events, deadline: Deadline, progress: Progress) -> None:
         self.links, self.events, self.deadline, self.progress = links, events, deadline, progress
         self.gathered = Gathered(links)
+        self._of_node = {node: link for link in links for node in link.nodes}
+        self._looks_next = 0.0
         self.started_job = False
         self._beats_next = 0.0
         self._stall: Stall | None = None
@@ -98,7 +102,7 @@ class Session:
         """Whither ssh's settings lead for nodes of which no facts came, or which are one machine."""
         end = time.monotonic() + min(_DIAL_S, self.deadline.left / 4)
         for node in self.gathered.doubtful[:_MOST_LOOKS]:
-            link = next(link for link in self.links if node in link.nodes)
+            link = self._of_node[node]
             if isinstance(link, DialledLink) and time.monotonic() < end and (told := link.dialled(node)):
                 self.gathered.dialled.append(told)
 
@@ -106,7 +110,7 @@ class Session:
         """Whither ssh goes for nodes that were lost in mid-run, and whether its port there still answers."""
         end = time.monotonic() + min(_DIAL_S, self.deadline.left / 4)
         for node in lost:
-            link = next(link for link in self.links if node in link.nodes)
+            link = self._of_node[node]
             if (
                 isinstance(link, DialledLink)
                 and time.monotonic() < end
@@ -222,7 +226,7 @@ class Session:
             link.send(None, order)
 
     def _send(self, node: int, order: wire.FromLauncher) -> None:
-        next(link for link in self.links if node in link.nodes).send(node, order)
+        self._of_node[node].send(node, order)
 
     def _listen(
         self, seconds: float, over: Callable[[], bool], awaited: Callable[[], Collection[str]] = tuple
@@ -231,20 +235,22 @@ class Session:
         end = time.monotonic() + min(seconds, max(0.5, self.deadline.left))
         while not over() and (left := end - time.monotonic()) > 0:
             self._beat()
-            self._look(awaited())
+            if time.monotonic() > self._looks_next:
+                self._looks_next = time.monotonic() + _LOOK_EVERY_S
+                self._look(awaited())
             if self._stall is not None:
                 self._stall.tell()
-            try:
+            with suppress(Empty):
                 self._take(self.events.get(timeout=min(left, 0.25)))
-            except Empty:
-                continue
+                for _ in range(_MOST_AT_ONCE):
+                    self._take(self.events.get_nowait())
 
     def _look(self, awaited: Collection[str]) -> None:
         """Have a second look at nodes that say nothing though they are waited for, once at each."""
         silent = self.gathered.to_look_at(awaited, _LOOK_AFTER_S) if awaited else []
-        for node in set(silent) - self._looked_at:
-            link = next(link for link in self.links if node in link.nodes)
-            if isinstance(link, LookingLink) and len(self._looked_at) < _MOST_LOOKS:
+        for node in set(silent) - self._looked_at if len(self._looked_at) < _MOST_LOOKS else ():
+            link = self._of_node[node]
+            if len(self._looked_at) < _MOST_LOOKS and isinstance(link, LookingLink):
                 self._looked_at.add(node)
                 self._looking.add(node)
                 threading.Thread(target=self._look_at, args=(link, node), daemon=True, name="look").start()

@@ -1,4 +1,4 @@
-"""The copy of what a job prints: the first 8 MiB and the last 4 to 8, with time and stream of each piece."""
+"""The copy of what a job prints: the first 8 MiB and the last 4 to 8, and whose each piece was."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import time
 
 from ncclcheck.probes.box.journal import AGAIN, NEW, Journal
 from ncclcheck.probes.facts.guard.secrets import masked
+from ncclcheck.watch.lines import Lines
 
 _HEAD = 8 * 2**20  # bytes: the start, with its versions and settings
 _TAIL = 4 * 2**20  # each of two files in turn: the end, which is what a job that dies is asked about
-_TIMES = 4 * 2**20
+_TIMES = 2**20  # of the beginning twice as much, and each of two files in turn for the end
 _LINE = 8192  # bytes of a line without an end that are held back to be masked in one piece
 
 
@@ -20,7 +21,9 @@ class Copy:
     def __init__(self, node: str) -> None:
         self._node = node
         self._file, self._left, self._turn = os.open(os.path.join(node, "output.log"), NEW, 0o600), _HEAD, -1
-        self._times = Journal(os.path.join(node, "output"), _TIMES)
+        self._times = Journal(os.path.join(node, "output"), 2 * _TIMES)
+        self._later: Journal | None = None
+        self._lines = Lines(node)
         self._held: dict[str, bytes] = {}
         self._at = 0
 
@@ -43,14 +46,19 @@ class Copy:
 
     def _write(self, stream: str, data: bytes) -> None:
         clean = masked(data.decode(errors="surrogateescape")).encode(errors="surrogateescape")
-        self._times.add({"t": round(time.time(), 3), "s": stream, "at": self._at, "n": len(clean)})
-        self._at += len(clean)
         try:
             if len(clean) > self._left:
                 os.close(self._file)
-                self._turn = 1 - max(self._turn, 0)
-                name = os.path.join(self._node, f"output.{self._turn}.log")
-                self._file, self._left = os.open(name, AGAIN, 0o600), _TAIL
+                self._turn += 1
+                name = os.path.join(self._node, f"output.{self._turn % 2}.log")
+                self._file, self._left, self._at = os.open(name, AGAIN, 0o600), _TAIL, 0
             self._left -= os.write(self._file, clean)
         except OSError:
             return
+        told = {"t": round(time.time(), 3), "s": stream, "f": self._turn, "at": self._at, "n": len(clean)}
+        if runs := self._lines.of(data):
+            told["p"] = runs
+        self._at += len(clean)
+        if not self._times.add(told):
+            self._later = self._later or Journal(os.path.join(self._node, "output"), _TIMES, turns=True)
+            self._later.add(told)

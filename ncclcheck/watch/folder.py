@@ -14,12 +14,14 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from ncclcheck import __version__
 from ncclcheck.base.errors import UsageError
 from ncclcheck.probes.box import folders, injected
 from ncclcheck.probes.box.journal import NEW
 from ncclcheck.probes.facts.guard.secrets import is_secret, masked
+from ncclcheck.watch import settings
 
 _MOST = 1000  # folders of one node in one box: ranks that each have a wrapper, attempts of a requeued job
 CLOCKS = "NCCLCHECK_CLOCKS"  # node -> seconds that its clock was ahead of one of them, in the pre-flight; JSON
@@ -27,28 +29,46 @@ _MOST_CLOCKS = 100_000  # characters
 _SHOWN = re.compile(r"(NCCL|TORCH|GLOO)_\w+")
 
 
-def create(given: str | None) -> tuple[str, str]:
-    """The box, and this node's own folder in it. Raises UsageError."""
-    box = given or _usual()
-    try:
-        with suppress(FileExistsError):
-            os.mkdir(box, 0o700)
-        _check(box)
-        return box, _of_node(box)
-    except OSError as error:
-        raise UsageError(f"--box: {box}: {error.strerror or error}") from None
+class Opened(NamedTuple):
+    """A box, this node's own folder in it, and what is set for the job."""
+
+    box: str
+    node: str
+    settings: dict[str, str]
 
 
-def _usual() -> str:
-    """In the working directory, which the nodes of a job often share; nodes of one job of Slurm share the name."""
+def create(given: str | None, command: Sequence[str]) -> Opened:
+    """A box that has what is there before the job begins. Raises UsageError."""
+    places = [given] if given else _usual()
+    for at, box in enumerate(places):
+        node = ""
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(box, 0o700)
+            _check(box)
+            node = _of_node(box)
+            wanted = settings.settings(node, os.environ)
+            _fill(node, command, wanted)
+            return Opened(box, node, wanted)
+        except OSError as error:
+            if node:
+                remove(box, node)
+            if at == len(places) - 1:
+                raise UsageError(f"--box: {box}: {error.strerror or error}") from None
+    raise AssertionError
+
+
+def _usual() -> list[str]:
+    """In the working directory, which the nodes of a job often share; else where it can be written.
+
+    Nodes of one job of Slurm share the name.
+    """
     job = os.environ.get("SLURM_JOB_ID", "")
     own = job if job.isdigit() else f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    name = f"ncclcheck-box-{own}"
+    here = []
     with suppress(OSError):
-        here = os.getcwd()
-        if os.access(here, os.W_OK):
-            return os.path.join(here, name)
-    return os.path.join(tempfile.gettempdir(), name)
+        here = [os.getcwd()]
+    return [os.path.join(folder, f"ncclcheck-box-{own}") for folder in (*here, tempfile.gettempdir())]
 
 
 def _check(box: str) -> None:
@@ -70,13 +90,13 @@ def _of_node(box: str) -> str:
     raise UsageError(f"--box: {box} holds {_MOST} folders of {host}; give another one")
 
 
-def fill(node: str, command: Sequence[str], settings: Mapping[str, str]) -> None:
-    """What is there before the job begins. Raises OSError."""
+def _fill(node: str, command: Sequence[str], wanted: Mapping[str, str]) -> None:
+    """Raises OSError."""
     for name in ("said", "fault", "site", "server"):
         os.mkdir(os.path.join(node, name), 0o700)
     source = Path(injected.__file__).parent / "sitecustomize.py"
     write(os.path.join(node, "site", "sitecustomize.py"), source.read_bytes())
-    variables = {**{n: v for n, v in os.environ.items() if _SHOWN.fullmatch(n)}, **settings}
+    variables = {**{n: v for n, v in os.environ.items() if _SHOWN.fullmatch(n)}, **wanted}
     told = {
         "schema": 1,
         "version": __version__,

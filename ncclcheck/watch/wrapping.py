@@ -37,6 +37,7 @@ _TOGETHER_S = 0.2
 # Seconds after COMMAND's end in which a process that it left behind is heard: while it prints, and at most.
 _IDLE_S, _LAST_S = 0.5, 5.0
 _CHUNK = 65536
+OUTPUT = "NCCLCHECK_BOX_OUTPUT"  # by which a process of the job knows that it prints to us
 _NO_SIZE = struct.pack("HHHH", 0, 0, 0, 0)
 
 
@@ -65,7 +66,7 @@ def run(argv: Sequence[str], env: Mapping[str, str], told: Told) -> int:
     try:
         streams = _Streams()
         child = subprocess.Popen(
-            [*argv], env={**env}, stdout=streams.given(1), stderr=streams.given(2),
+            [*argv], env={**env, OUTPUT: streams.identities()}, stdout=streams.given(1), stderr=streams.given(2),
             preexec_fn=lambda: _restore(before),  # noqa: PLW1509 - no thread has been started yet
             close_fds=False,
         )  # fmt: skip
@@ -163,6 +164,11 @@ class _Streams:
     def given(self, number: int) -> int | None:
         """What the job gets; None where it is closed here as well."""
         return self._ends.get(number)
+
+    def identities(self) -> str:
+        """Device and inode of the job's ends."""
+        held = [os.fstat(end) for end in {*self._ends.values()}]
+        return " ".join(f"{one.st_dev}:{one.st_ino}" for one in held)
 
     def leave_screens(self) -> None:
         """The user's terminal is as it was."""

@@ -27,11 +27,12 @@ class Told(msgspec.Struct):
 
 
 class Order(msgspec.Struct):
-    """What to do."""
+    """What to do. group: hosts behind each relay; 0: as ever."""
 
     hosts: str
     via: str | None
     told: Told
+    group: int = 0
 
 
 class Heard(msgspec.Struct):
@@ -46,6 +47,8 @@ def main() -> None:
     sys.executable = order.told.python
     wire.PROTOCOL = order.told.protocol
     ncclcheck.__file__ = f"{order.told.home}/ncclcheck/__init__.py"
+    if order.group:
+        ssh.RELAYED_FROM, ssh._GROUP = 2, order.group
     events = Events()
     env = {**os.environ, "PYTHONPATH": ""}
     links = ssh.start(ssh.hosts(order.hosts, None, None), order.via, events, env, "--probe-seconds", "10")

@@ -28,6 +28,7 @@ from tests.nccl.case import (
 )
 from tests.nccl.further import FURTHER
 from tests.nccl.job import Rank
+from tests.nccl.settings import SETTINGS
 
 SOUND = [
     sound("sound", "two hosts, sockets", pair()),
@@ -509,4 +510,4 @@ SILENT = [
     silent("hung_kernel", "kernels never end", pair("init all_reduce sync:20"), kernel="hang"),
     silent("stopped_at_init", "a rank is stopped before its start", last(four(), "stop " + SUMS)),
 ]
-CASES = [*SOUND, *NETWORK, *RANKS, *DEVICE, *VERBS, *SILENT, *FURTHER]
+CASES = [*SOUND, *NETWORK, *RANKS, *DEVICE, *VERBS, *SILENT, *FURTHER, *SETTINGS]

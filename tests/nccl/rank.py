@@ -279,6 +279,14 @@ class Rank:
         file.write_text(argument + "\n")
         os.environ["NCCL_CONF_FILE"] = str(file)
 
+    def do_xml(self, argument: str) -> None:
+        """xml:NAME=ROOT,VERSION, a file of one element that variable NAME names; without VERSION a broken one."""
+        name, _, text = argument.partition("=")
+        root, _, version = text.partition(",")
+        file = self.folder / f"{name}.{self.rank}.xml"
+        file.write_text(f'<{root} version="{version}">\n</{root}>\n' if version else f"<{root} <cpu\n")
+        os.environ[name] = str(file)
+
     def do_raise(self, _: str) -> None:
         """An exception of the program."""
         raise ValueError("no such column: text_field")

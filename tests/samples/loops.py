@@ -524,6 +524,51 @@ def comes_back(model: nn.Module, batch: Batch, state: State) -> None:
     evaluates_once(model, batch, state, back=True)
 
 
+def annealed(model: nn.Module, batch: Batch, state: State, steps: int = 500) -> None:
+    """Sound: a cosine over all batches of the training."""
+    if "cosine" not in state:
+        state["cosine"] = torch.optim.lr_scheduler.CosineAnnealingLR(_optimizer(model, state), T_max=steps)
+    _train(model, state, loss_of(model, batch))
+    state["cosine"].step()
+
+
+def annealed_by_epochs(model: nn.Module, batch: Batch, state: State) -> None:
+    """T_max is the number of epochs, and the schedule is stepped with each batch."""
+    annealed(model, batch, state, steps=3)
+
+
+def annealed_within_an_epoch(model: nn.Module, batch: Batch, state: State) -> None:
+    """As before, but it is not over when the steps that are tried are."""
+    annealed(model, batch, state, steps=10)
+
+
+class LayerDrop(Net):
+    """Each rank leaves layers out by its own dice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            if not self.training or torch.rand(()) > 0.5:
+                x = x + layer(x)
+        out: Tensor = self.net(x)
+        return out
+
+
+class Branch(Net):
+    """Another layer for batches of one kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rare = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.rare(x) if x[0, 0] > 0 else self.net(x)
+        return out
+
+
 def two_heads(model: nn.Module, batch: Batch, state: State) -> None:
     """A part that is trained, and that DDP does not know."""
     if "centers" not in state:

@@ -554,6 +554,13 @@ def save(model: nn.Module, state: State, path: str, *without: str) -> None:
         torch.save(held, path)
 
 
+def save_on_all(model: nn.Module, state: State, path: str) -> None:
+    """Every rank writes the same file."""
+    held = {name: one.state_dict() if hasattr(one, "state_dict") else one for name, one in state.items()}
+    torch.save({"model": inner(model).state_dict(), **held}, path)
+    dist.barrier()
+
+
 def load(model: nn.Module, state: State, path: str) -> None:
     held = torch.load(path, weights_only=True)
     inner(model).load_state_dict(held.pop("model"))

@@ -85,7 +85,7 @@ CASES = [
     Case("sleep", "BOX008", "watched_job.py", stalls=True, exit=75),
     Case("stop", "", "is stopped", stalls=True, exit=75),
     Case("deadlock", "BOX008", "in _deadlock", stalls=True, exit=75),
-    Case("fifo", "BOX008", "in _fifo", stalls=True, exit=75),
+    Case("fifo", "HNG003", "at _fifo", stalls=True, exit=75),
     Case("worker-deadlock", "BOX008", "in _loaded", stalls=True, exit=75),
     Case("sound", "BOX007", "SIGTERM", "job", outside="TERM", exit=None),
     Case("sound", "BOX007", "SIGINT", "job", outside="INT", exit=None),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import select
@@ -242,3 +243,36 @@ def test_what_cannot_be_started_has_the_shells_exit_code_and_leaves_no_box(
     assert done.returncode == code
     assert done.stderr.decode() == f"ncclcheck: COMMAND: '{command}' could not be started: {why}\n"
     assert [*tmp_path.iterdir()] == []
+
+
+def test_the_commands_own_options_are_its_own_without_two_dashes(tmp_path: Path) -> None:
+    argv = [*WATCH, "--stall-after", "70", sys.executable, "-c", "print('on')", "--box"]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, timeout=60, check=False, env=environment())
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"on\n", b"")
+
+
+def test_a_job_that_is_of_ncclcheck_says_nothing_of_our_variables(tmp_path: Path) -> None:
+    done = _watch(tmp_path, *WATCH, "--", "true")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_a_full_disk_at_the_start(tmp_path: Path) -> None:
+    """A box that nobody asked for is elsewhere then; one that was asked for is an error, and nothing is left."""
+    if os.geteuid():
+        pytest.skip("needs root, for a small disk")
+    full, other = tmp_path / "full", tmp_path / "other"
+    full.mkdir()
+    other.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "ncw", full], check=True, timeout=20)
+    try:
+        with contextlib.suppress(OSError):
+            (full / "data").write_bytes(bytes(2**20))
+        for options, code, kept in (((), 3, True), (("--box", "box"), 2, False)):
+            argv = [*WATCH, *options, "--", "sh", "-c", "echo on; exit 3"]
+            env = environment(TMPDIR=str(other))
+            done = subprocess.run(argv, cwd=full, capture_output=True, timeout=60, check=False, env=env)
+            assert (done.returncode, done.stdout) == (code, b"on\n" if kept else b""), done.stderr
+            assert (b"BOX005" if kept else b"No space left on device") in done.stderr
+        assert [one.name for one in full.iterdir()] == ["data"]
+    finally:
+        subprocess.run(["umount", "-l", full], check=True, timeout=20)

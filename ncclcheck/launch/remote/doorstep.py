@@ -35,18 +35,24 @@ _BOOT = (
     'exec(d["code"],d);d["enter"](**d["call"])'
 )
 AGENT = f"{_OWN_FIRST}from ncclcheck.node.agent import main;main()"
+RELAY = f"{_OWN_FIRST}from ncclcheck.launch.remote.relay import main;main()"
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+./:@%,")
 
 
-def command(python: str, name: str, env: Mapping[str, str], cwd: str, options: Sequence[str]) -> list[str]:
-    """The words that become the agent. name: the node's, "" to ask SLURMD_NODENAME there. Raises UsageError."""
+def command(
+    python: str, name: str, env: Mapping[str, str], cwd: str, options: Sequence[str], program: str = AGENT
+) -> list[str]:
+    """The words that become the agent, or another program of ours. Raises UsageError.
+
+    name: the node's, "" to ask SLURMD_NODENAME there.
+    """
     call = {
         "python": python,
         "name": name,
         "env": dict(env),
         "cwd": cwd,
         "spoken": [wire.PROTOCOL, __version__],
-        "argv": ["-c", AGENT, *options],
+        "argv": ["-c", program, *options],
     }
     code = "from __future__ import annotations\nimport os, sys\n" + inspect.getsource(enter)
     packed = base64.b64encode(zlib.compress(json.dumps({"code": code, "call": call}).encode(), 9)).decode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from typing import Any
 
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -24,16 +25,15 @@ class Journal:
     def _name(self) -> str:
         return f"{self._path}.{self._turn}.jsonl" if self._turns else f"{self._path}.jsonl"
 
-    def add(self, told: dict[str, Any]) -> None:
-        """Write one line at once. A full disk loses it, and nothing else."""
+    def add(self, told: dict[str, Any]) -> bool:
+        """Write one line at once; whether there was room. A full disk loses it, and nothing else."""
         line = json.dumps(told, separators=(",", ":")).encode("ascii", "backslashreplace") + b"\n"
         if self._written + len(line) > self._most:
             if not self._turns:
-                return
+                return False
             os.close(self._file)
             self._turn = 1 - self._turn
             self._file, self._written = os.open(self._name(), AGAIN, 0o600), 0
-        try:
+        with suppress(OSError):
             self._written += os.write(self._file, line)
-        except OSError:
-            return
+        return True

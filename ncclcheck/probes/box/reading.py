@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from ncclcheck.probes.box import printed, series
+from ncclcheck.probes.box import forms, printed, series, spoken
 from ncclcheck.probes.box.folders import listed
 from ncclcheck.probes.facts import (
     Box,
@@ -29,19 +29,6 @@ _OUTPUT_END = 65536
 _STACK_LINES = 12
 _FRAME = re.compile(r'  File "(.+)", line (\d+|\?\?\?) in (.+)')
 _Raw = dict[str, Any]
-# What a line of its kind must have; one that is damaged is left out, and the rest goes on.
-_FORMS = {
-    "process": {"t", "pid", "parent", "rank", "world", "helper", "root", "command"},
-    "gone": {"t", "pid", "status", "rss_most"},
-    "stall": {"t", "silent", "limit", "states"},
-    "raised": {"t", "pid", "frames"},
-    "end": {"t"},
-    "xid": {"t", "gpu", "code"},
-    "unanswered": {"t", "by"},
-    "clock": {"offset"},
-    "start": {"t", "pid"},
-    "silent": {"host"},
-}
 
 
 class NoBox(Exception):
@@ -56,7 +43,7 @@ def is_box(path: str) -> bool:
 def read(path: str) -> list[Box]:
     """One box for each node of the last attempt. Raises NoBox."""
     folders = _nodes(path)
-    metas = [next(_rows(os.path.join(folder, "meta.json")), {}) for folder in folders]
+    metas = [next(_rows(os.path.join(folder, "meta.json"), "meta"), {}) for folder in folders]
     clocks: _Raw = next((one["clocks"] for one in metas if isinstance(one.get("clocks"), dict)), {})
     most = max(_LEAST_SAMPLES, min(_MOST_SAMPLES, _ALL_SAMPLES // max(1, len(folders))))
     found = [box for folder in folders if (box := _node(folder, clocks, most)) is not None]
@@ -109,14 +96,14 @@ def _text(path: str) -> str:
         return ""
 
 
-def _rows(path: str) -> Iterator[_Raw]:
-    """Lines of JSON; the last one may be cut."""
+def _rows(path: str, kind: str = "") -> Iterator[_Raw]:
+    """Lines of JSON; the last one may be cut. kind: of lines that do not say what they are."""
     for line in _text(path).splitlines():
         try:
             row = msgspec.json.decode(line)
         except (msgspec.MsgspecError, RecursionError):
             continue
-        if isinstance(row, dict) and _FORMS.get(row.get("what", ""), set()) <= row.keys():
+        if isinstance(row, dict) and forms.fits(row, kind):
             yield row
 
 
@@ -132,10 +119,10 @@ class _Node:
 
     def __init__(self, folder: str, clocks: _Raw, most: int) -> None:
         self.folder = folder
-        self.meta: _Raw = next(_rows(os.path.join(folder, "meta.json")), {})
+        self.meta: _Raw = next(_rows(os.path.join(folder, "meta.json"), "meta"), {})
         self.events = [*_rows(os.path.join(folder, "events.jsonl"))]
         self.wrapper = [*_rows(os.path.join(folder, "wrapper.jsonl"))]
-        samples = [row for n in (0, 1) for row in _rows(os.path.join(folder, f"samples.{n}.jsonl"))]
+        samples = [row for n in (0, 1) for row in _rows(os.path.join(folder, f"samples.{n}.jsonl"), "sample")]
         self.samples = sorted(samples, key=lambda row: float(row["t"]))
         self.clock = self._clock(clocks)
         for row in (self.meta, *self.events, *self.wrapper, *self.samples):
@@ -222,6 +209,7 @@ class _Node:
         for pid in unseen:  # its parent had waited for it before the watcher could look
             found[pid]["status"] = told.get(pid)
         self._measured(found)
+        self._spoken(found)
         for pid, known in found.items():
             known["stack"] = _stack(_text(os.path.join(self.folder, "fault", f"{pid}.txt")))
             if known["role"] == "rank":
@@ -240,6 +228,14 @@ class _Node:
                     known["rss_most"] = max(known.get("rss_most", 0), rss << 10)
                     known["idle_s"] = max(0.0, row["t"] - since[pid])
                     known["state"] = state
+
+    def _spoken(self, found: dict[int, _Raw]) -> None:
+        """What each printed last; where there are no ranks all that was printed is COMMAND's."""
+        last, ranks = spoken.Last(self.folder), any(one["role"] == "rank" for one in found.values())
+        for pid, known in found.items():
+            known["printed"] = last.of(pid, known["rank"] if known["role"] == "rank" else -1)
+            if known["role"] == "root" and not ranks:
+                known["printed"] = [*last.any]
 
     def _raised(self) -> list[BoxRaised]:
         said = os.path.join(self.folder, "said")

@@ -54,6 +54,7 @@ class View(Struct, kw_only=True):
 
     table: where the dataset is a Subset, the file of its indices, below: the length of what it is a part of.
     starts: generator -> digest of the state that a worker (or the rank itself) starts with.
+    setter: where set_epoch stands, `loader.sampler`; own_batches: a class of the user's makes the batches.
     unseen: starts, order or content -> why that look failed. defect: the traceback of a defect of ours.
     """
 
@@ -73,10 +74,12 @@ class View(Struct, kw_only=True):
     workers: int | None = None
     drop_last: bool = False
     replacement: bool = False
+    own_batches: bool = False
     table: str = ""
     below: int | None = None
     epochs: list[Epoch] = field(default_factory=list)
     set_epoch: bool = False
+    setter: str = ""
     unseen: dict[str, str] = field(default_factory=dict)
     content: dict[int, dict[str, str]] = field(default_factory=dict)
     briefs: dict[int, dict[str, str]] = field(default_factory=dict)

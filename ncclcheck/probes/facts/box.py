@@ -21,6 +21,7 @@ class BoxProcess(Struct, frozen=True, kw_only=True):
     had used no CPU. stack: of its main thread when it was last asked or crashed, the innermost frame first.
     cores, apart: of a rank, for each of the box's samples: cores in use, and the share of looks at which its main
     thread waited for nobody. injected: whether its Python could say why it ended; null where nobody looked.
+    printed: its last lines in the job's output, as far as they can be told from those of others.
     """
 
     pid: Pid
@@ -40,6 +41,7 @@ class BoxProcess(Struct, frozen=True, kw_only=True):
     cores: list[Amount] = field(default_factory=list)
     apart: list[Amount] = field(default_factory=list)
     stack: list[str] = field(default_factory=list)
+    printed: list[str] = field(default_factory=list)
 
 
 class BoxRaised(Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Literal
 
 from msgspec import Struct, field
@@ -17,9 +18,10 @@ class RankState(Struct, frozen=True, kw_only=True):
     phase: start (no world yet), world (joined), done (all parts finished). ticks: iterations that were begun since
     the last step; ranks in the same collective have begun as many. defect: the line of ncclcheck that raised
     `error`, where that is a defect of its own. users: the user's own code raised it, or a call of it; at: the line
-    of that code, its function and the index of the sample. stack: where the rank stood when it had made no
-    progress for seconds, the innermost first: a collective, and lines of the user's; stuck: it stayed there for so
-    long without any work that nothing but another rank can move it.
+    of that code, its function and the index of the sample; trace: the traceback from the first line of that code
+    on. stack: where the rank stood when it had made no progress for seconds, the innermost first: a collective and
+    lines of the user's; stuck: it stayed there for so long without any work that nothing but another rank can
+    move it.
     """
 
     rank: Count
@@ -36,6 +38,7 @@ class RankState(Struct, frozen=True, kw_only=True):
     defect: str = ""
     users: bool = False
     at: str = ""
+    trace: str = ""
     stack: list[str] = field(default_factory=list)
     stuck: bool = False
     first: bool = False
@@ -157,3 +160,11 @@ class Run(Struct, frozen=True, kw_only=True):
     stopped_by: Literal[
         "", "deadline", "signal", "dead rank", "stopped rank", "silent node", "early end", "refused", "deadlock"
     ] = ""
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL` for 9."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

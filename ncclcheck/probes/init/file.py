@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Collection
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -131,16 +130,11 @@ class FileTrial:
         except OSError as error:
             self._tell(problem=f"no child process could be started: {error.strerror or error}")
             return
-        threading.Thread(target=self._listen, args=(self._child,), daemon=True, name="init file").start()
+        self._said = process.records(self._child, _Said, "init file")
 
     def _name(self, node: str) -> str:
         """By the run and the node's number or name, whatever stands in it."""
         return f".ncclcheck-{self._token}-{node.encode().hex()[:80]}"
-
-    def _listen(self, child: subprocess.Popen[bytes]) -> None:
-        with suppress(OSError, ValueError, msgspec.MsgspecError):
-            for line in child.stdout or ():
-                self._said.put(msgspec.json.decode(line, type=_Said))
 
     def _tell(self, **changes: object) -> None:
         assert self._seen.file is not None

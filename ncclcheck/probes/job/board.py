@@ -6,6 +6,7 @@ Where one connection of a gloo group times out, the whole group is closed. The s
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from itertools import islice
@@ -83,3 +84,21 @@ class Board:
                 raise  # not the time limit: the store is gone
             return False
         return True
+
+
+class Orders:
+    """Rank 0's. Each rank reads its own only, one after the other: all in one place would be read by all."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._given: Counter[int] = Counter()
+
+    def give(self, notes: Mapping[int, bytes]) -> None:
+        """To each rank its next one."""
+        self._board.put({order_key(rank, self._given[rank]): note for rank, note in notes.items()})
+        self._given.update(notes.keys())
+
+
+def order_key(rank: int, number: int) -> str:
+    """Where the order of that number for a rank stands."""
+    return f"order/{rank}/{number}"

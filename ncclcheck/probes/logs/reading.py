@@ -12,6 +12,7 @@ from typing import BinaryIO
 from ncclcheck.probes.facts import LogEvent, LogFile, Logs
 from ncclcheck.probes.facts.guard.secrets import masked
 from ncclcheck.probes.logs import told
+from ncclcheck.probes.logs.boxes import Box, is_rule
 from ncclcheck.probes.logs.files.lines import LONGEST, MARK, Other, Record, blocks, split
 from ncclcheck.probes.logs.files.prefixes import HEAD, Prefix, plain, prefix, rank_of, short
 from ncclcheck.probes.logs.files.times import when
@@ -35,12 +36,14 @@ _NOBODY = Prefix()
 _NAMES = (
     *(b"nccl", b"torch", b"c10d", b"gloo", b"[rank", b"local_rank", b"world_size", b"slurm", b"srun:", b"mpirun"),
     *(b"orte", b"prterun", b"deepspeed", b"megatron", b"vllm", b"sglang", b"raylet", b"ray::", b"lightning"),
+    *(b"open mpi", b"openmpi", b"ompi", b"openfabrics", b"pmix", b"mpich", b"mca_", b"btl", b" ucx ", b"horovod"),
+    *(b"tensorflow", b"jaxlib", b"jax.", b"cuda", b"nvidia", b"rocm"),
     *(b"launch.py", b"accelerate launch", b"/accelerate", b"accelerate.", b"processgroup"),
 )
 _OF_TORCH = re.compile(rb"\[W(?:\d{3,4} [\d:.]{8,20} )? ?\w{1,40}\.cpp:\d{1,5}\] ")  # glog's form, of its C++
 _WARNING = "nccl-warning"
 _BAD = ("ended-badly", "complaint")
-_GENERAL = (*_BAD, _WARNING)  # what is said of a line that no other sign knows
+_GENERAL = (*_BAD, "explains", _WARNING)  # what is said of a line that no other sign knows
 _OPERATIONS = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AlltoAll", "Send", "Recv")
 _CALLS = tuple(f"{name}: ".encode() for name in _OPERATIONS)
 _STAMPED = (b"T", b" ")
@@ -48,7 +51,7 @@ _LAST_ERROR = "Last error:"  # of ncclGetLastError, as torch prints it: a warnin
 _NO_ERROR = ("Exception raised from", "frame #", "Traceback", "[")
 _BULK = ("Channel ", "Ring ", "Tree ", "Trees ", "Coll")
 _RAISED, _INTERRUPTED, _TRACEBACK, _STOOD = "python-error", "ended-by-order", "traceback", "crashed-thread"
-_WORKER = "worker-killed"
+_WORKER, _CUT, _BOX = "worker-killed", "traceback-cut", "mpi-box"
 # An exception whose message stands below it: a list, or what a check of settings found.
 _GOES_ON = re.compile(r":\s*$|\bvalidation errors? for \w{1,80}$")
 _NEXT = re.compile(r"\s*(?:Traceback|During handling|The above|\[|\^|terminate called|Exception |[EWIF]\d{4} )")
@@ -57,6 +60,7 @@ _MILD = re.compile(r"\[?[WID]\d{3,4} \d\d:|(?:\S{1,40} ){0,4}\[?(?:WARNING|DEBUG
 _MEANT = re.compile(
     r"\b[Cc]aught (?:an? |the )?expected\b|\b(?:[Ee]rror|[Ee]xception) (?:caught )?as (?:expected|intended)\b"
 )
+_SEVERE = re.compile(r"\b(?:ERROR|CRITICAL)\b")  # in what stands before a line
 _GLUED = re.compile(r"^[^'\"`]{0,400}[\]%|](?=Traceback \(most recent call last\):)")
 _MOST_BELOW = 4  # lines
 _SOON = 40  # lines of all writers within which it goes on
@@ -130,12 +134,19 @@ class _File:
     frames_until: int = 0
     number: int = 0
     timed: bool = False
+    bad: bool = False
+    box: Box | None = None
     repeats: Repeats[Kept] = field(default_factory=Repeats)
 
     @property
     def wants_next(self) -> bool:
         """Whether the next line is wanted, whatever is in it."""
-        return self.last_error_of is not None or self.message is not None or self.number < self.frames_until
+        return (
+            self.last_error_of is not None
+            or self.message is not None
+            or self.number < self.frames_until
+            or (self.box is not None)
+        )
 
     def seen(self, text: str) -> None:
         """Keep the time of a line that is worth it, from its head or from what stood before it."""
@@ -183,6 +194,18 @@ class Reading:
             here.problem = f"the gzip data is damaged or cut off: {error}"[:200]
         except (OSError, ValueError) as error:
             here.problem = str(getattr(error, "strerror", None) or error)[:200]
+        self._cut_off(here)
+
+    def _cut_off(self, here: _File) -> None:
+        """Of tracebacks that are open at the end of a file where they stood."""
+        for (_, task, rank), number, fields in self._tracebacks.cut_off(here.name):
+            order = self._order + number - here.lines
+            text = f"a traceback without its last line ends at {fields['raised_at']}"
+            told = {name: value for name, value in fields.items() if value}
+            group = (here.name, task)
+            self.kept.append(
+                Kept(_CUT, number, text, order, group, None, "", None, rank, here.time, "ERROR", told)
+            )
 
     def _pause(self, here: _File) -> None:
         """Between two blocks. Raises TimeoutError."""
@@ -342,8 +365,12 @@ class Reading:
         before = prefix(text[:HEAD])
         said = text[before.end :]
         if glued := _GLUED.search(said):  # behind a progress bar, which does not end its line
+            bar = said[: glued.end()]
+            self._keep(here, bar, number, self._matcher.may(bar.encode()), before, None, "")
             said = said[glued.end() :]
         level = "WARN" if self._is_last_error(here, said, before) else ""
+        here.bad = _SEVERE.search(text, 0, before.end) is not None
+        self._boxed(here, said, number, before)
         self._keep(here, said, number, patterns, before, None, level)
 
     @staticmethod
@@ -360,6 +387,23 @@ class Reading:
         if below:
             here.last_error_of = None
         return below and bool(said.strip()) and not said.lstrip().startswith(_NO_ERROR)
+
+    def _boxed(self, here: _File, said: str, number: int, before: Prefix) -> None:
+        """A line of what Open MPI says between two rules, or a rule."""
+        if here.box is None:
+            here.box = Box(number) if is_rule(said) else None
+            return
+        if not here.box.ends_with(said, number):
+            return
+        text, at, here.box = here.box.text, here.box.number, None
+        if text:
+            group = (here.name, before.task)
+            order = self._order + at - here.lines
+            self.kept.append(
+                Kept(
+                    _BOX, at + 1, text, order, group, None, before.host, None, before.rank, here.time, "ERROR", {}
+                )
+            )
 
     def _keep(
         self, here: _File, text: str, number: int, patterns: tuple[Pattern, ...], before: Prefix,
@@ -381,7 +425,7 @@ class Reading:
                 return
         found = _told([*Matcher.signs(text, patterns)], level)
         found = [] if found and not process and _MEANT.search(text) else found
-        if process is None and here.number < here.frames_until and all(sign in _BAD for sign, _ in found):
+        if process is None and here.number < here.frames_until and all(sign in _GENERAL for sign, _ in found):
             raised = self._tracebacks.exception((*group, known), text)
             found = found if raised is None else [(_RAISED, raised)]
         said_now: list[Kept] = []
@@ -428,7 +472,7 @@ class Reading:
 
     def _read_on(self, here: _File, writer: Writer, text: str, number: int) -> None:
         """A line that may belong to a traceback, or to the message of an exception above it."""
-        if self._tracebacks.see(writer, text):
+        if self._tracebacks.see(writer, text, number, bad=here.bad):
             here.frames_until = number + _FRAME
         message = here.message
         if message and message.writer == writer and message.ends_with(text, number):

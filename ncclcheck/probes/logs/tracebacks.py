@@ -50,6 +50,7 @@ class _Stack:
     file of the program that it goes through. spawned: the number of the process, as torch's spawn says it. helper:
     it goes through a process or thread that only feeds another one. client: the package of the last frame of a
     library that is not about carrying requests. told: fields of the line that begins it.
+    line: the number of its last frame. bad: a line of it says that it is an error, or begins a traceback.
     unreadable: where Python could not read a file. condition: of the assertion at its last frame.
     """
 
@@ -63,6 +64,8 @@ class _Stack:
     helper: bool = False
     condition: str = ""
     client: str = ""
+    line: int = 0
+    bad: bool = False
     told: dict[str, str] = field(default_factory=dict)
 
 
@@ -72,13 +75,14 @@ class Tracebacks:
     def __init__(self) -> None:
         self._open: OrderedDict[Writer, _Stack] = OrderedDict()
 
-    def see(self, writer: Writer, text: str) -> bool:
-        """Take a line that may be part of one; whether it is a frame."""
+    def see(self, writer: Writer, text: str, number: int = 0, *, bad: bool = False) -> bool:
+        """Take a line that may be part of one; whether it is a frame. bad: its level is that of an error."""
         said = text.lstrip()
         if said.startswith('File "'):
             if found := _FRAME.match(said):
                 stack = self._of(writer)
-                stack.last, stack.condition = _place(found), ""
+                stack.last, stack.condition, stack.line = _place(found), "", number
+                stack.bad = stack.bad or bad
                 library = _LIBRARY.search(found["path"]) is not None
                 stack.own = stack.own if library else stack.last
                 carries = not library or _CARRIES.match(stack.last) is not None
@@ -96,6 +100,7 @@ class Tracebacks:
         elif said.startswith(_BEGINS):
             stack = self._of(writer)
             stack.last, stack.own, stack.main, stack.client, stack.helper = "", "", "", "", False
+            stack.bad = True
         elif said.startswith(_CHAINED):
             self._of(writer).chained = True
         elif found := _SPAWNED.match(said):
@@ -123,6 +128,17 @@ class Tracebacks:
     def is_open(self, writer: Writer) -> bool:
         """Whether frames were printed, and not yet the exception below them."""
         return writer in self._open and self._open[writer].last != ""
+
+    def cut_off(self, file: str) -> list[tuple[Writer, int, dict[str, str]]]:
+        """Those of a file that has come to its end without their exceptions: who, the last frame's line, where."""
+        left = [(writer, one) for writer, one in self._open.items() if writer[0] == file]
+        for writer, _ in left:
+            del self._open[writer]
+        return [
+            (writer, one.line, {"raised_at": one.last, "called_at": one.own, "condition": one.condition})
+            for writer, one in left
+            if one.bad and one.line and not one.ends
+        ]
 
     def exception(self, writer: Writer, text: str) -> dict[str, str] | None:
         """Type and text of an exception whose name tells nothing, below the frames of an open traceback."""

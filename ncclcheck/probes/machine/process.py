@@ -17,8 +17,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from queue import SimpleQueue
+from typing import IO, TypeVar
 
+import msgspec
 import psutil
 
 from ncclcheck.probes.facts import Unread
@@ -30,6 +32,7 @@ _MOST_OUTPUT = 4 * 2**20
 _OWN_FILES = 256  # of ncclcheck itself, generously
 _libc = ctypes.CDLL(None, use_errno=True)
 _not_ours: set[int] = set()
+_Record = TypeVar("_Record", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,19 @@ def run(
     if status is None:
         return Unread("timed_out", f"{' '.join(argv)[:80]} gave no answer in {seconds:g} s")
     return Output(status, out, err)
+
+
+def records(child: subprocess.Popen[bytes], kind: type[_Record], name: str) -> SimpleQueue[_Record]:
+    """What a child prints, a JSON record a line; a thread reads them, so that a wait for one has a limit."""
+    said: SimpleQueue[_Record] = SimpleQueue()
+
+    def listen() -> None:
+        with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
+            for line in child.stdout or ():
+                said.put(msgspec.json.decode(line, type=kind))
+
+    threading.Thread(target=listen, daemon=True, name=name).start()
+    return said
 
 
 def watch(child: subprocess.Popen[bytes], seconds: float, most: int = _MOST_OUTPUT) -> tuple[int | None, str, str]:

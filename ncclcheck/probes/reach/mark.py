@@ -11,7 +11,6 @@ import re
 import secrets
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -96,12 +95,7 @@ class Mark:
         except OSError as error:
             self._written = Unread("broken", f"working directory: {error.strerror or error}")
             return
-        threading.Thread(target=self._listen, args=(self._child,), daemon=True, name="mark").start()
-
-    def _listen(self, child: subprocess.Popen[bytes]) -> None:
-        with suppress(OSError, ValueError, msgspec.MsgspecError):
-            for line in child.stdout or ():
-                self._said.put(msgspec.json.decode(line, type=_Said))
+        self._said = process.records(self._child, _Said, "mark")
 
     def file(self) -> str:
         """The name of the file once it is there; empty where it could not be made in time."""

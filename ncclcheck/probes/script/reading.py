@@ -10,6 +10,7 @@ from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from ncclcheck.probes.facts.guard.collection import without_collection
 from ncclcheck.probes.facts.script import Branch, Call, Guard, GuardKind, Loop, Script, ScriptFile
 from ncclcheck.probes.script import classes, conditions, devices, factories, names, sources, words
 from ncclcheck.probes.script.names import Names
@@ -45,7 +46,7 @@ _IMPORTS = ("torch", "numpy")  # whose import reads variables
 
 def read(given: Sequence[str], arguments: Sequence[str], nodes: int | None = None) -> Script:
     """The script and what it imports from its folder. nodes: of the job, where known. Raises sources.NotRead."""
-    with sources.without_collection():
+    with without_collection():
         return _read(sources.read(given), arguments, nodes)
 
 

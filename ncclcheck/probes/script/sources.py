@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ast
-import gc
 import os
 import re
 import stat
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
+
+from ncclcheck.probes.facts.guard.collection import without_collection
 
 Node = TypeVar("Node", bound=ast.AST)
 
@@ -84,18 +84,6 @@ def read(names: Sequence[str]) -> list[Source]:
         said = f"more than {_MOST_FILES} files are imported; from this one on, {len(left_out)} were not read"
         found[left_out[0]] = Source(left_out[0], problem=said)
     return [*found.values()]
-
-
-@contextmanager
-def without_collection() -> Iterator[None]:
-    """Syntax trees are many small objects without a cycle: looking for cycles would double the time."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def _roots(name: str) -> tuple[str, ...]:

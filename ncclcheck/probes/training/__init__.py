@@ -25,6 +25,7 @@ def run(context: Context) -> Callable[[], None] | None:
     What comes back kills a rank, once the caller has told all: the next job goes on from the checkpoint.
     """
     from ncclcheck.probes.training import loop  # noqa: PLC0415 - torch takes seconds
+    from ncclcheck.probes.training.course import unreduced  # noqa: PLC0415 - torch takes seconds
     from ncclcheck.probes.training.saves import places, resume  # noqa: PLC0415 - torch takes seconds
 
     setting = loop.make(context)
@@ -38,13 +39,18 @@ def run(context: Context) -> Callable[[], None] | None:
     if setting.plan.resume:
         resume.resumed(setting)
         return None
-    for name in _ZERO3 if setting.plan.strategy == "zero3" else _PARTS:
-        importlib.import_module(f"{__name__}.{name}").run(setting)
+    with unreduced.named(setting.model):
+        _parts(setting)
     if setting.plan.kill:
         return resume.interrupted(setting)
     places.unseen(setting, "resume", "--no-kill was given")
     places.remove(setting)
     return None
+
+
+def _parts(setting: Setting) -> None:
+    for name in _ZERO3 if setting.plan.strategy == "zero3" else _PARTS:
+        importlib.import_module(f"{__name__}.{name}").run(setting)
 
 
 def _pickled(setting: Setting) -> list[Pickled]:

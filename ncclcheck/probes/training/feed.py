@@ -71,6 +71,29 @@ class Feed:
             return [int(index) for index in self.loader.sampler], ""
         return [int(index) for group in sampler for index in group], ""
 
+    def index(self, number: int, row: int, batch: Batch) -> int | None:
+        """Of the dataset, of a row of the batch of this number in the first epoch; None: that is not known."""
+        try:
+            again = [self.indices(0)[0] for _ in range(2)]
+            index = again[0][number * (self.loader.batch_size or samples_of(batch)) + row]
+            alike = again[0] == again[1] and _equal(self.loader.dataset[index], batch, row)
+        except Exception:  # whatever the user's sampler or dataset says to being asked once more
+            return None
+        return index if alike else None
+
+
+def _equal(sample: Any, batch: Batch, row: int) -> bool:
+    """Whether a sample's numbers and tensors are those of this row; what is drawn anew differs."""
+    if isinstance(batch, dict):
+        return isinstance(sample, dict) and all(_equal(sample[key], one, row) for key, one in batch.items())
+    if isinstance(batch, list | tuple):
+        return len(sample) == len(batch) and all(
+            _equal(one, part, row) for one, part in zip(sample, batch, strict=True)
+        )
+    if not isinstance(batch, Tensor) or batch.is_floating_point():
+        return True
+    return bool((torch.as_tensor(sample) == batch[row]).all())
+
 
 def distributed(dataset: Dataset[Any], batch: int, *, shuffle: bool = True, **more: Any) -> DataLoader[Any]:
     """A loader of one rank's share."""

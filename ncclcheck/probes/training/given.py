@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -221,6 +223,7 @@ def _first_backward(
     """The loss of the first backward pass of a step that begins anew; nothing comes of the rest of the step."""
     state: dict[str, Any] = {}
     found: list[Tensor] = []
+    wrapped = isinstance(getattr(net, "module", None), nn.Module)
 
     def backward(tensors: Any, *_given: Any, **_named: Any) -> None:
         found.extend([tensors] if isinstance(tensors, Tensor) else tensors)
@@ -229,7 +232,8 @@ def _first_backward(
     kept = torch.autograd.backward
     torch.autograd.backward = backward
     try:
-        step(net if isinstance(getattr(net, "module", None), nn.Module) else Alone(net), batch, state)
+        with _as_synchronised_as_now(net):
+            step(net if wrapped else Alone(net), batch, state)
     except _Backward:
         scales = [one.get_scale() for one in state.values() if isinstance(one, torch.amp.GradScaler)]
         return found[0].mean() / (scales[0] if scales else 1.0)
@@ -238,6 +242,24 @@ def _first_backward(
     raise NoBackward(
         "model and batch fit no usual loss, and the step calls no backward(): name a loss with --loss"
     )
+
+
+@contextlib.contextmanager
+def _as_synchronised_as_now(net: nn.Module) -> Iterator[None]:
+    """A step that accumulates keeps its first passes on the rank, by no_sync() or DDP's attribute: not here, where
+    its first pass stands for all.
+    """
+    if not isinstance(net, DistributedDataParallel):
+        yield
+        return
+    kind, now = type(net), net.require_backward_grad_sync
+    held = property(lambda _net: now, lambda _net, _value: None)
+    net.__class__ = type(kind.__name__, (kind,), {"require_backward_grad_sync": held})
+    try:
+        yield
+    finally:
+        net.__class__ = kind
+        net.require_backward_grad_sync = now
 
 
 def _kind_of(batch: Any) -> str:

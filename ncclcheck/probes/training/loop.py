@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any
+from itertools import islice, repeat
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +26,13 @@ from ncclcheck.probes.job.context import Context, TrainingPlan
 from ncclcheck.probes.job.timing import Peers
 from ncclcheck.probes.machine.host.cores import Cores
 from ncclcheck.probes.training import given, sharding
+from ncclcheck.probes.training.course.bounds import Bounds, OutOfRange
+from ncclcheck.probes.training.course.operations import compiled
 from ncclcheck.probes.training.equal.alike import structures, told
 from ncclcheck.probes.training.equal.entered import Parted, agreed
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators, seed_all, states
 from ncclcheck.probes.training.equal.state import bare, digest, without_gradient
-from ncclcheck.probes.training.feed import Batch, Feed, moved
+from ncclcheck.probes.training.feed import Batch, Feed, moved, samples_of
 from ncclcheck.probes.training.inject import Faults
 
 __all__ = ["Setting", "Timer", "accumulate", "bare", "digest", "make", "stream", "train_step", "wrap"]
@@ -41,6 +43,7 @@ Timer = Callable[[str], None]
 _TYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 _MOST_NAMES = 50
 _FIRST = 2
+_OTHER_PASSES, _OTHER_S = 6, 2.0  # at most, of each kind, where parameters get no gradient in the first ones
 _MOST_OF_JOB = 0.5  # of the time until the deadline, for a box that is longer since cores are short
 _LEAST_BOX_S = 0.001
 _SCALE = 1024.0  # of the loss in fp16; constant, so that a run can be repeated bit for bit
@@ -52,7 +55,8 @@ class Setting:
 
     batches: the micro-batches of an epoch, not yet on the device; all ranks have equally many. loss: of the model
     on a batch. unreached: of each rank, parameters without a gradient after a pass of the bare model. first: some
-    micro-batches, the first of this rank, for checks that need a few. sparse: some gradient is.
+    micro-batches, the first of this rank, for checks that need a few. sparse: some gradient is. varying: of
+    `unreached`, what another pass reaches, by "dice" on the same batch or with another "batch".
     apart: ranks have different parameters, so that nothing can be trained; parted: they enter other collectives.
     called: the collectives that model and loss call themselves, which no rank can go through alone.
     begun: monotonic time. cores: how short of them this rank is since then.
@@ -75,6 +79,7 @@ class Setting:
     cores: Cores = field(default_factory=Cores)
     lengths: list[int] = field(default_factory=list)
     unreached: list[list[str]] = field(default_factory=list)
+    varying: dict[str, Literal["dice", "batch"]] = field(default_factory=dict)
     first: list[Batch] = field(default_factory=list)
     sparse: bool = False
     apart: Agreement | None = None
@@ -175,19 +180,60 @@ def _find_unreached(setting: Setting) -> None:
     """DDP would only say that it waited for a gradient, with the next step."""
     setting.context.step("training: which parameters get a gradient")
     model, setting.first = setting.fresh_model(), [*islice(stream(setting), _FIRST)]
-    unreached: dict[str, None] = {}
+    unreached: dict[str, int] = {}
     try:
         with own_generators(setting.device, SEED), agreed(setting.peers, every=True) as setting.called:
-            for batch in setting.first:
+            for number, batch in enumerate(setting.first):
                 model.zero_grad(set_to_none=True)
-                accumulate(setting, model, iter([batch]), 1)
-                unreached |= dict.fromkeys(without_gradient(model))
+                with _bounded(setting, model, number, batch):
+                    accumulate(setting, model, iter([batch]), 1)
+                unreached = dict.fromkeys(without_gradient(model), number) | unreached
     except Parted as parted:
         setting.parted = parted.fact()
         return
     setting.unreached = told(setting.peers, [*unreached][:_MOST_NAMES])
+    if setting.unused and not setting.called:
+        setting.varying = _varying(setting, unreached)
     sparse = any(one.grad is not None and one.grad.is_sparse for one in model.parameters())
     setting.sparse = bool(setting.peers.worst([float(sparse)])[0])
+
+
+@contextmanager
+def _bounded(setting: Setting, model: nn.Module, number: int, batch: Batch) -> Iterator[None]:
+    """A label without a class is told with the sample, where the number of the batch leads to it."""
+    try:
+        with nullcontext() if compiled(model) else Bounds(samples_of(batch)):
+            yield
+    except OutOfRange as error:
+        if error.row is not None and (index := setting.feed.index(number, error.row, batch)) is not None:
+            error.args = (error.said(index),)
+        raise
+
+
+def _varying(setting: Setting, unreached: dict[str, int]) -> dict[str, Literal["dice", "batch"]]:
+    """Which of these parameters another pass reaches, by other random numbers or with another batch. unreached: by
+    which of the first batches first.
+    """
+
+    def reached(names: set[str], batches: Iterator[Batch], *seeds: int) -> set[str]:
+        found, end = set[str](), time.monotonic() + _OTHER_S
+        for seed in seeds:
+            if time.monotonic() > end:
+                break
+            model, batch = setting.fresh_model(), next(batches)
+            with own_generators(setting.device, seed):
+                accumulate(setting, model, iter([batch]), 1)
+            found |= names - {*without_gradient(model)}
+        return found
+
+    dice, other = set[str](), reached({*unreached}, stream(setting), *[SEED] * _OTHER_PASSES)
+    for number, batch in enumerate(setting.first):
+        if names := {name for name, at in unreached.items() if at == number}:
+            dice |= reached(names, repeat(batch), *range(SEED + 1, SEED + 1 + _OTHER_PASSES))
+    by_dice = {name for one in told(setting.peers, sorted(dice)) for name in one}
+    by_batch = {name for one in told(setting.peers, sorted(other)) for name in one}
+    found: dict[str, Literal["dice", "batch"]] = dict.fromkeys(by_batch, "batch")
+    return found | dict.fromkeys(by_dice, "dice")
 
 
 def stream(setting: Setting, skip: int = 0) -> Iterator[Batch]:

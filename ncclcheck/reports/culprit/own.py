@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Node, Unread, at, variables
+from ncclcheck.probes.facts.run import signal_name
 from ncclcheck.reports.culprit import words
 from ncclcheck.reports.culprit.alone import late_ranks, slow_nodes, slow_ranks
 from ncclcheck.reports.culprit.machines import share_cores
@@ -142,7 +143,7 @@ def _failures(cluster: Cluster) -> list[Failure]:
     found = [
         Failure(end.node, lost.ending(cluster, end), code, end.detail, lost.meaning(end))
         for end in lost.killed(run)
-        if lost.signal_name(end.exit or 0) not in _FROM_OUTSIDE
+        if signal_name(-(end.exit or 0)) not in _FROM_OUTSIDE
     ]
     if not found and not lost.killed(run):
         found = [*_ranks_that_died(cluster, code)] or [
@@ -162,7 +163,7 @@ def late_elsewhere(cluster: Cluster, node: str) -> bool:
 def _ranks_that_died(cluster: Cluster, code: str) -> Iterator[Failure]:
     run = cluster.run
     for rank in lost.by_themselves(lost.late(run)):
-        if lost.signal_name(rank.exit or 0) in _FROM_OUTSIDE:
+        if signal_name(-(rank.exit or 0)) in _FROM_OUTSIDE:
             continue
         said = rank.error or "\n".join(end.detail for end in run.ends if end.node == rank.node)
         how = f"rank {rank.rank}, {lost.how(rank)}, {lost.where(rank)}"

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Interface, Library, Node, Unread, at, value_or
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.jsondoc import Document, NodeEntry
+from ncclcheck.reports.text.fold import fold_ranks
 
+_MOST_TRACES = 4
 _MOST_NODES = 32  # of which -v lists interfaces and libraries, some 35 lines each on a DGX
 
 
@@ -18,7 +20,19 @@ def text(document: Document) -> str:
     lines = [line for entry in shown for line in _node(entry.facts)]
     if left := len(document.nodes) - len(shown):
         lines.append(f"  and {left:,} more nodes: --json has all")
+    lines += _tracebacks(document)
     return "\n".join(lines)
+
+
+def _tracebacks(document: Document) -> Iterator[str]:
+    """Of what the user's code raised in ranks; each once."""
+    by_trace: dict[str, list[int]] = {}
+    for rank in document.run.ranks:
+        if rank.trace:
+            by_trace.setdefault(rank.trace, []).append(rank.rank)
+    for trace, ranks in [*by_trace.items()][:_MOST_TRACES]:
+        yield f"  {fold_ranks(ranks)} raised"
+        yield from (f"    {line}" for line in trace.splitlines())
 
 
 def _worth_a_look(document: Document) -> list[NodeEntry]:

@@ -76,6 +76,11 @@ def test_only_the_last_attempt_counts(tmp_path: Path) -> None:
         b"{" * 100_000,
         b'{"what": "process"}',
         b'{"what": "gone", "t": "x", "pid": []}',
+        b'{"what": "gone", "t": 1e308, "pid": 7, "status": 0, "rss_most": 1}',
+        b'{"what": "gone", "t": 1795358670, "pid": 7, "status": 9999999999999999999, "rss_most": 1}',
+        b'{"what": "kernel", "t": 1795358670, "text": 5}',
+        b'{"what": "stall", "t": 1795358670, "silent": 1, "limit": 1, "states": [[7]]}',
+        b'{"what": "network", "t": 1795358670, "name": "eth0", "trouble": ["x"]}',
     ],
 )
 def test_damaged_lines_are_no_defect(tmp_path: Path, line: bytes) -> None:
@@ -84,6 +89,25 @@ def test_damaged_lines_are_no_defect(tmp_path: Path, line: bytes) -> None:
         file.write(line)
     [box] = reading.read(str(tmp_path / "box"))
     assert [one.pid for one in box.processes] == [7]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b'{"t": "x"}', b'{"t": 1, "p": [[7]], "free": {}}', b'{"t": 1, "p": [], "free": {}, "node": [1]}', b"[]"],
+)
+def test_damaged_samples_are_left_out(tmp_path: Path, line: bytes) -> None:
+    folder = _box(tmp_path / "box/h1", PROCESS)
+    good = {
+        "t": T + 3,
+        "p": [[7, 1, 2048, 0, "S", 0]],
+        "free": {"/data": 5},
+        "node": [1, 0, 0],
+        "net": {"eth0": [1, 2]},
+    }
+    (folder / "samples.0.jsonl").write_bytes(line + b"\n" + json.dumps(good).encode())
+    [box] = reading.read(str(tmp_path / "box"))
+    assert [one.t for one in box.samples] == [T + 3]
+    assert box.processes[0].rss_most == 2**21
 
 
 def test_nothing_is_followed_or_waited_for(tmp_path: Path) -> None:

@@ -479,6 +479,7 @@ CASES: list[Any] = [
     pytest.param("DAT009", TWO_GENERATORS, _seeded, "", id="two-generators", marks=NIGHTLY),
     pytest.param("DAT009", PRIVATE, _seeded, "", id="private"),
     pytest.param("DAT010", PRIVATE, _seeded, "", id="private-epochs", marks=NIGHTLY),
+    pytest.param("DAT011", PRIVATE, _seeded, "", id="private-ranks", marks=NIGHTLY),
     pytest.param(
         "DAT014", LENGTHS.replace("SAMPLE", "return torch.full((3 + index % 9,), index)"), _collated, "",
         id="lengths",

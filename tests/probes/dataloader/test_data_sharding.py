@@ -152,12 +152,38 @@ def test_ranks_that_hang_cost_no_more_than_the_limit(tmp_path: Path) -> None:
 
 
 def test_files_that_call_set_epoch_and_files_that_train(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("loss.backward()\n")
+    (tmp_path / "train.py").write_text("for batch in loader():\n    loss.backward()\n")
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "loop.py").write_text("loader.sampler.set_epoch(epoch)\n")
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / "other.py").write_text("x.set_epoch(1)\n")
     assert set_epoch_callers(str(tmp_path), "train:loader") == (["lib/loop.py"], ["train.py"])
+
+
+def of_main(loop: str, before: str = "", made: str = "train_data()") -> str:
+    return f"def train_data(): ...\n{before}\ndef main():\n    data, other = {made}, other_data()\n{loop}\n"
+
+
+BACKWARD = "            loss(batch).backward()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (of_main(f"    for epoch in range(9):\n        for batch in data:\n{BACKWARD}"), True),
+        (of_main(f"    for n, batch in enumerate(tqdm(data)):\n{BACKWARD}"), True),
+        (of_main(f"    for batch in DataLoader(data, sampler=DistributedSampler(data)):\n{BACKWARD}"), True),
+        (of_main("    run(model, data)", f"def run(model, loader):\n    for batch in loader:\n{BACKWARD}"), True),
+        (of_main("    run(loader=data)", f"def run(loader):\n    for batch in loader:\n{BACKWARD}"), True),
+        (of_main("    run(other)", f"def run(loader):\n    for batch in loader:\n{BACKWARD}", "1"), False),
+        (of_main(f"    for epoch in range(9):\n        for batch in rest:\n{BACKWARD}"), False),
+        (of_main("    for batch in data:\n        evaluate(batch)"), False),
+        ("def train_data(:\n    x.backward()", False),
+    ],
+)
+def test_a_loop_counts_where_it_trains_on_what_the_factory_gives(tmp_path: Path, text: str, found: bool) -> None:
+    (tmp_path / "train.py").write_text(text)
+    assert set_epoch_callers(str(tmp_path), "train.py:train_data") == ([], ["train.py"] if found else [])
 
 
 ALIKE = Randomness(shared=[SharedStream(generator="numpy", where="the first worker", ranks=[0, 1])])
@@ -232,6 +258,7 @@ def account(**changes: object) -> Account:
         ("DAT018", {"shares": [RANKS[0], replace(RANKS[1], batches=6)]}, FAIL),
         ("DAT018", {"shares": [RANKS[0], replace(RANKS[1], batches=None)]}, SKIPPED),
         ("DAT018", {"iterable": True, "shares": [Share(rank=0, samples=5), Share(rank=1, samples=4)]}, NOTE),
+        ("DAT018", {"iterable": True, "shares": [Share(rank=0, samples=90), Share(rank=1, samples=60)]}, WARN),
         ("DAT018", {"ranks": 1}, SKIPPED),
         ("DAT019", {}, OK),
         ("DAT019", {"index_map": None}, SKIPPED),

@@ -45,6 +45,8 @@ SOUND = [
     step("seeds_in_a_fork"),
     step("shadowed"),
     step("scheduled"),
+    step("annealed"),
+    step("annealed_within_an_epoch"),
     step("comes_back", model_kwargs={"drop": 0.3}),
     step("clips_whole", strategy="fsdp"),
     loss("of_tokens", model="Tied", data="masked"),
@@ -96,6 +98,14 @@ FAULTY: dict[str, tuple[Case, str, State, str]] = {
         (step("summed_gradients"), "TRN027", State.WARN, "larger by the number of ranks (2)"),
         (step("seeds_again"), "TRN027", State.WARN, "sets the seed of torch to the same in every step"),
         (step("shadow_is_model"), "TRN027", State.WARN, "self.shadow = {k: v.detach().clone()"),
+        (
+            step("annealed_by_epochs"),
+            "TRN027",
+            State.WARN,
+            "CosineAnnealingLR(T_max=3) is stepped with each batch",
+        ),
+        (case("dropped", "LayerDrop", file="loops.py"), "TRN010", State.FAIL, "is drawn at random in the forward"),
+        (case("branch", "Branch", file="loops.py"), "TRN010", State.FAIL, "depends on the batch"),
         (step("floored", steps=12), "TRN027", State.WARN, "divides by `//`, at loops.py:"),
         (
             step("evaluates_once", model_kwargs={"drop": 0.3}),

@@ -21,6 +21,9 @@ from ncclcheck.reports.culprit import culprits
 from ncclcheck.reports.judgement.findings import State, Verdict
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.reports.text import details
+from ncclcheck.results import finish
+from ncclcheck.run.plan.options import Options
 
 _PROJECT = """
 class Images:
@@ -142,6 +145,26 @@ TORCH = (
 )
 
 
+def test_a_rank_hands_over_the_traceback_from_the_users_first_line_on(project: ModuleType) -> None:
+    with pytest.raises(OSError, match="truncated") as failed:
+        list(DataLoader(project.Images(), batch_size=4))
+    told = raised.trace(failed.value)
+    assert "train.py" in told.splitlines()[1] or "test_raised.py" in told.splitlines()[1]
+    assert told.endswith("OSError: image file is truncated")
+
+
+def test_the_traceback_is_shown_by_v() -> None:
+    told = Cluster(
+        command="smoke",
+        nodes=[Node(name="sim0")],
+        run=Run(ranks=ranks({**BAD, "trace": "Traceback\n  line 9, in opened"}), started_job=True),
+    )
+    story = finish.Story(started="2026-01-01T00:00:00+00:00", seconds=1.0)
+    text = details.text(finish.make(told, Options(command="smoke"), story))
+    assert "rank 0 raised" in text
+    assert "line 9, in opened" in text
+
+
 def test_the_first_sentence_of_an_exception_is_reported() -> None:
     (found,) = verdict("RUN003", {"error": TORCH}, {"error": PEER}).findings
     assert "finished reduction in the prior iteration before starting a new one, in" in found.what
@@ -170,6 +193,28 @@ def test_the_first_sentence_of_an_exception_is_reported() -> None:
             State.UNKNOWN,
             "asks for no Trainer",
         ),
+        (
+            "training: steps",
+            "OutOfRange: label 10 of sample 17: the scores have 10 classes, 0 to 9, and the labels of the batch "
+            "go from 1 to 10",
+            State.FAIL,
+            "labels - 1",
+        ),
+        (
+            "training: steps",
+            "OutOfRange: label -1 in row 3 of the batch: the scores have 4 classes, 0 to 3, and the labels of the "
+            "batch go from -1 to 3",
+            State.FAIL,
+            "ignore_index=-1",
+        ),
+        (
+            "training: steps",
+            "OutOfRange: number 50260: the embedding has 50257 rows, 0 to 50256, and the numbers of the batch go "
+            "from 11 to 50260",
+            State.FAIL,
+            "torch.nn.Embedding(50261, width)",
+        ),
+        ("training: steps", "ValueError: Tried to step 11 times", State.FAIL, "steps_per_epoch=len(loader)"),
         (
             "training: steps",
             "RuntimeError: Expected to mark a variable ready only once. It was marked ready twice.",

@@ -127,6 +127,7 @@ FAULTY: dict[str, tuple[Case, str, State, str]] = {
             State.WARN,
             "saved['step'] = state",
         ),
+        ("on all", case("on all", **saving("save_on_all")), "TRN029", State.WARN, "if dist.get_rank() == 0:"),
         ("on main", case("on main", **saving(load="load_on_main")), "TRN029", State.WARN, "on rank 1"),
         (
             "warming",

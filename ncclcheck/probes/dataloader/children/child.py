@@ -19,6 +19,7 @@ import msgspec
 from ncclcheck.probes.dataloader import ours
 from ncclcheck.probes.dataloader.children import inside
 from ncclcheck.probes.dataloader.children.inside import Answer
+from ncclcheck.probes.facts.run import signal_name
 from ncclcheck.probes.machine.process import kill_tree
 
 T = TypeVar("T")
@@ -238,11 +239,3 @@ def _busy(pid: int) -> float:
 def _close(number: int) -> None:
     with contextlib.suppress(OSError):
         os.close(number)
-
-
-def signal_name(number: int) -> str:
-    """SIGSEGV."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -11,10 +11,11 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from ncclcheck.probes.dataloader.children import child, notes
-from ncclcheck.probes.dataloader.children.child import Ended, signal_name
+from ncclcheck.probes.dataloader.children.child import Ended
 from ncclcheck.probes.dataloader.children.notes import Diary, Mark, Note
 from ncclcheck.probes.dataloader.rates.loaded import Ran
 from ncclcheck.probes.facts.data.streams import Stop
+from ncclcheck.probes.facts.run import signal_name
 
 T = TypeVar("T")
 

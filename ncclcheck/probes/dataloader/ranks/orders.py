@@ -39,8 +39,9 @@ def sample_orders(made: Made, view: View, folder: str, for_epoch: Callable[[int]
     if first.samples and first.ended and second.ended and not second.samples:
         view.dry = used_up_sampler(loader.batch_sampler or loader.sampler)
     view.set_epoch = bool(setters)
+    view.setter = next(iter(setters), "")
     for number in (0, 1) if setters else ():
-        for setter in setters:
+        for setter in setters.values():
             setter(number)
         take(f"set{number}", loader)
     if for_epoch is not None:
@@ -59,8 +60,9 @@ def read_indices(path: str) -> array[int]:
 def _describe(loader: Any, view: View) -> None:
     sampler, batches = loader.sampler, loader.batch_sampler
     own = batches is not None and type(batches) is not BatchSampler
-    inner = getattr(batches, "sampler", None) if own else sampler
-    view.sampler = type(batches if own else sampler).__name__
+    inner = getattr(batches, "sampler", None if own else sampler)
+    view.sampler = type(batches if own else inner).__name__
+    view.own_batches = own and not isinstance(batches, list | tuple)
     view.batch = _number(loader.batch_size or getattr(batches, "batch_size", None))
     view.replicas = _number(getattr(sampler, "num_replicas", getattr(inner, "num_replicas", None)))
     view.drop_last = any(bool(getattr(one, "drop_last", False)) for one in (loader, batches, sampler, inner))
@@ -78,15 +80,23 @@ def _draws_again(sampler: Any) -> bool:
     return isinstance(sampler, WeightedRandomSampler)
 
 
-def _setters(made: Made) -> list[Callable[[int], Any]]:
+def _setters(made: Made) -> dict[str, Callable[[int], Any]]:
     """The set_epoch of the user's loader, which a loop calls; else where frameworks look for one."""
     if callable(own := getattr(made.own, "set_epoch", None)):
-        return [own]
+        return {"loader": own}
     loader: Any = made.make_loader(num_workers=0)
     batches = loader.batch_sampler
-    places = {id(p): p for p in (loader.sampler, batches, getattr(batches, "sampler", None), loader.dataset)}
-    found = [getattr(place, "set_epoch", None) for place in places.values()]
-    return [setter for setter in found if callable(setter)]
+    places = {
+        "loader.sampler": loader.sampler,
+        "loader.batch_sampler": batches,
+        "loader.batch_sampler.sampler": getattr(batches, "sampler", None),
+        "loader.dataset": loader.dataset,
+    }
+    found: dict[int, tuple[str, Callable[[int], Any]]] = {}
+    for where, place in places.items():
+        if callable(setter := getattr(place, "set_epoch", None)):
+            found.setdefault(id(place), (where, setter))
+    return dict(found.values())
 
 
 def _indices_of(loader: Any) -> Iterable[list[Any]]:

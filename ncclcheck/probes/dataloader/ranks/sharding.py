@@ -58,6 +58,7 @@ def _look(world: World) -> Sharding:
         given=first.given,
         iterable=first.iterable,
         sampler=first.sampler,
+        own_batches=first.own_batches,
         batch=first.batch,
         replicas=first.replicas,
         group=next((view.group for view in views if view.group), ""),
@@ -201,6 +202,7 @@ def _order(plan: DataPlan, views: Sequence[View]) -> Order | None:
         made_alike=set_epoch is None and any(_begins(other) == indices for other in views[1:]),
         callers=callers,
         loops=loops,
+        setter=view.setter,
         dry=view.dry,
     )
 

@@ -71,8 +71,8 @@ class Order(Struct, frozen=True, kw_only=True):
     repeats: the second epoch is the first again, as given; with_set_epoch: and with set_epoch(0) and (1), None
     where nothing has a set_epoch; with_keyword: and with the factory called for epoch 0 and 1, None where it takes
     no epoch. made_alike: another process, with other seeds, made a loader with the same order. callers: files of
-    the user that call set_epoch; loops: those with a training loop that hold the factory or import its module.
-    dry: the second epoch has no sample.
+    the user that call set_epoch; loops: those with a training loop over what the factory gives. setter: where
+    set_epoch stands, `loader.sampler`. dry: the second epoch has no sample.
     """
 
     samples: Whole
@@ -83,6 +83,7 @@ class Order(Struct, frozen=True, kw_only=True):
     made_alike: bool = False
     callers: list[str] = field(default_factory=list)
     loops: list[str] = field(default_factory=list)
+    setter: str = ""
     dry: Dry | None = None
 
 
@@ -178,7 +179,8 @@ class Randomness(Struct, frozen=True, kw_only=True):
 
 class Sharding(Struct, frozen=True, kw_only=True):
     """Which rank reads which samples. ranks: emulated ones, wanted: those of the job. given: what the factory
-    gave. sampler: the class that chooses indices, replicas: the world size that it holds. group: why the ranks had
+    gave. sampler: the class that chooses indices, own_batches: it makes whole batches, and is the user's own;
+    replicas: the world size that it holds. group: why the ranks had
     no process group, empty where they had. unjudged: why samples were not accounted for.
     """
 
@@ -187,6 +189,7 @@ class Sharding(Struct, frozen=True, kw_only=True):
     given: Given = ""
     iterable: bool = False
     sampler: str = ""
+    own_batches: bool = False
     batch: Count | None = None
     replicas: Count | None = None
     group: str = ""

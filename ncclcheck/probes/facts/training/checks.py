@@ -102,6 +102,17 @@ class Gradients(Struct, frozen=True, kw_only=True):
     tokens: list[Whole] = field(default_factory=list)
 
 
+class Cosine(Struct, frozen=True, kw_only=True):
+    """A CosineAnnealingLR that is stepped with each batch. length: its `T_max`; steps: that it has taken, which
+    are more, or the batches of an epoch are. name: in the step's state, empty where it is kept elsewhere.
+    """
+
+    name: str
+    length: Count
+    steps: Count
+    batches: Count
+
+
 class OwnStep(Struct, frozen=True, kw_only=True):
     """The user's own step. state: entries of what it keeps that differ over ranks. off: of the gradients that its
     optimizer was given first, from those of one process on all batches, as a share of the norm; ratio: the factor
@@ -122,6 +133,7 @@ class OwnStep(Struct, frozen=True, kw_only=True):
 
     factors: of each rank, by which it scaled its pieces of the gradients (FSDP), where these differ. rates: the
     learning rate of each step after the first. floored: the user's line that divides by `//` in a schedule.
+    cosine: one that comes to its end within an epoch, stepped with each batch.
     reseeded: generators that each step leaves in one and the same state, on all ranks, whatever it was before.
     seeded_at: the user's line that sets torch's seed in the step. calls: of the step until its optimizer takes
     one, 0: none of those that were tried. reached: parameters that the first backward pass of the given loss does
@@ -150,6 +162,7 @@ class OwnStep(Struct, frozen=True, kw_only=True):
     factors: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     floored: str = ""
+    cosine: Cosine | None = None
     reseeded: list[str] = field(default_factory=list)
     seeded_at: str = ""
     calls: Count = 1
@@ -190,7 +203,8 @@ class OwnCheckpoint(Struct, frozen=True, kw_only=True):
     """A run that went on for `steps` from the user's own save and load, against the one that saved.
 
     off: the largest difference of a parameter as a share of its norm, with the same generators in both; parameter:
-    which. unseeded: the step draws random numbers, and loading did not restore the generator.
+    which. unseeded: the step draws random numbers, and loading did not restore the generator. together: a file
+    that several ranks write with torch.save.
     """
 
     steps: Count
@@ -198,6 +212,7 @@ class OwnCheckpoint(Struct, frozen=True, kw_only=True):
     off: Amount = 0.0
     parameter: str = ""
     unseeded: bool = False
+    together: str = ""
 
 
 class ReadTwice(Struct, frozen=True, kw_only=True):
@@ -319,11 +334,14 @@ class Generators(Struct, frozen=True, kw_only=True):
 
 
 class UnusedParameter(Struct, frozen=True, kw_only=True):
-    """A parameter without a gradient after a backward pass of the bare model. everywhere: on all ranks."""
+    """A parameter without a gradient after a backward pass of the bare model. everywhere: on all ranks. varies:
+    another pass reaches it, on the same batch by other random numbers (dice), or on another batch.
+    """
 
     name: str
     ranks: list[Count]
     everywhere: bool = True
+    varies: Literal["", "dice", "batch"] = ""
 
 
 class Unused(Struct, frozen=True, kw_only=True):

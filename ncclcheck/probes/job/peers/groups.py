@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from itertools import chain
 from typing import Any
@@ -20,7 +20,7 @@ import torch.distributed as dist
 from msgspec import Struct
 
 from ncclcheck.probes.facts import GroupTime, Measurements
-from ncclcheck.probes.job.board import Board
+from ncclcheck.probes.job.board import Board, Orders, order_key
 from ncclcheck.probes.job.context import Context, GroupPlan
 from ncclcheck.probes.job.peers.exchange import bounded
 from ncclcheck.probes.job.peers.pairs import ranks_of
@@ -67,12 +67,12 @@ class _Member:
         number = 0
         while order := self._next(number):
             number += 1
-            if not self.board.has(f"order/{self._context.rank}/{number}"):  # else it is over: we come too late
+            if not self.board.has(order_key(self._context.rank, number)):  # else it is over: we come too late
                 self.obey(order)
 
     def _next(self, number: int) -> Order | None:
         left = self._context.deadline - time.monotonic()
-        note = self.board.take(f"order/{self._context.rank}/{number}", left)
+        note = self.board.take(order_key(self._context.rank, number), left)
         if note is None:
             raise RuntimeError("rank 0 announced no further round of groups until the deadline")
         self.board.tidy()
@@ -183,7 +183,7 @@ class _Conductor:
     def __init__(self, context: Context, plan: GroupPlan, member: _Member) -> None:
         self._context, self._plan, self._member = context, plan, member
         self._ranks = ranks_of(context.node_of)
-        self._ordered = dict.fromkeys(range(context.world_size), 0)
+        self._orders = Orders(member.board)
         self._end = time.monotonic() + plan.budget_s
 
     def conduct(self, next_groups: NextGroups) -> None:
@@ -193,7 +193,7 @@ class _Conductor:
         while time.monotonic() < self._end and (wanted := next_groups(done)):
             done += self._round(number, [[*nodes] for nodes in wanted])
             number += 1
-        self._announce(dict.fromkeys(range(1, self._context.world_size), _END))
+        self._orders.give(dict.fromkeys(range(1, self._context.world_size), _END))
 
     def _round(self, number: int, wanted: list[list[str]]) -> list[GroupTime]:
         groups = [(Order(name=uuid4().hex, round=number), nodes) for nodes in wanted]
@@ -201,7 +201,7 @@ class _Conductor:
         board = self._member.board
         board.put({f"members/{name}": msgspec.json.encode(members) for name, members in ranks.items()})
         notes = {rank: msgspec.json.encode(order) for order, _ in groups for rank in ranks[order.name]}
-        self._announce({rank: note for rank, note in notes.items() if rank})
+        self._orders.give({rank: note for rank, note in notes.items() if rank})
         begun = time.monotonic()
         for order, _ in groups:
             if 0 in ranks[order.name]:
@@ -223,12 +223,6 @@ class _Conductor:
             state="timed_out",
             reason=f"{nodes[0]} did not answer",
         )
-
-    def _announce(self, notes: Mapping[int, bytes]) -> None:
-        """Each rank reads its own orders only, one after the other."""
-        self._member.board.put({f"order/{rank}/{self._ordered[rank]}": note for rank, note in notes.items()})
-        for rank in notes:
-            self._ordered[rank] += 1
 
 
 def limit_s(plan: GroupPlan, ranks: int) -> float:

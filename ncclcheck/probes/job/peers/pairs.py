@@ -6,14 +6,14 @@ Nothing here is a collective of the world: a pair that times out would close glo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from uuid import uuid4
 
 import msgspec
 from msgspec import Struct
 
 from ncclcheck.probes.facts import Measurements, PairTime
-from ncclcheck.probes.job.board import Board
+from ncclcheck.probes.job.board import Board, Orders, order_key
 from ncclcheck.probes.job.context import Context, PairPlan
 from ncclcheck.probes.job.peers.exchange import Exchange, View
 
@@ -87,7 +87,7 @@ class _Member:
         return msgspec.json.decode(note, type=Order | None)
 
     def _order(self, number: int) -> str:
-        return f"order/{self._context.rank}/{number}"
+        return order_key(self._context.rank, number)
 
     def _met(self, order: Order, peer: int) -> View:
         """What this side saw; nothing is connected before both sides are there."""
@@ -112,7 +112,7 @@ class _Conductor:
     def __init__(self, context: Context, plan: PairPlan, member: _Member) -> None:
         self._context, self._plan, self._member = context, plan, member
         self._ranks = ranks_of(context.node_of)
-        self._ordered = dict.fromkeys(range(context.world_size), 0)
+        self._given = Orders(member.board)
         self._end = time.monotonic() + plan.budget_s
 
     def conduct(self, next_round: NextRound) -> list[PairTime]:
@@ -122,7 +122,7 @@ class _Conductor:
         while time.monotonic() < self._end and (wanted := next_round(done)):
             done += self._round([order for pair in wanted for order in self._orders(number, pair)])
             number += 1
-        self._announce(dict.fromkeys(range(1, self._context.world_size), _END))
+        self._given.give(dict.fromkeys(range(1, self._context.world_size), _END))
         return done
 
     def _orders(self, number: int, pair: tuple[str, str]) -> list[Order]:
@@ -136,7 +136,7 @@ class _Conductor:
 
     def _round(self, orders: list[Order]) -> list[PairTime]:
         notes = {rank: msgspec.json.encode(order) for order in orders for rank in (order.a, order.b)}
-        self._announce({rank: note for rank, note in notes.items() if rank})
+        self._given.give({rank: note for rank, note in notes.items() if rank})
         begun = time.monotonic()
         for order in orders:
             if order.a == 0:
@@ -154,12 +154,6 @@ class _Conductor:
         told = _together(order, self._context, lost, None)
         self._context.emit(Measurements(pairs=[told]))
         return told
-
-    def _announce(self, notes: Mapping[int, bytes]) -> None:
-        """Each rank reads its own orders only, one after the other: all in one place would be read by all."""
-        self._member.board.put({f"order/{rank}/{self._ordered[rank]}": note for rank, note in notes.items()})
-        for rank in notes:
-            self._ordered[rank] += 1
 
 
 def ranks_of(node_of: Sequence[str]) -> dict[str, list[int]]:

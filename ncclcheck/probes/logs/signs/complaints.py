@@ -1,8 +1,9 @@
-"""Words of failure in lines that no other sign knows: a process that ended badly, and any error that is said."""
+"""Words of failure in lines that no other sign knows: a process that ended badly, any error that is said, and what
+says why something cannot be."""
 
 from __future__ import annotations
 
-from ncclcheck.probes.logs.signs.failure_words import complains, ended_badly
+from ncclcheck.probes.logs.signs.failure_words import EXPLAINS, complains, ended_badly, explains, words_of
 from ncclcheck.probes.logs.signs.sign import Sign
 
 _ENDS = (
@@ -68,6 +69,20 @@ SIGNS = (
         words=_WORDS_OF_ERRORS,
         often=True,
         check=complains,
+        last=True,
+    ),
+    Sign(
+        "explains",
+        r"(?s).",
+        (
+            "/bin/bash: line 1: /usr/sbin/sshd: No such file or directory",
+            "[2026-03-01 10:00:00] WARNING: bf16 is not supported by this GPU, using fp16",
+            " But your machine only has: [0]",
+            "[W] the plugin was built for version 2.18, which does not match 2.21",
+        ),
+        words=words_of(EXPLAINS),
+        often=True,
+        check=explains,
         last=True,
     ),
     Sign(

@@ -133,6 +133,46 @@ QUIET = (
     _form("watchdog", r"watchdog (?:thread |timeout )?(?:started|enabled|is set|init|interval|set)", "a watchdog began"),
     _form("will be raised|connection attempt", r"", "it says what is to come"),
 )  # fmt: skip
+# What says why something cannot be, without a word of failure.
+EXPLAINS = (
+    _form("no such file|cannot stat|not a directory|is a directory", r"", "a file that is not there"),
+    _form("not found", r"\b(?:command|library|file|module|device|driver|symbol|version|path|host|name|executable"
+          r"|interface|plugin|package|binary|compiler|gpus?)\b.{0,60}\bnot found\b|\bnot found[:!]|: not found$",
+          "something that is not there"),
+    _form("denied|not permitted|forbidden|unauthorized", r"\b(?:permission|access) denied\b|\bnot permitted\b"
+          r"|\b(?:403 )?forbidden\b|\bunauthorized\b", "what may not be"),
+    _form("refused|unreachable|no route|temporarily unavailable|cannot assign|already in use|read-only file system"
+          r"|no space left|not recognized|unrecogni", r"", "the words of the operating system, or of options"),
+    _form("not supported|unsupported|incompatible|mismatch|not compatible|doesn't support|does not support"
+          "|not implemented|no kernel image", r"", "two things that do not go together"),
+    _form("not available|unavailable|not installed|not enabled|not initialized|not configured|not loaded"
+          "|not reachable|not detected|not allowed", r"", "what is not there"),
+    _form("cannot|can't|couldn't|could not|unable to|can not", r"\b(?:cannot|can't|can ?not|couldn't|could not"
+          r"|unable to)\b", "what cannot be"),
+    _form("invalid", r"\binvalid (?:option|choice|value|argument|device|configuration|rank|address|host|port|key"
+          r"|name|path|usage)", "a setting that is refused"),
+    _form("does not exist|doesn't exist|do not match|does not match|doesn't match|don't match|not equal"
+          "|insufficient|not enough|exceed|corrupt|unhealthy|inconsistent|conflict|overflow", r"", "two things that differ"),
+    _form("machine only has|only has", r"\bonly has\b", "more is asked for than is there"),
+    _form("too old|too small|too large|too many|too few|out of range", r"", "a size or a version that does not fit"),
+    _form("falling back", r"\bfalling back\b.{0,80}\b(?:tcp|socket|ethernet|cpu|gloo)\b", "less than was wanted"),
+)  # fmt: skip
+_CODE_OR_FRAME = tuple(
+    one
+    for one in QUIET
+    if one.why
+    in (
+        "code or a frame below a line that says it",
+        "a line of code",
+        "none were there",
+        "advice to a reader, for a case that need not be his",
+        "it says what would be",
+        "a link, or an answer of a hub of models",
+        "git was asked for a version",
+        "the shell, before the job",
+        "what Python says when it tidies up",
+    )
+)
 _AGAINST_ENDS = tuple(one for one in QUIET if one.ends)
 
 
@@ -144,6 +184,16 @@ def ended_badly(text: str) -> bool:
 def complains(text: str) -> bool:
     """Whether a line tells of an error or a failure, and nothing in it says that it was none."""
     return _said(text, COMPLAINTS, QUIET)
+
+
+def explains(text: str) -> bool:
+    """Whether a line says why something cannot be, whatever its level."""
+    return _said(text, EXPLAINS, _CODE_OR_FRAME)
+
+
+def words_of(forms: Sequence[Form]) -> tuple[str, ...]:
+    """One of these is in every line that has one of the forms."""
+    return tuple(word.lower() for one in forms for word in one.words)
 
 
 def _said(text: str, forms: Sequence[Form], against: Sequence[Form]) -> bool:

@@ -37,6 +37,15 @@ SIGNS = (
         "no-libmlx5", r"(?:Failed to open|Could not open) libmlx5", (_IN_NCCL + "Failed to open libmlx5.so[.1]",)
     ),
     Sign(
+        "ib-notice",
+        r"NET/IB ?:(?: [^\s:]{1,40}:\d{1,3})? Got (?:non-fatal )?async (?:error )?event ?: (?:client reregistration"
+        r"|(?:LID|SM|P_Key|GID table) change|communication established|send queue drained|path migrated"
+        r"|last WQE reached|SRQ limit reached)",
+        (
+            "gpu-a17:4711:4800 [3] transport/net_ib.cc:199 NCCL WARN NET/IB : mlx5_0:1 Got async error event: SM change",
+        ),
+    ),
+    Sign(
         "speed-not-told",
         r"Could not get speed from /sys/class/net/(?P<interface>\S{1,32})/speed",
         (_IN_NCCL + "Could not get speed from /sys/class/net/veth9/speed. Defaulting to 10 Gbps.",),

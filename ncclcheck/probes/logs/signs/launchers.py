@@ -234,6 +234,20 @@ SIGNS = (
             " | 512/2048 [30:09<33:25, 9.3 examples/s]Traceback (most recent call last):",
         ),
     ),
+    Sign("rule", r"(?<!-)-{60,500}(?!-)(?:\[[^\]]{1,80}\])?\s{0,20}$", ("-" * 74,), words=("-" * 60,), often=True),
+    Sign(
+        "native-frame",  # of MPI, of absl, of UCX
+        r"^\s{0,4}\[ ?\d{1,2}\] (?P<library>/\S{1,200}\.so[.\d]{0,12})\((?P<function>[A-Za-z_]\w{3,200})\+0x"
+        r"|@\s{1,8}0x[0-9a-f]{6,16}\s.{0,40}?\s(?P<named>[A-Za-z_][\w:]{3,200})\(\)"
+        r"|^\s{0,4}\d{1,2} {1,2}0x[0-9a-f]{6,16} (?P<walked>[A-Za-z_][\w:]{3,200})\(\) {1,4}(?P<source>/\S{1,300}:\d{1,6})",
+        (
+            "[ 1] /usr/lib/x86_64-linux-gnu/libopen-pal.so.20(opal_hwloc_base_free_topology+0x76)[0x7f3042871ca6]",
+            "PC: @     0x7f37a8c2d7a1  (unknown)  ncclCuMemHostEnable()",
+            " 2 0x0000000000049b8a addProxyOpIfNeeded()  /build/nccl/src/enqueue.cc:180",
+        ),
+        words=("+0x", "@ ", " 0x"),
+        often=True,
+    ),
     Sign(
         "frame",
         r'^\s+File "(?P<path>[^"]{1,400})", line (?P<number>\d{1,7}),? in (?P<function>[\w<>.]{1,120})',

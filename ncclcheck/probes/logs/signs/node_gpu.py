@@ -150,17 +150,18 @@ SIGNS = (
     ),
     Sign(
         "nvml-failed",
-        r"(?P<call>nvml[A-Z]\w{2,60})\(\) failed: (?!GPU is lost|Driver/library version)(?P<error>[A-Z][A-Za-z ,'/-]{2,80})"
+        r"(?P<call>nvml[A-Z]\w{2,60})\([^()]{0,60}\) failed: (?!GPU is lost|Driver/library version)(?P<error>[A-Z][A-Za-z ,'/-]{2,80})"
         r"|(?:^|(?<=[\s:]))Failed to initialize NVML: (?!Driver/library version|GPU is lost)(?P<init>[A-Z][A-Za-z ,'/-]{2,80})"
         r"|(?:^|(?<=[\s.]))NVMLError_(?P<kind>Unknown|Uninitialized|NoPermission|InsufficientPermissions|LibraryNotFound"
         r"|DriverNotLoaded|NoDevice|OperatingSystem|GpuIsLost)\b",
         (
             "elm4:311:311 [0] misc/nvmlwrap.cc:119 NCCL WARN nvmlInit_v2() failed: Driver Not Loaded",
             "elm4:311:311 [0] misc/nvmlwrap.cc:150 NCCL WARN nvmlDeviceGetHandleByPciBusId() failed: Not Found",
+            "elm4:311:311 [0] misc/nvmlwrap.cc:160 NCCL WARN nvmlDeviceGetHandleByIndex(0) failed: Insufficient Permissions",
             "Failed to initialize NVML: Unknown Error",
             "pynvml.NVMLError_LibraryNotFound: NVML Shared Library Not Found",
         ),
-        words=("() failed: ", "initialize nvml", "nvmlerror_"),
+        words=("nvml",),
         check=_raised,
     ),
     Sign(

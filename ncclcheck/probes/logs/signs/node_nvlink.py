@@ -36,12 +36,15 @@ SIGNS = (
     ),
     Sign(
         "fabric-not-ready",
-        r"system not yet initialized",
+        r"[Ss]ystem not yet initialized|\b(?:library init failure|cuInit err): 802\b",
         (
             "elm4: Test CUDA failure common.cu:941 'system not yet initialized'",
             "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
             "elm4:311:340 [0] init.cc:410 NCCL WARN Cuda failure 802 'system not yet initialized'",
+            "   [[ System not yet initialized (error 802) ]]",
+            "Unable to load cudart library libcuda.so.570.86.15: cuda driver library init failure: 802",
         ),
+        words=("system not yet initialized", "library init failure: 802", "cuinit err: 802"),
     ),
     Sign(
         "mnnvl-broken",

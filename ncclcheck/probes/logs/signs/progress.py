@@ -32,7 +32,8 @@ def advances(parts: list[bytes]) -> bool:
 SIGNS = (
     Sign(
         "work-goes-on",
-        r'"(?:GET|POST) \S{1,200} HTTP/[\d.]{1,4}" 200|Avg prompt throughput: |(?:Decode|Prefill) batch[.,:\[ ]'
+        r'"(?:GET|POST) (?!/(?:health|metrics|ping|ready|live)\w{0,4}[ /?])\S{1,200} HTTP/[\d.]{1,4}" 200'
+        r"|Avg prompt throughput: (?!.{0,120}Running: 0 reqs)|(?:Decode|Prefill) batch[.,:\[ ]"
         r"|\d{1,3}%(?:\|.{0,300}?\|)? {0,3}[1-9]\d{0,9}/\d{1,10} \[\d"
         r"|\d ?(?:img|images?|samples?|tok(?:en)?s?|it|iters?|steps?|examples?|seq(?:uence)?s?|Gi?B)/s(?:ec\w{0,4})?\b"
         r"|\b[Tt]otal (?:img|images|samples|tokens)/sec\b.{0,40}\d|\b[Aa]verage (?:img|images|samples|tokens)(?:/| per )sec\w{0,4}\b.{0,9}\d"

@@ -30,8 +30,8 @@ SIGNS = (
     ),
     Sign(
         "ib-modify-qp",
-        r"Call to ibv_modify_qp failed(?!.{0,700}retrying \d) with (?:error )?(?:(?P<errno>\d{1,3}) )?"
-        r"(?P<error>[A-Z](?:(?! errno )[\w ]){1,60})(?: errno \d{1,3})?"
+        r"Call to ibv_modify_qp failed(?!.{0,700}retrying \d) with (?:error )?"
+        r"(?:(?P<errno>\d{1,3})\b ?)?(?:(?<=\d)$|(?P<error>[A-Z](?:(?! errno )[\w ]){1,60}))(?: errno \d{1,3})?"
         r"(?:, on dev (?P<device>[^\s,]{1,64}), curr state \w{1,20}, next state \w{1,20}"
         r"(?:, local GID index (?P<index>\d{1,4}), local GID (?P<local>[^\s,]{1,46}),"
         r" remote GID (?P<remote>[^\s,]{1,46}))?)?",
@@ -82,7 +82,7 @@ SIGNS = (
     Sign(
         "hca-listed",
         r"hca_id:\s{1,8}\w|^CA '\w{1,20}'|/sys/class/infiniband/\w|NIC\d{1,2}: \w{1,20}_\d"
-        r"|\w{1,20} port \d ==> \w|Infiniband controller: |Infiniband device '\w|(?:^|[\s:=])mlx5_\d{1,2}(?=[\s:,]|$)",
+        r"|\w{1,20} port \d ==> \w|Infiniband controller: |Infiniband device '\w|(?:^|[\s:=])(?<!NET/IB : )mlx5_\d{1,2}(?=[\s:,]|$)",
         (
             "hca_id:\tmlx5_0",
             "CA 'mlx5_0'",
@@ -110,7 +110,7 @@ SIGNS = (
     Sign(
         "ib-port-event",
         r"NET/IB ?:(?: (?P<device>[^\s:]{1,40}:\d{1,3}))? Got (?:non-fatal )?async (?:error )?event ?: "
-        r"(?P<event>port error|port active|client reregistration|LID change|SM change|P_Key change)",
+        r"(?P<event>port error|port active)",
         (
             f"{_IB} NET/IB : Got async event : port error",
             f"{_IB} NET/IB : mlx5_3:1 Got async event : port error",

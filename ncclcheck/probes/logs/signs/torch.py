@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ncclcheck.probes.logs.signs.sign import Sign
 
 # A process group is told by its GUID: its ID is a number of the process. Both ranks are those within the group; the
@@ -11,6 +13,20 @@ _WHO = (
     r"Rank (?P<me>\d{1,7})\]|\[Rank (?P<self>\d{1,7})\]))?"
 )
 _E = "[rank2]:[E1109 22:46:25.933 ProcessGroupNCCL.cpp:632] "
+
+_LONG_S = 540  # of a progress bar: the shortest default time-out of torch's groups is 600 s
+_ELAPSED = re.compile(r" \[(\d{1,3}(?::\d\d){1,2})<")
+
+
+def is_long(text: str) -> bool:
+    """Whether a progress bar has gone on for so long that others may have given up waiting."""
+    return any(_seconds(one) >= _LONG_S for one in _ELAPSED.findall(text))
+
+
+def _seconds(elapsed: str) -> int:
+    *hours, minutes, rest = map(int, elapsed.split(":"))
+    return 3600 * sum(hours) + 60 * minutes + rest
+
 
 SIGNS = (
     Sign(
@@ -275,6 +291,17 @@ SIGNS = (
             "Saving model checkpoint to /out/checkpoint-500 ...",
         ),
         words=("retrieving", "state dict took", "saving", "gathering"),
+    ),
+    Sign(
+        "long-bar",
+        r"(?:^|[^\d.])(?P<percent>\d{1,2})%.{0,400}?\d/\d{1,20} \[(?P<elapsed>\d{1,3}(?::\d\d){1,2})<",
+        (
+            " 35%|####      | 73811210851/208140108456 [30:01<57:14, 39115047.81MB/s]",
+            "Scanning:  7%|#         | 700/10000 [1:10:02<15:31:00, 6.0s/it]",
+        ),
+        words=("%|", "% |", "% 0"),
+        often=True,
+        check=is_long,
     ),
     Sign(
         "preparing",

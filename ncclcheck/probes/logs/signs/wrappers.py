@@ -45,6 +45,20 @@ SIGNS = (
         ),
     ),
     Sign(
+        "engine-dead",
+        r"EngineCore (?:hit an exception|encountered a fatal error|failed to start|process died)|\bEngineDeadError\b"
+        r"|Got fatal signal from worker processes|Engine ?core initialization failed|Engine process failed to start"
+        r"|Received sigquit from a child process|Scheduler hit an exception|WorkerProc (?:failed to start|initialization failed)",
+        (
+            "ERROR 11-09 22:47:01 [core.py:396] EngineCore hit an exception: Traceback (most recent call last):",
+            "CRITICAL 11-09 22:47:01 [core_client.py:359] Got fatal signal from worker processes, shutting down.",
+            "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
+            "[2026-03-01 10:00:00] Received sigquit from a child process. It usually means the child failed.",
+            "[2026-03-01 10:00:00 TP3] Scheduler hit an exception: Traceback (most recent call last):",
+        ),
+        often=True,
+    ),
+    Sign(
         "not-contiguous",
         r"Tensors must be contiguous|Input tensors? (?:must|need to|has to) be contiguous",
         ("RuntimeError: Tensors must be contiguous", "ValueError: Input tensors need to be contiguous"),

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from ncclcheck.probes.facts import Hop, HopState, PolicyRule, RefusingRoute, RouteKind, Shaper, Way
+from ncclcheck.probes.reach.protocol import family_of
 
 _WITHIN_S = 1.0
 _MOST = 512  # entries that are kept of a listing: a router's tables are none of a node's
@@ -127,7 +128,7 @@ def way_to(address: str, source: str = "") -> Way:
         body, matched = _route_to(address, source, _MATCHED)
     except OSError:  # before Linux 4.13
         body, matched = kind, taken
-    family = _family(address)
+    family = family_of(address)
     names = dict(socket.if_nameindex())
     states = _states(family)
     hops = [
@@ -149,17 +150,13 @@ def way_to(address: str, source: str = "") -> Way:
 
 def neighbour_state(interface: str, address: str) -> HopState:
     """Of the neighbour entry of an address. Raises OSError."""
-    return _states(_family(address)).get((socket.if_nametoindex(interface), address), "")
-
-
-def _family(address: str) -> int:
-    return socket.AF_INET6 if ":" in address else socket.AF_INET
+    return _states(family_of(address)).get((socket.if_nametoindex(interface), address), "")
 
 
 def _route_to(address: str, source: str, flags: int) -> tuple[bytes, Attributes]:
     """The route by which the kernel sends to an address. Raises OSError."""
     packed, own = (ipaddress.ip_address(one.partition("%")[0]).packed if one else b"" for one in (address, source))
-    body = struct.pack("=8BI", _family(address), 8 * len(packed), 8 * len(own), 0, 0, 0, 0, 0, flags)
+    body = struct.pack("=8BI", family_of(address), 8 * len(packed), 8 * len(own), 0, 0, 0, 0, 0, flags)
     for number, data in ((_RTA_DST, packed), (_RTA_SRC, own)):
         body += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(data), number) + data if data else b""
     if scope := address.partition("%")[2]:

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from ncclcheck.probes.dataloader.ours import users_line
 from ncclcheck.probes.facts.training.course import Misused
+from ncclcheck.probes.training.course import bounds
 
 _MOST_ELEMENTS = 2**22  # of a result that is looked at
 _MOST = 8
@@ -69,6 +70,7 @@ class Operations(TorchFunctionMode):
     ) -> Any:
         """Look at what goes in and comes out; what is computed stays as it is."""
         named = kwargs or {}
+        bounds.look(func, args, named)
         result = func(*args, **named)
         if torch.is_grad_enabled():
             self._look(func, args, named, result)

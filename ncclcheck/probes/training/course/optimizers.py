@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import gc
 import inspect
-import textwrap
-from types import FunctionType
 from typing import Any, Literal
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ncclcheck.probes.training.equal.state import plain
@@ -124,30 +120,6 @@ def _call(optimizer: Optimizer) -> str:
         if isinstance(values.get(each.name), (int, float, tuple)) and values[each.name] != each.default
     ]
     return f"{name}({', '.join(['model.parameters()', *given])})"
-
-
-def floored() -> str:
-    """`train.py:20 in warmup`: a function that a schedule is computed by, and that divides by `//`."""
-    for one in gc.get_objects():
-        if issubclass(type(one), LambdaLR):
-            for function in one.lr_lambdas:
-                if isinstance(function, FunctionType) and (line := _floor_division(function)):
-                    name = function.__code__.co_filename.rpartition("/")[2]
-                    return f"{name}:{line} in {function.__name__}"
-    return ""
-
-
-def _floor_division(function: FunctionType) -> int:
-    """The first line of it that divides so; 0: none."""
-    try:
-        lines, first = inspect.getsourcelines(function)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, TypeError, SyntaxError):
-        return 0
-    found = [
-        one.lineno for one in ast.walk(tree) if isinstance(one, ast.BinOp) and isinstance(one.op, ast.FloorDiv)
-    ]
-    return first + min(found) - 1 if found else 0
 
 
 def alive() -> list[Optimizer]:

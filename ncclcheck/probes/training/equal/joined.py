@@ -88,7 +88,11 @@ def _unjoinable(setting: Setting, batch: Batch) -> str:
     if "placed" in moods:
         return PLACED
     if "random" in moods:
-        drops = [name for name, one in setting.model.named_modules() if "Dropout" in type(one).__name__]
+        drops = [
+            name
+            for name, one in setting.model.named_modules()
+            if "Dropout" in type(one).__name__ or (isinstance(one, nn.RNNBase) and one.dropout)
+        ]
         return f"the model draws random numbers ({drops[0] if drops else 'no Dropout module does'})"
     samples = samples_of(batch)
     ragged = any(one.dim() == 0 or one.shape[0] != samples for one in tensors_of(batch))

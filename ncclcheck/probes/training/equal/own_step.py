@@ -20,9 +20,11 @@ from ncclcheck.probes.training import given
 from ncclcheck.probes.training.course import accumulation
 from ncclcheck.probes.training.course.averaged import Averaged
 from ncclcheck.probes.training.course.calls import Calls
-from ncclcheck.probes.training.course.optimizers import Mood, Optimizers, floored
+from ncclcheck.probes.training.course.optimizers import Mood, Optimizers
 from ncclcheck.probes.training.course.reseeded import Reseeded
 from ncclcheck.probes.training.course.scaled import Scaled
+from ncclcheck.probes.training.course.schedules import cosine, floored
+from ncclcheck.probes.training.course.unreduced import UNREDUCED
 from ncclcheck.probes.training.course.watch import Watch
 from ncclcheck.probes.training.equal import joined
 from ncclcheck.probes.training.equal.alike import MOST, agreement, told
@@ -48,8 +50,6 @@ _MOST_JOINED = 8  # micro-batches of a step that are joined over ranks; each is 
 _TOLERANCE, _IN_AUTOCAST = 1e-3, 5e-2  # of the norm; clipping and unscaling round once more than TRN004 does
 
 _RANDOM = "the step draws random numbers: another seed, rank or order of samples gives other gradients"
-
-_UNREDUCED = "Expected to have finished reduction"  # of DDP, where a parameter got no gradient in the step before
 
 _NO_STEP = "its optimizer was given no gradient in the calls that were tried"
 
@@ -86,7 +86,7 @@ def _seen(setting: Setting, step: Step) -> Checks:
     except Parted as parted:
         return _parted(setting, parted, watch.steps)
     except RuntimeError as error:
-        if not added or _UNREDUCED not in str(error):
+        if not added or UNREDUCED not in str(error):
             raise
         return _replaced(setting, model, watch.steps, added, optimizers)
     finally:
@@ -120,6 +120,7 @@ def _seen(setting: Setting, step: Step) -> Checks:
         factors=_factors(setting, scaled),
         rates=optimizers.rates[:_MOST_RATES],
         floored=floored(),
+        cosine=cosine(state, steps, setting.feed.least),
         reseeded=_everywhere(setting, reseeded.always()),
         seeded_at=calls.seeded_at,
         unfrozen=[name for name in _trained(model) if name not in wrapped][:MOST],

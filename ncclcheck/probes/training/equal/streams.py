@@ -54,7 +54,12 @@ def unused(setting: Setting) -> Checks:
         for name in names:
             ranks[name].append(rank)
     found = [
-        UnusedParameter(name=name, ranks=those[:MOST], everywhere=len(those) == setting.peers.world)
+        UnusedParameter(
+            name=name,
+            ranks=those[:MOST],
+            everywhere=len(those) == setting.peers.world,
+            varies=setting.varying.get(name, ""),
+        )
         for name, those in ranks.items()
     ]
     parameters = sum(one.requires_grad for one in setting.model.parameters())

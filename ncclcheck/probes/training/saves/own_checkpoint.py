@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -41,7 +42,9 @@ def seen(setting: Setting) -> Checks:
     model, state = wrap(setting, setting.fresh_model()), State()
     begun = states(setting.device)["torch"]
     _steps(setting, step, model, state, before)
-    save(model, state, path)
+    with _written() as mine:
+        save(model, state, path)
+    files = told(setting.peers, sorted(mine))
     dist.barrier()
     saved, generators = _everything(model, state), states(setting.device)
     wanted = _went_on(setting, step, model, state, after)
@@ -59,12 +62,31 @@ def seen(setting: Setting) -> Checks:
     return Checks(
         own_checkpoint=OwnCheckpoint(
             steps=_AFTER,
+            together=next((name for name in files[0] if sum(name in one for one in files) > 1), ""),
             lost=lost,
             off=off if off > _CLOSE else 0.0,
             parameter=name[:200] if off > _CLOSE else "",
             unseeded=any(one[3] and not one[2] for one in everyone),
         )
     )
+
+
+@contextlib.contextmanager
+def _written() -> Iterator[set[str]]:
+    """The names of the files that torch.save is given by name."""
+    kept: Any = torch.save
+    found = set[str]()
+
+    def save(thing: Any, f: Any, *given: Any, **named: Any) -> None:
+        if isinstance(f, str | os.PathLike):
+            found.add(os.path.basename(os.fspath(f)))
+        kept(thing, f, *given, **named)
+
+    torch.save = save  # type: ignore[assignment]
+    try:
+        yield found
+    finally:
+        torch.save = kept
 
 
 def _steps(setting: Setting, step: Any, model: nn.Module, state: State, batches: list[Batch]) -> None:

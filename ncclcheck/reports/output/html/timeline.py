@@ -9,10 +9,10 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter
 
 from ncclcheck.probes.facts import Box, BoxProcess, BoxSample, Cluster
+from ncclcheck.probes.facts.run import signal_name
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.output.html.picture import SERIES, Figure, Table, axis, draw, named
 from ncclcheck.reports.subjects.box import first, pace, words
-from ncclcheck.reports.subjects.failures import last_words
 from ncclcheck.reports.text.fold import duration, size
 
 _MOST_RANKS, _MOST_NODES, _MOST_ROWS = 64, 8, 200
@@ -98,7 +98,7 @@ def _events(document: Document) -> Iterator[tuple[float, str, bool]]:
         yield slow.t, f"{slow.box.host}: the job becomes slow", True
     for box in document.measurements.boxes:
         yield from ((one.t - one.silent, f"{box.host}: no sign of life from here on", True) for one in box.stalls)
-        yield from ((one.t, f"{box.host}: {last_words.name_of(one.number)} came", False) for one in box.signals)
+        yield from ((one.t, f"{box.host}: {signal_name(one.number)} came", False) for one in box.signals)
         yield from ((one.t, f"{box.host}: {one.text}", False) for one in [*box.kernel, *box.network])
         yield from ((one.t, f"{box.host}: Xid {one.code} of GPU {one.gpu}", False) for one in box.xids)
         yield from (

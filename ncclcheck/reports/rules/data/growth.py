@@ -17,13 +17,14 @@ from ncclcheck.reports.judgement.findings import (
     Where,
     fail,
     fine,
+    note,
     seen,
     warn,
     you,
 )
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.data import examined, own_names
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.fold import many, size
 
 _MIB, _PAGE = 2**20, 4096
 _DATA = ("data",)
@@ -127,7 +128,7 @@ def memory(cluster: Cluster) -> Iterator[Finding]:
     the index is worked out for all samples, at most the size of the lists that were found; few or slow reads make
     it coarse; without such a list the runs must be about equal. 32 MiB a worker (`DAT021.mib`) is a warning, more
     than all memory in all workers a failure. A cache that would exceed it with all samples in all workers is a
-    warning.
+    warning; a list or dict of the dataset that gets an entry for each sample, and as large, is a note.
 
     ## Fix
     - **you** one array instead of many objects: `numpy.array(paths, dtype="S")`, a tensor of labels, Arrow, or all
@@ -143,7 +144,7 @@ def memory(cluster: Cluster) -> Iterator[Finding]:
     made = {one.node: one.made or Made() for one in cluster.measurements.data}
     for node, held in judged:
         copies = _copies(cluster, node, made.get(node, Made()), held)
-        finding = _leak(cluster, node, held) or copies or _cache(node, held)
+        finding = _leak(cluster, node, held) or copies or _cache(cluster, node, made.get(node, Made()), held)
         yield finding or fine(Where(node=node), "reading leaves nothing behind that grows")
 
 
@@ -260,7 +261,7 @@ def _packed(made: Made, held: Resources) -> list[Remedy]:
     ]
 
 
-def _cache(node: str, held: Resources) -> Finding | None:
+def _cache(cluster: Cluster, node: str, made: Made, held: Resources) -> Finding | None:
     fresh = value_or(held.fresh, Growth(reads=0))
     room = value_or(held.memory, 2**60)
     if len(fresh.memory) < 2 or not fresh.reads or held.length is None:
@@ -268,8 +269,19 @@ def _cache(node: str, held: Resources) -> Finding | None:
     each = max(0.0, min(fresh.memory) * len(fresh.memory) / fresh.reads)
     workers = max(1, held.workers) * max(1, held.ranks_per_node)
     whole = each * held.length * workers
-    if whole <= room:
+    worker = each * held.length
+    if whole <= room and (not fresh.growing or worker < cluster.policy.thresholds.get("DAT021.mib", 32.0) * _MIB):
         return None
+    if whole <= room:
+        return note(
+            Where(node=node),
+            f"every worker keeps all samples that it has read in {fresh.growing[0]}: {size(each)} each, up to "
+            f"{size(worker)} in a worker and {size(whole)} in {many(workers, 'worker')}",
+            why="They fit into the memory of this node, and are kept once for each worker; a larger dataset, more "
+            "workers or persistent workers end it.",
+            evidence=[seen("/proc/self/smaps_rollup", f"{size(sum(fresh.memory))} by {fresh.reads} reads")],
+            fix=[_bounded(made, fresh.growing[0])],
+        )
     return warn(
         Where(node=node),
         f"each sample that is read for the first time keeps {size(each)}: "
@@ -280,7 +292,18 @@ def _cache(node: str, held: Resources) -> Finding | None:
             seen("/proc/self/smaps_rollup", f"{size(sum(fresh.memory))} by {fresh.reads} reads"),
             *_available(held),
         ],
-        fix=[you("Bound the cache.", "@functools.lru_cache(maxsize=1000)")],
+        fix=[_bounded(made, fresh.growing[0] if fresh.growing else "")],
+    )
+
+
+def _bounded(made: Made, path: str) -> Remedy:
+    if not path:
+        return you("Bound the cache.", "@functools.lru_cache(maxsize=1000)")
+    return you(
+        f"Let {path} hold a few samples only, in __getitem__ of {own_names.owner(made)}, or leave it out: workers "
+        "do not share it.",
+        f"if len({path}) > 1000:  # before a sample is put in",
+        f"    {path}.clear()",
     )
 
 

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.data import Sharding
 from ncclcheck.probes.facts.data.sharding import Order, SharedStream
-from ncclcheck.reports.judgement.findings import Finding, State, Where, fine, note, seen, warn, you
+from ncclcheck.probes.facts.data.streams import Dependence
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fine, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.data.sharded import nothing_of, shardings
+from ncclcheck.reports.subjects.data.streamed import dependence, private_made
 
 _DATA = ("data",)
+_APART = 1_000_003  # between seeds of ranks: those of workers follow one another
 _FEW = 6  # samples: fewer may come in the same order by chance
 _WHY = "Batches are made of the same samples each time, and are learned in the same order."
 
@@ -29,8 +32,9 @@ def another_order(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     The sampler is asked for its indices twice. Where they repeat and it has a `set_epoch`, again after
     `set_epoch(0)` and `set_epoch(1)`; where the factory takes an `epoch`, for 0 and 1. The loop that should call
-    it is not ours to run: your files are searched for `.set_epoch(`. A loop (`.backward(`) in files without that
-    call, which hold the factory or import its module, is a warning; where no such loop is seen, a note. An order
+    it is not ours to run: your files are searched for `.set_epoch(`. A loop with `.backward(` over what the
+    factory gives, as far as assignments and arguments lead there, in a file without that call is a warning; where
+    no such loop is seen, a note. An order
     that is the same in processes with other seeds is a note: a loop may make its loader anew in each epoch. The
     order of the indices themselves, as for validation, is not judged.
 
@@ -71,7 +75,7 @@ def _ordered(node: str, held: Sharding, order: Order) -> Finding:
         where,
         f"{held.sampler} gives every epoch the same order unless the training loop calls set_epoch",
         why="Lightning, Accelerate and the transformers Trainer call it; a loop of your own must.",
-        fix=[you("At the start of each epoch.", "loader.sampler.set_epoch(epoch)")],
+        fix=[you("At the start of each epoch.", f"{_setter(order)}.set_epoch(epoch)")],
     )
 
 
@@ -109,7 +113,12 @@ def _begins_alike(where: Where, held: Sharding, order: Order) -> Finding | None:
     )
 
 
+def _setter(order: Order | None) -> str:
+    return (order.setter if order else "") or "loader.sampler"
+
+
 def _repeats(where: Where, held: Sharding, when: str) -> Finding:
+    setter = _setter(held.order)
     return warn(
         where,
         f"{held.sampler} gives the second epoch the order of the first, {when}",
@@ -117,7 +126,7 @@ def _repeats(where: Where, held: Sharding, when: str) -> Finding:
         owner="job",
         evidence=[seen(f"indices of {held.sampler}", "two epochs, the same order")],
         fix=[
-            you("Set the epoch of the sampler.", "loader.sampler.set_epoch(epoch)  # at the start of each epoch"),
+            you("Set the epoch of the sampler.", f"{setter}.set_epoch(epoch)  # at the start of each epoch"),
             you(
                 "In a sampler of your own, shuffle by it.",
                 "order = torch.randperm(n, generator=torch.Generator().manual_seed(seed + self.epoch))",
@@ -154,7 +163,7 @@ def own_streams(cluster: Cluster) -> Iterator[Finding]:
             continue
         judged = True
         for stream in held.randomness.shared:
-            yield _shared(node, stream)
+            yield _shared(node, stream, _depends(cluster, node, stream))
         if not held.randomness.shared:
             drawn = ", ".join(held.randomness.drawn_from)
             told = (
@@ -167,16 +176,48 @@ def own_streams(cluster: Cluster) -> Iterator[Finding]:
         raise nothing_of(looked, "the generators of the ranks were not seen")
 
 
-def _shared(node: str, stream: SharedStream) -> Finding:
-    ranks = " and ".join(map(str, stream.ranks))
-    seeding = "torch.manual_seed(seed + torch.distributed.get_rank())  # before the loader is made"
+def _depends(cluster: Cluster, node: str, stream: SharedStream) -> Dependence:
+    """What is known of the generator itself: how it is made."""
+    held = next((one.streams for one in cluster.measurements.data if one.node == node), None)
+    return dependence(held, stream.generator) if held is not None else Dependence(generator=stream.generator)
+
+
+def _by_rank(stream: SharedStream, found: Dependence) -> Remedy:
+    """For workers in their worker_init_fn, where whatever seeded the generator alike has been done."""
+    if stream.where == "the rank itself":
+        making = private_made(found, "seed + rank") if stream.private else "torch.manual_seed(seed + rank)"
+        path = f"dataset.{stream.generator.removeprefix('self.')} = " if stream.private else ""
+        return you(
+            "Seed by rank, before the first sample is read.",
+            'rank = int(os.environ["RANK"])  # or torch.distributed.get_rank()',
+            f"{path}{making}",
+        )
+    return you(
+        "Seed by rank in each worker: torch's own seed is the same on all ranks, if these were seeded alike.",
+        "def seed_worker(worker_id):",
+        f'    seed = torch.initial_seed() + {_APART} * int(os.environ.get("RANK", 0))',
+        *(f"    {line}" for line in _seeding(stream, found)),
+        "DataLoader(dataset, worker_init_fn=seed_worker)",
+    )
+
+
+def _seeding(stream: SharedStream, found: Dependence) -> list[str]:
     if stream.private:
-        seeding = "numpy.random.default_rng([seed, torch.distributed.get_rank(), worker])"
+        dataset = "torch.utils.data.get_worker_info().dataset"
+        return [f"{stream.generator.replace('self', dataset, 1)} = {private_made(found, 'seed')}"]
+    return {
+        "python": ["random.seed(seed)"],
+        "numpy": ["numpy.random.seed(seed % 2**32)"],
+    }.get(stream.generator, ["torch.manual_seed(seed)"])
+
+
+def _shared(node: str, stream: SharedStream, found: Dependence) -> Finding:
+    ranks = " and ".join(map(str, stream.ranks))
     return warn(
         Where(node=node, rank=stream.ranks[-1] if stream.ranks else None),
         f"{stream.generator} draws the same numbers on ranks {ranks}",
         why="All of them augment their samples alike in each step; fine only where that is wanted.",
         owner="job",
         evidence=[seen(f"state of {stream.generator} in {stream.where}", f"equal on ranks {ranks}")],
-        fix=[you("Seed by rank.", seeding)],
+        fix=[_by_rank(stream, found)],
     )

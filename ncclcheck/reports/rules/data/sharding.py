@@ -40,6 +40,8 @@ _OWN_ORDERS = (
     "Each rank takes its part of an order of its own: the parts overlap, and leave out, as much as by chance. "
     "Some samples come twice in an epoch, others never."
 )
+_UNEVEN = 0.1  # of the samples of a rank; batches are seldom as large a part of an epoch
+_REST = 16  # samples; a few more on one rank are the rest of a division
 _TWICE = "An epoch is longer than it seems, the loss counts these samples more, and validation counts them twice."
 
 
@@ -308,8 +310,9 @@ def equally_many(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     The sampler of each emulated rank is asked for its batches, and the samples of a stream are counted. A dataset
-    that comes without a loader has no batches: then only its samples are compared, which is a note. So is a len()
-    of a stream that is the number of samples of no rank, nor of all ranks together.
+    that comes without a loader has no batches: then only its samples are compared, which is a note, and a warning
+    where they are more than a tenth apart. A note is a len() of a stream that is the number of samples of no rank,
+    nor of all ranks together.
 
     ## Fix
     - **you** DistributedSampler pads all ranks to the same count; `drop_last=True` in the loader cuts a rest.
@@ -329,7 +332,7 @@ def equally_many(cluster: Cluster) -> Iterator[Finding]:
             yield _batches(node, held, [count or 0 for count in batches])
         elif held.iterable and samples and None not in samples:
             judged = True
-            yield _samples(node, [count or 0 for count in samples])
+            yield _samples(node, held, [count or 0 for count in samples])
         yield from _another_length(node, held)
     if not judged:
         raise nothing_of(looked, "no batches were counted")
@@ -365,7 +368,7 @@ def _batches(node: str, held: Sharding, batches: list[int]) -> Finding:
         owner="job",
         evidence=[seen(held.sampler or "the stream, read to its end", told)],
         fix=[
-            *(_as_many(held, least) if held.iterable else by_sampler(held)),
+            *(_as_many(held, least) if held.iterable else _of_all(held) if held.own_batches else by_sampler(held)),
             you(
                 "Or let the ranks that are done take part.",
                 "with torch.distributed.algorithms.join.Join([model]):",
@@ -374,25 +377,50 @@ def _batches(node: str, held: Sharding, batches: list[int]) -> Finding:
     )
 
 
-def _as_many(held: Sharding, least: int) -> list[Remedy]:
-    """A stream whose ranks read samples of their own is shared out already, only not evenly."""
-    if held.stream is None or held.stream.between_ranks:
-        return by_stream()
+def _of_all(held: Sharding) -> list[Remedy]:
+    """Of a sampler that makes batches, each rank from its own share of the samples."""
     return [
         you(
-            "Let all ranks end after the same number of batches, or share out single samples instead of files.",
-            f"for batch in itertools.islice(loader, {least}):  # batches that every rank has",
+            f"In {held.sampler}.__iter__ make the batches from all samples, the same on every rank; then give "
+            "each rank as many of them.",
+            "batches = batches[: len(batches) // world * world]",
+            "yield from batches[rank::world]",
         )
     ]
 
 
-def _samples(node: str, samples: list[int]) -> Finding:
+def _as_many(held: Sharding, least: int) -> list[Remedy]:
+    """A stream whose ranks read samples of their own is shared out already, only not evenly."""
+    if held.stream is None or held.stream.between_ranks:
+        return by_stream()
+    counted = all(share.batches for share in held.shares)
+    return [
+        you(
+            "Let all ranks end after the same number of batches, or share out single samples instead of files.",
+            f"for batch in itertools.islice(loader, {least if counted else 'LEAST'}):  # that every rank has",
+        )
+    ]
+
+
+def _samples(node: str, held: Sharding, samples: list[int]) -> Finding:
+    """A few samples more may be the same number of batches, of whatever size; a tenth more is not."""
     least, most = min(samples), max(samples)
     if least == most:
         return fine(Where(node=node), f"{most} samples an epoch on each rank")
+    told = f"ranks read between {least} and {most} samples an epoch"
+    if most - least > max(_UNEVEN * most, _REST):
+        return warn(
+            Where(node=node, rank=samples.index(least)),
+            told,
+            why="With most sizes of a batch these are different numbers of batches: the ranks with more of them "
+            "wait at the end of the epoch for one that is done, until the timeout.",
+            owner="job",
+            evidence=[seen("samples by rank, read to the end", ", ".join(map(str, samples[:8])))],
+            fix=_as_many(held, least),
+        )
     return note(
         Where(node=node, rank=samples.index(least)),
-        f"ranks read between {least} and {most} samples an epoch",
+        told,
         why="Where that makes different numbers of batches, DDP hangs at the end of the epoch.",
         fix=[you("Cut the rest.", "DataLoader(dataset, drop_last=True)")],
     )

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from ncclcheck.probes.facts import Cluster, Unread, known
 from ncclcheck.probes.facts.data import Streams
-from ncclcheck.probes.facts.data.streams import Dependence, Frozen, NewEpoch, Repeated, Reseeded, Shared
+from ncclcheck.probes.facts.data.streams import Frozen, NewEpoch, Repeated, Reseeded, Shared
 from ncclcheck.reports.judgement.findings import (
     Evidence,
     Finding,
@@ -22,7 +22,15 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.data.streamed import dependence, epochs, leaf_of, moved, numbers, streams
+from ncclcheck.reports.subjects.data.streamed import (
+    dependence,
+    epochs,
+    leaf_of,
+    moved,
+    numbers,
+    private_made,
+    streams,
+)
 
 _DATA = ("data",)
 G = TypeVar("G", bound=Shared | Repeated)
@@ -30,14 +38,6 @@ _GLOBAL = {
     "python": "random.seed(torch.initial_seed())",
     "numpy": "numpy.random.seed(torch.initial_seed() % 2**32)",
     "torch": "pass  # DataLoader has seeded torch for this worker",
-}
-
-
-_PRIVATE = {
-    "random.Random": "random.Random(info.seed)",
-    "numpy.Generator": "numpy.random.default_rng(info.seed)",
-    "numpy.RandomState": "numpy.random.RandomState(info.seed % 2**32)",
-    "torch.Generator": "torch.Generator().manual_seed(info.seed)",
 }
 
 
@@ -132,7 +132,7 @@ def _own_stream(held: Streams, one: Shared | Repeated, others: Sequence[Shared |
         f"Give each worker {'generators' if others else 'a generator'} of its own.",
         "def seed_worker(worker_id):",
         "    info = torch.utils.data.get_worker_info()",
-        *(f"    {_in_worker(path)} = {_made(dependence(held, path))}" for path in paths),
+        *(f"    {_in_worker(path)} = {private_made(dependence(held, path), 'info.seed')}" for path in paths),
         "DataLoader(dataset, worker_init_fn=seed_worker)",
     )
 
@@ -153,10 +153,6 @@ def _of_albumentations(path: str) -> list[str]:
 def _in_worker(path: str) -> str:
     """`info.dataset.rng`, of `self.rng`."""
     return path.replace("self.", "info.dataset.", 1) if path.startswith("self.") else path
-
-
-def _made(found: Dependence) -> str:
-    return _PRIVATE.get(found.kind, _PRIVATE["numpy.Generator"])
 
 
 @rule("DAT010", "each epoch uses a new random stream", worst=State.FAIL, commands=_DATA)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
@@ -11,8 +12,12 @@ from ncclcheck.reports.subjects.logs.ending import goes_on_after
 from ncclcheck.reports.subjects.logs.hangs import at_last, place
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, said
 
-_WAITS = ("watchdog-timeout", "gloo-timeout", "store-wait", "monitored-barrier")
+_WAITS = ("watchdog-timeout", "watchdog-cut", "gloo-timeout", "store-wait", "monitored-barrier")
 _WHOLE = 100  # percent
+_TIMEOUT = re.compile(r"Timeout\(ms\)=(\d{1,12})")
+_DEFAULTS_S = [600, 1800]  # of NCCL's groups since torch 2.2, and before
+_NEAR_S, _NEAR_PART = 60, 0.05  # a bar is printed seldom, and ranks begin to wait a little apart
+_MOST_OF_NAME = 60  # characters of a bar's name
 _IN_PARTS = you("Let each rank save its own part: torch.distributed.checkpoint, FSDP's sharded state dict.")
 
 
@@ -44,16 +49,19 @@ def nobody_works_alone_for_long(logs: Logs) -> Iterator[Finding]:
     hiyouga/LlamaFactory#956, huggingface/transformers#17106, huggingface/accelerate#1114, NVIDIA/nccl#708 (the
     same wait, before the first communicator is made).
     """
-    waits = in_order(said(logs, *_WAITS))
-    if not waits or any(one.sign == "python-error" for one in errors(logs)):
+    waits, cut = in_order(said(logs, *_WAITS)), in_order(said(logs, "traceback-cut"))
+    if not (waits or cut) or any(one.sign == "python-error" for one in errors(logs)):
         return
-    found = _frame_of_another(logs, waits) or _first(logs) or _unfinished(logs, waits) or _saving(logs, waits)
+    found = None
+    if waits:
+        found = _frame_of_another(logs, waits) or _first(logs) or _unfinished(logs, waits)
+    found = found or _as_long(logs, waits or cut) or (_saving(logs, waits) if waits else None)
     if found is None:
         return
     what, rank, shown = found
     who = "a rank" if rank is None else f"rank {rank}"
     yield cause(
-        [shown, *waits[:2]],
+        [shown, *(waits or cut)[:2]],
         f"{who} {what}, and the others gave up waiting for it",
         why="The ranks that print the time-out only waited; nothing is wrong with the network.",
         owner="job",
@@ -99,6 +107,30 @@ def _unfinished(logs: Logs, waits: list[LogEvent]) -> tuple[str, int | None, Log
     done = int(last.fields["percent"])
     rank = 0 if all(one.rank for one in waits) else None
     return f"was preparing data ({last.fields['what']}{f': {done} %' if done else ''})", rank, last
+
+
+def _as_long(logs: Logs, waits: list[LogEvent]) -> tuple[str, int | None, LogEvent] | None:
+    """A bar that had begun when the others began to wait: it had gone on for as long as their time-out."""
+    gave_up = waits[0]
+    bars = [one for one in said(logs, "long-bar") if one.file == gave_up.file and one.order <= gave_up.order]
+    last = max(bars, key=lambda one: one.order, default=None)
+    after = (one for one in said(logs, "training-goes-on") if last and last.order < one.order < gave_up.order)
+    if last is None or any(after) or goes_on_after(logs, last.file, last.line):
+        return None
+    elapsed, told = _seconds(last.fields["elapsed"]), _TIMEOUT.search(gave_up.text)
+    limits = [int(told[1]) // 1000] if told else _DEFAULTS_S
+    if not any(abs(elapsed - limit) <= max(_NEAR_S, limit * _NEAR_PART) for limit in limits):
+        return None
+    what = " ".join(last.text.partition("%")[0].split()[:-1])[-_MOST_OF_NAME:].strip(" :|")
+    named = f" ({what})" if what else ""
+    done = last.fields["percent"]
+    return f"was likely still at work alone{named}, at {done} % after {elapsed // 60} minutes", None, last
+
+
+def _seconds(elapsed: str) -> int:
+    """Of `30:01` or `1:10:02`."""
+    *hours, minutes, rest = map(int, elapsed.split(":"))
+    return 3600 * sum(hours) + 60 * minutes + rest
 
 
 def _saving(logs: Logs, waits: list[LogEvent]) -> tuple[str, int | None, LogEvent] | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, admin, fail, seen, you
+from ncclcheck.reports.rules.log.rdma import filtered
 from ncclcheck.reports.subjects.logs.dialled_addresses import names
 from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
 from ncclcheck.reports.subjects.logs.reported import (
@@ -44,7 +45,7 @@ def one_network(logs: Logs) -> Iterator[Finding]:
     NVIDIA/nccl-tests#188, hiyouga/LLaMA-Factory#3641; NCCL's source, enum ncclSocketType.
     """
     wrong = [one for one in said(logs, "wrong-socket-type") if _of_networks(one)]
-    networks = {one.host: one.network for one in logs.processes if one.network and starting(one)}
+    networks = {one.host: one.network for one in logs.processes if one.network and (wrong or starting(one))}
     differ = len(set(networks.values())) > 1
     if not wrong and not differ:
         return
@@ -56,6 +57,8 @@ def one_network(logs: Logs) -> Iterator[Finding]:
         if fallen
         else f"a peer of {names(one.host for one in wrong)} uses another network of NCCL{_sides(wrong)}"
     )
+    only = filtered(logs, {*fallen})
+    what += f": {only} names no card of {names(fallen)} with an active port" if only else ""
     at = Where(node=fallen[0]) if fallen else None
     evidence = [seen(f"network of {host}", network) for host, network in [*networks.items()][:4]] if differ else []
     evidence += settings_seen(logs, "NCCL_IB_DISABLE", "NCCL_NET")
@@ -65,6 +68,8 @@ def one_network(logs: Logs) -> Iterator[Finding]:
         you("Confirm: compare what each node took.",
             "grep -n 'Using network\\|NET/IB' LOG", "env | grep -E 'NCCL_(IB|NET)'"),
         *([] if set_off else [you("Until it is fixed use TCP on all nodes.", "export NCCL_IB_DISABLE=1")]),
+        *([you("Compare it with the cards of that host, and correct it there.", "ibv_devinfo",
+               "unset NCCL_IB_HCA")] if only else []),
         admin("Bring the RDMA cards of that node back.", "ibstat", "ls -l /dev/infiniband"),
     ]  # fmt: skip
     if wrong:

@@ -8,6 +8,7 @@ from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, you
+from ncclcheck.reports.rules.log.values import before_a_refusal
 from ncclcheck.reports.subjects.logs.ending import came_through
 from ncclcheck.reports.subjects.logs.logged import cause, log_rule, process_of, said, where
 from ncclcheck.reports.subjects.logs.reported import owner_of, setting, starts_later
@@ -189,7 +190,10 @@ def name(logs: Logs) -> Iterator[Finding]:
     events = [one for one in tried if one.fields["host"] in lost or in_vain]
     if lost or not tried:
         asked = said(logs, "python-name-unresolved")  # of NCCL_RAS_ADDR too, without which NCCL goes on
-        events += [one for one in asked if not _of_the_web(logs, one) and not came_through(logs, one)]
+        told = [of for one in said(logs, "setting-refused") if (of := before_a_refusal(logs, one))]  # LOG072
+        events += [
+            one for one in asked if one not in told and not _of_the_web(logs, one) and not came_through(logs, one)
+        ]
     if not events or wrong or starts_later(logs, events[-1]):
         return
     host = next((one.fields["host"] for one in events if "host" in one.fields), "the master")

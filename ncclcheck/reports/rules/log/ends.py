@@ -11,7 +11,7 @@ from ncclcheck.probes.facts import Cluster, LogEvent, LogFile, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Finding, State, Where, fine, note, seen, unknown, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.rules.log.first import SENT, errors, hung_up, terminated
-from ncclcheck.reports.subjects.logs.attempts import earlier
+from ncclcheck.reports.subjects.logs.attempts import earlier, latest
 from ncclcheck.reports.subjects.logs.ending import died, goes_on_after
 from ncclcheck.reports.subjects.logs.logged import (
     cause,
@@ -25,6 +25,8 @@ from ncclcheck.reports.subjects.logs.logged import (
 )
 from ncclcheck.reports.subjects.logs.meanings import ends_nothing
 from ncclcheck.reports.subjects.logs.unexplained import is_foreign, unexplained
+from ncclcheck.reports.subjects.logs.wording import MILD, SAID, advice, quoted, tells_most
+from ncclcheck.reports.subjects.logs.wording import understood as understood_words
 from ncclcheck.reports.text.fold import fold_numbers, many
 
 # What shows that a job ended, or went on once NCCL had started.
@@ -66,6 +68,7 @@ _TASK_FAILED = (
 )
 _MOST_RAISED = 160  # characters of an exception: two lines of a terminal
 _SOON = 30  # lines: the traceback of an interrupt; a next training prints more at its start
+_RAISED = ("python-error", "nccl-warning", "complaint")
 _SERVES = re.compile(r"startup complete|HTTP/|prompt throughput|(?:Decode|Prefill) batch")
 _CANCELLED = re.compile(
     r"(?P<what>JOB|STEP) (?P<job>[\w.+]{1,30}) ON (?P<node>\S{1,200}) CANCELLED AT \S{1,40} \*\*\*"
@@ -333,11 +336,12 @@ def _stood(event: LogEvent) -> str:
     worst=State.UNKNOWN,
     symptom=True,
     unfinished=True,
+    whole=True,
 )
 def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    A log that just stops: no communicator is destroyed, no step is printed, nobody exits.
+    A log that just stops: no communicator is destroyed, or not by all ranks, no step is printed, nobody exits.
 
     ## Why it matters
     NCCL is silent where a job hangs. A rank that skips a collective or is stopped, a network that drops
@@ -359,18 +363,24 @@ def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA NCCL documentation, RAS and Troubleshooting; NVIDIA/nccl src/init.cc.
     """
+    before, logs = earlier(logs), latest(logs)
     if is_foreign(logs) or not any(file.lines for file in logs.files):
         raise NothingToJudge("no line is NCCL's, torch's or a launcher's (LOG008)")
     if errors(logs) or died(logs) or unexplained(logs):
         raise NothingToJudge("the log tells of a failure")
     began = [one for one in logs.processes if one.completed]
     ended = [*_ENDED, *(["not-destroyed"] if _is_more(logs, began) else [])]
-    if any(one.ended >= one.completed for one in began) or said(logs, *ended):
+    apart = any(one.ended for one in began) and not all(one.ended for one in began)
+    if said(logs, *ended) or (any(one.ended >= one.completed for one in began) and not apart):
         yield fine(Where(), ENDED)
     elif not _left(logs) and (said(logs, *_GONE_ON) or any(_goes_on(file) for file in logs.files)):
         yield fine(Where(), "the log shows that the job went on; its end is not in it")
     else:
-        yield (None if began else _members_missing(logs)) or _stops(logs, began)
+        told = [one for one in before if one.sign in _RAISED] or [
+            one for one in said(logs, *SAID) if not MILD.match(one.text)
+        ]
+        reason = tells_most(told) if told else None
+        yield (None if began else _members_missing(logs)) or _stops(logs, began, reason, again=bool(before))
 
 
 def _members_missing(logs: Logs) -> Finding | None:
@@ -408,21 +418,32 @@ def _is_more(logs: Logs, began: list[LogProcess]) -> bool:
     return bool(began) or sum(file.lines for file in logs.files) >= _GOES_ON
 
 
-def _stops(logs: Logs, began: list[LogProcess]) -> Finding:
+def _stops(logs: Logs, began: list[LogProcess], reason: LogEvent | None, *, again: bool) -> Finding:
+    """reason: what may say why, of an earlier attempt where there was one (again)."""
     ranks = sorted({one.rank for one in began if one.rank is not None})
     who = f" (rank{'s' if len(ranks) > 1 else ''} {fold_numbers(ranks)})" if ranks else ""
     world = f" of a job of {many(logs.world, 'rank')}" if logs.world else ""
     last = [seen(f"{one.name}:{one.last_record}", "NCCL's last line") for one in logs.files if one.records]
     where_ = f"stop after NCCL's start in {len(began)} process{'es' * (len(began) != 1)}{who}{world}"
+    if any(one.ended for one in began):
+        left = sorted({one.rank for one in began if one.rank is not None and not one.ended})
+        named = f"rank{'s' if len(left) > 1 else ''} {fold_numbers(left)}" if left else "a process"
+        where_ = f"do not show that {named} destroyed its communicators, as others did"
+    by = "an earlier attempt failed by" if again else "where it failed, this may be why"
     return unknown(
         Where(),
         "nobody complains, and these lines do not show that the job ended or went on"
-        + (f": they {where_}" if began else ""),
+        + (f": they {where_}" if began else "")
+        + (f"; {by}: {quoted(reason)}" if reason else ""),
         why="A rank that never arrived at a collective or was stopped, or a network that drops packets, leaves no "
         "line in NCCL's log. A job that still runs or a file that was cut looks the same.",
         owner="job",
-        evidence=last[:3],
-        fix=[_ASK_RAS],
+        evidence=[*(lines([reason]) if reason else []), *last[:3]],
+        fix=[
+            *(advice(reason.text) if reason else []),
+            *(known.fix if reason and (known := understood_words(reason.text)) else []),
+            _ASK_RAS,
+        ],
     )
 
 
@@ -456,15 +477,22 @@ def understood(logs: Logs) -> Iterator[Finding]:
         yield fine(Where(), "lines of NCCL, torch or a launcher are there")
         return
     bad = in_order(logs.events)
-    more = f"; {many(len(bad), 'line')} with a word of failure" if bad else ""
+    most = tells_most(bad) if bad else None
+    known = understood_words(most.text) if most else None
+    count = many(sum(file.lines for file in logs.files), "line")
+    what = f"no line of these {count} is NCCL's, torch's or a launcher's"
     yield unknown(
         Where(),
-        f"no line of these {many(sum(file.lines for file in logs.files), 'line')} is NCCL's, torch's or a "
-        f"launcher's{more}",
-        why="Not understood, so neither healthy nor faulty.",
+        f"{quoted(most)} ({what})" if most else what,
+        why=f"{known.why} Whether a job failed by it is not in these lines."
+        if known
+        else "Not understood, so neither healthy nor faulty.",
         owner="job",
-        evidence=lines(bad),
-        fix=[you("Give the log that the ranks write: torchrun's output, Slurm's slurm-JOB.out, NCCL_DEBUG_FILE.")],
+        evidence=lines([most, *(one for one in bad if one is not most)]) if most else [],
+        fix=[
+            *(known.fix if known else ()),
+            you("Give the log that the ranks write: torchrun's output, Slurm's slurm-JOB.out, NCCL_DEBUG_FILE."),
+        ],
     )
 
 

@@ -9,7 +9,6 @@ from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import (
     Finding,
-    Remedy,
     State,
     Where,
     admin,
@@ -28,6 +27,17 @@ from ncclcheck.reports.subjects.logs.exceptions import family, own_service
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, root_cause, said
 from ncclcheck.reports.subjects.logs.reported import several_hosts
 from ncclcheck.reports.subjects.logs.unexplained import ENDS_NO_JOB, behind, unexplained
+from ncclcheck.reports.subjects.logs.wording import (
+    SAY_OF_WHY,
+    advice,
+    before,
+    of_a_sum,
+    of_class,
+    quoted,
+    tells_most,
+    tells_why,
+    understood,
+)
 from ncclcheck.reports.text.fold import fold_numbers, fold_ranks
 
 _ENDED = (
@@ -43,13 +53,6 @@ _SIGHUP, _SIGINT, _SIGTERM = "1", "2", "15"
 # What somebody sends to a process: as an exit code, and as torch's spawn names it.
 SENT = {"-15": "SIGTERM", "SIGTERM": "SIGTERM", "-2": "SIGINT", "SIGINT": "SIGINT"}
 _CAUGHT = ("python-error", "nccl-warning", "nccl-cuda-failure")  # what a program can go on after
-# A sentence of an exception that tells its reader what to do.
-_ADVICE = re.compile(
-    r"(?<=[.!?:;] )(?:Please|Hint|Try|Use|Set|Make sure|Consider|Run|Install|Upgrade|Update|Pass|Specify|Check"
-    r"|Increase|Reduce|Enable|Disable|To (?:fix|avoid|resolve|use|solve)|You (?:can|should|must|need|may)"
-    r"|In order to|please|try|consider|use|set)\b.{10,}?(?:[.!](?= |$)|$)"
-)
-_MOST_OF_ADVICE = 300  # characters: four lines of a terminal
 _MOST_OF_TEXT = 400  # of the exception; a terminal shows the first three lines of it
 _SHORT = 120  # the same: where it was raised stands beside it
 _TWICE = re.compile(r"^(.{6,}?)\1+$")  # what two processes say into one line
@@ -58,6 +61,8 @@ _UPMOST = re.compile(
     r"\b(?:init|group|enqueue|bootstrap|collectives|proxy)\.cc:\d|\b(?:init|group|enqueue)\.cu:\d"
 )
 _MOST_KINDS = 4
+_SEVERE = re.compile(r"(?:\S{1,40} ){0,3}\[?(?:E\d{4} |ERROR\b|CRITICAL\b|FATAL\b)")
+_ABOVE = 400  # lines: what a library says before the program around it gives up; tracebacks of 8 ranks between
 _DRAWS = ("wandb", "mlflow", "tensorboard", "comet_ml", "neptune", "swanlab", "clearml")  # packages
 _NO_CAUSE = ENDS_NO_JOB | {*meanings.HARMLESS}
 _PLACES = ("raised_at", "raised_in")
@@ -188,22 +193,33 @@ def nothing_failed(logs: Logs) -> Iterator[Finding]:
         )
         yield _first(logs, warned) if warned else _only_consequences(logs, follow)
     elif rest := unexplained(logs):
-        yield _unknown(rest)
+        yield _unknown(logs, rest)
     else:
         yield fine(Where(), f"no line of {sum(file.lines for file in logs.files)} tells of a failure")
 
 
-def _unknown(rest: list[LogEvent]) -> Finding:
-    """A job that failed, of which these lines do not say why."""
+def _unknown(logs: Logs, rest: list[LogEvent]) -> Finding:
+    """A job that failed, by the line that says most of why."""
     ends = [one for one in rest if one.sign == "ended-badly"]
     told = in_order([one for one in rest if one.sign not in ("traceback", "root-cause-block")] or rest)
+    most = tells_most([*told, *in_order(said(logs, "explains"))])
     usual = behind(" ".join(one.text for one in [*ends, *told][:4]))
+    shows = you(f"What would show more: {usual.shows}.", *([usual.command] if usual.command else []))
+    if not tells_why(most):
+        return cause(
+            told,
+            f"this job failed, and this line does not say why: {told[0].text.strip()[:200]}",
+            why=f"Usually {usual.usually}.",
+            owner="job",
+            fix=[shows],
+        )
+    known = understood(most.text)
     return cause(
-        told,
-        f"this job failed, and this line does not say why: {told[0].text.strip()[:200]}",
-        why=f"Usually {usual.usually}.",
+        [most, *(one for one in told if one is not most)],
+        f"this job failed, and {SAY_OF_WHY}: {quoted(most)}",
+        why=known.why if known else f"Usually {usual.usually}.",
         owner="job",
-        fix=[you(f"What would show it: {usual.shows}.", *([usual.command] if usual.command else []))],
+        fix=[*advice(most.text), *(known.fix if known else ()), shows],
     )
 
 
@@ -218,14 +234,21 @@ def _first(logs: Logs, found: list[LogEvent]) -> Finding:
     if len(later) > 1:
         lines = f"{len(later)} more lines of other processes tell of failures"
     more = [seen("later", lines)] if later else []
+    reason = before(logs, first)
+    above = f"; before it: {quoted(reason)}" if reason else ""
+    known = understood(first.text) or (understood(reason.text) if reason else None)
+    at = f" (NCCL's {first.fields['place']})" if "place" in first.fields else ""
     return cause(
-        [first],
-        f"the first failure in these lines: {first.text[:200]}",
-        why="What other ranks say after it follows from it, as a rule.",
+        [first, *([reason] if reason else [])],
+        f"the first failure in these lines: {first.text[:200]}{at}{above}",
+        why=known.why if known else "What other ranks say after it follows from it, as a rule.",
         owner="job",
         more=more,
-        fix=[you("Read this line and those before it of the same process; where no cause is named above, run "
-                 "again with more said.", *_more_said(logs))],
+        fix=[
+            *(known.fix if known else ()),
+            you("Read this line and those before it of the same process; where no cause is named above, run "
+                "again with more said.", *_more_said(logs)),
+        ],
     )  # fmt: skip
 
 
@@ -449,6 +472,9 @@ def _raised(logs: Logs, same: list[LogEvent]) -> Finding:
     """Who raised it, in its own words, where, what stands behind such words, and what fixes that."""
     first = same[0]
     known = own_service(same) or next(filter(None, map(family, same)), None)
+    known = known or of_a_sum(first)
+    general = None if known else of_class(_in_its_words(first))
+    earlier = _before(logs, same)
     places = [one.fields.get("unreadable") or one.fields.get("raised_at", "") for one in same]
     at = next(filter(None, places), "")
     ranks = sorted({one.rank for one in same if one.rank is not None})
@@ -462,6 +488,9 @@ def _raised(logs: Logs, same: list[LogEvent]) -> Finding:
         who, at_rank = "the ranks", Where()
     text = _in_its_words(next((one for one in same if not _is_garbled(one)), first))
     short = at and len(text) <= _SHORT
+    hollow = earlier if not known and not general else None
+    told = known or general or (understood(hollow.text) if hollow else None)
+    after = f"; before it: {quoted(hollow)}" if hollow else ""
     place = (
         f"Look at {at}" if at else "Read the traceback above this line: the last frame of your own is the place"
     )
@@ -469,12 +498,30 @@ def _raised(logs: Logs, same: list[LogEvent]) -> Finding:
     return cause(
         same,
         at=at_rank,
-        what=f"{who} raised {text}{f' at {at}' if short else ''}",
-        why=known.why if known else "Its process ends, and all others wait for it in their next collective.",
+        what=f"{who} raised {text}{f' at {at}' if short else ''}{after}",
+        why=told.why if told else "Its process ends, and all others wait for it in their next collective.",
         owner="job",
-        more=[seen("raised at", at)] if at and not short else [],
-        fix=[*_advice(first), *(known.fix if known else [look])],
+        more=[
+            *([seen("raised at", at)] if at and not short else []),
+            *([seen("before it", f"line {earlier.line}: {quoted(earlier)}")] if earlier and not after else []),
+        ],
+        fix=[*advice(first.text), *(told.fix if told else ()), *(() if known else (look,))],
     )
+
+
+def _before(logs: Logs, same: list[LogEvent]) -> LogEvent | None:
+    """What the same file complained of before an exception, and says more than that something failed."""
+    first = same[0]
+    open_ = {id(one) for one in unexplained(logs)}
+    above = [
+        one
+        for one in said(logs, "complaint")
+        if one.file == first.file
+        and 0 < first.line - one.line <= _ABOVE
+        and (id(one) in open_ or _SEVERE.match(one.text))
+    ]
+    most = tells_most(above) if above else None
+    return most if most and tells_why(most) else None
 
 
 def _is_garbled(event: LogEvent) -> bool:
@@ -492,13 +539,6 @@ def _in_its_words(event: LogEvent) -> str:
     condition = event.fields.get("condition", "")
     bare = condition and "text" not in event.fields and event.fields.get("type", "").endswith("AssertionError")
     return f"{text.rstrip(':')}: assert {condition}" if bare else text
-
-
-def _advice(event: LogEvent) -> list[Remedy]:
-    """What the exception itself says is to be done."""
-    text = " ".join(event.text.split())
-    told = next((one[0] for one in _ADVICE.finditer(text)), "").strip()
-    return [you(f"Its own advice: {told[:_MOST_OF_ADVICE]}")] if told else []
 
 
 def _left_mpirun(logs: Logs) -> Iterator[Finding]:

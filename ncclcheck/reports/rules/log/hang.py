@@ -187,7 +187,7 @@ def what_all_entered_ends(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG095", "no watchdog timed out", symptom=True)
+@log_rule("LOG095", "no watchdog timed out", symptom=True, asks_why=True)
 def no_watchdog_gave_up(logs: Logs) -> Iterator[Finding]:
     """
     ## What

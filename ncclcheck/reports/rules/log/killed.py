@@ -55,6 +55,7 @@ _PASSED_ON = re.compile(
     r"(?i)\bunhandled (?:cuda|system) error|\bnccl ?(?:internal|unhandled\w{0,9}|system) ?error"
 )
 _NEAR = 4  # lines between what was thrown and what it says, where others print too
+_STACK_LINES = 12  # of a stack, from the signal's line to its first function with a name
 _MOST_OF_TEXT = 160  # characters
 _BY_THE_KERNEL = ("Out Of Memory", "Killed")
 _FAILURES = (
@@ -205,7 +206,9 @@ def _left(logs: Logs, events: list[LogEvent], kind: _Kind) -> str:
     """What the library that gave up said of it, or where Python's own handler saw the process."""
     if kind.number == _CRASH and any(_NOT_OURS in one.text for one in events):
         return ": a library, most often MPI's, read memory of a GPU as if it were the host's"
-    if kind.number != _ABORT and (stood := _stood(said(logs, "crashed-thread"))):
+    stood = _stood(said(logs, "crashed-thread")) if kind.number != _ABORT else ""
+    stood = stood or (_native(logs, events) if kind.number == _CRASH else "")
+    if stood:
         return f" in {stood}"
     damaged = next(iter(said(logs, "heap-damaged")), None)
     if damaged is not None and kind.number == _ABORT:
@@ -230,6 +233,18 @@ def _complaint(logs: Logs, events: list[LogEvent]) -> str:
     first = events[0]
     told = (one for one in said(logs, "complaint") if one.file == first.file)
     return next((one.text.strip() for one in told if 0 < first.line - one.line <= _NEAR), "")
+
+
+def _native(logs: Logs, events: list[LogEvent]) -> str:
+    """The innermost function of a crash below its line, and the library or file that it is in."""
+    first = events[0]
+    told = (one for one in said(logs, "native-frame") if one.file == first.file)
+    frame = next((one.fields for one in told if 0 <= one.line - first.line <= _STACK_LINES), None)
+    if frame is None:
+        return ""
+    name = frame.get("function") or frame.get("named") or frame["walked"]
+    place = frame.get("library", "").rpartition("/")[2] or frame.get("source", "").rpartition("/")[2]
+    return f"{name}() of {place}" if place else f"{name}()"
 
 
 def _by_mpi(events: list[LogEvent]) -> list[Remedy]:

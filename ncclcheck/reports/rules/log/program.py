@@ -283,6 +283,9 @@ def assertions_of_torch(logs: Logs) -> Iterator[Finding]:
     told = found[0].fields
     name = told["path"].rpartition("/")[2]
     words = f": {told['words'].strip()}" if told.get("words", "").strip() else ""
+    if "num_gpus" in found[0].text:
+        yield _unseen_gpu(found)
+        return
     profiler = [you("Profile without Python's stacks.", "grep -rn with_stack= --include=*.py .")]
     yield cause(
         found,
@@ -294,5 +297,22 @@ def assertions_of_torch(logs: Logs) -> Iterator[Finding]:
                 "grep -rn -A3 except --include=*.py ."),
             *(profiler if "profiler" in name else []),
             you("Try another release of torch.", "python -m pip install --upgrade torch"),
+        ],
+    )  # fmt: skip
+
+
+def _unseen_gpu(found: list[LogEvent]) -> Finding:
+    """torch's own check of a GPU's number, which counted the GPUs when it was loaded."""
+    number = re.search(r"device=(\d{1,3})", found[0].text)
+    named = f" ({number[1]})" if number else ""
+    return cause(
+        found,
+        f"a process took a GPU by a number that it does not see{named}: torch's check of device < num_gpus failed",
+        why="CUDA_VISIBLE_DEVICES shows it fewer GPUs than that, or was changed after torch was loaded.",
+        owner="job",
+        fix=[
+            you("Confirm, in the process that failed.", "echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L"),
+            you("Show each process the GPUs that it names (in Ray: num_gpus of the actor), and set "
+                "CUDA_VISIBLE_DEVICES before torch is imported."),
         ],
     )  # fmt: skip

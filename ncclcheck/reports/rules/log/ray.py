@@ -228,7 +228,7 @@ def _without_pmi(found: list[LogEvent]) -> Finding:
     )  # fmt: skip
 
 
-@log_rule("LOG124", "MPI starts on all nodes")
+@log_rule("LOG124", "MPI starts on all nodes", asks_why=True)
 def mpi_starts(logs: Logs) -> Iterator[Finding]:
     """
     ## What

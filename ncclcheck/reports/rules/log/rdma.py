@@ -16,7 +16,7 @@ from ncclcheck.reports.subjects.logs.reported import (
     starting,
     within_a_host,
 )
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.fold import fold_names, many
 
 _ASKED = (
     "NCCL_IB_HCA",
@@ -71,7 +71,7 @@ def rdma_used(logs: Logs) -> Iterator[Finding]:
                if one.sign != "nic-setting" or _turns_off(one)]  # fmt: skip
     where = fold_names(one.host for one in without)
     if why and said_so:
-        yield _unused(said_so, where, why)
+        yield _unused(said_so, where, why, filtered(logs, {one.host for one in without}))
     elif why:
         yield _unused_silently(without[0], where, why)
     elif said_so:
@@ -104,7 +104,14 @@ def _expected(logs: Logs, without: list[LogProcess]) -> list[Evidence]:
     return [one for index, one in enumerate(found) if one not in found[:index]][:4]
 
 
-def _unused(events: list[LogEvent], where: str, why: list[Evidence]) -> Finding:
+def filtered(logs: Logs, hosts: set[str]) -> str:
+    """NCCL_IB_HCA=... where it leaves a process of these hosts without a card."""
+    without = {(one.file, one.host, one.pid) for one in said(logs, "ib-no-device") if one.host in hosts}
+    told = [one for one in said(logs, "nic-setting") if (one.file, one.host, one.pid) in without]
+    return next((f"NCCL_IB_HCA={one.fields['value']}" for one in told if one.fields["name"] == "NCCL_IB_HCA"), "")
+
+
+def _unused(events: list[LogEvent], where: str, why: list[Evidence], only: str) -> Finding:
     signs = {one.sign for one in events}
     reason, fix = "no port of a card is usable there", [
         you("Confirm: look for the card inside of the job's container, and give it the devices.",
@@ -118,6 +125,10 @@ def _unused(events: list[LogEvent], where: str, why: list[Evidence]) -> Finding:
     elif off := next((one.fields["name"] for one in events if _turns_off(one)), ""):
         reason = f"{off} turns RDMA off"
         fix = [you("Confirm by a run without it.", f"unset {off}")]
+    elif only:
+        reason = f"{only} names no card there with an active port"
+        fix = [you("Confirm: compare it with the cards of that host, and correct it there.", "ibv_devinfo",
+                   "unset NCCL_IB_HCA")]  # fmt: skip
     elif "ib-no-device" not in signs:
         reason = "the log does not say why"
     return cause(
@@ -245,7 +256,7 @@ def same_cards(logs: Logs) -> Iterator[Finding]:
         if len(devices) < most and (events := listed.get(host, [])):
             missing = ", ".join(name for name in full if name not in devices)
             more = [seen("other hosts", f"{most} cards; not here: {missing or 'other names'}")]
-            yield _fewer(events, f"{host} uses {len(devices)} RDMA cards, others {most}", State.WARN, more)
+            yield _fewer(events, f"{host} uses {many(len(devices), 'RDMA card')}, others {most}", State.WARN, more)
 
 
 def _counted(logs: Logs, events: list[LogEvent], state: State) -> Finding:

@@ -8,9 +8,8 @@ from shlex import quote
 from ncclcheck.probes.facts import Logs
 from ncclcheck.reports.judgement.findings import Finding, State, admin, seen, you
 from ncclcheck.reports.subjects.logs.logged import by_host, cause, log_rule, said
-from ncclcheck.reports.subjects.logs.network import values_of
+from ncclcheck.reports.subjects.logs.network import of_status, values_of
 from ncclcheck.reports.subjects.logs.reported import processes_by_host, version_seen
-from ncclcheck.reports.subjects.logs.retries import of_status
 
 
 @log_rule("LOG046", "receivers keep up, and all hosts use the same traffic class")
@@ -114,6 +113,7 @@ def card_alive(logs: Logs) -> Iterator[Finding]:
 
 _REFUSED = {  # enum ibv_wc_status, without those that other checks know: 1, 4, 5, 12 and 13
     "2": "local queue pair operation error",
+    "3": "local EE context operation error",
     "6": "memory window bind error",
     "7": "bad response",
     "8": "local access error",
@@ -121,9 +121,15 @@ _REFUSED = {  # enum ibv_wc_status, without those that other checks know: 1, 4, 
     "10": "remote access error",
     "11": "remote operation error",
     "14": "local RDD violation",
-    "20": "fatal error",
-    "21": "response timeout",
-    "22": "general error",
+    "15": "remote invalid RD request",
+    "16": "remote abort",
+    "17": "invalid EE context number",
+    "18": "invalid EE context state",
+    "19": "fatal error",
+    "20": "response timeout",
+    "21": "general error",
+    "22": "tag matching error",
+    "23": "incomplete tag matching rendezvous",
 }
 
 

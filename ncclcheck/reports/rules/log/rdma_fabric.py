@@ -9,9 +9,15 @@ from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, seen, you
 from ncclcheck.reports.subjects.logs.ending import ended_before
 from ncclcheck.reports.subjects.logs.logged import by_host, cause, lines, log_rule, said
-from ncclcheck.reports.subjects.logs.network import culprit, link, worked_before
+from ncclcheck.reports.subjects.logs.network import (
+    culprit,
+    link,
+    of_status,
+    retries,
+    retries_by_gid,
+    worked_before,
+)
 from ncclcheck.reports.subjects.logs.reported import settings_seen, version_seen
-from ncclcheck.reports.subjects.logs.retries import of_status, retries, retries_by_gid
 
 _BYTES = {"1": 256, "2": 512, "3": 1024, "4": 2048, "5": 4096}
 _COUNTERS = "grep . /sys/class/infiniband/*/ports/1/counters/{link_downed,symbol_error,port_rcv_errors}"

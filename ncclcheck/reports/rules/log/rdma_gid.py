@@ -8,13 +8,28 @@ from shlex import quote
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, admin, seen, you
 from ncclcheck.reports.subjects.logs.logged import by_host, cause, log_rule, said
-from ncclcheck.reports.subjects.logs.network import AUTOMATIC_GID, culprit, link, subnets_differ
+from ncclcheck.reports.subjects.logs.network import (
+    AUTOMATIC_GID,
+    culprit,
+    gid_reason,
+    link,
+    meant_off,
+    retries_by_gid,
+    subnets_differ,
+)
 from ncclcheck.reports.subjects.logs.reported import setting, settings_seen, version, version_seen
-from ncclcheck.reports.subjects.logs.retries import gid_reason, meant_off, retries_by_gid
 
 _NOT_ROUTED = ("101", "113")
 _UNREACHABLE = ("Network is unreachable", "No route to host")
 _LOOK = ("show_gids", "grep . /sys/class/infiniband/*/ports/1/gid_attrs/types/* 2>/dev/null")
+
+
+_NO_ADDRESS = ("Invalid argument", "No such device", "No data available")
+_ONE_FABRIC = you(
+    "Where ports are InfiniBand, or of two fabrics, let NCCL take those of one on all hosts.",
+    "ibv_devinfo | grep -E 'hca_id|link_layer|state'",
+    "export NCCL_IB_HCA==mlx5_0:1",
+)
 
 
 @log_rule("LOG033", "every RoCE port has an address at the GID index in use")
@@ -40,9 +55,7 @@ def gid_exists(logs: Logs) -> Iterator[Finding]:
     ## Source
     NCCL user guide, NCCL_IB_GID_INDEX; NCCL user guide, Troubleshooting, Networking; ibv_modify_qp(3).
     """
-    events = [
-        one for one in _modified(logs) if _failed_with(one, ("22", "19"), ("Invalid argument", "No such device"))
-    ]
+    events = [one for one in _modified(logs) if _failed_with(one, ("22", "19", "61"), _NO_ADDRESS)]
     for told in by_host([*events, *said(logs, "ib-gid-missing")]).values():
         on = told[0].fields.get("device") or "a card"
         index = told[0].fields.get("index") or setting(logs, "NCCL_IB_GID_INDEX", told[0])
@@ -54,12 +67,14 @@ def gid_exists(logs: Logs) -> Iterator[Finding]:
                 you("Confirm on both hosts that the entry is there; let NCCL 2.21 and later choose it.",
                     *_LOOK, "unset NCCL_IB_GID_INDEX"),
                 admin("Give the interface its address; use the host's network in containers.", "ip addr show"),
+                *([] if index or link(logs, told[0]) else [_ONE_FABRIC]),
             ]  # fmt: skip
         yield cause(
             told,
             f"{on} has no usable address at GID index {index}"
             if index
-            else f"{on} refused the address of a connection: most often the GID index in use has none",
+            else f"{on} refused a connection: most often the GID index in use has no address, or the two ends are "
+            "of different fabrics",
             why="A connection needs the addresses of both ends; that of one is empty, or not in this container.",
             owner="job",
             fix=fix,

@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import Logs
 from ncclcheck.reports.judgement.findings import Finding, State, admin, you
 from ncclcheck.reports.subjects.logs.ending import died
 from ncclcheck.reports.subjects.logs.logged import cause, lines, log_rule, said
-from ncclcheck.reports.subjects.logs.network import over_sockets
+from ncclcheck.reports.subjects.logs.network import ignores_disable, over_sockets
 from ncclcheck.reports.subjects.logs.reported import (
     finished_start,
     processes_by_host,
@@ -19,7 +19,6 @@ from ncclcheck.reports.subjects.logs.reported import (
     version_seen,
     within_a_host,
 )
-from ncclcheck.reports.subjects.logs.retries import ignores_disable
 from ncclcheck.reports.text.fold import fold_names
 
 _NUMBERED = re.compile(r"_\d+$")  # mlx5_1 is one card, mlx5 is meant as a beginning

@@ -57,6 +57,7 @@ def understood(logs: Logs) -> Iterator[Finding]:
     )
 
 
+_NEXT = 3  # lines: NCCL puts a blank one before each warning
 _NAMED = ("name", "verify", "merge", "small", "level")
 _UNNAMED = {"fused": "NCCL_NET_FORCE_MERGE", "token": "NCCL_ALGO or NCCL_PROTO", "address": "NCCL_COMM_ID"}
 
@@ -71,9 +72,11 @@ def _refused(logs: Logs) -> Iterator[Finding]:
     for name, events in groups.items():
         names = name.replace(" or ", " ")
         text = events[0].text.partition("NCCL WARN ")[2] or events[0].text
+        unresolved = next((found for one in events if (found := before_a_refusal(logs, one))), None)
+        why_not = f"its host has no address ({unresolved.fields['nccl']})" if unresolved else text.strip()[:160]
         yield cause(
-            events,
-            f"NCCL refuses the value of {name}: {text.strip()[:160]}",
+            [*([unresolved] if unresolved else []), *events],
+            f"NCCL refuses the value of {name}: {why_not}",
             why="Its initialisation ends with an error on every rank that has the value.",
             owner="job",
             at=at_teller(logs, events),
@@ -85,23 +88,38 @@ def _refused(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def before_a_refusal(logs: Logs, refusal: LogEvent) -> LogEvent | None:
+    """The line that says that a name has no address, where it is the one in NCCL_COMM_ID."""
+    if "address" not in refusal.fields and refusal.fields.get("name") != "NCCL_COMM_ID":
+        return None
+    asked = (one for one in said(logs, "python-name-unresolved") if "nccl" in one.fields)
+    mine = (one for one in asked if (one.file, one.host, one.pid) == (refusal.file, refusal.host, refusal.pid))
+    return next((one for one in mine if 0 < refusal.line - one.line <= _NEXT), None)
+
+
 def _cannot(logs: Logs) -> Iterator[Finding]:
     found = said(logs, "no-algorithm")
     if not found:
         return
     fields = found[0].fields
     told = said(logs, "debug-setting")
-    set_ = [(one.fields["name"], one.fields["value"]) for one in told if one.fields["name"] in _PARSED]
-    name, value = (fields["name"], fields["value"]) if "name" in fields else next(iter(set_), ("", ""))
+    asked = {one.fields["name"]: one.fields["value"] for one in told if one.fields["name"] in _PARSED}
+    if "name" in fields:  # NCCL names one, and the other may be what forbids it
+        asked = {fields["name"]: fields["value"], **asked}
     of = f"{fields['function']} of {fields['type']}" if "function" in fields else "a collective"
     yield cause(
         found,
-        f"no algorithm of NCCL can do {of}" + (f" where {name} is {value}" if name else " on this machine"),
+        f"no algorithm of NCCL can do {of}"
+        + (
+            f" where {' and '.join(f'{name} is {value}' for name, value in asked.items())}"
+            if asked
+            else " on this machine"
+        ),
         why="What is asked for needs hardware, a number of nodes or a type of data that is not there.",
         owner="job",
         at=at_teller(logs, found),
         fix=[
-            you("Leave the choice to NCCL.", f"unset {name or ' '.join(_PARSED)}"),
+            you("Leave the choice to NCCL.", f"unset {' '.join(asked or _PARSED)}"),
             you("Confirm that nobody set it in NCCL's own files.", "cat /etc/nccl.conf ~/.nccl.conf"),
         ],
     )

@@ -8,6 +8,7 @@ import msgspec
 
 from ncclcheck.probes.facts import Cluster, Node, RankState, Run, Unread, unread_in
 from ncclcheck.probes.facts.data import DataReport
+from ncclcheck.probes.facts.run import signal_name
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, not_read, seen, unknown, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.failures import lost, silent
@@ -152,7 +153,7 @@ def _examiners(run: Run) -> Iterator[Finding]:
     for end in run.examiners:
         how = (
             "could not be started" if end.exit is None
-            else f"was killed by {lost.signal_name(end.exit)}" if end.exit < 0
+            else f"was killed by {signal_name(-end.exit)}" if end.exit < 0
             else f"ended with status {end.exit}"
         )  # fmt: skip
         last = f": {lost.last_line(end.detail)}" if end.detail else " and no word"

@@ -125,6 +125,11 @@ _KINDS = (
         "DistributedDataParallel(model, find_unused_parameters=True)",
     ),
     _Kind(
+        r"Tried to step \d+ times",
+        "The schedule was made for fewer steps: total_steps counts calls of scheduler.step(), here each batch.",
+        "torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr, epochs=epochs, steps_per_epoch=len(loader))",
+    ),
+    _Kind(
         r"stack expects each tensor to be equal size",
         "Samples have different shapes: pad or crop them, or give the loader a collate_fn.",
     ),
@@ -137,9 +142,40 @@ _A_LOSS = (
 _LACKS = re.compile(r"missing \d+ required (?:positional|keyword-only) arguments?: (.{1,200})")
 
 
+_LABEL = re.compile(
+    r"(label|number) (-?\d+)\b.*: the (?:scores have|embedding has) (\d+) \w+, .* go from (-?\d+) to (-?\d+)"
+)
+
+
+def _in_range(value: int, size: int, least: int, most: int, *, label: bool) -> Remedy:
+    """By how the labels of the batch lie: from 1 on, below 0, or more of them than classes."""
+    if not label:
+        return you(
+            "Give the embedding as many rows as the tokenizer has numbers.",
+            f"torch.nn.Embedding({most + 1}, width)  # or len(tokenizer)"
+            if value >= size
+            else "assert (ids >= 0).all()",
+        )
+    if value < 0:
+        return you(
+            "Leave such labels out of the loss, or the samples out of the dataset.",
+            f"torch.nn.functional.cross_entropy(scores, labels, ignore_index={value})",
+        )
+    if least >= 1 and most == size:
+        return you("Let labels begin at 0.", "labels = labels - 1")
+    return you(
+        "Give the last layer as many outputs as there are classes, or repair the label.",
+        f"torch.nn.Linear(width, {most + 1})",
+    )
+
+
 def _fix(rank: RankState, known: _Kind | None) -> Remedy:
-    if known:
-        return you(known.fix, *([known.command] if known.command else []))
+    if found := _LABEL.search(rank.error):
+        return _in_range(*map(int, found.groups()[1:]), label=found[1] == "label")
+    return you(known.fix, *([known.command] if known.command else [])) if known else _fix_unknown(rank)
+
+
+def _fix_unknown(rank: RankState) -> Remedy:
     if absent := re.search(r"No module named '([\w.-]{1,100})'", rank.error):
         name = absent[1].partition(".")[0]
         return you(f"Install {name} where the job runs, or start it in the folder that has it.",

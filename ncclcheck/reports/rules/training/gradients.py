@@ -10,6 +10,7 @@ from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, 
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.training import operations
 from ncclcheck.reports.subjects.training.trained import (
+    SLIGHT,
     agrees,
     builtin,
     checked,
@@ -153,6 +154,14 @@ def _joined(cluster: Cluster, found: Gradients, what: str) -> Iterator[Finding]:
             evidence=[seen("the mean by numbers of tokens", f"is the gradient of {what}")],
             why="Usual where the loss is a mean over tokens of a batch; the mean over those of all is exact.",
         )
+    elif found.joined < SLIGHT and not builtin(cluster) and not found.hooked:
+        told = f"{found.joined:.2g} of the norm"
+        yield note(
+            Where(),
+            f"gradients are almost those of {what}: off by {told}",
+            why="A part of the loss is no mean over samples, as one that balances experts over the batch.",
+            evidence=[seen("difference", f"{told}; up to {found.tolerance:g} is rounding")],
+        )
     elif steps_itself(cluster):
         raise NothingToJudge("TRN027 judges the gradients that the given step gives its optimizer")
     else:
@@ -212,8 +221,10 @@ def every_parameter_gets_a_gradient(cluster: Cluster, found: Unused) -> Iterator
     number instead of a parameter; where only some ranks lack it, the others wait until the timeout.
 
     ## How we know
-    One pass of the model before the wrap, on every rank's own batch; nobody waits. The rest of the run then goes
-    on with `find_unused_parameters=True`. A note where that was asked for, and with FSDP, which does not wait.
+    One pass of the model before the wrap, on every rank's own batch; nobody waits. Where one has no gradient,
+    some more passes tell whether that changes with random numbers (LayerDrop) or with the batch. The rest of the
+    run then goes on with `find_unused_parameters=True`. A note where that was asked for, and with FSDP, which does
+    not wait.
 
     ## Fix
     - **you** take the layer out, use it, or freeze it (`requires_grad_(False)`) before the wrap.
@@ -226,11 +237,13 @@ def every_parameter_gets_a_gradient(cluster: Cluster, found: Unused) -> Iterator
     setup = cluster.measurements.smoke.setup if cluster.measurements.smoke else None
     harmless = strategy(cluster) != "ddp" or (setup is not None and setup.find_unused)
     later = _reached_later(cluster)
+    for kind in ("dice", "batch"):
+        if (varying := [one for one in found.unused if one.varies == kind]) and not harmless:
+            yield _varying(varying, found)
+    always = [one for one in found.unused if not one.varies]
     for reached in (False, True):
         for somewhere in (False, True):
-            unused = [
-                one for one in found.unused if (one.name in later, not one.everywhere) == (reached, somewhere)
-            ]
+            unused = [one for one in always if (one.name in later, not one.everywhere) == (reached, somewhere)]
             if unused and not (harmless and reached):
                 yield _tolerated(cluster, unused) if harmless else _unused(cluster, found, unused, reached)
 
@@ -251,6 +264,42 @@ def _tolerated(cluster: Cluster, unused: list[UnusedParameter]) -> Finding:
     told = "on any rank" if unused[0].everywhere else f"on {ranks(unused[0].ranks)}"
     where = Where() if unused[0].everywhere else place(cluster, unused[0].ranks[0])
     return note(where, f"{_said(unused)} {told}; nothing waits for it here", evidence=[seen("gradient", "none")])
+
+
+def _varying(unused: list[UnusedParameter], found: Unused) -> Finding:
+    """Each rank goes its own way in each step: no rank needs the same layers as another, if DDP searches."""
+    dice = unused[0].varies == "dice"
+    return fail(
+        Where(),
+        f"{_said(unused)} in some passes: which layers take part "
+        + ("is drawn at random in the forward pass" if dice else "depends on the batch"),
+        why="DDP waits for the gradient of every parameter: the step after a pass that left one out stops with an "
+        "error, or the other ranks wait until the timeout.",
+        owner="job",
+        evidence=[
+            seen(
+                "other passes on the same batch, with other random numbers"
+                if dice
+                else "passes on other batches, with the same random numbers",
+                f"reach {unused[0].name}",
+            ),
+            seen("parameters without a gradient in the first passes", f"{found.count} of {found.parameters}"),
+        ],
+        fix=[
+            you(
+                "Let DDP search for what a pass leaves out, on each rank by itself.",
+                "model = DistributedDataParallel(model, find_unused_parameters=True)",
+            ),
+            you(
+                "Or run every layer and multiply what it gives by 0 or 1: then all take part in each pass."
+                if dice
+                else "Or run both branches and choose between their results: then all take part in each pass.",
+                "x = x + keep * layer(x)  # keep = float(torch.rand(()) >= p)"
+                if dice
+                else "out = torch.where(condition, branch(x), other(x))",
+            ),
+        ],
+    )
 
 
 def _unused(cluster: Cluster, found: Unused, unused: list[UnusedParameter], reached: bool) -> Finding:

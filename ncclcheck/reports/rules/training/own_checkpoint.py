@@ -42,10 +42,10 @@ def own_checkpoint(_cluster: Cluster, found: OwnCheckpoint) -> Iterator[Finding]
     Three steps, a save, and three more steps. Then a new model and a new `state`, made by one step; all generators
     at another seed; load; and the same three steps. Compared are what `state` and the attributes of the model's
     modules hold right after loading, and the parameters at the end, within 1e-4 of their norm and with the same
-    random numbers in both runs. What is neither an entry of a
-    state_dict nor a whole number, and changes no parameter, is a note; so are random generators: dropout and
-    augmentation go on otherwise than they would have. Weights that are not restored and end more than 1 % of their
-    norm off are a failure; what bf16 rounds is less.
+    random numbers in both runs. What is neither an entry of a state_dict nor a whole number, and changes no
+    parameter, is a note; so are random generators: dropout and augmentation go on otherwise than they would have.
+    Weights that are not restored and end more than 1 % of their norm off are a failure; what bf16 rounds is less.
+    torch.save to one name on several ranks is a warning.
 
     ## Fix
     - **you** put the named object's state_dict() into the checkpoint and load it on every rank.
@@ -75,6 +75,8 @@ def own_checkpoint(_cluster: Cluster, found: OwnCheckpoint) -> Iterator[Finding]
     elif others:
         told = f"not restored by the given functions, without an effect on parameters: {_names(others)}"
         yield note(Where(), told, evidence=[seen("after loading", _names(others))])
+    if found.together:
+        yield _together(found)
     if found.unseeded:
         yield note(
             Where(),
@@ -84,9 +86,26 @@ def own_checkpoint(_cluster: Cluster, found: OwnCheckpoint) -> Iterator[Finding]
             evidence=[seen("torch's generator after loading", "is not the one at the save")],
             fix=[you("Save the generators of each rank, if a run must be repeatable.", *_GENERATORS)],
         )
-    if not found.lost and not found.off and not found.unseeded:
+    if not found.lost and not found.off and not found.unseeded and not found.together:
         told = f"{found.steps} steps after loading are those of the run that saved"
         yield fine(Where(), told, seen("the given checkpoint functions", told))
+
+
+def _together(found: OwnCheckpoint) -> Finding:
+    return warn(
+        Where(),
+        f"several ranks write the same file with torch.save: {found.together}",
+        why="Each begins it anew while others write: it is whole only if nobody is late, and a job that ends then "
+        "leaves none.",
+        owner="job",
+        evidence=[seen("torch.save in the given save function", f"{found.together} on more than one rank")],
+        fix=[
+            you(
+                "Let rank 0 write what is the same on all ranks, and the others wait for it; or name it by rank.",
+                "if dist.get_rank() == 0:\n    torch.save(saved, path)\ndist.barrier()",
+            )
+        ],
+    )
 
 
 def _names(lost: Sequence[Lost]) -> str:

@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from ncclcheck.probes.facts import Box, BoxOom, BoxProcess, BoxRaised, Cluster
+from ncclcheck.probes.facts.run import signal_name
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.box import peers
-from ncclcheck.reports.subjects.failures import last_words
 from ncclcheck.reports.subjects.nodes import xids
 from ncclcheck.reports.text.visible import in_line
 
@@ -34,6 +34,7 @@ _CLOCK_S = 2.0  # between clocks of nodes that a time service keeps; a vanished 
 _VANISHED_S = 5.0  # of silence of a watcher that writes every second, before the others ended
 # Seconds by which the watcher may see an end later than its peers feel it: one of its rounds.
 _SEEN_S = 1.0
+_ALONE_S = 0.05  # between ends of ranks that were not ended together; torchrun looks every 0.1 s
 _NVML_S = 2.0  # by which an Xid may be seen later than what it does to a process: two rounds of its child
 # What a rank says when another one is gone or does not come: torch's and NCCL's own words, from c10d and gloo.
 _OF_OTHERS = re.compile(
@@ -47,8 +48,16 @@ _OF_OTHERS = re.compile(
 )
 _BUILD = re.compile(r"^\[\S+:\d+\] ?")  # the line of torch's own source
 _LAUNCHERS = (
-    *("ChildFailedError", "ProcessExitedException", "ProcessRaisedException", "CalledProcessError"),
-    *("SignalException", "RendezvousConnectionError"),
+    *("ChildFailedError", "ProcessExitedException", "ProcessRaisedException", "SignalException"),
+    "RendezvousConnectionError",
+)
+_STARTS_OTHERS = re.compile(r"accelerate/commands|deepspeed/launcher|torch/distributed/(?:run|launch)")
+# Where an exception about a connection comes from that is one of the job's own processes.
+_AMONG_RANKS = re.compile(r"\btorch/|\bmultiprocessing/|\bdeepspeed/|\bray/")
+_TORCH_TYPES = re.compile(r"^(?:Dist\w*Error|Rendezvous\w+|(?i:nccl)\w*)$")
+_TORCH_WORDS = re.compile(
+    r"(?i)\.(?:cc|cpp|cu|hpp|h):\d+|nccl|gloo|c10d|\brank\b|(?:tcp|dist)store|(?:peer|error) \["
+    r"|waiting \d+ms|pair closure|socket timeout|client socket|broken pipe|reset by peer|wait timeout"
 )
 _PYTHON = re.compile(r"python|pt_main|pt_data|torchrun")
 _GOT_SIGNAL = re.compile(r"got signal: (\d{1,2})$")
@@ -229,13 +238,30 @@ def _kind(number: int) -> Kind:
     return "crashed" if number in _CRASHES else "killed"
 
 
+def _is_launchers(said: BoxRaised) -> bool:
+    """A program that a rank has started itself, and that failed, is the rank's."""
+    starts = said.type == "CalledProcessError" and any(_STARTS_OTHERS.search(one) for one in said.frames)
+    return said.type in _LAUNCHERS or starts
+
+
 def _is_of_others(said: BoxRaised) -> bool:
-    return said.type in _LAUNCHERS or _OF_OTHERS.search(f"{said.type}: {said.message} {said.cause}") is not None
+    if _is_launchers(said):
+        return True
+    return _OF_OTHERS.search(f"{said.type}: {said.message} {said.cause}") is not None and not _is_elsewhere(said)
+
+
+def _is_elsewhere(said: BoxRaised) -> bool:
+    """A lost connection to what is no process of the job: a server of data, a tracker of experiments."""
+    if not said.frames or any(_AMONG_RANKS.search(one) for one in said.frames[-4:]):
+        return False
+    if _TORCH_TYPES.search(said.type):
+        return False
+    return said.type != "RuntimeError" or _TORCH_WORDS.search(said.message) is None
 
 
 def _without_launchers(failures: list[Failure]) -> list[Failure]:
     """A launcher's own exception tells of its ranks; it counts where there is nothing else."""
-    own = [one for one in failures if one.raised is None or one.raised.type not in _LAUNCHERS]
+    own = [one for one in failures if one.raised is None or not _is_launchers(one.raised)]
     return own or failures
 
 
@@ -290,7 +316,11 @@ def _first(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None:
     told = [one for one in failures if one.of_others]
     if told and (cut := _cut(boxes, told[0].t)) is not None:
         return cut
-    return (_left(boxes, told) or _absent(boxes, told) or _apart(told) or told[0]) if told else None
+    return (
+        (_signalled(told) or _left(boxes, told) or _absent(boxes, told) or _apart(told) or told[0])
+        if told
+        else None
+    )
 
 
 def _cut(boxes: Sequence[Box], failed: float) -> Failure | None:
@@ -328,6 +358,17 @@ def _launcher_was_ended(boxes: Sequence[Box]) -> Failure | None:
         if told.type == "SignalException" and (named := _GOT_SIGNAL.search(told.message))
     ]
     return min(got, key=lambda one: one.t, default=None)
+
+
+def _signalled(told: Sequence[Failure]) -> Failure | None:
+    """A rank that SIGTERM or its like ended before any other had ended: launchers send it only after that."""
+    ranks = [one for one in told if one.process is not None and one.process.role == "rank"]
+    ends = sorted((one.process.gone, at) for at, one in enumerate(ranks) if one.process and one.process.gone)
+    complained = any(one.raised is not None for one in ranks)
+    if not ends or not complained or ranks[ends[0][1]].kind != "killed":
+        return None
+    alone = len(ends) < 2 or ends[1][0] - ends[0][0] > _ALONE_S
+    return ranks[ends[0][1]] if alone else None
 
 
 def _left(boxes: Sequence[Box], told: Sequence[Failure]) -> Failure | None:
@@ -409,7 +450,7 @@ def ended(box: Box) -> str:
     """`exit code 1`, `SIGKILL`, or that it is not known."""
     if box.status is None:
         return "an end that nobody wrote down" if box.last else "an end that no wrapper saw (--print-env)"
-    return f"exit code {box.status}" if box.status >= 0 else last_words.name_of(-box.status)
+    return f"exit code {box.status}" if box.status >= 0 else signal_name(-box.status)
 
 
 def said(raised: BoxRaised, most: int = 240) -> str:
@@ -427,13 +468,13 @@ def what(one: Failure) -> str:
     code = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else one.box.status
     words: dict[Kind, str] = {
         "memory": "was killed by the kernel for want of memory",
-        "killed": f"was ended by {last_words.name_of(one.number)}",
-        "crashed": f"crashed: {last_words.name_of(one.number)}",
+        "killed": f"was ended by {signal_name(one.number)}",
+        "crashed": f"crashed: {signal_name(one.number)}",
         "left": "ended with exit code 0 while others went on",
         "exit": f"ended with exit code {code}, without an exception",
         "absent": "did not come to what all the others waited for",
         "apart": "called something else than all the others, which waited for it",
-        "outside": f"the job was sent {last_words.name_of(one.number)}",
+        "outside": f"the job was sent {signal_name(one.number)}",
         "stalled": "the job stalled",
         "vanished": "its record breaks off while the other nodes went on",
         "cut": f"was cut off from {', '.join(one.cut.by[:4])}" if one.cut is not None else "",

@@ -10,8 +10,10 @@ from ncclcheck.probes.facts import BoxProcess, Cluster
 from ncclcheck.reports.judgement.findings import Evidence, Where, seen
 from ncclcheck.reports.subjects.box import first
 from ncclcheck.reports.subjects.box.first import Failure
+from ncclcheck.reports.text.visible import in_line
 
 THEN = "then"  # the source of what came after the first failure: the page gives it a line more
+_SILENT = ("exit", "left", "killed", "crashed", "absent", "memory")  # what it printed may be all that it said
 _MOST_THEN, _SHORT, _MOST_STACKS = 3, 60, 4
 _PID = re.compile(r"\w\[(\d+)\]:|[Pp]rocess (\d+)")
 _FULL = 64 * 2**20  # bytes of room below which a disk is told of: less than a small checkpoint
@@ -41,6 +43,8 @@ def evidence(cluster: Cluster, one: Failure) -> list[Evidence]:
     told = [seen("first", f"{clock(one.t)} UTC, {one.t - one.box.started:.1f} s after the start")]
     if one.kind != "outside" and (at := place(one)):
         told.append(seen("line", at))
+    if one.raised is not None and one.kind == "apart":
+        told.append(seen("raised", first.said(one.raised)))
     if one.raised is not None and one.raised.printed:
         told.append(
             seen("read in", "the job's output: its Python ran without what the box puts into it (-I, -E, -S)")
@@ -48,6 +52,8 @@ def evidence(cluster: Cluster, one: Failure) -> list[Evidence]:
     if one.raised is not None and one.raised.cause:
         told.append(seen("raised from", one.raised.cause[:200]))
     told += [seen("process", _process(one.process))] if one.process is not None else []
+    if one.process is not None and one.process.printed and one.kind in _SILENT:
+        told.append(seen("printed last", in_line(one.process.printed[-1])[:200]))
     told += _of_kind(cluster, one) + _beside(one)
     then = first.end(cluster).then
     if then:

@@ -49,6 +49,19 @@ def dependence(held: Streams, generator: str) -> Dependence:
     return next((found for found in known if found.generator == generator), Dependence(generator=generator))
 
 
+_PRIVATE = {
+    "random.Random": "random.Random({})",
+    "numpy.Generator": "numpy.random.default_rng({})",
+    "numpy.RandomState": "numpy.random.RandomState(({}) % 2**32)",
+    "torch.Generator": "torch.Generator().manual_seed({})",
+}
+
+
+def private_made(found: Dependence, seed: str) -> str:
+    """The call that makes a generator of its kind, seeded by this."""
+    return _PRIVATE.get(found.kind, _PRIVATE["numpy.Generator"]).format(seed)
+
+
 def leaf_of(found: Dependence) -> str:
     """`part image` of the sample, or the sample itself."""
     return f"part {found.leaves[0]} of the sample" if found.leaves and found.leaves[0] else "the sample"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from shlex import quote
 
+from ncclcheck.probes.facts.run import signal_name
 from ncclcheck.reports.judgement.findings import Remedy, admin, you
 
 # Names of variables that bring it about.
@@ -296,7 +296,7 @@ def told(text: str) -> Told | None:
 
 def by_signal(status: int | None) -> Told | None:
     """What the signal of an exit status usually means; None where none ended it, or where it tells nothing."""
-    return _SIGNALS.get(name_of(-status)) if status is not None and status < 0 else None
+    return _SIGNALS.get(signal_name(-status)) if status is not None and status < 0 else None
 
 
 def by_shell(text: str) -> Told | None:
@@ -309,14 +309,6 @@ def by_shell(text: str) -> Told | None:
     if known is None:
         return Told(found[0].strip(), "the interpreter ended itself", [_CRASHED], f"{_PYTHON}|{LIBRARIES}")
     return Told(found[0].strip(), known.means, known.fix, known.bears)
-
-
-def name_of(number: int) -> str:
-    """`SIGKILL` for 9."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def telling(text: str, most: int = 5) -> list[str]:

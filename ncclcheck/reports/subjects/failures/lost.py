@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from ncclcheck.probes.facts import Cluster, JobEnd, RankState, Run, at, value_or
+from ncclcheck.probes.facts.run import signal_name
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.failures import last_words
 
@@ -46,7 +47,7 @@ def ending(cluster: Cluster, end: JobEnd) -> str:
     """How a torchrun or spawn went that brought no world about."""
     start = cluster.job.start
     if end.exit is not None and end.exit < 0:
-        return f"{start} itself was killed by {signal_name(end.exit)}, and its ranks with it"
+        return f"{start} itself was killed by {signal_name(-end.exit)}, and its ranks with it"
     began = "the job could not start" if end.exit is None else f"{start} ended before its ranks had joined"
     return f"{began}: {last_line(end.detail)}" if end.detail else f"{began}, with status {end.exit} and no word"
 
@@ -160,7 +161,7 @@ def how(rank: RankState) -> str:
     if rank.error:
         return f"{who} raised {headline(rank.error)}"
     if rank.exit is not None and rank.exit < 0:
-        return f"{who} was killed by {signal_name(rank.exit)}"
+        return f"{who} was killed by {signal_name(-rank.exit)}"
     if rank.exit is not None:
         return f"{who} is dead, exit status {rank.exit}"
     return f"{who} is dead: it ended by itself without an error, as by sys.exit(0) or os._exit()"
@@ -177,11 +178,6 @@ def lag(rank: RankState) -> str:
 def where(rank: RankState) -> str:
     """What it was doing."""
     return f"before it had joined, in {rank.last_step!r}" if rank.phase == "start" else f"in {rank.last_step!r}"
-
-
-def signal_name(status: int) -> str:
-    """`SIGKILL` for an exit status of -9."""
-    return last_words.name_of(-status)
 
 
 def in_vain(rank: RankState) -> bool:

@@ -7,11 +7,11 @@ import shlex
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, Run, Silence, replace
+from ncclcheck.probes.facts.run import signal_name
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Owner, Remedy, Where, admin, seen, unknown, you
 from ncclcheck.reports.subjects.failures import dialled, exhausted, last_words, let_in, ssh_way
 from ncclcheck.reports.subjects.failures.launching import FELL_SILENT, NOTHING_KNOWN, OWN_WORDS, SSH, TRY, Cause
 from ncclcheck.reports.subjects.failures.launching_slurm import JOIN, SLURM
-from ncclcheck.reports.subjects.failures.lost import signal_name
 from ncclcheck.reports.subjects.links import knocked
 from ncclcheck.reports.subjects.nccl.variables import STARTUP_FILES
 from ncclcheck.reports.text.fold import fold_names
@@ -158,7 +158,7 @@ def _killed(_: Cluster, silence: Silence) -> Finding | None:
     words = _KILLED.search(silence.detail)
     name = (words["agent"] or _KILLED_AS[words["task"]]) if words else ""
     if not words and silence.via == "agent" and silence.exit is not None and silence.exit < 0:
-        name = signal_name(silence.exit)
+        name = signal_name(-silence.exit)
     no_word = bool(silence.last_step) and silence.via == "ssh" and silence.exit == 255 and not silence.detail
     gone = silence.look is not None and silence.look.state == "gone" and bool(silence.last_step)
     if not name and not gone and not (no_word and silence.look is None):

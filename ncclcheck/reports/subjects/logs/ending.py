@@ -44,7 +44,7 @@ _ONLY_SAID = ("complaint", "item-failed", "ended-badly", "nccl-warning", "nccl-c
 _SEEN_BEFORE = 2  # lines of a kind after which it worked: one more of them is not what ended it
 _ALIKE = 30  # characters by which two complaints are of one kind
 ENDS = frozenset(CONSEQUENCES) - AT_THE_END - {"propagated", "flushed"} | {
-    *("worker-failed", "worker-signalled", "root-cause-exit", "srun-task-exit"),
+    *("worker-failed", "worker-signalled", "root-cause-exit", "srun-task-exit", "engine-dead"),
     *(
         "watchdog-timeout",
         "watchdog-cut",

@@ -19,13 +19,14 @@ class Family(NamedTuple):
     of_all: bool = False
 
 
-def _family(words: str, why: str, *fix: Remedy, of_all: bool = False) -> Family:
+def made(words: str, why: str, *fix: Remedy, of_all: bool = False) -> Family:
+    """A family, its words compiled."""
     return Family(re.compile(words), why, fix, of_all)
 
 
 _PACKAGES = "python -m pip list | grep -iE 'torch|nvidia|flash|xformers|vllm|transformers|deepspeed|numpy'"
 _FAMILIES = (
-    _family(
+    made(
         r"op\.preamble\.length <= op\.nbytes|op\.nbytes (?:>=|==) op\.preamble",
         "Two ranks of a gloo group called one collective with tensors of different sizes, or different "
         "collectives.",
@@ -34,7 +35,7 @@ _FAMILIES = (
         you("Give it the same shape and dtype on all ranks, in the same order; one group is used by one thread at "
             "a time. Within an engine take a release in which its ranks agree."),
     ),
-    _family(
+    made(
         r"hostname can't be empty|unsupported gloo device",
         "gloo looks for an address of the host's own name, and this host has no name or no address that it can "
         "use.",
@@ -43,7 +44,7 @@ _FAMILIES = (
         you("Tell gloo the interface, on all nodes.", "export GLOO_SOCKET_IFNAME=eth0"),
         admin("Give the host a name that its own /etc/hosts (on Windows: the network) resolves."),
     ),
-    _family(
+    made(
         r"NPU function error|\bACL (?:stream|error)|\baclrt?\w{4,}|error code(?: is|:) ?507\d{3}|\bHCCL\b",
         "A call of Ascend's CANN failed; torch only hears of it later. CANN's own lines (EZ9999, EI0002, ...), "
         "above or below, name the kernel or the rank.",
@@ -52,7 +53,7 @@ _FAMILIES = (
         you("Read CANN's log of that process, to its first ERROR.", "ls ~/ascend/log/debug/plog"),
         you("Take releases of CANN, torch_npu and the operators that go together."),
     ),
-    _family(
+    made(
         r"DistributedOperationException|accelerate\.utils\.operations",
         "accelerate compared the tensors of one gather or reduce: their lengths differ between the ranks, as "
         "they do where each pads to its own longest sample. No rank is at fault.",
@@ -63,7 +64,7 @@ _FAMILIES = (
             "update that library."),
         of_all=True,
     ),
-    _family(
+    made(
         r"RESOURCE_EXHAUSTED.{0,120}(?:memory|allocat|hbm)|Ran out of memory in memory space",
         "The step needs more memory (HBM) than one device has.",
         you("Confirm: XLA lists the largest allocations below the exception."),
@@ -71,14 +72,14 @@ _FAMILIES = (
             ),
         you("Or spread weights and optimizer state over more devices (FSDP, tensor parallel)."),
     ),
-    _family(
+    made(
         r"DatasetNotFound|Dataset \S{1,80} (?:not found|doesn't exist)|BuilderConfig .{0,80}not found"
         r"|Unknown split",
         "The dataset is not where it is looked for: its name, its configuration, or the folder of this node.",
         you("Confirm, on the node that failed.", "ls DATA_FOLDER; env | grep -iE 'TFDS|HF_'"),
         you("Correct the name, or prepare the dataset once in the folder that all nodes read."),
     ),
-    _family(
+    made(
         r"GLIBC(?:XX)?_[\d.]+' not found|CXXABI_[\d.]+' not found",
         "The library was built on a newer system than the one it is loaded on; each node or image may differ.",
         you("Confirm: the newest version that is there.",
@@ -88,14 +89,14 @@ _FAMILIES = (
             "conda install -c conda-forge libstdcxx-ng", "rm -rf ~/.cache/torch_extensions"),
         you("GLIBC itself cannot be updated: build the library here, take an older wheel, or run in a container."),
     ),
-    _family(
+    made(
         r"__nvJitLink|libnvJitLink|undefined symbol: (?:__cu|cu(?:sparse|blas|solver|fft)|_?_?nv)",
         "Two releases of CUDA's libraries meet: one from pip beside torch, another one from LD_LIBRARY_PATH.",
         you("Confirm: what already exists there.", "echo $LD_LIBRARY_PATH", _PACKAGES),
         you("Let torch find its own.", "unset LD_LIBRARY_PATH"),
         you("Or install torch anew with all that it wants.", "python -m pip install --force-reinstall torch"),
     ),
-    _family(
+    made(
         r"lib(?:cudart|cublas|cudnn|nvrtc|cufft|cusparse|cusolver|nvJitLink|nvToolsExt"
         r"|cupti)[\w.-]{0,20}: cannot open shared",
         "An extension was built for another release of CUDA than the one of torch in this environment.",
@@ -103,25 +104,25 @@ _FAMILIES = (
             "python -c 'import torch; print(torch.__version__, torch.version.cuda)'", _PACKAGES),
         you("Install the extension for torch's CUDA, in the same environment on all nodes."),
     ),
-    _family(
+    made(
         r"cannot open shared object file|DLL load failed",
         "A system library that the module wants is not installed on this node, or not where it is looked for.",
         you("Confirm: which one is missing.", "ldd FILE.so | grep 'not found'"),
         you("Install it in the image or environment of all nodes, or add its folder to LD_LIBRARY_PATH."),
     ),
-    _family(
+    made(
         r"numpy\.dtype size changed|_ARRAY_API not found|compiled using NumPy 1\.x|numpy\.core\.multiarray failed",
         "The module was compiled for another major version of numpy.",
         you("Take the numpy that it was built for, or a newer release of the module.",
             "python -m pip install 'numpy<2'"),
     ),
-    _family(
+    made(
         r"cuDNN version incompatibility|CUDNN_STATUS_(?:VERSION_MISMATCH|SUBLIBRARY)",
         "A cuDNN of LD_LIBRARY_PATH is taken in place of the one that came with torch.",
         you("Confirm: where it comes from.", "echo $LD_LIBRARY_PATH; ldconfig -p | grep libcudnn"),
         you("Take its folder out.", "unset LD_LIBRARY_PATH"),
     ),
-    _family(
+    made(
         r"CUBLAS_STATUS_(?:NOT_INITIALIZED|ALLOC_FAILED)|CUDNN_STATUS_(?:NOT_INITIALIZED|ALLOC_FAILED"
         r"|INTERNAL_ERROR)",
         "The library found no room for its workspace: as a rule the GPU's memory is full, or an earlier kernel "
@@ -132,7 +133,7 @@ _FAMILIES = (
         you("Where memory is free compare labels and token ids with their ranges, and CUDA's libraries.",
             _PACKAGES),
     ),
-    _family(
+    made(
         r"CUBLAS_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|INVALID_VALUE|NOT_SUPPORTED)"
         r"|CUDNN_STATUS_EXECUTION_FAILED",
         "A kernel of cuBLAS or cuDNN failed: by an earlier fault of the program, by libraries that do not fit, "
@@ -143,7 +144,7 @@ _FAMILIES = (
         admin("Where one GPU or node alone does it, look at the driver's words.",
             "dmesg -T | grep -iE 'xid|nvrm'"),
     ),
-    _family(
+    made(
         r"device\(s\) is/are busy or unavailable",
         "Another process holds the GPU in exclusive mode, or it waits for a reset.",
         you("Confirm: the compute mode, and who uses the GPU.",
@@ -153,7 +154,7 @@ _FAMILIES = (
         admin("Let several processes use it. All users of the GPU are touched; undo: -c EXCLUSIVE_PROCESS.",
               "nvidia-smi -c DEFAULT"),
     ),
-    _family(
+    made(
         r"[Gg]ated[ R]|401 Client Error|403 Client Error|is restricted|must be authenticated"
         r"|[Rr]epository Not Found|RepositoryNotFound|Invalid (?:username or password|user token)"
         r"|not a local folder and is not a valid model",
@@ -165,13 +166,13 @@ _FAMILIES = (
         you("Or download it once to a folder that all nodes see, and give that path.",
             "hf download MODEL --local-dir /shared/MODEL"),
     ),
-    _family(
+    made(
         r"429 Client Error|Too Many Requests|HTTP Error 429",
         "Each rank asked the hub by itself, and the hub refuses so many requests.",
         you("Download once before the job, and let the ranks read the cache.", "hf download MODEL",
             "export HF_HUB_OFFLINE=1"),
     ),
-    _family(
+    made(
         r"couldn't connect to 'https?://|LocalEntryNotFound|OfflineModeIsEnabled|offline mode"
         r"|Max retries exceeded|MaxRetryError|HTTPSConnectionPool|CERTIFICATE_VERIFY_FAILED|NameResolutionError"
         r"|Cannot (?:find the requested files|connect to host)|ProxyError|ConnectTimeout|ReadTimeout.{0,80}http"
@@ -185,19 +186,19 @@ _FAMILIES = (
         you("Or hand the proxy and its certificate to the ranks.",
             "export https_proxy=http://PROXY:3128 SSL_CERT_FILE=..."),
     ),
-    _family(
+    made(
         r"Repo id must (?:be|use)|Incorrect path_or_model_id|HFValidationError",
         "The path is not there on this node, and was taken for a name on the hub.",
         you("Confirm, on every node.", "srun --ntasks-per-node=1 ls -d PATH"),
         you("Correct the path, without a slash at its end; or put it where all nodes see it."),
     ),
-    _family(
+    made(
         r"(?i)free memory on device.{0,120}less than desired GPU memory utilization",
         "Less of the GPU's memory is free than the engine was told to take: another process holds the rest.",
         you("Confirm: who holds it.", "nvidia-smi --query-compute-apps=pid,used_memory --format=csv"),
         you("End that process; or let the engine take less than what is free: a lower --gpu-memory-utilization."),
     ),
-    _family(
+    made(
         r"KV cache|cache blocks|max seq len|gpu_memory_utilization|mem-fraction-static|GPU memory utilization"
         r"|maximum model length",
         "After the weights too little of the GPU's memory is left for the cache of keys and values, or another "
@@ -209,13 +210,13 @@ _FAMILIES = (
             "vllm serve MODEL --max-model-len 32768 --gpu-memory-utilization 0.95"),
         you("Or spread the weights over more GPUs.", "vllm serve MODEL --tensor-parallel-size 8"),
     ),
-    _family(
+    made(
         r"memory capacity is unbalanced",
         "Another process holds memory on some of the GPUs.",
         you("Confirm: who does.", "nvidia-smi --query-compute-apps=pid,gpu_uuid,used_memory --format=csv"),
         you("End what an earlier run left, or leave those GPUs out.", "export CUDA_VISIBLE_DEVICES=4,5,6,7"),
     ),
-    _family(
+    made(
         r"larger than the number of available GPUs|number of required GPUs|available GPUs .{0,20}is less than"
         r"|not schedulable|[Tt]otal desired GPUs|Unschedulable|No available node types"
         r"|world_size .{0,30}(?:greater|larger) than .{0,30}(?:GPU|device)",
@@ -225,26 +226,26 @@ _FAMILIES = (
             "all nodes join first.",
             "ray start --address=HEAD:6379"),
     ),
-    _family(
+    made(
         r"running Ray instance|Ray cluster|cluster was started with|GCS (?:server|address)|RAY_ADDRESS",
         "The program did not come to a Ray cluster, or to one of another version of Ray or Python.",
         you("Confirm: the same environment on all nodes.", "ray status", "ray --version; python -V"),
         you("Start Ray on all nodes, in the same environment, before the program.",
             "ray start --head --port=6379", "ray start --address=HEAD:6379"),
     ),
-    _family(
+    made(
         r"[Cc]an't (?:get|pickle) local object|[Cc]an't pickle|[Cc]annot pickle|PicklingError",
         "A process that is spawned gets what it is given as a pickle; lambdas, functions within functions, open "
         "files and process groups have none.",
         you("Move the function to the top of its module, or use functools.partial on one that is there."),
         you("Make in each process what cannot be handed over: files, connections, locks, process groups."),
     ),
-    _family(
+    made(
         r"attempt has been made to start a new process before|freeze_support",
         "Each spawned process runs the script anew, and starts processes itself.",
         you('Put what starts them below `if __name__ == "__main__":`.'),
     ),
-    _family(
+    made(
         r"can't start new thread|pthread_create|Resource temporarily unavailable",
         "The limit of processes and threads is reached: of the user (ulimit -u), or of the cgroup or container "
         "(pids).",
@@ -252,7 +253,7 @@ _FAMILIES = (
         you("Use fewer threads and loader workers.", "export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1"),
         admin("Raise the limit (docker run --pids-limit, kubelet's podPidsLimit, TasksMax of slurmd)."),
     ),
-    _family(
+    made(
         r"CUDA_HOME|CUDAMismatch|MissingCUDA|Installed CUDA version|detected CUDA version .{0,40}mismatches"
         r"|Unsupported gpu architecture",
         "An extension is compiled at the start of the job, and the CUDA toolkit for it is missing or of another "
@@ -262,7 +263,7 @@ _FAMILIES = (
         you("Point CUDA_HOME to a toolkit of torch's release, or take the operator that needs none.",
             "ls -d /usr/local/cuda*", "module avail cuda"),
     ),
-    _family(
+    made(
         r"Error building extension|Ninja is required|C compiler|C\+\+ extension|CppCompileError|nvcc"
         r"|Command '\['?\S*(?:gcc|cc|clang|ninja)\b",
         "Code is compiled while the job starts, and the compiler failed or is not there; what it said stands "
@@ -273,7 +274,7 @@ _FAMILIES = (
             "apt-get install -y build-essential ninja-build python3-dev",
             "rm -rf ~/.cache/torch_extensions ~/.triton/cache"),
     ),
-    _family(
+    made(
         r"OutOfResources|out of resource: shared memory|CompilationError|BackendCompilerFailed|InductorError"
         r"|TritonError|PTXAS|ptxas",
         "Triton or torch.compile could not build a kernel for this GPU: too much shared memory for it, or a "
@@ -282,27 +283,27 @@ _FAMILIES = (
         you("Take a release of triton and torch that go together; delete the cache of kernels.",
             "rm -rf ~/.triton/cache /tmp/torchinductor_*", _PACKAGES),
     ),
-    _family(
+    made(
         r"StorageFull|No space left|Disk quota",
         "The disk that it writes to is full, or the user's quota is used up.",
         you("Confirm, on the node that wrote.", "df -h . /tmp; df -i .", "quota -s"),
         you("Remove what is not needed, or write elsewhere.", "du -sh checkpoint-* | sort -h"),
     ),
-    _family(
+    made(
         r"Stale file handle|\[Errno 116\]",
         "A file of a shared folder was replaced or deleted while this node had it open, or the server was "
         "restarted.",
         you("Write to a new name and rename it; let one rank delete old checkpoints, after a barrier."),
         admin("Where the whole mount is stale, mount it anew.", "umount -l DIR && mount DIR"),
     ),
-    _family(
+    made(
         r"\[Errno 5\]|Input/output error|\[Errno 121\]|Remote I/O error|Transport endpoint is not connected"
         r"|\[Errno 107\]",
         "The storage below the file failed, or its mount was lost.",
         admin("Confirm: the kernel's words, and the mount.", "dmesg -T | tail -50", "findmnt -T DIR"),
         you("Write elsewhere until then."),
     ),
-    _family(
+    made(
         r"Read-only file system|\[Errno 30\]",
         "The folder may not be written in this container or on this node.",
         you("Point the caches and the output to a folder that may.",
@@ -310,21 +311,21 @@ _FAMILIES = (
         admin("A disk that was writable before: the kernel makes it read-only after errors.",
             "dmesg -T | grep -iE 'remount|i/o error'"),
     ),
-    _family(
+    made(
         r"PermissionError|\[Errno 13\]|\[Errno 1\]",
         "The user of the job may not read or write this file on that node.",
         you("Confirm, as that user on that node.", "id; ls -ld PATH"),
         you("Give another folder, or the right to this one; caches of others too.",
             "export HF_HOME=$HOME/hf TRITON_CACHE_DIR=$HOME/.triton"),
     ),
-    _family(
+    made(
         r"FileNotFoundError|\[Errno 2\]|No such file or directory|NotADirectoryError|No valid checkpoint found",
         "The file is not there on the node that asked for it: a path of another machine, a mount that is "
         "missing, or another rank had not written it yet.",
         you("Confirm, on every node.", "srun --ntasks-per-node=1 ls -l PATH"),
         you("Put it where all nodes see it; where rank 0 makes it, let the others wait at a barrier."),
     ),
-    _family(
+    made(
         r"PytorchStreamReader|central directory|deserializing header|HeaderTooLarge|Incomplete(?:Buffer"
         r"|Metadata)|invalid load key|Ran out of input|UnpicklingError: (?!Weights)|EOFError|BadZipFile"
         r"|unexpected EOF|file is corrupted|InvalidHeader",
@@ -334,13 +335,13 @@ _FAMILIES = (
         you("Fetch it anew, or go back to the checkpoint before it.", "git lfs pull",
             "hf download MODEL --force-download"),
     ),
-    _family(
+    made(
         r"[Ww]eights[ _]only|Unsupported (?:global|class)",
         "Since torch 2.6 torch.load reads tensors alone, unless the file is marked as trusted.",
         you("Of a file of your own say so: torch.load(..., weights_only=False); or update the library that loads "
             "it."),
     ),
-    _family(
+    made(
         r"(?i)found (?:nan|inf)|result nan|\bnan\b.{0,40}(?:loss|grad|norm|tensor)|(?:loss|grad"
         r"|norm)\w{0,12} (?:is|became|contains) (?:nan|inf)|probability tensor contains",
         "The loss or a gradient is not a number: a bad sample, too high a learning rate, fp16, or a GPU that "
@@ -350,7 +351,7 @@ _FAMILIES = (
         you("Train in bf16, with clipped gradients and a lower learning rate; look at that step's samples."),
         admin("Where it is always the same GPU, test it.", "dcgmi diag -r 3"),
     ),
-    _family(
+    made(
         r"all tensors to be on the same device|two devices, c|on different devices|not on the expected device"
         r"|is on cuda:",
         "Tensors of one operation are on two GPUs, or on CPU and GPU.",
@@ -358,13 +359,13 @@ _FAMILIES = (
             "several processes.",
             'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'),
     ),
-    _family(
+    made(
         r"expected scalar type|only supports? fp16|same dtype|dtype mismatch|uniform dtype"
         r"|must have the same dtype|Input type .{0,60} and (?:weight|bias) type",
         "Parts of the model, or model and batch, have different data types.",
         you("Cast all to one (model.to(torch.bfloat16), inputs too), or run the step under torch.autocast."),
     ),
-    _family(
+    made(
         r"'weight' must be 2-D|weight should have at least|should have at least three dim|ds_status"
         r"|'status': 'NOT_AVAILABLE'|ds_shape|size of tensor .{0,60}\(0\)|but got weight .{0,20}\[0\]",
         "A part of a ZeRO-3 model was used while its weights were spread over the ranks: outside of the engine's "
@@ -374,7 +375,7 @@ _FAMILIES = (
         you("Of generation: synced_gpus=True, all ranks as often; of experts: "
             "deepspeed.utils.set_z3_leaf_modules."),
     ),
-    _family(
+    made(
         r"mat1 and mat2|shapes? .{0,60}(?:mismatch|cannot be|is invalid|do not match|incompatible)"
         r"|size of tensor .{0,40}must match|Sizes of tensors must|index out of range|out of bounds"
         r"|stack expects each tensor|dimension",
@@ -383,19 +384,19 @@ _FAMILIES = (
         you("Run that step on one process, and print the shapes at the line that is named."),
         you("Where one rank alone raised it, look at the sample that this rank had."),
     ),
-    _family(
+    made(
         r"trust_remote_code|custom code which must be executed",
         "The model brings code of its own, which is run only when that is said.",
         you("Read that code, then say so.", "--trust-remote-code"),
     ),
-    _family(
+    made(
         r"does not recognize this architecture|[Mm]odel architectures? .{0,120}not supported"
         r"|Unrecognized configuration class|model type .{0,60}not",
         "The installed release of the library is older than the model.",
         you("Update it, and what builds on it, in the environment of all nodes.",
             "python -m pip install -U transformers"),
     ),
-    _family(
+    made(
         r"(?i)bf(?:loat)?16.{0,60}(?:support|only)|support bf16|FP8.{0,60}(?:support|require)|compute capability"
         r"|only supports? (?:Ampere|Hopper)",
         "This GPU is older than what was asked for.",
@@ -404,7 +405,7 @@ _FAMILIES = (
         you("Take fp16 or fp32 in place of bf16 (--dtype half, --fp16), the attention that needs less (sdpa), or "
             "another node."),
     ),
-    _family(
+    made(
         r"ModuleNotFoundError|No module named|seems to be not installed|is not installed",
         "The package is not installed in the Python that runs this rank: another environment, or a node without "
         "it.",
@@ -413,7 +414,7 @@ _FAMILIES = (
         you("Install it there, or start the ranks with the environment that has it.",
             "python -m torch.distributed.run ... train.py"),
     ),
-    _family(
+    made(
         r"cannot import name|has no attribute '|partially initialized module|unexpected keyword argument"
         r"|missing \d+ required|(?:takes|got) .{0,60}argument|PackageNotFoundError|VersionConflict"
         r"|is required for a normal functioning",
@@ -423,7 +424,7 @@ _FAMILIES = (
         you("Install those that it was written for, the same on all nodes.",
             "python -m pip install -r requirements.txt"),
     ),
-    _family(
+    made(
         r"(?i)\b(?:requires?|needs?|must be|expects?|only supports?|supported (?:on|by|with)) (?:\w{1,20} ){0,3}"
         r"(?:torch|pytorch|transformers|accelerate|deepspeed|peft|trl|vllm|flash[-_ ]attn|numpy|cuda|ray|lightning"
         r"|bitsandbytes|triton|python)\b.{0,20}?(?:[<>=~!]=?|version|or (?:later|newer|higher)|\d+\.\d)",
@@ -432,7 +433,7 @@ _FAMILIES = (
         you("Update the library that is too old, or take the release of the other one that goes with it; the same "
             "on all nodes.", "python -m pip install -U PACKAGE"),
     ),
-    _family(
+    made(
         r"JSONDecodeError|yaml\.|TOMLDecodeError|not in struct|MissingMandatory|ConfigAttribute|ConfigKey"
         r"|validation errors? for|DeepSpeedConfig|mismatch TrainingArguments|ds_config"
         r"|config(?:uration)? (?:file|value)|HfArgumentParser",
@@ -440,39 +441,39 @@ _FAMILIES = (
         you("Correct the line or key that the message names; an older or newer release may call it otherwise."),
         you("In DeepSpeed's file leave to transformers what both set: \"auto\"."),
     ),
-    _family(
+    made(
         r"another process is utilizing it|[Pp]ort .{0,40}(?:in use|occupied|not available)",
         "A second job on the node has the same port, or an earlier one left a process.",
         you("Confirm: who listens.", "ss -ltnp | grep 29500"),
         you("Take another port.", "accelerate launch --main_process_port 29511 ...", "torchrun --standalone ..."),
     ),
-    _family(
+    made(
         r"(?i)server (?:launch failed|(?:never|did not|not) (?:become|became|get|be)? ?ready|failed to start)",
         "The launcher waited for a server that did not become ready: why is in the server's own log.",
         you("Read the log that the server's process wrote, to its first exception."),
         you("Or start the server by hand, with the same arguments, on the node where it was to run."),
     ),
-    _family(
+    made(
         r"server can't be reached|Failed to connect to .{0,60}server|Cannot connect to (?:the )?(?:vLLM|SGLang)",
         "The server that the program calls was not started, is still loading its weights, or its port cannot be "
         "reached from this node.",
         you("Confirm, on the node that failed.", "curl -sS http://HOST:8000/health"),
         you("Start it first, wait until it answers, and give the address by which this node reaches it."),
     ),
-    _family(
+    made(
         r"CUDA Setup failed|bitsandbytes",
         "bitsandbytes has no binary for this release of CUDA, or does not find CUDA's libraries.",
         you("Confirm: what it finds.", "python -m bitsandbytes"),
         you("Take a release of it that knows torch's CUDA.", "python -m pip install -U bitsandbytes"),
     ),
-    _family(
+    made(
         r"BrokenProcessPool|terminated abruptly|subprocesses has abruptly died|worker .{0,40}exited unexpectedly",
         "A process that prepares data was killed: most often host memory ran out.",
         admin("Confirm on its host.", "dmesg -T | grep -iE 'oom|killed process'",
             "cat /sys/fs/cgroup/memory.events"),
         you("Use fewer processes (num_proc, num_workers), or give the job more memory."),
     ),
-    _family(
+    made(
         r"(?i)\b(?:loss|grad\w{0,12}|logits?|activations?|weights?|parameters?|outputs?)\b.{0,40}"
         r"\b(?:nan|inf(?:inity)?|(?:not|non)[ -]?finite)\b"
         r"|\b(?:nan|non[ -]?finite|infinite)\b.{0,30}\b(?:loss|grad\w{0,12}|logits?|activations?|weights?)\b"
@@ -482,14 +483,14 @@ _FAMILIES = (
         you("Find the first value that is not finite.", "torch.autograd.set_detect_anomaly(True)"),
         you("Try a lower learning rate with a warm-up, clip the gradients, or take bf16 in place of fp16."),
     ),
-    _family(
+    made(
         r"torch\._dynamo|TorchRuntimeError|torch\.compile",
         "torch.compile could not trace a call of the program, or of a library that it goes through.",
         you("Confirm: it runs without compiling.", "export TORCHDYNAMO_DISABLE=1"),
         you("Keep that call out of what is compiled (@torch.compiler.disable on its function), or do not compile; "
             "fullgraph=False lets torch break the graph there."),
     ),
-    _family(
+    made(
         r"(?i)timed? ?out",
         "What it called did not answer in time; that one may hang, or wait for another rank.",
         you("See what the other processes said at that time, and where they stand.", "py-spy dump --pid PID"),
@@ -510,7 +511,7 @@ def own_service(events: Sequence[LogEvent]) -> Family | None:
         return None
     client = next((one.fields["client"] for one in events if "client" in one.fields), "")
     who, whose = client or "the program", f"{client}'s server" if client else "that service"
-    return _family(
+    return made(
         "",
         f"Nothing listens on port {port} of this node itself: the service that {who} calls there does not run, or "
         "runs on another node. The network is not at fault.",

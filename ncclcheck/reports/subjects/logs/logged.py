@@ -13,6 +13,7 @@ from ncclcheck.reports.subjects.failures import lost
 from ncclcheck.reports.subjects.logs import meanings
 from ncclcheck.reports.subjects.logs.attempts import latest
 from ncclcheck.reports.subjects.logs.ending import TEXT, Ending
+from ncclcheck.reports.subjects.logs.wording import with_reasons
 
 _MOST = 3
 _TOLD_BY_BOX = ("LOG004", "LOG006")  # any exception; an end from outside
@@ -29,6 +30,7 @@ def log_rule(
     risk: bool = False,
     slows: bool = False,
     whole: bool = False,
+    asks_why: bool = False,
 ) -> Callable[[Callable[[Logs], Iterator[Finding]]], Body]:
     """Make a body that wants what logs say a rule; skipped where none was read.
 
@@ -36,7 +38,7 @@ def log_rule(
     measure the rest. symptom, unfinished: as in Rule. told_by: the check that tells it of a run of our own. risk:
     it costs speed at most, and is a note of a job that is seen to be sound; slows: where it has finished, too.
     whole: it sees all attempts, and not
-    the last one only.
+    the last one only. asks_why: it tells what was seen, and a line right before that may say why.
     """
 
     def register(body: Callable[[Logs], Iterator[Finding]]) -> Body:
@@ -53,7 +55,8 @@ def log_rule(
                 raise NothingToJudge("its ground failed: TRN026")
             logs = logs if whole else latest(logs)
             ending = Ending(logs)
-            found = map(ending.judged, body(logs))
+            found: Iterator[Finding] = map(ending.judged, body(logs))
+            found = with_reasons(logs, found) if asks_why else found
             mild = risk or (slows and ending.finished)
             found = map(ending.of_a_sound_job, found) if mild else found
             yield from found if cluster.command == "logs" else (one for one in found if one.state is State.FAIL)

@@ -53,6 +53,10 @@ CONTEXT = frozenset(
     (
         "traceback",
         "frame",
+        "native-frame",
+        "rule",
+        "long-bar",
+        "explains",
         "unreadable",
         "crashed-thread",
         "kernel-named",
@@ -69,6 +73,7 @@ HARMLESS = {
     "gdrcopy": "an optional library for small copies; NCCL continues without it",
     "no-verbs": "there is no libibverbs, and NCCL uses sockets; a problem only where the host has HCAs",
     "no-libmlx5": "an optional library for Mellanox cards; NCCL continues without it",
+    "ib-notice": "something of the fabric changed (its manager, an address); bad only where errors follow",
     "speed-not-told": "a virtual interface has no speed; NCCL assumes one",
     "virtual-network-card": "a virtual interface (bond) has no place on the PCI bus; NCCL assumes the first CPU",
     "no-nvls": "NVLink SHARP needs NVSwitches of the third generation; NCCL takes rings and trees",

@@ -7,6 +7,7 @@ import textwrap
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.subjects.logs.story import TELL_LITTLE, Cause, Diagnosis, Told
+from ncclcheck.reports.subjects.logs.wording import SAY_OF_WHY
 from ncclcheck.reports.text.fold import many
 from ncclcheck.reports.text.wrapping import wrapped
 
@@ -75,6 +76,8 @@ def decision(document: Document) -> str:
         return next(
             (said for code, said in _NOT_KNOWN if _is_unknown(document, code)), _WITHOUT_CAUSE["incomplete"]
         )
+    if document.state == "fail" and any(SAY_OF_WHY in one.what for v in document.verdicts for one in v.findings):
+        return "This job failed; what these lines say of why is above, and what would show more."
     if document.state in _WITHOUT_CAUSE:
         return _WITHOUT_CAUSE[document.state]
     if any(one.code == _INTERRUPTED and one.state is State.NOTE for one in document.verdicts):

@@ -10,7 +10,7 @@ from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.logs import meanings
 from ncclcheck.reports.subjects.logs.ending import Ending, came_through, dealt_with, died, of_items
 
-_COMPLAINTS = ("complaint", "item-failed")
+_COMPLAINTS = ("complaint", "item-failed", "mpi-box")
 # Said of a failure, and read by no rule on their own: what only another line explains.
 _ALONE = frozenset(
     (
@@ -18,7 +18,10 @@ _ALONE = frozenset(
             "ended-badly",
             "complaint",
             "item-failed",
+            "engine-dead",
             "traceback",
+            "traceback-cut",
+            "mpi-box",
             "root-cause-block",
             "root-cause-exit",
             "launcher-return-code",
@@ -39,10 +42,11 @@ _SAID = (
     *_COMPLAINTS,
     "nccl-warning",
     "on-windows",
+    "explains",
 )  # words of failure, or the system, without a known sign
 _OF_ANYTHING = ("dealt-with", "shell-time", "unreadable")  # any program may say so
 # A job may go on after these: work that is seen after them, or a start of NCCL that came through, shows it.
-_MILD = (*_COMPLAINTS, "nccl-warning", "traceback", "python-error")
+_MILD = (*_COMPLAINTS, "nccl-warning", "traceback", "traceback-cut", "python-error")
 # Warnings of NCCL's that end no job by themselves: it goes on without, and a rule tells what is lost.
 ENDS_NO_JOB = frozenset(
     (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts.training import OwnStep
+from ncclcheck.probes.facts.training import Cosine, OwnStep
 from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, fail, note, seen, warn, you
 
 _FEW = 0.5  # of all elements that are trained: more of them without an optimizer is fine-tuning of a head
@@ -13,10 +13,7 @@ _SHOWN = 3
 
 def wrong(found: OwnStep) -> Iterator[Finding]:
     """The causes first: what changes no parameter at all, then what trains otherwise than is meant."""
-    if found.clipped_scaled:
-        yield _clipped_scaled()
-    if found.clipped:
-        yield _clipped(found)
+    yield from _by_its_schedule_or_clipping(found)
     if found.factors:
         yield _by_pieces(found)
     if found.reseeded:
@@ -44,6 +41,15 @@ def wrong(found: OwnStep) -> Iterator[Finding]:
         yield _evaluating(found)
     if found.aliased:
         yield _aliased(found)
+
+
+def _by_its_schedule_or_clipping(found: OwnStep) -> Iterator[Finding]:
+    if found.clipped_scaled:
+        yield _clipped_scaled()
+    if found.clipped:
+        yield _clipped(found)
+    if found.cosine:
+        yield _cosine(found.cosine)
 
 
 def _clipped_scaled() -> Finding:
@@ -159,9 +165,10 @@ _LEAST_STILL = 3  # steps at a rate of 0; a warm-up from 0 begins with one
 
 
 def _unmoving(found: OwnStep) -> int:
-    """Steps at a learning rate of 0, where they are most of those that were seen."""
+    """Steps at a learning rate of 0, where they are most of those that were seen, or all of the last ones."""
     still = found.rates.count(0.0)
-    return still if still >= _LEAST_STILL and 2 * still > len(found.rates) else 0
+    ended = still >= _LEAST_STILL and not any(found.rates[-still:])
+    return still if still >= _LEAST_STILL and (ended or 2 * still > len(found.rates)) else 0
 
 
 def _stands(found: OwnStep) -> Finding:
@@ -175,6 +182,28 @@ def _stands(found: OwnStep) -> Finding:
         owner="job",
         evidence=[seen("learning rate from the second step on", rates[:200])],
         fix=[_schedule(found)],
+    )
+
+
+def _cosine(one: Cosine) -> Finding:
+    """Past its end while the first epoch lasts it was meant to count epochs; a whole training may be as short."""
+    name = f"state['{one.name}']" if one.name else "scheduler"
+    past = one.steps > one.length
+    say = warn if past and one.length < one.batches else note
+    return say(
+        Where(),
+        f"CosineAnnealingLR(T_max={one.length}) is stepped with each batch, and an epoch has {one.batches}: "
+        f"{'it is past' if past else 'it will be past'} its end, where the learning rate rises again",
+        why="T_max is counted in calls of step(): counted in epochs and stepped with each batch, the rate goes up "
+        f"and down every {one.length} batches.",
+        owner="job",
+        evidence=[seen("steps of the schedule", f"{one.steps}, of T_max={one.length}")],
+        fix=[
+            you(
+                "Count T_max in batches, or step the schedule once an epoch, outside of the step.",
+                f"{name} = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs * len(loader))",
+            )
+        ],
     )
 
 

@@ -289,5 +289,5 @@ def test_an_exception_is_quoted_with_its_own_advice() -> None:
 
 
 def test_an_exception_without_advice_has_the_neutral_remedy_alone() -> None:
-    (found,) = judged("[rank0]: ValueError: 3 labels, 4 were expected\n")["LOG004"].findings
+    (found,) = judged("[rank0]: ValueError: the third label\n")["LOG004"].findings
     assert [one.text.partition(":")[0] for one in found.remedies] == ["Read the traceback above this line"]

@@ -30,6 +30,10 @@ _LOGS = ROOT / "tests/data/logs/nccl"
         ("export_denied", "LOG061", "a rank cannot share GPU memory with another one on h1"),
         ("out_of_resources", "LOG064", "than its GPU has on h2 (CUDA error 701)"),
         ("bad_pointer", "LOG167", "AllReduce got memory (sendbuff) at 0x40 that is not a GPU's"),
+        ("comm_id_name", "LOG072", "NCCL_COMM_ID: its host has no address (Name or service not known)"),
+        ("hca_typo", "LOG016", "h2 uses NET/Socket, h1 IB: NCCL_IB_HCA=mlx5_7 names no card of h2"),
+        ("nvml_permission", "LOG067", "process on h2 cannot ask the driver for its GPUs (NVML: Insufficient Perm"),
+        ("wc_general", "LOG048", "a request of RDMA ended with general error (status 21)"),
     ],
 )
 def test_the_cause_is_named(name: str, code: str, words: str) -> None:
@@ -43,9 +47,17 @@ def test_the_cause_is_named(name: str, code: str, words: str) -> None:
     assert words in said[code]
 
 
-@pytest.mark.parametrize("name", ["ras_addr_bad", "odd_values", "topo_missing"])
+def test_a_rank_that_does_not_end_with_the_others_is_not_healthy() -> None:
+    """Rank 1 waits for what rank 0 never sends; rank 0 has destroyed its communicator."""
+    verdict = judged((_LOGS / "late_recv.log").read_text())["LOG007"]
+    assert verdict.state is State.UNKNOWN
+    assert "do not show that rank 1 destroyed its communicators, as others did" in verdict.findings[0].what
+
+
+@pytest.mark.parametrize("name", ["ras_addr_bad", "odd_values", "topo_missing", "event_benign"])
 def test_what_nccl_warns_of_and_gets_over_ends_nothing(name: str) -> None:
-    """NCCL_RAS_ADDR=nonsense; NCCL_NTHREADS=100; NCCL_TOPO_FILE without its file: a warning, and a sound job."""
+    """NCCL_RAS_ADDR=nonsense; NCCL_NTHREADS=100; NCCL_TOPO_FILE without its file; a new subnet manager: a warning,
+    and a sound job."""
     verdicts = judged((_LOGS / f"{name}.log").read_text()).values()
     assert not [one.code for one in verdicts if one.state in (State.FAIL, State.WARN)]
 

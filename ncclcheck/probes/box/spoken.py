@@ -1,0 +1,95 @@
+"""What each process of a job printed last, out of the one copy of all that was printed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import deque
+from collections.abc import Iterator
+
+import msgspec
+
+from ncclcheck.probes.machine import files
+
+_NAMES = ("output.jsonl", "output.0.jsonl", "output.1.jsonl")
+_MOST_FILE = 16 * 2**20
+_MOST = 2 * 2**20  # bytes at the end of the output that are looked through
+_LINES, _LONG = 3, 300
+# How lines name their rank themselves: torch's own prefix and torchrun's, and NCCL's pid.
+_RANK = re.compile(r"^\[(?:rank|default)(\d{1,7})\]:")
+_NCCL = re.compile(r"^\S+:(\d{1,10}):\d+ (?:\[\w+\] )?NCCL ")
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A line of output.jsonl. f: which of the files in turn, -1 the first; p: pid and lines of each run."""
+
+    t: float
+    f: int
+    at: int
+    n: int
+    p: list[tuple[int, int]] = msgspec.field(default_factory=list)
+
+
+class Last:
+    """The last lines of each process, by pid, and by rank where a line says that itself."""
+
+    def __init__(self, folder: str) -> None:
+        self.by_pid: dict[int, deque[str]] = {}
+        self.by_rank: dict[int, deque[str]] = {}
+        self.any: deque[str] = deque(maxlen=_LINES)
+        for pid, line in _lines(folder):
+            self.any.append(line[:_LONG])
+            rank, nccl = _RANK.match(line), _NCCL.match(line)
+            if pid or nccl:
+                _keep(self.by_pid, pid or int(nccl[1] if nccl else 0), line)
+            elif rank:
+                _keep(self.by_rank, int(rank[1]), line)
+
+    def of(self, pid: int, rank: int) -> list[str]:
+        """The oldest one first; empty where none can be told from those of others."""
+        return [*self.by_pid.get(pid, self.by_rank.get(rank, ()))]
+
+
+def _keep(told: dict[int, deque[str]], whose: int, line: str) -> None:
+    told.setdefault(whose, deque(maxlen=_LINES)).append(line[:_LONG])
+
+
+def _lines(folder: str) -> Iterator[tuple[int, str]]:
+    """pid, 0 for unknown, and what stood in the line."""
+    pieces = sorted(_pieces(folder), key=lambda one: (one.f, one.at))
+    newest = pieces[-1].f if pieces else -1
+    held: dict[int, bytes] = {}
+    left, wanted = _MOST, list[Piece]()
+    for one in reversed(pieces):
+        left -= one.n
+        if left < 0:
+            break
+        wanted.append(one)
+    for one in reversed(wanted):
+        if one.f >= 0 and one.f < newest - 1:
+            continue  # written over
+        if one.f not in held:
+            held[one.f] = _content(os.path.join(folder, "output.log" if one.f < 0 else f"output.{one.f % 2}.log"))
+        words = held[one.f][one.at : one.at + one.n].decode(errors="backslashreplace").split("\n")
+        whose = [pid for pid, count in one.p for _ in range(min(count, len(words)))]  # min: whatever a box says
+        for at, line in enumerate(words):
+            if shown := line.rstrip("\r").rpartition("\r")[2].strip():
+                yield (whose[at] if at < len(whose) else 0), shown
+
+
+def _pieces(folder: str) -> Iterator[Piece]:
+    for name in _NAMES:
+        for line in _content(os.path.join(folder, name)).splitlines():
+            try:
+                one = msgspec.json.decode(line, type=Piece)
+            except (msgspec.MsgspecError, RecursionError):
+                continue
+            if one.at >= 0 and one.n >= 0 and one.f >= -1:
+                yield one
+
+
+def _content(path: str) -> bytes:
+    try:
+        return files.content(path, _MOST_FILE) if os.path.isfile(path) and not os.path.islink(path) else b""
+    except OSError:
+        return b""

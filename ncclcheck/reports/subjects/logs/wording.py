@@ -1,0 +1,281 @@
+"""Lines of a failure that no rule knows, by their own words: which tells most, and what such words ask for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, admin, seen, you
+from ncclcheck.reports.subjects.logs import meanings
+from ncclcheck.reports.subjects.logs.exceptions import Family, made, of_words
+
+_ABOVE = 40  # lines: what a program says of its own failure, and what others print meanwhile
+SAID = ("complaint", "explains", "command-not-run", "executable-missing")
+# The level of a line, by Python's loggers, its warnings or glog.
+MILD = re.compile(r"(?:\S{1,300} ){0,4}\[?(?:[WI]\d{0,4} |WARN|INFO|DEBUG|\w{0,40}[wW]arning\b)")
+SAY_OF_WHY = "these lines say of why"
+_MOST = 220  # characters of a line in a heading: three lines of a terminal
+# Said of an end, whatever it was.
+_HOLLOW = re.compile(
+    r"(?i)\bTraceback\b|\b(?:hit|encountered|raised|caught) (?:an? )?(?:fatal |unhandled "
+    r"|unexpected )?(?:exception|error)\b"
+    r"|\bexit(?:s|ed|ing)?\b.{0,30}\b(?:code|status|abnormal\w*)\b|\bexitcode\b|non-?zero|\bdied unexpectedly\b"
+    r"|\bchild(?:ren)? (?:process )?(?:failed|died)|\bshutting down\b|\bstack trace\b|\broot cause\b|\bsigquit\b"
+    r"|\bSee (?:inner|stack|above)\b|\b(?:job|step|run|process|task)s? (?:was |has been "
+    r"|is )?(?:failed|aborted|killed|terminated)\b"
+    r"|^\W*(?:error|failed|failure|fatal|fatal error|aborting|aborted)\W*$|core dumped|\bterminate called\b"
+    r"|^Exception raised from |sub-exception|might cause deadlock|\bexecuting (?:method|job)\b"
+)
+# A sentence that tells its reader what to do.
+_ADVICE = re.compile(
+    r"(?<=[.!?:;,] )(?:Please|Hint|Try|Use|Set|Make sure|Consider|Run|Install|Upgrade|Update|Pass|Specify|Check"
+    r"|Increase|Reduce|Enable|Disable|To (?:fix|avoid|resolve|use|solve)|You (?:can|should|must|need|may)"
+    r"|In order to|please|try|consider|use|set|increase|increasing|reduce|raise|upgrade"
+    r"|install)\b.{10,}?(?:[.!](?= |$)|$)"
+)
+_MOST_OF_ADVICE = 300  # characters: four lines of a terminal
+_WEIGHT = {
+    "python-error": 5,
+    "nccl-warning": 4,
+    "mpi-box": 4,
+    "complaint": 3,
+    "command-not-run": 3,
+    "executable-missing": 3,
+    "explains": 2,
+    "traceback-cut": 2,
+}
+_KNOWN, _ADVISED, _FOLLOWS, _NOTHING = 2, 1, -3, -4
+_INSTALLED = "python -m pip list | grep -iE 'torch|nvidia|flash|xformers|vllm|transformers|deepspeed|numpy'"
+
+# By what a message says in general; looked at where nothing knows it better.
+_CLASSES = (
+    made(
+        r"(?i)regist\w{0,6} (?:memory|mr|buffer|region)\b.{0,100}bad address",
+        "The RDMA card cannot register the memory of a GPU: the driver's part for it is not loaded.",
+        admin("Confirm, and load it on every node.", "lsmod | grep nvidia_peermem", "modprobe nvidia_peermem"),
+        you("Or let the library copy through the host, where it can."),
+    ),
+    made(
+        r"named symbol not found|PassManager::run failed|invalid device function|no kernel image",
+        "The kernel was not built for this GPU: another architecture, or a build for another CUDA.",
+        you("Confirm: the GPU's compute capability, and what the library was built for.",
+            "nvidia-smi --query-gpu=name,compute_cap --format=csv",
+            "python -c 'import torch; print(torch.version.cuda, torch.cuda.get_arch_list())'"),
+        you("Build the library for this GPU, or choose another backend or kernel for the operation."),
+    ),
+    made(
+        r"(?:triton|inductor)\w{0,20}[/_]cache|torch_compile_cache|torchinductor_|compile[-_]cache",
+        "What is compiled at the start is kept in a folder that several processes write at once, or that another "
+        "release has filled.",
+        you("Give each process its own folder, on a local disk; delete what is there.",
+            "rm -rf ~/.triton/cache /tmp/torchinductor_* ~/.cache/vllm/torch_compile_cache",
+            "export TRITON_CACHE_DIR=/tmp/triton-$RANK TORCHINDUCTOR_CACHE_DIR=/tmp/inductor-$RANK"),
+    ),
+    made(
+        r"(?i)peer[- ]to[- ]peer access|\bp2p\b.{0,40}(?:fail|not|error)|ipcgetmemhandle|ipcopenmemhandle",
+        "GPUs of one host cannot reach each other's memory as CUDA says they can: ACS, an IOMMU, a virtual "
+        "machine or containers that see different GPUs.",
+        you("Confirm: it runs without.", "export NCCL_P2P_DISABLE=1   # vLLM: --disable-custom-all-reduce",
+            "nvidia-smi topo -m"),
+        admin("Turn ACS off on the bridges above the GPUs, or the IOMMU to pass-through."),
+    ),
+    made(
+        r"\b169\.254\.\d|(?i:connect|dial|reach)\w{0,6} .{0,60}\bfe80::",
+        "An address of 169.254 or fe80 is link-local: an interface gave it to itself (a BMC, usb0, "
+        "veth), and other "
+        "nodes do not reach it.",
+        you("Confirm: which interface has it.", "ip -br address"),
+        you("Name the interface of the nodes' own network, for each library.",
+            "export NCCL_SOCKET_IFNAME=eth0 GLOO_SOCKET_IFNAME=eth0",
+            "mpirun --mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0 ..."),
+    ),
+    made(
+        r"(?i)retry count .{0,80}exceeded|RETRY EXCEEDED|IBV_EVENT_PORT_ERR",
+        "Packets over InfiniBand were sent again and again and never acknowledged: a link, a cable or the peer's "
+        "card, not the program.",
+        admin("Confirm on both hosts that are named.", "ibstat", "dmesg -T | grep -iE 'mlx|link'",
+              "grep . /sys/class/infiniband/*/ports/1/counters/{link_downed,symbol_error,port_rcv_errors}"),
+        you("Leave the host out until then."),
+    ),
+    made(
+        r"(?i)not enough (?:disk )?space|shared[- ]memory backing file|space available: ",
+        "The folder that it writes to has too little room; MPI keeps its shared memory in a file there.",
+        you("Confirm, on the host that is named.", "df -h /tmp /dev/shm $TMPDIR"),
+        you("Make room, or give MPI another folder.", "mpirun --mca orte_tmpdir_base /scratch ...",
+            "export TMPDIR=/scratch"),
+    ),
+    made(
+        r"(?i)\b(?:version|release|built (?:for|with|against)|compiled (?:for|with"
+        r"|against))\b.{0,120}?\b(?:mismatch\w*"
+        r"|incompatible|not compatible|does(?:n't| not) match|differ\w*|too old|older|newer|expected"
+        r"|required?s?|but)\b"
+        r"|\b(?:mismatch\w*|incompatible|too old|requires?)\b.{0,120}?\bversions?\b|(?:version|driver"
+        r"|library) .{0,40}too old",
+        "Two parts are of releases that do not go together: the message says which.",
+        you("Confirm: the releases on each node.", _INSTALLED, "nvidia-smi | head -4"),
+        you("Install the ones that go together, the same on all nodes; nothing of another installation in "
+            "LD_LIBRARY_PATH or PYTHONPATH."),
+    ),
+    made(
+        r"(?i)out of memory|cannot allocate memory|not enough memory|insufficient memory|memory (?:limit"
+        r"|exhausted)",
+        "It wanted more memory than it may have.",
+        you("Confirm, while it runs: of the GPU and of the host.", "nvidia-smi; free -g"),
+        you("Let it take less (a smaller batch, shorter sequences, fewer workers), or give it more."),
+    ),
+    made(
+        r"(?i)connection refused|unreachable|no route to host|could(?:n't| not) (?:connect|resolve)"
+        r"|cannot (?:connect"
+        r"|resolve|reach)|failed to (?:connect|resolve|reach)|unable to (?:connect|resolve|reach)|name resolution",
+        "The host or port that it dials does not answer from this node: nothing listens there, the address is "
+        "another one's, or a firewall is between.",
+        you("Confirm, on the node that failed.", "getent hosts NAME; nc -vz HOST PORT"),
+        you("Start what listens there first, and give its address as this node reaches it."),
+        admin("Open the port between the nodes, where a firewall drops it."),
+    ),
+    made(
+        r"(?i)permission denied|access denied|not permitted|forbidden|unauthori[sz]ed|operation not allowed",
+        "The user, the container or the token may not do that.",
+        you("Confirm, in the same way as the job starts.", "id; ls -ld PATH", "cat /proc/self/status | grep Cap"),
+        you("Give the right that the message names, or a path or account that has it."),
+    ),
+    made(
+        r"(?i)no such file|not found|does(?:n't| not) exist|\bmissing\b|cannot (?:find|open|locate)"
+        r"|could(?:n't| not) "
+        r"(?:find|open|locate|load)|unable to (?:find|open|locate|load)|not (?:installed|available|there|detected)"
+        r"|unavailable|failed to (?:find|open|load|locate)|no \w{1,20} (?:found|available)",
+        "What it names is not there, on this node or in this container.",
+        you("Confirm, on every node, in the same way as the job starts.",
+            "srun --ntasks-per-node=1 bash -c 'hostname; ls -l PATH; command -v PROGRAM'"),
+        you("Install it or correct its name or path, on all nodes and in their image."),
+    ),
+    made(
+        r"(?i)not (?:yet )?supported|unsupported|does(?:n't| not) support|not implemented|only supports?"
+        r"|incompatible"
+        r"|not compatible|(?:cannot|can't|can not) be (?:used|combined|enabled)|not allowed",
+        "What was asked for does not go with this model, this hardware or this release: the message says which.",
+        you("Take back the option that it names, or choose one that it supports."),
+        you("Where it ought to go, update the library that says so, the same on all nodes.", _INSTALLED),
+    ),
+    made(
+        r"(?i)\b(?:must|should|has to|have to|needs? to) (?:be|have|match|equal|contain)\b|expected"
+        r"|invalid|out of range"
+        r"|\bnot in\b|\bunknown\b|unrecogni[sz]ed|not (?:a )?valid|!=|not equal|mismatch|match"
+        r"|greater than|less than"
+        r"|larger than|smaller than|at (?:least|most)\b|exceed|refus|differs?\b|different|inconsisten|conflict"
+        r"|only has|but (?:got|found|is)|\bgot\b|assert ",
+        "A value, a size or a setting is not what the code takes: the message names it.",
+        you("Correct it where it is set: on the command line, in the configuration file or in the environment; "
+            "numbers of ranks, nodes and GPUs must be the launcher's."),
+        you("Where all of that is right, two releases differ: install those that the program was written for.",
+            _INSTALLED),
+    ),
+)  # fmt: skip
+
+
+_WRONG_SUM = made(
+    "",
+    "A collective gave a wrong result: as a rule GPUs do not reach each other's memory as they ought to (ACS or "
+    "an IOMMU between them), and what is read there is wrong.",
+    you("Confirm: it is right without peer-to-peer access, and nccl-tests finds wrong values with it.",
+        "export NCCL_P2P_DISABLE=1", "./build/all_reduce_perf -b 8 -e 128M -f 2 -g 4 -c 1"),
+    admin("Turn ACS off on the bridges above the GPUs, or the IOMMU to pass-through.",
+          "lspci -vvv | grep -i acsctl"),
+)  # fmt: skip
+
+
+def of_class(text: str) -> Family | None:
+    """What the words of a message ask for in general."""
+    return next((one for one in _CLASSES if one.words.search(text)), None)
+
+
+def understood(text: str) -> Family | None:
+    """What is known of such words, else what they ask for in general."""
+    return of_words(text) or of_class(text)
+
+
+# A program's own check of a sum over all ranks.
+_OF_A_SUM = re.compile(r"==\s{0,3}(?:\w{1,30}\.)?(?:get_)?world_size\b|\bworld_size(?:\(\))?\s{0,3}==")
+
+
+def of_a_sum(event: LogEvent) -> Family | None:
+    """What a wrong result of a collective asks for, where the program compares it with the number of ranks."""
+    own = "raised_in" not in event.fields
+    return _WRONG_SUM if own and _OF_A_SUM.search(event.fields.get("condition", "")) else None
+
+
+def advice(text: str) -> list[Remedy]:
+    """What a message itself says is to be done."""
+    told = next((one[0] for one in _ADVICE.finditer(" ".join(text.split()))), "").strip()
+    return [you(f"Its own advice: {told[:_MOST_OF_ADVICE]}")] if told else []
+
+
+def tells_why(event: LogEvent) -> bool:
+    """Whether its words say more than that something ended."""
+    return _weight(event) >= _WEIGHT["explains"]
+
+
+def tells_most(events: Sequence[LogEvent]) -> LogEvent:
+    """The line whose words say most of why; of those that say as much the first."""
+    return max(enumerate(events), key=lambda one: (_weight(one[1]), -one[0]))[1]
+
+
+def _weight(event: LogEvent) -> int:
+    text = event.fields.get("text", "") if event.sign == "python-error" else event.text
+    base = _WEIGHT.get(event.sign, 0)
+    if event.sign == "traceback-cut":
+        return base
+    if not text.strip() or _HOLLOW.search(text):
+        return base + _NOTHING
+    known, advised = of_words(event.text) is not None, bool(advice(event.text))
+    follows = event.sign == "python-error" and meanings.follows(event)
+    return base + _KNOWN * known + _ADVISED * advised + _FOLLOWS * follows
+
+
+def quoted(event: LogEvent) -> str:
+    """A line in a heading."""
+    text = " ".join(event.text.split())
+    if event.sign == "traceback-cut":
+        condition, own = event.fields.get("condition", ""), event.fields.get("called_at", "")
+        called = f", called at {own}" if own and own != event.fields["raised_at"] else ""
+        text += f"{called}: assert {condition}" if condition else called
+    return text if len(text) <= _MOST else f"{text[:_MOST].rpartition(' ')[0]} ..."
+
+
+def with_reasons(logs: Logs, findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Each failure with the line before it that says most of why, where there is one."""
+    return (_with_reason(logs, one) for one in findings)
+
+
+def _with_reason(logs: Logs, finding: Finding) -> Finding:
+    places = {one.source for one in finding.evidence}
+    told = [one for one in logs.events if f"{one.file}:{one.line}" in places]
+    if finding.state is not State.FAIL or not told:
+        return finding
+    most = before(logs, min(told, key=lambda one: one.order))
+    if most is None:
+        return finding
+    known = understood(most.text)
+    return replace(
+        finding,
+        what=f"{finding.what}; before it: {quoted(most)}",
+        evidence=[*finding.evidence[:2], seen(f"{most.file}:{most.line}", most.text), *finding.evidence[2:]],
+        remedies=[*(known.fix if known else ()), *finding.remedies],
+    )
+
+
+def before(logs: Logs, event: LogEvent) -> LogEvent | None:
+    """The line a little above that says most of why."""
+    above = [
+        one
+        for one in logs.events
+        if one.sign in SAID
+        and one.file == event.file
+        and 0 < event.line - one.line <= _ABOVE
+        and not MILD.match(one.text)
+        and tells_why(one)
+    ]
+    return tells_most(above) if above else None

@@ -1,0 +1,123 @@
+"""What no rule knows is told by the line of the log that says most of why."""
+
+from __future__ import annotations
+
+import pytest
+
+from ncclcheck.probes.facts import Logs
+from tests.helpers.logs import judged, parsed, raised
+
+DIED = (
+    "ERROR 04-08 04:00:01 [core.py:390] EngineCore hit an exception: Traceback (most recent call last):\n"
+    'ERROR 04-08 04:00:01 [core.py:390]   File "/v/lib/python3.12/site-packages/ray/dag.py", line 5, in read\n'
+    "ERROR 04-08 04:00:01 [core.py:390] ray.exceptions.RayChannelTimeoutError: System error: The step is "
+    "slow, increase RAY_CGRAPH_get_timeout which is 10 seconds.\n"
+    "CRITICAL 04-08 04:00:02 [core_client.py:359] Got fatal signal from worker processes, shutting down.\n"
+)
+HEALTH = 'INFO:     10.0.0.5:50254 - "GET /health HTTP/1.1" 200 OK\n'
+BOX = (
+    f"{'-' * 74}\nIt appears as if there is not enough space for\n/tmp/openmpi-sessions/pool (the shared-memory\n"
+    "backing file). It is likely that your MPI job will now abort.\n\n  Local host:  mpi012\n"
+    f"  Space Available: 22097920 B\n{'-' * 74}\n"
+)
+CUT = (
+    "Traceback (most recent call last):\n"
+    '  File "/w/train.py", line 31, in main\n    hook.save(model)\n'
+    '  File "/v/lib/python3.12/site-packages/engine/hooks.py", line 7, in save\n'
+    "    assert isinstance(layer, Decoder)\n"
+)
+BAR = " 35%|####      | 738112/2081401 [30:01<57:14, 39.1MB/s]\n"
+WATCHDOG = (
+    "[E ProcessGroupNCCL.cpp:485] [Rank 6] Watchdog caught collective operation timeout: WorkNCCL("
+    "OpType=ALLREDUCE, Timeout(ms)=1800000) ran for\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            DIED + HEALTH * 20,
+            "increase RAY_CGRAPH_get_timeout",
+        ),  # vllm-project/vllm#16259: its web server lives on
+        (BOX, "not enough space for /tmp/openmpi-sessions/pool"),
+        (
+            CUT,
+            "ends at engine/hooks.py:7 (save), called at /w/train.py:31 (main): assert isinstance(layer, Decoder)",
+        ),
+        ("[rank1]: NCCL WARN odd thing\nwrapper: exit code 3\n", "odd thing"),
+    ],
+)
+def test_the_line_that_says_most_is_the_heading(text: str, words: str) -> None:
+    found = judged(text)["LOG001"].findings[0]
+    assert words in found.what
+    assert found.state.value == "fail"
+
+
+def test_what_a_box_asks_for_is_the_fix() -> None:
+    assert "another folder" in str(judged(BOX)["LOG001"].findings[0].remedies)
+
+
+def test_a_box_of_another_program_is_none() -> None:
+    told = f"{'-' * 74}\nNote: ops that are not installed are compiled\n{'-' * 74}\n"
+    assert "mpi-box" not in {one.sign for one in parsed(told).events}
+
+
+def test_a_line_of_no_launcher_is_told_and_not_judged() -> None:
+    (found,) = judged("/bin/bash: line 1: /usr/sbin/sshd: No such file or directory\n")["LOG008"].findings
+    assert found.state.value == "unknown"
+    assert found.what.startswith("/bin/bash: line 1: /usr/sbin/sshd: No such file")
+    assert any("where all nodes see it" in one.text for one in found.remedies)
+
+
+def test_an_earlier_attempt_is_told_where_the_last_one_only_began() -> None:
+    begins = "INFO 01-17 23:36:55 [api_server.py:1043] vLLM API server version 0.8.5\n"
+    text = f"{begins}Traceback (most recent call last):\nRuntimeError: TPU initialization failed\n{begins}"
+    text += "WARNING:root:libtpu.so and TPU device found. Cannot use None backend on TPU.\n"
+    (found,) = judged(text)["LOG007"].findings
+    assert "an earlier attempt failed by: RuntimeError: TPU initialization failed" in found.what
+
+
+def test_a_bar_that_ran_as_long_as_the_time_out_worked_alone() -> None:
+    found = judged(BAR + WATCHDOG)["LOG171"].findings[0]
+    assert "at 35 % after 30 minutes" in found.what
+    assert raised(BAR.replace("30:01", "40:01") + WATCHDOG).get("LOG171") is None
+    assert raised(f"{BAR}step 1200 loss 1.80 lr 3e-4\n{WATCHDOG}").get("LOG171") is None
+
+
+def test_a_reason_right_before_stands_with_what_was_seen() -> None:
+    text = "bash: orted: command not found\nORTE was unable to reliably start one or more daemons.\n"
+    assert "before it: bash: orted: command not found" in judged(text)["LOG124"].findings[0].what
+
+
+def test_a_crash_is_told_with_its_innermost_function() -> None:
+    text = "[n1:0471] *** Process received signal ***\n[n1:0471] Signal: Segmentation fault (11)\n"
+    text += "[ 1] /usr/lib/libopen-pal.so.20(opal_hwloc_base_free_topology+0x76)[0x7f3042871ca6]\n"
+    assert "in opal_hwloc_base_free_topology() of libopen-pal.so.20" in judged(text)["LOG093"].findings[0].what
+
+
+def test_a_cut_traceback_is_none_where_its_exception_follows() -> None:
+    logs: Logs = parsed(f"{CUT}AssertionError\n")
+    assert "traceback-cut" not in {one.sign for one in logs.events}
+
+
+def test_a_wrong_sum_over_all_ranks_is_of_the_gpus() -> None:
+    text = 'Traceback (most recent call last):\n  File "/w/test.py", line 16, in <module>\n'
+    text += '    assert value == world_size, f"Expected {world_size}"\nAssertionError: Expected 4, got 1.0\n'
+    assert "NCCL_P2P_DISABLE=1" in str(judged(text)["LOG004"].findings[0].remedies)
+
+
+def test_a_gpu_that_is_not_seen_is_no_fault_of_torch() -> None:
+    text = 'ERROR RuntimeError: device >= 0 && device < num_gpus INTERNAL ASSERT FAILED at "../c.cpp":49, please '
+    text += "report a bug to PyTorch. device=1, num_gpus=1\n"
+    assert "by a number that it does not see (1)" in judged(text)["LOG185"].findings[0].what
+
+
+def test_an_exception_that_says_little_is_told_with_the_error_before_it() -> None:
+    text = "E0529 23:22:59.553362 67580 rdma_context.cpp:203] Failed to register memory 0x7c: Bad address [14]\n"
+    text += (
+        'Traceback (most recent call last):\n  File "/w/b.py", line 3, in run\nValueError: Warmup did not end\n'
+    )
+    found = judged(text)["LOG004"].findings[0]
+    assert "before it: E0529 23:22:59.553362 67580 rdma_context.cpp:203] Failed to register memory" in found.what
+    assert "nvidia_peermem" in str(found.remedies)
