@@ -63,12 +63,14 @@ class ClockOffset(Struct, frozen=True, kw_only=True, tag="clock_offset"):
 class Volley(Struct, frozen=True, kw_only=True, tag="volley"):
     """TCP connections that were opened at once. late: those not answered before the kernel would ask again.
 
+    refused: those that were refused, though one by itself was not; they are not late.
     again: where some were late, those tried once more from the same ports in the reverse order; same: of them,
     those that fared as before.
     """
 
     opened: int
     late: int
+    refused: int = 0
     again: int = 0
     same: int = 0
 

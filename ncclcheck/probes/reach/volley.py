@@ -8,6 +8,7 @@ import socket
 import struct
 import time
 from contextlib import ExitStack
+from typing import Literal
 
 from ncclcheck.probes.facts import Door, Volley
 from ncclcheck.probes.reach import protocol as p
@@ -19,6 +20,7 @@ _TOGETHER = (
     64  # to one node from all its peers: half the backlog that a kernel of before 5.4 allows (somaxconn 128)
 )
 _RESET = struct.pack("ii", 1, 0)
+_Fate = Literal["open", "late", "refused"]
 
 
 def size(peers: int) -> int:
@@ -27,23 +29,24 @@ def size(peers: int) -> int:
 
 
 def fire(door: Door, count: int) -> Volley:
-    """Open so many at once, and count those that are not open in time. Raises OSError.
+    """Open so many at once, and count those that are refused, or not open in time. Raises OSError.
 
     Where some are and some are not, the same source ports are tried once more, the last one first: a switch or a
     router that spreads connections over several ways by their ports fails the same ones again, a limit or a loss
     others. The kernel answers while a busy process sleeps, so a last look at the end sees them all.
     """
     first = _round(door, [0] * count)
-    late = [port for port, answered in first.items() if not answered]
+    late = [port for port, fate in first.items() if fate == "late"]
+    refused = sum(fate == "refused" for fate in first.values())
     if not 0 < len(late) < len(first):
-        return Volley(opened=len(first), late=len(late))
+        return Volley(opened=len(first), late=len(late), refused=refused)
     again = _round(door, list(reversed(first)))
-    same = sum(first[port] == answered for port, answered in again.items() if port in first)
-    return Volley(opened=len(first), late=len(late), again=len(again), same=same)
+    same = sum(first[port] == fate for port, fate in again.items() if port in first)
+    return Volley(opened=len(first), late=len(late), refused=refused, again=len(again), same=same)
 
 
-def _round(door: Door, ports: list[int]) -> dict[int, bool]:
-    """A connection from each of these ports, 0 for any: by its own port, whether it was open in time."""
+def _round(door: Door, ports: list[int]) -> dict[int, _Fate]:
+    """A connection from each of these ports, 0 for any: by its own port, how it fared in time."""
     with ExitStack() as stack:
         asked = [stack.enter_context(sock) for port in ports if (sock := _asked(door, port)) is not None]
         by_port = {int(sock.getsockname()[1]): sock for sock in asked}
@@ -51,7 +54,12 @@ def _round(door: Door, ports: list[int]) -> dict[int, bool]:
         while waiting and (left := end - time.monotonic()) > 0:
             waiting -= _open(waiting, left)
         waiting -= _open(waiting, 0.0) if waiting else set()
-        return {port: sock not in waiting for port, sock in by_port.items()}
+        return {port: "late" if sock in waiting else _fate(sock) for port, sock in by_port.items()}
+
+
+def _fate(sock: socket.socket) -> _Fate:
+    error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    return "refused" if error in (errno.ECONNREFUSED, errno.ECONNRESET) else "open"
 
 
 def _asked(door: Door, port: int) -> socket.socket | None:

@@ -8,6 +8,7 @@ from ncclcheck.probes.facts import Cluster, Collective, PairTime
 from ncclcheck.reports.culprit.blame import blame
 from ncclcheck.reports.culprit.samples import read
 from ncclcheck.reports.subjects.failures import lost
+from ncclcheck.reports.subjects.links import volleys
 from ncclcheck.reports.subjects.links.reached import closed_to
 
 # Share of the slowest pair that the whole must reach. On CPUs no share tells: four sound hosts that lacked
@@ -33,11 +34,7 @@ def whole_is_bad(rows: Sequence[Collective], pairs: Sequence[PairTime], backend:
 
 
 def whole_has_failed(cluster: Cluster) -> bool:
-    """The job did not come to its end though every rank was there, and nobody is to blame for it."""
-    run = cluster.run
-    if run.silent or lost.killed(run) or closed_to(cluster):
-        return False
-    left = [rank for rank in run.ranks if rank.phase != "done"]
-    if not left or len(run.ranks) != cluster.job.ranks or lost.by_defect(left) or lost.ended(left):
-        return False
-    return all(rank.error == "" or lost.in_vain(rank) for rank in left) and not any(rank.users for rank in left)
+    """The job did not come to its end though every rank was there, and nothing explains it."""
+    limit = cluster.policy.thresholds.get("NET009.loss_percent", 1.0)
+    explained = closed_to(cluster) or volleys.stops_a_job(cluster, limit)
+    return not explained and lost.none_to_blame(cluster)

@@ -123,3 +123,22 @@ def test_all_far_below_what_their_cards_report_is_no_health() -> None:
     assert [one.what for one in verdict.findings if one.state is State.WARN] == [
         "bursts of sw[1-3] carry at most 0.01 Gb/s, 0.1 % of the 10 that eth0 reports"
     ]
+
+
+_CONNLIMIT = {"xt": {"type": "match", "name": "connlimit"}}
+_COUNT = {"ct count": {"val": 2, "inv": True}}
+_PORT = {"match": {"op": "==", "left": {"payload": {"protocol": "tcp", "field": "dport"}}, "right": 22}}
+
+
+@pytest.mark.parametrize(
+    ("rule", "part"),
+    [
+        ([_CONNLIMIT, {"xt": {"type": "target", "name": "REJECT"}}], "connlimit reject"),
+        ([_COUNT, {"drop": None}], "ct count over 2 drop"),
+        ([_PORT, _COUNT, {"drop": None}], ""),
+        ([{"drop": None}], ""),
+    ],
+)
+def test_a_rule_that_stops_a_part_is_told_from_one_of_another_port(rule: list[Any], part: str) -> None:
+    (found,) = parsed(_chain(*rule))  # type: ignore[misc]
+    assert found.part == part

@@ -189,13 +189,13 @@ def test_a_short_queue_of_listeners_explains_late_connections() -> None:
 
 def test_an_own_limit_explains_late_connections_and_is_passed_by() -> None:
     rule = "& syn limit rate over 2 packets/second drop"
-    chain = Filter(family="inet", table="sf", chain="i", hook="input", does=["drop"], rule=rule, slows=rule)
+    chain = Filter(family="inet", table="sf", chain="i", hook="input", does=["drop"], rule=rule, part=rule)
     nodes = hosts(3)
     assert isinstance(nodes[1].network, Network)
     nodes[1] = replace(nodes[1], network=replace(nodes[1].network, filters=[chain]), system=System(somaxconn=4096))
     found = judged("NET006", nodes, _late)
     (late,) = [one for one in found.findings if one.state is State.WARN]
-    assert "its own packet filter stops some of them" in late.what
+    assert "a rule of its own packet filter limits new connections" in late.what
     assert late.remedies[0].commands == ["nft insert rule inet sf i ip saddr 10.1.0.0/24 accept"]
 
 

@@ -106,8 +106,9 @@ class Filter(Struct, frozen=True, kw_only=True):
     """A chain of the packet filter that can drop, refuse or redirect what a job sends, as nft(8) lists it.
 
     does: what its rules do to a packet, e.g. drop. rule: the first such rule, shortened; empty where the chain's
-    policy does it. slows: the first rule that drops what is above a rate. passed: how many rules a packet of an
-    open connection is compared with, one by one; 0: not recorded, or fewer than 1,000.
+    policy does it. slows: the first rule that drops what is above a rate. part: the first that stops a part of the
+    packets alone, by their size, number or chance. passed: how many rules a packet of an open connection is
+    compared with, one by one; 0: not recorded, or fewer than 1,000.
     """
 
     family: str
@@ -117,6 +118,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     does: list[str]
     rule: str = ""
     slows: str = ""
+    part: str = ""
     passed: int = 0
 
 

@@ -19,7 +19,15 @@ from ncclcheck.probes.machine.access import Machine
 _SECONDS = 6.0  # 60,000 rules took nft 4.1 s on two busy cores; a few rules take milliseconds
 _HOOKS = ("input", "output", "prerouting", "postrouting", "ingress", "egress")
 _HARMS = ("drop", "reject", "queue", "dnat", "redirect", "snat", "masquerade")
+_STOPS = re.compile("drop|reject")
 _FOR_OTHERS = re.compile(r"\b(icmp\w*|tcp flags|ct state|udp)\b")
+# Matches by which a rule stops some packets and lets others of the same kind pass: how many, how fast, how long,
+# or by chance; of nft(8), and of iptables-extensions(8) by the names of its modules.
+_OF_A_PART = re.compile(
+    r"\b(ct (count|bytes|packets|avgpkt)|limit|connlimit|hashlimit|recent|connbytes|quota|numgen|random|statistic"
+    r"|meta length|length|string|u32|bpf)\b"
+)
+_NO_JOBS = re.compile(r"\bicmp|\b[sd]port (\{[^}]*\}|\d+)(?= |$)")
 _MOST_WORDS = 160  # characters of a rule that is shown
 _MOST_CHAINS = 64
 _MANY = 1000  # rules; fewer cost a packet microseconds at most, and are not recorded
@@ -80,6 +88,7 @@ def _filters(listed: list[dict[str, Any]]) -> Iterator[Filter]:
                 does=does,
                 rule=harms[0][1] if harms else "",
                 slows=next((rule for harm, rule in harms if harm == "drop" and _slows(rule)), ""),
+                part=next((rule for harm, rule in harms if _STOPS.search(harm) and _in_part(rule)), ""),
                 passed=_many(rules, chain),
             )
 
@@ -132,6 +141,11 @@ def _slows(rule: str) -> bool:
     return "limit rate over " in rule and not _FOR_OTHERS.search(rule)
 
 
+def _in_part(rule: str) -> bool:
+    """Whether it stops some of a job's packets and not all: not pings, not single ports such as ssh's."""
+    return bool(_OF_A_PART.search(rule)) and not _NO_JOBS.search(rule)
+
+
 def _is_of_loopback(rule: list[Any]) -> bool:
     return any(isinstance(part, dict) and part.get("match", {}).get("right") == "lo"
                and part["match"].get("op") == "==" for part in rule)  # fmt: skip
@@ -173,6 +187,11 @@ def _word(part: Any) -> str:
     if name == "limit" and isinstance(value, dict):
         over = "over " if value.get("inv") else ""
         return f"limit rate {over}{value['rate']} {value.get('rate_unit', 'packets')}/{value['per']}"
+    if name == "xt" and isinstance(value, dict) and "name" in value:
+        return str(value["name"]).lower()  # a module of iptables
+    if name in ("ct count", "quota") and isinstance(value, dict):
+        over = "over " if value.get("inv") else ""
+        return f"{name} {over}{value['val']} {value.get('val_unit', '')}".rstrip()
     return "counter" if name == "counter" else str(name)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Counters, NodeReach, Unread
@@ -22,9 +22,10 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.failures import shaping
-from ncclcheck.reports.subjects.links import flows, losses
+from ncclcheck.reports.subjects.links import firewall, flows, losses
 from ncclcheck.reports.subjects.links.losses import Lost
 from ncclcheck.reports.subjects.links.reached import Reached, required
+from ncclcheck.reports.subjects.nccl import lan
 
 _MOST_PAIRS = 8  # pairs that are named; chosen
 
@@ -53,6 +54,7 @@ def loss(cluster: Cluster) -> Iterator[Finding]:
     interface during the burst, from /proc/net/dev: more than 0.1 % of its packets. A node that loses towards or
     from several others is named once. A failure where the job's exchanges over a way that loses packets are below
     half of a healthy one (BEN004.fail_percent): what is slow there follows from the loss.
+    A rule of an end's own packet filter that stops a part of the packets is named as the cause.
 
     ## Fix
     - **admin** on the named node: `ethtool -S eth0`, `ip -s -s link show eth0`; then cable, transceiver, the
@@ -111,19 +113,27 @@ def _lost(
 
 
 def _busy_filter(cluster: Cluster, one: Lost, found: Finding) -> Finding:
-    """Packets are lost where a node's filter compares each with thousands of rules: no cable, no switch."""
+    """A node's own filter, which compares each with thousands of rules or stops some: no cable, no switch."""
     ends = {one.node} if one.node and not one.peer else {node for pair in one.by_pair for node in pair}
     causes = [(n.name, by) for n in cluster.nodes if n.name in ends and (by := shaping.compared(n))]
-    if not causes:
+    if causes:
+        name, by = causes[0]
+        return _by_filter(found, name, by.words, [by.evidence], by.fix)
+    links = {link.node: link for link in lan.links(cluster)}
+    some = firewall.stops_a_part({node.name: node for node in cluster.nodes}, [*one.by_pair])
+    if some is None or some.node not in links:
         return found
-    name, by = causes[0]
+    return _by_filter(found, some.node, some.words, some.evidence, some.fix(str(links[some.node].network)))
+
+
+def _by_filter(found: Finding, name: str, words: str, evidence: Sequence[Evidence], fix: Remedy) -> Finding:
     return (fail if found.state is State.FAIL else warn)(
         Where(node=name, device=found.where.device),
-        f"{name} itself {by.words}: {found.what}",
+        f"{name} itself {words}: {found.what}",
         why=found.why,
         owner="node",
-        evidence=[by.evidence, *found.evidence],
-        fix=[by.fix, *(each for each in found.remedies if each.who == "you")],
+        evidence=[*evidence, *found.evidence],
+        fix=[fix, *(each for each in found.remedies if each.who == "you")],
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from shlex import quote
 
-from ncclcheck.probes.facts import Cluster, PathMtu, Unread, value_or
+from ncclcheck.probes.facts import Cluster, PathMtu, Unread, replace, value_or
 from ncclcheck.reports.judgement.findings import (
     Finding,
     Remedy,
@@ -20,8 +20,9 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.subjects.links import flows
+from ncclcheck.reports.subjects.links import firewall, flows
 from ncclcheck.reports.subjects.links.reached import Blame, Pair, Reached, blame, required
+from ncclcheck.reports.subjects.nccl import lan
 
 _STANDARD_MTU = 1500  # bytes, Ethernet
 _MOST_PAIRS = 8  # pairs that are named; chosen
@@ -50,7 +51,8 @@ def path_mtu(cluster: Cluster) -> Iterator[Finding]:
     UDP packets that may not be fragmented, of the interface's MTU and of 9000 to 576 bytes, each sent several
     times and confirmed by the receiver. A failure where a burst over TCP stood still as well; a warning where
     TCP flows or was not tried, or where a router told our kernel of the smaller size, so that TCP keeps to it.
-    Where UDP is blocked this is unknown.
+    Where UDP is blocked this is unknown. A rule of an end's own packet filter that drops what is long is the
+    cause.
 
     ## Fix
     - **admin** the same MTU on all nodes and on every switch port, bridge and tunnel between them:
@@ -78,10 +80,27 @@ def path_mtu(cluster: Cluster) -> Iterator[Finding]:
         culprits, pairs = [], []
         yield _too_long(found, mtus, sorted(short), Where(), "no full-size packet arrives between any nodes")
     for culprit in culprits:
-        yield _odd_mtu(found, mtus, culprit)
+        yield _by_own_filter(cluster, _odd_mtu(found, mtus, culprit), culprit.pairs)
     ends = _by_ends(pairs)
     for ways in ends[:_MOST_PAIRS]:
-        yield _pair_mtu(found, mtus, ways, len(ends))
+        yield _by_own_filter(cluster, _pair_mtu(found, mtus, ways, len(ends)), ways)
+
+
+def _by_own_filter(cluster: Cluster, found: Finding, ways: Collection[Pair]) -> Finding:
+    """The same where an end itself drops what is long."""
+    links = {link.node: link for link in lan.links(cluster)}
+    own = firewall.stops_a_part({node.name: node for node in cluster.nodes}, ways)
+    if own is None or own.node not in links:
+        return found
+    by_hand = [one for one in found.remedies if one.who == "you"]
+    return replace(
+        found,
+        where=Where(node=own.node, device=links[own.node].interface.name),
+        what=f"{own.node} itself {own.words}: {found.what}",
+        owner="node",
+        evidence=[*own.evidence, *found.evidence],
+        remedies=[own.fix(str(links[own.node].network)), *by_hand],
+    )
 
 
 def _leaves_elsewhere(found: Reached, pair: Pair) -> bool:

@@ -24,6 +24,7 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.addresses import by_name, to_itself, translated
+from ncclcheck.reports.subjects.failures import lost
 from ncclcheck.reports.subjects.links import (
     firewall,
     flapping,
@@ -113,7 +114,8 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     that way. Where gloo would tell another address, the first of a node's own name and often one of IPv6, the
     others knock there too: no answer is a failure, though the first way passes. Then up to 8 connections are
     opened at once: it is a warning where more than 10 % of those to a node, and at least 3, have no answer
-    within 0.8 s although packets pass: a limit on new ones. After a job that failed or hung it is tried once
+    within 0.8 s, or are refused, although packets pass: a limit on new ones, and a failure where the ranks of the
+    job then waited for each other in vain. After a job that failed or hung it is tried once
     more: what passed before the job and fails after it was lost in between. A node that falls silent in a job is
     tried by up to 64 others, on a port that was open before it: a refusal is an answer. Where some have one and
     some have none, the way between is a failure.
@@ -158,12 +160,12 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     tries = tries.without({*split})
     told = [*by_own_way, *itself, *at_source, *split]
     yield from by_name.findings(cluster, tries.found, tries.links)
-    lost = closed(cluster)
+    shut = closed(cluster)
     for run in tries.apart():
         yield from (
             one
             for one in _judged(run)
-            if one.state is not State.OK or not (lost or no_doors or gone or misled or told)
+            if one.state is not State.OK or not (shut or no_doors or gone or misled or told)
         )
     yield from translated.findings(cluster, tries.found, tries.links)
     networks = {node: str(link.network) for node, link in tries.links.items()}
@@ -172,15 +174,16 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
         cluster.policy.thresholds.get("NET009.loss_percent", 1.0),
         networks,
         tries.hosts,
+        in_vain=lost.none_to_blame(cluster),
     )
-    if lost:
-        yield from _closed(cluster, lost)
+    if shut:
+        yield from _closed(cluster, shut)
 
 
-def _closed(cluster: Cluster, lost: set[Pair]) -> Iterator[Finding]:
+def _closed(cluster: Cluster, shut: set[Pair]) -> Iterator[Finding]:
     """Connections that passed before the job and failed after it; a node that is to blame for them says why."""
     after = after_the_job(cluster)
-    tries = replace(_Tries.of(after), bad=lost)
+    tries = replace(_Tries.of(after), bad=shut)
     for one in _after(after, tries):
         before = seen("before the job", "all of these connections passed")
         what = f"{one.what}. It passed before the job, and failed after it"
@@ -271,7 +274,7 @@ class _Tries:
         shown = [f"{a} to {b} ({self.found.seen[a, b].address}): {self.said((a, b))}" for a, b in pairs[:4]]
         more = f"; and {len(pairs) - 4} more" if len(pairs) > 4 else ""
         named = dict.fromkeys(node for pair in pairs[:4] for node in pair)
-        chains = [(node, one) for node in named for one in self.chains(node)]
+        chains = [(node, one) for node in named for one in [*self.writers(node), *self.chains(node)]]
         return [
             seen("TCP connect to a random high port", "; ".join(shown) + more),
             *self._udp(pairs),
@@ -283,9 +286,13 @@ class _Tries:
         host = self.hosts[node]
         return [*firewall.harmful(host, "input"), *firewall.harmful(host, "output")]
 
+    def writers(self, node: str) -> list[Filter]:
+        """The chains that can write another sender on what it sends from its address here."""
+        return firewall.writing(self.hosts[node], self.links[node].address) if node in self.links else []
+
     def stopper(self, pair: Pair) -> str:
         """The one of two nodes whose own filter can stop packets, where the filters of both could be read."""
-        able = [node for node in pair if self.chains(node)]
+        able = [node for node in pair if self.chains(node) or self.writers(node)]
         readable = all(firewall.known(self.hosts[node]) for node in pair)
         return able[0] if readable and len(able) == 1 else ""
 
@@ -307,14 +314,12 @@ class _Tries:
         """What it looks like, from what passes and what does not."""
         connects = [self.found.connects[pair] for pair in pairs]
         outcomes = Counter(connect.outcome for connect in connects)
-        if outcomes["refused"] == len(pairs):
-            return (
-                "it is refused though its port is open, so a packet filter rejects it or another machine has "
-                "this address"
-            )
-        if any(self._udp_passes(pair) for pair in pairs):
+        own, refused = self._own_filter(pairs), outcomes["refused"] == len(pairs)
+        if refused or any(self._udp_passes(pair) for pair in pairs):
             said = "rejects" if outcomes["unreachable"] + outcomes["refused"] else "drops"
-            return f"UDP passes and TCP does not, so a packet filter {said} it, not a cable"
+            what = "it is refused though its port is open" if refused else "UDP passes and TCP does not"
+            other = " or another machine has this address" if refused else ", not a cable"
+            return f"{what}: {own}" if own else f"{what}, so a packet filter {said} it{other}"
         if deaf := unheard.deaf(self.found, pairs):
             return deaf.words(self.found.interface(deaf.node))
         if all(connect.kept == "neighbour" for connect in connects):
@@ -325,7 +330,7 @@ class _Tries:
             return (
                 "nothing passes between their subnets: the router does not forward it, or a packet filter drops it"
             )
-        if own := self._own_filter(pairs):
+        if own:
             return f"nothing passes: {own}"
         return "nothing passes: a packet filter, a VLAN, a switch port or a cable"
 
@@ -344,12 +349,15 @@ class _Tries:
         """The chain of the one node that all have in common, where those of the others could stop nothing."""
         common = set.intersection(*(set(pair) for pair in pairs))
         others = {node for pair in pairs for node in pair} - common
-        if len(common) != 1 or len(others) < 2:
+        if len(common) == 2 and (stopper := self.stopper(pairs[0])):
+            common, others = {stopper}, common - {stopper}
+        if len(common) != 1 or not others:
             return ""
         (node,) = common
         sound = all(firewall.known(self.hosts[one]) and not self.chains(one) for one in others)
-        chains = self.chains(node)
-        return f"{node}'s own packet filter can stop it ({firewall.shown(chains[0])})" if chains and sound else ""
+        chains = [*self.writers(node), *self.chains(node)]
+        does = f"{firewall.verb(chains[0])} ({firewall.shown(chains[0])})" if chains else ""
+        return f"{node}'s own packet filter {does}" if chains and sound else ""
 
     def _crosses(self, pair: Pair) -> bool:
         a, b = (self.links.get(node) for node in pair)
@@ -403,6 +411,7 @@ class _Tries:
         host = self.hosts[node]
         sides: tuple[firewall.Side, ...] = ("input", "output")
         found = {side: firewall.harmful(host, side) for side in sides}
+        found["output"] = [*self.writers(node), *found["output"]]
         return [firewall.let_pass(found[side], side, network) for side in sides if found[side]]
 
 

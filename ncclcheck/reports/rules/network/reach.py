@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from shlex import quote
 
-from ncclcheck.probes.facts import Cluster, Unread
+from ncclcheck.probes.facts import Cluster, Interface, Unread
 from ncclcheck.reports.judgement.findings import (
     Finding,
     Remedy,
@@ -252,11 +252,26 @@ def _down(ways: Ways, link: lan.Link, other: Subnet) -> str:
     return ""
 
 
+def _bare(ways: Ways, link: lan.Link, other: Subnet) -> str:
+    """The interface of this node that is called as that of the others is, and has no address of that kind."""
+    found = (one.name for one in lan.interfaces(ways.nodes[link.node]) if _is_bare(one, link, other.links[0]))
+    return next(found, "")
+
+
+def _is_bare(one: Interface, link: lan.Link, peer: lan.Link) -> bool:
+    if one.name != peer.interface.name or one.name == link.interface.name or one.kind == "loopback":
+        return False
+    return all(network.version != peer.network.version for _, network in lan.global_networks(one))
+
+
 def _cause(ways: Ways, link: lan.Link, other: Subnet, down: str) -> str:
     name = link.interface.name
     if down:
         off = flapping.off(ways.nodes[link.node], down)
         return f"{off}, so the job would use {name} ({link.address}), which has"
+    if bare := _bare(ways, link, other):
+        none = f"{bare} has no address of IPv{other.network.version}"
+        return f"{none}, so the job would use {name} ({link.address}), which has"
     if link.network.overlaps(other.network):
         own, theirs = link.network.prefixlen, other.network.prefixlen
         return f"{name} has the prefix length /{own}, the others /{theirs}; it has"
@@ -267,6 +282,15 @@ def _mend(ways: Ways, link: lan.Link, peer: lan.Link, down: str) -> list[Remedy]
     name, node = link.interface.name, ways.nodes[link.node]
     if down:
         return [flapping.bring_up(node, down)]
+    if bare := next((one.name for one in lan.interfaces(node) if _is_bare(one, link, peer)), ""):
+        return [
+            admin(
+                "Give it its address back, here and in the network configuration, and see what took it: a DHCP "
+                "lease that ended, NetworkManager, a script.",
+                f"ip -br addr show dev {quote(bare)}   # on {node.name}",
+                f"journalctl -u NetworkManager -u systemd-networkd --since -1h | tail   # on {node.name}",
+            )
+        ]
     if link.network.overlaps(peer.network):
         return [prefixes.widened(ways, link, peer)]
     return unrouted.offers(node, name, link.held, peer.network, peer.node, ways.nodes.values())

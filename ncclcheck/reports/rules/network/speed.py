@@ -22,7 +22,7 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.failures import held_up, shaping
 from ncclcheck.reports.subjects.failures.shaping import Limit
-from ncclcheck.reports.subjects.links import flows
+from ncclcheck.reports.subjects.links import firewall, flows
 from ncclcheck.reports.subjects.links.flows import Slow
 from ncclcheck.reports.subjects.links.reached import Pair
 from ncclcheck.reports.subjects.nccl import lan
@@ -30,6 +30,9 @@ from ncclcheck.reports.subjects.nodes.agreement import disagreements, group
 from ncclcheck.reports.text.fold import fold_names
 
 _ONE_STREAM_GBIT = 10.0  # Gb/s that one TCP stream is expected to reach on a faster interface; chosen
+# Of what the others carry. A stream that is held up by a slow link carries its buckets, some 100 KB, at the least;
+# one that a filter has ended carried 0 of 19 Gb/s.
+_NOTHING = 1e-4
 _WHY = "The slowest link sets the pace of all nodes."
 
 
@@ -58,10 +61,11 @@ def link_speed(cluster: Cluster) -> Iterator[Finding]:
     warning below half the median of the other nodes (NET008.of_peers_percent), or with two nodes below half of
     the other direction; never from 2 Gb/s on (NET008.enough_gbit), for there the CPU may set the pace. A
     failure where the node itself limits it to about that rate (tbf, netem, htb, a policer, a rule of its packet
-    filter with a rate, or thousands of rules before open connections pass), where others sent over the same
-    interface in the second before, at least half as much as the burst carried, and also below 10 % of the reported
-    speed (NET008.of_reported_percent; 10 Gb/s is taken for faster ones). Nodes whose TCP buffers explain it are
-    left to NET016, far ones to NET018. The time
+    filter with a rate, a rule that stops a part of an open connection's packets, or thousands of rules before open
+    connections pass), where others sent over the same interface in the second before, at least half as much as the
+    burst carried, and also below 10 % of the reported speed (NET008.of_reported_percent; 10 Gb/s is taken for
+    faster ones). Where connections open and then carry next to nothing, no cable is accused. Nodes whose TCP
+    buffers explain it are left to NET016, far ones to NET018. The time
     that a burst waited for a core is taken out. Where packets are lost or cut short, NET009 and NET007 speak.
     `bench` measures what links carry.
 
@@ -168,6 +172,8 @@ def _slow_node(slow: Slow, node: Node, link: lan.Link | None, least: float, *, e
     name = link.interface.name if link else "eth0"
     reported = flows.reported_gbit(link.interface.speed_mbit) if link else 0.0
     says = f"; it reports {reported:g} Gb/s" if reported else ""
+    if slow.best < _NOTHING * slow.others and not explained:
+        return _stands_still(slow, node, name, link)
     before = "behind" if slow.sends else "before"
     where = f"; nothing on {slow.node} limits it (tc), so what does is {before} it: its cable, or its switch port"
     level = fail if slow.best < least else warn
@@ -181,6 +187,35 @@ def _slow_node(slow: Slow, node: Node, link: lan.Link | None, least: float, *, e
             seen("bursts over TCP, counted at the receiver", f"{slow.best:.3g} against {slow.others:.3g} Gb/s")
         ],
         fix=_fix(name, slow.node, node),
+    )
+
+
+def _stands_still(slow: Slow, node: Node, name: str, link: lan.Link | None) -> Finding:
+    """Connections open and small packets pass, and a stream dies: no cable and no queue does that."""
+    way = "from" if slow.sends else "to"
+    side: firewall.Side = "output" if slow.sends else "input"
+    chains = firewall.harmful(node, side)
+    own = f": {node.name}'s own packet filter can do that ({firewall.shown(chains[0])})" if chains else ""
+    let_pass = firewall.let_pass(chains, side, str(link.network)) if chains and link else None
+    return warn(
+        Where(node=slow.node, device=name),
+        f"connections {way} {slow.node} open, and then carry next to nothing ({slow.best:.2g} Gb/s, the others "
+        f"{slow.others:.2g}), while small packets pass" + (own or ": a filter that counts bytes or packets"),
+        why="The first large message of a job stops there, and all ranks wait.",
+        owner="node",
+        evidence=[
+            seen("bursts over TCP, counted at the receiver", f"{slow.best:.3g} against {slow.others:.3g} Gb/s"),
+            *(seen(f"nft list ruleset on {node.name}", firewall.shown(one)) for one in chains[:2]),
+        ],
+        fix=[
+            let_pass
+            or admin(
+                "Look for a quota, a limit or an inspection of connections, here and on the way.",
+                "nft list ruleset | grep -iE 'quota|limit|ct bytes|connbytes'",
+                f"tc -s qdisc show dev {quote(name)}",
+            ),
+            you("Leave the slow node out until it is repaired.", f"#SBATCH --exclude={quote(slow.node)}"),
+        ],
     )
 
 

@@ -24,11 +24,12 @@ def findings(cluster: Cluster, found: Reached, links: Mapping[str, lan.Link]) ->
         if source and seen_as and source != seen_as and a in hosts:
             told.setdefault((a, source, seen_as), []).append(b)
     for (node, source, seen_as), peers in told.items():
-        if device := held_up.holder(cluster, node, seen_as):
+        own = firewall.writing(hosts[node], source)
+        by_rule = own and all(_leaves_as_meant(found, node, peer) for peer in peers)
+        if (device := held_up.holder(cluster, node, seen_as)) and not by_rule:
             yield _by_another(cluster, hosts[node], device, source, seen_as, peers)
             continue
         near = node in links and all(b in links and links[b].network == links[node].network for b in peers)
-        own = firewall.writing(hosts[node])
         level = warn if near else note
         fix = admin("Leave the job's network out of the translation.", "nft list ruleset", "iptables -t nat -S")
         if own and near:
@@ -48,6 +49,11 @@ def findings(cluster: Cluster, found: Reached, links: Mapping[str, lan.Link]) ->
             ],
             fix=[fix],
         )
+
+
+def _leaves_as_meant(found: Reached, node: str, peer: str) -> bool:
+    """Whether the kernel sends to a peer by the chosen interface."""
+    return value_or(found.seen[node, peer].interface, "") == found.interface(node) != ""
 
 
 def _by_another(cluster: Cluster, node: Node, device: str, source: str, seen_as: str, peers: list[str]) -> Finding:

@@ -89,6 +89,17 @@ def by_defect(ranks: Sequence[RankState]) -> bool:
     return any(rank.defect for rank in ranks) and not any(rank.first and not rank.error for rank in ranks)
 
 
+def none_to_blame(cluster: Cluster) -> bool:
+    """Whether the job did not come to its end though all ranks were there and lived."""
+    run = cluster.run
+    if run.silent or killed(run):
+        return False
+    left = [rank for rank in run.ranks if rank.phase != "done"]
+    if not left or len(run.ranks) != cluster.job.ranks or by_defect(left) or ended(left):
+        return False
+    return all(rank.error == "" or in_vain(rank) for rank in left) and not any(rank.users for rank in left)
+
+
 def first_dead(cluster: Cluster, late: Sequence[RankState]) -> list[RankState]:
     """Of ranks that no signal ended, who is to blame: the first that was seen dead.
 

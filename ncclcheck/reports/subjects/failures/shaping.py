@@ -40,6 +40,7 @@ def limit(cluster: Cluster, node: Node, link: lan.Link | None, gbit: float, *, s
     if link is None:
         return None
     own = _shaped(node, link, gbit, sends=sends) or _filtered(node, sends=sends) or compared(node)
+    own = own or _in_part(node, link, sends=sends)
     return own or filled(cluster, link, gbit, sends=sends)
 
 
@@ -89,6 +90,15 @@ def _filtered(node: Node, *, sends: bool) -> Limit | None:
             f"for h in $(nft -a list chain {place} | {awk}); do nft delete rule {place} handle $h; done",
         ),
     )
+
+
+def _in_part(node: Node, link: lan.Link, *, sends: bool) -> Limit | None:
+    """A rule that stops packets by their number, size or chance: a connection opens, and carries little."""
+    side: firewall.Side = "output" if sends else "input"
+    if not (chains := firewall.partial(node, side)):
+        return None
+    one = firewall.Partial(node.name, side, chains)
+    return Limit(one.words, one.evidence[0], one.fix(str(link.network)))
 
 
 def compared(node: Node) -> Limit | None:

@@ -297,13 +297,19 @@ def _swallowed(_: Cluster, silence: Silence) -> Finding | None:
         return None
     return _found(
         silence,
-        f"ssh is let in, but its login shell did not run our command{_waited(silence)}",
-        "A command by ssh first passes the startup files of the account's shell; mpirun would hang here too.",
+        f"ssh is let in, but its login shell did not run our command{_waited(silence)}: ~/.ssh/rc or "
+        "/etc/ssh/sshrc, which sshd runs first, or a startup file of the shell does not come to its end",
+        "A command by ssh first passes these; mpirun would hang here too.",
         "job",
         you(
             "Let .bashrc, .profile or .cshrc wait for nothing and exec nothing where there is no terminal.",
             "ssh -o BatchMode=yes {node} true   # must end at once",
             _ONLY_INTERACTIVE,
+        ),
+        you(
+            "At its console, or by sftp, which does not run it: see ~/.ssh/rc, and take it away while it hangs.",
+            "echo 'ls -l .ssh/rc' | sftp -b - {node}",
+            "echo 'rename .ssh/rc .ssh/rc.off' | sftp -b - {node}",
         ),
         admin(
             "If they are sound: a home directory (NFS) that does not answer keeps the shell waiting.", "df ~USER"

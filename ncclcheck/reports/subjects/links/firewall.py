@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from ipaddress import ip_network
+import re
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
 from shlex import quote
 from typing import Literal
 
 from ncclcheck.probes.facts import Filter, Node, Unread, at
-from ncclcheck.reports.judgement.findings import Remedy, admin
+from ncclcheck.reports.judgement.findings import Evidence, Remedy, admin, seen
 
 Side = Literal["input", "output"]
 SIDES: tuple[Side, Side] = ("input", "output")
@@ -22,6 +25,14 @@ _HOOKS: dict[Side, tuple[str, ...]] = {
 _STOPS = {"drop", "reject", "queue"}
 _TURNS = {"dnat", "redirect"}
 _WRITES = {"snat", "masquerade"}
+_DOES = {
+    "dnat": "leads it to another address by DNAT",
+    "redirect": "leads it to a port of its own by REDIRECT",
+    "snat": "writes another sender on it by SNAT",
+    "masquerade": "writes another sender on it by SNAT",
+}
+_OF_NEW_ONES = re.compile(r"& syn|\bct state new\b|\bct count\b|\b(connlimit|recent)\b")
+_SENDER = re.compile(r"\bip6? saddr (?!!=)(\S+)")
 
 
 def known(node: Node) -> bool:
@@ -34,9 +45,74 @@ def harmful(node: Node, side: Side) -> list[Filter]:
     return [one for one in _of(node) if one.hook in _HOOKS[side] and (_STOPS | _TURNS) & set(one.does)]
 
 
-def writing(node: Node) -> list[Filter]:
-    """Its chains that can write another sender on what leaves it."""
-    return [one for one in _of(node) if one.hook == "postrouting" and _WRITES & set(one.does)]
+def writing(node: Node, address: str = "") -> list[Filter]:
+    """Its chains that can write another sender on what leaves it, from this address: not those for containers."""
+    found = [one for one in _of(node) if one.hook == "postrouting" and _WRITES & set(one.does)]
+    return [one for one in found if not address or _is_for(one, address)]
+
+
+def _is_for(one: Filter, address: str) -> bool:
+    """Whether the sender that a rule names, if it names one, can be this one."""
+    named = _SENDER.search(one.rule)
+    with suppress(ValueError):
+        return named is None or ip_address(address) in ip_network(named[1], strict=False)
+    return True
+
+
+def limiting(node: Node, side: Side) -> list[Filter]:
+    """Its chains with a rule that stops some of what comes in to it, or leaves it, and not all."""
+    return [one for one in harmful(node, side) if one.part]
+
+
+def partial(node: Node, side: Side) -> list[Filter]:
+    """Those of them that stop packets of connections that are open."""
+    return [one for one in limiting(node, side) if not _OF_NEW_ONES.search(one.part)]
+
+
+@dataclass(frozen=True)
+class Partial:
+    """A node whose own filter stops some of the packets of certain ways, and not all."""
+
+    node: str
+    side: Side
+    chains: list[Filter]
+
+    @property
+    def words(self) -> str:
+        """After the node's name."""
+        does = "takes in" if self.side == "input" else "sends"
+        return f"stops a part of what it {does} by a rule of its own packet filter ({part(self.chains[0])})"
+
+    @property
+    def evidence(self) -> list[Evidence]:
+        """Its chains."""
+        return [seen(f"nft list ruleset on {self.node}", part(one)) for one in self.chains[:2]]
+
+    def fix(self, network: str) -> Remedy:
+        """The job's network passes before them."""
+        return let_pass(self.chains, self.side, network)
+
+
+def stops_a_part(nodes: Mapping[str, Node], ways: Collection[tuple[str, str]]) -> Partial | None:
+    """The one end that all of these ways have in common whose own filter explains that a part of it is lost."""
+    ends = sorted(set.intersection(*(set(way) for way in ways)) & {*nodes}) if ways else []
+    found = [
+        Partial(node, side, chains)
+        for node in ends
+        for side, place in zip(SIDES, (1, 0), strict=True)
+        if any(way[place] == node for way in ways) and (chains := partial(nodes[node], side))
+    ]
+    return found[0] if len({one.node for one in found}) == 1 else None
+
+
+def part(one: Filter) -> str:
+    """The chain, and the rule that stops some packets."""
+    return f"chain {one.family} {one.table} {one.chain} (hook {one.hook}): {one.part}"
+
+
+def verb(one: Filter) -> str:
+    """What the rule that is shown does, as far as it is known."""
+    return _DOES.get(one.does[0], "can stop it") if one.does else "can stop it"
 
 
 def _of(node: Node) -> list[Filter]:
