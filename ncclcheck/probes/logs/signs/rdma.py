@@ -92,7 +92,6 @@ SIGNS = (
             "[prolog] HCAs active: mlx5_0 mlx5_1 (2/2)",
             "86:00.0 Infiniband controller: Mellanox Technologies MT28908 Family [ConnectX-6]",
         ),
-        often=True,  # a line that only names a card may say more
         words=(
             *("hca_id:", "ca '", "/sys/class/infiniband/", "nic1: ", "nic11: ", " port 1 ==> ", "mlx5_"),
             *("infiniband controller: ", "infiniband device '"),

@@ -8,14 +8,14 @@ SERVES = '[2026-03-01 06:32:54] INFO:     127.0.0.1:{} - "POST /v1/chat/completi
 BODY = "E0528 06:32:54.24790{} 7350 tcp_transport.cpp:136] Session::{} failed. Error: {}, transferred_bytes: 0\n"
 FULL = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.95 GiB. GPU 1 has a total capacity of 22.09 "
-    "GiB of which 758.44 MiB is free. Process 2751070 has 21.35 GiB memory in use. Of the allocated memory {} GiB is "
-    "allocated by PyTorch, and 85.19 MiB is reserved by PyTorch but unallocated.\n"
+    "GiB of which 758.44 MiB is free. Process 2751070 has 21.35 GiB memory in use. Of the allocated memory {} GiB "
+    "is allocated by PyTorch, and 85.19 MiB is reserved by PyTorch but unallocated.\n"
 )
 NEURON = "2025-Oct-01 23:48:34.002260 5162:5162 ERROR  {}             {}\n"
 PIPE = (
     "Traceback (most recent call last):\n"
     '  File "/w/serve.py", line 45, in launch\n    data = readers[i].recv()\n'
-    '  File "/usr/lib/python3.10/multiprocessing/connection.py", line 383, in _recv\n    raise EOFError\nEOFError\n'
+    '  File "/usr/lib/python3/multiprocessing/connection.py", line 383, in _recv\n    raise EOFError\nEOFError\n'
 )
 
 
