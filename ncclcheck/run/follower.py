@@ -22,10 +22,10 @@ from ncclcheck.launch.joining.identity import Identity
 from ncclcheck.launch.joining.siblings import Outcome, Siblings, await_outcome
 from ncclcheck.node import rundir
 from ncclcheck.probes.facts import Cluster, Door, Job, JobEnd, Meeting, Node, Run
+from ncclcheck.probes.facts.run import signal_name
 from ncclcheck.probes.machine import process
 from ncclcheck.probes.reach import protocol
 from ncclcheck.probes.reach.knock import MOST_S, knock
-from ncclcheck.reports.subjects.failures.lost import signal_name
 from ncclcheck.reports.text.fold import fold_names
 from ncclcheck.run.own_command import LEAST_PORT, NotOurs, OwnCommand
 from ncclcheck.run.plan.options import Options
@@ -262,7 +262,7 @@ def ended(name: str, closed: Closed) -> str:
     """How our own agent ended: what it wrote last, and a signal that it cannot have spoken of itself."""
     if closed.exit is None or closed.exit >= 0:
         return closed.detail
-    words = f"ncclcheck: {name}: its agent was ended by {signal_name(closed.exit)}"
+    words = f"ncclcheck: {name}: its agent was ended by {signal_name(-closed.exit)}"
     return f"{closed.detail}\n{words}".strip()
 
 
