@@ -61,6 +61,7 @@ class Agent:
 
     def run(self) -> None:
         """The whole life of an agent."""
+        self.lease.begin()
         threading.Thread(target=self._obey, args=(sys.stdin.buffer,), daemon=True).start()
         self.channel.say(_hello(self.options))
         with suppress(OSError):
@@ -85,13 +86,17 @@ class Agent:
 
     def _obey(self, orders: BinaryIO) -> None:
         """Orders become events; the end of the channel ends everything, whatever the main thread does."""
-        for line in orders:
-            with suppress(wire.Unreadable):
-                if isinstance(order := wire.read_order(line, self.options.node), wire.Alive):
-                    self.lease.renew()
-                elif order is not None:
-                    self.events.put(order)
-        self.leave("the launcher is gone")
+        reason = "its thread that reads orders died"
+        try:
+            for line in orders:
+                with suppress(wire.Unreadable):
+                    if isinstance(order := wire.read_order(line, self.options.node), wire.Alive):
+                        self.lease.renew()
+                    elif order is not None:
+                        self.events.put(order)
+            reason = "the launcher is gone"
+        finally:
+            self.leave(reason)
 
     def leave(self, reason: str) -> None:
         """Kill everything we started, and end at once without waiting for threads."""

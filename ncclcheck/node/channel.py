@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 from ncclcheck.base import wire
 from ncclcheck.probes.facts.guard.secrets import without_secrets
@@ -33,14 +34,21 @@ class Channel:
 class Lease:
     """Ends the agent when beats of the launcher, once begun, stay away: it was cut off, or it is stopped."""
 
-    def __init__(self, end: Callable[[], None]) -> None:
-        self._end = end
-        self._timer: threading.Timer | None = None
+    def __init__(self, end: Callable[[], None], seconds: float = _LEASE_S) -> None:
+        self._end, self._seconds = end, seconds
+        self._beats: SimpleQueue[None] = SimpleQueue()
+
+    def begin(self) -> None:
+        """Its one thread, made before all others: later the node may allow none (pids.max)."""
+        threading.Thread(target=self._wait, daemon=True).start()
 
     def renew(self) -> None:
         """A beat came."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = threading.Timer(_LEASE_S, self._end)
-        self._timer.daemon = True
-        self._timer.start()
+        self._beats.put(None)
+
+    def _wait(self) -> None:
+        self._beats.get()
+        with suppress(Empty):
+            while True:
+                self._beats.get(timeout=self._seconds)
+        self._end()

@@ -81,6 +81,11 @@ def _fixes(found: Finding) -> str:
         ),
         ({**_NEVER, "via": "ssh", "exit": 255}, "sshd opened no session (MaxSessions)", "maxsessions"),
         (
+            {**_NEVER, "via": "ssh", "exit": 1, "detail": "rrsync: only rsync is allowed"},
+            "let us in and ran another command than ours, which refused it: 'rrsync: only rsync is allowed'",
+            "command=",
+        ),
+        (
             {**_NEVER, "via": "ssh", "exit": 1, "detail": "qemu: unsupported syscall"},
             "ssh ended with status 1: qemu: unsupported syscall, before",
             "by hand",

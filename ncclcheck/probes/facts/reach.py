@@ -29,12 +29,13 @@ class Door(Struct, frozen=True, kw_only=True):
 
 
 class NoDoor(Struct, frozen=True, kw_only=True):
-    """A node that could open no port on its own address. why: the kernel's word."""
+    """A node that could open no port on its own address. why: the kernel's word. interfaces: that it then has."""
 
     node: str
     address: str
     protocol: Literal["TCP", "UDP"]
     why: str
+    interfaces: list[str] = []
 
 
 ConnectOutcome = Literal["ok", "refused", "timed_out", "unreachable", "stranger", "silent", "not_sent"]

@@ -40,7 +40,9 @@ class Listener:
         try:
             tcp = _bound(address, socket.SOCK_STREAM)
         except OSError as error:
-            return NoDoor(node=name, address=address, protocol="TCP", why=error.strerror or str(error))
+            there = [each for _, each in socket.if_nameindex()]
+            why = error.strerror or str(error)
+            return NoDoor(node=name, address=address, protocol="TCP", why=why, interfaces=there)
         try:
             udp = _bound(address, socket.SOCK_DGRAM)
         except OSError as error:

@@ -138,6 +138,9 @@ def _off(name: str, seconds: float) -> Change:
     ("count", "change", "state", "node", "says"),
     [
         (4, _off("h3", 90), "fail", "h3", "its clock is 90 s ahead of the other 3 nodes"),
+        (3, _off("h3", 7200), "fail", "h3", "its clock is 2 hours ahead of the other 2 nodes"),
+        (3, _off("h3", -900), "fail", "h3", "its clock is 15 minutes behind"),
+        (3, _off("h3", 86400 * 365), "fail", "h3", "its clock is 365 days ahead"),
         (4, _off("h3", -90), "fail", "h3", "its clock is 90 s behind the other 3 nodes"),
         (4, _off("h1", -90), "fail", "h1", "its clock is 90 s behind"),
         (3, _off("h2", 2), "warn", "h2", "2 s ahead"),

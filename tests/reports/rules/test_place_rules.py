@@ -430,3 +430,17 @@ def test_the_other_path_is_named() -> None:
     said = verdict("STO006", *nodes, measurements=Measurements(reach=[*home, root]))
     assert "working directory / on a local file system" in said.findings[0].what
     assert "(/home/kim/run7 there)" in said.findings[0].what
+
+
+def test_a_read_only_tmp_is_not_a_small_one_and_its_fix_names_another_folder() -> None:
+    free = 100 * 2**20
+    mount = Mount(point="/tmp", kind="tmpfs", source="tmpfs", options=["ro", "relatime"])
+    there = replace(room(free, writable=False), path="/tmp")
+    place = Place(name="temporary directory", path="/tmp", told_by="TMPDIR", mount=mount, room=there)
+    storage = Storage(places=[place], flock=OK, fcntl=OK)
+    one = node("a", host=Host(tmp=Space(size=free, free=free, path="/tmp")), storage=storage)
+    assert verdict("HST004", one).state.value == "ok"
+    (found,) = verdict("STO004", one).findings
+    commands = [line for fix in found.remedies for line in fix.commands]
+    assert "is mounted read-only" in found.what
+    assert commands == ["mkdir -p $HOME/tmp && export TMPDIR=$HOME/tmp", "mount -o remount,rw /tmp"]

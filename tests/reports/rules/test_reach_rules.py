@@ -256,3 +256,25 @@ def test_a_node_that_can_open_no_port(protocol: Any, doorless: list[str], expect
     assert told(found) == expected
     own = next(one for one in found.findings if one.where.node == "h3")
     assert own.what == f"it can open no {protocol} port on its own address 10.1.0.3: {_TAKEN}"
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "says", "fix"),
+    [
+        (["lo", "mgmt0"], "the interface eth0 with the address 10.1.0.3 is gone", "ip -br link"),
+        (["lo", "eth0"], "eth0 has lost its address 10.1.0.3", "ip addr add 10.1.0.3/24 dev eth0"),
+    ],
+)
+def test_an_address_cannot_be_given_to_an_interface_that_is_gone(
+    interfaces: list[str], says: str, fix: str
+) -> None:
+    nodes = hosts(3)
+    why = "Cannot assign requested address"
+    gone = NoDoor(node="h3", address="10.1.0.3", protocol="TCP", why=why, interfaces=interfaces)
+    heard = [one for one in measured(nodes).reach if one.node != "h3"]
+    found = verdict("NET006", *nodes, measurements=Measurements(reach=heard, no_doors=[gone]))
+    own = next(one for one in found.findings if one.where.node == "h3")
+    commands = " ".join(line for fix in own.remedies for line in fix.commands)
+    assert says in own.what
+    assert fix in commands
+    assert ("ip addr add" in commands) is ("eth0" in interfaces)

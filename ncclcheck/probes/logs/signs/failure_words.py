@@ -104,7 +104,7 @@ QUIET = (
           r"|callback|hook|file|page)\b", "a thing that is named after errors"),
     _form("using another|from scratch|with a fresh", r"", "the line says what is done in its place"),
     _form("retr|again|fall|fell|default|ignor|skip|optional|fatal|harmless|safe|recover|succe|disabl|instead|attempt",
-          r"\b(?:retry\w{0,4}|retries|trying again|try again|falling back|fall back|fallback|fell back|using default"
+          r"\b(?:retry(?!_cnt| counter)\w{0,4}|retries|trying again|(?<!and )(?<!lease )try again|falling back|fall back|fallback|fell back|using default"
           r"|ignor(?:ed|ing|e)|skipp(?:ed|ing)|optional|non-?fatal|not fatal|harmless|safe(?:ly)? to|safely|recovered"
           r"|succeeded|disabl(?:ed|ing)|instead|attempt \d)\b", "the line says that it was dealt with"),
     _form("WARN|INFO|DEBUG|NOT|TRACE", r"^[\d:.,TZ/ +\[\]()|-]{0,60}(?:WARN(?:ING)?|INFO|DEBUG|NOTE|NOTICE|TRACE)\b"
@@ -117,7 +117,7 @@ QUIET = (
     _form("raise|except|return|assert|if|def|class|import|from|with|log",
           r"^\s*(?:raise|except|return|assert|if|def|class|import|from|with|log\w{0,6}\.)\b", "a line of code"),
     _form("raise|except", r"^\s*(?:raise|except)\b", "a line of code above the exception itself", ends=True),
-    _form("http", r"https?://|http error 40[134]", "a link, or an answer of a hub of models"),
+    _form("http", r"https?://(?!\d{1,3}(?:\.\d{1,3}){3}|localhost)|http error 40[134]", "a link, or an answer of a hub of models"),
     _form("wandb|tensorboard|mlflow|comet", r"\b(?:wandb:|(?:tensorboard|mlflow|comet_ml)\b)",
           "who draws the curves is not who trains"),
     _form("logging error", r"", "a line that a logger could not write"),

@@ -176,7 +176,7 @@ SIGNS = (
     ),
     Sign(
         "dealt-with",  # below an exception: it was caught
-        r"(?i)\b(?:retrying|will retry|tr(?:y|ying) again|sampled again|skip(?:ping|ped)|fall(?:ing)? back"
+        r"(?i)\b(?:retrying|will retry|trying again|(?<!and )(?<!lease )try again|sampled again|skip(?:ping|ped)|fall(?:ing)? back"
         r"|fell back|(?:training|job|run|rollout|step|loop) continues|continu(?:ing|e) (?:with|anyway|without|training)"
         r"|resum(?:ing|ed) (?:training|from|download)|re-?queu(?:ed|ing)"
         r"|using (?:the )?(?:local|cached|latest cached|default|slower|another)\b"

@@ -77,6 +77,11 @@ SIGNS = (
         ),
     ),
     Sign(
+        "desync-rank",
+        r"^\s{0,12}\[(?P<behind>\d[\d, ]{0,200})\] finished collective #(?P<finished>\d{1,12}), but didn't join collective #\d",
+        ("     [1] finished collective #2, but didn't join collective #3 (count from 1)",),
+    ),
+    Sign(
         "watchdog-stuck",
         _WHO + r".{0,120}?ProcessGroupNCCL's watchdog got stuck for (?P<seconds>\d{1,6}) ?s",
         (

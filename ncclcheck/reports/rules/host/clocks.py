@@ -63,6 +63,15 @@ def clocks(cluster: Cluster) -> Iterator[Finding]:
             yield _wrong(node, clocks[node] - right, groups[0], fail_s)
 
 
+def _told(seconds: float) -> str:
+    """A time zone's hours are known by their number."""
+    if seconds < 600:
+        return f"{seconds:.3g} s"
+    if seconds < 7199:
+        return f"{seconds / 60:.3g} minutes"
+    return f"{seconds / 3600:.3g} hours" if seconds < 48 * 3600 else f"{seconds / 86400:,.0f} days"
+
+
 def _groups(clocks: Mapping[str, float], apart: float) -> list[list[str]]:
     """Nodes whose clocks agree, the largest group first."""
     ordered = sorted(clocks, key=lambda node: clocks[node])
@@ -79,7 +88,7 @@ def _wrong(node: str, off: float, majority: list[str], fail_s: float) -> Finding
     level = fail if abs(off) > fail_s else warn
     return level(
         Where(node=node),
-        f"its clock is {abs(off):.3g} s {direction} the other {len(majority)} nodes",
+        f"its clock is {_told(abs(off))} {direction} the other {len(majority)} nodes",
         why=_why(abs(off) > fail_s),
         owner="node",
         evidence=[seen("time asked of the peers", f"{off:+.3f} s against {fold_names(majority)}")],
@@ -89,14 +98,17 @@ def _wrong(node: str, off: float, majority: list[str], fail_s: float) -> Finding
 
 def _draw(clocks: Mapping[str, float], groups: list[list[str]], *, failed: bool) -> Finding:
     base = clocks[groups[0][0]]
-    shown = "; ".join(f"{fold_names(group)} {clocks[group[0]] - base:+.3g} s" for group in groups[:4])
+    shown = "; ".join(
+        f"{fold_names(group)} {'-' if clocks[group[0]] < base else '+'}{_told(abs(clocks[group[0]] - base))}"
+        for group in groups[:4]
+    )
     apart = max(clocks.values()) - min(clocks.values())
     level = fail if failed else warn
     ahead = max(clocks, key=lambda node: clocks[node])
     behind = min(clocks, key=lambda node: clocks[node])
     return level(
         Where(node=ahead, peer=behind),
-        f"the clock of {ahead} is {apart:.3g} s ahead of that of {behind}; no majority says which one is right",
+        f"the clock of {ahead} is {_told(apart)} ahead of that of {behind}; no majority says which one is right",
         why=_why(failed),
         owner="site",
         evidence=[seen("time asked of the peers", shown)],

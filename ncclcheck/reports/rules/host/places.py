@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Iterator
 from shlex import quote
 
-from ncclcheck.probes.facts import Cluster, Node, Space, Unread, at, known, value_or, variables
+from ncclcheck.probes.facts import Cluster, Mount, Node, Space, Unread, at, known, value_or, variables
 from ncclcheck.reports.judgement.findings import (
     Finding,
     Remedy,
@@ -112,7 +112,7 @@ def temporary_directory(cluster: Cluster) -> Iterator[Finding]:
             continue
         if (named := _unused(node, tmp.path)) is not None:
             yield named
-        if tmp.free >= enough:
+        if tmp.free >= enough or _read_only(node, tmp.path):
             continue
         path = tmp.path or "the temporary directory"
         level = fail if tmp.free < 16 * _MIB else warn
@@ -127,6 +127,17 @@ def temporary_directory(cluster: Cluster) -> Iterator[Finding]:
                 admin("Clean it.", "systemd-tmpfiles --clean", f"du -xsh {quote(path)}/* | sort -h | tail"),
             ],
         )
+
+
+def _read_only(node: Node, taken: str) -> bool:
+    """Its room is then of no use to anybody: STO004 says what is wrong."""
+    return any(
+        place.name == "temporary directory"
+        and posixpath.normpath(place.path) == posixpath.normpath(taken or "/tmp")
+        and isinstance(place.mount, Mount)
+        and "ro" in place.mount.options
+        for place in value_or(at(node, "storage.places"), [])
+    )
 
 
 def _exhausted(node: Node, taken: str) -> Iterator[Finding]:

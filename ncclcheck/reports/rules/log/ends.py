@@ -463,8 +463,8 @@ def understood(logs: Logs) -> Iterator[Finding]:
     Not understood, so neither healthy nor faulty. The log that tells of the job may be another file.
 
     ## How we know
-    Neither the names of NCCL, torch, gloo, Slurm, mpirun, DeepSpeed, Megatron, Lightning, vLLM, SGLang and Ray
-    nor a rank stand in any line, whatever stands before it, and no line is one that a rule knows.
+    Neither the names of NCCL, torch, gloo, Slurm, mpirun, DeepSpeed, Megatron, Lightning, vLLM, SGLang, Ray and
+    Neuron nor a rank stand in any line, whatever stands before it, and no line is one that a rule knows.
 
     ## Fix
     - **you** give the log that the ranks write: torchrun's output, Slurm's `slurm-JOB.out`, the file of

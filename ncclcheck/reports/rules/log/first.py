@@ -23,7 +23,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge
 from ncclcheck.reports.rules.log.nccl_words import WARNINGS, meaning
 from ncclcheck.reports.subjects.logs import meanings
 from ncclcheck.reports.subjects.logs.ending import IMPORTS, Ending, came_through, dealt_with, died, of_items
-from ncclcheck.reports.subjects.logs.exceptions import family, own_service
+from ncclcheck.reports.subjects.logs.exceptions import family, of_words, own_service
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, root_cause, said
 from ncclcheck.reports.subjects.logs.reported import several_hosts
 from ncclcheck.reports.subjects.logs.unexplained import ENDS_NO_JOB, behind, unexplained
@@ -37,6 +37,7 @@ from ncclcheck.reports.subjects.logs.wording import (
     tells_most,
     tells_why,
     understood,
+    words,
 )
 from ncclcheck.reports.text.fold import fold_numbers, fold_ranks
 
@@ -202,8 +203,9 @@ def _unknown(logs: Logs, rest: list[LogEvent]) -> Finding:
     """A job that failed, by the line that says most of why."""
     ends = [one for one in rest if one.sign == "ended-badly"]
     told = in_order([one for one in rest if one.sign not in ("traceback", "root-cause-block")] or rest)
-    most = tells_most([*told, *in_order(said(logs, "explains"))])
-    usual = behind(" ".join(one.text for one in [*ends, *told][:4]))
+    sure = (one for one in said(logs, "complaint") if of_words(one.text))  # though work is seen after it
+    most = tells_most([*told, *in_order([*said(logs, "explains"), *sure])])
+    usual = behind(" ".join(words(one.text) for one in [*ends, *told][:4]))
     shows = you(f"What would show more: {usual.shows}.", *([usual.command] if usual.command else []))
     if not tells_why(most):
         return cause(
@@ -219,7 +221,11 @@ def _unknown(logs: Logs, rest: list[LogEvent]) -> Finding:
         f"this job failed, and {SAY_OF_WHY}: {quoted(most)}",
         why=known.why if known else f"Usually {usual.usually}.",
         owner="job",
-        fix=[*advice(most.text), *(known.fix if known else ()), shows],
+        fix=[
+            *next(filter(None, (advice(one.text) for one in (most, *told[:4]))), []),
+            *(known.fix if known else ()),
+            shows,
+        ],
     )
 
 

@@ -264,6 +264,9 @@ _SHARES = (  # all of it, what is free, what the process holds: of torch since 2
         r"(\d[\d.]{0,9}) ([KMG])iB reserved"
     ),
 )
+_WHOLE = re.compile(r"capacity of (\d[\d.]{0,9}) ([KMG])iB of which (\d[\d.]{0,9}) ([KMG])iB is free")
+_ALLOCATED = re.compile(r"allocated memory (\d[\d.]{0,9}) ([KMG])iB is allocated by PyTorch")
+_ROUNDED = 0.05  # GiB: four figures of two places each
 _OWN = re.compile(r"(this process) has (\d[\d.]{0,9}) ([KMG])iB memory in use")
 _LEFT = you(
     "End what an earlier job or a notebook left, or take another GPU; in a container the numbers of processes are "
@@ -302,12 +305,25 @@ class _Others(NamedTuple):
 def _neighbours(found: list[LogEvent]) -> _Others | None:
     text = next((event.text for event in found if _NEIGHBOUR.search(event.text)), "")
     told = sorted(_NEIGHBOUR.finditer(text), key=lambda one: -_gib(one))
+    if itself := _itself(text, told):
+        told.remove(itself)
     if not told:
         return _unnamed(found)
     own = _OWN.search(text)
     who = f"{told[0][2]} {told[0][3]}iB by process {told[0][1]}"
     more = f" and {sum(map(_gib, told[1:])):.1f} GiB by {len(told) - 1} more" if told[1:] else ""
     return _Others(who + more, sum(map(_gib, told)), _gib(own) if own else 0.0)
+
+
+def _itself(text: str, told: list[re.Match[str]]) -> re.Match[str] | None:
+    """The program under its number on the host (in a container), where the GPU has no room for it beside these."""
+    whole, own = _WHOLE.search(text), _ALLOCATED.search(text)
+    if not told or not whole or not own or _OWN.search(text):
+        return None
+    of, free, allocated = (float(one[at]) * _GIB[one[at + 1]] for one, at in ((whole, 1), (whole, 3), (own, 1)))
+    if sum(map(_gib, told)) + free + allocated <= of + _ROUNDED:
+        return None
+    return min((one for one in told if _gib(one) >= allocated), key=_gib, default=None)
 
 
 def _unnamed(found: list[LogEvent]) -> _Others | None:

@@ -430,7 +430,8 @@ def _no_door(node: Node, link: lan.Link, found: NoDoor) -> Finding:
     ports = value_or(at(node, "system.ports"), PortRange(first=1, last=0))
     held_back = ports.reserved > (ports.last - ports.first + 1) / 2
     if found.why == _NOT_OURS and found.address == link.address:
-        return _address_gone(link)
+        gone = bool(found.interfaces) and link.interface.name not in found.interfaces
+        return _interface_gone(link, found.interfaces) if gone else _address_gone(link)
     make, why = (
         (fail, "Its ranks cannot listen there either: gloo and NCCL take a port that the kernel chooses.")
         if found.protocol == "TCP"
@@ -471,6 +472,32 @@ def _address_gone(link: lan.Link) -> Finding:
                 f"ip addr add {held} dev {name}   # on {link.node}",
                 f"journalctl -u NetworkManager -u systemd-networkd --since -15min | tail   # on {link.node}",
             ),
+        ],
+    )
+
+
+def _interface_gone(link: lan.Link, left: list[str]) -> Finding:
+    """It was there when the facts were read; nothing can be added to it now."""
+    name = link.interface.name
+    return fail(
+        Where(node=link.node, device=name),
+        f"the interface {name} with the address {link.address} is gone since the run began",
+        why="Connections that stood hang: its driver died or was unloaded, its card fell off the bus, or it was "
+        "deleted or renamed.",
+        owner="node",
+        evidence=[
+            seen(f"bind(2) to {link.address}", f"{_NOT_OURS}; it had it before"),
+            seen("interfaces that are left", ", ".join(left)),
+        ],
+        fix=[
+            admin(
+                "See what took it away, then bring it back: load its driver anew, start the service that makes it "
+                "again, or reboot.",
+                f"dmesg -T | grep -iE '{name}|pci|link' | tail -20   # on {link.node}",
+                f"journalctl -u NetworkManager -u systemd-networkd --since -15min | tail   # on {link.node}",
+                f"ip -br link   # on {link.node}",
+            ),
+            you("Leave the node out until then.", f"#SBATCH --exclude={quote(link.node)}"),
         ],
     )
 

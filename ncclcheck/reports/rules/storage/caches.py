@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Mount, Node, Place, Room, Unread, at
-from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, note, warn, you
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, note, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nodes.directories import about, places
 from ncclcheck.reports.text.fold import size
@@ -86,11 +87,23 @@ def _no_temporary(node: Node) -> Iterator[Finding]:
             owner="job",
             evidence=about(place),
             fix=[
-                you("Name one that can be written, on every node.", "export TMPDIR=/tmp"),
-                admin("Make it as it is on the other nodes.", f"mkdir -p -m 1777 {quote(place.path)}",
-                      f"mount -o remount,rw {quote(place.path)}"),
+                _writable_one(place),
+                admin("See why in the kernel log (errors=remount-ro), and make it writable.",
+                      f"mount -o remount,rw {quote(place.mount.point)}")
+                if read_only and isinstance(place.mount, Mount)
+                else admin("Make it as it is on the other nodes.", f"mkdir -p -m 1777 {quote(place.path)}",
+                           f"mount -o remount,rw {quote(place.path)}"),
             ],
         )  # fmt: skip
+
+
+def _writable_one(place: Place) -> Remedy:
+    """Never the folder that is the problem, or one of its mount."""
+    if posixpath.normpath(place.path) == "/tmp" or (
+        isinstance(place.mount, Mount) and place.mount.point == "/tmp"
+    ):
+        return you("Name one that can be written, on every node.", "mkdir -p $HOME/tmp && export TMPDIR=$HOME/tmp")
+    return you("Name one that can be written, on every node.", "export TMPDIR=/tmp")
 
 
 def _without_home(place: Place) -> bool:

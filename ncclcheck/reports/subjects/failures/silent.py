@@ -25,6 +25,12 @@ _KILLED = re.compile(
     r"|^srun: (?:error: )?\S+: tasks? \S+: (?P<task>Killed|Terminated)",
     re.MULTILINE,
 )
+_RESTRICTED = re.compile(
+    r"^.*(?:\bonly (?:\S+ ){1,4}(?:is|are) allowed|\bnot allowed to (?:run|execute)|\bcommand (?:is )?not "
+    r"(?:allowed|permitted)|\bcommand rejected|\bSSH_ORIGINAL_COMMAND\b|\ballows (?:only )?sftp\b"
+    r"|: restricted: ).*$",
+    re.IGNORECASE | re.MULTILINE,
+)
 _SUSPENDED = re.compile(r"job (?P<job>\d+): SUSPENDED")
 _NEVER_CAME = re.compile(r"^it did not join within (?P<seconds>\d+) s", re.MULTILINE)
 _KILLED_AS = {"Killed": "SIGKILL", "Terminated": "SIGTERM"}
@@ -219,6 +225,31 @@ def _other_command(_: Cluster, silence: Silence) -> Finding | None:
     )
 
 
+def _restricted(_: Cluster, silence: Silence) -> Finding | None:
+    """A command of sshd's choice, or a shell that lets only some commands through, refused ours in its words."""
+    words = _RESTRICTED.search(silence.detail)
+    if silence.last_step or silence.via != "ssh" or silence.exit in (None, 255) or words is None:
+        return None
+    return _found(
+        silence,
+        f"sshd let us in and ran another command than ours, which refused it: {words[0].strip()!r} "
+        "(a forced command: command= before the key in authorized_keys, ForceCommand in sshd_config, "
+        "or a restricted login shell)",
+        "ncclcheck, like every launcher by ssh, needs an account that may run commands there.",
+        "site",
+        you(
+            "Use a key that may run any command, or take command= from its line there.",
+            "grep -n 'command=' ~/.ssh/authorized_keys   # on {node}",
+            "ssh -o BatchMode=yes {node} echo it runs",
+        ),
+        admin(
+            "Look for ForceCommand (sshd_config) and at the login shell.",
+            "sshd -T -C user=USER | grep -i forcecommand   # on {node}",
+            "getent passwd USER   # on {node}",
+        ),
+    )
+
+
 def _died_at_start(_: Cluster, silence: Silence) -> Finding | None:
     """The shell, the interpreter or a library there said why it ended: in words that are known."""
     known = last_words.told(silence.detail) or last_words.by_shell(silence.detail)
@@ -378,7 +409,17 @@ def _never_came(cluster: Cluster, silence: Silence) -> Finding | None:
 
 
 _SIGNS = (
-    *(_suspended, _exhausted, _stopped, _killed, _in_kernel, _other_command, _died_at_start, _no_word),
+    *(
+        _suspended,
+        _exhausted,
+        _stopped,
+        _killed,
+        _in_kernel,
+        _other_command,
+        _restricted,
+        _died_at_start,
+        _no_word,
+    ),
     *(_up_elsewhere, _ended, _swallowed, _slow_login, _never_came),
 )
 _OF = {"agent": "its process", "ssh": "ssh", "srun": "srun"}

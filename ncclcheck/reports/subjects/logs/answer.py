@@ -32,6 +32,7 @@ _ANY_EXCEPTION, _FROM_OUTSIDE, _END_IS_SHOWN = "LOG004", "LOG006", "LOG007"
 _PLACE = re.compile(r"(.+):(\d+)")
 _STAMP = re.compile(  # of glog, before what torch says
     r"\[?[EWIF]\d{3,4} [\d:.]+ (?:\d+ )?[\w/]+\.(?:cpp|py|hpp):\d+\] (?:\[(?:PG ID|Rank)[^\]]*\] ?)*"
+    r"|^\d{4}-\w{3}-\d\d [\d:.]+ +\d+:\d+ +(?:ERROR|FATAL) +[A-Z]{2,5}:\w{1,60} +"  # of Neuron's runtime
 )
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+")
 

@@ -42,6 +42,7 @@ _DEALT_WITH = re.compile(
 )
 _ONLY_SAID = ("complaint", "item-failed", "ended-badly", "nccl-warning", "nccl-cuda-failure")
 _SEEN_BEFORE = 2  # lines of a kind after which it worked: one more of them is not what ended it
+_GLOG = re.compile(r"[EF]\d{4} [\d:.]+ +\d+ [\w/.-]+:\d+\] ")  # before what a library in C++ says
 _ALIKE = 30  # characters by which two complaints are of one kind
 ENDS = frozenset(CONSEQUENCES) - AT_THE_END - {"propagated", "flushed"} | {
     *("worker-failed", "worker-signalled", "root-cause-exit", "srun-task-exit", "engine-dead"),
@@ -286,7 +287,7 @@ def of_items(logs: Logs) -> frozenset[tuple[str, int]]:
 
 def _complaint(event: LogEvent) -> str:
     """How a complaint begins, whatever numbers are in it."""
-    return _NUMBER.sub("#", event.text.strip())[:_ALIKE]
+    return _NUMBER.sub("#", _GLOG.sub("", event.text.strip(), count=1))[:_ALIKE]
 
 
 def _kind(event: LogEvent) -> tuple[str, ...]:

@@ -27,6 +27,22 @@ def made(words: str, why: str, *fix: Remedy, of_all: bool = False) -> Family:
 _PACKAGES = "python -m pip list | grep -iE 'torch|nvidia|flash|xformers|vllm|transformers|deepspeed|numpy'"
 _FAMILIES = (
     made(
+        r"tcp_transport\.cpp.{0,60}Body failed.{0,40}Bad address",
+        "The transfer engine (Mooncake) sends by TCP from memory that the kernel cannot read: as a rule a GPU's.",
+        you("Let it take RDMA, by the cards of the compute network.",
+            "python -m sglang.launch_server --disaggregation-ib-device mlx5_0 ..."),
+        you("Without RDMA take a release of it whose TCP transport copies through the host."),
+    ),
+    made(
+        r"transport retry counter exceeded",
+        "Packets between two cards were never acknowledged: the cards that are paired do not reach each other, or "
+        "a link is down.",
+        you("Confirm: the pair of cards that the line names.", "ib_write_bw -d mlx5_0   # there",
+            "ib_write_bw -d mlx5_0 HOST   # here"),
+        you("Name the cards that reach each other, the same on both sides."),
+        admin("Look at the links and the fabric's routes.", "ibstat", "rdma link"),
+    ),
+    made(
         r"op\.preamble\.length <= op\.nbytes|op\.nbytes (?:>=|==) op\.preamble",
         "Two ranks of a gloo group called one collective with tensors of different sizes, or different "
         "collectives.",
@@ -435,7 +451,8 @@ _FAMILIES = (
     ),
     made(
         r"JSONDecodeError|yaml\.|TOMLDecodeError|not in struct|MissingMandatory|ConfigAttribute|ConfigKey"
-        r"|validation errors? for|DeepSpeedConfig|mismatch TrainingArguments|ds_config"
+        r"|validation errors? for \w{0,60}(?:Config|Settings|Arg(?:ument)?s|Options)"
+        r"|DeepSpeedConfig|mismatch TrainingArguments|ds_config"
         r"|config(?:uration)? (?:file|value)|HfArgumentParser",
         "A file of settings cannot be read, or says what the program does not take.",
         you("Correct the line or key that the message names; an older or newer release may call it otherwise."),
@@ -521,9 +538,22 @@ def own_service(events: Sequence[LogEvent]) -> Family | None:
     )
 
 
+_OTHER_END = ("EOFError", "ConnectionResetError", "BrokenPipeError")
+_PIPE = made(
+    "",
+    "The process at the other end of this pipe ended: the exception follows from that, and why it ended is in its "
+    "own lines, if anywhere.",
+    you("Confirm: look for a kill by the kernel, and for a crash.", "dmesg -T | grep -iE 'oom|killed|segfault'",
+        "export PYTHONFAULTHANDLER=1"),
+    you("Read what the child process printed last, above the exception or in a log of its own."),
+)  # fmt: skip
+
+
 def family(event: LogEvent) -> Family | None:
     """The first that the words of an exception belong to, or the library that raised it while it compiled."""
     inner = event.fields.get("raised_in", event.fields.get("raised_at", ""))
+    if inner.startswith("multiprocessing/connection.py") and event.fields.get("type") in _OTHER_END:
+        return _PIPE
     return of_words(f"{event.text} (torch._dynamo)" if inner.startswith("torch/_dynamo/") else event.text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -102,9 +103,20 @@ def hangs(logs: Logs) -> list[Hang]:
         if told is not None and event.rank is not None:
             told.last[event.rank] = max(told.last.get(event.rank, -1), int(event.fields["enqueued"]))
             told.told.setdefault(event.rank, event)
+    if len(found) == 1:
+        _take_named(logs, next(iter(found.values())))
     for hang in found.values():
         hang.silent = _silent(logs, hang)
     return [*found.values()]
+
+
+def _take_named(logs: Logs, hang: Hang) -> None:
+    """Ranks that torch's report of the desync names; it counts from 1, where older watchdogs count from 0."""
+    for event in logs.events:
+        if event.sign == "desync-rank":
+            for rank in map(int, re.findall(r"\d+", event.fields["behind"])):
+                hang.last.setdefault(rank, min(int(event.fields["finished"]), hang.seq - 1))
+                hang.told.setdefault(rank, event)
 
 
 def _wait(event: LogEvent, rank: int) -> Wait:

@@ -17,6 +17,12 @@ SAID = ("complaint", "explains", "command-not-run", "executable-missing")
 # The level of a line, by Python's loggers, its warnings or glog.
 MILD = re.compile(r"(?:\S{1,300} ){0,4}\[?(?:[WI]\d{0,4} |WARN|INFO|DEBUG|\w{0,40}[wW]arning\b)")
 SAY_OF_WHY = "these lines say of why"
+# What a library in C++ writes before its words (glog, Neuron's runtime), and numbers of requests.
+_HEAD = re.compile(
+    r"^(?:[EF]\d{4} [\d:.]+ +\d+ [\w/.-]+:\d+\]"
+    r"|\d{4}-\w{3}-\d\d [\d:.]+ +\d+:\d+ (?:ERROR|FATAL) [A-Z]{2,5}:\w{1,60}) "
+)
+_IDENTITY = re.compile(r" [\w.]{1,60}=(?:'[0-9a-f-]{24,40}'|\d{12,20}\b)|(?<=Error)\(\w{1,40}=\d{12,20}\)")
 _MOST = 220  # characters of a line in a heading: three lines of a terminal
 # Said of an end, whatever it was.
 _HOLLOW = re.compile(
@@ -31,7 +37,8 @@ _HOLLOW = re.compile(
 )
 # A sentence that tells its reader what to do.
 _ADVICE = re.compile(
-    r"(?<=[.!?:;,] )(?:Please|Hint|Try|Use|Set|Make sure|Consider|Run|Install|Upgrade|Update|Pass|Specify|Check"
+    r"(?:(?<=[.!?:;,] )|^(?=Please make sure))(?:Please|Hint|Try|Use|Set|Make sure"
+    r"|Consider|Run|Install|Upgrade|Update|Pass|Specify|Check"
     r"|Increase|Reduce|Enable|Disable|To (?:fix|avoid|resolve|use|solve)|You (?:can|should|must|need|may)"
     r"|In order to|please|try|consider|use|set|increase|increasing|reduce|raise|upgrade"
     r"|install)\b.{10,}?(?:[.!](?= |$)|$)"
@@ -207,9 +214,14 @@ def of_a_sum(event: LogEvent) -> Family | None:
     return _WRONG_SUM if own and _OF_A_SUM.search(event.fields.get("condition", "")) else None
 
 
+def words(text: str) -> str:
+    """A line without the time and the place in the source that some libraries write before it."""
+    return _HEAD.sub("", " ".join(text.split()), count=1)
+
+
 def advice(text: str) -> list[Remedy]:
     """What a message itself says is to be done."""
-    told = next((one[0] for one in _ADVICE.finditer(" ".join(text.split()))), "").strip()
+    told = next((one[0] for one in _ADVICE.finditer(words(text))), "").strip()
     return [you(f"Its own advice: {told[:_MOST_OF_ADVICE]}")] if told else []
 
 
@@ -230,14 +242,17 @@ def _weight(event: LogEvent) -> int:
         return base
     if not text.strip() or _HOLLOW.search(text):
         return base + _NOTHING
-    known, advised = of_words(event.text) is not None, bool(advice(event.text))
+    known, advised = (
+        of_words(event.text) is not None,
+        bool(advice(event.text)) and not _ADVICE.match(words(event.text)),
+    )
     follows = event.sign == "python-error" and meanings.follows(event)
     return base + _KNOWN * known + _ADVISED * advised + _FOLLOWS * follows
 
 
 def quoted(event: LogEvent) -> str:
     """A line in a heading."""
-    text = " ".join(event.text.split())
+    text = _IDENTITY.sub("", words(event.text))
     if event.sign == "traceback-cut":
         condition, own = event.fields.get("condition", ""), event.fields.get("called_at", "")
         called = f", called at {own}" if own and own != event.fields["raised_at"] else ""

@@ -119,5 +119,5 @@ def test_an_exception_that_says_little_is_told_with_the_error_before_it() -> Non
         'Traceback (most recent call last):\n  File "/w/b.py", line 3, in run\nValueError: Warmup did not end\n'
     )
     found = judged(text)["LOG004"].findings[0]
-    assert "before it: E0529 23:22:59.553362 67580 rdma_context.cpp:203] Failed to register memory" in found.what
+    assert "before it: Failed to register memory" in found.what
     assert "nvidia_peermem" in str(found.remedies)

@@ -1,0 +1,85 @@
+"""Lines that were understood wrongly, or not at all: each with what they say."""
+
+from __future__ import annotations
+
+from tests.helpers.logs import judged, raised
+
+SERVES = '[2026-03-01 06:32:54] INFO:     127.0.0.1:{} - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
+BODY = "E0528 06:32:54.24790{} 7350 tcp_transport.cpp:136] Session::{} failed. Error: {}, transferred_bytes: 0\n"
+FULL = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.95 GiB. GPU 1 has a total capacity of 22.09 "
+    "GiB of which 758.44 MiB is free. Process 2751070 has 21.35 GiB memory in use. Of the allocated memory {} GiB "
+    "is allocated by PyTorch, and 85.19 MiB is reserved by PyTorch but unallocated.\n"
+)
+NEURON = "2025-Oct-01 23:48:34.002260 5162:5162 ERROR  {}             {}\n"
+PIPE = (
+    "Traceback (most recent call last):\n"
+    '  File "/w/serve.py", line 45, in launch\n    data = readers[i].recv()\n'
+    '  File "/usr/lib/python3/multiprocessing/connection.py", line 383, in _recv\n    raise EOFError\nEOFError\n'
+)
+
+
+def test_errors_of_another_kind_than_those_that_were_survived_are_a_failure() -> None:
+    survived = "".join(BODY.format(at, "writeBody", "Bad address (value: 14)") for at in range(3))
+    after = "".join(BODY.format(at, "readBody", "End of file (value: 2)") for at in range(3))
+    found = judged(SERVES.format(4100) + survived + SERVES.format(4101) + after)["LOG001"].findings[0]
+    assert "Bad address" in found.what
+    assert "memory that the kernel cannot read" in found.why
+
+
+def test_a_program_is_no_other_process_under_its_number_on_the_host() -> None:
+    assert "was full" in judged(FULL.format("20.90"))["LOG063"].findings[0].what
+    assert "other processes hold" in judged(FULL.format("0.01"))["LOG063"].findings[0].what
+
+
+def test_a_heading_has_the_words_and_not_what_stands_before_them() -> None:
+    unsupported = NEURON.format("TDRV:translate_one", "Unsupported hardware operator code 214 found in neff.")
+    upgrade = NEURON.format(
+        "TDRV:translate_one", "Please make sure to upgrade to the latest aws-neuronx-runtime-lib."
+    )
+    found = judged(unsupported + upgrade)["LOG001"].findings[0]
+    assert found.what.endswith("these lines say of why: Unsupported hardware operator code 214 found in neff.")
+    assert "upgrade to the latest" in str(found.remedies)
+
+
+def test_advice_to_try_again_is_no_second_try() -> None:
+    advised = NEURON.format(
+        "TDRV:exec", "execution timeout, caused by DGE. Please disable it (DGE=0) and try again."
+    )
+    assert "DGE=0" in str(
+        judged(NEURON.format("NRT:run", "Failure in run()") + advised)["LOG001"].findings[0].remedies
+    )
+
+
+def test_a_line_of_neuron_alone_is_understood() -> None:
+    alone = NEURON.format("NRT:nrt_init", "Unable to determine Neuron Driver version. Please check its package.")
+    assert raised(alone) == {"LOG001": "fail"}
+
+
+def test_an_error_that_names_an_address_of_the_job_is_one() -> None:
+    waited = (
+        'ERROR - Timeout 300s waiting for workers ["http://0.0.0.0:31000"]. Please set --startup-timeout higher\n'
+    )
+    assert "Timeout 300s" in judged("[Router] sglang starts\n" + waited)["LOG001"].findings[0].what
+
+
+def test_the_rank_that_the_report_of_a_desync_names_did_not_come() -> None:
+    found = judged(
+        "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2, OpType=ALLREDUCE, NumelIn=4, "
+        "NumelOut=4, Timeout(ms)=8000) ran for 8097 milliseconds before timing out.\n"
+        "     [1] finished collective #2, but didn't join collective #3 (count from 1)\n"
+    )["LOG080"].findings[0]
+    assert found.what.startswith("rank 1 did not come")
+
+
+def test_a_pipe_that_ends_is_no_file_that_was_cut_off() -> None:
+    assert "other end of this pipe" in judged(PIPE)["LOG004"].findings[0].why
+
+
+def test_an_answer_that_pydantic_refuses_is_no_file_of_settings() -> None:
+    refused = (
+        'Traceback (most recent call last):\n  File "/w/serve.py", line 45, in answer\n    Choice(reason)\n'
+        "pydantic_core.ValidationError: 1 validation error for {}\nreason\n  Input should be 'stop'\n"
+    )
+    assert "settings cannot be read" not in judged(refused.format("Choice"))["LOG004"].findings[0].why
+    assert "settings cannot be read" in judged(refused.format("EngineArgs"))["LOG004"].findings[0].why
