@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ _RANK = "{python} -m ncclcheck env -o short >/dev/null 2>&1; echo rank $RANK end
 
 def test_all_local_ranks_end_with_the_outcome_of_the_first(tmp_path: Path) -> None:
     script = tmp_path / "rank.sh"
-    script.write_text(f"#!/bin/sh\n{_RANK.format(python=sys.executable)}\n")
+    script.write_text(f"#!/bin/sh\n{_RANK.format(python=shlex.quote(sys.executable))}\n")
     script.chmod(0o755)
     argv = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node", "2", str(script)]
     ran = subprocess.run(

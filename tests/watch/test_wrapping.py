@@ -6,6 +6,7 @@ import contextlib
 import os
 import pty
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -164,7 +165,7 @@ def test_what_nohup_ignores_stays_ignored(tmp_path: Path) -> None:
 
 
 def test_a_closed_stdout_and_a_reader_that_leaves(tmp_path: Path) -> None:
-    watched = " ".join([*WATCH, "--"])
+    watched = shlex.join([*WATCH, "--"])
     for shell, code in (
         (f"{watched} sh -c 'echo a' >&-", 1),  # sh's echo: bad file descriptor
         (f"{watched} sh -c 'yes' | head -n 1 >/dev/null; exit 0", 0),
