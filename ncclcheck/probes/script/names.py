@@ -94,6 +94,17 @@ def _from(node: ast.ImportFrom, source: Source, names: Names) -> None:
             names.meaning[one.asname or one.name] = f"{module}.{one.name}"
 
 
+def chain_of(node: ast.expr) -> str:
+    """`a.b.c`; `.c` where it is asked of what is no name, such as a call; empty where it is neither."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if isinstance(node, ast.Name):
+        return ".".join([node.id, *reversed(parts)])
+    return f".{parts[0]}" if parts else ""
+
+
 def resolved(chain: str, inside: str, here: Names, every: Mapping[str, Names]) -> str:
     """What `dist.barrier` or `self.save` means; inside: the class around it. ".barrier" where it is not known."""
     head, _, rest = chain.partition(".")

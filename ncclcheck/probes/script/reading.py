@@ -496,13 +496,9 @@ class _Walk:
 
     def _dotted(self, node: ast.expr) -> str:
         """What is called; a method of what is no name keeps its own name alone."""
-        parts: list[str] = []
-        while isinstance(node, ast.Attribute):
-            parts.append(node.attr)
-            node = node.value
-        if not isinstance(node, ast.Name):
-            return f".{parts[0]}" if parts else ""
-        chain = ".".join([node.id, *reversed(parts)])
+        chain = names.chain_of(node)
+        if not chain or chain.startswith("."):
+            return chain
         return names.resolved(chain, self.classes[-1] if self.classes else "", self.here, self.every)
 
     def _guard(self, one: _Test) -> Guard:

@@ -119,14 +119,14 @@ class Run:
         bound = me is not None and not any(text(one) == "staticmethod" for one in function.node.decorator_list)
         self._arguments(function, frame, [me, *given] if bound and me is not None else given, named)
         key = (name, *sorted(frame.variables.items()), *self._fields(me), self.still > 0)
-        if key in self.known or self.times.get(name, 0) >= _AGAIN:
-            value, calls, _ = self.known.get(key) or self.known[name,]
-            self.trace += [self._under(one) for one in calls] if len(self.trace) < _MOST_CALLS else []
-            return value
-        self.times[name] = self.times.get(name, 0) + 1
-        value, calls = self._body(function, frame)
-        self.known[key] = self.known[name,] = value, calls, frame.reduced
-        self.trace += [self._under(one) for one in calls] if len(self.trace) < _MOST_CALLS else []
+        followed = self.known.get(key) or (self.known[name,] if self.times.get(name, 0) >= _AGAIN else None)
+        if followed is None:
+            self.times[name] = self.times.get(name, 0) + 1
+            followed = (*self._body(function, frame), frame.reduced)
+            self.known[key] = self.known[name,] = followed
+        value, calls, _ = followed
+        if len(self.trace) < _MOST_CALLS:
+            self.trace += map(self._under, calls)
         return value
 
     def _body(self, function: Function, frame: Frame) -> tuple[Value, list[Call]]:
@@ -852,15 +852,12 @@ class Run:
         return [names.resolved(text(one), "", here, self.every) for one in node.bases]
 
     def _dotted(self, node: ast.expr, frame: Frame) -> str:
-        parts: list[str] = []
-        while isinstance(node, ast.Attribute):
-            parts.append(node.attr)
-            node = node.value
-        if not isinstance(node, ast.Name):
-            return f".{parts[0]}" if parts else ""
-        if parts and frame.look(node.id) is not None and node.id not in ("self", "cls"):
-            return f".{parts[0]}"
-        chain = ".".join([node.id, *reversed(parts)])
+        chain = names.chain_of(node)
+        root, _, rest = chain.partition(".")
+        if not root:
+            return chain
+        if rest and frame.look(root) is not None and root not in ("self", "cls"):
+            return f".{rest.rpartition('.')[2]}"
         inside = frame.owner.rpartition(":")[2]
         return names.resolved(chain, inside, self.every[frame.file], self.every)
 

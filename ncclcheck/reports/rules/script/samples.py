@@ -34,16 +34,15 @@ from ncclcheck.reports.subjects.script.traced import (
     training_loaders,
 )
 
-_SHARED_OUT = ("split_dataset_by_node", "split_by_node", "num_replicas", "batch_sampler", "shard", "num_shards",
-               "IterableDataset")  # fmt: skip
+# Words of a dataset that shares itself out; and of a sampler of the script's own.
+_SPLIT_OTHERWISE = ("split_dataset_by_node", "split_by_node", "num_shards", "shard", "IterableDataset")
+_SHARED_OUT = (*_SPLIT_OTHERWISE, "num_replicas", "batch_sampler")
 # Samplers of torch that know nothing of ranks; one of any other name may.
 _OF_ONE_PROCESS = re.compile(r"torch\.utils\.data\.(?:sampler\.)?\w+Sampler")
 _PLAIN_SAMPLER = re.compile(r"(?:[\w.]+\.)?(?:Random|Sequential)Sampler\(")
 _WRAPS = re.compile(r"(?:^torch|^apex)\..*\.DistributedDataParallel$")
 _DATASET = re.compile(r"(?:^|[._])(?:data_?sets?|ds|data)(?:_(?!loader|sampler)\w+)?$", re.IGNORECASE)
 _ENDLESS = ("True", "1", "count()", "itertools.count()")
-# Words of a dataset that shares itself out.
-_SPLIT_OTHERWISE = ("split_dataset_by_node", "split_by_node", "num_shards", "shard", "IterableDataset")
 _HELD_OUT = re.compile(r"val|test|eval|dev", re.IGNORECASE)
 
 
@@ -98,8 +97,7 @@ def shared_out(script: Script) -> Iterator[Finding]:
         function = call.function.rpartition(":")[2]
         held_out = _HELD_OUT.search(" ".join([call.target, call.arguments.get("0", ""), function]))
         single = any(guard.kind == "group" for guard in call.guards)
-        shuffles = call.arguments.get("shuffle", call.arguments.get("2")) == "True"
-        if call.name in LOADER and shuffles and not held_out and not single and call.place not in told:
+        if call.name in LOADER and _at_random(call) and not held_out and not single and call.place not in told:
             yield _whole(script, call)
 
 
@@ -114,6 +112,10 @@ def _whole(script: Script, call: Call) -> Finding:
     )
 
 
+def _at_random(loader: Call) -> bool:
+    return loader.arguments.get("shuffle", loader.arguments.get("2")) == "True"
+
+
 def _not_shared(script: Script) -> Iterator[Call]:
     """Loaders that a backward pass takes samples from, which shuffle by themselves and know of no rank."""
     if not shares_model(script) or says(script, *_SPLIT_OTHERWISE):
@@ -125,9 +127,7 @@ def _not_shared(script: Script) -> Iterator[Call]:
         if any(guard.kind == "group" and guard.branch != "if" for guard in call.guards):
             continue
         sampler = tags(call, "sampler") | tags(call, "3")
-        alone = (
-            call.arguments.get("shuffle", call.arguments.get("2")) == "True" and "sampler" not in call.arguments
-        )
+        alone = _at_random(call) and "sampler" not in call.arguments
         alone |= bool(sampler) and all(one.startswith("plain@") for one in sampler)
         knows = {"rank", "local", "byrank", "world", "share", "own"} & (tags(call, "0") | tags(call, "dataset"))
         if alone and not knows:
