@@ -22,6 +22,7 @@ from ncclcheck.reports.text.fold import fold_names, fold_numbers
 _MOST_CAUSES, _MOST_TOLD, _TEXT = 8, 12, 200
 _BAD = (State.FAIL, State.WARN)
 _FIRST, _ANY = "LOG001", "LOG004"  # the first line of a failure; any exception, after what knows it better
+_GAVE_UP = "LOG189"  # NCCL, after a warning that nothing knows better
 # Of one hang: what the watchdogs' lines say, and what the Flight Recorder's dumps do.
 _ALSO_RECORDED = {
     "LOG080": ("LOG132",),
@@ -189,7 +190,7 @@ def _less_sure(one: Cause, codes: Sequence[str], reason: str) -> Cause:
 
 def _level(code: str) -> int:
     """What explains stands before what was only seen."""
-    return 3 if code in TELL_LITTLE else 2 if code in flagged("symptom") else int(code == _ANY)
+    return 3 if code in TELL_LITTLE else 2 if code in flagged("symptom") else int(code in (_ANY, _GAVE_UP))
 
 
 def _event(finding: Finding, events: dict[str, LogEvent]) -> LogEvent | None:
