@@ -14,8 +14,9 @@ import pytest
 
 from ncclcheck.base import wire
 from ncclcheck.base.errors import UsageError
-from ncclcheck.launch import nodelist, slurm
+from ncclcheck.launch import slurm
 from ncclcheck.launch.agents import Closed, Event, Events, Link, Said, TiedLink
+from ncclcheck.launch.hosts import nodelist
 from ncclcheck.launch.remote import srun_words
 
 _PYTHON = sys.executable
