@@ -11,7 +11,7 @@ import pytest
 
 from ncclcheck.base.errors import UsageError
 from ncclcheck.commands.cache import Cache
-from ncclcheck.launch import hostfile
+from ncclcheck.launch.hosts import hostfile
 from ncclcheck.probes.dataloader.callers import set_epoch_callers
 from ncclcheck.probes.facts import Policy
 from ncclcheck.probes.logs import flight
