@@ -22,9 +22,17 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.rule import NothingToJudge
 from ncclcheck.reports.rules.log.nccl_words import WARNINGS, meaning
 from ncclcheck.reports.subjects.logs import meanings
-from ncclcheck.reports.subjects.logs.ending import IMPORTS, Ending, came_through, dealt_with, died, of_items
+from ncclcheck.reports.subjects.logs.ending import (
+    IMPORTS,
+    UPMOST,
+    Ending,
+    came_through,
+    dealt_with,
+    died,
+    gave_up,
+    of_items,
+)
 from ncclcheck.reports.subjects.logs.exceptions import family, of_words, own_service
-from ncclcheck.reports.subjects.logs.given_up import UPMOST, gave_up
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, root_cause, said
 from ncclcheck.reports.subjects.logs.reported import several_hosts
 from ncclcheck.reports.subjects.logs.unexplained import ENDS_NO_JOB, behind, unexplained

@@ -21,7 +21,7 @@ from ncclcheck.reports.rules.log.nccl_words import (
 )
 from ncclcheck.reports.rules.log.shm import host_memory_failures
 from ncclcheck.reports.subjects.logs import meanings
-from ncclcheck.reports.subjects.logs.given_up import gave_up
+from ncclcheck.reports.subjects.logs.ending import gave_up
 from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, log_rule, said
 from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, in_nvls
 from ncclcheck.reports.subjects.logs.machines import of_the_job
