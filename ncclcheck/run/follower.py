@@ -22,7 +22,7 @@ from ncclcheck.launch.joining.siblings import Outcome, Siblings, await_outcome
 from ncclcheck.launch.joining.trust.identity import Identity
 from ncclcheck.node import rundir
 from ncclcheck.probes.facts import Cluster, Door, Job, JobEnd, Meeting, Node, Run
-from ncclcheck.probes.facts.run import signal_name
+from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.probes.machine import process
 from ncclcheck.probes.reach import protocol
 from ncclcheck.probes.reach.knock import MOST_S, knock

@@ -12,7 +12,7 @@ import msgspec
 
 from ncclcheck.node.agent_socket import RUN_VARIABLE
 from ncclcheck.node.ranks.worker import WorkerPlan
-from ncclcheck.probes.facts.init import host_and_port
+from ncclcheck.probes.facts.run.init import host_and_port
 from ncclcheck.probes.machine.process import die_with_parent
 
 _WAIT_S = 0.2  # s between two looks at the ranks; torchrun is told to look as often (--monitor-interval)
