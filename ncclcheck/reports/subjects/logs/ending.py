@@ -1,4 +1,4 @@
-"""Whether a job went on after a line of its log: then it is not what ended it; and whether NCCL gave up after it."""
+"""Whether a job went on after a line of its log, which did not end it then; whether NCCL gave up after it."""
 
 from __future__ import annotations
 
