@@ -12,7 +12,7 @@ from ncclcheck.launch.agents import Events
 from ncclcheck.launch.joining import second_lead
 from ncclcheck.launch.joining.follow import refused_as_lead
 from ncclcheck.launch.joining.meeting import Meeting
-from ncclcheck.node.ranks.worker import Identity
+from ncclcheck.launch.joining.trust.identity import Identity
 
 
 @pytest.fixture
