@@ -19,6 +19,7 @@ from ncclcheck.reports.subjects.logs.attempts import latest
 from ncclcheck.reports.subjects.logs.logged import in_order, where
 from ncclcheck.reports.text.fold import fold_names, fold_numbers
 
+# causes, kinds of what follows, characters of a line: chosen for one screen
 _MOST_CAUSES, _MOST_TOLD, _TEXT = 8, 12, 200
 _BAD = (State.FAIL, State.WARN)
 _FIRST, _ANY = "LOG001", "LOG004"  # the first line of a failure; any exception, after what knows it better
