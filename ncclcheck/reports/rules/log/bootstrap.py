@@ -238,7 +238,7 @@ def no_interface(logs: Logs) -> Iterator[Finding]:
 def _unwritten(logs: Logs, event: LogEvent) -> bool:
     """An address of memory that nobody wrote, rather than one of ranks that differ: in version, or in channels."""
     versions = {one.version for one in logs.processes if one.version}
-    if len(versions) > 1:
+    if len(versions) > 1 or _had_an_address(logs, event):
         return False
     if setting(logs, "NCCL_SOCKET_IFNAME", event) is not None:
         return True
@@ -315,6 +315,16 @@ def _not_own(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def _had_an_address(logs: Logs, event: LogEvent) -> bool:
+    """Whether NCCL's start came through: what was dialled later was not handed over, or overwritten."""
+    process = process_of(logs, event)
+    return process is not None and process.completed >= process.began > 0
+
+
 def _alone(logs: Logs) -> list[LogEvent]:
     """The line about family 0 where one host only speaks, one version, and no interface was asked for."""
-    return [one for one in said(logs, "socket-family") if within_a_host(logs) and not _unwritten(logs, one)]
+    return [
+        one
+        for one in said(logs, "socket-family")
+        if within_a_host(logs) and not (_unwritten(logs, one) or _had_an_address(logs, one))
+    ]

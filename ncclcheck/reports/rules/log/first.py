@@ -494,7 +494,7 @@ def _raised(logs: Logs, same: list[LogEvent]) -> Finding:
         who, at_rank = "the ranks", Where()
     text = _in_its_words(next((one for one in same if not _is_garbled(one)), first))
     short = at and len(text) <= _SHORT
-    hollow = earlier if not known and not general else None
+    hollow = None if known else earlier
     told = known or general or (understood(hollow.text) if hollow else None)
     after = f"; before it: {quoted(hollow)}" if hollow else ""
     place = (
