@@ -212,7 +212,9 @@ def _no_process(host: str, at: Where, found: list[LogEvent]) -> Finding:
     """The kernel refused memory or another process; whose child it was to be, the line does not say."""
     memory = "memory" in found[0].fields["error"]
     what = "memory for a child process (ENOMEM)" if memory else "another process or thread (EAGAIN)"
-    limits = ("free -g", "cat /sys/fs/cgroup/memory.events") if memory else ("ulimit -u", "cat /sys/fs/cgroup/pids.max")
+    limits = (
+        ("free -g", "cat /sys/fs/cgroup/memory.events") if memory else ("ulimit -u", "cat /sys/fs/cgroup/pids.max")
+    )
     return cause(
         found,
         f"the host refused {what}{_on(host)}",
@@ -222,7 +224,8 @@ def _no_process(host: str, at: Where, found: list[LogEvent]) -> Finding:
         at=at,
         fix=[
             you("Confirm, on that host and in that container.", *limits),
-            you("Ask for more memory, or start fewer processes beside each other.", "sbatch --mem=0 job.sh") if memory
+            you("Ask for more memory, or start fewer processes beside each other.", "sbatch --mem=0 job.sh")
+            if memory
             else you("Start fewer processes and threads, or raise the limit."),
         ],
     )  # fmt: skip

@@ -211,14 +211,14 @@ _FAMILIES = (
     ),
     made(
         r"(?i)free memory on device.{0,120}less than desired GPU memory utilization",
-        "Less of the GPU's memory is free than the engine was told to take: another process holds the rest, or one "
-        "of its own that has not ended.",
+        "Less of the GPU's memory is free than the engine was told to take: another process holds the rest, or "
+        "one of its own that has not ended.",
         you("Confirm: who holds it.", "nvidia-smi --query-compute-apps=pid,used_memory --format=csv"),
         you("End that process; or let the engine take less than what is free: a lower --gpu-memory-utilization."),
     ),
     made(
-        r"(?:KV cache|cache blocks)(?! (?:transfer|receiv|send|connector|event)).{0,200}(?:memory|larger|enough|blocks"
-        r"|exceed|space|tokens|util)|(?:memory|room|space|tokens|blocks).{0,80}(?:KV cache|cache blocks)"
+        r"(?:KV cache|cache blocks)(?! (?:transfer|receiv|send|connector|event)).{0,200}(?:memory|larger|enough"
+        r"|blocks|exceed|space|tokens|util)|(?:memory|room|space|tokens|blocks).{0,80}(?:KV cache|cache blocks)"
         r"|max seq len|gpu_memory_utilization|mem-fraction-static|GPU memory utilization"
         r"|maximum model length",
         "After the weights too little of the GPU's memory is left for the cache of keys and values, or another "
@@ -297,8 +297,8 @@ _FAMILIES = (
     made(
         r"OutOfResources|out of resource: shared memory|CompilationError|BackendCompilerFailed|InductorError"
         r"|TritonError|PTXAS|ptxas",
-        "Triton or torch.compile could not build a kernel for this GPU: as a rule it wants more shared memory than "
-        "this GPU has, or the release does not know the GPU.",
+        "Triton or torch.compile could not build a kernel for this GPU: as a rule it wants more shared memory "
+        "than this GPU has, or the release does not know the GPU.",
         you("Confirm: it runs without compiling.", "export TORCHDYNAMO_DISABLE=1   # vLLM: --enforce-eager"),
         you("Take a release of triton and torch that go together; delete the cache of kernels.",
             "rm -rf ~/.triton/cache /tmp/torchinductor_*", _PACKAGES),
@@ -399,8 +399,8 @@ _FAMILIES = (
         r"mat1 and mat2|shapes? .{0,60}(?:mismatch|cannot be|is invalid|do not match|incompatible)"
         r"|size of tensor .{0,40}must match|Sizes of tensors must|index out of range|out of bounds"
         r"|stack expects each tensor",
-        "Sizes in the program do not fit: as a rule of the model and its input, or of a sample that differs from all "
-        "others.",
+        "Sizes in the program do not fit: as a rule of the model and its input, or of a sample that differs from "
+        "all others.",
         you("Run that step on one process, and print the shapes at the line that is named."),
         you("Where one rank alone raised it, look at the sample that this rank had."),
     ),
@@ -500,8 +500,8 @@ _FAMILIES = (
         r"\b(?:nan|inf(?:inity)?|(?:not|non)[ -]?finite)\b"
         r"|\b(?:nan|non[ -]?finite|infinite)\b.{0,30}\b(?:loss|grad\w{0,12}|logits?|activations?|weights?)\b"
         r"|probability tensor contains",
-        "The values have ceased to be finite: as a rule a learning rate too high, fp16 that overflows, a bad sample "
-        "or bad weights.",
+        "The values have ceased to be finite: as a rule a learning rate too high, fp16 that overflows, a bad "
+        "sample or bad weights.",
         you("Find the first value that is not finite.", "torch.autograd.set_detect_anomaly(True)"),
         you("Try a lower learning rate with a warm-up, clip the gradients, or take bf16 in place of fp16."),
     ),

@@ -33,7 +33,8 @@ _HEAD = re.compile(
     r"|\d{4}-\w{3}-\d\d [\d:.]+ +\d+:\d+ (?:ERROR|FATAL) [A-Z]{2,5}:\w{1,60}) "
 )
 _IDENTITY = re.compile(r" [\w.]{1,60}=(?:'[0-9a-f-]{24,40}'|\d{12,20}\b)|(?<=Error)\(\w{1,40}=\d{12,20}\)")
-_MOST = 220  # characters of a line in a heading: three lines of a terminal
+_MOST = 200  # characters of a line in a heading: four lines of a terminal
+_REST, _AFTER = 110, 10  # of them for how it ends; what is shown behind the words by which it is known
 # Said of an end, whatever it was.
 _HOLLOW = re.compile(
     r"(?i)\bTraceback\b|\b(?:hit|encountered|raised|caught) (?:an? )?(?:fatal |unhandled "
@@ -43,7 +44,8 @@ _HOLLOW = re.compile(
     r"|\bSee (?:inner|stack|above)\b|\b(?:job|step|run|process|task)s? (?:was |has been "
     r"|is )?(?:failed|aborted|killed|terminated)\b"
     r"|^\W*(?:errors?|failed|failures?|fatal|fatal error|aborting|aborted)\W*$|core dumped|\bterminate called\b"
-    r"|^Exception raised from |^\W*Exception in (?:worker |the )?\w{1,60}(?: while processing.{0,200})?\W*$|sub-exception|might cause deadlock|\bexecuting (?:method|job)\b"
+    r"|^Exception raised from |sub-exception|might cause deadlock|\bexecuting (?:method|job)\b"
+    r"|^\W*Exception in (?:worker |the )?\w{1,60}(?: while processing.{0,200})?\W*$"
 )
 # A sentence that tells its reader what to do.
 _ADVICE = re.compile(
@@ -64,6 +66,7 @@ _WEIGHT = {
     "explains": 2,
     "traceback-cut": 2,
 }
+_VAGUE = "did not answer in time"  # the family of any time-out
 _KNOWN, _ADVISED, _FOLLOWS, _NOTHING = 2, 1, -3, -4
 _INSTALLED = "python -m pip list | grep -iE 'torch|nvidia|flash|xformers|vllm|transformers|deepspeed|numpy'"
 
@@ -182,8 +185,8 @@ _CLASSES = (
     made(
         r"(?i)\b(?:must|should|has to|have to|needs? to) (?:be|have|match|equal|contain)\b|expected"
         r"|invalid|out of range"
-        r"|\bnot in\b|\bunknown (?!reason|error|cause)\b|unrecogni[sz]ed|not (?:a )?valid|!=|not equal|mismatch|match"
-        r"|greater than|less than"
+        r"|\bnot in\b|\bunknown (?!reason|error|cause)\b|unrecogni[sz]ed|not (?:a )?valid|!=|not equal"
+        r"|mismatch|match|greater than|less than"
         r"|larger than|smaller than|at (?:least|most)\b|exceed|refus|differs?\b|different|inconsisten|conflict"
         r"|only has|but (?:got|found|is)|\bgot\b|assert ",
         "A check of the code failed; where the value that it names comes from, the message alone does not say.",
@@ -251,10 +254,11 @@ def _weight(event: LogEvent) -> int:
     base = _WEIGHT.get(event.sign, 0)
     if event.sign == "traceback-cut":
         return base
-    if not text.strip() or _HOLLOW.search(text):
+    family = of_words(event.text)
+    if not text.strip() or (_HOLLOW.search(text) and (family is None or _VAGUE in family.why)):
         return base + _NOTHING
     known, advised = (
-        of_words(event.text) is not None,
+        family is not None,
         bool(advice(event.text)) and not _ADVICE.match(words(event.text)),
     )
     follows = event.sign == "python-error" and meanings.follows(event)
@@ -268,7 +272,18 @@ def quoted(event: LogEvent) -> str:
         condition, own = event.fields.get("condition", ""), event.fields.get("called_at", "")
         called = f", called at {own}" if own and own != event.fields["raised_at"] else ""
         text += f"{called}: assert {condition}" if condition else called
-    return text if len(text) <= _MOST else f"{text[:_MOST].rpartition(' ')[0]} ..."
+    if len(text) > _MOST and event.sign == "mpi-box":  # the first sentences say it
+        return f"{text[:_MOST].rpartition(' ')[0]} ..."
+    return text if len(text) <= _MOST else _shortened(text)
+
+
+def _shortened(text: str) -> str:
+    """How it begins, and the words by which it is known; where none are, how it ends."""
+    known = of_words(text)
+    found = known.words.search(text) if known else None
+    end = min(len(text), found.end() + _AFTER) if found and found.end() > _MOST - _REST else len(text)
+    head, rest = text[: _MOST - _REST].rpartition(" ")[0], text[:end][-_REST:].partition(" ")[2]
+    return f"{head} ... {rest}" + (" ..." if end < len(text) else "")
 
 
 def with_reasons(logs: Logs, findings: Iterator[Finding], *, always: bool) -> Iterator[Finding]:
