@@ -219,8 +219,11 @@ def no_interface(logs: Logs) -> Iterator[Finding]:
         yield cause(
             found,
             f"no interface of {names([host])} fits NCCL_SOCKET_IFNAME={asked}" if asked
-            else f"NCCL finds no interface on {names([host])} that it may take",
-            why="Without an interface the rank has no address that the others could dial.",
+            else _no_address(host, found),
+            why="Without an interface the rank has no address that the others could dial."
+            if asked or found[0].sign != "socket-family"
+            else "An address that no rank wrote: as a rule one of them found no interface that it may take, or "
+            "ranks of different versions or settings of NCCL meet.",
             owner="job",
             at=at_host(host, found),
             fix=[_LOOK, _HOST_NETWORK] if in_bridge(process_of(logs, found[0])) and asked is None else [
@@ -313,6 +316,13 @@ def _not_own(logs: Logs) -> Iterator[Finding]:
                 else you("Keep NCCL to IPv4, or name another interface.", "export NCCL_SOCKET_FAMILY=AF_INET"),
             ],
         )  # fmt: skip
+
+
+def _no_address(host: str, found: list[LogEvent]) -> str:
+    """In the words of the line, where no interface was asked for."""
+    if found[0].sign != "socket-family":
+        return f"NCCL finds no interface on {names([host])} that it may take"
+    return f"NCCL on {names([host])} dials an address that is none (of family {found[0].fields['family']})"
 
 
 def _had_an_address(logs: Logs, event: LogEvent) -> bool:

@@ -28,6 +28,7 @@ from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_r
 from ncclcheck.reports.subjects.logs.reported import several_hosts
 from ncclcheck.reports.subjects.logs.unexplained import ENDS_NO_JOB, behind, unexplained
 from ncclcheck.reports.subjects.logs.wording import (
+    BESIDE,
     SAY_OF_WHY,
     advice,
     before,
@@ -496,7 +497,9 @@ def _raised(logs: Logs, same: list[LogEvent]) -> Finding:
     short = at and len(text) <= _SHORT
     hollow = None if known else earlier
     told = known or general or (understood(hollow.text) if hollow else None)
-    after = f"; before it: {quoted(hollow)}" if hollow else ""
+    after = f"; before it: {quoted(hollow, BESIDE)}" if hollow else ""
+    if after and len(text) > BESIDE:
+        text, short = f"{text[:BESIDE].rpartition(' ')[0]} ...", False
     place = (
         f"Look at {at}" if at else "Read the traceback above this line: the last frame of your own is the place"
     )

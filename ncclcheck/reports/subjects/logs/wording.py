@@ -34,7 +34,8 @@ _HEAD = re.compile(
 )
 _IDENTITY = re.compile(r" [\w.]{1,60}=(?:'[0-9a-f-]{24,40}'|\d{12,20}\b)|(?<=Error)\(\w{1,40}=\d{12,20}\)")
 _MOST = 200  # characters of a line in a heading: four lines of a terminal
-_REST, _AFTER = 110, 10  # of them for how it ends; what is shown behind the words by which it is known
+_AFTER = 10  # what is shown behind the words by which it is known
+BESIDE = 140  # characters of a line that stands in a heading beside another one
 # Said of an end, whatever it was.
 _HOLLOW = re.compile(
     r"(?i)\bTraceback\b|\b(?:hit|encountered|raised|caught) (?:an? )?(?:fatal |unhandled "
@@ -45,7 +46,8 @@ _HOLLOW = re.compile(
     r"|is )?(?:failed|aborted|killed|terminated)\b"
     r"|^\W*(?:errors?|failed|failures?|fatal|fatal error|aborting|aborted)\W*$|core dumped|\bterminate called\b"
     r"|^Exception raised from |sub-exception|might cause deadlock|\bexecuting (?:method|job)\b"
-    r"|^\W*Exception in (?:worker |the )?\w{1,60}(?: while processing.{0,200})?\W*$"
+    r"|^\W*(?:ERROR:?\s+)?Exception in (?:worker |the )?\w{1,60}(?: application| while processing.{0,200})?\W*$"
+    r"|^ray\.exceptions\.(?!\w*(?:Timeout|OutOf))|^(?:.{0,120}\] )?Some NCCL operations have failed"
 )
 # A sentence that tells its reader what to do.
 _ADVICE = re.compile(
@@ -265,24 +267,25 @@ def _weight(event: LogEvent) -> int:
     return base + _KNOWN * known + _ADVISED * advised + _FOLLOWS * follows
 
 
-def quoted(event: LogEvent) -> str:
+def quoted(event: LogEvent, most: int = _MOST) -> str:
     """A line in a heading."""
     text = _IDENTITY.sub("", words(event.text))
     if event.sign == "traceback-cut":
         condition, own = event.fields.get("condition", ""), event.fields.get("called_at", "")
         called = f", called at {own}" if own and own != event.fields["raised_at"] else ""
         text += f"{called}: assert {condition}" if condition else called
-    if len(text) > _MOST and event.sign == "mpi-box":  # the first sentences say it
-        return f"{text[:_MOST].rpartition(' ')[0]} ..."
-    return text if len(text) <= _MOST else _shortened(text)
+    if len(text) > most and event.sign == "mpi-box":  # the first sentences say it
+        return f"{text[:most].rpartition(' ')[0]} ..."
+    return text if len(text) <= most else _shortened(text, most)
 
 
-def _shortened(text: str) -> str:
+def _shortened(text: str, most: int) -> str:
     """How it begins, and the words by which it is known; where none are, how it ends."""
     known = of_words(text)
     found = known.words.search(text) if known else None
-    end = min(len(text), found.end() + _AFTER) if found and found.end() > _MOST - _REST else len(text)
-    head, rest = text[: _MOST - _REST].rpartition(" ")[0], text[:end][-_REST:].partition(" ")[2]
+    tail = most // 2
+    end = min(len(text), found.end() + _AFTER) if found and found.end() > most - tail else len(text)
+    head, rest = text[: most - tail].rpartition(" ")[0], text[:end][-tail:].partition(" ")[2]
     return f"{head} ... {rest}" + (" ..." if end < len(text) else "")
 
 
@@ -324,7 +327,7 @@ def _with_reason(logs: Logs, finding: Finding, *, always: bool) -> Finding:
     known = understood(most.text)
     return replace(
         finding,
-        what=f"{finding.what}; before it: {quoted(most)}",
+        what=f"{finding.what}; before it: {quoted(most, BESIDE)}",
         evidence=[*finding.evidence[:2], seen(f"{most.file}:{most.line}", most.text), *finding.evidence[2:]],
         remedies=[*(known.fix if known else ()), *finding.remedies],
     )
