@@ -37,7 +37,7 @@ from ncclcheck.probes.script.running.values import (
 from ncclcheck.probes.script.words import text
 
 if TYPE_CHECKING:
-    from ncclcheck.probes.script.running.following import Run
+    from ncclcheck.probes.script.running.calling import Calling as Run
 
 _UNLIKE = (
     OWN,
