@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 
 from ncclcheck.probes.script import conditions, names
 from ncclcheck.probes.script.running import library
@@ -23,6 +24,7 @@ from ncclcheck.probes.script.running.values import (
     SOME,
     SUMMED,
     Frame,
+    Function,
     Value,
     carried,
     constant,
@@ -31,9 +33,20 @@ from ncclcheck.probes.script.running.values import (
 )
 from ncclcheck.probes.script.words import text
 
+_TEXT_KEY = re.compile(r"\[(['\"])[^'\"\\\\]*\1\]")
+
 
 class Expressions(Recording):
     """A rank that works out values."""
+
+    def table(self, value: Value) -> dict[str, Value] | None:
+        """The entries of one table whose keys are texts; None where it is not known."""
+        tables = value.of("dict")
+        if len(tables) != 1:
+            return None
+        fields = self.things[tables[0]].fields
+        keys = {key: ast.literal_eval(key[1:-1]) for key in fields if _TEXT_KEY.fullmatch(key)}
+        return {keys[key]: fields[key] for key in keys} if len(keys) == len(fields) else None
 
     def value(self, node: ast.expr, frame: Frame) -> Value:
         """What an expression gives."""
@@ -90,7 +103,7 @@ class Expressions(Recording):
                 frame.yielded.append(value)
                 return NOTHING
             case ast.Lambda():
-                return NOTHING
+                return self._lambda(node, frame)
             case _:
                 parts = [self.value(one, frame) for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
                 return Value(carried(*parts))
@@ -123,6 +136,8 @@ class Expressions(Recording):
                 return home.variables[inner]
         if hasattr(builtins, name):
             return NOTHING
+        if meaning.startswith("torch.distributed."):
+            return Value(frozenset({f"lib:{meaning}"}), meaning)
         return Value(library.by_name(name), symbol=name if meaning == name else meaning)
 
     def _attribute(self, node: ast.Attribute, frame: Frame) -> Value:
@@ -159,7 +174,12 @@ class Expressions(Recording):
                 return Value(frozenset({f"fn:{full}"}))
             if full in self.classes:
                 return Value(frozenset({f"class:{full}"}))
+        for tag in on.tags:
+            if tag.startswith("class:") and node.attr in (own := self.class_fields(tag[6:])):
+                return own[node.attr]
         tags = carried(on) | library.by_name(node.attr)
+        if full.startswith("torch.distributed."):
+            tags |= {f"lib:{full}"}
         if node.attr in library.SHAPES:
             tags -= {OWN, LIVE}
         return Value(tags, f"{on.symbol}.{node.attr}" if on.symbol else "")
@@ -174,6 +194,41 @@ class Expressions(Recording):
                 found.append(self.value(part, frame))
         value = join(found)
         return value.with_(SOME) if guard.kind == "rank" and any(one != value for one in found) else value
+
+    def _lambda(self, node: ast.Lambda, frame: Frame) -> Value:
+        """A function without a name, which is followed where it is called."""
+        inner = f"<lambda_{node.lineno}_{node.col_offset}>"
+        full = f"{frame.file}:{frame.scope}.{inner}" if frame.scope else f"{frame.file}:{inner}"
+        if full not in self.functions:
+            body = ast.copy_location(ast.Return(node.body), node.body)
+            made = ast.FunctionDef(name=inner, args=node.args, body=[body], decorator_list=[])
+            self.functions[full] = Function(full, ast.copy_location(made, node), frame.file)
+        if frame.scope:
+            self.closures[full.rpartition(".")[0]] = frame
+        return Value(frozenset({f"fn:{full}"}))
+
+    def class_fields(self, cls: str) -> dict[str, Value]:
+        """What a class gives its objects: `lr: float = 0.1` in its body, or in that of what it is made from."""
+        if cls in self.of_classes:
+            return self.of_classes[cls]
+        self.of_classes[cls] = {}
+        found: dict[str, Value] = {}
+        for base in reversed(self.bases(cls)):
+            found |= self.class_fields(base) if base in self.classes else {}
+        frame = Frame(cls.partition(":")[0], "")
+        for one in self.classes[cls].body:
+            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
+                given = one.value if one.value is not None else ast.Name("...")
+                plain = isinstance(given, ast.Constant)
+                found[one.target.id] = (
+                    constant(given.value) if plain else Value(library.by_name(one.target.id))  # type: ignore[attr-defined]
+                )
+            elif isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name):
+                constants = isinstance(one.value, ast.Constant)
+                name = one.targets[0].id
+                found[name] = self.value(one.value, frame) if constants else Value(library.by_name(name))
+        self.of_classes[cls] = found
+        return found
 
     def _compare(self, node: ast.Compare, frame: Frame) -> Value:
         sides = [self.value(one, frame) for one in (node.left, *node.comparators)]
@@ -197,6 +252,9 @@ class Expressions(Recording):
         ]
         if found:
             return join(found)
+        held = [one for name in on.of("dict") for one in self.things[name].fields.values()]
+        if any(tag.startswith(("fn:", "class:", "lib:")) for one in held for tag in one.tags):
+            return join(held)  # one of a table of functions
         if on.items is not None and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
             at = node.slice.value
             if -len(on.items) <= at < len(on.items):
@@ -204,6 +262,8 @@ class Expressions(Recording):
         tags = carried(on, key)
         if isinstance(node.slice, ast.Slice) and BY_RANK in key.tags and node.slice.step is not None:
             tags = (tags - {BY_RANK}) | {SHARE, OWN}
+        if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+            tags |= library.by_name(node.slice.value)
         return Value(tags, symbol("part", on, key))
 
     def _dict(self, node: ast.Dict, frame: Frame) -> Value:
@@ -212,7 +272,11 @@ class Expressions(Recording):
         for key, value in zip(node.keys, node.values, strict=True):
             one = self.value(value, frame)
             if key is not None:
-                self.things[made].fields[f"[{self.value(key, frame).symbol}]"] = one
+                name = f"[{self.value(key, frame).symbol}]"
+                self.things[made].fields[name] = one
+                self.things[made].written[name] = value
+            elif (table := self.table(one)) is not None:
+                self.things[made].fields |= {f"[{name!r}]": value for name, value in table.items()}
         self.target = target
         return Value(frozenset({made}) | carried(*self.things[made].fields.values()))
 

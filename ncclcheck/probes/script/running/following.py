@@ -264,6 +264,9 @@ class Run(Calling):
         still = 0
         for item in statement.items:
             value = self.value(item.context_expr, frame)
+            for one in value.objects:
+                if enter := self.method(self.things[one].cls, "__enter__"):
+                    value = join([value, self.call(enter, [], {}, Value(frozenset({one})))])
             called = item.context_expr
             still += library.is_still(text(called.func if isinstance(called, ast.Call) else called))
             if item.optional_vars is not None:
@@ -312,6 +315,8 @@ class Run(Calling):
                 key = self.value(target.slice, frame).symbol
                 for name in on.objects:
                     self.things[name].fields[f"[{key}]"] = value
+                    if isinstance(statement, ast.Assign):
+                        self.things[name].written[f"[{key}]"] = statement.value
                 if not on.objects and isinstance(target.value, ast.Name):
                     frame.variables[target.value.id] = Value(carried(on, value))
 

@@ -50,7 +50,9 @@ class Recording:
     loops: list[Loop] = field(default_factory=list)
     stack: list[str] = field(default_factory=list)
     known: dict[tuple[object, ...], tuple[Value, list[Call], set[str]]] = field(default_factory=dict)
-    times: dict[str, int] = field(default_factory=dict)
+    times: dict[tuple[str, str], int] = field(default_factory=dict)
+    decorated: dict[str, tuple[str, Frame] | None] = field(default_factory=dict)
+    of_classes: dict[str, dict[str, Value]] = field(default_factory=dict)
     left: int = _MOST_STATEMENTS
     statement: ast.stmt = field(default_factory=ast.Pass)
     target: str = ""
@@ -74,7 +76,13 @@ class Recording:
         raise NotImplementedError
 
     def call(
-        self, name: str, given: Sequence[Value], named: Mapping[str, Value], me: Value | None = None
+        self,
+        name: str,
+        given: Sequence[Value],
+        named: Mapping[str, Value],
+        me: Value | None = None,
+        *,
+        raw: bool = False,
     ) -> Value:
         """A function of the script with these arguments."""
         raise NotImplementedError
@@ -178,7 +186,7 @@ class Recording:
         )
 
     def guard(self, test: ast.expr, branch: Branch, frame: Frame) -> Guard:
-        kind: GuardKind = conditions.kind(test, self.ranks)
+        kind: GuardKind = conditions.kind(test, self.ranks, holds=branch == "if")
         value = self.value(test, frame)
         if kind == "other" and SOME in value.tags and isinstance(test, ast.Name | ast.Attribute | ast.Call):
             kind = "rank"
