@@ -99,12 +99,12 @@ def _standing(frame: FrameType | None) -> Iterator[str]:
 
 
 def _is_torchs(file: str) -> bool:
-    return _TORCH in file or file.startswith(_OTHERS[:2]) and "packages" not in file
+    return _TORCH in file or (file.startswith(_OTHERS[:2]) and "packages" not in file)
 
 
 def _condition(file: str, line: int) -> str:
-    """The innermost condition on the rank under which this line is reached: `if rank == 0`. Of an else, and of what
-    comes after `if rank != 0: return`, it is `if not (rank != 0)`.
+    """The innermost condition on the rank under which this line is reached: `if rank == 0`. Of an else, and of
+    what comes after `if rank != 0: return`, it is `if not (rank != 0)`.
     """
     try:
         tree = ast.parse("".join(linecache.getlines(file)))

@@ -77,7 +77,11 @@ WITHIN = ["gather_object", "m.py:9 in mean", "train.py:4 in log, under if not (r
         ([BARRIER, BARRIER, DDP], [2], "enter the collective at train.py:5 in log as the others do"),
         ([DDP, OWN], [1], "See data.py:3 in read"),
         ([GATHERS, BARRIER], [0], "Let all ranks call get_model_state_dict at train.py:4 in save: only what uses"),
-        ([BARRIER, WITHIN], [1], "call gather_object at m.py:9 in mean, called at train.py:4 in log: only what uses"),
+        (
+            [BARRIER, WITHIN],
+            [1],
+            "call gather_object at m.py:9 in mean, called at train.py:4 in log: only what uses",
+        ),
         ([DDP, DDP], [], "the same collectives in the same order"),
         ([BARRIER, WAITS], [], "the same collectives in the same order"),
     ],

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import random
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -251,6 +253,42 @@ class Spectral(nn.Module):
         return out
 
 
+class Quantized(nn.Module):
+    """A codebook that follows its batches, in buffers, averaged over ranks after each update."""
+
+    codebook: Tensor
+    total: Tensor
+    count: Tensor
+
+    def __init__(self, codes: int = 24, size: int = 8) -> None:
+        super().__init__()
+        self.encode, self.decode = nn.Linear(16, size), nn.Linear(size, 4)
+        self.keep(torch.randn(codes, size, generator=torch.Generator().manual_seed(0)))
+
+    def keep(self, codebook: Tensor) -> None:
+        self.register_buffer("codebook", codebook)
+        self.register_buffer("total", codebook.clone())
+        self.register_buffer("count", torch.ones(len(codebook)))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.encode(inputs)
+        nearest = torch.cdist(hidden.detach(), self.codebook).argmin(-1)
+        chosen = self.codebook[nearest]
+        if self.training:
+            hot = F.one_hot(nearest, len(self.codebook)).float()
+            self.count = 0.9 * self.count + 0.1 * hot.sum(0)
+            self.total = 0.9 * self.total + 0.1 * hot.t() @ hidden.detach()
+            self.updated()
+            self.codebook = self.total / self.count.clamp(min=1e-3)[:, None]
+        return self.decode(hidden + (chosen - hidden).detach())  # type: ignore[no-any-return]
+
+    def updated(self) -> None:
+        for value in (self.count, self.total):
+            if dist.is_initialized():
+                dist.all_reduce(value)
+                value.div_(dist.get_world_size())
+
+
 def compiled() -> nn.Module:
     model = torch.compile(Net(), backend="eager")
     assert isinstance(model, nn.Module)
@@ -353,6 +391,34 @@ class WiderOnOthers(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.layer(x)[:, :4]
         return out
+
+
+class Drifting(Quantized):
+    """The codebook is no buffer, and each rank's follows its own batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.codebook, self.total, self.count
+        self.codebook = torch.randn(24, 8, generator=torch.Generator().manual_seed(0))
+        self.total = self.codebook.clone()
+        self.count = torch.ones(24)
+
+    def updated(self) -> None:
+        pass
+
+
+class Adjusted(Net):
+    """Counts classes on each rank in numpy, and shifts the logits by them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = np.ones(4)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training:
+            self.counts += np.bincount(inputs[:, :4].argmax(1).numpy(), minlength=4)
+        prior = torch.from_numpy(self.counts / self.counts.sum()).float()
+        return super().forward(inputs) + prior.log()
 
 
 class Exploding(Net):
@@ -508,6 +574,45 @@ def of_a_copy(model: nn.Module, batch: Batch, state: State) -> None:
     if not state:
         state["optimizer"] = torch.optim.SGD([one.detach().clone() for one in model.parameters()], lr=0.1)
     _plain(model, batch, state)
+
+
+def centred(model: nn.Module, batch: Batch, state: State, *, average: bool = False) -> None:
+    """A teacher's outputs are centred, as in DINO; the centre is that of the rank's own batches."""
+    inputs, _ = batch
+    if not state:
+        state["optimizer"] = torch.optim.SGD(model.parameters(), lr=0.05)
+        state["teacher"], state["center"] = copy.deepcopy(inner(model)), torch.zeros(1, 4)
+    with torch.no_grad():
+        wanted = state["teacher"](inputs)
+    loss = (
+        -(F.softmax((wanted - state["center"]) / 0.1, -1) * F.log_softmax(model(inputs) / 0.1, -1)).sum(-1).mean()
+    )
+    state["optimizer"].zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    state["optimizer"].step()
+    state["center"] = 0.9 * state["center"] + 0.1 * wanted.mean(0, keepdim=True)
+    if average:
+        dist.all_reduce(state["center"])
+        state["center"] /= dist.get_world_size()
+
+
+def centred_together(model: nn.Module, batch: Batch, state: State) -> None:
+    centred(model, batch, state, average=True)
+
+
+def queued(model: nn.Module, batch: Batch, state: State) -> None:
+    """A queue of the rank's own outputs beside the batch, as in SwAV."""
+    inputs, wanted = batch
+    if not state:
+        state["optimizer"] = torch.optim.SGD(model.parameters(), lr=0.05)
+        state["queue"], state["seen"] = torch.zeros(24, 4), 0
+    out = model(inputs)
+    pull = (out.mean(0) - state["queue"].mean(0)).square().sum()
+    state["optimizer"].zero_grad()
+    (F.cross_entropy(out, wanted) + 0.1 * pull).backward()
+    state["optimizer"].step()
+    state["queue"] = torch.cat([out.detach(), state["queue"]])[:24]
+    state["seen"] += int(wanted.sum())
 
 
 def logged_on_main(model: nn.Module, batch: Batch, state: State) -> None:

@@ -67,6 +67,9 @@ SOUND = [
     case("logging", step="logging"),
     case("noised", step="noised"),
     case("another loss", loss="summed", step="step"),
+    case("quantized", "Quantized"),
+    case("centred together", step="centred_together"),
+    case("queued", step="queued"),
     case("dropping", model_kwargs={"drop": 0.3}, **saving()),
 ]
 
@@ -129,6 +132,21 @@ FAULTY: dict[str, tuple[Case, str, State, str]] = {
         ),
         ("on all", case("on all", **saving("save_on_all")), "TRN029", State.WARN, "if dist.get_rank() == 0:"),
         ("on main", case("on main", **saving(load="load_on_main")), "TRN029", State.WARN, "on rank 1"),
+        (
+            "codebook",
+            case("codebook", "Drifting"),
+            "TRN034",
+            State.FAIL,
+            "self.register_buffer('codebook', torch.randn",
+        ),
+        (
+            "adjusted",
+            case("adjusted", "Adjusted"),
+            "TRN034",
+            State.FAIL,
+            "model.counts, no parameter and no buffer",
+        ),
+        ("centred", case("centred", step="centred"), "TRN034", State.WARN, "dist.all_reduce(state['center'])"),
         (
             "warming",
             case("warming", "Warming", **saving(step="logging")),

@@ -215,6 +215,27 @@ class OwnCheckpoint(Struct, frozen=True, kw_only=True):
     together: str = ""
 
 
+class Kept(Struct, frozen=True, kw_only=True):
+    """A tensor, array or number beside parameters, buffers and state_dicts that changes as steps are taken, and
+    with which steps come to something else. name: `model.vq.codebook`, `state['center']`; ranks: those that have
+    another than most, none: it is the same on all. owner: its class; made: what __init__ gives it, as written.
+    """
+
+    name: str
+    of: Literal["model", "state"]
+    kind: Literal["tensor", "array", "number"]
+    ranks: list[Count] = field(default_factory=list)
+    owner: str = ""
+    made: str = ""
+
+
+class Beside(Struct, frozen=True, kw_only=True):
+    """What stands beside parameters and buffers after so many steps."""
+
+    steps: Count
+    kept: list[Kept] = field(default_factory=list)
+
+
 class ReadTwice(Struct, frozen=True, kw_only=True):
     """A sample that more than one place of an epoch holds, and on which ranks."""
 
@@ -420,5 +441,6 @@ class Checks(Struct, frozen=True, kw_only=True):
     own_step: OwnStep | None = None
     entered: Entered | None = None
     own_checkpoint: OwnCheckpoint | None = None
+    beside: Beside | None = None
     courses: list[Course] = field(default_factory=list)
     unchecked: list[Unchecked] = field(default_factory=list)

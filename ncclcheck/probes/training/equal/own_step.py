@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from itertools import islice
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -28,6 +27,8 @@ from ncclcheck.probes.training.course.unreduced import UNREDUCED
 from ncclcheck.probes.training.course.watch import Watch
 from ncclcheck.probes.training.equal import joined
 from ncclcheck.probes.training.equal.alike import MOST, agreement, told
+from ncclcheck.probes.training.equal.alone import ANSWERS, alone
+from ncclcheck.probes.training.equal.beside import Followed
 from ncclcheck.probes.training.equal.entered import Parted, agreed
 from ncclcheck.probes.training.equal.own_state import aliased, apart
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators
@@ -37,14 +38,6 @@ from ncclcheck.probes.training.loop import Setting, bare, stream, wrap
 
 _STEPS, _LEAST_STEPS = 20, 6
 _STEPS_SHARE = 0.2  # of the time box, for steps beyond the least
-_ALONE = {
-    "get_world_size": 1,
-    "is_initialized": False,
-    "all_reduce": None,
-    "barrier": None,
-    "broadcast": None,
-}
-
 _MOST_RATES, _MOST_REACHED = 64, 50
 _MOST_JOINED = 8  # micro-batches of a step that are joined over ranks; each is sent to all of them
 _TOLERANCE, _IN_AUTOCAST = 1e-3, 5e-2  # of the norm; clipping and unscaling round once more than TRN004 does
@@ -69,6 +62,7 @@ def _seen(setting: Setting, step: Step) -> Checks:
     model, state, batches = wrap(setting, setting.fresh_model()), dict[str, Any](), stream(setting)
     begun, wrapped, there = fingerprints(bare(model)), _trained(model), [*model.parameters()]
     calls, watch, mood = Calls(), Watch(model, {"state": state, "step": step}), Mood(bare(model))
+    beside = Followed(setting, bare(model), state)
     scaled, reseeded = Scaled(model), Reseeded(setting.device, setting.peers.rank)
     averaged = Averaged(model)
     try:
@@ -130,7 +124,7 @@ def _seen(setting: Setting, step: Step) -> Checks:
     course = watch.course(setting, own=True)
     if "scale" in calls.called:  # a scaler that skips its first step raises this warning too
         course = replace(course, warned=[one for one in course.warned if "lr_scheduler" not in one])
-    fed = setting.first[:1]
+    kept, fed = beside.found(steps, _after_one(setting, step)), setting.first[:1]
     if not any(told(setting.peers, bool(ours))):
         calls_taken, undivided = accumulation.look(setting, step)
         found = replace(found, calls=calls_taken, undivided=undivided, idle=found.idle and calls_taken < 2)
@@ -138,15 +132,22 @@ def _seen(setting: Setting, step: Step) -> Checks:
             fed = [*islice(stream(setting), calls_taken)]
             ours = _first_gradients(setting, step, wrap(setting, setting.fresh_model()), {}, fed)
             found = replace(found, **_unaveraged(setting, ours))
+    if why := _not_joined(setting, passes, called, found):
+        found = replace(found, not_joined=why)
+    else:
+        found = _against_one(setting, step, fed, ours, found)
+    return Checks(own_step=found, courses=[course], beside=kept)
+
+
+def _not_joined(setting: Setting, passes: int, called: Sequence[str], found: OwnStep) -> str:
+    """Why its gradients cannot be compared with those of one process."""
     if any(told(setting.peers, passes > 1)):  # what one gives may go into the next, as in a GAN or SAM
-        return Checks(own_step=replace(found, not_joined="the step has several backward passes"), courses=[course])
-    if others := [name for name in called if name not in _ALONE]:
-        return Checks(own_step=replace(found, not_joined=f"the step calls {others[0]}"), courses=[course])
+        return "the step has several backward passes"
+    if others := [name for name in called if name not in ANSWERS]:
+        return f"the step calls {others[0]}"
     if setting.plan.strategy != "ddp":
-        return Checks(own_step=replace(found, not_joined="ranks hold pieces of gradients"), courses=[course])
-    if found.reseeded:
-        return Checks(own_step=replace(found, not_joined="the step sets its own seeds"), courses=[course])
-    return Checks(own_step=_against_one(setting, step, fed, ours, found), courses=[course])
+        return "ranks hold pieces of gradients"
+    return "the step sets its own seeds" if found.reseeded else ""
 
 
 def _parted(setting: Setting, parted: Parted, step: int) -> Checks:
@@ -284,7 +285,7 @@ def _against_one(setting: Setting, step: Step, batches: Sequence[Batch], ours: G
     off, ratio, random = 0.0, 0.0, 0.0
     if setting.peers.rank == 0:
         try:
-            with _alone():
+            with alone():
                 wanted = _first_gradients(setting, step, Alone(setting.fresh_model()), {}, whole)
             off, ratio = _compared(ours, wanted)
             if off > found.tolerance:
@@ -297,9 +298,21 @@ def _against_one(setting: Setting, step: Step, batches: Sequence[Batch], ours: G
     return replace(found, off=off, ratio=ratio)
 
 
+def _after_one(setting: Setting, step: Step) -> Callable[[Any], list[Tensor]]:
+    """The gradients and parameters that one more step comes to, with copies of model and state, in one process."""
+
+    def of(roots: Any) -> list[Tensor]:
+        model, state = roots
+        with alone(setting.peers.rank):
+            grads = _first_gradients(setting, step, Alone(model), state, setting.first[:1])
+        return [*grads.values(), *(one.detach().float() for one in model.parameters())]
+
+    return of
+
+
 def _otherwise(setting: Setting, step: Step, whole: Sequence[Batch]) -> Grads:
     """What one process gets with another seed, as another rank, and with the samples in reverse."""
-    with _alone(rank=1):
+    with alone(rank=1):
         for given in ([*map(joined.backwards, whole)], whole):
             with contextlib.suppress(Exception):
                 return _first_gradients(setting, step, Alone(setting.fresh_model()), {}, given, SEED + 1)
@@ -315,29 +328,3 @@ def _compared(ours: Grads, wanted: Grads) -> tuple[float, float]:
     if not square or not math.isfinite(dot + square + off):
         return 0.0, 1.0
     return math.sqrt(off / square), dot / square
-
-
-class _Done:
-    """The handle of a collective that was called with async_op, in a world of one."""
-
-    def wait(self, *_timeout: Any) -> bool:
-        """It is over."""
-        return True
-
-    def is_completed(self) -> bool:
-        """It is over."""
-        return True
-
-
-@contextlib.contextmanager
-def _alone(rank: int = 0) -> Iterator[None]:
-    """As long as it lasts, this process is the only one of its world. rank: that it takes itself for."""
-    answers = _ALONE | {"get_rank": rank, "is_initialized": rank > 0}
-    kept = {name: getattr(dist, name) for name in answers}
-    for name, answer in answers.items():
-        setattr(dist, name, lambda *_args, answer=answer, **more: _Done() if more.get("async_op") else answer)
-    try:
-        yield
-    finally:
-        for name, function in kept.items():
-            setattr(dist, name, function)

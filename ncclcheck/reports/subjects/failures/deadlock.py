@@ -93,8 +93,8 @@ def _why(odd: Sequence[RankState]) -> str:
         return f"The others wait in a collective that {who} never enters."
     if test := condition(odd[0]):
         return (
-            f"{who[0].upper()}{who[1:]} alone calls {odd[0].stack[0]}, under `{test}`: it is a collective, which ends "
-            "on no rank before all have entered it."
+            f"{who[0].upper()}{who[1:]} alone calls {odd[0].stack[0]}, under `{test}`: it is a collective, which "
+            "ends on no rank before all have entered it."
         )
     return f"{who[0].upper()}{who[1:]} entered a collective that the others never enter."
 
@@ -109,7 +109,7 @@ def _fix(odd: Sequence[RankState], late: Sequence[RankState]) -> Remedy:
         test = condition(first)
         if first.stack[0] in _GIVES_NOTHING or not test:
             return you(f"Call {first.stack[0]} at {line} on every rank, or on none: take it out of the branch.")
-        guard = [one for one in first.stack if _UNDER in one][0].partition(_UNDER)[0]
+        guard = next(one for one in first.stack if _UNDER in one).partition(_UNDER)[0]
         where = line if guard == line else f"{line}, called at {guard}"
         return you(
             f"Let all ranks call {first.stack[0]} at {where}: only what uses its result stays under `{test}`.",
