@@ -17,9 +17,9 @@ from ncclcheck.base.progress import Progress
 from ncclcheck.launch.agents import Closed, Events, Link, agent_here
 from ncclcheck.launch.given import endpoint
 from ncclcheck.launch.joining.follow import resolve
-from ncclcheck.launch.joining.identity import Identity
 from ncclcheck.launch.joining.meeting import Meeting, PortTaken
 from ncclcheck.launch.joining.siblings import Outcome, Siblings
+from ncclcheck.launch.joining.trust.identity import Identity
 from ncclcheck.probes import facts
 
 WAIT_S = 600.0  # s to wait for the other nodes of a join: time to type the line on each; chosen

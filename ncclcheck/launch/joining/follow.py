@@ -15,11 +15,12 @@ from msgspec import structs
 
 from ncclcheck import __version__
 from ncclcheck.launch.given import endpoint
-from ncclcheck.launch.joining import join_protocol, sealed
+from ncclcheck.launch.joining import join_protocol
 from ncclcheck.launch.joining.connection import Connection, Lines, words
 from ncclcheck.launch.joining.hail import hail
-from ncclcheck.launch.joining.identity import Identity
-from ncclcheck.launch.joining.secret import WITH
+from ncclcheck.launch.joining.trust import sealed
+from ncclcheck.launch.joining.trust.identity import Identity
+from ncclcheck.launch.joining.trust.secret import WITH
 from ncclcheck.launch.joining.unrouted import Patience
 from ncclcheck.launch.remote.segments import connect
 from ncclcheck.probes.facts import KeptBy, Meeting, Resolver, Unread, value_or

@@ -16,7 +16,7 @@ from ncclcheck.launch import given
 from ncclcheck.launch.agents import Closed, Events
 from ncclcheck.launch.joining import hail, join_protocol
 from ncclcheck.launch.joining.reception import GOODBYE_S, STRANGERS, Reception
-from ncclcheck.launch.joining.secret import NO_SECRET, Secret
+from ncclcheck.launch.joining.trust.secret import NO_SECRET, Secret
 from ncclcheck.launch.remote.segments import keep_small
 from ncclcheck.probes.facts import Arrival
 from ncclcheck.probes.machine import process

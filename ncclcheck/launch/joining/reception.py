@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from ncclcheck import __version__
 from ncclcheck.base import wire
 from ncclcheck.launch.agents import Closed, Events, Said
-from ncclcheck.launch.joining import join_protocol, sealed
+from ncclcheck.launch.joining import join_protocol
 from ncclcheck.launch.joining.hearsay import name_of_node, printable, sound
-from ncclcheck.launch.joining.sealed import Seal
-from ncclcheck.launch.joining.secret import NO_SECRET, WITH, Secret
+from ncclcheck.launch.joining.trust import sealed
+from ncclcheck.launch.joining.trust.sealed import Seal
+from ncclcheck.launch.joining.trust.secret import NO_SECRET, WITH, Secret
 from ncclcheck.probes.facts import Arrival, Meeting, replace
 
 STRANGERS = 64  # connections beyond the number of nodes that may be open at once; bounds a flood

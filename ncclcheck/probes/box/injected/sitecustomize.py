@@ -161,8 +161,11 @@ def _watch_faults(box: str) -> None:
     own = os.getpid()
 
     def tidy() -> None:
-        if os.getpid() == own and os.fstat(file).st_size == 0:
-            os.unlink(path)
+        try:
+            if os.getpid() == own and os.fstat(file).st_size == 0:
+                os.unlink(path)
+        except OSError:  # the box of a job that ended well is gone
+            pass
 
     atexit.register(tidy)
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter
 
 from ncclcheck.probes.facts import Box, BoxProcess, BoxSample, Cluster
-from ncclcheck.probes.facts.run import signal_name
+from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.output.html.picture import SERIES, Figure, Table, axis, draw, named
 from ncclcheck.reports.subjects.box import first, pace, words

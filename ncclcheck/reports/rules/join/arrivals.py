@@ -38,7 +38,7 @@ from ncclcheck.reports.subjects.addresses.master import another_port, named_anew
 from ncclcheck.reports.subjects.failures import cut_off
 from ncclcheck.reports.subjects.links import detours, firewall, kept, own_way, unrouted
 from ncclcheck.reports.subjects.nccl import lan
-from ncclcheck.reports.subjects.nodes.agreement import disagreements
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
 from ncclcheck.reports.text.fold import fold_names
 
 _WHY_LEAD = "No job can run before the nodes can talk; torchrun would wait here in silence."

@@ -28,7 +28,7 @@ from ncclcheck.reports.subjects.links import flapping
 from ncclcheck.reports.subjects.links.reached import reached
 from ncclcheck.reports.subjects.nccl import lan, variables, wiring
 from ncclcheck.reports.subjects.nccl.choice import Chosen, gloo_choice
-from ncclcheck.reports.subjects.nodes.agreement import disagreements, group
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements, group
 from ncclcheck.reports.text.fold import fold_names
 
 _NEEDS = ("network.interfaces",)

@@ -26,7 +26,7 @@ from ncclcheck.reports.subjects.links import firewall, flows
 from ncclcheck.reports.subjects.links.flows import Slow
 from ncclcheck.reports.subjects.links.reached import Pair
 from ncclcheck.reports.subjects.nccl import lan
-from ncclcheck.reports.subjects.nodes.agreement import disagreements, group
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements, group
 from ncclcheck.reports.text.fold import fold_names
 
 _ONE_STREAM_GBIT = 10.0  # Gb/s that one TCP stream is expected to reach on a faster interface; chosen

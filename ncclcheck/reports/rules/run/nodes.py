@@ -8,7 +8,7 @@ import msgspec
 
 from ncclcheck.probes.facts import Cluster, Node, RankState, Run, Unread, unread_in
 from ncclcheck.probes.facts.data import DataReport
-from ncclcheck.probes.facts.run import signal_name
+from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, not_read, seen, unknown, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.failures import lost, silent

@@ -20,8 +20,8 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.nodes import together
-from ncclcheck.reports.subjects.nodes.agreement import group
+from ncclcheck.reports.subjects.nodes.agree import together
+from ncclcheck.reports.subjects.nodes.agree.agreement import group
 from ncclcheck.reports.subjects.nodes.directories import about, mounted, places
 from ncclcheck.reports.text.fold import fold_names, size
 

@@ -22,7 +22,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.nodes.together import Groups, groups
+from ncclcheck.reports.subjects.nodes.agree.together import Groups, groups
 from ncclcheck.reports.text.fold import fold_names
 
 _WHY = "The script, its data or a part of a checkpoint may exist on one node and not on the other."

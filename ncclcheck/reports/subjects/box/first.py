@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from ncclcheck.probes.facts import Box, BoxOom, BoxProcess, BoxRaised, Cluster
-from ncclcheck.probes.facts.run import signal_name
+from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.box import peers
 from ncclcheck.reports.subjects.nodes import xids

@@ -11,8 +11,8 @@ import sys
 import msgspec
 
 from ncclcheck.node.agent_socket import RUN_VARIABLE
-from ncclcheck.node.worker import WorkerPlan
-from ncclcheck.probes.facts.init import host_and_port
+from ncclcheck.node.ranks.worker import WorkerPlan
+from ncclcheck.probes.facts.run.init import host_and_port
 from ncclcheck.probes.machine.process import die_with_parent
 
 _WAIT_S = 0.2  # s between two looks at the ranks; torchrun is told to look as often (--monitor-interval)
@@ -48,7 +48,7 @@ def main() -> int:
 
 def _rank(local_rank: int, node_index: int, nodes: int, ranks_per_node: int, where: str) -> None:
     """One rank, with the variables that torchrun would give it."""
-    from ncclcheck.node import worker  # noqa: PLC0415
+    from ncclcheck.node.ranks import worker  # noqa: PLC0415
 
     host, port = host_and_port(where)
     os.environ |= {

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from ncclcheck.reports.culprit.samples import DEAD, Heard, Samples, Way, counted, ends_of, repeats
-from ncclcheck.reports.culprit.suspects import (
+from ncclcheck.reports.culprit.pairs.samples import DEAD, Heard, Samples, Way, counted, ends_of, repeats
+from ncclcheck.reports.culprit.pairs.suspects import (
     Charge,
     Origin,
     Suspect,

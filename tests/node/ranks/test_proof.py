@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from ncclcheck.base import endpoint, wire
-from ncclcheck.node.proof import Proof
-from ncclcheck.node.torchrun import Torchrun
+from ncclcheck.node.ranks.proof import Proof
+from ncclcheck.node.ranks.torchrun import Torchrun
 from ncclcheck.probes.facts import Diagnosis, Endpoint, Moved, RankState, Transport, Unread
 from ncclcheck.probes.job.context import CollectivePlan, JobPlan
 from ncclcheck.probes.job.usage import diagnostics, traffic
@@ -118,7 +118,7 @@ def _late(*_: object) -> list[Transport]:
 
 
 def test_a_log_that_does_not_answer_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ncclcheck.node.proof._READ_S", 0.2)
+    monkeypatch.setattr("ncclcheck.node.ranks.proof._READ_S", 0.2)
     monkeypatch.setattr("ncclcheck.probes.logs.nccl_lines.place.transports", _late)
     proof = Proof(_job("nccl"), "here", str(tmp_path), {})
     (told,) = proof.told({0: RankState(rank=0, node="here", pid=1)}, "", died=False).transport

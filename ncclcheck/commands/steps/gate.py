@@ -15,7 +15,7 @@ from ncclcheck.base.errors import UsageError
 from ncclcheck.base.exits import NOT_FOUND, NOT_STARTED, Exit
 from ncclcheck.base.leaving import do_last_acts
 from ncclcheck.base.progress import complain
-from ncclcheck.commands.cache import Cache
+from ncclcheck.commands.steps.cache import Cache
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.machine import process
 from ncclcheck.reports.judgement import selection

@@ -7,12 +7,12 @@ import re
 from dataclasses import dataclass, replace
 
 from ncclcheck.base.errors import UsageError
-from ncclcheck.launch import nodelist
 from ncclcheck.launch.given import Env, Reader, Where, count, endpoint, endpoint_of, is_loopback, tasks_of
+from ncclcheck.launch.hosts import nodelist
 from ncclcheck.launch.joining import launchers
-from ncclcheck.launch.joining import secret as secrets
 from ncclcheck.launch.joining.launchers import Tasks
-from ncclcheck.launch.joining.secret import NO_SECRET, Secret
+from ncclcheck.launch.joining.trust import secret as secrets
+from ncclcheck.launch.joining.trust.secret import NO_SECRET, Secret
 from ncclcheck.probes.facts import Launcher
 from ncclcheck.run.plan.options import Options
 

@@ -7,8 +7,8 @@ from typing import Literal
 from msgspec import Struct, field
 
 from ncclcheck.probes.facts.guard.bounds import Count
-from ncclcheck.probes.facts.init import Start
 from ncclcheck.probes.facts.machine.network import KeptBy, Neighbour, Resolver, Way
+from ncclcheck.probes.facts.run.init import Start
 
 Launcher = Literal["local", "slurm", "ssh", "join", "torchrun"]
 

@@ -16,8 +16,8 @@ import msgspec
 
 from ncclcheck.base import defects, raised, wire
 from ncclcheck.node.agent_socket import RUN_VARIABLE, Mouth
-from ncclcheck.node.slots import Slots
-from ncclcheck.node.stuck import Still
+from ncclcheck.node.ranks.slots import Slots
+from ncclcheck.node.ranks.stuck import Still
 from ncclcheck.probes.facts import Collective, JobMemory, Measurements, PairTime, RankState, Startup, replace
 from ncclcheck.probes.job import warned
 from ncclcheck.probes.job.context import Context, GroupPlan, JobPlan

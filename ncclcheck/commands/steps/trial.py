@@ -10,7 +10,7 @@ from ncclcheck.commands import bench
 from ncclcheck.probes.facts import Cluster, Measurements, Trial, TrialRow
 from ncclcheck.probes.job.context import JobPlan
 from ncclcheck.reports.judgement.findings import State
-from ncclcheck.reports.judgement.foreseen import foreseen
+from ncclcheck.reports.recommend.foreseen import foreseen
 from ncclcheck.run.conduct import conduct
 from ncclcheck.run.own_command import OwnCommand
 from ncclcheck.run.plan import trial_plan

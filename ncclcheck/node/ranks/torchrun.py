@@ -13,9 +13,9 @@ import msgspec
 
 from ncclcheck.base import wire
 from ncclcheck.node import agent_socket
-from ncclcheck.node.proof import Proof
-from ncclcheck.node.slots import Slots
-from ncclcheck.node.worker import WorkerPlan
+from ncclcheck.node.ranks.proof import Proof
+from ncclcheck.node.ranks.slots import Slots
+from ncclcheck.node.ranks.worker import WorkerPlan
 from ncclcheck.probes.facts import Measurements, RankState, replace
 from ncclcheck.probes.job.context import JobPlan
 from ncclcheck.probes.machine import process
@@ -119,7 +119,7 @@ class Torchrun:
 def command(job: wire.Job, python: str = sys.executable) -> list[str]:
     """The command line. torchrun gets no short options: they would be taken for prefixes of its own."""
     if job.start == "spawn":
-        return [python, "-m", "ncclcheck.node.spawn"]
+        return [python, "-m", "ncclcheck.node.ranks.spawn"]
     conf = {
         "is_host": str(job.is_host).lower(),
         "join_timeout": max(10, int(job.seconds)),
@@ -131,5 +131,5 @@ def command(job: wire.Job, python: str = sys.executable) -> list[str]:
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", job.endpoint, "--rdzv-id", job.run_id),
         *("--rdzv-conf", ",".join(f"{key}={value}" for key, value in conf.items())),
         *("--local-addr", job.local_addr, "--max-restarts", "0", "--monitor-interval", "0.2"),
-        *("-m", "ncclcheck.node.worker"),
+        *("-m", "ncclcheck.node.ranks.worker"),
     ]

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from ncclcheck.probes.facts import PairTime
-from ncclcheck.reports.culprit.blame import blame, places, unexplained
-from ncclcheck.reports.culprit.samples import Samples, Way, ends_of, read, repeats
-from ncclcheck.reports.culprit.two import once_more
+from ncclcheck.reports.culprit.pairs.blame import blame, places, unexplained
+from ncclcheck.reports.culprit.pairs.samples import Samples, Way, ends_of, read, repeats
+from ncclcheck.reports.culprit.pairs.two import once_more
 
 Pair = tuple[str, str]
 

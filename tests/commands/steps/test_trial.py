@@ -11,11 +11,12 @@ import pytest
 
 from ncclcheck.base.errors import UsageError
 from ncclcheck.probes.facts import Cluster, Job, Measurements, Trial, TrialRow
-from ncclcheck.reports.judgement.foreseen import foreseen
 from ncclcheck.reports.judgement.jsondoc import Recommendation
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
-from ncclcheck.reports.recommend import measured, recommend
+from ncclcheck.reports.recommend import recommend
+from ncclcheck.reports.recommend.foreseen import foreseen
+from ncclcheck.reports.recommend.settings import measured
 from ncclcheck.reports.recommend.site import Site
 from ncclcheck.reports.subjects.job import trial as tried
 from ncclcheck.reports.subjects.job.student import quantile

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from ncclcheck.probes.facts import Cluster, Node, at, known
 from ncclcheck.reports.judgement.findings import Finding, Owner, Remedy, warn, you
-from ncclcheck.reports.subjects.nodes.agreement import disagreements
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
 from ncclcheck.reports.text.fold import size
 
 LEAVE_OUT = you("Leave the node out until then.", "#SBATCH --exclude=NODE")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ncclcheck.reports.recommend.advice import SettingRule, number, without
-from ncclcheck.reports.recommend.rdma import infiniband
+from ncclcheck.reports.recommend.settings.rdma import infiniband
 from ncclcheck.reports.recommend.site import Held, Site
 from ncclcheck.reports.rules.nccl.verbs import lowest
 from ncclcheck.reports.subjects.nccl import wiring

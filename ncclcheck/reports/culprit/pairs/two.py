@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ncclcheck.probes.facts import PairTime
-from ncclcheck.reports.culprit.samples import Way, read
+from ncclcheck.reports.culprit.pairs.samples import Way, read
 
 USUAL_ROUNDS = 2  # rounds of two nodes where no direction is slow: a dead path has failed twice; chosen
 # Best of so many rounds: 37, 44 and 49 % were seen on sound nodes at a load of 10 to 16 on 2 cores with two.

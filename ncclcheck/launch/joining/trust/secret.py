@@ -14,7 +14,7 @@ from typing import Literal
 
 from ncclcheck.base.errors import UsageError
 from ncclcheck.launch.given import Env
-from ncclcheck.launch.joining import munge
+from ncclcheck.launch.joining.trust import munge
 from ncclcheck.probes.machine import files
 
 VARIABLE = "NCCLCHECK_SECRET"

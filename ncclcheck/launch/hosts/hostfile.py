@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ncclcheck.base.errors import UsageError
-from ncclcheck.launch.nodelist import MOST_NODES
+from ncclcheck.launch.hosts.nodelist import MOST_NODES
 from ncclcheck.probes.machine import files
 
 _MOST_BYTES = 4 * 2**20  # bytes: 20,000 names fit several times; bounds the input

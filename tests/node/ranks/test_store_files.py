@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck.node.store_files import StoreFiles
+from ncclcheck.node.ranks.store_files import StoreFiles
 from ncclcheck.probes.facts import FileInit, InitSeen
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclcheck.base.errors import UsageError
-from ncclcheck.launch.hostfile import Host, from_file, from_lines, from_option
+from ncclcheck.launch.hosts.hostfile import Host, from_file, from_lines, from_option
 
 _OPEN_MPI = """\
 # the cluster

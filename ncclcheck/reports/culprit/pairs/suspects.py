@@ -8,8 +8,8 @@ from functools import cached_property
 from statistics import median
 from typing import Literal, TypeVar
 
-from ncclcheck.reports.culprit.cuts import cuts
-from ncclcheck.reports.culprit.samples import Samples, Way, ends_of
+from ncclcheck.reports.culprit.pairs.cuts import cuts
+from ncclcheck.reports.culprit.pairs.samples import Samples, Way, ends_of
 
 Part = Literal["node", "nic", "rail", "link", "fabric"]
 Direction = Literal["out", "in", "both"]

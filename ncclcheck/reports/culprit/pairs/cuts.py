@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
-from ncclcheck.reports.culprit.samples import Ends, Samples, Way, ends_of
+from ncclcheck.reports.culprit.pairs.samples import Ends, Samples, Way, ends_of
 
 _MOST_SEEDS = 4  # nodes with the most slow partners from which a side is grown: bounds the time; chosen
 _MOST_GROUPS = 16  # known groups, and pairs of them, that are tried as sides: bounds the time; chosen
