@@ -657,7 +657,7 @@ def pursued(model: nn.Module, batch: Batch, state: State) -> None:
     state["optimizer"].step()
 
 
-def handed_out(model: nn.Module, batch: Batch, state: State) -> None:
+def handed_out(model: Any, batch: Batch, state: State) -> None:
     """Rank 0's gradients for all ranks."""
     if not state:
         state["optimizer"] = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -683,7 +683,7 @@ class Pair(nn.Module):
 
 def by_hand(model: nn.Module, batch: Batch, state: State, *, clear: bool = True) -> None:
     """Past the wrapped model, with gradients that the step averages itself."""
-    pair = inner(model)
+    pair: Any = inner(model)
     if not state:
         state["make"] = torch.optim.Adam(pair.make.parameters(), lr=1e-3)
         state["judge"] = torch.optim.Adam(pair.judge.parameters(), lr=1e-3)
@@ -691,7 +691,8 @@ def by_hand(model: nn.Module, batch: Batch, state: State, *, clear: bool = True)
     made = pair.make(torch.randn(len(real), 8))
     if clear:
         state["judge"].zero_grad()
-    (F.softplus(-pair.judge(real)) + F.softplus(pair.judge(made.detach()))).mean().backward()
+    loss = F.softplus(-pair.judge(real)) + F.softplus(pair.judge(made.detach()))
+    loss.mean().backward()  # type: ignore[no-untyped-call]
     average(pair.judge)
     state["judge"].step()
     state["make"].zero_grad()
