@@ -615,6 +615,103 @@ def queued(model: nn.Module, batch: Batch, state: State) -> None:
     state["seen"] += int(wanted.sum())
 
 
+class Half(Net):
+    """Weights of 16 bits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bfloat16()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs.bfloat16()).float()
+
+
+def timid(model: nn.Module, batch: Batch, state: State) -> None:
+    """A learning rate whose steps weights of 16 bits round away."""
+    if not state:
+        state["optimizer"] = torch.optim.SGD(model.parameters(), lr=1e-7)
+    _plain(model, batch, state)
+
+
+def clearing_each(model: nn.Module, batch: Batch, state: State) -> None:
+    """Clears gradients with each micro-batch."""
+    if not state:
+        state["optimizer"] = torch.optim.SGD(model.parameters(), lr=0.05)
+    for inputs, wanted in zip(batch[0].chunk(4), batch[1].chunk(4), strict=True):
+        state["optimizer"].zero_grad()
+        (F.cross_entropy(model(inputs), wanted) / 4).backward()  # type: ignore[no-untyped-call]
+    state["optimizer"].step()
+
+
+def pursued(model: nn.Module, batch: Batch, state: State) -> None:
+    """Two passes to find inputs that are hard (PGD); their gradients of weights are of no use."""
+    if not state:
+        state["optimizer"] = torch.optim.SGD(model.parameters(), lr=0.05)
+    inputs, wanted = batch[0].clone().requires_grad_(), batch[1]
+    for _ in range(2):
+        model.zero_grad()
+        F.cross_entropy(model(inputs), wanted).backward()  # type: ignore[no-untyped-call]
+        inputs = (inputs + 0.01 * inputs.grad.sign()).detach().requires_grad_()
+    model.zero_grad()
+    F.cross_entropy(model(inputs), wanted).backward()  # type: ignore[no-untyped-call]
+    state["optimizer"].step()
+
+
+def handed_out(model: Any, batch: Batch, state: State) -> None:
+    """Rank 0's gradients for all ranks."""
+    if not state:
+        state["optimizer"] = torch.optim.SGD(model.parameters(), lr=0.05)
+    state["optimizer"].zero_grad()
+    with model.no_sync():
+        loss_of(model, batch).backward()  # type: ignore[no-untyped-call]
+    for one in model.parameters():
+        if one.grad is not None:
+            dist.broadcast(one.grad, src=0)
+    state["optimizer"].step()
+
+
+class Pair(nn.Module):
+    """Generator and critic, each called by its name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.make, self.judge = nn.Linear(8, 16), nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1))
+
+    def forward(self, which: str, given: Tensor) -> Tensor:
+        return self.make(given) if which == "make" else self.judge(given)  # type: ignore[no-any-return]
+
+
+def by_hand(model: nn.Module, batch: Batch, state: State, *, clear: bool = True) -> None:
+    """Past the wrapped model, with gradients that the step averages itself."""
+    pair: Any = inner(model)
+    if not state:
+        state["make"] = torch.optim.Adam(pair.make.parameters(), lr=1e-3)
+        state["judge"] = torch.optim.Adam(pair.judge.parameters(), lr=1e-3)
+    real = batch[0]
+    made = pair.make(torch.randn(len(real), 8))
+    if clear:
+        state["judge"].zero_grad()
+    loss = F.softplus(-pair.judge(real)) + F.softplus(pair.judge(made.detach()))
+    loss.mean().backward()  # type: ignore[no-untyped-call]
+    average(pair.judge)
+    state["judge"].step()
+    state["make"].zero_grad()
+    F.softplus(-pair.judge(made)).mean().backward()  # type: ignore[no-untyped-call]
+    average(pair.make)
+    state["make"].step()
+
+
+def by_hand_never_cleared(model: nn.Module, batch: Batch, state: State) -> None:
+    by_hand(model, batch, state, clear=False)
+
+
+def average(part: nn.Module) -> None:
+    for one in part.parameters():
+        if one.grad is not None and dist.is_initialized():
+            dist.all_reduce(one.grad)
+            one.grad.div_(dist.get_world_size())
+
+
 def logged_on_main(model: nn.Module, batch: Batch, state: State) -> None:
     _plain(model, batch, state)
     if dist.get_rank() == 0:

@@ -70,6 +70,10 @@ SOUND = [
     case("quantized", "Quantized"),
     case("centred together", step="centred_together"),
     case("queued", step="queued"),
+    case("half", "Half"),
+    case("half step", "Half", step="logging"),
+    case("pursued", step="pursued"),
+    case("by hand", "Pair", step="by_hand"),
     case("dropping", model_kwargs={"drop": 0.3}, **saving()),
 ]
 
@@ -147,6 +151,16 @@ FAULTY: dict[str, tuple[Case, str, State, str]] = {
             "model.counts, no parameter and no buffer",
         ),
         ("centred", case("centred", step="centred"), "TRN034", State.WARN, "dist.all_reduce(state['center'])"),
+        ("rounded", case("rounded", "Half", step="timid"), "TRN027", State.WARN, "with torch.autocast("),
+        ("clearing", case("clearing", step="clearing_each"), "TRN027", State.WARN, "3 of 4 backward passes"),
+        ("handed out", case("handed out", step="handed_out"), "TRN027", State.FAIL, "gradients of rank 0's batch"),
+        (
+            "never cleared by hand",
+            case("never cleared by hand", "Pair", step="by_hand_never_cleared"),
+            "TRN027",
+            State.WARN,
+            "adds its gradients to those of the step before",
+        ),
         (
             "warming",
             case("warming", "Warming", **saving(step="logging")),

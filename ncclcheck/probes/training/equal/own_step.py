@@ -32,7 +32,7 @@ from ncclcheck.probes.training.equal.beside import Followed
 from ncclcheck.probes.training.equal.entered import Parted, agreed
 from ncclcheck.probes.training.equal.own_state import aliased, apart
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators
-from ncclcheck.probes.training.equal.state import Alone, fingerprint, fingerprints, plain
+from ncclcheck.probes.training.equal.state import Alone, fingerprint, fingerprints, of_16_bits, plain
 from ncclcheck.probes.training.feed import Batch, moved
 from ncclcheck.probes.training.loop import Setting, bare, stream, wrap
 
@@ -45,6 +45,7 @@ _TOLERANCE, _IN_AUTOCAST = 1e-3, 5e-2  # of the norm; clipping and unscaling rou
 _RANDOM = "the step draws random numbers: another seed, rank or order of samples gives other gradients"
 
 _NO_STEP = "its optimizer was given no gradient in the calls that were tried"
+_BY_ITSELF = "it takes no step of an optimizer of torch's, and changes the weights by itself"
 
 Step = Callable[[nn.Module, Batch, dict[str, Any]], Any]
 Grads = dict[str, Tensor]
@@ -62,7 +63,8 @@ def _seen(setting: Setting, step: Step) -> Checks:
     model, state, batches = wrap(setting, setting.fresh_model()), dict[str, Any](), stream(setting)
     begun, wrapped, there = fingerprints(bare(model)), _trained(model), [*model.parameters()]
     calls, watch, mood = Calls(), Watch(model, {"state": state, "step": step}), Mood(bare(model))
-    beside = Followed(setting, bare(model), state)
+    beside, through = Followed(setting, bare(model), state), list[bool]()
+    entering = model.register_forward_pre_hook(lambda *_: through.append(True))
     scaled, reseeded = Scaled(model), Reseeded(setting.device, setting.peers.rank)
     averaged = Averaged(model)
     try:
@@ -71,6 +73,8 @@ def _seen(setting: Setting, step: Step) -> Checks:
             ours = _first_gradients(setting, step, model, state, setting.first[:1])
     except Parted as parted:
         return _parted(setting, parted, 1)
+    entering.remove()
+    past_wrap = not any(told(setting.peers, bool(through))) and bool(ours)
     unaveraged, passes = _unaveraged(setting, ours), watch.passes
     altered = bool(unaveraged.get("unaveraged")) and _alike(setting, averaged)
     optimizers = Optimizers(model, stepped=bool(ours))
@@ -94,10 +98,12 @@ def _seen(setting: Setting, step: Step) -> Checks:
         clipped_scaled=calls.clipped_scaled(),
         clipped=calls.clipped(),
         wiped=calls.wiped() and idle,
-        tolerance=_IN_AUTOCAST if "autocast" in calls.called or _compresses(model) else _TOLERANCE,
+        tolerance=_IN_AUTOCAST if "autocast" in calls.called or _rounds(model) else _TOLERANCE,
         idle=idle,
         idle_why=optimizers.idle() if idle else "",
         stale=any(told(setting.peers, optimizers.found)),
+        lost=min(told(setting.peers, optimizers.lost())),
+        past_wrap=past_wrap,
         **unaveraged,
         optimizer=optimizers.call_of_one(),
         remade=optimizers.remade(),
@@ -170,9 +176,9 @@ def _replaced(setting: Setting, model: nn.Module, step: int, added: list[str], o
     return Checks(own_step=OwnStep(steps=step, parameters=same, optimizer=made, added=added[:MOST]))
 
 
-def _compresses(model: nn.Module) -> bool:
-    """Whether DDP has a communication hook: those that compress round to 16 bits."""
-    return bool(getattr(model, "_comm_hooks", ()))
+def _rounds(model: nn.Module) -> bool:
+    """Whether gradients are rounded to 16 bits: weights are, or DDP has a communication hook that compresses."""
+    return bool(getattr(model, "_comm_hooks", ())) or of_16_bits(model)
 
 
 def _trained(model: nn.Module) -> list[str]:
@@ -278,6 +284,7 @@ def _unaveraged(setting: Setting, ours: Grads) -> dict[str, Any]:
 def _against_one(setting: Setting, step: Step, batches: Sequence[Batch], ours: Grads, found: OwnStep) -> OwnStep:
     if not all(told(setting.peers, bool(ours))):
         why = f"its optimizer takes a step with each {found.calls} calls" if found.calls > 1 else _NO_STEP
+        why = why if found.idle or found.calls != 0 else _BY_ITSELF
         return replace(found, not_joined=why)
     whole, why = joined.over_ranks(setting, batches)
     if why:
@@ -295,7 +302,20 @@ def _against_one(setting: Setting, step: Step, batches: Sequence[Batch], ours: G
     off, ratio, random, why = told(setting.peers, [off, ratio, random, why])[0]
     if why or random > found.tolerance:
         return replace(found, not_joined=why or _RANDOM)
-    return replace(found, off=off, ratio=ratio)
+    found = replace(found, off=off, ratio=ratio)
+    return (
+        found if off <= found.tolerance else replace(found, of_rank=_of_rank(setting, step, batches, ours, found))
+    )
+
+
+def _of_rank(setting: Setting, step: Step, batches: Sequence[Batch], ours: Grads, found: OwnStep) -> int | None:
+    """The only rank whose own batch gives these gradients, which all ranks have."""
+    same = False
+    with contextlib.suppress(Exception), alone():  # it ran on all ranks: what it wants of a job may not be there
+        own = _first_gradients(setting, step, Alone(setting.fresh_model()), {}, batches)
+        same = _compared(ours, own)[0] <= found.tolerance
+    ranks = [rank for rank, one in enumerate(told(setting.peers, same)) if one]
+    return ranks[0] if len(ranks) == 1 and not found.unaveraged else None
 
 
 def _after_one(setting: Setting, step: Step) -> Callable[[Any], list[Tensor]]:
