@@ -253,7 +253,8 @@ def call(
     if last in ("ArgumentParser", "parse_args", "parse_known_args", "Namespace", "OmegaConf"):
         made = Value(frozenset({run.make("options", node)}), "options")
         return made._replace(items=(made, NOTHING)) if last == "parse_known_args" else made
-    if last in ("update", "append", "extend", "add") and not on.of("dict") and isinstance(node.func, ast.Attribute):
+    puts = last in ("update", "append", "extend", "add") and not on.of("dict")
+    if puts and isinstance(node.func, ast.Attribute):
         _put_in(node.func.value, frame, every)
         if last == "append" and node.args and given:
             run.keep(node.func.value, node.args[0], given[0], frame)
