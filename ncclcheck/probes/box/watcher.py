@@ -267,7 +267,7 @@ class Watcher:
         self.life.told = True
         # Before the look, which takes seconds: a timeout of the job's own may end it meanwhile.
         states = [[one.pid, one.rank, one.state, self.wchan(one)] for one in self.jobs.alive.values()][:256]
-        self.note("stacks", why="stall", pids=self.stacks.ask(self.jobs.alive, wait=True))
+        self.note("stacks", why="no sign of life", pids=self.stacks.ask(self.jobs.alive, wait=True))
         self.stacks.ask_workers(self.jobs.alive)
         looked = self.look()
         if looked is not None and alive(looked):
