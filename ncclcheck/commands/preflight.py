@@ -8,8 +8,9 @@ from collections.abc import Callable
 from functools import partial
 
 from ncclcheck.base.errors import UsageError
-from ncclcheck.commands import bench, data, gate, smoke
-from ncclcheck.commands.cache import Cache
+from ncclcheck.commands import bench, data, smoke
+from ncclcheck.commands.steps import gate
+from ncclcheck.commands.steps.cache import Cache
 from ncclcheck.launch import choose
 from ncclcheck.launch.given import must_be_here, working_directory
 from ncclcheck.probes.facts import Cluster, Measurements, Verified, replace

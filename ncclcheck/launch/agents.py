@@ -16,7 +16,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import ncclcheck
 from ncclcheck.base import wire
-from ncclcheck.launch.joining import secret
+from ncclcheck.launch.joining.trust import secret
 from ncclcheck.launch.remote import doorstep
 from ncclcheck.probes.facts import Dialled, Look
 from ncclcheck.probes.machine import process

@@ -17,9 +17,9 @@ from queue import SimpleQueue
 
 from ncclcheck.base import wire
 from ncclcheck.base.errors import UsageError
-from ncclcheck.launch import nodelist
 from ncclcheck.launch.agents import Closed, Events, Link, ProcessLink, Said, Via, agent_environment
 from ncclcheck.launch.given import working_directory
+from ncclcheck.launch.hosts import nodelist
 from ncclcheck.launch.remote import doorstep, look, plain_step, srun_words
 from ncclcheck.probes.facts import Look
 from ncclcheck.probes.machine import process

@@ -17,10 +17,10 @@ from queue import Empty, SimpleQueue
 
 from ncclcheck.base import wire
 from ncclcheck.base.errors import UsageError
-from ncclcheck.launch import hostfile
 from ncclcheck.launch.agents import Closed, Event, Events, Link, ProcessLink, Signalled, Via, agent_environment
 from ncclcheck.launch.given import working_directory
-from ncclcheck.launch.hostfile import Host
+from ncclcheck.launch.hosts import hostfile
+from ncclcheck.launch.hosts.hostfile import Host
 from ncclcheck.launch.remote import doorstep, large_packets, look, other_port, slow_login, ssh_refused
 from ncclcheck.launch.remote import ssh_settings as dialled
 from ncclcheck.probes.facts import Dialled, Look

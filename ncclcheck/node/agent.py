@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, BinaryIO
 import ncclcheck
 from ncclcheck.base import endpoint, wire
 from ncclcheck.base.errors import UsageError
-from ncclcheck.launch import nodelist
+from ncclcheck.launch.hosts import nodelist
 from ncclcheck.node import rundir
 from ncclcheck.node.channel import Channel, Lease
 from ncclcheck.node.examination import Examination
-from ncclcheck.node.running import Running, explain_end
-from ncclcheck.node.store_files import StoreFiles
-from ncclcheck.node.torchrun import Torchrun
+from ncclcheck.node.ranks.running import Running, explain_end
+from ncclcheck.node.ranks.store_files import StoreFiles
+from ncclcheck.node.ranks.torchrun import Torchrun
 from ncclcheck.probes.facts import JobEnd, Leftover, Measurements, Node, NoDoor, RankState, replace
 from ncclcheck.probes.job.usage import resources
 from ncclcheck.probes.machine import process

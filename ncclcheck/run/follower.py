@@ -18,11 +18,11 @@ from ncclcheck.launch.agents import Closed, Events, ProcessLink, Said, Signalled
 from ncclcheck.launch.joining import join_protocol
 from ncclcheck.launch.joining.connection import Connection
 from ncclcheck.launch.joining.follow import Stopped, is_reached, reach
-from ncclcheck.launch.joining.identity import Identity
 from ncclcheck.launch.joining.siblings import Outcome, Siblings, await_outcome
+from ncclcheck.launch.joining.trust.identity import Identity
 from ncclcheck.node import rundir
 from ncclcheck.probes.facts import Cluster, Door, Job, JobEnd, Meeting, Node, Run
-from ncclcheck.probes.facts.run import signal_name
+from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.probes.machine import process
 from ncclcheck.probes.reach import protocol
 from ncclcheck.probes.reach.knock import MOST_S, knock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ncclcheck.node.stuck import Still
+from ncclcheck.node.ranks.stuck import Still
 from ncclcheck.probes.facts import Cluster, Job, Node, RankState, Run
 from ncclcheck.reports.culprit import culprits
 from ncclcheck.reports.judgement.findings import Finding, State

@@ -14,7 +14,7 @@ import msgspec
 
 from ncclcheck.base import wire
 from ncclcheck.launch.joining import join_protocol
-from ncclcheck.launch.joining.sealed import Seal
+from ncclcheck.launch.joining.trust.sealed import Seal
 from ncclcheck.probes.facts import Meeting
 
 _SEND_S = 15  # s until a peer that takes no data is given up; chosen

@@ -15,8 +15,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ncclcheck.base import protocol, wire
-from ncclcheck.launch.joining import sealed
-from ncclcheck.launch.joining.secret import Kind
+from ncclcheck.launch.joining.trust import sealed
+from ncclcheck.launch.joining.trust.secret import Kind
 from ncclcheck.probes.facts import Meeting, replace
 
 T = TypeVar("T")

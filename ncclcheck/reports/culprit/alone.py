@@ -9,8 +9,8 @@ from statistics import median
 from typing import Literal, TypeVar
 
 from ncclcheck.probes.facts import Cluster, Lateness, RankSpeed, at, value_or
-from ncclcheck.reports.culprit.samples import slowness_at
-from ncclcheck.reports.culprit.suspects import by
+from ncclcheck.reports.culprit.pairs.samples import slowness_at
+from ncclcheck.reports.culprit.pairs.suspects import by
 from ncclcheck.reports.subjects.failures.crowded import own_limits
 
 FEW = 3  # values: with fewer there is no usual one, and a spread needs one more; chosen

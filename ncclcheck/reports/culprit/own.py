@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Node, Unread, at, variables
-from ncclcheck.probes.facts.run import signal_name
+from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.reports.culprit import words
 from ncclcheck.reports.culprit.alone import late_ranks, slow_nodes, slow_ranks
 from ncclcheck.reports.culprit.machines import share_cores

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.reports.culprit import two
-from ncclcheck.reports.culprit.blame import FEW
 from ncclcheck.reports.culprit.machines import lack_cores, usual_noise
-from ncclcheck.reports.culprit.samples import PERCENT, Ends, Samples, Way, ends_of, read, slowness_at
+from ncclcheck.reports.culprit.pairs import two
+from ncclcheck.reports.culprit.pairs.blame import FEW
+from ncclcheck.reports.culprit.pairs.samples import PERCENT, Ends, Samples, Way, ends_of, read, slowness_at
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.failures.held_up import HeldUp, held_up, in_the_job
 from ncclcheck.reports.subjects.links import losses

@@ -10,10 +10,10 @@ from msgspec import UNSET
 
 from ncclcheck.probes.facts import Cluster, Node, at, value_or
 from ncclcheck.reports.culprit.alone import METRICS, Late, Slow
-from ncclcheck.reports.culprit.blame import Blame
-from ncclcheck.reports.culprit.samples import Samples, repeats
-from ncclcheck.reports.culprit.suspects import Suspect
-from ncclcheck.reports.culprit.two import Slower
+from ncclcheck.reports.culprit.pairs.blame import Blame
+from ncclcheck.reports.culprit.pairs.samples import Samples, repeats
+from ncclcheck.reports.culprit.pairs.suspects import Suspect
+from ncclcheck.reports.culprit.pairs.two import Slower
 from ncclcheck.reports.judgement.findings import Where
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.text.fold import duration, flops, fold_names

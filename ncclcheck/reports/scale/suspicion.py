@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ncclcheck.probes.facts import Cluster, Collective, PairTime
-from ncclcheck.reports.culprit.blame import blame
-from ncclcheck.reports.culprit.samples import read
+from ncclcheck.reports.culprit.pairs.blame import blame
+from ncclcheck.reports.culprit.pairs.samples import read
 from ncclcheck.reports.subjects.failures import lost
 from ncclcheck.reports.subjects.links import volleys
 from ncclcheck.reports.subjects.links.reached import closed_to

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.commands import box_report
+from ncclcheck.commands.steps import box_report
 from ncclcheck.probes.box import printed, reading
 from ncclcheck.run.plan.options import Options
 

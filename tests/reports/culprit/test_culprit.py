@@ -27,7 +27,7 @@ from ncclcheck.probes.facts import (
     replace,
 )
 from ncclcheck.reports.culprit import culprits, next_round
-from ncclcheck.reports.culprit.rounds import _beside
+from ncclcheck.reports.culprit.pairs.rounds import _beside
 from ncclcheck.reports.judgement.findings import Culprit
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules

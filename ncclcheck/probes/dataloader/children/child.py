@@ -19,7 +19,7 @@ import msgspec
 from ncclcheck.probes.dataloader import ours
 from ncclcheck.probes.dataloader.children import inside
 from ncclcheck.probes.dataloader.children.inside import Answer
-from ncclcheck.probes.facts.run import signal_name
+from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.probes.machine.process import kill_tree
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from ncclcheck.probes.dataloader.children.child import Ended
 from ncclcheck.probes.dataloader.children.notes import Diary, Mark, Note
 from ncclcheck.probes.dataloader.rates.loaded import Ran
 from ncclcheck.probes.facts.data.streams import Stop
-from ncclcheck.probes.facts.run import signal_name
+from ncclcheck.probes.facts.run.course import signal_name
 
 T = TypeVar("T")
 

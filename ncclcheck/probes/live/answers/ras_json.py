@@ -14,7 +14,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct, field
 
-from ncclcheck.probes.facts.ras import (
+from ncclcheck.probes.facts.live.ras import (
     RasCommunicator,
     RasGroup,
     RasLaunched,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts.ras import (
+from ncclcheck.probes.facts.live.ras import (
     RasCommunicator,
     RasGroup,
     RasLaunched,

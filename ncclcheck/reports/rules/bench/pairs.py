@@ -16,9 +16,9 @@ from ncclcheck.reports.culprit import (
     unproven_of_two,
     wrong_of_two,
 )
-from ncclcheck.reports.culprit.blame import FEW
-from ncclcheck.reports.culprit.samples import Way
-from ncclcheck.reports.culprit.two import Slower
+from ncclcheck.reports.culprit.pairs.blame import FEW
+from ncclcheck.reports.culprit.pairs.samples import Way
+from ncclcheck.reports.culprit.pairs.two import Slower
 from ncclcheck.reports.culprit.words import of_two
 from ncclcheck.reports.judgement.findings import (
     Culprit,

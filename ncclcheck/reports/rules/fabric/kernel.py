@@ -10,8 +10,8 @@ from ncclcheck.reports.judgement.derived import derived_from
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fine, note, seen, warn
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import wiring
-from ncclcheck.reports.subjects.nodes import boot
-from ncclcheck.reports.subjects.nodes.agreement import disagreements, group
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements, group
+from ncclcheck.reports.subjects.nodes.fixes import boot
 from ncclcheck.reports.text.fold import size
 
 _BY_HARDWARE = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")

@@ -9,8 +9,8 @@ from ncclcheck.probes.facts import Cluster, Node, NvLinks, PciDevice, Unread, at
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fine, note, seen, unknown, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import wiring
-from ncclcheck.reports.subjects.nodes import boot
 from ncclcheck.reports.subjects.nodes.cards import peers
+from ncclcheck.reports.subjects.nodes.fixes import boot
 
 _REDIRECTS = {"ReqRedir", "CmpltRedir"}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Cluster, Node, Unread, at, known, value_or, variables
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fail, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.nodes.agreement import disagreements
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
 from ncclcheck.reports.subjects.nodes.cards import cards, given_by_slurm, leave_out, odd_ones
 
 _GPUS = "nodes.gpus.cards"

@@ -20,7 +20,7 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl.variables import parse_int, values
-from ncclcheck.reports.subjects.nodes.agreement import disagreements, group
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements, group
 from ncclcheck.reports.text.fold import fold_names
 
 _FOLDER = "/dev/nvidia-caps-imex-channels"

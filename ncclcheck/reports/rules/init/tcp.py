@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, InitSeen, TcpInit
-from ncclcheck.probes.facts.init import tcp_url
+from ncclcheck.probes.facts.run.init import tcp_url
 from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, admin, fail, fine, seen, you
 from ncclcheck.reports.judgement.findings import State as S
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule

@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import Cluster, at, known
 from ncclcheck.reports.judgement.findings import Finding, State, Where, fail, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl.settings import Settings, nodes_with, settings_of
-from ncclcheck.reports.subjects.nodes.agreement import group
+from ncclcheck.reports.subjects.nodes.agree.agreement import group
 from ncclcheck.reports.text.fold import fold_names
 
 _MIXED_CPUS = ((2, 18, 1), (2, 19, 3))

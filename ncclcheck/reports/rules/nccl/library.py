@@ -18,7 +18,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.subjects.nodes.agreement import disagreements
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
 
 _ADDED = ("LD_PRELOAD", "LD_LIBRARY_PATH", "conda", "system")
 

@@ -11,7 +11,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, f
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl.settings import settings_of
 from ncclcheck.reports.subjects.nccl.variables import Version, nccl_version
-from ncclcheck.reports.subjects.nodes.agreement import disagreements
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
 
 # Interfaces of plugins that NCCL takes, from this version on: the first and the last. Source: the names that
 # src/plugin and, before 2.24, src/net.cc look up, release by release.

@@ -28,7 +28,7 @@ from ncclcheck.reports.subjects.links import flapping
 from ncclcheck.reports.subjects.links.reached import reached
 from ncclcheck.reports.subjects.nccl import lan, variables, wiring
 from ncclcheck.reports.subjects.nccl.choice import Chosen, gloo_choice
-from ncclcheck.reports.subjects.nodes.agreement import disagreements, group
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements, group
 from ncclcheck.reports.text.fold import fold_names
 
 _NEEDS = ("network.interfaces",)
@@ -157,7 +157,7 @@ def _unseen(link: lan.Link, thing: str, fact: Unread) -> Finding:
     worst=State.FAIL,
     needs=("network.interfaces", "host.own_name"),
     at_least=2,
-    ground=("NET003", "NET010"),
+    ground=("HST005", "NET003", "NET010"),
     between_machines=True,
     gates_job="by any failure",
 )

@@ -28,7 +28,7 @@ from ncclcheck.reports.subjects.addresses.master import (
     named_anew,
 )
 from ncclcheck.reports.subjects.nccl import lan
-from ncclcheck.reports.subjects.nodes.agreement import disagreements
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
 from ncclcheck.reports.text.fold import fold_names
 
 

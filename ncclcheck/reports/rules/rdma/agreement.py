@@ -10,7 +10,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, f
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import carrying, wiring
 from ncclcheck.reports.subjects.nccl.hca import UsedPort
-from ncclcheck.reports.subjects.nodes.agreement import disagreements, group
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements, group
 from ncclcheck.reports.text.fold import fold_names
 
 

@@ -35,7 +35,7 @@ from ncclcheck.reports.subjects.nccl.hca import (
     roce_version,
 )
 from ncclcheck.reports.subjects.nccl.variables import effective, nccl_version, values
-from ncclcheck.reports.subjects.nodes.agreement import disagreements
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
 from ncclcheck.reports.text.fold import fold_names
 
 

@@ -13,7 +13,7 @@ from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, 
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import carrying, profiles, wiring
 from ncclcheck.reports.subjects.nccl.hca import UsedPort, address_of, is_routable
-from ncclcheck.reports.subjects.nodes.agreement import disagreements
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
 from ncclcheck.reports.text.fold import fold_names
 
 _FULL_MTU = 4096  # bytes, the largest RDMA MTU

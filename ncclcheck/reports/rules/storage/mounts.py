@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import Answer, Cluster, Mount, Node, Nvme, at, known
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fine, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.rules.host.failing import of_kernel, said
-from ncclcheck.reports.subjects.nodes.agreement import group
+from ncclcheck.reports.subjects.nodes.agree.agreement import group
 from ncclcheck.reports.text.fold import fold_names, many
 
 _GIVEN_UP = ("emergency_ro", "shutdown")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Cluster, Interface, Node, at, known, value_or
 from ncclcheck.reports.judgement.findings import Finding, State, admin, you
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.subjects.nodes.alike import LEAVE_OUT, fact, same
+from ncclcheck.reports.subjects.nodes.agree.alike import LEAVE_OUT, fact, same
 
 
 @rule(

@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import Cluster, Node, PluginFile, Unread, at, known,
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, fail, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.addresses import to_itself
-from ncclcheck.reports.subjects.nodes.agreement import Groups, disagreements, group
+from ncclcheck.reports.subjects.nodes.agree.agreement import Groups, disagreements, group
 from ncclcheck.reports.text.fold import fold_names
 
 

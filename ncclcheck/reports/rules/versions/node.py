@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from ncclcheck.probes.facts import Cluster, Limits, Node, at, known
 from ncclcheck.reports.judgement.findings import Finding, State, admin, warn, you
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.subjects.nodes.agreement import disagreements
-from ncclcheck.reports.subjects.nodes.alike import LEAVE_OUT, alike, fact, same
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
+from ncclcheck.reports.subjects.nodes.agree.alike import LEAVE_OUT, alike, fact, same
 
 
 @rule(

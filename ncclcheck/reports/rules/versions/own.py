@@ -12,7 +12,7 @@ from ncclcheck.reports.culprit.own import Accused, accused
 from ncclcheck.reports.judgement.findings import Finding, State, Where, fail, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl.variables import as_version
-from ncclcheck.reports.subjects.nodes.agreement import disagreements
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
 from ncclcheck.reports.text.fold import fold_names
 
 # Of Python's own modules those that torch.distributed.run, torch.distributed and torch.utils.data import, without

@@ -22,7 +22,7 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.nccl.variables import STARTUP_FILES
-from ncclcheck.reports.subjects.nodes.agreement import disagreements
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
 
 
 @rule("VER001", "torch is installed", worst=State.FAIL, gates_job="by any failure")

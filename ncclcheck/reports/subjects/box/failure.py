@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from ncclcheck.probes.facts import Box, BoxOom, BoxProcess, BoxRaised
-from ncclcheck.probes.facts.run import signal_name
+from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.reports.subjects.box import peers
 from ncclcheck.reports.subjects.nodes import xids
 from ncclcheck.reports.text.fold import fold_ranks

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from shlex import quote
 
-from ncclcheck.probes.facts.run import signal_name
+from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.reports.judgement.findings import Remedy, admin, you
 
 # Names of variables that bring it about.

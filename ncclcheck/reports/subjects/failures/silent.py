@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, Run, Silence, replace
-from ncclcheck.probes.facts.run import signal_name
+from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Owner, Remedy, Where, admin, seen, unknown, you
 from ncclcheck.reports.subjects.failures import dialled, exhausted, last_words, let_in, ssh_way
 from ncclcheck.reports.subjects.failures.launching import FELL_SILENT, NOTHING_KNOWN, OWN_WORDS, SSH, TRY, Cause

@@ -8,7 +8,7 @@ from ncclcheck.probes.facts.training import Cosine, OwnStep
 from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, fail, note, seen, warn, you
 
 _FEW = 0.5  # of all elements that are trained: more of them without an optimizer is fine-tuning of a head
-_SHOWN = 3
+_SHOWN = 3  # names in one finding, then a count: chosen, three fit a heading of 80 columns
 
 
 def wrong(found: OwnStep) -> Iterator[Finding]:
