@@ -26,7 +26,7 @@ from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.data import examined, own_names
 from ncclcheck.reports.text.fold import many, size
 
-_MIB, _PAGE = 2**20, 4096
+_MIB, _PAGE = 2**20, 4096  # bytes; a page is 4 KiB on x86, which looking itself copies
 _DATA = ("data",)
 # Of a leak: so much more where it is memory of the parent that became its own, which comes to an end. A sound
 # dataset of torch.load copied 3 to 6 KiB a read for 400 reads, and nothing from then on.

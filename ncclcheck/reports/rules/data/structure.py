@@ -26,6 +26,7 @@ from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.data import own_names
 from ncclcheck.reports.subjects.data.streamed import numbers, structures
 
+# share of samples below which those that do not stack are a failure, not another design: chosen (DAT014.rare)
 _RARE = 0.1
 # The sizes of a part: the first, and the rest.
 _SIZES = re.compile(r"\[(\d+)((?:, \d+)*)\]")

@@ -220,6 +220,7 @@ def _narrow(level: Callable[..., Finding], node: Node, names: list[str], carried
     )
 
 
+# errors since the boot. Chosen (FAB005.correctable): each costs a replay; one in a while is no fault
 _CORRECTABLE = 1000.0
 
 

@@ -15,7 +15,7 @@ from ncclcheck.reports.text.fold import fold_names
 _JOBS = ("bench", "smoke")
 _LOCAL_LOCKS = ("nolock", "local_lock=all", "local_lock=flock", "localflock", "noflock")
 _WITHOUT_A_FILE = "init_method='env://'   # under torchrun"
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400  # seconds
 
 
 def _tried(cluster: Cluster) -> list[tuple[InitSeen, FileInit]]:

@@ -16,6 +16,7 @@ from ncclcheck.reports.subjects.logs.reported import owner_of, setting, starts_l
 _DEFAULTS = ("29500", "29400")
 _NETWORK = {"110", "113", "101"}
 _RETRIES = 20  # a start that goes well tells it once or twice a rank
+# tries at the end of a log; a start that goes well logs one or two a rank: chosen between that and _RETRIES
 _IN_VAIN = 5
 _TWICE = 2  # lines of waiting: one alone is a start that took longer than 10 s
 _PROGRESS = ("training-goes-on", "work-goes-on", "ended-well", "nccl-tests-row")

@@ -26,7 +26,7 @@ from ncclcheck.reports.subjects.flight.view import flight_of, recorded_again, wa
 from ncclcheck.reports.subjects.flight.waits import Waits
 from ncclcheck.reports.text.fold import fold_ranks, many
 
-_MOST = 20
+_MOST_DUMPS = 20  # unread files told one by one, then a count: chosen, usually all have one reason
 
 
 @rule("LOG130", "every Flight Recorder dump is readable", worst=State.WARN, over="")
@@ -56,8 +56,8 @@ def every_dump_was_read(cluster: Cluster) -> Iterator[Finding]:
     Python documentation, module pickle, "Restricting Globals"; torch c10d/FlightRecorder.hpp (forms up to 2.10).
     """
     flight = flight_of(cluster)
-    yield from (_refused(one) for one in flight.refused[:_MOST])
-    if (more := len(flight.refused) - _MOST) > 0:
+    yield from (_refused(one) for one in flight.refused[:_MOST_DUMPS])
+    if (more := len(flight.refused) - _MOST_DUMPS) > 0:
         yield unknown(Where(), f"{more} more files could not be read", why="Their ranks are not judged.")
 
 

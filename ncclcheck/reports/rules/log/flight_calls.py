@@ -15,7 +15,7 @@ from ncclcheck.reports.subjects.flight.view import recorded_whole, waits_of
 from ncclcheck.reports.subjects.flight.waits import Call, Waits
 from ncclcheck.reports.text.fold import fold_ranks
 
-_MOST = 8
+_MOST_CALLS = 8  # findings of one check: chosen; what follows from the first mismatch comes after it
 
 
 @rule("LOG134", "all ranks of a group call the same collectives in the same order", worst=State.FAIL, over="")
@@ -47,7 +47,7 @@ def same_collective(cluster: Cluster) -> Iterator[Finding]:
     """
     waits = waits_of(cluster)
     found = [one for one in mismatches(waits.state) if one.kind == "operation"]
-    yield from (_mismatch(waits, one) for one in found[:_MOST])
+    yield from (_mismatch(waits, one) for one in found[:_MOST_CALLS])
 
 
 @rule("LOG135", "sizes and types agree between the ranks of a collective", worst=State.FAIL, over="")
@@ -76,8 +76,8 @@ def sizes_and_types_agree(cluster: Cluster) -> Iterator[Finding]:
     """
     waits = waits_of(cluster)
     found = [one for one in mismatches(waits.state) if one.kind != "operation"]
-    yield from (_mismatch(waits, one) for one in found[:_MOST])
-    yield from (_misfit(waits.state, one) for one in misfits(waits.state)[:_MOST])
+    yield from (_mismatch(waits, one) for one in found[:_MOST_CALLS])
+    yield from (_misfit(waits.state, one) for one in misfits(waits.state)[:_MOST_CALLS])
 
 
 _WORDS = {
@@ -164,7 +164,7 @@ def an_entered_call_ends(cluster: Cluster) -> Iterator[Finding]:
     """
     waits = waits_of(cluster)
     pairs = {(one.group, one.src, one.dst, one.seq): one for one in waits.hanging if not _is_misfit(waits, one)}
-    yield from (_hangs(waits, one) for one in [*pairs.values()][:_MOST])
+    yield from (_hangs(waits, one) for one in [*pairs.values()][:_MOST_CALLS])
 
 
 def _is_misfit(waits: Waits, call: Call) -> bool:

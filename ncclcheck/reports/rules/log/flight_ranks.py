@@ -27,6 +27,7 @@ from ncclcheck.reports.subjects.job.pairing import WHY_PAIRING, confirm_pairing,
 from ncclcheck.reports.subjects.logs.logged import lines
 from ncclcheck.reports.text.fold import fold_ranks
 
+# calls with ranks outside, and stopped ranks with evidence: chosen; the first call has the cause
 _MOST, _MOST_TOLD = 8, 3
 
 

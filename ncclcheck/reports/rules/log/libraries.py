@@ -337,7 +337,7 @@ def _not_loaded(found: list[LogEvent]) -> Finding:
 
 
 _UNKNOWN, _UNSUPPORTED = "unknown error", "operation not supported"
-_CUMEM_BEGINS = (2, 18, 0)
+_CUMEM_BEGINS = (2, 18, 0)  # NCCL before it does not call cuMem, so that it cannot fail there
 
 
 @log_rule("LOG068", "the driver's nvidia-uvm module is loaded")

@@ -126,6 +126,17 @@ def _in_a_container(logs: Logs, where: Where, found: list[LogEvent]) -> bool:
     return bool(said(logs, "no-capability-files")) or _CONTAINER.fullmatch(where.node or "") is not None
 
 
+_OF_A_CONTAINER = (
+    you(
+        "Confirm on the container's host: State must be Completed. Where it is, start the container anew, with "
+        "all GPUs and the switches' files, by the NVIDIA runtime.",
+        "nvidia-smi -q | grep -A4 Fabric",
+        "ls -l /dev/nvidia-nvswitch* /dev/nvidia-caps",
+        "docker run --gpus all ...",
+    ),
+)
+
+
 @log_rule("LOG055", "the NVLink fabric is ready before the job starts")
 def fabric(logs: Logs) -> Iterator[Finding]:
     """
@@ -138,10 +149,12 @@ def fabric(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     The words of error 802, from NCCL, torch (`Error 802: system not yet initialized`) or nccl-tests. torch may say
-    in the same log that it found no GPU.
+    in the same log that it found no GPU. Where the host's name is a container's, the lines do not tell whether the
+    host's fabric manager is to blame or what the container was given: on the host `nvidia-smi -q` tells it.
 
     ## Fix
     - **admin** `systemctl enable --now nvidia-fabricmanager`; its version must be the driver's, to the last digit.
+    - **you** a container on a host whose State is Completed: start it anew, by the NVIDIA runtime.
     - **you** leave the node out until then.
 
     ## Source
@@ -161,12 +174,16 @@ def fabric(logs: Logs) -> Iterator[Finding]:
         ),
     ]
     for where, found in hosts(said(logs, "fabric-not-ready")):
+        contained = _CONTAINER.fullmatch(where.node or "") is not None or bool(said(logs, "no-capability-files"))
         yield cause(
             found,
-            f"the fabric manager has not set up the NVSwitches{on(where)} (CUDA error 802)",
+            f"the GPUs are not ready in a container{on(where)} (CUDA error 802): the fabric manager of its host, "
+            "or what the container was given"
+            if contained
+            else f"the fabric manager has not set up the NVSwitches{on(where)} (CUDA error 802)",
             why="Until it has, no program can use any GPU of this machine.",
             owner="node",
-            fix=fix,
+            fix=[*_OF_A_CONTAINER, *fix[1:]] if contained else fix,
             at=where,
         )
 

@@ -11,7 +11,7 @@ from ncclcheck.reports.subjects.logs import hangs
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, said, where
 from ncclcheck.reports.text.fold import fold_ranks
 
-_DEFAULT_MS = 600_000
+_DEFAULT_MS = 600_000  # torch's default for groups of NCCL since 2.2: 10 minutes
 # By nccl.h: ncclDataType_t and ncclRedOp_t.
 _TYPES = (
     *("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16"),

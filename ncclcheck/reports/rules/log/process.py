@@ -10,6 +10,7 @@ from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
 from ncclcheck.reports.subjects.logs.logged_node import hosts, on, ranks
 from ncclcheck.reports.subjects.logs.reported import starting, version, version_seen
 
+# NCCL that starts its threads with a stack of its own size; before, `ulimit -s` decides
 _SETS_ITS_OWN_STACK = (2, 28, 0)
 
 

@@ -23,6 +23,7 @@ _DEFAULTS = {
 }
 _OWN_PROFILES = ("AWS", "GPUDirectTCPX", "FasTrak", "gIB", "Libfabric")
 _MOST_OPERATIONS = 0.5  # of all lines of NCCL in a file
+# lines of NCCL in a file; of fewer, which the start of a job may be, a share says nothing: chosen
 _FEW_RECORDS = 200
 _SEEN = 5  # such lines, where the setting is told too
 

@@ -19,6 +19,8 @@ _ACS = admin(
     "setpci -s ADDRESS ECAP_ACS+0x6.w=0000",
     "grep -o 'iommu[^ ]*' /proc/cmdline",
 )
+# bytes of a P2P chunk that NCCL logs without NVLink (524288 with it); GPUs of one rank's host from which on the
+# tree of PCIe matters: chosen
 _OVER_PCIE, _MANY = 131072, 4
 
 
@@ -308,7 +310,8 @@ def _astray(job: list[LogProcess], events: list[LogEvent], what: str) -> Finding
     )
 
 
-_FIRST = 10
+# collectives up to this number belong to a job's start, where a P2P path that does not work shows: chosen
+_FIRST_CALLS = 10
 _FOLLOWED = (
     "remote-closed",
     "connection-reset",
@@ -325,7 +328,7 @@ def _first_hangs(logs: Logs, job: list[LogProcess]) -> list[LogEvent]:
     which = {(event.fields.get("seq", ""), event.fields.get("op", "")) for event in found}
     number = next(iter(which))[0] if len(which) == 1 else ""
     heard = {event.rank for event in (*found, *said(logs, *_FOLLOWED))}
-    there = number.isdecimal() and int(number) <= _FIRST and {one.rank for one in job} <= heard
+    there = number.isdecimal() and int(number) <= _FIRST_CALLS and {one.rank for one in job} <= heard
     return found if there else []
 
 

@@ -13,7 +13,7 @@ from ncclcheck.reports.subjects.nccl.settings import Settings, nodes_with
 from ncclcheck.reports.subjects.nccl.variables import Version
 
 _SINCE: dict[str, Version] = {"nvls": (2, 17, 0), "nvlstree": (2, 18, 0), "pat": (2, 23, 0)}
-_BY_FUNCTION_SINCE = (2, 24, 0)
+_BY_FUNCTION_SINCE = (2, 24, 0)  # NCCL_ALGO="allreduce:tree;..." is read. Source: NCCL user guide, NCCL_ALGO
 
 
 def _tokens(value: str) -> tuple[bool, list[str]]:

@@ -10,12 +10,14 @@ from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.nccl import profiles
 from ncclcheck.reports.subjects.nccl.settings import Settings, nodes_with
 
-_MOST_SOCKETS = 64
+_MOST_SOCKETS = 64  # NCCL's MAX_SOCKETS, of one connection. Source: NVIDIA/nccl src/transport/net_socket.cc
 _BUFFERS = ("NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE")
+# an LL128 line carries 120 bytes of data and 8 of flag, so that its buffer is 120 times a power of two
 _LL128_UNIT = 120
+# what NCCL takes as they are: multiples of a warp; others up to 512 are replaced by its default
 _THREADS = (64, 128, 256, 512)
-_WARP = 32
-_LARGE_CHUNK = 2**20
+_WARP = 32  # threads. Source: CUDA C++ Programming Guide
+_LARGE_CHUNK_BYTES = 2**20  # from here on results were wrong. Source: NVIDIA/nccl#2408
 _BOUNDS = (("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"), ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"))
 
 
@@ -172,7 +174,7 @@ def chunk_size(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA/nccl#2408; NCCL user guide, performance and tuning.
     """
     for found in nodes_with(cluster, "NCCL_CHUNK_SIZE"):
-        if (found.number("NCCL_CHUNK_SIZE") or 0) >= _LARGE_CHUNK:
+        if (found.number("NCCL_CHUNK_SIZE") or 0) >= _LARGE_CHUNK_BYTES:
             yield fail(
                 found.where,
                 f"NCCL_CHUNK_SIZE={found.text('NCCL_CHUNK_SIZE')} is 1 MiB or more",

@@ -11,7 +11,7 @@ from ncclcheck.reports.subjects.nccl.settings import nodes_with
 from ncclcheck.reports.subjects.nccl.variables import Version
 
 _TIMEOUTS: tuple[tuple[Version, int], ...] = (((2, 23, 4), 20), ((2, 14, 3), 18), ((0, 0, 0), 14))
-_RETRIES = 7
+_RETRIES = 7  # NCCL's default, and the most that the 3 bits of InfiniBand's retry count hold
 
 
 @rule("NCC031", "InfiniBand timeout and retry count are not lowered", worst=State.WARN, needs=("job.variables",))

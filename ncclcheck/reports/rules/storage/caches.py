@@ -12,7 +12,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nodes.directories import about, places
 from ncclcheck.reports.text.fold import size
 
-_MIB = 2**20
+_MIB = 2**20  # bytes
 _CACHES = ("cache", "torch cache", "model cache", "CUDA cache")
 _EXECUTES = ("temporary directory", "cache")
 

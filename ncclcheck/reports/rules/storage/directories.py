@@ -25,8 +25,8 @@ from ncclcheck.reports.subjects.nodes.agree.agreement import group
 from ncclcheck.reports.subjects.nodes.directories import about, mounted, places
 from ncclcheck.reports.text.fold import fold_names, size
 
-_MIB, _GIB = 2**20, 2**30
-_FEW_INODES = 1000
+_MIB, _GIB = 2**20, 2**30  # bytes
+_FEW_INODES = 1000  # a checkpoint of 1000 ranks has as many files: chosen
 
 
 @rule("STO001", "the working directory has free space", worst=State.FAIL, needs=("storage.places",))

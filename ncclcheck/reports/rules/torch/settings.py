@@ -13,10 +13,10 @@ from ncclcheck.reports.subjects.nccl.variables import as_version
 _WAIT = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
 _ASYNC = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING")
 _BUFFERS = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-_RECORDS_BY_ITSELF = (2, 11, 0)
+_RECORDS_BY_ITSELF = (2, 11, 0)  # torch whose Flight Recorder is on by default, with 2000 entries
 _ENTRY_BYTES = 850  # of one entry with its stack; a rank with 2097152 of them held 1.7 GB
-_DEFAULT_CONNECTIONS = 8
-_MOST_CONNECTIONS = 32
+_DEFAULT_CONNECTIONS = 8  # Source: CUDA C++ Programming Guide, CUDA_DEVICE_MAX_CONNECTIONS
+_MOST_CONNECTIONS = 32  # Source: the same; larger values are not taken
 
 
 def _buffer(version: tuple[int, ...] | None) -> str:

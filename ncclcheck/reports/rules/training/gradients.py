@@ -24,7 +24,7 @@ from ncclcheck.reports.subjects.training.trained import (
 from ncclcheck.reports.text.fold import many
 
 _JOBS = ("smoke",)
-_SHOWN = 3
+_SHOWN = 3  # ranks, names or hooks in one finding, then a count: chosen, three names fit a heading of 80 columns
 
 
 @rule(

@@ -11,7 +11,7 @@ from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.training.trained import checked, ranks
 
 _ROUNDED = 0.01  # of the norm of a parameter; bf16 has 8 bits, 0.4 %
-_SHOWN = 4
+_SHOWN = 4  # names in one finding, then a count: chosen, model, optimizer, scheduler and RNG are four
 _GENERATORS = (
     "saved['rng'] = torch.get_rng_state()  # one a rank",
     "torch.set_rng_state(saved['rng'])",

@@ -20,7 +20,7 @@ from ncclcheck.reports.subjects.training.trained import (
 )
 
 _JOBS = ("smoke",)
-_SHOWN = 5
+_SHOWN = 5  # tensors in one finding, then a count: chosen; the total is told beside them
 
 
 @rule(
@@ -165,6 +165,7 @@ def _other_parameters(cluster: Cluster, found: Agreement) -> Finding:
         "TRN012",
         "TRN030",
         "TRN004",
+        "TRN034",
     ),
     commands=_JOBS,
 )
