@@ -56,11 +56,6 @@ COMPLAINTS = (
         "timed out|killed|watchdog", r"\b(?:timed out|killed|watchdog)\b", "somebody waited in vain, or is gone"
     ),
     _form("exception", r"\bexception\b", "an exception"),
-    _form(
-        "local protection|remote access error|remote operation error|transport retry",
-        r"\] *(?:local protection|remote (?:access|operation)|transport retry)\b",
-        "UCX, of an RDMA request",
-    ),
     _form("Error|Exception", r"\b[A-Z]\w{0,60}(?:Error|Exception)\b", "an exception by its type", case=True),
 )
 _BAD = r"(?:errors?|failures?|failed|exceptions?|killed|aborted|timed out)"
