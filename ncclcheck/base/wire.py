@@ -107,9 +107,10 @@ class Result(Struct, tag="result", frozen=True, kw_only=True):
 
 
 class JobEnded(Struct, tag="job_ended", frozen=True, kw_only=True):
-    """This node's torchrun or examiner has ended, or could not start."""
+    """This node's torchrun or examiner has ended, or could not start. port_taken: that of the rendezvous was."""
 
     end: facts.JobEnd
+    port_taken: bool = False
     leftovers: list[facts.Leftover] = []
 
 

@@ -183,7 +183,7 @@ class Agent:
         """Run this node's ranks to their end; always says how it ended. Our own door is closed by then."""
         self._close_door()
         if job.is_host and not job.init_method and (problem := _port_problem(job.endpoint)):
-            self._ended(None, problem)
+            self._ended(None, problem, port_taken=True)
             return
         if job.is_host:
             self.store_files.begin(job.init_method)
@@ -269,12 +269,19 @@ class Agent:
                     return
                 self._pass_on(running, event)
 
-    def _ended(self, status: int | None, detail: str, leftovers: list[Leftover] | None = None) -> None:
+    def _ended(
+        self,
+        status: int | None,
+        detail: str,
+        leftovers: list[Leftover] | None = None,
+        *,
+        port_taken: bool = False,
+    ) -> None:
         if self.resources is not None:
             had = self.resources.told(self.options.name, os.path.dirname(self.folder))
             self.channel.say(wire.Result(part=Measurements(resources=[had])))
         end = JobEnd(node=self.options.name, exit=status, detail=detail)
-        self.channel.say(wire.JobEnded(end=end, leftovers=leftovers or []))
+        self.channel.say(wire.JobEnded(end=end, leftovers=leftovers or [], port_taken=port_taken))
 
 
 def _hello(options: argparse.Namespace) -> wire.Hello:

@@ -78,6 +78,7 @@ class Gathered:
         self._job: set[int] = set()
         self._begun = 0.0
         self._world = 0
+        self.port_taken = False
         self.knocks: list[Knock] = []
         self.dialled: list[Dialled] = []
         self.slow_logins: list[SlowLogin] = []
@@ -125,6 +126,7 @@ class Gathered:
     def _take_end(self, node: _OfNode, ended: wire.JobEnded) -> None:
         """How a node's torchrun or examiner ended. An examiner without status and word had used its time up."""
         node.end = ended.end
+        self.port_taken = self.port_taken or ended.port_taken
         self.leftovers += ended.leftovers
         if node.index in self._examined and (ended.end.exit or ended.end.detail):
             self.dead_examiners.append(ended.end)
@@ -241,12 +243,18 @@ class Gathered:
         Of several jobs the first one that went wrong is told, else the last.
         """
         self._keep_what_went_wrong()
-        self._begun = time.monotonic()
+        self._begun, self.port_taken = time.monotonic(), False
         self.ranks, self.stopping, self._job, self._only = {}, False, set(nodes), only
         self._examined = set()
         self._world = world
         for node in self._taking_part:
             node.end = None
+
+    def forget_job(self) -> None:
+        """The job never began, for a port that we chose was taken: it begins on another one."""
+        for node in self._taking_part:
+            node.end = None
+        self.ranks, self._job = {}, set()
 
     def begin_examination(self, nodes: Iterable[int]) -> None:
         """The next end of these nodes is their examiner's; the ranks of a job before it stay."""
