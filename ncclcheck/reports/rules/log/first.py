@@ -374,6 +374,9 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
     NCCL's initialisation waits for all ranks. Those that began and never completed are where the job hangs or
     died; a rank that never began at all is what they wait for.
 
+    ## Seen as
+    hangs, dies
+
     ## How we know
     Where some ranks came through and nothing tells of a failure it is a note: lines of the others are missing.
     A rank that never comes and packets that are dropped leave no line at all, and RAS knows nothing of a job
@@ -607,6 +610,9 @@ def no_warning(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     NCCL warns rarely, and nearly always about what ends the job.
+
+    ## Seen as
+    dies
 
     ## How we know
     Lines of level WARN that none of the known signs is in, by their first words; consequences are not among
