@@ -78,7 +78,7 @@ def nothing_was_killed(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     the kernel counted no process killed for memory.
 
     ## Why it matters
-    Nothing in the job's own output tells it: the others report a lost connection.
+    Nothing in the job's own output says so: the others report a lost connection.
 
     ## How we know
     The watcher read the status of the process when it ended.
@@ -196,8 +196,8 @@ def nobody_left(cluster: Cluster, one: Failure) -> Iterator[Finding]:
 def nobody_is_absent(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     """
     ## What
-    All ranks but one report that another one is gone or did not come in time; that one was alive and said nothing.
-    Or all report it, and one of them from another line of the program than the others.
+    All ranks but one report that another one is gone or did not come in time; that one was alive and reported
+    nothing. Or all report it, and one of them from another line of the program than the others.
 
     ## Why it matters
     It held up the others until their timeout, and is named by none of them.

@@ -173,7 +173,7 @@ def one_version(logs: Logs) -> Iterator[Finding]:
     hangs, dies
 
     ## How we know
-    `Mismatched NCCL version detected`; or versions that processes told; or, where no version is told, the two
+    `Mismatched NCCL version detected`; or versions that processes logged; or, where no version is logged, the two
     lines that such a mixture makes. Those two can also come from different NCCL_* variables or a stale process,
     and the finding says so.
 

@@ -62,7 +62,7 @@ def cuda_calls(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `NCCL WARN Cuda failure N '...'`: CUDA's error, and the file of NCCL's sources that stands before it, which
-    tells what NCCL was doing.
+    shows what NCCL was doing.
 
     ## Fix
     - **you** what the error asks for; where it is an argument, set the rank's GPU first, and compare the versions

@@ -34,7 +34,7 @@ def zero3_is_saved_by_all(logs: Logs) -> Iterator[Finding]:
     hangs
 
     ## How we know
-    The watchdog's operation is a gather, a frame or a line tells of saving, and another of ZeRO stage 3.
+    The watchdog's operation is a gather, a frame or a line shows saving, and another of ZeRO stage 3.
 
     ## Fix
     - **you** call `save_checkpoint`, `save_16bit_model` or `accelerator.get_state_dict` on all ranks, and write
@@ -66,7 +66,7 @@ def same_number_of_batches(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     Watchdogs of one group gave up at different collectives (of different operations or sizes, and without the
-    end of an epoch: different branches are likelier), or some ranks tell of the end of an epoch and did
+    end of an epoch: different branches are likelier), or some ranks report the end of an epoch and did
     not come to the collective of the others.
 
     ## Fix
@@ -122,7 +122,7 @@ def groups_have_their_timeout(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     The watchdog's line: `Timeout(ms)=600000` and a group number other than 0. Where the default group has a
-    longer one in the same log, that is said.
+    longer one in the same log, the finding says so.
 
     ## Fix
     - **you** pass `timeout=` to `new_group` and `init_device_mesh` too.
@@ -168,7 +168,7 @@ def same_collective(logs: Logs) -> Iterator[Finding]:
     ## Fix
     - **you** let no collective depend on the rank's own data (a batch without images, a skipped step, a ragged
       last batch): run all branches, or pad; align NCCL_* settings and versions where only `message truncated`
-      is told.
+      is reported.
 
     ## Source
     PyTorch documentation, TORCH_DISTRIBUTED_DEBUG; speechbrain/speechbrain#2401, modelscope/ms-swift#9443,

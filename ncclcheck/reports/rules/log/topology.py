@@ -120,7 +120,7 @@ def nccl_is_new_enough(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `NCCL Tests compiled with NCCL 1`, or the form of NCCL 1's warnings (`WARN src/core.cu`), and a failure.
     `Failed to find reverse path`: NCCL's graph of the machine has links in one direction only, as with
-    NVSwitches that it does not know (2.14 on H100, which came with 2.15 and 2.16), or where NVML tells of some
+    NVSwitches that it does not know (2.14 on H100, which came with 2.15 and 2.16), or where NVML reports some
     links wrongly.
 
     ## Fix

@@ -39,7 +39,7 @@ def transport(logs: Logs) -> Iterator[Finding]:
     dies
 
     ## How we know
-    `No transport found for rank A[..] -> rank B[..]` (2.12 and later), and the settings that NCCL told of.
+    `No transport found for rank A[..] -> rank B[..]` (2.12 and later), and the settings that NCCL logged.
 
     ## Fix
     - **you** unset NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_NET and NCCL_SOCKET_IFNAME, one after the other.
@@ -95,7 +95,7 @@ def peers(logs: Logs) -> Iterator[Finding]:
     `Cuda failure 800 'operation not permitted'` of such a job: a rank may not hand its memory to another process.
     `hipIpcGetMemHandle failed`, `cudaIpcOpenMemHandle failed`: a rank could not export or open such memory at all.
     `P2P is disabled between NVLINK connected GPUs` ends the start (2.12 and later). `P2P is disabled between
-    connected GPUs`, `Could not enable P2P` and `Legacy IPC not supported` are only told: usual for GeForce, L4 and
+    connected GPUs`, `Could not enable P2P` and `Legacy IPC not supported` are notes: usual for GeForce, L4 and
     A10, on WSL2, with vGPU and in virtual machines, worth a look on bare metal with data centre GPUs.
 
     ## Fix
@@ -251,7 +251,7 @@ def pcie(logs: Logs) -> Iterator[Finding]:
     wrong results.
 
     ## Why it matters
-    Where ACS or an IOMMU that translates sends traffic between GPUs another way, or a driver offers P2P that
+    Where ACS or an IOMMU that translates sends traffic between GPUs by another path, or a driver offers P2P that
     the GPUs do not have (GeForce RTX 4090 and 5090), data never arrive or arrive wrong. NCCL sees nothing: all
     GPUs show 100 %, and after its time the watchdog ends the job.
 
@@ -259,10 +259,10 @@ def pcie(logs: Logs) -> Iterator[Finding]:
     dies
 
     ## How we know
-    It is a conclusion, and said as one: one machine, every rank's init complete, connections via P2P, chunks of
-    128 KB (NCCL uses 512 KB over NVLink), and either the watchdog's time-out of one of the first collectives, the
-    same on all ranks, or wrong values in nccl-tests, or a time limit with GeForce GPUs. Proof is a run with
-    NCCL_P2P_DISABLE=1 that ends.
+    It is a conclusion, and reported as one: one machine, every rank's init complete, connections via P2P,
+    chunks of 128 KB (NCCL uses 512 KB over NVLink), and either the watchdog's time-out of one of the first
+    collectives, the same on all ranks, or wrong values in nccl-tests, or a time limit with GeForce GPUs. Proof
+    is a run with NCCL_P2P_DISABLE=1 that ends.
 
     ## Fix
     - **you** NCCL_P2P_DISABLE=1 for now; `ncclcheck bench` shows wrong or missing data between two GPUs.

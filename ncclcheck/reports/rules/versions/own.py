@@ -108,7 +108,7 @@ def hidden_modules(cluster: Cluster) -> Iterator[Finding]:
     The names in these folders, on each node, compared with the modules that `import torch` loads. A folder
     without an __init__.py hides nothing. It is a warning; a failure where the error of a rank or of torchrun names
     the file, or where ranks died on its node and PYTHONPATH puts it first for every process. A package in
-    PYTHONPATH that is none of Python's own is mostly meant: it is told where such an error names it. ncclcheck
+    PYTHONPATH that is none of Python's own is mostly meant: it is reported where such an error names it. ncclcheck
     itself imports Python's own modules first.
 
     ## Fix
