@@ -60,9 +60,9 @@ def within_expectation(cluster: Cluster) -> Iterator[Finding]:
     by the fit over sizes; the best one speaks.
 
     Below the first percentage a warning, below the second a failure (`BEN002.rdma_warn_percent` and so on):
-    rdma 70, 50 (sound clusters: 85 to 97; 50 to 70 is one rail of two); nvlink 85, 50 (Azure's checks: 89 to
+    rdma 70, 50 (healthy clusters: 85 to 97; 50 to 70 is one rail of two); nvlink 85, 50 (Azure's checks: 89 to
     97); socket 30, 10 (32 to 60 on 32 and 100 Gb/s); burst 30, 10, a judgement of ours. More than a tenth above
-    what is possible is `unknown`: then the bound is wrong, or other links were used. Where no sound cluster's
+    what is possible is `unknown`: then the bound is wrong, or other links were used. Where no healthy cluster's
     figures are known nothing is judged, and the reason is printed; nor where most ranks have no core for most
     of the time in which they want one: a note.
 
@@ -126,7 +126,7 @@ def share(value: float, limits: Bound) -> str:
     assert limits.usual is not None
     percent = 100 * value / limits.usual
     if limits.carrier == "nvlink":
-        return f"{percent:.0f} % of the {limits.usual:.3g} that sound nodes reach by {limits.algorithm}"
+        return f"{percent:.0f} % of the {limits.usual:.3g} that healthy nodes reach by {limits.algorithm}"
     if limits.carrier == "burst":
         return f"{percent:.0f} % of what a TCP stream carried"
     rate = "line rate" if limits.at_line_rate else "what NVLink leaves of it"

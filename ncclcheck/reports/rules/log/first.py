@@ -264,7 +264,7 @@ def _first(logs: Logs, found: list[LogEvent]) -> Finding:
 
 
 def _consequences(logs: Logs) -> list[LogEvent]:
-    """Those that tell of a failure: at the end of a sound job some ranks leave before others."""
+    """Those that tell of a failure: at the end of a healthy job some ranks leave before others."""
     aside = {(one.file, one.line) for one in logs.events if one.sign == "python-error" and _is_aside(one)}
     found = (
         event

@@ -55,7 +55,7 @@ def own_environment(cluster: Cluster) -> Iterator[Finding]:
     hangs, slow
 
     ## How we know
-    Nodes that failed are compared with those that did not: what the sound ones agree on, and the failed one has
+    Nodes that failed are compared with those that did not: what the healthy ones agree on, and the failed one has
     otherwise. What the last words of the failure mention is named. Without such words, a crash points at what
     loads or changes libraries (LD_PRELOAD, LD_LIBRARY_PATH, MALLOC_*, PYTHON*), and a slow node at what slows a
     process (OMP_*, MALLOC_*). A signal from outside (SIGKILL, SIGTERM), a limit or a lost network accuses no
