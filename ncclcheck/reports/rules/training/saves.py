@@ -9,7 +9,19 @@ from shlex import quote
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.training.checks import Differing
 from ncclcheck.probes.facts.training.saves import Interrupted, Merged, Reloaded, Saves
-from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fail, fine, seen, unknown, warn, you
+from ncclcheck.reports.judgement.findings import (
+    Finding,
+    Remedy,
+    State,
+    Where,
+    admin,
+    fail,
+    fine,
+    seen,
+    unknown,
+    warn,
+    you,
+)
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.training import trained
 from ncclcheck.reports.text.fold import size
@@ -208,7 +220,13 @@ def _missing(cluster: Cluster, found: Merged) -> Finding:
     )
 
 
-@rule("TRN015", "a run resumed after losing a rank reaches the same parameters", worst=State.FAIL, commands=_JOBS)
+@rule(
+    "TRN015",
+    "a run resumed after losing a rank reaches the same parameters",
+    worst=State.FAIL,
+    ground=("TRN034",),
+    commands=_JOBS,
+)
 def resumes(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -275,11 +293,21 @@ def _another(cluster: Cluster, where: Where, told: str, before: Interrupted, dig
         why=_WHY_RESUME,
         owner="job",
         evidence=[seen("hash of all parameters", f"uninterrupted {before.digest}, resumed {digest}")],
-        fix=[
-            you("Save what state_dict omits too: counters, generators of the dataset, its place in the data."),
-            you(
-                "If there is none, see which kernels are not deterministic.",
-                "torch.use_deterministic_algorithms(True)",
-            ),
-        ],
+        fix=_what_was_omitted(cluster),
     )
+
+
+def _what_was_omitted(cluster: Cluster) -> list[Remedy]:
+    """By the names of attributes that the model trains with, where some were seen to."""
+    smoke = cluster.measurements.smoke
+    beside = smoke.checks.beside if smoke and smoke.checks else None
+    if names := [one.name for one in (beside.kept if beside else []) if one.of == "model"]:
+        told = ", ".join(names[:3])
+        return [you(f"Register {told} as buffers, which state_dict holds; plain attributes are not in it.")]
+    return [
+        you("Save what state_dict omits too: counters, generators of the dataset, its place in the data."),
+        you(
+            "If there is none, see which kernels are not deterministic.",
+            "torch.use_deterministic_algorithms(True)",
+        ),
+    ]

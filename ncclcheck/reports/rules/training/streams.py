@@ -23,6 +23,7 @@ _JOBS = ("smoke",)
         "TRN012",
         "TRN030",
         "TRN032",
+        "TRN034",
     ),
     commands=_JOBS,
 )

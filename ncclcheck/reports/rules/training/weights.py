@@ -165,6 +165,7 @@ def _other_parameters(cluster: Cluster, found: Agreement) -> Finding:
         "TRN012",
         "TRN030",
         "TRN004",
+        "TRN034",
     ),
     commands=_JOBS,
 )
