@@ -31,7 +31,7 @@ _LINE = re.compile(r'File "([^"\n]+)", line (\d+), in (\w+)')
 _COLLECTIVE = re.compile(r"torch[/\\]distributed[/\\]")
 _TORCH = f"{os.sep}torch{os.sep}"
 _WAITS = ("backward", "__next__")  # DDP waits in the one, loaders in the other
-_MOST = 6
+_MOST_FRAMES = 6  # of a stack, the innermost that are told apart: chosen for a finding
 _MOST_TEXT = 4000  # characters of a traceback
 
 
@@ -67,7 +67,7 @@ def by_call(error: BaseException) -> bool:
 def standing() -> list[str]:
     """Where this process's main thread stands, the innermost first: the collective, and the user's own lines."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    return [*dict.fromkeys(_standing(frame))][:_MOST]
+    return [*dict.fromkeys(_standing(frame))][:_MOST_FRAMES]
 
 
 def _standing(frame: FrameType | None) -> Iterator[str]:

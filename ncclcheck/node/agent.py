@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from ncclcheck.probes import init
     from ncclcheck.probes.reach import Listener, Mark
 
-_TICK = 0.1
-_LOOK_EVERY = 0.5
-_DRAIN_S = 1.0
-_MAY_LINGER = 3.0
+_TICK_S = 0.1  # between two looks for orders of the launcher: chosen, a halt is heard at once as people see it
+_LOOK_EVERY_S = 0.5  # between two looks at ranks that make no progress: chosen
+_DRAIN_S = 1.0  # chosen: what ranks sent before they ended lies in a local socket
+_MAY_LINGER_S = 3.0  # torchrun after its last rank is done: chosen, then it is ended
 
 
 class Agent:
@@ -219,18 +219,18 @@ class Agent:
         look, linger = 0.0, end
         while (now := time.monotonic()) < min(end, linger):
             with suppress(Empty):
-                event = self.events.get(timeout=_TICK)
+                event = self.events.get(timeout=_TICK_S)
                 if isinstance(event, (wire.Stop, wire.Halt)):
                     return isinstance(event, wire.Stop)
                 self._pass_on(running, event)
             if running.child.poll() is not None:
                 return False
             if running.all_done and linger == end:
-                linger = now + _MAY_LINGER
+                linger = now + _MAY_LINGER_S
             if now > look:
                 self.channel.say(wire.Beat())
                 self._tell(running.looked_at())
-                look = now + _LOOK_EVERY
+                look = now + _LOOK_EVERY_S
         return False
 
     def _pass_on(self, running: Running, event: wire.FromLauncher | wire.FromAgent | int) -> None:

@@ -20,7 +20,7 @@ Medians = dict[tuple[str, int], float]
 
 _PATIENCE_S, _PATIENCE = 30.0, 5.0  # a job may take so long, or so many times as long as the longest before it
 _ENDING_S = 8.0  # so near to the deadline it was not the setting that ended a job
-_LONGEST = 200
+_LONGEST = 200  # characters of an exception in one line: chosen
 
 
 class Turns:

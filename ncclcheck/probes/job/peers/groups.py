@@ -28,7 +28,7 @@ from ncclcheck.probes.job.peers.pairs import ranks_of
 NextGroups = Callable[[list[GroupTime]], Sequence[Sequence[str]]]
 
 _END = b"null"
-_SLACK_S = 2.0
+_SLACK_S = 2.0  # beyond the limit of a measurement, for starts that are apart and for the store: chosen
 _BATCHES = 2  # the better counts: a burst of other traffic passes
 _ITERATIONS = 3  # of a batch
 _PER_RANK_S = 0.02  # s more for each rank of a group to connect in

@@ -20,7 +20,7 @@ from ncclcheck.probes.job.peers.exchange import Exchange, View
 NextRound = Callable[[list[PairTime]], Sequence[tuple[str, str]]]
 
 _END = b"null"
-_SLACK_S = 2.0
+_SLACK_S = 2.0  # beyond the limit of a measurement, for starts that are apart and for the store: chosen
 
 
 class Order(Struct, frozen=True, kw_only=True):

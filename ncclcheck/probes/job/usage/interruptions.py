@@ -18,7 +18,7 @@ from ncclcheck.probes.job.usage.port_counters import names
 from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.net.network import link_downs
 
-_EVERY_S = 0.2
+_EVERY_S = 0.2  # sleep between two looks at the clock: chosen, the stops that matter last seconds
 _NETS, _HCAS = "/sys/class/net", "/sys/class/infiniband"
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 

@@ -24,7 +24,7 @@ from ncclcheck.probes.machine.host.host import within
 _PROC = Path("/proc")
 _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 _LEAST_CORES = 0.2  # that a process takes on average, to be named; reasoned: less slows nobody by much
-_MOST_NAMED = 6
+_MOST_NAMED = 6  # processes of others, the hungriest: chosen for one finding
 _LONGEST_S = 1.0  # seconds, for file systems and name servers that do not answer
 _OURS = b"ncclcheck"  # in the command lines of agents, torchrun and ranks; simulated nodes share a machine
 _POLICIES: dict[int, Literal["", "batch", "idle", "realtime"]] = {

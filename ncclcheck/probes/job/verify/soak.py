@@ -17,6 +17,7 @@ from ncclcheck.probes.job.timing import Peers, batch
 from ncclcheck.probes.job.verify.exact import Mismatch
 from ncclcheck.probes.job.verify.wrong import told
 
+# chosen, seldom enough to cost nothing, often enough that a rank that hangs is seen in its collective
 _TOLD_EVERY_S = 4.0
 _MOST_TOLD = 20  # wrong results of a rank: later ones are only counted
 

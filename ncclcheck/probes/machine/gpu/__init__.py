@@ -45,7 +45,7 @@ class _Beside(Generic[T]):
 
     def answer(self) -> T | Unread:
         """Waited for as long as the slowest of them may take."""
-        self._thread.join(cuda.LONGEST_ANSWER + 2)
+        self._thread.join(cuda.LONGEST_ANSWER_S + 2)
         return self._found
 
 

@@ -16,7 +16,7 @@ from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.net import netlink
 from ncclcheck.probes.reach import protocol
 
-_ANY_PORT = 9
+_ANY_PORT = 9  # discard (RFC 863): nothing is sent by connect, and nobody minds an empty datagram
 _ARP_S = 0.3  # a machine on the wire answers within a millisecond; the kernel asks again only after a second
 _ANSWERED = ("reachable", "stale", "delay", "probe")
 _COMPLETE, _PERMANENT = 0x2, 0x4  # ATF_COM and ATF_PERM, linux/if_arp.h

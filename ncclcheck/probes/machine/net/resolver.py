@@ -16,10 +16,10 @@ from ncclcheck.probes.machine.access import Machine
 # that has to ask further is asked twice.
 _ANSWER_S = 1.5
 _MOST_SERVERS = 3  # MAXNS of resolv.conf(5)
-_MOST_KNOWN = 16
-_A, _AAAA = 1, 28
+_MOST_KNOWN = 16  # other machines of /etc/hosts that are told: chosen, a few show whose names they are
+_A, _AAAA = 1, 28  # types of a record. Source: RFC 1035, RFC 3596
 _HEADER = struct.Struct(">HHHHHH")
-_RECURSE = 0x0100
+_RECURSE = 0x0100  # RD. Source: RFC 1035, 4.1.1
 
 
 def resolver(name: str, addresses: list[str], seconds: float) -> Resolver:

@@ -61,7 +61,7 @@ _TWICE = re.compile(r"^(.{6,}?)\1+$")  # what two processes say into one line
 _UPMOST = re.compile(
     r"\b(?:init|group|enqueue|bootstrap|collectives|proxy)\.cc:\d|\b(?:init|group|enqueue)\.cu:\d"
 )
-_MOST_KINDS = 4
+_MOST_KINDS = 4  # of exceptions that are told: chosen, the first is the cause in most logs
 _SEVERE = re.compile(r"(?:\S{1,40} ){0,3}\[?(?:E\d{4} |ERROR\b|CRITICAL\b|FATAL\b)")
 _ABOVE = 400  # lines: what a library says before the program around it gives up; tracebacks of 8 ranks between
 _DRAWS = ("wandb", "mlflow", "tensorboard", "comet_ml", "neptune", "swanlab", "clearml")  # packages
