@@ -54,8 +54,8 @@ _WEIGHT = {
     "explains": 2,
     "traceback-cut": 2,
 }
-# Added to these where the text names a known kind, says what to do, is a consequence, or says nothing: chosen so that
-# a complaint with a reason outweighs an exception without one.
+# Added to these where the text names a known kind, says what to do, is a consequence, or says nothing: chosen so
+# that a complaint with a reason outweighs an exception without one.
 _KNOWN, _ADVISED, _FOLLOWS, _NOTHING = 2, 1, -3, -4
 _INSTALLED = "python -m pip list | grep -iE 'torch|nvidia|flash|xformers|vllm|transformers|deepspeed|numpy'"
 
