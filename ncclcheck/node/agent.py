@@ -45,7 +45,7 @@ _MAY_LINGER_S = 3.0  # torchrun after its last rank is done: chosen, then it is 
 
 
 class Agent:
-    """The agent of one node."""
+    """The agent of one node: reads its facts, then runs what the launcher orders, one thing at a time."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -60,7 +60,7 @@ class Agent:
         self.lease = Lease(lambda: self.leave("the launcher has been silent for too long"))
 
     def run(self) -> None:
-        """The whole life of an agent."""
+        """Read the facts, send them, and follow orders until the launcher says stop or is gone."""
         self.lease.begin()
         threading.Thread(target=self._obey, args=(sys.stdin.buffer,), daemon=True).start()
         self.channel.say(_hello(self.options))
@@ -142,7 +142,7 @@ class Agent:
             self.channel.say(wire.Reach(reach=replace(reach, marks=self.mark.found())))
 
     def _knock(self, order: wire.Knock) -> None:
-        """See whether the hosts of silent nodes answer us."""
+        """Try to connect to the hosts of silent nodes, and send what came of it."""
         from ncclcheck.probes.reach import knock  # noqa: PLC0415
 
         self._step(f"try {len(order.doors)} silent nodes")
@@ -166,7 +166,7 @@ class Agent:
             self.channel.say(wire.InitTried(seen=self.trial.looked(order.nodes)))
 
     def _close_door(self) -> None:
-        """Nobody looks for us any more."""
+        """Close the listener, the mark file and the trial of the init method."""
         if self.trial is not None:
             self.trial.close()
             self.trial = None

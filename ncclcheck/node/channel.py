@@ -45,7 +45,7 @@ class Lease:
         threading.Thread(target=self._wait, daemon=True).start()
 
     def renew(self) -> None:
-        """A beat came."""
+        """Count the lease anew, since the launcher has spoken."""
         self._beats.put(None)
 
     def _wait(self) -> None:

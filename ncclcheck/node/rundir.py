@@ -119,7 +119,7 @@ def _opened(path: str) -> Iterator[int]:
 
 
 def _is_ours(folder: int) -> bool:
-    """Made by us, and closed to others."""
+    """Whether an open folder belongs to this user and is closed to all others."""
     told = os.fstat(folder)
     return told.st_uid == os.geteuid() and told.st_mode & 0o777 == 0o700
 

@@ -84,7 +84,7 @@ class Turns:
         return why
 
     def _blamed(self, why: str) -> str:
-        """With the rank that was lost first, and what it raised."""
+        """`why`, with the rank that was lost first and what it raised, where one was."""
         lost = self.stages.session.gathered.lost_ranks
         first = min(lost, key=lambda rank: (not rank.first, not rank.error, rank.rank), default=None)
         if first is None:

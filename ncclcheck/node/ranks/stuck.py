@@ -18,7 +18,7 @@ _IDLE = 0.1  # of a core; a rank that waits in gloo used 0.01, its heartbeat and
 
 
 class Still:
-    """Looked at again and again while a rank makes no progress."""
+    """Whether a rank that makes no progress is stuck: `stack` is where it stands, `stuck` the answer."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Still:
         self._begin()
 
     def look(self) -> bool:
-        """Whether anything is another than at the last look."""
+        """Look once more; whether `stack` or `stuck` has changed since the last look."""
         before, self.stack = (self.stack, self.stuck), self._standing()
         seconds = self._clock() - self._since
         if self.stack != before[0] or self._spent() - self._had > max(1.0, seconds) * _IDLE:

@@ -221,7 +221,7 @@ def _take(descriptor: int, kept: bytearray, most: int) -> bool:
 def _ended(
     child: subprocess.Popen[bytes], kept: Mapping[int, bytearray], end: float
 ) -> tuple[int | None, str, str]:
-    """Its exit status, or its end."""
+    """Exit status, stdout and stderr of a child; None where its time was over, and it is killed."""
     status: int | None = None
     try:
         status = child.wait(max(0.0, end - time.monotonic()))

@@ -44,7 +44,7 @@ class _Stalls:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def stop(self) -> None:
-        """Watch no longer."""
+        """End the thread that watches."""
         self._over.set()
 
     def _watch(self) -> None:
@@ -70,7 +70,7 @@ class _Continued:
         self.times += 1
 
     def stop(self) -> None:
-        """As it was before."""
+        """Put the former handler of SIGCONT back."""
         with suppress(ValueError, TypeError):
             signal.signal(signal.SIGCONT, self._before)  # type: ignore[arg-type]
 
@@ -120,7 +120,7 @@ class LateRanks:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Around the iterations that are timed."""
+        """Context around the iterations that are timed."""
         begin = _Usage.now(self.stalled())
         yield
         self._used.add(begin, _Usage.now(self.stalled()))

@@ -58,7 +58,7 @@ class Watch:
         self._ranks: dict[int, RankUse] = {}
 
     def look(self, ranks: Iterable[RankState]) -> None:
-        """Again and again while the ranks live."""
+        """Read what each rank uses; to be called again and again while the ranks live."""
         for rank in ranks:
             if rank.pid is not None and (found := _rank(self._proc, rank.pid)):
                 before = self._ranks.get(rank.pid)
@@ -215,7 +215,7 @@ def _spent(now: _Stat, before: _Stat | None) -> float:
 
 
 def _upwards(proc: Path, pid: int) -> Iterator[int]:
-    """A process and all above it."""
+    """The pids of a process and of all its ancestors."""
     for _ in range(64):
         yield pid
         stat = _stat(proc / str(pid))

@@ -92,7 +92,7 @@ class Pattern:
         return self._values[place : place + like.numel()]
 
     def _differing(self, piece: Tensor, values: Tensor) -> Tensor | None:
-        """Which elements differ."""
+        """Indices of the elements of `values` that differ; None where all are right."""
         if torch.equal(bits(piece), bits(values)):
             return None
         if self._tolerance:
@@ -128,7 +128,7 @@ class _Wrong:
         self._samples.append(Sample((place + some).cpu(), values[some].cpu(), got[some].cpu()))
 
     def told(self) -> Mismatch | None:
-        """All of it; None where nothing was wrong."""
+        """The mismatch over all blocks; None where nothing was wrong."""
         if not self._wrong:
             return None
         sample = Sample(

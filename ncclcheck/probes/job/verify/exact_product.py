@@ -33,7 +33,7 @@ class Products:
 
 
 def check(device: torch.device, seconds: float, tick: Callable[[], None]) -> Products:
-    """As many as the time allows, one at least."""
+    """Multiply and compare for so many seconds, once at least; how many products were wrong."""
     left, other = (_matrix(device, seed) for seed in (1, 2))
     product = torch.empty_like(left)
     try:

@@ -111,7 +111,7 @@ class _Growth:
         self._to = 0
 
     def add(self, held: int, soak: Soak) -> None:
-        """What is held after a round."""
+        """Note the bytes that are held after a round."""
         if soak.seconds <= self._quarter:
             self._most, self._from = max(self._most, held), soak.results
         elif soak.seconds >= 3 * self._quarter and self._most:
@@ -124,7 +124,7 @@ class _Growth:
 
     @property
     def results(self) -> int:
-        """In how many results."""
+        """The number of results in which it grew so."""
         return 0 if self._least is None else self._to - self._from
 
 

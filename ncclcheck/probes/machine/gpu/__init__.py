@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def probe(machine: Machine) -> Gpus:
-    """All of it. Where nothing shows a GPU, neither library is asked."""
+    """GPUs by NVML, CUDA and files. Where no file shows a GPU, neither library is asked."""
     pci, devices = signs.pci_functions(machine), signs.device_files(machine)
     if machine.recorded and isinstance(pci, Unread) and isinstance(devices, Unread):
         return _none(Unread("recorded", "neither PCI devices nor /dev are in this recording"))

@@ -172,7 +172,7 @@ def _number(found: Mapping[str, str], name: str) -> int:
 
 
 def risen(before: Counters | Unread, after: Counters | Unread) -> Counters | Unread:
-    """The difference of two readings."""
+    """By how much each counter rose between two readings, 0 where it was reset; an Unread where one is."""
     if isinstance(before, Unread) or isinstance(after, Unread):
         return before if isinstance(before, Unread) else after
     return Counters(**{name: max(0, getattr(after, name) - getattr(before, name))

@@ -73,7 +73,7 @@ def _text(machine: Machine, path: str) -> str:
 
 
 def _asked(name: str, conf: str) -> list[NameServer]:
-    """Every server at once."""
+    """What each name server of resolv.conf answers for a name; all are asked at once."""
     lines = [line.split() for line in conf.splitlines()]
     servers = [line[1] for line in lines if line[:1] == ["nameserver"] and len(line) > 1][:_MOST_SERVERS]
     search = next((line[1:3] for line in reversed(lines) if line[:1] in (["search"], ["domain"])), [])

@@ -32,7 +32,7 @@ _HEALTH = ("", "healthy", "unhealthy", "limited_capacity")
 
 
 def card(asked: Asked, index: int, handles: list[Any]) -> None:
-    """Everything of one GPU."""
+    """Ask all groups of facts about one GPU into asked.answers. Raises Trouble where NVML has no handle of it."""
     handle = handles[index]
     if isinstance(handle, str):
         raise Trouble(f"{handle} (nvmlDeviceGetHandleByIndex)")
