@@ -38,6 +38,9 @@ def views(cluster: Cluster) -> Iterator[Finding]:
     torch's own collate function copies into a new tensor, and all is well; one that gives the samples as they are
     (`collate_fn=lambda batch: batch`, `batch_size=None`) makes each worker put the whole into /dev/shm.
 
+    ## Seen as
+    wrong results
+
     ## How we know
     The loader's collate function is given its first samples. The storages of the result, each counted once, hold
     eight times its elements (`DAT022.ratio`) and 256 KiB more (`DAT022.kib`). Tensors that are in shared memory
@@ -95,6 +98,9 @@ def room(cluster: Cluster) -> Iterator[Finding]:
     Each tensor of a batch is a file in /dev/shm and a descriptor. A container has 64 MiB there unless it is given
     more: workers then die of SIGBUS or with "unable to allocate shared memory". A batch of many tensors meets
     the limit of open files: "Too many open files", or "received 0 items of ancdata".
+
+    ## Seen as
+    wrong results, out of memory, dies
 
     ## How we know
     Bytes of the loader's own batch x workers x prefetch_factor (2 where nobody says) x ranks of the node, and one

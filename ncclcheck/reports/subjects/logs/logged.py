@@ -63,7 +63,14 @@ def log_rule(
             yield from found if cluster.command == "logs" else (one for one in found if one.state is State.FAIL)
 
         made = rule(
-            code, title, worst=worst, over="", ground=("VER017", "VER018"), symptom=symptom, unfinished=unfinished
+            code,
+            title,
+            worst=worst,
+            over="",
+            ground=("VER017", "VER018"),
+            symptom=symptom,
+            unfinished=unfinished,
+            costs_speed=risk or slows,
         )
         return made(judged)
 
