@@ -505,7 +505,7 @@ class _Walk:
         """In words; made once for all calls under it."""
         key = (id(one.test), one.branch)
         if key not in self.known:
-            found: GuardKind = conditions.kind(one.test, self.ranks)
+            found: GuardKind = conditions.kind(one.test, self.ranks, holds=one.branch == "if")
             self.known[key] = Guard(kind=found, branch=one.branch, text=text(one.test), line=one.test.lineno)
         return self.known[key]
 
