@@ -142,7 +142,7 @@ def ordinal(logs: Logs) -> Iterator[Finding]:
         by_nccl = all(event.sign == "nccl-cuda-failure" for event in found)
         what = (
             "a rank does not see the GPU of its neighbour"
-            if by_nccl
+            if by_nccl and not all(one.fields.get("place", "").startswith("init.cc") for one in found)
             else "a rank took a GPU by a number that its node does not have"
         )
         by_world = not by_nccl and _several_nodes(logs, found)

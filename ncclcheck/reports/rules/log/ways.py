@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, seen, you
+from ncclcheck.reports.rules.log.bootstrap_agree import SHARED
 from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
 from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, cuda_errors, hosts, in_nvls, on, ranks
 from ncclcheck.reports.subjects.logs.machines import machines, of_the_job
-from ncclcheck.reports.subjects.logs.reported import setting, settings_seen, version_seen, within_a_host
+from ncclcheck.reports.subjects.logs.reported import set_apart, setting, settings_seen, version_seen, within_a_host
 
 _NOT_OPENED = ("invalid argument", "invalid resource handle", "mapping of buffer")
 _NOT_PERMITTED = "operation not permitted"
@@ -187,14 +188,23 @@ def _refused(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _not_opened(logs: Logs) -> Iterator[Finding]:
+def not_opened(logs: Logs) -> list[LogEvent]:
     """CUDA errors of NCCL's P2P transport, where all ranks are on one machine (else LOG059 may be the cause)."""
     job = of_the_job(logs)
     failed = cuda_errors(logs, *_NOT_OPENED, _NOT_PERMITTED, by=BY_NCCL)
-    told = [one for one in failed if "/p2p.cc" in one.fields.get("place", "") or _not_shared(logs, one)]
-    if not told or len(machines(job)) != 1 or len({one.host for one in job}) != 1:
-        return
-    for where, found in hosts(told):
+    told = [
+        one
+        for one in failed
+        if "captur" not in one.fields["error"]
+        and ("/p2p.cc" in one.fields.get("place", "") or _not_shared(logs, one))
+    ]
+    if not told or len(machines(job)) != 1 or len({one.host for one in job}) != 1 or set_apart(logs, SHARED):
+        return []
+    return told
+
+
+def _not_opened(logs: Logs) -> Iterator[Finding]:
+    for where, found in hosts(not_opened(logs)):
         error = found[0].fields["error"]
         cannot = "share GPU memory with" if _NOT_PERMITTED in error else "open the GPU memory of"
         yield cause(
