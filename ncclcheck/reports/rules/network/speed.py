@@ -55,6 +55,9 @@ def link_speed(cluster: Cluster) -> Iterator[Finding]:
     that lost a member, or a filter that limits what one node sends makes every node of the job slow, and no
     error is written anywhere.
 
+    ## Seen as
+    slow
+
     ## How we know
     /sys/class/net/NAME/speed, the odd one out by majority; virtual interfaces report a speed that means nothing
     and are left out. Bursts of 0.2 s to up to three peers, counted at the receiver; the best one counts. A
@@ -205,7 +208,7 @@ def _stands_still(slow: Slow, node: Node, name: str, link: lan.Link | None) -> F
         owner="node",
         evidence=[
             seen("bursts over TCP, counted at the receiver", f"{slow.best:.3g} against {slow.others:.3g} Gb/s"),
-            *(seen(f"nft list ruleset on {node.name}", firewall.shown(one)) for one in chains[:2]),
+            *(firewall.on_node(node.name, one) for one in chains[:2]),
         ],
         fix=[
             let_pass
