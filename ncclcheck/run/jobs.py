@@ -24,6 +24,7 @@ from ncclcheck.run.plan import bench_plan
 from ncclcheck.run.plan.bench_plan import JobOptions, Shape
 from ncclcheck.run.stages import Stages, report_time
 
+_PORTS = 3  # times that a job begins anew on another port: one may be taken by chance; chosen
 _LEAST_JOB_S = 5.0  # s left of the deadline below which no job is started, since it would not get through; chosen
 
 
@@ -91,7 +92,7 @@ class TorchJob:
         return outcome.state is State.OK
 
     def _cause_was_seen(self) -> bool:
-        """A rank was stopped, or a signal ended it: no network does that."""
+        """Whether a rank was stopped, or a signal ended it, which no network does."""
         run = self.session.gathered.run(started_job=True, stopped_by="")
         return bool(lost.killed(run) or lost.ended(lost.late(run)))
 
@@ -102,7 +103,14 @@ class TorchJob:
         seconds = min(most, self.seconds)
         # A training run may kill a rank when all is told, and has workers of its own: that job ends by itself.
         world = self.ranks if parts.training is None else 0
+        before = self.session.stopped_by
         stopped_by = self.session.job(self._orders(parts, seconds), seconds, only, world, begins_s)
+        for _ in range(_PORTS):
+            if not (self.session.gathered.port_taken and self.place.move()):
+                break
+            self.session.gathered.forget_job()
+            self.session.stopped_by, seconds = before, min(most, self.seconds)
+            stopped_by = self.session.job(self._orders(parts, seconds), seconds, only, world, begins_s)
         return stopped_by or ("" if self._complete() else "not every rank finished")
 
     @property
@@ -222,7 +230,7 @@ class TorchJob:
         return len(ranks) == self.ranks and all(rank.phase == "done" for rank in ranks.values())
 
     def cluster(self) -> Cluster:
-        """Everything that is known by now."""
+        """The cluster of the facts, stages and measurements that have come so far."""
         backend = self.shape.backend if self.shape else ""
         job = replace(self.stages.job(), backend=backend, backend_asked=self.wishes.backend, ranks=self.ranks)
         job = replace(job, start=self.wishes.begin.start, init_method=self.place.url)

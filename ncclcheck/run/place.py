@@ -23,6 +23,7 @@ class Place:
         self.url = begin.url
         self._first: int | None = None
         self._used = False
+        self._moved = False
 
     def try_it(self, members: Collection[int]) -> None:
         """Let these nodes try the very port or file, once; a port again where rank 0 has moved to another node.
@@ -61,6 +62,14 @@ class Place:
         host, port = self.addresses()[first], self._free_at(first)
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
+    def move(self) -> bool:
+        """From now on another port, for that of the next job was taken; False where it is the user's own."""
+        choice = self._stages.choice
+        if self.url or (self._stages.options.rdzv_endpoint and choice.launcher == "local"):
+            return False
+        self._moved = True
+        return True
+
     def addresses(self) -> dict[int, str]:
         """The address of each node on the job's network."""
         names = self._stages.choice.names
@@ -83,4 +92,5 @@ class Place:
         if self._stages.choice.launcher == "local":
             return endpoint.free_port("127.0.0.1")
         doors = {door.node: door for door in self._stages.session.gathered.doors}
-        return doors[first].tcp_port if first in doors else endpoint.random_port()
+        here = first in doors and not self._moved
+        return doors[first].tcp_port if here else endpoint.random_port()

@@ -152,6 +152,23 @@ def test_many_files_are_kept_as_one_that_is_used_while_they_are_as_they_were(
     assert _count(tmp_path) == 17
 
 
+def test_who_asks_first_finds_the_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever keeps results makes it now and then, and never a reason not to keep one."""
+    monkeypatch.setattr(store, "_MOST_APART", 3)
+    fleet = Simulated(4, 7, 1, planted=False)
+    for day in range(7):
+        store.write(str(tmp_path), fleet.result(day))
+        there = len({*tmp_path.glob("all-*.parquet")})
+        assert there == (0 if day < 2 else len(store.TABLES))
+    told = duckdb.sql(f"SELECT count(DISTINCT result) FROM '{tmp_path}/all-nodes.parquet'").fetchall()
+    assert told == [(6,)]
+    assert _count(tmp_path) == 28
+    (tmp_path / f"verdicts-{99:016x}.parquet").write_bytes(b"none")
+    store.write(str(tmp_path), Simulated(4, 9, 1, planted=False).result(8)._replace(key=f"{8:016x}"))
+    store.write(str(tmp_path), Simulated(4, 9, 1, planted=False).result(7)._replace(key=f"{7:016x}"))
+    assert len([*tmp_path.glob("nodes-*.parquet")]) == 9
+
+
 @pytest.mark.parametrize("data", [b"", b"PAR1 no file of anything PAR1"])
 def test_one_file_for_all_that_is_none_is_not_used(tmp_path: Path, data: bytes) -> None:
     store.write(str(tmp_path), Simulated(4, 1, 1, planted=False).result(0))

@@ -1,17 +1,25 @@
-"""Who listens on a TCP port of this machine."""
+"""Who holds a TCP port of this machine."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import psutil
 
 
 def holder(port: int) -> str:
-    """Which process listens on a port here, in words."""
+    """Which process listens on a port here, or has a connection from it, in words."""
     try:
-        for entry in psutil.net_connections("tcp"):
-            if entry.laddr and entry.laddr.port == port and entry.status == psutil.CONN_LISTEN:
-                name = psutil.Process(entry.pid).name() if entry.pid else "another user's process"
-                return f"held by {name}" + (f" (pid {entry.pid})" if entry.pid else "")
+        on_it = [one for one in psutil.net_connections("tcp") if one.laddr and one.laddr.port == port]
+        for entry in sorted(on_it, key=lambda one: one.status != psutil.CONN_LISTEN):
+            name = psutil.Process(entry.pid).name() if entry.pid else "another user's process"
+            return f"{_held(entry)} {name}" + (f" (pid {entry.pid})" if entry.pid else "")
     except (psutil.Error, OSError):
         return "its holder may not be seen by this user"
-    return "no listener is seen on it"
+    return "no listener and no connection is seen on it"
+
+
+def _held(entry: Any) -> str:
+    if entry.status == psutil.CONN_LISTEN or not entry.raddr:
+        return "held by"
+    return f"held by a connection to {entry.raddr.ip}:{entry.raddr.port} ({entry.status}) of"

@@ -23,7 +23,7 @@ _TUNER: tuple[tuple[Version, int, int], ...] = (
     ((2, 19, 0), 1, 1), ((2, 21, 0), 2, 2), ((2, 22, 0), 2, 3), ((2, 24, 0), 2, 4), ((2, 28, 0), 2, 5),
     ((2, 30, 0), 2, 6),
 )  # fmt: skip
-_LAST_READ = (2, 31, 0)
+_LAST_READ = (2, 31, 0)  # NCCL whose plugin headers were read; of later ones nothing is known
 _TAKES = {"net": _NET, "tuner": _TUNER}
 _EXAMPLE = re.compile(r"(libnccl-tuner-)?(example|basic)(\.so)?")
 
@@ -154,7 +154,7 @@ def example_tuner(cluster: Cluster) -> Iterator[Finding]:
     The example asks for one channel before it looks into its table. Where no row matches, and where a row has -1
     for channels, which its documentation calls the default, the collective runs in one channel: a fraction of the
     speed on a node with NVLink. A misspelt word in a row means allreduce, ring or simple, lines with fewer than
-    eight fields vanish, and nothing is said. A table that is not found slows everything down.
+    eight fields vanish without a message. A table that is not found slows everything down.
 
     ## Seen as
     slow
