@@ -11,6 +11,7 @@ import ipaddress
 import socket
 import struct
 import time
+from collections import deque
 from dataclasses import dataclass, field
 
 from ncclcheck import __version__
@@ -27,6 +28,7 @@ STRANGERS = 64  # connections beyond the number of nodes that may be open at onc
 GOODBYE_S = 2.0  # s for the last lines to be sent before sockets are closed; chosen
 _MOST_WAITING = 10_000  # events that nobody has taken yet: from here on nothing more is read
 _MOST_BEFORE = 200  # records of one node before the run begins: its facts and some thirty steps
+_MOST_NONCES = 64  # as many strangers as may be connected at once
 _PAUSE_S = 0.02  # s between two looks at the connections; chosen
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close at once, leave no TIME_WAIT on the port
 
@@ -68,6 +70,7 @@ class Reception:
         self.guests: dict[int, Guest] = {}
         self._run_id, self._command, self._events = run_id, command, events
         self._secret, self._place = secret, place
+        self.nonces: deque[str] = deque(maxlen=_MOST_NONCES)  # of its last greetings
         self.strangers: dict[str, str] = {}  # by address: why it does not belong to this run
         self._connections = 0
         self._begun: float | None = None
@@ -120,6 +123,7 @@ class Reception:
             secret=self._secret.kind,
             place=self._place,
         )
+        self.nonces.append(greeting.nonce)
         writer.write(join_protocol.encode(greeting))
         said = _joined(join_protocol.from_node(await reader.readline()))
         hand = join_protocol.Handshake(await self._key(said), greeting, said)

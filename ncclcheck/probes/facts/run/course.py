@@ -102,7 +102,8 @@ class Dialled(Struct, frozen=True, kw_only=True):
     host: HostName; addresses: of that. by: the jump host, or the program of a ProxyCommand. master: the socket of
     an earlier ssh whose connection is shared; silent_master: it does not answer. own: those of its other options
     that decide whether a login works and are not ssh's defaults, as `ssh -G` writes them. port_now: how a
-    connection to its port went after the node was lost in mid-run; empty where none was tried.
+    connection to its port went after the node was lost in mid-run; empty where none was tried. no_arp: the
+    interface here on which the kernel has asked for its address, and no machine has said that it has it.
     """
 
     node: str
@@ -115,6 +116,7 @@ class Dialled(Struct, frozen=True, kw_only=True):
     silent_master: bool = False
     own: list[str] = []
     port_now: Literal["", "open", "refused", "no answer"] = ""
+    no_arp: str = ""
 
 
 class SlowLogin(Struct, frozen=True, kw_only=True):

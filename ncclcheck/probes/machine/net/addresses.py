@@ -6,7 +6,7 @@ import ipaddress
 import re
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 import psutil
@@ -97,6 +97,18 @@ def parsed_neighbours(text: str) -> dict[str, Neighbour]:
                 mac=words[3].lower(), interface=words[5], permanent=bool(flags & _PERMANENT)
             )
     return found
+
+
+def unanswered_on(addresses: Collection[str]) -> str:
+    """The interface on which the kernel asked for one of these IPv4 addresses (ARP) and got no answer; else ""."""
+    text = Machine().read("/proc/net/arp")
+    return "" if isinstance(text, Unread) else parsed_unanswered(text, addresses)
+
+
+def parsed_unanswered(text: str, addresses: Collection[str]) -> str:
+    """The same from what the kernel lists: an entry without a hardware address is one that nobody answered."""
+    rows = [line.split() for line in text.splitlines()[1:]]
+    return next((row[5] for row in rows if len(row) == 6 and row[0] in addresses and row[2] == "0x0"), "")
 
 
 def waited_for_core() -> float:

@@ -37,6 +37,7 @@ def resolver(name: str, addresses: list[str], seconds: float) -> Resolver:
         seconds=round(seconds, 2),
         files=files,
         beside=list(dict.fromkeys(beside)),
+        order=" ".join(uses[0].split()[1:]) if uses else "",
         servers=_asked(name, _text(machine, "/etc/resolv.conf")) if dns else [],
     )
 

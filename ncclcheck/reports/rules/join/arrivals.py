@@ -70,7 +70,8 @@ def node_ranks(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     Each node tells its node rank, its name and its address to the meeting point on node rank 0 before
-    anything runs. The one that came first has the rank; both are named.
+    anything runs. The one that came first has the rank; both are named. Node rank 0, where the endpoint is no
+    address of its own, asks there every two seconds whether another machine leads this very run.
 
     ## Fix
     - **you** number the nodes 0, 1, 2, ..., each once: `--node-rank 1`. In a Kubernetes Job take
@@ -85,12 +86,38 @@ def node_ranks(cluster: Cluster) -> Iterator[Finding]:
         raise NothingToJudge(_NO_JOIN)
     names = {a.node_rank: a.name for a in _arrivals(cluster, "joined")}
     names[0] = cluster.nodes[0].name if cluster.nodes else "node 0"
+    meeting = cluster.job.meeting
+    if meeting and meeting.node_rank == 0 and meeting.outcome == "turned_away":
+        yield _second_lead(cluster, meeting)
     for arrival in _arrivals(cluster, "same rank"):
         yield _same_rank(arrival, names.get(arrival.node_rank, "another node"))
     for arrival in _arrivals(cluster, "other command", "other protocol", "late"):
         yield _turned_away(arrival)
     if cluster.job.launcher == "slurm":
         yield from _same_in_slurm(cluster.nodes)
+
+
+def _second_lead(cluster: Cluster, meeting: Meeting) -> Finding:
+    """On the machine that has not the endpoint's address: there another one leads the same run."""
+    name = cluster.nodes[0].name if cluster.nodes else "this node"
+    host, _, _ = meeting.endpoint.rpartition(":")
+    return fail(
+        Where(node=name),
+        f"{name} was told to be node rank 0, and another machine is it already: it answers at {meeting.endpoint}, "
+        f"whose address {name} does not have ({meeting.detail})",
+        why="Each of the two waits for a node that never comes: both are the first one.",
+        owner="job",
+        evidence=[
+            seen(f"asked at {meeting.endpoint}", meeting.detail),
+            seen(f"{host} resolves to", ", ".join(meeting.addresses)),
+        ],
+        fix=[
+            you(
+                f"Give {name} another node rank; the machine with {host} stays node rank 0.",
+                "--node-rank 1   # 0, 1, 2, ..., each once",
+            )
+        ],
+    )
 
 
 def _same_rank(arrival: Arrival, first: str) -> Finding:

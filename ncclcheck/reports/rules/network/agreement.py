@@ -157,7 +157,7 @@ def _unseen(link: lan.Link, thing: str, fact: Unread) -> Finding:
     worst=State.FAIL,
     needs=("network.interfaces", "host.own_name"),
     at_least=2,
-    ground=("NET003", "NET010"),
+    ground=("HST005", "NET003", "NET010"),
     between_machines=True,
     gates_job="by any failure",
 )

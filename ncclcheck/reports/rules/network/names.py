@@ -20,7 +20,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.addresses import behind_nat, hosts_file
+from ncclcheck.reports.subjects.addresses import behind_nat, hosts_file, name_service
 from ncclcheck.reports.subjects.links.reached import Pair, Reached, required
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.text.fold import fold_names
@@ -65,6 +65,7 @@ def peer_names(cluster: Cluster) -> Iterator[Finding]:
     late = {pair for pair, answer in asked.items() if isinstance(answer, Unread) and answer.kind == "timed_out"}
     own = _addresses(cluster, found)
     away = {one.node for one in behind_nat.hidden(cluster)}  # NET003 says that nobody reaches their addresses
+    told_already = {node.name for node in cluster.nodes if name_service.mute(node)}  # HST005 says why
     nowhere = {pair for pair, answer in answers.items() if not answer.addresses}
     elsewhere = {
         pair
@@ -76,7 +77,7 @@ def peer_names(cluster: Cluster) -> Iterator[Finding]:
     told = _Told(found, answers)
     yield from told.missing(nowhere)
     yield from told.wrong(elsewhere)
-    yield from _late(late)
+    yield from _late({pair for pair in late if pair[0] not in told_already})
     if not nowhere | elsewhere | late:
         yield fine(Where(), f"the names of {len({b for _, b in answers})} nodes resolve to them")
 

@@ -278,7 +278,7 @@ class _Tries:
         return [
             seen("TCP connect to a random high port", "; ".join(shown) + more),
             *self._udp(pairs),
-            *(seen(f"nft list ruleset on {node}", firewall.shown(one)) for node, one in chains[:4]),
+            *(firewall.on_node(node, one) for node, one in chains[:4]),
         ]
 
     def chains(self, node: str) -> list[Filter]:

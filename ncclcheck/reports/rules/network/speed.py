@@ -205,7 +205,7 @@ def _stands_still(slow: Slow, node: Node, name: str, link: lan.Link | None) -> F
         owner="node",
         evidence=[
             seen("bursts over TCP, counted at the receiver", f"{slow.best:.3g} against {slow.others:.3g} Gb/s"),
-            *(seen(f"nft list ruleset on {node.name}", firewall.shown(one)) for one in chains[:2]),
+            *(firewall.on_node(node.name, one) for one in chains[:2]),
         ],
         fix=[
             let_pass

@@ -11,6 +11,7 @@ from ncclcheck.probes.facts.data import DataReport
 from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, not_read, seen, unknown, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
+from ncclcheck.reports.subjects.addresses import name_service
 from ncclcheck.reports.subjects.failures import lost, silent
 
 _MOST_TOLD = 16  # nodes that are named; chosen
@@ -79,6 +80,8 @@ def every_probe_and_rule_ran(cluster: Cluster) -> Iterator[Finding]:
     sound: set[int] = set()
     for node in cluster.nodes:
         for path, fact in _failed(node, sound):
+            if path == "host.own_name" and name_service.mute(node):
+                continue  # HST005 says why
             yield not_read(
                 Where(node=node.name),
                 path,

@@ -121,7 +121,7 @@ def _explained(told: Finding, slow: _Slow, node: Node | None, networks: Mapping[
         return told
     show = firewall.part if counting else firewall.shown
     words = f"a rule of its own packet filter limits new connections ({show(chains[0])})"
-    shown = [seen(f"nft list ruleset on {node.name}", show(one)) for one in chains[:2]]
+    shown = [firewall.on_node(node.name, one, show(one)) for one in chains[:2]]
     fix = firewall.let_pass(chains, side, near[0])
     return replace(told, what=f"{words}: {told.what}", evidence=[*shown, *told.evidence], remedies=[fix, *by_hand])
 
