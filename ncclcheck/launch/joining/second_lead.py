@@ -6,8 +6,8 @@ import socket
 import threading
 
 from ncclcheck.launch.joining.follow import Failure, refused_as_lead, resolve
-from ncclcheck.launch.joining.identity import Identity
 from ncclcheck.launch.joining.meeting import Meeting
+from ncclcheck.launch.joining.trust.identity import Identity
 
 _EVERY_S = 2.0  # s between two tries, for the other one may be started later; chosen
 

@@ -11,8 +11,8 @@ from ncclcheck.base.endpoint import free_port
 from ncclcheck.launch.agents import Events
 from ncclcheck.launch.joining import second_lead
 from ncclcheck.launch.joining.follow import refused_as_lead
-from ncclcheck.launch.joining.identity import Identity
 from ncclcheck.launch.joining.meeting import Meeting
+from ncclcheck.launch.joining.trust.identity import Identity
 
 
 @pytest.fixture
