@@ -44,6 +44,7 @@ _OF_TORCH = re.compile(rb"\[W(?:\d{3,4} [\d:.]{8,20} )? ?\w{1,40}\.cpp:\d{1,5}\]
 _WARNING = "nccl-warning"
 _BAD = ("ended-badly", "complaint")
 _GENERAL = (*_BAD, "explains", _WARNING)  # what is said of a line that no other sign knows
+_LISTED = "hca-listed"  # that a card is named says nothing of why NCCL warns
 _OPERATIONS = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AlltoAll", "Send", "Recv")
 _CALLS = tuple(f"{name}: ".encode() for name in _OPERATIONS)
 _STAMPED = (b"T", b" ")
@@ -578,7 +579,9 @@ def _told(found: list[tuple[str, dict[str, str]]], level: str) -> list[tuple[str
     if not level:
         return found
     known = [one for one in found if one[0] not in _GENERAL]
-    return known if known or level != "WARN" else [(_WARNING, {})]
+    if level == "WARN" and all(sign == _LISTED for sign, _ in known):
+        known.append((_WARNING, {}))
+    return known
 
 
 def _is_bad(text: str, found: list[tuple[str, dict[str, str]]]) -> bool:

@@ -16,7 +16,7 @@ from ncclcheck.reports.subjects.logs import story_text
 from ncclcheck.reports.text.fold import fold_names, fold_some
 
 _SIGNALS = {1: "SIGHUP", 2: "^C (SIGINT)", 15: "SIGTERM"}
-_LINKS = 3
+_MOST_LINKS = 3  # named in the last line, then a count: chosen, three fit 80 columns
 _NO_TIME = "the time budget was used up"
 _PARTS = {
     "content": "what samples contain",
@@ -152,8 +152,8 @@ def _links(places: Sequence[Where]) -> str:
     if len(ends) < len(places):
         return ""
     links = list(dict.fromkeys(" - ".join(sorted(pair)) for pair in ends))
-    more = f" and {len(links) - _LINKS} more" if len(links) > _LINKS else ""
-    return f"the link{'s' if len(links) > 1 else ''} {', '.join(links[:_LINKS])}{more}"
+    more = f" and {len(links) - _MOST_LINKS} more" if len(links) > _MOST_LINKS else ""
+    return f"the link{'s' if len(links) > 1 else ''} {', '.join(links[:_MOST_LINKS])}{more}"
 
 
 def _unfinished(document: Document) -> str:

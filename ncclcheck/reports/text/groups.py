@@ -15,7 +15,7 @@ from ncclcheck.reports.text.fold import fold_some
 from ncclcheck.reports.text.likeness import Likeness
 
 MOST = 8  # places, and blocks of one check, that are read one by one; of more alike the first FIRST do
-FIRST = 3
+FIRST = 3  # places named before the count in a heading: chosen, three fit a heading of 80 columns
 MOST_KINDS = 16  # of findings that differ in more than names and numbers: a line each, so that none hides another
 MOST_WHOLE = 64  # findings of one check that -v shows one by one: of 10,000 nodes it would fill 100,000 lines
 _OF_THEIR_OWN = "Each of these has a reason and a fix of its own; --json has them."

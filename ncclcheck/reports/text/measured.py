@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import Measurements, Unread
 from ncclcheck.reports.text.fold import duration, flops, fold_names, size
 from ncclcheck.reports.text.wrapping import wrapped
 
-_INDENT = 13
+_INDENT = 13  # columns: two, a label of ten, a space
 
 
 def lines(measured: Measurements, width: int) -> list[str]:

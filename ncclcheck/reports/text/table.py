@@ -9,7 +9,7 @@ from ncclcheck.reports.text.fold import duration, many, size
 from ncclcheck.reports.text.wrapping import wrapped
 
 _HEADERS = ("operation", "size", "time", "p95", "busbw", "expected", "state")
-_P95, _EXPECTED = 3, 5
+_P95, _EXPECTED = 3, 5  # columns of the table, from 0: those that go first where it is too wide or they are empty
 _GOOD_FIT = 0.25  # of a row's time: beyond it no straight line describes what was measured
 _Cells = tuple[str, ...]
 

@@ -21,7 +21,7 @@ SIGNS = (
     ),
     Sign(
         "gdrcopy",
-        r"(?i)gdrcopy|Failed to open libgdrapi",
+        r"(?i)gdrcopy(?! failure \d)|Failed to open libgdrapi",
         (_IN_NCCL + "Failed to open libgdrapi.so.2",),
         words=("gdrcopy", "libgdrapi"),
     ),

@@ -15,6 +15,8 @@ from ncclcheck.reports.output.html.picture import SERIES, Figure, Table, axis, d
 from ncclcheck.reports.subjects.box import first, pace, words
 from ncclcheck.reports.text.fold import duration, size
 
+# rows of ranks, nodes with courses, events in the table: chosen for a picture of at most 14 inches and a page
+# below 5 MB
 _MOST_RANKS, _MOST_NODES, _MOST_ROWS = 64, 8, 200
 _WELL, _BADLY = SERIES[0], SERIES[3]
 _HEADERS = ("time, UTC", "after the start", "what")

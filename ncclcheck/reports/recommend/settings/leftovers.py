@@ -14,6 +14,7 @@ from ncclcheck.reports.subjects.nccl.variables import effective, parse, parsed_v
 
 _ENV = "NCCL user guide, Environment Variables"
 _DEBUGGING = f"{_ENV}, Debugging"
+# bytes; from here on NCCL_CHUNK_SIZE gave wrong results (NCC016), from half of it on P2P chunks are no default
 _MIB = 1 << 20
 
 

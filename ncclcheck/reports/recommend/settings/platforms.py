@@ -10,7 +10,7 @@ from ncclcheck.reports.recommend.site import Held, Site
 from ncclcheck.reports.subjects.nccl import lan, profiles, wiring
 from ncclcheck.reports.subjects.nccl.variables import Version
 
-_MANY = 8
+_MANY_NODES = 8  # Azure's recipes say "large jobs" and no number: chosen, 64 GPUs
 _OCI_DOC = "OCI, recommended NCCL parameters by shape (oci-hpc-oke)"
 _FILES = (  # those of the models with NVLink, and of NC A100 v4; images for GB200 have none any more
     (re.compile("A100-SXM"), {"NCCL_TOPO_FILE": "/opt/microsoft/ndv4/topo.xml"}),
@@ -18,6 +18,7 @@ _FILES = (  # those of the models with NVLink, and of NC A100 v4; images for GB2
     (re.compile("A100 80GB PCIe"), {"NCCL_TOPO_FILE": "/opt/microsoft/ncv4/topo.xml",
                                     "NCCL_GRAPH_FILE": "/opt/microsoft/ncv4/graph.xml"}),
 )  # fmt: skip
+# of aws-ofi-nccl: since then it sets them by itself on P4 and later (commit f3f5c40b)
 _PLUGIN_SETS_SINCE: Version = (1, 16, 0)
 _WITH_A_TABLE = re.compile(r"Amazon EC2 (p4d|p4de|p5|p5e|p5en|p6-b200|p6-b300|p6e-gb200)\.(24|36|48)xlarge")
 
@@ -107,7 +108,7 @@ def azure_topology(site: Site) -> Iterator[Found]:
 
 def azure_without_pxn(site: Site) -> Iterator[Found]:
     """P12: many virtual machines of Azure with H100."""
-    many = len(site.nodes) >= _MANY and any("H100" in one for one in site.models()) and bool(site.ports())
+    many = len(site.nodes) >= _MANY_NODES and any("H100" in one for one in site.models()) and bool(site.ports())
     if profiles.is_azure(site.nodes) and many and not site.is_set("NCCL_PXN_DISABLE"):
         why = "Azure's recipes for large jobs turn it off; measure all-to-all as well."
         yield Found("NCCL_PXN_DISABLE", "1", why, [f"Azure, {len(site.nodes)} nodes with H100"])

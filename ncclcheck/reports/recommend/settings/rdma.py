@@ -15,7 +15,7 @@ from ncclcheck.reports.subjects.nccl.variables import values
 _GID, _TC, _PKEY, _QPS = "NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_PKEY", "NCCL_IB_QPS_PER_CONNECTION"
 _ADAPTIVE = "NCCL_IB_ADAPTIVE_ROUTING"
 _ENV = "NCCL user guide"
-_FULL_MEMBER = 0x8000
+_FULL_MEMBER = 0x8000  # the top bit of a P_Key. Source: InfiniBand Architecture Specification, Partition Keys
 _FAST_GBIT = 100.0  # below it one flow seldom fills a queue of the switch
 
 

@@ -14,6 +14,7 @@ from ncclcheck.reports.subjects.nccl.variables import nccl_version, values
 
 _NCCL, _GLOO = "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"
 _WRONG_WAY = ("NCC007", "NET001", "NET002", "NET003", "NET014")
+# a single TCP stream fills 10 Gb/s and seldom more than 25: chosen; the measurement that is advised decides
 _FAST_MBIT = 25_000
 _SOCKETS = ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD")
 

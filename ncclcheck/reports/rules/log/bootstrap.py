@@ -53,6 +53,9 @@ def virtual(logs: Logs) -> Iterator[Finding]:
     docker0 and virbr0 have the same address on every host: a rank that dials 172.17.0.1 reaches its own host, and
     is refused or waits. A link-local address (fe80::) is reached on its own wire only. The start hangs or ends.
 
+    ## Seen as
+    hangs, does not start
+
     ## How we know
     `Bootstrap : Using docker0:172.17.0.1<0>` or `NET/Socket : Using ...` of processes on several hosts that did
     not come through their start; or a connection failed to such an address, or to one that two hosts call their
@@ -134,6 +137,9 @@ def loopback(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     The other nodes are told "reach me at 127.0.0.1", dial themselves, and wait or are refused.
 
+    ## Seen as
+    does not start
+
     ## How we know
     `Bootstrap : Using lo:127.0.0.1<0>` of processes on several hosts that did not come through their start, or a
     connection failed to a loopback address. NCCL takes lo where no other interface is up, where NCCL_SOCKET_IFNAME
@@ -196,6 +202,9 @@ def no_interface(logs: Logs) -> Iterator[Finding]:
     The rank ends at once or, in newer versions, goes on with an address that nobody wrote, and ends with a line
     about a family that "is neither AF_INET nor AF_INET6". Nothing names the variable.
 
+    ## Seen as
+    dies
+
     ## How we know
     `Bootstrap : no socket interface found`; or the line about the family together with NCCL_SOCKET_IFNAME in the
     log or with a number that is no family of any kind (memory that was never written). Where the number is 0 and
@@ -256,6 +265,9 @@ def no_network(logs: Logs) -> Iterator[Finding]:
     A container without a network (`--network none`), or one with IPv6 addresses on a kernel that has IPv6 switched
     off, has no address to be dialled at. The rank ends with "unhandled system error". A line about libibverbs
     before it is no cause.
+
+    ## Seen as
+    dies
 
     ## How we know
     `Socket creation failed : Address family not supported by protocol` of NCCL (torch's own line about IPv6 with

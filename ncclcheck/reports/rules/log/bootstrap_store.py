@@ -16,6 +16,7 @@ from ncclcheck.reports.subjects.logs.reported import owner_of, setting, starts_l
 _DEFAULTS = ("29500", "29400")
 _NETWORK = {"110", "113", "101"}
 _RETRIES = 20  # a start that goes well tells it once or twice a rank
+# tries at the end of a log; a start that goes well logs one or two a rank: chosen between that and _RETRIES
 _IN_VAIN = 5
 _TWICE = 2  # lines of waiting: one alone is a start that took longer than 10 s
 _PROGRESS = ("training-goes-on", "work-goes-on", "ended-well", "nccl-tests-row")
@@ -46,6 +47,9 @@ def port(logs: Logs) -> Iterator[Finding]:
     job on the node, or ranks of an earlier one that did not end, hold it; so does another process of the same job
     that was also told to be rank 0, or node 0. The job ends before its first step. Where several processes of one
     log cannot listen, they are all told to be rank 0: only that one listens.
+
+    ## Seen as
+    does not start
 
     ## How we know
     errno 98, `EADDRINUSE`. Of NCCL itself, without NCCL_COMM_ID, it is the range from which the system gives ports
@@ -168,6 +172,9 @@ def name(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     The node never reaches torch's store: it tries until its time-out (minutes), and all others wait for it.
 
+    ## Seen as
+    hangs
+
     ## How we know
     `The IPv6 network addresses of (HOST, PORT) cannot be retrieved (gai error: -2 ...)` and then the time-out for
     the same host, or so many times that it cannot be the one try that precedes IPv4, or again and again to the end
@@ -267,6 +274,9 @@ def master_is_a_host(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     Nobody can dial it. A bare number is taken for an address (15 is 0.0.0.15), so no resolver complains; the ranks
     try until their time-out and speak of the network.
+
+    ## Seen as
+    hangs
 
     ## How we know
     What torch says that it dials: `network addresses of (, 29500)`, `trying to connect to (255.255.255.0, 29500)`,

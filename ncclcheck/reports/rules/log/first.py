@@ -22,7 +22,16 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.rule import NothingToJudge
 from ncclcheck.reports.rules.log.nccl_words import WARNINGS, meaning
 from ncclcheck.reports.subjects.logs import meanings
-from ncclcheck.reports.subjects.logs.ending import IMPORTS, Ending, came_through, dealt_with, died, of_items
+from ncclcheck.reports.subjects.logs.ending import (
+    IMPORTS,
+    UPMOST,
+    Ending,
+    came_through,
+    dealt_with,
+    died,
+    gave_up,
+    of_items,
+)
 from ncclcheck.reports.subjects.logs.exceptions import family, of_words, own_service
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, root_cause, said
 from ncclcheck.reports.subjects.logs.reported import several_hosts
@@ -57,10 +66,6 @@ _CAUGHT = ("python-error", "nccl-warning", "nccl-cuda-failure")  # what a progra
 _MOST_OF_TEXT = 400  # of the exception; a terminal shows the first three lines of it
 _SHORT = 120  # the same: where it was raised stands beside it
 _TWICE = re.compile(r"^(.{6,}?)\1+$")  # what two processes say into one line
-# Of NCCL's own files, through which an error that ends a start or a call comes to its caller.
-_UPMOST = re.compile(
-    r"\b(?:init|group|enqueue|bootstrap|collectives|proxy)\.cc:\d|\b(?:init|group|enqueue)\.cu:\d"
-)
 _MOST_KINDS = 4
 _SEVERE = re.compile(r"(?:\S{1,40} ){0,3}\[?(?:E\d{4} |ERROR\b|CRITICAL\b|FATAL\b)")
 _ABOVE = 400  # lines: what a library says before the program around it gives up; tracebacks of 8 ranks between
@@ -314,7 +319,7 @@ def _stays_within(logs: Logs, event: LogEvent) -> bool:
     of_process = [
         one for one in logs.events if (one.file, one.host, one.pid) == (event.file, event.host, event.pid)
     ]
-    if any(one.sign == event.sign and _UPMOST.search(one.text) for one in of_process):
+    if any(one.sign == event.sign and UPMOST.search(one.text) for one in of_process):
         return False
     if any(one.level == "WARN" and one.line < event.line and one.sign not in _NO_CAUSE for one in of_process):
         return False
@@ -368,6 +373,9 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     NCCL's initialisation waits for all ranks. Those that began and never completed are where the job hangs or
     died; a rank that never began at all is what they wait for.
+
+    ## Seen as
+    hangs, dies
 
     ## How we know
     Where some ranks came through and nothing tells of a failure it is a note: lines of the others are missing.
@@ -603,9 +611,12 @@ def no_warning(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     NCCL warns rarely, and nearly always about what ends the job.
 
+    ## Seen as
+    dies
+
     ## How we know
     Lines of level WARN that none of the known signs is in, by their first words; consequences are not among
-    them.
+    them, nor is what NCCL gave up after (LOG189).
 
     ## Fix
     - **you** search for the words of the line in NVIDIA/nccl's issues, and tell us of the line.
@@ -613,7 +624,9 @@ def no_warning(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl src/debug.cc; NVIDIA NCCL documentation, NCCL_DEBUG.
     """
-    unknown = (one for one in said(logs, "nccl-warning") if meaning(one, WARNINGS) is None)
+    unknown = (
+        one for one in said(logs, "nccl-warning") if meaning(one, WARNINGS) is None and not gave_up(logs, one)
+    )
     found = sorted(in_order(unknown), key=meanings.tells_of_a_risk)
     if found:
         yield warn(

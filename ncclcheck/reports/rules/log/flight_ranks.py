@@ -27,6 +27,7 @@ from ncclcheck.reports.subjects.job.pairing import WHY_PAIRING, confirm_pairing,
 from ncclcheck.reports.subjects.logs.logged import lines
 from ncclcheck.reports.text.fold import fold_ranks
 
+# calls with ranks outside, and stopped ranks with evidence: chosen; the first call has the cause
 _MOST, _MOST_TOLD = 8, 3
 
 
@@ -39,6 +40,9 @@ def every_rank_entered(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     A collective ends on no rank before all have entered it. The ranks that wait time out and print errors; the
     rank that did not come prints nothing, and is the one to look at.
+
+    ## Seen as
+    hangs
 
     ## How we know
     torch numbers the collectives of each process group. A rank whose last number is smaller than the one that

@@ -420,6 +420,9 @@ def hardware(logs: Logs) -> Iterator[Finding]:
     One rank dies with a CUDA error and all others hang or lose their connection. The job dies again at the same
     place until the GPU was reset or exchanged.
 
+    ## Seen as
+    hangs, dies
+
     ## How we know
     `uncorrectable ECC error`, `unspecified launch failure`, `GPU is lost`, `Unable to determine the device
     handle`; the driver's Xids where the log has kernel lines: 48, 61, 62, 64, 74, 79, 95, 119, 120, 140 are the

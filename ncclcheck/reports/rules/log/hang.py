@@ -36,6 +36,9 @@ def every_rank_came(logs: Logs) -> Iterator[Finding]:
     come: it works alone (rank 0 that evaluates, writes a checkpoint or calls a collective alone), it hangs
     elsewhere, or it is dead.
 
+    ## Seen as
+    hangs
+
     ## How we know
     `Watchdog caught collective operation timeout` names rank and number of the collective; `last enqueued work`
     tells how far each rank came (torch 2.2 and later). A rank whose last is smaller did not come; where none is
@@ -127,6 +130,9 @@ def no_rank_hangs_in_its_loader(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     Slow storage, or a worker that was forked with a lock held, looks like a hang of NCCL on all other ranks.
+
+    ## Seen as
+    hangs
 
     ## How we know
     The rank is behind in the watchdogs' numbers, and a stack in the log (py-spy, faulthandler, a traceback)

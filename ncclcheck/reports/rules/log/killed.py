@@ -49,7 +49,7 @@ _KINDS = (
     _Kind(8, ("Floating point exception", "SIGFPE"), "died of an arithmetic error (SIGFPE)", "job", _STACK),
 )  # fmt: skip
 _OUT_OF_MEMORY = _KINDS[0]._replace(what="was killed: host memory was used up, its node's or its cgroup's")
-_CRASH, _ABORT, _BUS = 11, 6, 7
+_CRASH, _ABORT, _BUS = 11, 6, 7  # SIGSEGV, SIGABRT, SIGBUS. Source: signal(7), the same on x86 and arm64
 _NOT_OURS = "invalid permissions for mapped object"
 _PASSED_ON = re.compile(
     r"(?i)\bunhandled (?:cuda|system) error|\bnccl ?(?:internal|unhandled\w{0,9}|system) ?error"

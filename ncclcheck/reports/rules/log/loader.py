@@ -46,6 +46,9 @@ def shared_memory(logs: Logs) -> Iterator[Finding]:
     Workers hand batches over in /dev/shm. A full tmpfs shows as a bus error at the first write to a page that is
     not there, and kills the worker; the rank ends with it. Containers have 64 MB unless told otherwise.
 
+    ## Seen as
+    dies
+
     ## How we know
     `killed by signal: Bus error`, `Unexpected bus error encountered in worker`, `unable to write to file
     </torch_...>: No space left on device`. A bus error in a worker that reads memory-mapped files can also be a
@@ -132,6 +135,9 @@ def ragged(logs: Logs) -> Iterator[Finding]:
     One image with one channel, or a text of another length, ends the rank that meets it, after any number of
     steps. The others then wait in a collective for it until its time-out.
 
+    ## Seen as
+    hangs
+
     ## How we know
     `stack expects each tensor to be equal size, but got [3, 224, 224] at entry 0 and [1, 224, 224] at entry 5`.
 
@@ -170,6 +176,9 @@ def memory(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     Each worker is a process with a copy of what it touches of the dataset. At the limit of the cgroup, or of the
     host, the kernel kills one, and its rank ends.
+
+    ## Seen as
+    dies
 
     ## How we know
     `killed by signal: Killed` is SIGKILL, which the kernel's OOM killer sends, or a person; `Cannot allocate
@@ -219,6 +228,9 @@ def crash(logs: Logs) -> Iterator[Finding]:
     Workers are forked from a process that may have threads, CUDA and open libraries: OpenCV, HDF5, gRPC and some
     decoders do not stand that. The rank ends with its worker.
 
+    ## Seen as
+    dies
+
     ## How we know
     `killed by signal: Segmentation fault`, `Aborted`, `Illegal instruction`. Under "Exception ignored in" (the
     loader's `__del__`) the loader was being taken down: a note.
@@ -263,6 +275,9 @@ def late(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     A worker that hangs (a lock held over the fork) or a file system that does not answer ends the rank; without
     `timeout=` the rank would wait for ever, and the others in a collective.
+
+    ## Seen as
+    hangs
 
     ## How we know
     `DataLoader timed out after 120 seconds`.

@@ -12,6 +12,7 @@ from ncclcheck.reports.subjects.logs.reported import processes_by_host, version,
 from ncclcheck.reports.text.fold import fold_names
 
 _LARGE = 512  # ranks from which the number of connections can exhaust a card
+# NCCL that also looks for the name nvidia_peermem; before, only for nv_peer_mem's files
 _SEES_PEERMEM = (2, 23, 0)
 _COPIED = (
     "What goes over the network is copied through the host's memory: 10 GB/s instead of 180 were measured so."
@@ -90,6 +91,9 @@ def gpudirect(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     Each byte is copied through the host's memory: a tenth of the speed. One such host slows all.
+
+    ## Seen as
+    slow
 
     ## How we know
     NCCL's own lines. Disabled has two reasons that a log cannot tell apart with NCCL up to 2.22: the kernel module

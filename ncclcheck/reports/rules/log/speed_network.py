@@ -13,7 +13,7 @@ from ncclcheck.reports.text.fold import fold_names
 
 _FAST = 3.0  # GB/s, as of 25 Gb/s: what one TCP stream does not fill
 _SMALL_MTU = "3"  # 1024 bytes, which a RoCE card takes of an Ethernet MTU of 1500
-_FULL_HOST = 8
+_FULL_HOST = 8  # ranks of a host as HGX and DGX have GPUs; such hosts have several HCAs
 
 
 @log_rule("LOG113", "a fast TCP network is used with several sockets", worst=State.WARN)
@@ -160,6 +160,9 @@ def all_cards(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     The bandwidth between hosts is the sum over the cards: with one of eight it is an eighth.
+
+    ## Seen as
+    slow
 
     ## How we know
     The list after `NET/IB : Using` and the numbers in the `via` lines of all processes of the host; the value of

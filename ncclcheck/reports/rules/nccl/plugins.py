@@ -41,6 +41,9 @@ def same_plugins_everywhere(cluster: Cluster) -> Iterator[Finding]:
     A network plugin that stands on some nodes only makes these speak another protocol than the others: the job
     hangs while it connects, or ends with `wrong type 3 != 4`.
 
+    ## Seen as
+    hangs, dies
+
     ## How we know
     The names that NCCL tries (`libnccl-net.so` and its kin, and what NCCL_NET_PLUGIN and NCCL_TUNER_PLUGIN say)
     are looked for where the dynamic linker would look: LD_LIBRARY_PATH, then its cache. File names are compared.
@@ -84,6 +87,9 @@ def interfaces(cluster: Cluster) -> Iterator[Finding]:
     versions only: 2.26 dropped v5, and a plugin built for v11 alone is too new for 2.27. A plugin without a
     common one is passed over with a line at INFO, and NCCL goes on with what it has itself: on EFA, Slingshot or
     TCPX that is TCP at a tenth of the speed.
+
+    ## Seen as
+    slow
 
     ## How we know
     The symbols in the plugin's file and the version that libnccl answers. NCCL 2.18 to 2.30 are known.
@@ -149,6 +155,9 @@ def example_tuner(cluster: Cluster) -> Iterator[Finding]:
     for channels, which its documentation calls the default, the collective runs in one channel: a fraction of the
     speed on a node with NVLink. A misspelt word in a row means allreduce, ring or simple, lines with fewer than
     eight fields vanish, and nothing is said. A table that is not found slows everything down.
+
+    ## Seen as
+    slow
 
     ## How we know
     The plugin's own text (`TUNER/ExamplePlugin`), or its name: libnccl-tuner-example.so, libnccl-tuner-basic.so.

@@ -16,6 +16,7 @@ from ncclcheck.reports.text.headings import heading
 from ncclcheck.reports.text.wrapping import wrapped
 
 MOST_LINES = 25  # what stands on a terminal together with the job's own last words
+# further causes that are told beside the first: chosen, each takes two or three lines of the one screen
 _MOST_OTHERS = 3
 _SLOW = "BOX011"
 _LINES = 2  # of one piece of evidence

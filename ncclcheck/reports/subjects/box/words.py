@@ -14,6 +14,7 @@ from ncclcheck.reports.text.visible import in_line
 
 THEN = "then"  # the source of what came after the first failure: the page gives it a line more
 _SILENT = ("exit", "left", "killed", "crashed", "absent", "memory")  # what it printed may be all that it said
+# events that followed, characters of each, ranks with their line: chosen, each is one line of evidence
 _MOST_THEN, _SHORT, _MOST_STACKS = 3, 60, 4
 _PID = re.compile(r"\w\[(\d+)\]:|[Pp]rocess (\d+)")
 _FULL = 64 * 2**20  # bytes of room below which a disk is told of: less than a small checkpoint

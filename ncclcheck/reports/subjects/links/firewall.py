@@ -16,6 +16,7 @@ from ncclcheck.reports.judgement.findings import Evidence, Remedy, admin, seen
 Side = Literal["input", "output"]
 SIDES: tuple[Side, Side] = ("input", "output")
 
+# ports without privilege, where NCCL, gloo and torchrun listen unless told otherwise. Source: ip(7)
 HIGH = (1024, 65535)
 _FIND = "nft list ruleset | grep -nE 'table|chain|hook|drop|reject|limit'"
 _HOOKS: dict[Side, tuple[str, ...]] = {

@@ -19,9 +19,12 @@ from ncclcheck.reports.subjects.logs.attempts import latest
 from ncclcheck.reports.subjects.logs.logged import in_order, where
 from ncclcheck.reports.text.fold import fold_names, fold_numbers
 
+# causes, kinds of what follows, characters of a line: chosen for one screen
 _MOST_CAUSES, _MOST_TOLD, _TEXT = 8, 12, 200
 _BAD = (State.FAIL, State.WARN)
 _FIRST, _ANY = "LOG001", "LOG004"  # the first line of a failure; any exception, after what knows it better
+_SEEN = 2  # of the levels of a cause: that of what was only seen
+_GAVE_UP = "LOG189"  # NCCL, after a warning that nothing knows better
 # Of one hang: what the watchdogs' lines say, and what the Flight Recorder's dumps do.
 _ALSO_RECORDED = {
     "LOG080": ("LOG132",),
@@ -122,6 +125,8 @@ def _causes(logs: Logs, verdicts: Sequence[Verdict]) -> list[Cause]:
     ranked = sorted(found, key=key)
     if ranked and ranked[0][0] not in TELL_LITTLE:
         ranked = [one for one in ranked if one[0] != _FIRST]  # `first` tells it
+    if any(one[1].state is State.FAIL and _level(one[0]) < _SEEN for one in ranked):
+        ranked = [one for one in ranked if one[1].state is State.FAIL or one[0] not in flagged("costs_speed")]
     ranked, twice = _told_once(ranked)
     causes = [_cause(ranked, index, why) for index in range(min(len(ranked), _MOST_CAUSES))]
     if not logs.events:
@@ -189,7 +194,7 @@ def _less_sure(one: Cause, codes: Sequence[str], reason: str) -> Cause:
 
 def _level(code: str) -> int:
     """What explains stands before what was only seen."""
-    return 3 if code in TELL_LITTLE else 2 if code in flagged("symptom") else int(code == _ANY)
+    return 3 if code in TELL_LITTLE else _SEEN if code in flagged("symptom") else int(code in (_ANY, _GAVE_UP))
 
 
 def _event(finding: Finding, events: dict[str, LogEvent]) -> LogEvent | None:

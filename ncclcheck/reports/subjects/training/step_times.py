@@ -15,8 +15,8 @@ from typing import TypeGuard
 from ncclcheck.probes.facts import Cluster, Times
 from ncclcheck.probes.facts.training import Communication, StepTimes, Timed
 
-_LEAST_US = 300.0
-_SHORTEST_US = 0.1
+_LEAST_US = 300.0  # a step of a small model differs by this much from jitter of the host alone: chosen
+_SHORTEST_US = 0.1  # a step below it was not timed: divisions by it would be without meaning
 
 
 @dataclass(frozen=True)

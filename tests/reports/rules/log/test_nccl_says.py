@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.logs import causes
+from ncclcheck.reports.judgement.findings import State
 from tests.helpers.logs import judged, raised
 
 _BEGAN = "elm4:311:311 [0] NCCL INFO cudaDriverVersion 12080\n"
@@ -115,3 +117,49 @@ def test_a_warning_is_known_by_its_words(line: str) -> None:
 @pytest.mark.parametrize("line", HARMLESS)
 def test_what_nccl_corrects_is_no_cause(line: str) -> None:
     assert not raised(_warned(line)).keys() & {"LOG005", "LOG186", "LOG188", "LOG189"}
+
+
+_INIT = "elm4:311:340 [0] NCCL INFO comm 0x55d0 rank 0 nranks 2 cudaDev 0 busId 1000 commId 0x12 - Init START\n"
+_TRAIL = "elm4:311:340 [0] NCCL INFO transport/net.cc:300 -> {0}\nelm4:311:340 [0] NCCL INFO init.cc:1400 -> {0}\n"
+GIVEN_UP = {  # by the result that NCCL's files hand on below a warning that nothing else knows
+    "1": "a call of CUDA failed",
+    "2": "the system, a driver or a library refused a call",
+    "3": "over a check of its own state",
+    "4": "refuses an argument",
+    "5": "refuses how it is used",
+    "6": "gave up on a peer",
+}
+
+
+@pytest.mark.parametrize("result", GIVEN_UP)
+def test_a_warning_that_nothing_knows_is_the_cause_where_nccl_gave_up_after_it(result: str) -> None:
+    log = _BEGAN + _INIT + _warned("misc/weather.cc:12 a sentence of 2031 about NCCL_ALGO")
+    told = judged(log + _TRAIL.format(result))
+    assert GIVEN_UP[result] in told["LOG189"].findings[0].what
+    assert "about NCCL_ALGO" in told["LOG189"].findings[0].what
+    assert "printenv NCCL_ALGO" in told["LOG189"].findings[0].remedies[0].commands
+    assert told["LOG005"].state is State.OK
+    first = causes((log + _TRAIL.format(result)).encode())[0]
+    assert first.code == "LOG189"
+
+
+def test_a_warning_after_which_nobody_gave_up_stays_a_warning() -> None:
+    log = _BEGAN + _INIT + _warned("misc/weather.cc:12 a sentence of 2031")
+    assert raised(log)["LOG005"] == "warn"
+    below = "elm4:311:340 [0] NCCL INFO transport/net.cc:300 -> 3\n"  # no caller of NCCL's gets it
+    assert "LOG189" not in raised(log + below)
+    assert "LOG189" not in raised(log + _TRAIL.format(3).replace(":311:340", ":999:999"))
+
+
+def test_the_result_stands_in_torchs_words_where_nccl_only_warns() -> None:
+    log = _warned("misc/weather.cc:12 a sentence of 2031") + (
+        "[rank0]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:77, internal error - "
+        "please report this issue to the NCCL developers, NCCL version 2.27.7\n"
+        "[rank0]: ncclInternalError: Internal check failed.\n"
+    )
+    assert raised(log)["LOG189"] == "fail"
+
+
+def test_a_card_named_in_a_warning_is_no_meaning_of_it() -> None:
+    log = _BEGAN + _warned("transport/net_ib/connect.cc:671 NET/IB: OOO RQ is force enabled, device: mlx5_0")
+    assert "LOG005" in raised(log)

@@ -11,7 +11,8 @@ from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
 from ncclcheck.reports.text.fold import size
 
 LEAVE_OUT = you("Leave the node out until then.", "#SBATCH --exclude=NODE")
-_NEAR = 0.05
+# sizes this near the median are one: firmware and kernel keep a part of the RAM for themselves; chosen
+_NEAR_SHARE = 0.05
 
 
 def same(
@@ -38,4 +39,6 @@ def fact(path: str) -> Callable[[Node], str]:
 def alike(sizes: Mapping[str, int]) -> dict[str, str]:
     """Sizes in words; those within 5 % of the median are called like it."""
     middle = statistics.median_low(sizes.values())
-    return {name: size(middle if abs(one - middle) <= _NEAR * middle else one) for name, one in sizes.items()}
+    return {
+        name: size(middle if abs(one - middle) <= _NEAR_SHARE * middle else one) for name, one in sizes.items()
+    }
