@@ -36,6 +36,9 @@ def idle_connections(cluster: Cluster) -> Iterator[Finding]:
     as unknown: the next message never arrives, and the job hangs, or ends with `Connection reset by peer`, though
     every test of new connections passes.
 
+    ## Seen as
+    hangs, dies
+
     ## How we know
     /proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established, and the rules (`nft -j list ruleset`,
     iptables-legacy-save): one that accepts the state `established`, in a chain that drops or refuses. Less than 10
