@@ -27,6 +27,10 @@ from ncclcheck.probes.logs.tracebacks import BEGIN, Tracebacks, Writer
 _MOST_EVENTS = 50_000
 _TAIL = 40  # lines: some steps, as they are printed between other lines
 _MOST_OF_A_SIGN = 5  # of one process
+_OF_WORDS = ("complaint", "explains", "ended-badly")
+# Of one process and such a sign: what many say of one failure must not hide the one line that says why.
+_MOST_KINDS, _KIND = 32, 40  # kinds; letters by which two lines are of one
+_NO_LETTER = re.compile(r"[^A-Za-z]+")
 _MOST_RAISED = 20  # exceptions: of several attempts the last ones count
 _MOST_CONNECTIONS, _CONNECTION = 65536, 512
 _MOST_GROUPS, _MOST_IN_A_GROUP = 65536, 4096
@@ -174,6 +178,7 @@ class Reading:
     begins: dict[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
     _files: list[_File] = field(default_factory=list)
     _counts: dict[tuple[object, ...], list[Kept]] = field(default_factory=dict)
+    _kinds: dict[tuple[object, ...], set[str]] = field(default_factory=dict)
     _matcher: Matcher = field(default_factory=Matcher)
     _calls: Calls = field(default_factory=Calls)
     _tracebacks: Tracebacks = field(default_factory=Tracebacks)
@@ -438,7 +443,7 @@ class Reading:
             me = fields.pop("me", "") or fields.pop("self", "")
             rank = known if known is not None or not me.isdecimal() or len(me) > 7 else int(me)
             at = host or short(fields.pop("here", ""))
-            same = self._counts.get(key := (sign, at, pid, rank, group), [])
+            same = self._counts.get(key := self._key(sign, (at, pid, rank, group), text), [])
             if (
                 len(same) >= (_MOST_RAISED if sign == _RAISED else _MOST_OF_A_SIGN)
                 or len(self.kept) >= _MOST_EVENTS
@@ -457,6 +462,18 @@ class Reading:
             said_now += [one] if sign in (_RAISED, _STOOD) else []
         if said_now and _GOES_ON.search(text):
             here.message = Message(said_now, (*group, known), number + _SOON)
+
+    def _key(self, sign: str, who: tuple[object, ...], text: str) -> tuple[object, ...]:
+        """What lines are counted by; those that words alone make one sign by what they begin with, too."""
+        if sign not in _OF_WORDS:
+            return (sign, *who)
+        kinds = self._kinds.setdefault((sign, *who), set())
+        kind = _NO_LETTER.sub("", text[:HEAD])[:_KIND]
+        if kind not in kinds:
+            if len(kinds) >= _MOST_KINDS:
+                return (sign, *who)
+            kinds.add(kind)
+        return (sign, *who, kind)
 
     def _place(self, sign: str, fields: dict[str, str], writer: Writer, *, ignored: bool, mild: bool) -> None:
         """Add what the traceback above a line tells of it.

@@ -228,8 +228,11 @@ def no_interface(logs: Logs) -> Iterator[Finding]:
         yield cause(
             found,
             f"no interface of {names([host])} fits NCCL_SOCKET_IFNAME={asked}" if asked
-            else f"NCCL finds no interface on {names([host])} that it may take",
-            why="Without an interface the rank has no address that the others could dial.",
+            else _no_address(host, found),
+            why="Without an interface the rank has no address that the others could dial."
+            if asked or found[0].sign != "socket-family"
+            else "An address that no rank wrote: as a rule one of them found no interface that it may take, or "
+            "ranks of different versions or settings of NCCL meet.",
             owner="job",
             at=at_host(host, found),
             fix=[_LOOK, _HOST_NETWORK] if in_bridge(process_of(logs, found[0])) and asked is None else [
@@ -247,7 +250,7 @@ def no_interface(logs: Logs) -> Iterator[Finding]:
 def _unwritten(logs: Logs, event: LogEvent) -> bool:
     """An address of memory that nobody wrote, rather than one of ranks that differ: in version, or in channels."""
     versions = {one.version for one in logs.processes if one.version}
-    if len(versions) > 1:
+    if len(versions) > 1 or _had_an_address(logs, event):
         return False
     if setting(logs, "NCCL_SOCKET_IFNAME", event) is not None:
         return True
@@ -327,6 +330,23 @@ def _not_own(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def _no_address(host: str, found: list[LogEvent]) -> str:
+    """In the words of the line, where no interface was asked for."""
+    if found[0].sign != "socket-family":
+        return f"NCCL finds no interface on {names([host])} that it may take"
+    return f"NCCL on {names([host])} dials an address that is none (of family {found[0].fields['family']})"
+
+
+def _had_an_address(logs: Logs, event: LogEvent) -> bool:
+    """Whether NCCL's start came through: what was dialled later was not handed over, or overwritten."""
+    process = process_of(logs, event)
+    return process is not None and process.completed >= process.began > 0
+
+
 def _alone(logs: Logs) -> list[LogEvent]:
     """The line about family 0 where one host only speaks, one version, and no interface was asked for."""
-    return [one for one in said(logs, "socket-family") if within_a_host(logs) and not _unwritten(logs, one)]
+    return [
+        one
+        for one in said(logs, "socket-family")
+        if within_a_host(logs) and not (_unwritten(logs, one) or _had_an_address(logs, one))
+    ]

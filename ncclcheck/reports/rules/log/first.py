@@ -37,6 +37,7 @@ from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_r
 from ncclcheck.reports.subjects.logs.reported import several_hosts
 from ncclcheck.reports.subjects.logs.unexplained import ENDS_NO_JOB, behind, unexplained
 from ncclcheck.reports.subjects.logs.wording import (
+    BESIDE,
     SAY_OF_WHY,
     advice,
     before,
@@ -502,9 +503,11 @@ def _raised(logs: Logs, same: list[LogEvent]) -> Finding:
         who, at_rank = "the ranks", Where()
     text = _in_its_words(next((one for one in same if not _is_garbled(one)), first))
     short = at and len(text) <= _SHORT
-    hollow = earlier if not known and not general else None
+    hollow = None if known else earlier
     told = known or general or (understood(hollow.text) if hollow else None)
-    after = f"; before it: {quoted(hollow)}" if hollow else ""
+    after = f"; before it: {quoted(hollow, BESIDE)}" if hollow else ""
+    if after and len(text) > BESIDE:
+        text, short = f"{text[:BESIDE].rpartition(' ')[0]} ...", False
     place = (
         f"Look at {at}" if at else "Read the traceback above this line: the last frame of your own is the place"
     )

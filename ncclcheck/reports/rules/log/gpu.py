@@ -560,7 +560,7 @@ def _broken(where: Where, found: list[LogEvent], *, sure: bool) -> Finding:
     known = [f"Xid {code}, {(HARDWARE | LESSER)[code]}" for code in sorted(codes) if code in HARDWARE | LESSER]
     what = f"a GPU failed{on(where)}: {'; '.join(known) or found[0].fields.get('error', 'it is lost')}"
     if not sure:
-        what = f"a kernel ended in a launch failure{on(where)}: the GPU is broken, or the kernel is wrong"
+        what = f"a kernel ended in a launch failure{on(where)}: the kernel is wrong, or the GPU is broken"
     return cause(
         found,
         what,

@@ -239,11 +239,18 @@ def no_watchdog_gave_up(logs: Logs) -> Iterator[Finding]:
     if waited := in_order(said(logs, "gloo-timeout")):
         yield cause(
             waited,
-            "gloo waited in vain for another rank",
+            f"gloo waited in vain for another rank{_called(logs, waited)}",
             why="The rank that prints it waited; another did not come.",
             owner="job",
             fix=[you("Give the logs of all ranks.", "export TORCH_DISTRIBUTED_DEBUG=DETAIL")],
         )
+
+
+def _called(logs: Logs, waited: list[LogEvent]) -> str:
+    """Where the program called the collective in which it waited."""
+    raised = {(one.file, one.line): one.fields.get("raised_at", "") for one in said(logs, "python-error")}
+    at = next(filter(None, (raised.get((one.file, one.line), "") for one in waited)), "")
+    return f", called at {at}" if at else ""
 
 
 @log_rule("LOG097", "all ranks launch the collectives of two groups in the same order")

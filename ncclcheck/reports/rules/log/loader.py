@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
-from ncclcheck.reports.judgement.findings import Finding, admin, note, you
+from ncclcheck.reports.judgement.findings import Finding, Where, admin, note, you
 from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, lines, log_rule, said, where
 from ncclcheck.reports.subjects.logs.meanings import ends_nothing
 
@@ -197,6 +197,9 @@ def memory(logs: Logs) -> Iterator[Finding]:
     silent = [] if said(logs, "worker-killed", "worker-bus-error") else said(logs, "worker-died")
     for host, found in by_known_host([*killed, *shared, *forks, *silent]).items():
         sure = any(one in found for one in (*killed, *shared, *forks))
+        if all(one in forks for one in found):
+            yield _no_process(host, at_teller(logs, found), found)
+            continue
         yield cause(
             found,
             f"a worker of the data loader was killed or found no memory{_on(host)}" if sure
@@ -212,6 +215,29 @@ def memory(logs: Logs) -> Iterator[Finding]:
                 *([] if sure else [you("See a crash's stack.", "PYTHONFAULTHANDLER=1 python train.py")]),
             ],
         )  # fmt: skip
+
+
+def _no_process(host: str, at: Where, found: list[LogEvent]) -> Finding:
+    """The kernel refused memory or another process; whose child it was to be, the line does not say."""
+    memory = "memory" in found[0].fields["error"]
+    what = "memory for a child process (ENOMEM)" if memory else "another process or thread (EAGAIN)"
+    limits = (
+        ("free -g", "cat /sys/fs/cgroup/memory.events") if memory else ("ulimit -u", "cat /sys/fs/cgroup/pids.max")
+    )
+    return cause(
+        found,
+        f"the host refused {what}{_on(host)}",
+        why="A limit of the host, the user or the cgroup was reached when a process was to be started; the "
+        "program's own process goes no further.",
+        owner="job",
+        at=at,
+        fix=[
+            you("Confirm, on that host and in that container.", *limits),
+            you("Ask for more memory, or start fewer processes beside each other.", "sbatch --mem=0 job.sh")
+            if memory
+            else you("Start fewer processes and threads, or raise the limit."),
+        ],
+    )  # fmt: skip
 
 
 def _no_memory(logs: Logs) -> list[LogEvent]:
