@@ -24,7 +24,7 @@ from ncclcheck.probes.logs.signs.failure_words import complains, ended_badly
 from ncclcheck.probes.logs.signs.progress import advances
 from ncclcheck.probes.logs.tracebacks import BEGIN, Tracebacks, Writer
 
-_MOST_EVENTS = 50_000
+_MOST_EVENTS = 50_000  # lines that are kept of all files: chosen, bounds memory; all are counted
 _TAIL = 40  # lines: some steps, as they are printed between other lines
 _MOST_OF_A_SIGN = 5  # of one process
 _OF_WORDS = ("complaint", "explains", "ended-badly")
@@ -32,8 +32,10 @@ _OF_WORDS = ("complaint", "explains", "ended-badly")
 _MOST_KINDS, _KIND = 32, 40  # kinds; letters by which two lines are of one
 _NO_LETTER = re.compile(r"[^A-Za-z]+")
 _MOST_RAISED = 20  # exceptions: of several attempts the last ones count
+# lines that are remembered as understood, and bytes of the longest: chosen, bounds memory
 _MOST_CONNECTIONS, _CONNECTION = 65536, 512
-_MOST_GROUPS, _MOST_IN_A_GROUP = 65536, 4096
+_MOST_GROUPS, _MOST_IN_A_GROUP = 65536, 4096  # tasks of a launcher, and processes of each: chosen, bounds memory
+# characters of a line that is kept: chosen, NCCL's own have up to 1024, their meaning stands at the beginning
 _TEXT = 600
 _LONG = 2 * _TEXT
 _NOBODY = Prefix()

@@ -24,7 +24,6 @@ from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.data import examined, own_names
 from ncclcheck.reports.text.fold import size
 
-_MIB = 2**20  # bytes
 _DATA = ("data",)
 
 

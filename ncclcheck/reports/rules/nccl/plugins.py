@@ -23,7 +23,7 @@ _TUNER: tuple[tuple[Version, int, int], ...] = (
     ((2, 19, 0), 1, 1), ((2, 21, 0), 2, 2), ((2, 22, 0), 2, 3), ((2, 24, 0), 2, 4), ((2, 28, 0), 2, 5),
     ((2, 30, 0), 2, 6),
 )  # fmt: skip
-_LAST_READ = (2, 31, 0)
+_LAST_READ = (2, 31, 0)  # NCCL whose plugin headers were read; of later ones nothing is known
 _TAKES = {"net": _NET, "tuner": _TUNER}
 _EXAMPLE = re.compile(r"(libnccl-tuner-)?(example|basic)(\.so)?")
 

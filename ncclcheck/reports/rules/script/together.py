@@ -106,10 +106,11 @@ def conditional(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch, Distributed communication package, "Collective functions"; pytorch/pytorch#21144.
     """
-    told = set()
+    told, read = set(), set()
     for call in reached(script):
         guard = by_rank(call)
-        told |= {(call.file, guard.line)} if guard else set()
+        read |= {(call.file, guard.line)} if guard else set()
+        told |= {(call.file, guard.line)} if guard and _entered(script, call) else set()
         if guard and guard.branch != "rest" and (name := _entered(script, call)) and _alone(script, call, guard):
             yield fail(
                 here(call),
@@ -126,6 +127,8 @@ def conditional(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call), seen(f"{call.file}:{guard.line}", _shown(guard))],
             )
     for guard, call, name in left_alone(script):
+        if (guard.file, guard.line) in read and not _is_plain(call, guard):
+            continue
         if guard.kind == "rank" and (guard.file, guard.line) not in told:
             yield warn(
                 here(call),
@@ -135,6 +138,12 @@ def conditional(script: Script) -> Iterator[Finding]:
                 evidence=[_head(script, guard), written(script, call)],
                 fix=[you("Call it on every rank, outside of the condition.")],
             )
+
+
+def _is_plain(call: Call, guard: Guard) -> bool:
+    """Whether the rank stands in no other condition around the call, and is asked for itself, not in a list."""
+    ranks = [one for one in call.guards if one.kind == "rank" or "rank" in one.text.lower()]
+    return ranks == [guard] and " in " not in guard.text
 
 
 def _head(script: Script, guard: Guard) -> Evidence:

@@ -15,9 +15,8 @@ from ncclcheck.reports.subjects.logs.attempts import latest
 from ncclcheck.reports.subjects.logs.ending import TEXT, Ending
 from ncclcheck.reports.subjects.logs.wording import with_reasons
 
-_MOST_LINES = (
-    3  # of a log in one finding: chosen, three are read at a glance, the number of all is told beside them
-)
+# of a log in one finding: chosen, three are read at a glance, the number of all is told beside them
+_MOST_LINES = 3
 _SAY_WHY_THEMSELVES = ("LOG001", "LOG004", "LOG005")  # any failure; any exception; any warning
 _TOLD_BY_BOX = ("LOG004", "LOG006")  # any exception; an end from outside
 

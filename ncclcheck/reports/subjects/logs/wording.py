@@ -69,6 +69,8 @@ _WEIGHT = {
     "traceback-cut": 2,
 }
 _VAGUE = "did not answer in time"  # the family of any time-out
+# Added to these where the text names a known kind, says what to do, is a consequence, or says nothing: chosen so
+# that a complaint with a reason outweighs an exception without one.
 _KNOWN, _ADVISED, _FOLLOWS, _NOTHING = 2, 1, -3, -4
 _INSTALLED = "python -m pip list | grep -iE 'torch|nvidia|flash|xformers|vllm|transformers|deepspeed|numpy'"
 
