@@ -174,7 +174,7 @@ class Matcher:
         return tuple(one for one in near if one.may_be_in(text))
 
     def _count(self, shape: bytes) -> None:
-        """What sound logs are full of is not looked for in this shape until `again`, where enough was seen."""
+        """What healthy logs are full of is not looked for in this shape until `again`, where enough was seen."""
         seen = self._frequent[shape] = self._frequent.get(shape, 0) + 1
         if seen >= _ENOUGH:
             self.dull.add(shape)

@@ -17,16 +17,16 @@ FEW = 3  # values: with fewer there is no usual one, and a spread needs one more
 # us per iteration: a smaller straggle is not worth a finding, however short the iteration; chosen
 _STEADY_US = 200.0
 # Of the time in which a rank wants a core, the share that it has none. With 12 other processes and more on 2 cores
-# the ranks of sound jobs lacked one for 67 to 95 % of it; a rank that has its core for some 5 %.
+# the ranks of healthy jobs lacked one for 67 to 95 % of it; a rank that has its core for some 5 %.
 _LACKING = 0.5
 # Threads of the whole machine that could run, for each of its cores. 4.1 to 6.2 were seen with three ranks and
 # some four to six other processes on 2 cores; what the ranks alone make was not seen on a quiet machine.
 _BUSY = 3.0
-# Of its iterations, the share in which a rank is the last. The latest rank of sound jobs without cores was it in
+# Of its iterations, the share in which a rank is the last. The latest rank of healthy jobs without cores was it in
 # 0.48 of them, one that was held up on purpose on the same machine in all.
 _ALWAYS = 0.9
 _WAITED = (
-    0.1  # the same while a speed is measured, which it lessens by as much; that of sound ranks is 0.85 and more
+    0.1  # the same while a speed is measured, which it lessens by as much; that of healthy ranks is 0.85 and more
 )
 _SPREADS = 7  # a spread of few values is often underestimated: with 4, one sound cluster in twenty had an outlier
 _MAD = 1.4826  # median absolute deviation -> standard deviation of a normal distribution

@@ -10,7 +10,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge
 
 # Spread of the logarithm of one measurement. RDMA and sockets: assumed. Where cores are shared 0.11 to 0.19 was
 # measured, and the exchanges of one second are slow together. Where they are short, with 12 other processes or
-# more on 2 cores, ways of sound hosts carried 0.24 to 1.8 GB/s in turn: 0.5 to 0.8.
+# more on 2 cores, ways of healthy hosts carried 0.24 to 1.8 GB/s in turn: 0.5 to 0.8.
 _RDMA, _SOCKETS, _SHARED, _STARVED = 0.02, 0.08, 0.25, 0.8
 _LONG = 0.25  # of the wall time, all threads together
 

@@ -199,7 +199,7 @@ def _bearing(failure: Failure, differences: Sequence[Difference]) -> list[Differ
 
 
 def _differences(node: Node, sound: Sequence[Node]) -> Iterator[Difference]:
-    """Where the sound nodes agree and this one differs."""
+    """Where the healthy nodes agree and this one differs."""
     mine, theirs = variables(node), [variables(one) for one in sound]
     for name in sorted({*mine, *(name for each in theirs for name in each)}):
         values = {each.get(name) for each in theirs}

@@ -63,7 +63,7 @@ def test_a_machine_without_any(tmp_path: Path) -> None:
 
 
 def test_what_nvml_was_recorded_to_say(tmp_path: Path) -> None:
-    """A sound GPU, and a lost one that the job may not use."""
+    """A healthy GPU, and a lost one that the job may not use."""
     card = {"name": "GPU 0", "index": 0, "trouble": "", "pci": "0000:19:00.0"}
     lost = {"name": "GPU 1", "index": 1, "trouble": "GPU is lost"}
     files = {**NODE, f"{PCI}/0000:19:00.0/numa_node": "1\n"}

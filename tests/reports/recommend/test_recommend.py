@@ -58,7 +58,7 @@ def cards(**changes: Any) -> list[Gpu]:
 
 
 def one(name: str = "a", env: dict[str, str] | None = None, **facts: Any) -> Node:
-    """A sound node with four H100 and two InfiniBand ports. hcas, gpus: lists; nccl: facts of Nccl."""
+    """A healthy node with four H100 and two InfiniBand ports. hcas, gpus: lists; nccl: facts of Nccl."""
     hcas, listed = facts.pop("hcas", [hca(0), hca(1)]), facts.pop("gpus", cards())
     version = facts.pop("version", "2.27.3")
     nccl = {

@@ -78,7 +78,7 @@ def _ask(machine: Machine) -> Nvml | Unread:
 
 
 def _complete(machine: Machine, card: Gpu) -> Gpu:
-    """The NUMA node of a sound GPU; of one that NVML cannot use, why all the rest is not known."""
+    """The NUMA node of a healthy GPU; of one that NVML cannot use, why all the rest is not known."""
     if not isinstance(card.pci, Unread) and card.numa == NOT_RECORDED:
         card = replace(card, numa=numa_node(machine, card.pci))
     if card.trouble in ("", NOT_RECORDED):

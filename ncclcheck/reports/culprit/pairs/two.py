@@ -14,7 +14,7 @@ from ncclcheck.probes.facts import PairTime
 from ncclcheck.reports.culprit.pairs.samples import Way, read
 
 USUAL_ROUNDS = 2  # rounds of two nodes where no direction is slow: a dead path has failed twice; chosen
-# Best of so many rounds: 37, 44 and 49 % were seen on sound nodes at a load of 10 to 16 on 2 cores with two.
+# Best of so many rounds: 37, 44 and 49 % were seen on healthy nodes at a load of 10 to 16 on 2 cores with two.
 MOST_ROUNDS = 6
 _LEAST_ROUNDS = 4  # rounds before a slow direction between two nodes is a finding; chosen
 _APART = 0.5  # healthy containers on one machine went down to 0.58
@@ -30,7 +30,7 @@ class Slower:
     rails: int
 
     def is_proven(self, *, short_of_cores: bool) -> bool:
-        """Measured often enough, and too slow for what sound nodes do where they lack cores."""
+        """Measured often enough, and too slow for what healthy nodes do where they lack cores."""
         if self.way.is_dead:
             return self.way.times >= USUAL_ROUNDS
         most = _APART_WITHOUT_CORES if short_of_cores else _APART

@@ -1,4 +1,4 @@
-"""BEN041, BEN042: GPUs that are slower than any sound one of their model, and GPUs that compute wrong."""
+"""BEN041, BEN042: GPUs that are slower than any healthy one of their model, and GPUs that compute wrong."""
 
 from __future__ import annotations
 

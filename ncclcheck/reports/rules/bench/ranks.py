@@ -45,7 +45,7 @@ def no_rank_is_late(cluster: Cluster) -> Iterator[Finding]:
     The late rank waits least: how late a rank is, is the longest wait of any rank less its own, so no clocks are
     compared, and the one that takes longest is not the one to blame. A warning where a rank is later than most
     by 10 % of the iteration (BEN003.percent), in most iterations, or on average where its process shows why; a
-    failure from 50 % on (BEN003.fail_percent): most of the time. /proc tells what it did meanwhile: waited for a
+    failure from 50 % on (BEN003.fail_percent): most of the time. /proc shows what it did meanwhile: waited for a
     core, computed, was stopped, or none of these. What held it back is named where it was counted on its node: a
     CPU quota that was used up (cpu.stat), nice, SCHED_IDLE, a narrow affinity mask, other processes with their
     owner and share, memory.high, pressure (/proc/pressure). Where most ranks have no core for most of the time in

@@ -122,8 +122,8 @@ def control_files(cluster: Cluster) -> Iterator[Finding]:
     does not start, dies
 
     ## How we know
-    The names in /dev. Where CUDA has found GPUs all the same nothing is said: on a desktop libcuda makes the files
-    itself, by nvidia-modprobe, at its first call.
+    The names in /dev. Where CUDA has found GPUs all the same nothing is reported: on a desktop libcuda makes
+    the files itself, by nvidia-modprobe, at its first call.
 
     ## Fix
     - **you** `docker run --gpus all` rather than `--device /dev/nvidia0`; in a pod `nvidia.com/gpu` in the limits.

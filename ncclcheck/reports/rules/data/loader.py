@@ -55,7 +55,7 @@ def stops(cluster: Cluster) -> Iterator[Finding]:
     DAT002). A hang means no answer in at least 4 s, and in four times as long as the reads take outside of
     workers; of the first sample, of which nothing is known, a process that computes all the while is a warning
     only. An error that only comes with several workers at once is a note: DAT004 and DAT005 find its cause.
-    Workers are forked here; what they do wrong then is not held against a loader with another
+    Workers are forked here; what they do wrong then does not count against a loader with another
     `multiprocessing_context`.
 
     ## Fix

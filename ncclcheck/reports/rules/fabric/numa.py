@@ -122,7 +122,7 @@ def affinity(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     NCCL's threads and the data loaders inherit the mask of the process. Bound to the other socket they copy across
     the processors, and NCCL's proxy threads crowd on a few cores: low bandwidth with nothing wrong in any log.
-    Job systems bind by order of cores, not by GPU, when they are not told.
+    Job systems bind by order of cores, not by GPU, unless asked to.
 
     ## Seen as
     slow
@@ -130,7 +130,7 @@ def affinity(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     Cpus_allowed_list and Mems_allowed_list in /proc/self/status against the cpulist of each GPU's NUMA node. Where
     NVML says which GPUs the job may use, only these count. What the job system gives to each rank of another job
-    step may differ. That a job has too few cores is told by HST006.
+    step may differ. That a job has too few cores is reported by HST006.
 
     ## Fix
     - **you** `srun --cpu-bind=none` or `--gpu-bind=closest --cpu-bind=...`, `numactl --cpunodebind=N`; or let
@@ -266,8 +266,8 @@ def topology(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     No bridge is above any GPU or HCA, or their NUMA node is -1 on a machine with several; there is neither
-    /var/run/nvidia-topologyd/virtualTopology.xml nor NCCL_TOPO_FILE. With EFA devices nothing is said: the plugin
-    aws-ofi-nccl (RDM004) hands NCCL the file for its machine.
+    /var/run/nvidia-topologyd/virtualTopology.xml nor NCCL_TOPO_FILE. With EFA devices nothing is reported: the
+    plugin aws-ofi-nccl (RDM004) hands NCCL the file for its machine.
 
     ## Fix
     - **you** mount the provider's file into the container and name it:

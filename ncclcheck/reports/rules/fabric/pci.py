@@ -59,8 +59,8 @@ def acs(cluster: Cluster) -> Iterator[Finding]:
     hangs, slow
 
     ## How we know
-    The ACS capability of each bridge on the way, in /sys/bus/pci/devices/ADDRESS/config; ReqRedir or CmpltRedir
-    is the redirection. Only root may read that far. For a user cards of one switch that share an IOMMU group tell
+    The ACS capability of each bridge on the path, in /sys/bus/pci/devices/ADDRESS/config; ReqRedir or CmpltRedir
+    is the redirection. Only root may read that far. For a user cards of one switch that share an IOMMU group show
     that it was off when the kernel started; where each has a group of its own, or there is no IOMMU, it is
     unknown, for a script may have turned it off since. Root ports are not judged: traffic through two of them goes
     through the CPU anyway. In a virtual machine ACS says nothing, for it must be
@@ -178,7 +178,7 @@ def iommu(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     /sys/kernel/iommu_groups/N/type of each GPU and HCA (Linux 5.11 and later): DMA or DMA-FQ is translated,
-    identity is passed through, no group is off. On older kernels the kernel command line tells. Virtual machines
+    identity is passed through, no group is off. On older kernels the kernel command line says so. Virtual machines
     and Arm servers (SMMU) are not judged: there it is as it must be. Nor is a single GPU without an HCA. Where the
     driver allows no peer access between the GPUs, or NVLink joins the only two, and there is no HCA, nothing goes
     from card to card over PCIe: a note.

@@ -184,7 +184,7 @@ def ecc_mode(cluster: Cluster) -> Iterator[Finding]:
     Whether error correction of GPU memory is on, on all GPUs of a model, and whether a change waits for a reset.
 
     ## Why it matters
-    Without ECC a flipped bit changes a weight or a gradient and nobody is told; on older cards it also changes
+    Without ECC a flipped bit changes a weight or a gradient and nothing reports it; on older cards it also changes
     the size and speed of memory, so that one GPU is faster and larger than its peers.
 
     ## Seen as

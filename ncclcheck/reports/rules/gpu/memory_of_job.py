@@ -57,8 +57,9 @@ def contexts(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     Every rank asks libcuda (`cuDevicePrimaryCtxGetState`) for each visible device, which opens no context and
-    holds in containers too; NVML adds the bytes where it knows the process by the same pid. They are asked before
-    and after init_process_group and the wrap of the model, and at the end: told is when it was first seen.
+    holds in containers too; NVML adds the bytes where it knows the process by the same pid. They are asked
+    before and after init_process_group and the wrap of the model, and at the end; the first time that it was
+    seen is reported.
 
     ## Fix
     - **you** `torch.cuda.set_device(local_rank)` before anything else of CUDA; `init_process_group(device_id=...)`
@@ -166,7 +167,7 @@ def growth(cluster: Cluster) -> Iterator[Finding]:
     most that was held after any round of its first quarter against the least after any of its last, since a leak
     only rises. Of training steps: what tensors that Python still reaches hold, where that is less; what kernels
     keep compiled for shapes of their own is no leak. More than 32 MiB in all (`MEM006.mib`) and 1 KiB an iteration
-    is told. A leak of some hundred bytes a call, as in NCCL from 2.27.3, shows only in a soak of hours.
+    is reported. A leak of some hundred bytes a call, as in NCCL from 2.27.3, shows only in a soak of hours.
 
     ## Fix
     - **you** repeat with `--soak 300`: what goes on growing is a leak, what stops was a cache.

@@ -49,7 +49,7 @@ def usable(cluster: Cluster) -> Iterator[Finding]:
     and cuDriverGetVersion of libcuda.so.1, asked in a process of its own; torch/version.py for torch's CUDA.
     A driver of the same CUDA major version is new enough (CUDA 11 and later). It is a note where the job was
     given none (CUDA_VISIBLE_DEVICES empty or -1, a Slurm job without GPUs), asks for gloo, or has a torch for
-    AMD's ROCm. Under WSL2 there is neither a PCI function nor a device file, and cuDeviceGetCount alone tells.
+    AMD's ROCm. Under WSL2 there is neither a PCI function nor a device file, and cuDeviceGetCount alone shows it.
 
     ## Fix
     - **you** `docker run --gpus all`, `srun --gpus-per-node=8`; a torch wheel for CUDA.

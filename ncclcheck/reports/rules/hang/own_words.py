@@ -65,14 +65,14 @@ def it_can_be_seen(seen_job: Seen) -> Iterator[Finding]:
     NCCL's RAS, Flight Recorder, GPUs.
 
     ## Why it matters
-    /proc alone tells which rank sleeps or computes, not which collective each is in. What is not switched on
+    /proc alone shows which rank sleeps or computes, not which collective each is in. What is not switched on
     before a hang cannot be asked for in it.
 
     ## Seen as
     hangs
 
     ## How we know
-    Why RAS was not asked or did not answer; which ranks gave no record; why NVML said nothing.
+    Why RAS was not asked or did not answer; which ranks gave no record; why NVML reported nothing.
 
     ## Fix
     - **you** add the line to the job's environment. The pipe costs nothing until it is written to.

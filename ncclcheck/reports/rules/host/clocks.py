@@ -37,7 +37,7 @@ def clocks(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     Each node asks its peers for their time, seven times, and keeps the fastest exchange, as NTP does; half its
     round trip is the uncertainty. More than 5 s (HST009.fail_s) from the majority is a failure, more than 1 s
-    (HST009.warn_s) a warning. Between two nodes it cannot be told which one is right.
+    (HST009.warn_s) a warning. Of two nodes nothing shows which one is right.
 
     ## Fix
     - **admin** start NTP on every node and set the clock once: `chronyc makestep`, or

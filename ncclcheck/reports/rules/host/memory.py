@@ -10,7 +10,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.text.fold import size
 
 _GIB = 2**30  # bytes
-_STALLED = 5.0  # percent of five minutes in which nothing ran for want of memory: a sound host has 0.0
+_STALLED = 5.0  # percent of five minutes in which nothing ran for want of memory: a healthy host has 0.0
 _STRICT = 2  # vm.overcommit_memory: never overcommit
 
 

@@ -33,7 +33,7 @@ def gpus_of_the_product(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     The product name by DMI, which a cloud of Amazon gives the instance's type, and PCI functions of NVIDIA of the
     classes VGA and 3D controller. Products that are built in several ways (HGX boards of other makers, virtual
-    machines of Azure, Google and Oracle, whose DMI does not tell their size) are skipped. More than expected is
+    machines of Azure, Google and Oracle, whose DMI does not give their size) are skipped. More than expected is
     fine. What several nodes lack alike is a note: something hides it. How many of them the job was given is
     GPU029's subject.
 

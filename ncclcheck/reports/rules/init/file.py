@@ -50,9 +50,9 @@ def new(cluster: Cluster) -> Iterator[Finding]:
 
     ## Why it matters
     torch's FileStore appends to the file and reads all of it: what a run that was killed left there counts as
-    said by this one. Its ranks take addresses of processes that are gone, or find the group full: they hang, or
-    end with "Connection refused" far from the cause; a run of as many ranks may also get through by luck. A run
-    that ends well removes its file; one that is killed does not.
+    reported by this one. Its ranks take addresses of processes that are gone, or find the group full: they
+    hang, or end with "Connection refused" far from the cause; a run of as many ranks may also get through by
+    luck. A run that ends well removes its file; one that is killed does not.
 
     ## Seen as
     hangs, does not start, dies

@@ -53,7 +53,7 @@ def port(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     errno 98, `EADDRINUSE`. Of NCCL itself, without NCCL_COMM_ID, it is the range from which the system gives ports
-    that is used up, or very narrow. Not told where the start went well all the same: several agents on one
+    that is used up, or very narrow. Not reported where the start went well all the same: several agents on one
     machine try, and all but one go on as clients.
 
     ## Fix
@@ -335,7 +335,7 @@ def store(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `The client socket has timed out after ... while trying to connect to (HOST, PORT)`, or
-    `RendezvousConnectionError`. The errno of the tries before it tells more: 113 and 110 are the network's, 111
+    `RendezvousConnectionError`. The errno of the tries before it says more: 113 and 110 are the network's, 111
     says that the host is there and nobody listens: not started, ended, or another port. torchrun lets that node
     listen whose own name or address is the endpoint's: with an alias no node does, and all dial. 127.0.0.1 and
     localhost are each node itself. A connection that stood and was lost is no case of this: the master ended.
@@ -425,7 +425,7 @@ def meeting(logs: Logs) -> Iterator[Finding]:
     `RendezvousClosedError` (a node came after the others had ended), or a wait for a key that rank 0 never wrote.
     `config has no run_id, generated a random run_id` before a rendezvous that failed: each node has its own.
     `Waiting in store based barrier ... worker_count=7` of 8, again and again to the end of the log.
-    Where a process could not dial the master, that is told instead.
+    Where a process could not dial the master, that is reported instead.
 
     ## Fix
     - **you** start the same command on each node with the same --nnodes, --rdzv-id and --rdzv-endpoint; look at

@@ -146,7 +146,7 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
     ## Fix
     - **you** ask for more time (`sbatch --time`), write checkpoints before it is over
       (`sbatch --signal=B:USR1@300`); start long jobs by sbatch, or within tmux.
-    - **admin** `sacct -j JOB -o State,ExitCode,Elapsed,Timelimit` tells who ended it.
+    - **admin** `sacct -j JOB -o State,ExitCode,Elapsed,Timelimit` shows who ended it.
 
     ## Source
     sbatch(1), scancel(1), sacct(1); PyTorch documentation, torchrun; signal(7).
@@ -463,7 +463,7 @@ def understood(logs: Logs) -> Iterator[Finding]:
     Logs of something else: no line is NCCL's, torch's, a launcher's, or of a kind that is known here.
 
     ## Why it matters
-    Not understood, so neither healthy nor faulty. The log that tells of the job may be another file.
+    Not understood, so neither healthy nor faulty. The log of the job may be another file.
 
     ## How we know
     Neither the names of NCCL, torch, gloo, Slurm, mpirun, DeepSpeed, Megatron, Lightning, vLLM, SGLang, Ray and

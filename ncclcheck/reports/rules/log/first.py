@@ -164,7 +164,7 @@ def nothing_failed(logs: Logs) -> Iterator[Finding]:
     read is the first warning of the rank that failed first.
 
     ## How we know
-    NCCL's warnings, torch's errors, exceptions of Python, exit codes told by torchrun and Slurm. Lines that
+    NCCL's warnings, torch's errors, exceptions of Python, exit codes reported by torchrun and Slurm. Lines that
     follow from the failure of another process ("Connection closed by remote peer", "Proxy Call failed",
     SIGTERM, exit code -15) are never taken for the first failure. Where only such lines are there, the process
     that failed has written to a log that was not given. A line with a word of failure that nothing here knows
@@ -265,7 +265,7 @@ def _first(logs: Logs, found: list[LogEvent]) -> Finding:
 
 
 def _consequences(logs: Logs) -> list[LogEvent]:
-    """Those that tell of a failure: at the end of a sound job some ranks leave before others."""
+    """Those that tell of a failure: at the end of a healthy job some ranks leave before others."""
     aside = {(one.file, one.line) for one in logs.events if one.sign == "python-error" and _is_aside(one)}
     found = (
         event
@@ -379,17 +379,17 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
     hangs, dies
 
     ## How we know
-    Where some ranks came through and nothing tells of a failure it is a note: lines of the others are missing.
+    Where some ranks came through and nothing shows a failure it is a note: lines of the others are missing.
     A rank that never comes and packets that are dropped leave no line at all, and RAS knows nothing of a job
     before its ranks have met (seen with 2.26 and 2.27).
-    NCCL's lines at `NCCL_DEBUG=INFO`: the start is told since 2.18.3, the end by all versions. Ranks of which no
+    NCCL's lines at `NCCL_DEBUG=INFO`: the start is logged since 2.18.3, the end by all versions. Ranks of which no
     line was given are listed: in a job that came through they only wrote elsewhere, in one that did not they are
     the first to look for.
 
     ## Fix
     - **you** look whether the missing ranks were started at all (world size, `--nnodes`, a node that is down),
-      and what the stuck ones said last.
-    - **admin** `ncclcheck env` on all nodes tells whether each reaches every other.
+      and what the stuck ones logged last.
+    - **admin** `ncclcheck env` on all nodes shows whether each reaches every other.
 
     ## Source
     NVIDIA/nccl src/init.cc (2.18.3 and later); NVIDIA NCCL documentation, Troubleshooting.
@@ -450,7 +450,7 @@ def no_exception(logs: Logs) -> Iterator[Finding]:
     closed by peer"). The same exception on all ranks is a mistake in the program or its arguments; on one rank
     look at its data.
 
-    Where torchrun's first failure is an exit code from 2 to 125 and no line tells of another failure, the program
+    Where torchrun's first failure is an exit code from 2 to 125 and no line shows another failure, the program
     or a library called `exit`: the rank is the one of torchrun's Root Cause block.
 
     ## Fix

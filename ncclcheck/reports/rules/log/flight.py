@@ -97,10 +97,10 @@ def every_rank_left_a_dump(cluster: Cluster) -> Iterator[Finding]:
     dies
 
     ## How we know
-    Each dump tells the global ranks of the groups that its rank is a member of. It fails where others wait for
+    Each dump lists the global ranks of the groups that its rank is a member of. It fails where others wait for
     the missing rank by what they wrote down. It is unknown where more ranks have no dump than have one, where
     another rank's own dump shows it to be the cause, where nothing is wrong in the dumps that there are, and where
-    none could be read. It is a note where the others' dumps tell of something else.
+    none could be read. It is a note where the others' dumps show something else.
 
     ## Fix
     - **you**: gather the files of all nodes, or let all write to a folder that they share:
@@ -181,7 +181,7 @@ def no_group_waits_because_of_another(cluster: Cluster) -> Iterator[Finding]:
     that waits for a rank at the end of a chain.
 
     ## Fix
-    - **you**: nothing here; mend what the other rules name. `ncclcheck explain LOG132` says how it is found.
+    - **you**: nothing here; fix what the other rules name. `ncclcheck explain LOG132` says how it is found.
 
     ## Source
     PyTorch tutorial "Flight Recorder for Debugging Stuck Jobs"; torch.distributed.flight_recorder (torchfrtrace).

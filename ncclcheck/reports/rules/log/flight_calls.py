@@ -33,8 +33,8 @@ def same_collective(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     The records of all ranks are laid side by side by group and number, and the first place where they differ is
-    told; what follows from it is not. The ranks that differ from most are named. Where they go on with what the
-    others call one place later, they left out a call; one place earlier, they made one more.
+    reported; what follows from it is not. The ranks that differ from most are named. Where they go on with what
+    the others call one place later, they left out a call; one place earlier, they made one more.
 
     ## Fix
     - **you**: look for a branch around a collective that not all ranks take (`if rank == 0`, a condition on the
@@ -63,7 +63,7 @@ def sizes_and_types_agree(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     Counts of elements are compared, not shapes: NCCL knows no shapes. In an all-to-all each rank has its own
-    sizes, and only the sums over all ranks must agree (not told before form 2.4 of the dump). Gather and scatter
+    sizes, and only the sums over all ranks must agree (not in dumps before version 2.4). Gather and scatter
     are not compared. Sends and receives are, in their order, where both sides have as many in hand.
 
     ## Fix
@@ -149,9 +149,9 @@ def an_entered_call_ends(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     By the dumps all ranks entered, with the same operation, size and type, and nobody stands in an earlier call.
-    The few that differ are named: they alone did not see its end, have not begun it on the GPU (told where
-    `TORCH_NCCL_ENABLE_TIMING=1` was set), or entered fewer calls after it than the others. Where no dump tells
-    which ranks are in the group (subgroups of gloo), it is only said that the call hangs. Dumps that a person asks
+    The few that differ are named: they alone did not see its end, have not begun it on the GPU (known where
+    `TORCH_NCCL_ENABLE_TIMING=1` was set), or entered fewer calls after it than the others. Where no dump says
+    which ranks are in the group (subgroups of gloo), only the call that hangs is named. Dumps that a person asks
     of a running job show such a call too: ask twice, and compare.
 
     ## Fix

@@ -24,7 +24,7 @@ def leaves_early(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     torchrun lists every process of its node that failed or was ended. Where one local rank before the last of
-    those is not in the list, all listed ones only tell that another one went away, and nothing else failed, that
+    those is not in the list, all listed ones only report that another one went away, and nothing else failed, that
     one ended with 0. Told of gloo, where the list is of one node and short.
 
     ## Fix

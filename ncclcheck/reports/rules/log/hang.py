@@ -41,7 +41,7 @@ def every_rank_came(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `Watchdog caught collective operation timeout` names rank and number of the collective; `last enqueued work`
-    tells how far each rank came (torch 2.2 and later). A rank whose last is smaller did not come; where none is
+    shows how far each rank came (torch 2.2 and later). A rank whose last is smaller did not come; where none is
     behind, ranks of the world whose watchdog is silent, if their lines would be in these files: one rank's log
     accuses nobody else. After a rank's first send or receive, of which torch warns and which is recorded nowhere,
     no rank is named (see LOG132).
@@ -167,14 +167,15 @@ def what_all_entered_ends(logs: Logs) -> Iterator[Finding]:
     A collective that every rank of the world entered and none completed.
 
     ## Why it matters
-    Then no rank is missing: the network or the way between GPUs is stuck, or one GPU is.
+    Then no rank is missing: the network or the path between GPUs is stuck, or one GPU is.
 
     ## How we know
     The watchdogs of all ranks gave up at the same number and operation of the group.
 
     ## Fix
     - **you** run `ncclcheck bench --hosts HOST1,HOST2`: it times pairs and names the node or link; try
-      `NCCL_P2P_DISABLE=1` (one node) and `NCCL_NET_GDR_LEVEL=LOC` (several), each alone, to see which way hangs.
+      `NCCL_P2P_DISABLE=1` (one node) and `NCCL_NET_GDR_LEVEL=LOC` (several), each alone, to see which transport
+      hangs.
     - **admin** ACS and IOMMU on PCIe bridges, port counters, `dmesg` of all hosts.
 
     ## Source

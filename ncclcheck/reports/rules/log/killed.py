@@ -83,10 +83,10 @@ def nobody_is_killed(logs: Logs) -> Iterator[Finding]:
     It leaves no traceback of Python: in its own log there is nothing, and the others blame the network.
 
     ## How we know
-    The exit code that torchrun tells (-9, -7, -11, -6), mpirun's "exited on signal 9", the words of a shell
+    The exit code that torchrun reports (-9, -7, -11, -6), mpirun's "exited on signal 9", the words of a shell
     ("Killed", "Segmentation fault (core dumped)"), Slurm's "oom_kill" or "Out Of Memory", the kernel's "Out of
     memory: Killed process". -15 is a consequence: torchrun and Slurm end the others that way; so is Slurm's or
-    a shell's "Killed" once another failure is told. -6 counts where no watchdog and no error of NCCL tells of
+    a shell's "Killed" once another failure is logged. -6 counts where no watchdog and no error of NCCL reports
     an end before it: `terminate called without an active exception` is a program that was left (`sys.exit`, an
     exception) while its threads ran. A crash in NCCL's start is LOG070.
 

@@ -357,7 +357,7 @@ def unified_memory(logs: Logs) -> Iterator[Finding]:
     ## How we know
     torch's `CUDA unknown error - this may be due to an incorrectly set up environment`; `Cuda failure 'unknown
     error'` of NCCL (999); `Cuda failure 'operation not supported'` (801) of NCCL 2.23 and later. A log cannot
-    tell it from CUDA_VISIBLE_DEVICES that was changed after the start, or from a GPU that needs a reset.
+    distinguish it from CUDA_VISIBLE_DEVICES that was changed after the start, or from a GPU that needs a reset.
 
     ## Fix
     - **admin** `modprobe nvidia-uvm` at boot, `nvidia-modprobe -u -c=0`; for vGPU the parameter enable_uvm=1.

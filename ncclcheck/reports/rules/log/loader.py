@@ -182,7 +182,7 @@ def memory(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `killed by signal: Killed` is SIGKILL, which the kernel's OOM killer sends, or a person; `Cannot allocate
-    memory` at a fork; `exited unexpectedly` alone tells no signal: a crash is as likely.
+    memory` at a fork; `exited unexpectedly` alone names no signal: a crash is as likely.
 
     ## Fix
     - **you** fewer workers; hold the dataset in arrays rather than in lists of Python objects; ask Slurm for more

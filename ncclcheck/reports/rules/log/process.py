@@ -29,7 +29,7 @@ def cores(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `Setting affinity for GPU 0 to 01` (2.4 to 2.26: a hexadecimal mask of cores; 2.27: their numbers) and
-    `Affinity for GPU 0 is 0.` (2.28 and later) tell what is left of the job's cores near the GPU.
+    `Affinity for GPU 0 is 0.` (2.28 and later) show what is left of the job's cores near the GPU.
 
     ## Fix
     - **you** `srun --cpus-per-task=12 --cpu-bind=cores`, `mpirun --bind-to none`; in Kubernetes a larger CPU

@@ -32,7 +32,7 @@ def ras_finds_all(logs: Logs) -> Iterator[Finding]:
     ## How we know
     The status that RAS prints (`verbose status`): `Rank 3 has launched up to operation 1` where others have
     launched more, `has status NOCOMM` or `ABORT`, `Missing communicator data`, `considered dead`; seen with
-    2.26.5 and 2.27.7. Counts of a running job may differ for a moment: they are a warning, unless the log tells
+    2.26.5 and 2.27.7. Counts of a running job may differ for a moment: they are a warning, unless the log shows
     of an end or of a watchdog that gave up. `RAS declaring peer ... as DEAD` at the end of a job may only mean
     that it left first.
 

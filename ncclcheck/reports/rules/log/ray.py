@@ -75,8 +75,8 @@ def ray_has_enough(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `Not enough GPUs available. Requested 16 GPUs, but only 8`, `No available node types can fulfill resource
     request`, `The following resource request cannot be scheduled right now`; `pending placement groups` of
-    `ray status`. All but the first are said while nodes still join, too: they count where no other failure is
-    told, and where the job did not go on.
+    `ray status`. All but the first are printed while nodes still join, too: they count where no other failure is
+    logged, and where the job did not go on.
 
     ## Fix
     - **you** ask for as many as `ray status` shows (nodes x GPUs a node), or start Ray on the missing nodes; end
@@ -116,7 +116,7 @@ def ray_workers_live(logs: Logs) -> Iterator[Finding]:
     A worker process of Ray ended, and Ray saw only that its connection was gone.
 
     ## Why it matters
-    ActorDiedError, RayActorError and EngineDeadError all tell that it ended and not why: it was killed (host
+    ActorDiedError, RayActorError and EngineDeadError all report that it ended and not why: it was killed (host
     memory), it crashed, or its program ended itself.
 
     ## Seen as
@@ -128,7 +128,7 @@ def ray_workers_live(logs: Logs) -> Iterator[Finding]:
 
     ## Fix
     - **you** read the worker's own file on the named node; PYTHONFAULTHANDLER=1 prints the stack of a crash.
-    - **admin** `dmesg` of that node tells whether the kernel killed it.
+    - **admin** `dmesg` of that node shows whether the kernel killed it.
 
     ## Source
     Ray documentation, Debugging Failures and Logging; verl-project/verl#4921, verl-project/verl#472.

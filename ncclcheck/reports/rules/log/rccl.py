@@ -28,7 +28,7 @@ def rccl_finds_its_host(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `ROCr failure`, `ROCm SMI init failure`, `device index not found`: an error. `Missing "iommu=pt" from kernel
-    command line` is a warning only where the log tells of a hang or of a start that did not end, else a note.
+    command line` is a warning only where the log shows a hang or of a start that did not end, else a note.
     "NUMA auto balancing enabled" and HSA_FORCE_FINE_GRAIN_PCIE cost speed at most.
 
     ## Fix
@@ -83,7 +83,7 @@ def npu_kernels_run(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     CANN's own lines: `The error from device(chipId:0, ...) there is an aicore error exception`, `errorStr: ...`,
-    and where it is told `fault kernel_name`.
+    and where it is logged `fault kernel_name`.
 
     ## Fix
     - **you** a release of CANN and of its operators in which that kernel is right; inputs within its limits.

@@ -218,7 +218,7 @@ def cards_open(logs: Logs) -> Iterator[Finding]:
         cards = ", ".join(values_of(events, "device")) or "an RDMA card"
         yield cause(
             events,
-            f"NCCL may not open {cards}",
+            f"NCCL cannot open {cards}",
             why="The process sees the card but may not use it; NCCL continues without it, over TCP if need be.",
             owner="node",
             fix=[you("Confirm inside of the job's container, and give it the devices.",

@@ -39,9 +39,9 @@ def no_timeouts(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     The completion's status, and the port's events before it: the first host and card with a port error is named,
-    else the host that is an end of all broken connections. It rests on what else the log tells that this is the
+    else the host that is an end of all broken connections. It rests on what else the log shows that this is the
     network and not the address (LOG034): a port error, InfiniBand, training steps before it, NCCL 2.21 or later.
-    Where a process was killed or crashed before it, its queues were gone, and nothing is said here.
+    Where a process was killed or crashed before it, its queues were gone, and nothing is reported here.
     Time-outs: NCCL_IB_TIMEOUT is 14 up to NCCL 2.13, 18 up to 2.22, then 20 (about 30 s with 7 retries).
 
     ## Fix

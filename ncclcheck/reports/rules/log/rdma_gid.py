@@ -99,7 +99,7 @@ def gid_routed(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     The addresses in the line (NCCL 2.18 and later), or NCCL_IB_GID_INDEX, or an NCCL before 2.21 without it: its
-    wording tells it too (`with error 12` was `status=12` from 2.20). Not on InfiniBand, and not once the job has
+    wording gives it too (`with error 12` was `status=12` from 2.20). Not on InfiniBand, and not once the job has
     trained for a while: then it is the network (LOG036).
 
     ## Fix

@@ -66,7 +66,7 @@ def room(logs: Logs) -> Iterator[Finding]:
     /dev/shm/nccl-... to N bytes`, in later versions with the error: only `No space left on device` is this
     (`Cannot allocate memory` is a limit of the process, LOG106). torch
     repeats only NCCL's last words, `Error while creating shared memory segment /dev/shm/nccl-... (size N)`:
-    without an error, that is this one too, unless another line tells a refusal. A bus error (SIGBUS) whose stack
+    without an error, that is this one too, unless another line shows a refusal. A bus error (SIGBUS) whose stack
     has `ncclShmOpen` is the same: the memory behind the file was not there.
 
     ## Fix

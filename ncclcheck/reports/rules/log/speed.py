@@ -185,7 +185,7 @@ def not_traced(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     The setting, where it stands in the log and such lines too; lines of the level CALL; or a file of at least 200
-    lines of NCCL, of which more than half tell of single collectives.
+    lines of NCCL, of which more than half are about single collectives.
 
     ## Fix
     - **you** `export NCCL_DEBUG=WARN` and `unset NCCL_DEBUG_SUBSYS`; for a diagnosis

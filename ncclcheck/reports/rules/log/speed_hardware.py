@@ -28,9 +28,9 @@ def wide_links(logs: Logs) -> Iterator[Finding]:
     slow
 
     ## How we know
-    The line itself; where all GPUs of a host are alike it is a virtual machine's topology, and nothing is said.
-    NCCL counts 12 GB/s for 16 lanes of the third generation, and twice as much for each later one. A log shows
-    these lines only with NCCL_DEBUG_SUBSYS=GRAPH, or where the job script prints dmesg or lspci.
+    The line itself; where all GPUs of a host are alike it is a virtual machine's topology, and nothing is
+    reported. NCCL counts 12 GB/s for 16 lanes of the third generation, and twice as much for each later one. A
+    log shows these lines only with NCCL_DEBUG_SUBSYS=GRAPH, or where the job script prints dmesg or lspci.
 
     ## Fix
     - **admin** confirm under load (idle links save power): `nvidia-smi -q -d PERFORMANCE`, then reseat the card,

@@ -133,8 +133,9 @@ def script(logs: Logs) -> Iterator[Finding]:
     Python could not open the script, or find the module, that torchrun was given.
 
     ## Why it matters
-    torchrun itself starts well and then tells `ChildFailedError` with exit code 2 (a script) or 1 (a module), far
-    below the one line that matters. Mostly a typo, another working directory, or a node without the file system.
+    torchrun itself starts well and then reports `ChildFailedError` with exit code 2 (a script) or 1 (a module),
+    far below the one line that matters. Mostly a typo, another working directory, or a node without the file
+    system.
 
     ## Seen as
     dies
@@ -185,7 +186,7 @@ def arguments(logs: Logs) -> Iterator[Finding]:
     hangs, dies
 
     ## How we know
-    `torchrun: error: ...` and what it tells of --nnodes, --nproc-per-node and the endpoint. With the rendezvous
+    `torchrun: error: ...` and what it says of --nnodes, --nproc-per-node and the endpoint. With the rendezvous
     `static` (the default) torchrun needs --master-addr, --master-port and --node-rank on each node; with `c10d` it
     needs --rdzv-endpoint, and does not look at --master-addr: the warning about that counts together with a
     rendezvous that failed, for each node then meets itself at localhost. Not where ranks have met: where one came

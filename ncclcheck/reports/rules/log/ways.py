@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, seen, you
+from ncclcheck.reports.rules.log.bootstrap_agree import SHARED
 from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
 from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, cuda_errors, hosts, in_nvls, on, ranks
 from ncclcheck.reports.subjects.logs.machines import machines, of_the_job
-from ncclcheck.reports.subjects.logs.reported import setting, settings_seen, version_seen, within_a_host
+from ncclcheck.reports.subjects.logs.reported import set_apart, setting, settings_seen, version_seen, within_a_host
 
 _NOT_OPENED = ("invalid argument", "invalid resource handle", "mapping of buffer")
 _NOT_PERMITTED = "operation not permitted"
@@ -39,7 +40,7 @@ def transport(logs: Logs) -> Iterator[Finding]:
     dies
 
     ## How we know
-    `No transport found for rank A[..] -> rank B[..]` (2.12 and later), and the settings that NCCL told of.
+    `No transport found for rank A[..] -> rank B[..]` (2.12 and later), and the settings that NCCL logged.
 
     ## Fix
     - **you** unset NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_NET and NCCL_SOCKET_IFNAME, one after the other.
@@ -95,7 +96,7 @@ def peers(logs: Logs) -> Iterator[Finding]:
     `Cuda failure 800 'operation not permitted'` of such a job: a rank may not hand its memory to another process.
     `hipIpcGetMemHandle failed`, `cudaIpcOpenMemHandle failed`: a rank could not export or open such memory at all.
     `P2P is disabled between NVLINK connected GPUs` ends the start (2.12 and later). `P2P is disabled between
-    connected GPUs`, `Could not enable P2P` and `Legacy IPC not supported` are only told: usual for GeForce, L4 and
+    connected GPUs`, `Could not enable P2P` and `Legacy IPC not supported` are notes: usual for GeForce, L4 and
     A10, on WSL2, with vGPU and in virtual machines, worth a look on bare metal with data centre GPUs.
 
     ## Fix
@@ -187,14 +188,23 @@ def _refused(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _not_opened(logs: Logs) -> Iterator[Finding]:
+def not_opened(logs: Logs) -> list[LogEvent]:
     """CUDA errors of NCCL's P2P transport, where all ranks are on one machine (else LOG059 may be the cause)."""
     job = of_the_job(logs)
     failed = cuda_errors(logs, *_NOT_OPENED, _NOT_PERMITTED, by=BY_NCCL)
-    told = [one for one in failed if "/p2p.cc" in one.fields.get("place", "") or _not_shared(logs, one)]
-    if not told or len(machines(job)) != 1 or len({one.host for one in job}) != 1:
-        return
-    for where, found in hosts(told):
+    told = [
+        one
+        for one in failed
+        if "captur" not in one.fields["error"]
+        and ("/p2p.cc" in one.fields.get("place", "") or _not_shared(logs, one))
+    ]
+    if not told or len(machines(job)) != 1 or len({one.host for one in job}) != 1 or set_apart(logs, SHARED):
+        return []
+    return told
+
+
+def _not_opened(logs: Logs) -> Iterator[Finding]:
+    for where, found in hosts(not_opened(logs)):
         error = found[0].fields["error"]
         cannot = "share GPU memory with" if _NOT_PERMITTED in error else "open the GPU memory of"
         yield cause(
@@ -251,7 +261,7 @@ def pcie(logs: Logs) -> Iterator[Finding]:
     wrong results.
 
     ## Why it matters
-    Where ACS or an IOMMU that translates sends traffic between GPUs another way, or a driver offers P2P that
+    Where ACS or an IOMMU that translates sends traffic between GPUs by another path, or a driver offers P2P that
     the GPUs do not have (GeForce RTX 4090 and 5090), data never arrive or arrive wrong. NCCL sees nothing: all
     GPUs show 100 %, and after its time the watchdog ends the job.
 
@@ -259,10 +269,10 @@ def pcie(logs: Logs) -> Iterator[Finding]:
     dies
 
     ## How we know
-    It is a conclusion, and said as one: one machine, every rank's init complete, connections via P2P, chunks of
-    128 KB (NCCL uses 512 KB over NVLink), and either the watchdog's time-out of one of the first collectives, the
-    same on all ranks, or wrong values in nccl-tests, or a time limit with GeForce GPUs. Proof is a run with
-    NCCL_P2P_DISABLE=1 that ends.
+    It is a conclusion, and reported as one: one machine, every rank's init complete, connections via P2P,
+    chunks of 128 KB (NCCL uses 512 KB over NVLink), and either the watchdog's time-out of one of the first
+    collectives, the same on all ranks, or wrong values in nccl-tests, or a time limit with GeForce GPUs. Proof
+    is a run with NCCL_P2P_DISABLE=1 that ends.
 
     ## Fix
     - **you** NCCL_P2P_DISABLE=1 for now; `ncclcheck bench` shows wrong or missing data between two GPUs.

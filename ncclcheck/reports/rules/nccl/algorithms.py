@@ -127,7 +127,7 @@ def forced_ll128(cluster: Cluster) -> Iterator[Finding]:
     NCCL_PROTO with LL128 in its list.
 
     ## Why it matters
-    LL128 is right only where 128 bytes are stored as a whole on all of the way: NVLink, and the network for
+    LL128 is right only where 128 bytes are stored as a whole on all of the path: NVLink, and the network for
     some GPUs. NCCL knows where and turns it off elsewhere. Naming it turns that judgement off: jobs read values
     that were never sent, over sockets and on machines with few NVLinks, and lost no word about it.
 
@@ -137,7 +137,7 @@ def forced_ll128(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     The value. `^LL128` and lists without it are fine, and so is LL128 where NCCL has it on by itself: GPUs of one
     kind from Volta on with NVLink between them, and NICs no farther than one tree of PCIe switches (from Hopper on
-    also by way of another GPU). What the machine's own profile sets, as Google's for TCPXO, is not judged.
+    also through another GPU). What the machine's own profile sets, as Google's for TCPXO, is not judged.
 
     ## Fix
     - **you** remove it. To compare protocols, measure with `NCCL_PROTO=Simple` and without.

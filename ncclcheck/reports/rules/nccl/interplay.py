@@ -185,7 +185,7 @@ def file_and_environment(cluster: Cluster) -> Iterator[Finding]:
     setting without effect
 
     ## How we know
-    Values that mean the same to NCCL are not told.
+    Values that mean the same to NCCL are not reported.
 
     ## Fix
     - **you** keep one of them. The site's file usually knows the network better than an image does.

@@ -154,7 +154,7 @@ def example_tuner(cluster: Cluster) -> Iterator[Finding]:
     The example asks for one channel before it looks into its table. Where no row matches, and where a row has -1
     for channels, which its documentation calls the default, the collective runs in one channel: a fraction of the
     speed on a node with NVLink. A misspelt word in a row means allreduce, ring or simple, lines with fewer than
-    eight fields vanish, and nothing is said. A table that is not found slows everything down.
+    eight fields vanish without a message. A table that is not found slows everything down.
 
     ## Seen as
     slow

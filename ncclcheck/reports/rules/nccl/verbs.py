@@ -74,12 +74,12 @@ def forced_gpudirect(cluster: Cluster) -> Iterator[Finding]:
 
     ## Why it matters
     Before 2.27 it had to be 1 for GPUDirect through the processor of Grace machines. It is 1 by itself since, and
-    0 takes that way from them. Training frameworks removed it.
+    0 takes that path from them. Training frameworks removed it.
 
     ## How we know
     The variable and the version of the libnccl that torch would load. NCCL_NET_GDR_LEVEL is not judged: without it
     NCCL goes no farther than one tree of PCIe switches (PXB), in every version, and whether more is better only a
-    measurement tells.
+    measurement shows it.
 
     ## Fix
     - **you** remove it.

@@ -53,7 +53,7 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
     (NCCL_FASTRAK_IFNAME) or GPUDirect-TCPX (NCCL_GPUDIRECTTCPX_SOCKET_IFNAME) would use beside it.
 
     ## Why it matters
-    Small packets pass, large ones of the node with the larger MTU are dropped somewhere on the way: the first
+    Small packets pass, large ones of the node with the larger MTU are dropped somewhere on the path: the first
     small collective works and the first large one hangs. RoCE takes its own MTU from it; NCCL 2.20 and later
     hang or stop with `local access violation work queue error` where it differs.
 
@@ -170,7 +170,7 @@ def name_and_network(cluster: Cluster) -> Iterator[Finding]:
     The address that a node's own name has on that node.
 
     ## Why it matters
-    gloo takes the address of its own host name and tells it to the others. Debian and Ubuntu write
+    gloo takes the address of its own host name and announces it to the others. Debian and Ubuntu write
     `127.0.1.1 NAME` into /etc/hosts: every rank then advertises loopback, and the others get
     `connect [127.0.1.1]: Connection refused` or wait. torchrun hands out the name of its first node as
     MASTER_ADDR. NCCL itself does not use the name.
@@ -181,12 +181,12 @@ def name_and_network(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     getaddrinfo(3) of the own name, asked on the node, compared with the interface that the job would use. A
     failure where gloo uses the name and it leads to loopback, to a bridge that leads nowhere, or to an address
-    that another node would tell as well; a warning where GLOO_SOCKET_IFNAME is set, where the job runs on NCCL,
-    or where the name has an address that no other node shares a network with. Another network than NCCL's is
-    well, as that of management beside rails: gloo and torchrun meet there. A node in a subnet of its own
+    that another node would announce as well; a warning where GLOO_SOCKET_IFNAME is set, where the job runs on
+    NCCL, or where the name has an address that no other node shares a network with. Another network than NCCL's
+    is well, as that of management beside rails: gloo and torchrun meet there. A node in a subnet of its own
     (NET003), or with the name or address of another one (NET010), is not asked: there a wrong name is a
-    consequence. Where gloo goes by names and those of at least two other nodes all lead to one network, in which
-    this node has an address too, a name that leads elsewhere is a warning.
+    consequence. Where gloo goes by names and those of at least two other nodes all lead to one network, in
+    which this node has an address too, a name that leads elsewhere is a warning.
 
     ## Fix
     - **you** `export GLOO_SOCKET_IFNAME=eth0` (its exact name) on every node.
@@ -404,7 +404,7 @@ def unique(cluster: Cluster) -> Iterator[Finding]:
     any kind that is up with the address by which another node would meet the others is a failure. So is one MAC
     address on the chosen interfaces of two nodes of one subnet that do not reach each other. Host names from
     /proc/sys/kernel/hostname; with an equal boot id as well it is a failure. Where ssh entered one machine under
-    two names, `ssh -G` tells whether its settings (HostName) or the name service led there.
+    two names, `ssh -G` shows whether its settings (HostName) or the name service led there.
 
     ## Fix
     - **you** give every machine once in the host list; `export NCCL_HOSTID=` something different a container.

@@ -37,7 +37,7 @@ def same_links(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     NCCL's choice by sysfs and NCCL_IB_HCA on each node, EFA devices counted as well; the odd one by majority.
     A node whose devices could not be read is left out and named. Fewer links that follow from a port that is
-    down (RDM005, RDM006) or cannot be opened (RDM002) are said there.
+    down (RDM005, RDM006) or cannot be opened (RDM002) are reported there.
 
     ## Fix
     - **admin** find the missing card: `lspci | grep -i -e mellanox -e infiniband`, `dmesg | grep mlx5`.

@@ -163,7 +163,7 @@ def any_usable(cluster: Cluster) -> Iterator[Finding]:
 
     ## Why it matters
     With none, NCCL takes TCP. Where the other nodes take RDMA the job ends in `wrong type 3 != 4` or hangs; where
-    none does, it crawls. It is the sum of what RDM005 and RDM006 tell of single ports.
+    none does, it crawls. It is the sum of what RDM005 and RDM006 report of single ports.
 
     ## Seen as
     hangs, dies
@@ -174,7 +174,7 @@ def any_usable(cluster: Cluster) -> Iterator[Finding]:
     Nodes with EFA are judged by RDM004.
 
     ## Fix
-    - **admin** bring the ports up: `ibstat`, RDM005 and RDM006 tell which.
+    - **admin** bring the ports up: `ibstat`, RDM005 and RDM006 name them.
     - **you** leave the node out until then.
 
     ## Source
@@ -237,7 +237,7 @@ def link_layers(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     link_layer of each port that carries data: ACTIVE, not excluded by NCCL_IB_HCA, and to some GPU the widest and
-    nearest way in the PCIe tree. NCCL lists the others as well and leaves them idle, so they do no harm.
+    nearest path in the PCIe tree. NCCL lists the others as well and leaves them idle, so they do no harm.
 
     ## Fix
     - **you** name the ports that are meant: `export NCCL_IB_HCA='=mlx5_0,mlx5_1'`.

@@ -61,7 +61,7 @@ def link_errors(cluster: Cluster) -> Iterator[Finding]:
 
     ## Why it matters
     A flapping link ends the job with `Got async event : port error` or status 12 after hours of good work; one
-    with bit errors sends again and is the slowest of all. NVIDIA's advice is to mend it before NCCL is tuned.
+    with bit errors sends again and is the slowest of all. NVIDIA's advice is to repair it before NCCL is tuned.
 
     ## Seen as
     slow, dies

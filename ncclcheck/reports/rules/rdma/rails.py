@@ -179,8 +179,9 @@ def across(cluster: Cluster) -> Iterator[Finding]:
     hangs, does not start, dies
 
     ## How we know
-    The two variables; the GIDs, the addresses of the interfaces and the main routing table. Where there are rules
-    (`ip rule`) besides the usual ones, nothing is said. That a route exists is not proof that its packets arrive.
+    The two variables; the GIDs, the addresses of the interfaces and the main routing table. Where there are
+    rules (`ip rule`) besides the usual ones, nothing is reported. That a route exists is not proof that its
+    packets arrive.
 
     ## Fix
     - **you** `unset NCCL_CROSS_NIC NCCL_PXN_DISABLE`.

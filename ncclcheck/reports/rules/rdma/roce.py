@@ -59,7 +59,7 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     The interface of the GID that NCCL would take, and its MTU. Whether the switches pass it is not seen here:
-    `ping -M do -s 8972 PEER` tells.
+    `ping -M do -s 8972 PEER` shows it.
 
     Interfaces of storage and management, over which no GPU sends, are not judged.
 

@@ -54,7 +54,7 @@ def rendezvous(script: Script) -> Iterator[Finding]:
 
     ## How we know
     The values as they are written. Each was tried with torch 2.13. A rank that is read from RANK or LOCAL_RANK
-    tells of torchrun; that is a warning, for Slurm and pods may set them too. MPI gives ranks itself and is not
+    names torchrun; that is a warning, for Slurm and pods may set them too. MPI gives ranks itself and is not
     judged. A file in /tmp, /var/tmp, /scratch or /dev/shm fails where the job is known to have several nodes; else
     it is a note.
 

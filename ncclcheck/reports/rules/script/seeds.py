@@ -110,7 +110,7 @@ def downloads(script: Script) -> Iterator[Finding]:
 
     ## How we know
     The argument as it is written, reached by all ranks under no condition on the rank, in a folder whose name is
-    no rank's. Where a barrier lets one rank come first, as before and after the call, it is not said.
+    no rank's. Where a barrier lets one rank come first, as before and after the call, nothing is reported.
 
     ## Fix
     - **you** build it on rank 0 first, let the others wait in a barrier, and build it there with `download=False`.

@@ -156,7 +156,7 @@ def leaves(script: Script) -> Iterator[Finding]:
     ## What
     `return`, `continue`, `break` or `sys.exit()` under a condition on the rank, with a collective after it. So
     with the backward pass of a model that all ranks share: a number of steps that differs by rank, or a step that
-    is left where the loss of one rank is no number, or is small.
+    is left where the loss of one rank is NaN, or is small.
 
     ## Why it matters
     The rank that has left never enters the collective: all others hang in it until the timeout.

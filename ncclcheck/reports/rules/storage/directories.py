@@ -119,7 +119,7 @@ def same_file_system(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     /proc/self/mountinfo on each node. A node with another source or type than most is a warning. Local file
     systems on all nodes are a note. Where all nodes looked for each other's files this is skipped: STO006 then
-    tells what came of it, whatever the mounts are called.
+    shows what came of it, whatever the mounts are called.
 
     ## Fix
     - **you** start the job in a directory of the shared file system; leave the node out until its mount is back.

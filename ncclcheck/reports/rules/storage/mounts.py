@@ -83,9 +83,9 @@ def given_up(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     /proc/self/mountinfo: the mount says rw and the file system below says ro, emergency_ro or shutdown; or the
-    kernel log says that it remounted one or shut it down. What was mounted read-only on purpose is not judged; but
-    where most of three or more nodes have a mount point for writing, the one that has it read-only is told, for a
-    disk that failed at boot is mounted so by hand or by its boot options.
+    kernel log says that it remounted one or shut it down. What was mounted read-only on purpose is not judged;
+    but where most of three or more nodes have a mount point for writing, the one that has it read-only is
+    reported, for a disk that failed at boot is mounted so by hand or by its boot options.
 
     ## Fix
     - **admin** look for the disk's errors, unmount, `fsck`, and mount it again; replace the disk.

@@ -117,7 +117,7 @@ def heartbeat(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     The monitor kills a process whose watchdog was silent for that long. A watchdog is silent for a minute or two
     while CUDA loads modules, while a debugger or a slow file system holds the interpreter, and while the Flight
-    Recorder is written: sound jobs die with `watchdog got stuck for N seconds`, a hanging one without its dump.
+    Recorder is written: healthy jobs die with `watchdog got stuck for N seconds`, a hanging one without its dump.
 
     ## Seen as
     slow, dies

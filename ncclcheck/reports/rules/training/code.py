@@ -34,7 +34,7 @@ def raise_no_exception(cluster: Cluster) -> Iterator[Finding]:
     hangs, wrong results
 
     ## How we know
-    Each rank tells the exception that ended it with the innermost line outside of Python, torch and other
+    Each rank reports the exception that ended it with the innermost line outside of Python, torch and other
     packages; the index is the argument of the dataset's `__getitem__` there, which a loader's worker process does
     not hand over. Words of a rank that only lost its peer are a consequence and accuse nobody. A LightningModule
     that asks for its Trainer is unknown: there is none here.

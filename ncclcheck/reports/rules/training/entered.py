@@ -26,7 +26,7 @@ def entered(cluster: Cluster, found: Entered) -> Iterator[Finding]:
     hangs, wrong results
 
     ## How we know
-    In the first passes, and with `--step` in each step that is tried (20 at most), all ranks tell each other which
+    In the first passes, and with `--step` in each step that is tried (20 at most), all ranks exchange which
     collective they are about to enter, and from which line, before any of them enters it. Collectives of a group
     of some ranks are not followed. The first backward pass counts as one: DDP averages in it.
 

@@ -231,7 +231,7 @@ def every_parameter_gets_a_gradient(cluster: Cluster, found: Unused) -> Iterator
 
     ## How we know
     One pass of the model before the wrap, on every rank's own batch; nobody waits. Where one has no gradient,
-    some more passes tell whether that changes with random numbers (LayerDrop) or with the batch. The rest of the
+    some more passes show whether that changes with random numbers (LayerDrop) or with the batch. The rest of the
     run then goes on with `find_unused_parameters=True`. A note where that was asked for, and with FSDP, which does
     not wait.
 

@@ -205,7 +205,7 @@ def equally_many_batches(cluster: Cluster, found: Lengths) -> Iterator[Finding]:
     hangs, wrong results
 
     ## How we know
-    Ranks tell each other the lengths of their loaders before the first step, which takes milliseconds. A stream
+    Ranks exchange the lengths of their loaders before the first step, which takes milliseconds. A stream
     without a length is read, up to the steps of this run. Training then stops at the least, so nobody waits.
 
     ## Fix

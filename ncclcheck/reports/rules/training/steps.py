@@ -15,7 +15,7 @@ from ncclcheck.reports.text.fold import duration
 
 _JOBS = ("smoke",)
 # On CPUs: the share of its step that a rank waits for data, and how many times as long as others, until that is a
-# fault of this rank. Seen of a sound loader with two ranks on two cores: 0.22 of the step.
+# fault of this rank. Seen of a healthy loader with two ranks on two cores: 0.22 of the step.
 _ALONE_SHARE, _ALONE_TIMES = 0.5, 10.0
 
 

@@ -52,7 +52,7 @@ def a_batch_is_learned(cluster: Cluster, seen_loss: FixedBatch) -> Iterator[Find
     ## How we know
     On fresh data the loss of a healthy model may rise within some steps; on a batch that comes again it falls. For
     the built-in models it must fall below 0.8 of the first (`TRN001.ratio`). For your own any fall will do, and
-    none is a warning: AdamW at 1e-3 may be wrong for it. A loss that is no number is a failure.
+    none is a warning: AdamW at 1e-3 may be wrong for it. A loss that is NaN is a failure.
 
     ## Fix
     - **you** see TRN004, TRN010 and TRN012 first: they name what is wrong with the gradients.

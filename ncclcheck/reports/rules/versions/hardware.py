@@ -26,7 +26,7 @@ def cards(cluster: Cluster) -> Iterator[Finding]:
     Drivers and number of the physical network cards that are up.
 
     ## Why it matters
-    A card that is missing after a boot, or one whose cable is out, leaves a node with fewer ways than the others,
+    A card that is missing after a boot, or one whose cable is out, leaves a node with fewer paths than the others,
     and collectives over all nodes go at its pace. NCCL itself says nothing as long as one card is left.
 
     ## Seen as

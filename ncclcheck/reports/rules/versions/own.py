@@ -55,7 +55,7 @@ def own_environment(cluster: Cluster) -> Iterator[Finding]:
     hangs, slow
 
     ## How we know
-    Nodes that failed are compared with those that did not: what the sound ones agree on, and the failed one has
+    Nodes that failed are compared with those that did not: what the healthy ones agree on, and the failed one has
     otherwise. What the last words of the failure mention is named. Without such words, a crash points at what
     loads or changes libraries (LD_PRELOAD, LD_LIBRARY_PATH, MALLOC_*, PYTHON*), and a slow node at what slows a
     process (OMP_*, MALLOC_*). A signal from outside (SIGKILL, SIGTERM), a limit or a lost network accuses no
@@ -108,7 +108,7 @@ def hidden_modules(cluster: Cluster) -> Iterator[Finding]:
     The names in these folders, on each node, compared with the modules that `import torch` loads. A folder
     without an __init__.py hides nothing. It is a warning; a failure where the error of a rank or of torchrun names
     the file, or where ranks died on its node and PYTHONPATH puts it first for every process. A package in
-    PYTHONPATH that is none of Python's own is mostly meant: it is told where such an error names it. ncclcheck
+    PYTHONPATH that is none of Python's own is mostly meant: it is reported where such an error names it. ncclcheck
     itself imports Python's own modules first.
 
     ## Fix

@@ -199,7 +199,7 @@ def _short_of_cores(timed: Timed) -> bool:
 def lack_cores(measured: Steps) -> bool:
     """Whether most ranks have no core for a quarter of their twin step.
 
-    Of four ranks of sound jobs on 2 cores that other processes used as well it was 54 to 58 % of it.
+    Of four ranks of healthy jobs on 2 cores that other processes used as well it was 54 to 58 % of it.
     """
     return 2 * sum(_lacks_a_core(row.twin) for row in measured.rows) > len(measured.rows)
 
