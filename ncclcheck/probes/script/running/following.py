@@ -16,7 +16,9 @@ from ncclcheck.probes.script.running.values import (
     LIVE,
     NOTHING,
     OWN,
+    SHARE,
     SOME,
+    UNEVEN,
     Frame,
     Value,
     carried,
@@ -116,6 +118,8 @@ class Run(Calling):
                 if isinstance(statement.op, ast.Add):
                     self.keep(statement.target, statement.value, new, frame)
                 made = self._combined(statement.op, old, new, "")
+                if any(one.kind == "rank" and "%" in one.text for one in self.guards):
+                    made = made.with_(OWN, SHARE)  # of each so many samples one is this rank's
                 self.bind(statement.target, made, frame, statement)
             case ast.Expr():
                 self.value(statement.value, frame)
@@ -231,6 +235,11 @@ class Run(Calling):
         loop = Loop(line=statement.lineno, target=target, over=text(over), of=of)
         with self.inside(self.loops, loop):
             if not isinstance(statement, ast.While):
+                if UNEVEN in value.tags:
+                    written = f"for {target} in {text(over)}"
+                    uneven = Guard(kind="rank", branch="if", text=written, line=statement.lineno, file=frame.file)
+                    with self.inside(self.guards, uneven):
+                        self.add("break", statement.lineno)
                 if value.of("loader"):
                     self.add("iterate", statement.lineno, {"0": over}, [value])
                 frame.variables = dict(before)
