@@ -322,6 +322,8 @@ class Run(Calling):
                     return
                 on = self.value(target.value, frame)
                 key = self.value(target.slice, frame).symbol
+                if key == "'lr'":
+                    self.add("set lr", target.lineno, {}, [], on=text(target.value))
                 for name in on.objects:
                     self.things[name].fields[f"[{key}]"] = value
                     if isinstance(statement, ast.Assign):
