@@ -130,7 +130,7 @@ def _of_one_number(script: Script) -> Iterator[Call]:
     told = set()
     for call in script.trace:
         rank = call.arguments.get("rank", call.arguments.get("2", ""))
-        one = call.arguments.get("num_replicas", call.arguments.get("1", "")) in ("1", "")
+        one = call.arguments.get("num_replicas", call.arguments.get("1", "")) in ("0", "1", "")
         asked = any(guard.kind in ("rank", "group") for guard in call.guards)
         if call.name in SAMPLER and rank.isdecimal() and not one and not asked and call.place not in told:
             told.add(call.place)
