@@ -305,7 +305,7 @@ class Run(Calling):
                 several = value.items if value.items is not None and len(value.items) == len(target.elts) else None
                 for at, one in enumerate(target.elts):
                     inner = one.value if isinstance(one, ast.Starred) else one
-                    part = several[at] if several else Value(value.tags)
+                    part = several[at] if several else Value(value.tags - {SOME})
                     self.bind(inner, part, frame, statement)
             case ast.Attribute():
                 on = self.value(target.value, frame)
@@ -322,7 +322,8 @@ class Run(Calling):
                     return
                 on = self.value(target.value, frame)
                 key = self.value(target.slice, frame).symbol
-                if key == "'lr'":
+                groups = [loop.over for loop in self.loops if loop.target == text(target.value)]
+                if key == "'lr'" and "param_groups" in "".join([text(target.value), *groups]):
                     self.add("set lr", target.lineno, {}, [], on=text(target.value))
                 for name in on.objects:
                     self.things[name].fields[f"[{key}]"] = value

@@ -259,8 +259,8 @@ def prefixes(script: Script) -> Iterator[Finding]:
 
 def _by_path(script: Script) -> Finding | None:
     """The file of a wrapped model's state that a bare one loads, or the other way round."""
-    if says(script, "module.", "consume_prefix_in_state_dict_if_present", "_orig_mod."):
-        return None
+    if says(script, "module.", "consume_prefix_in_state_dict_if_present", "_orig_mod.", "hasattr"):
+        return None  # which one it is may be asked there
     saves: dict[str, tuple[Call, bool]] = {}
     for call in script.trace:
         path = call.values.get("path", "")
