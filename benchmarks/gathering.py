@@ -23,8 +23,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from ncclcheck.base import wire
 from ncclcheck.base.clock import Deadline
 from ncclcheck.base.progress import Progress
-from ncclcheck.launch import hostfile, ssh
+from ncclcheck.launch import ssh
 from ncclcheck.launch.agents import Events, Said
+from ncclcheck.launch.hosts import hostfile
 from ncclcheck.launch.remote.relay import Relay
 from ncclcheck.probes.facts import Node
 from ncclcheck.run.session import Session

@@ -1,4 +1,4 @@
-"""What is said of sound hosts while their machine is busy: every finding above a note is a false one.
+"""What is said of healthy hosts while their machine is busy: every finding above a note is a false one.
 
     python benchmarks/sound.py [--runs 40] [--loads 0,4,12] [--only preflight] [--keep FOLDER]
 

@@ -1,4 +1,4 @@
-"""What is said of sound machines under every environment: those of tests/sound, with the profiles of all others.
+"""What is said of healthy machines under every environment: those of tests/sound, with the profiles of all others.
 
     python benchmarks/sound_matrix.py [--kinds WORDS] [--every]
 

@@ -10,7 +10,7 @@ import click
 from ncclcheck.base.errors import UsageError
 from ncclcheck.cli.common import HELP, SiteCommand, of_job, parse, with_options
 from ncclcheck.commands import bench as command
-from ncclcheck.commands import trial
+from ncclcheck.commands.steps import trial
 from ncclcheck.probes import facts
 from ncclcheck.run.plan import trial_plan
 from ncclcheck.run.plan.bench_plan import BenchOptions

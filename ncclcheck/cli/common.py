@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from ncclcheck.base.errors import UsageError
 from ncclcheck.base.progress import complain
-from ncclcheck.launch.joining import secret
+from ncclcheck.launch.joining.trust import secret
 from ncclcheck.probes import facts
 from ncclcheck.run.plan import config, option_table
 from ncclcheck.run.plan.option_table import GROUPS, SELDOM, Choice, Flag, Json, Kind, Option, options_of

@@ -8,7 +8,7 @@ import click
 
 from ncclcheck.base.errors import UsageError
 from ncclcheck.cli.common import HELP, SiteCommand, of_files, parse, with_options
-from ncclcheck.commands import box_report
+from ncclcheck.commands.steps import box_report
 from ncclcheck.fleet import store
 from ncclcheck.probes.box import reading
 from ncclcheck.results import outputs, saved

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import msgspec
 
 from ncclcheck.base.progress import Progress
-from ncclcheck.launch import beside, hostfile
+from ncclcheck.launch import beside
+from ncclcheck.launch.hosts import hostfile
 from ncclcheck.probes.facts import Cluster, Job, Launcher, Live, Measurements
 from ncclcheck.probes.live import received, stream
 from ncclcheck.probes.live.received import Received

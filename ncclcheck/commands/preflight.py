@@ -8,8 +8,9 @@ from collections.abc import Callable
 from functools import partial
 
 from ncclcheck.base.errors import UsageError
-from ncclcheck.commands import bench, data, gate, smoke
-from ncclcheck.commands.cache import Cache
+from ncclcheck.commands import bench, data, smoke
+from ncclcheck.commands.steps import gate
+from ncclcheck.commands.steps.cache import Cache
 from ncclcheck.launch import choose
 from ncclcheck.launch.given import must_be_here, working_directory
 from ncclcheck.probes.facts import Cluster, Measurements, Verified, replace
@@ -32,6 +33,7 @@ from ncclcheck.run.plan.options import Options
 from ncclcheck.run.plan.preflight_plan import PreflightOptions
 from ncclcheck.run.stages import Stages
 
+# of the time that is left: chosen, the smoke run and the report take the rest
 _BENCH_SHARE, _VERIFY_SHARE = 0.5, 0.4
 
 

@@ -12,7 +12,7 @@ from ncclcheck.probes.job.context import JobPlan
 from ncclcheck.probes.logs import sizes
 from ncclcheck.probes.logs.files import sources
 from ncclcheck.reports.judgement.findings import State
-from ncclcheck.reports.judgement.foreseen import foreseen
+from ncclcheck.reports.recommend.foreseen import foreseen
 from ncclcheck.reports.subjects.job.tuning import Search
 from ncclcheck.run.conduct import conduct
 from ncclcheck.run.jobs import TorchJob

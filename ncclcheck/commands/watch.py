@@ -130,7 +130,7 @@ def _as_the_job(number: int) -> int:
 
 
 def _prepare() -> None:
-    from ncclcheck.commands import box_report  # noqa: PLC0415 - see _report
+    from ncclcheck.commands.steps import box_report  # noqa: PLC0415 - see _report
     from ncclcheck.reports.judgement.rule import all_rules  # noqa: PLC0415
 
     assert box_report
@@ -139,7 +139,7 @@ def _prepare() -> None:
 
 def _report(wanted: Watch, options: Options, box: str) -> None:
     """One page on stderr. A defect of ours changes nothing for the caller."""
-    from ncclcheck.commands import box_report  # noqa: PLC0415 - a sound job is judged by nobody
+    from ncclcheck.commands.steps import box_report  # noqa: PLC0415 - a healthy job is judged by nobody
     from ncclcheck.reports.judgement import selection  # noqa: PLC0415
     from ncclcheck.results import outputs  # noqa: PLC0415
 

@@ -16,7 +16,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import ncclcheck
 from ncclcheck.base import wire
-from ncclcheck.launch.joining import secret
+from ncclcheck.launch.joining.trust import secret
 from ncclcheck.launch.remote import doorstep
 from ncclcheck.probes.facts import Dialled, Look
 from ncclcheck.probes.machine import process
@@ -109,7 +109,7 @@ class LoginLink(Link, Protocol):
 
     @property
     def login_s(self) -> float:
-        """How long the other side looks at it; 0 where that is not long."""
+        """Seconds that sshd has been checking the login; 0 where it answers soon."""
 
 
 @runtime_checkable

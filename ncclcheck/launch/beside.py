@@ -15,7 +15,7 @@ from subprocess import Popen
 from typing import Any, NamedTuple
 
 from ncclcheck.base.errors import UsageError
-from ncclcheck.launch import nodelist
+from ncclcheck.launch.hosts import nodelist
 from ncclcheck.launch.slurm import OF_ANOTHER_STEP
 from ncclcheck.probes.facts import Unread
 from ncclcheck.probes.machine import process

@@ -11,7 +11,7 @@ from ncclcheck.base.errors import UsageError
 from ncclcheck.base.progress import Progress
 from ncclcheck.launch import local
 from ncclcheck.launch.agents import Events, Link
-from ncclcheck.launch.joining.identity import Identity, identity
+from ncclcheck.launch.joining.trust.identity import Identity, identity
 from ncclcheck.probes.facts import Launcher
 from ncclcheck.run.plan.options import Options
 

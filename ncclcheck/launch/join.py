@@ -17,9 +17,10 @@ from ncclcheck.base.progress import Progress
 from ncclcheck.launch.agents import Closed, Events, Link, agent_here
 from ncclcheck.launch.given import endpoint
 from ncclcheck.launch.joining.follow import resolve
-from ncclcheck.launch.joining.identity import Identity
 from ncclcheck.launch.joining.meeting import Meeting, PortTaken
+from ncclcheck.launch.joining.second_lead import SecondLead
 from ncclcheck.launch.joining.siblings import Outcome, Siblings
+from ncclcheck.launch.joining.trust.identity import Identity
 from ncclcheck.probes import facts
 
 WAIT_S = 600.0  # s to wait for the other nodes of a join: time to type the line on each; chosen
@@ -93,7 +94,10 @@ class Lead:
             self._problem = str(error)
             return [_Absent(who.nodes, f"they could not join: {error}", heard)]
         self._announce(progress, self._meeting.port)
-        self._meeting.wait(wait, progress.say, lambda: not events.empty())
+        other = SecondLead(who, self._command, self._meeting)
+        self._meeting.wait(wait, progress.say, lambda: not events.empty() or other.found != "")
+        other.close()
+        self._problem = other.found
         self._waited = time.monotonic() - begun
         return [self._meeting.link()]
 
@@ -123,8 +127,8 @@ class Lead:
         return facts.Meeting(
             endpoint=self.who.endpoint,
             told_by=self.who.chosen_by,
-            outcome="open" if meeting else "taken",
-            detail="; ".join(meeting.problems) if meeting else self._problem,
+            outcome=("turned_away" if self._problem else "open") if meeting else "taken",
+            detail=self._problem or ("; ".join(meeting.problems) if meeting else ""),
             secret=self.who.secret.kind,
             addresses=found if isinstance(found, list) else [],
             arrivals=meeting.arrivals if meeting else [],
@@ -162,14 +166,14 @@ class _Absent:
             events.put(Closed(rank, why))
 
     def send(self, node: int | None, order: object) -> None:
-        """Nobody hears it."""
+        """Nothing: no such node is connected."""
 
     def describe(self, node: int) -> Closed:
-        """Why it is not here."""
+        """The end of a channel that never was, with its reason."""
         return Closed(node, self._why)
 
     def close(self, seconds: float) -> None:
-        """Nothing is open."""
+        """Nothing: there is no connection."""
 
 
 def _pass_on(heard: Events, events: Events) -> None:

@@ -17,9 +17,9 @@ from queue import SimpleQueue
 
 from ncclcheck.base import wire
 from ncclcheck.base.errors import UsageError
-from ncclcheck.launch import nodelist
 from ncclcheck.launch.agents import Closed, Events, Link, ProcessLink, Said, Via, agent_environment
 from ncclcheck.launch.given import working_directory
+from ncclcheck.launch.hosts import nodelist
 from ncclcheck.launch.remote import doorstep, look, plain_step, srun_words
 from ncclcheck.probes.facts import Look
 from ncclcheck.probes.machine import process
@@ -105,7 +105,7 @@ class _Step(ProcessLink):
         return f"srun ended on all nodes, for it failed on {failed}" if failed else self.errors
 
     def not_started(self, node: int) -> str:
-        """Of a node for which srun has no word."""
+        """Words for a node on which srun started no agent, and said nothing about it."""
         seconds = time.monotonic() - self.begun
         return f"ncclcheck: {self.nodes[node]}: srun started no agent there in {seconds:.0f} s"
 

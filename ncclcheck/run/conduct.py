@@ -15,8 +15,8 @@ from ncclcheck.base.progress import Progress, complain
 from ncclcheck.launch import choose
 from ncclcheck.launch.agents import Events
 from ncclcheck.launch.choose import Choice
-from ncclcheck.launch.joining.identity import Identity
-from ncclcheck.launch.joining.secret import HOW_TO
+from ncclcheck.launch.joining.trust.identity import Identity
+from ncclcheck.launch.joining.trust.secret import HOW_TO
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.judgement.jsondoc import Document, encode
 from ncclcheck.reports.text.closing import decision
@@ -118,7 +118,7 @@ def _follow(who: Identity, options: Options, seconds: float, own: OwnCommand) ->
 
 
 def _document(said: bytes) -> Document | None:
-    """The report of node rank 0, as far as it is one."""
+    """The report that node rank 0 sent, decoded; None where it is not a document."""
     try:
         return msgspec.json.decode(said, type=Document)
     except (msgspec.MsgspecError, RecursionError) as error:

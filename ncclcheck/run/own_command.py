@@ -16,7 +16,7 @@ import msgspec
 
 from ncclcheck.base import wire
 from ncclcheck.base.errors import UsageError
-from ncclcheck.launch.joining import secret
+from ncclcheck.launch.joining.trust import secret
 from ncclcheck.probes.facts import replace
 from ncclcheck.probes.job.context import DataPlan, JobPlan, TrainingPlan
 from ncclcheck.run.plan import smoke_plan

@@ -42,7 +42,7 @@ _CLOSE = 8.0  # s for agents to leave by themselves before they are killed; chos
 _DOORS_S = 8.0  # s for agents to open their listeners, and to report what they reached; chosen
 _BEAT_EVERY = 5.0  # s between two beats to the agents, by which they know that somebody still listens; chosen
 _ANEW_S = 12.0  # s for the facts of nodes that are started a second time; chosen
-_LOOK_AFTER_S = 9.0  # no probe and no step of a sound node is silent for so long; _SILENT gives it up at 15 s
+_LOOK_AFTER_S = 9.0  # no probe and no step of a healthy node is silent for so long; _SILENT gives it up at 15 s
 _LOOK_EVERY_S = 0.25  # s between two looks for silent nodes: each asks all of them
 _MOST_AT_ONCE = 256  # events that are taken before it is asked again whether it is over, which also asks all
 _LOOK_S = 5.0  # a login takes a second, on a busy host two
@@ -304,7 +304,7 @@ class _JobWatch:
         return time.monotonic() - self._since > grace
 
     def _loss(self) -> tuple[str, float]:
-        """What was lost, and for how long the others may still speak of it."""
+        """What ended the job (empty: nothing), and seconds for which other ranks may still say what they saw."""
         ranks = self._gathered.lost_ranks
         if ranks and all(rank.proc_state in ("T", "t") for rank in ranks):
             return "stopped rank", _STOPPED_FOR

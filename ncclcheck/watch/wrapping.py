@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from ncclcheck.watch import afterwards
 from ncclcheck.watch.fullscreen import FullScreen
 
 _FORWARDED = (
@@ -34,9 +35,9 @@ _STOPS_S = 3.0  # after Ctrl-Z in which COMMAND tidies up the screen and stops; 
 # Seconds in which the other process of the group has reported the signal too: it only wakes and writes a byte. A
 # judgement, not measured: a hundred times what two switches of a process take on an idle machine.
 _TOGETHER_S = 0.2
-# Seconds after COMMAND's end in which a process that it left behind is heard: while it prints, and at most.
+# Seconds after COMMAND's failure in which what it left behind is heard for the box: while it prints, and at most.
 _IDLE_S, _LAST_S = 0.5, 5.0
-_CHUNK = 65536
+_CHUNK = 65536  # bytes of a read: the capacity of a pipe. Source: pipe(7)
 OUTPUT = "NCCLCHECK_BOX_OUTPUT"  # by which a process of the job knows that it prints to us
 _NO_SIZE = struct.pack("HHHH", 0, 0, 0, 0)
 
@@ -245,12 +246,15 @@ class _Conversation:
         while self._ended not in self._relayed([self._ended], min((one.wait_s for one in screens), default=None)):
             for one in screens:
                 one.follow(self._child.pid)
+        status = self._child.wait()
+        idle_s = _IDLE_S if status else 0.0
         until = time.monotonic() + _LAST_S
         while self._streams.sources and time.monotonic() < until:
-            if not self._relayed([], _IDLE_S):
+            if not self._relayed([], idle_s):
                 break
         self._streams.leave_screens()
-        status = self._child.wait()
+        if self._streams.sources:
+            afterwards.hand_over({ours: target for ours, (_, target) in self._streams.sources.items()})
         if status < 0 and self._took.wait(_TOGETHER_S):  # it may have died before we were told of the same signal
             self._told_of.wait(2 * _TOGETHER_S)
         return status
@@ -278,20 +282,8 @@ class _Conversation:
             data = os.read(file, _CHUNK)
         except OSError:  # EIO of a pty whose other end is closed
             data = b""
-        if not data or not _written(target, data):
+        if not data or not afterwards.written(target, data):
             del self._streams.sources[file]
             os.close(file)  # a job whose reader has left is told so by SIGPIPE, as without us
         if data:
             self._told.printed(name, data)
-
-
-def _written(target: int, data: bytes) -> bool:
-    """Whether all of it reached the user's file."""
-    while data:
-        try:
-            data = data[os.write(target, data) :]
-        except BlockingIOError:
-            select.select([], [target], [])
-        except OSError:
-            return False
-    return True

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck.commands.in_code import NotReady, preflight
+from ncclcheck.commands.steps.in_code import NotReady, preflight
 from tests.conftest import environment
 
 _RANK = "{python} -m ncclcheck env -o short >/dev/null 2>&1; echo rank $RANK ends with $?"

@@ -9,7 +9,7 @@ import pytest
 
 from ncclcheck.base import wire
 from ncclcheck.base.errors import UsageError
-from ncclcheck.launch.joining.secret import NO_SECRET, Secret
+from ncclcheck.launch.joining.trust.secret import NO_SECRET, Secret
 from ncclcheck.probes.facts import replace
 from ncclcheck.probes.job.context import CollectivePlan, DataPlan, Injection, JobPlan, Row, TrainingPlan
 from ncclcheck.reports.subjects.nccl.variables import reference

@@ -37,7 +37,7 @@ def _ours() -> list[str]:
             mine = process.environ().get("TMPDIR", "").startswith(str(OURS))
         except psutil.Error:
             continue
-        if mine and ("ncclcheck.node.agent" in line or "ncclcheck.node.worker" in line):
+        if mine and ("ncclcheck.node.agent" in line or "ncclcheck.node.ranks.worker" in line):
             found.append(line)
     return found
 
@@ -132,7 +132,7 @@ def _below(parent: subprocess.Popen[bytes], words: str, count: int) -> list[psut
 
 
 def _ranks(parent: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    return _below(parent, "ncclcheck.node.worker", 2)
+    return _below(parent, "ncclcheck.node.ranks.worker", 2)
 
 
 def _end(parent: subprocess.Popen[bytes], seconds: float) -> Ran:

@@ -8,8 +8,8 @@ from typing import Literal
 
 import pytest
 
-from ncclcheck.commands import gate
-from ncclcheck.commands.cache import Cache
+from ncclcheck.commands.steps import gate
+from ncclcheck.commands.steps.cache import Cache
 from ncclcheck.probes.facts import Cluster, Measurements, Verified
 from ncclcheck.reports.judgement.jsondoc import Recommendation
 from ncclcheck.reports.subjects.job import verified

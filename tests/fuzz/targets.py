@@ -23,7 +23,7 @@ from ncclcheck import cli
 from ncclcheck.base import wire
 from ncclcheck.base.errors import UsageError
 from ncclcheck.base.exits import NOT_FOUND, NOT_STARTED, Exit
-from ncclcheck.commands import gate
+from ncclcheck.commands.steps import gate
 from ncclcheck.launch.joining import join_protocol
 from ncclcheck.probes import facts
 from ncclcheck.reports.judgement.jsondoc import Document, encode

@@ -1,4 +1,4 @@
-"""A sound GPU of an NVSwitch node for tests of rules, and nodes with such GPUs."""
+"""A healthy GPU of an NVSwitch node for tests of rules, and nodes with such GPUs."""
 
 from __future__ import annotations
 

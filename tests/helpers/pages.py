@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ncclcheck.reports.judgement.findings import Finding, Verdict
 from ncclcheck.reports.judgement.jsondoc import Recommendation
-from ncclcheck.reports.subjects.nodes import one_voice
+from ncclcheck.reports.subjects.nodes.fixes import one_voice
 
 _ON = re.compile(r"# on ([\w.-]+)")
 _WORDS = r"(?P<name>[\w./@-]+)"

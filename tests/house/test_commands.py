@@ -14,7 +14,7 @@ from functools import cache
 
 import pytest
 
-from ncclcheck.reports.subjects.nodes import touched
+from ncclcheck.reports.subjects.nodes.fixes import touched
 from tests.conftest import ROOT
 
 # Programs that can change a machine, a queue or a cluster. What they only show is not meant.

@@ -119,7 +119,7 @@ def test_a_defect_in_a_worker_is_reported_as_ours(ncclcheck: Command, tmp_path: 
     """Rank 1 lacks a method that pairs needs, as with torch 2.1.0 it lacked Store.check."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\n"
-        "if 'ncclcheck.node.worker' in sys.orig_argv and os.environ.get('RANK') == '1':\n"
+        "if 'ncclcheck.node.ranks.worker' in sys.orig_argv and os.environ.get('RANK') == '1':\n"
         "    from ncclcheck.probes.job.board import Board\n"
         "    del Board.put_own\n"
     )

@@ -1,4 +1,4 @@
-"""torch 2.1 to the newest, on Python 3.10 to 3.13, with numpy and without: sound nodes are Ready there."""
+"""torch 2.1 to the newest, on Python 3.10 to 3.13, with numpy and without: healthy nodes are Ready there."""
 
 from __future__ import annotations
 

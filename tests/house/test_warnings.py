@@ -26,7 +26,7 @@ import warnings
 from ncclcheck.probes.job import warned
 warned.only_shown()
 exec("import warnings; warnings.warn('of torch', FutureWarning)", {"__name__": "torch.distributed.nn"})
-exec("import warnings; warnings.warn('of ours', DeprecationWarning)", {"__name__": "ncclcheck.node.worker"})
+exec("import warnings; warnings.warn('of ours', DeprecationWarning)", {"__name__": "ncclcheck.node.ranks.worker"})
 print("shown")
 exec("import warnings; warnings.warn('of theirs', UserWarning)", {"__name__": "torchrec.modules"})
 print("not raised")

@@ -17,7 +17,7 @@ from ncclcheck.base.errors import Interrupted, UsageError
 from ncclcheck.base.progress import Progress
 from ncclcheck.launch import join
 from ncclcheck.launch.agents import Events
-from ncclcheck.launch.joining.identity import Identity, identity
+from ncclcheck.launch.joining.trust.identity import Identity, identity
 from ncclcheck.run import follower
 from ncclcheck.run.own_command import OwnCommand
 from ncclcheck.run.plan.options import Options

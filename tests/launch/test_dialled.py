@@ -11,6 +11,7 @@ import pytest
 
 from ncclcheck.launch.remote import ssh_refused, ssh_settings
 from ncclcheck.probes.facts import Cluster, Dialled, Node, Run, Silence
+from ncclcheck.probes.machine.net import addresses
 from ncclcheck.reports.subjects.failures import dialled as told
 from ncclcheck.reports.subjects.failures import silent
 
@@ -148,3 +149,30 @@ def test_a_young_certificate_that_is_refused_may_mean_a_clock_that_is_behind() -
         f"from {ended} to {ended}",
     ):
         assert not ssh_refused._age(valid)
+
+
+_ARP = """IP address       HW type     Flags       HW address            Mask     Device
+10.0.0.2         0x1         0x0         00:00:00:00:00:00     *        mgmt0
+10.0.0.3         0x1         0x2         02:00:00:00:00:03     *        mgmt0
+"""
+
+
+def test_an_address_that_nobody_on_the_wire_has() -> None:
+    assert addresses.parsed_unanswered(_ARP, ["10.0.0.2"]) == "mgmt0"
+    assert addresses.parsed_unanswered(_ARP, ["10.0.0.3"]) == ""
+    assert addresses.parsed_unanswered("", ["10.0.0.2"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("device", "says"), [("mgmt0", "does not answer ARP on mgmt0 here"), ("", "no route to it")]
+)
+def test_a_host_of_this_network_that_answers_no_arp(device: str, says: str) -> None:
+    lost = Silence(
+        node="b", last_step="", since_s=3.0, via="ssh", exit=255,
+        detail="ssh: connect to host 10.0.0.2 port 22: No route to host",
+    )  # fmt: skip
+    to = Dialled(node="b", host="10.0.0.2", addresses=["10.0.0.2"], no_arp=device)
+    cluster = Cluster(command="env", nodes=[Node(name="a")], run=Run(silent=[lost], dialled=[to]))
+    (found,) = silent.findings(cluster)
+    assert says in found.what
+    assert any("arp_ignore" in line for one in found.remedies for line in one.commands) == bool(device)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.launch.joining.identity import identity
+from ncclcheck.launch.joining.trust.identity import identity
 from ncclcheck.run.plan.options import Options
 from tests.helpers.pods import Raw, documents, manifests, pods
 

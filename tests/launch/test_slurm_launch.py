@@ -14,8 +14,9 @@ import pytest
 
 from ncclcheck.base import wire
 from ncclcheck.base.errors import UsageError
-from ncclcheck.launch import nodelist, slurm
+from ncclcheck.launch import slurm
 from ncclcheck.launch.agents import Closed, Event, Events, Link, Said, TiedLink
+from ncclcheck.launch.hosts import nodelist
 from ncclcheck.launch.remote import srun_words
 
 _PYTHON = sys.executable
@@ -25,7 +26,7 @@ _SRUN = """\
 # Stands for srun: starts the command once for each node of --nodelist, or fails as told in FAKE_SRUN_*.
 import contextlib, os, subprocess, sys, threading
 sys.path.insert(0, {root!r})
-from ncclcheck.launch import nodelist
+from ncclcheck.launch.hosts import nodelist
 at = sys.argv.index("--wait=0") + 1
 options, command = sys.argv[1:at], sys.argv[at:]
 nodes = nodelist.expand(next(o for o in options if o.startswith("--nodelist=")).split("=")[1], "fake")

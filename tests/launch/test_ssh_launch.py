@@ -20,8 +20,9 @@ import pytest
 import ncclcheck
 from ncclcheck.base import wire
 from ncclcheck.base.errors import UsageError
-from ncclcheck.launch import hostfile, ssh
+from ncclcheck.launch import ssh
 from ncclcheck.launch.agents import Events
+from ncclcheck.launch.hosts import hostfile
 from ncclcheck.launch.remote import doorstep
 from tests.conftest import ROOT
 from tests.jobs.ssh_session import Heard, Told

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ncclcheck.node.running import explain_end
+from ncclcheck.node.ranks.running import explain_end
 from ncclcheck.probes.facts import (
     Cluster,
     Hiding,

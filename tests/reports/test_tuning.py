@@ -12,7 +12,7 @@ from ncclcheck.probes.facts import Candidate, Cluster, Job, Measurements, Tuning
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
-from ncclcheck.reports.recommend import measured
+from ncclcheck.reports.recommend.settings import measured
 from ncclcheck.reports.recommend.site import Site
 from ncclcheck.reports.subjects.job import tuning
 from ncclcheck.reports.subjects.job.tuning import Search

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ncclcheck.base.errors import UsageError
-from ncclcheck.commands.cache import Cache
-from ncclcheck.launch import hostfile
+from ncclcheck.commands.steps.cache import Cache
+from ncclcheck.launch.hosts import hostfile
 from ncclcheck.probes.dataloader.callers import set_epoch_callers
 from ncclcheck.probes.facts import Policy
 from ncclcheck.probes.logs import flight

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclcheck.base.errors import UsageError
-from ncclcheck.launch.nodelist import MOST_NODES, expand, fold
+from ncclcheck.launch.hosts.nodelist import MOST_NODES, expand, fold
 
 
 @pytest.mark.parametrize(

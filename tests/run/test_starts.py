@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ncclcheck.base.errors import UsageError
-from ncclcheck.probes.facts.init import host_and_port
+from ncclcheck.probes.facts.run.init import host_and_port
 from ncclcheck.run.plan import preflight_plan
 from ncclcheck.run.plan.preflight_plan import PreflightOptions
 from ncclcheck.run.plan.starts import JobStart, read

@@ -1,4 +1,4 @@
-"""Models, data and losses as users have them, sound ones and others: given to the training run by name."""
+"""Models, data and losses as users have them, healthy ones and others: given to the training run by name."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ncclcheck.node.slots import Slots
+from ncclcheck.node.ranks.slots import Slots
 from ncclcheck.reports.judgement.findings import Finding, State
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.text.closing import decision

@@ -1,4 +1,4 @@
-"""Sound hosts of a busy machine: nobody is accused, and nothing is left out for want of time."""
+"""Healthy hosts of a busy machine: nobody is accused, and nothing is left out for want of time."""
 
 from __future__ import annotations
 

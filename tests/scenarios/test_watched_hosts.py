@@ -1,4 +1,4 @@
-"""Every job over hosts of the table: the page names the cause and the rank; of sound ones nothing is said."""
+"""Every job over hosts of the table: the page names the cause and the rank; of healthy ones nothing is said."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Case(NamedTuple):
     """One job of three ranks. code: of the check that must head the page; words: what must stand in it.
 
     who: rank 1 or the job. stalls: it is ended by --on-stall kill. outside: what the examiner does to it.
-    how: it is started. code: empty for a sound one, of which nothing may be said.
+    how: it is started. code: empty for a healthy one, of which nothing may be said.
     """
 
     kind: str

@@ -140,7 +140,7 @@ class Seen(NamedTuple):
     seconds: float
 
     def right(self, case: HostCase) -> tuple[bool, bool]:
-        """Whether the cause and who it was are those of the case; for a sound one whether nothing was said."""
+        """Whether the cause and who it was are those of the case; for a healthy one whether nothing was said."""
         if case.sound:
             return "ncclcheck" not in self.said, True
         page = " ".join(self.page.split())

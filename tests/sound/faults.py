@@ -1,4 +1,4 @@
-"""Single faults, put into a sound cluster as changes of facts, each with the place that must be named."""
+"""Single faults, put into a healthy cluster as changes of facts, each with the place that must be named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kinds of sound machines. Each says where its facts are from; the rest is what such a node has."""
+"""The kinds of healthy machines. Each says where its facts are from; the rest is what such a node has."""
 
 from __future__ import annotations
 

@@ -496,7 +496,7 @@ def _storage(plan: Plan) -> Storage:
 
 
 def _health(plan: Plan, number: int) -> Health:
-    """With what sound machines have: a few corrected errors, swap that is hardly used, short stalls."""
+    """With what healthy machines have: a few corrected errors, swap that is hardly used, short stalls."""
     kind, source = plan.mounts
     memory = sum(gib for _, gib in plan.numa) * GIB
     guest = plan.hypervisor is True
@@ -523,7 +523,7 @@ def _health(plan: Plan, number: int) -> Health:
 
 
 def _reach(plan: Plan, number: int, nodes: list[Node]) -> NodeReach:
-    """All that one node saw of the others, over a sound network."""
+    """All that one node saw of the others, over a healthy network."""
     own = str(IPv4Interface(_control(plan, number)).ip)
     interface = next(one for one in _network(plan, number).interfaces if one.name == plan.control)  # type: ignore[union-attr]
     mtu = interface.mtu if isinstance(interface.mtu, int) else 1500

@@ -1,4 +1,4 @@
-"""What an operator found wrong on sound machines (F1 to F16): a document for each, so that it stays right."""
+"""What an operator found wrong on healthy machines (F1 to F16): a document for each, so that it stays right."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def sound(kind: str, count: int, profile: str) -> Cluster:
 
 def page(kind: str, count: int = 2, profile: str = "", *, one: Change | None = None, all_: Change | None = None,
          **env: str) -> Page:  # fmt: skip
-    """A sound cluster; changed on its last node, or on all of them, or with variables on all of them."""
+    """A healthy cluster; changed on its last node, or on all of them, or with variables on all of them."""
     nodes = list(sound(kind, count, profile).nodes)
     if one is not None:
         nodes[-1] = one(nodes[-1])

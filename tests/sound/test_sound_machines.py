@@ -1,4 +1,4 @@
-"""Sound machines are called sound, and a fault that is put into one is named where it is.
+"""Healthy machines are called sound, and a fault that is put into one is named where it is.
 
 Every alarm on a machine that works costs trust: none may FAIL, and a warning is one that its story argues.
 """

@@ -1,4 +1,4 @@
-"""Sound machines whose network or whose rights are unlike the others'.
+"""Healthy machines whose network or whose rights are unlike the others'.
 
 `source` begins with "read:" where its documents were opened for the names and numbers that they tell; the rest
 is what such a node has. Without that word it says where to look, and names and numbers may differ from a real one.

@@ -7,7 +7,7 @@ import ipaddress
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -15,11 +15,12 @@ from msgspec import structs
 
 from ncclcheck import __version__
 from ncclcheck.launch.given import endpoint
-from ncclcheck.launch.joining import join_protocol, sealed
+from ncclcheck.launch.joining import join_protocol
 from ncclcheck.launch.joining.connection import Connection, Lines, words
 from ncclcheck.launch.joining.hail import hail
-from ncclcheck.launch.joining.identity import Identity
-from ncclcheck.launch.joining.secret import WITH
+from ncclcheck.launch.joining.trust import sealed
+from ncclcheck.launch.joining.trust.identity import Identity
+from ncclcheck.launch.joining.trust.secret import WITH
 from ncclcheck.launch.joining.unrouted import Patience
 from ncclcheck.launch.remote.segments import connect
 from ncclcheck.probes.facts import KeptBy, Meeting, Resolver, Unread, value_or
@@ -52,7 +53,7 @@ class Failure:
 
 
 class Stopped(Exception):
-    """A signal ended the wait."""
+    """Raised where a signal ended the wait."""
 
 
 def reach(
@@ -235,7 +236,22 @@ def _ask(host: str) -> list[str] | Failure:
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
-def _try(who: Identity, command: str, address: str, port: int) -> Connection | Failure:
+def refused_as_lead(who: Identity, command: str, ours: Container[str]) -> str:
+    """Why another node rank 0 of this run, at the endpoint, turns this one away; "" where none does.
+
+    ours: the nonces with which this node's own meeting point has greeted: a proxy may lead back to it.
+    """
+    addresses = resolve(who.host)
+    for address in [] if isinstance(addresses, Failure) else addresses:
+        found = _try(who, command, address, who.ports[0], ours)
+        if isinstance(found, Connection):  # it waits for another number of nodes: we are none of them
+            found.close()
+        elif found.outcome == "turned_away":
+            return found.detail
+    return ""
+
+
+def _try(who: Identity, command: str, address: str, port: int, ours: Container[str] = ()) -> Connection | Failure:
     where = endpoint(address, port)
     unanswered: list[KeptBy] = []
     try:
@@ -248,7 +264,7 @@ def _try(who: Identity, command: str, address: str, port: int) -> Connection | F
         detail = f"this host itself does not send to {where}" if by == "filter" else failure.detail
         return replace(failure, outcome="unrouted", detail=detail, kept=by)
     try:
-        found = _join(connection, who, command, where)
+        found = _join(connection, who, command, where, ours)
     except OSError:
         found = Failure(
             "stranger", f"{where} accepts the connection and says nothing: something else listens there"
@@ -272,10 +288,14 @@ def _unconnected(where: str, error: OSError) -> Failure:
     return Failure("silent", f"{where} cannot be reached: {words(error)}")
 
 
-def _join(connection: socket.socket, who: Identity, command: str, where: str) -> Connection | Failure:
+def _join(
+    connection: socket.socket, who: Identity, command: str, where: str, ours: Container[str]
+) -> Connection | Failure:
     """Greeting, join, welcome. Raises OSError where nothing comes, ValueError for what no lead says."""
     said = Lines(connection)
     greeting = _greeting(said.line(_GREETING_S))
+    if greeting.nonce in ours:
+        return Failure("stranger", f"{where} leads back to this node")
     other = _of_others(who, greeting, where)
     if other is not None and other.outcome == "stranger":
         return other

@@ -15,8 +15,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ncclcheck.base import protocol, wire
-from ncclcheck.launch.joining import sealed
-from ncclcheck.launch.joining.secret import Kind
+from ncclcheck.launch.joining.trust import sealed
+from ncclcheck.launch.joining.trust.secret import Kind
 from ncclcheck.probes.facts import Meeting, replace
 
 T = TypeVar("T")
@@ -118,7 +118,7 @@ _from_meeting: msgspec.json.Decoder[FromMeeting] = msgspec.json.Decoder(FromMeet
 
 
 def encode(record: FromNode | FromMeeting) -> bytes:
-    """One line."""
+    """A record as one line of JSON."""
     return _encoder.encode(record) + b"\n"
 
 
@@ -157,7 +157,7 @@ class Handshake:
         self._said = encode(greeting) + encode(replace(join, proof=""))
 
     def of_node(self) -> str:
-        """A node's proof."""
+        """The proof of a node that it knows the secret, in hexadecimal."""
         return sealed.proof(self._key, "node", self._said)
 
     def of_meeting(self, answer: Welcome | Refused) -> str:

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 from ncclcheck.base import endpoint, wire
@@ -16,7 +16,7 @@ from ncclcheck.launch import given
 from ncclcheck.launch.agents import Closed, Events
 from ncclcheck.launch.joining import hail, join_protocol
 from ncclcheck.launch.joining.reception import GOODBYE_S, STRANGERS, Reception
-from ncclcheck.launch.joining.secret import NO_SECRET, Secret
+from ncclcheck.launch.joining.trust.secret import NO_SECRET, Secret
 from ncclcheck.launch.remote.segments import keep_small
 from ncclcheck.probes.facts import Arrival
 from ncclcheck.probes.machine import process
@@ -111,6 +111,11 @@ class Meeting:
     def arrivals(self) -> list[Arrival]:
         """Every node that came, and how it went."""
         return list(self._reception.arrivals)
+
+    @property
+    def nonces(self) -> Collection[str]:
+        """Of its last greetings, by which this meeting point is told from another one; it grows with each."""
+        return self._reception.nonces
 
     @property
     def missing(self) -> list[int]:

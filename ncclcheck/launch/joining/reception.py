@@ -11,21 +11,24 @@ import ipaddress
 import socket
 import struct
 import time
+from collections import deque
 from dataclasses import dataclass, field
 
 from ncclcheck import __version__
 from ncclcheck.base import wire
 from ncclcheck.launch.agents import Closed, Events, Said
-from ncclcheck.launch.joining import join_protocol, sealed
+from ncclcheck.launch.joining import join_protocol
 from ncclcheck.launch.joining.hearsay import name_of_node, printable, sound
-from ncclcheck.launch.joining.sealed import Seal
-from ncclcheck.launch.joining.secret import NO_SECRET, WITH, Secret
+from ncclcheck.launch.joining.trust import sealed
+from ncclcheck.launch.joining.trust.sealed import Seal
+from ncclcheck.launch.joining.trust.secret import NO_SECRET, WITH, Secret
 from ncclcheck.probes.facts import Arrival, Meeting, replace
 
 STRANGERS = 64  # connections beyond the number of nodes that may be open at once; bounds a flood
 GOODBYE_S = 2.0  # s for the last lines to be sent before sockets are closed; chosen
 _MOST_WAITING = 10_000  # events that nobody has taken yet: from here on nothing more is read
 _MOST_BEFORE = 200  # records of one node before the run begins: its facts and some thirty steps
+_MOST_NONCES = 64  # as many strangers as may be connected at once
 _PAUSE_S = 0.02  # s between two looks at the connections; chosen
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close at once, leave no TIME_WAIT on the port
 
@@ -67,6 +70,7 @@ class Reception:
         self.guests: dict[int, Guest] = {}
         self._run_id, self._command, self._events = run_id, command, events
         self._secret, self._place = secret, place
+        self.nonces: deque[str] = deque(maxlen=_MOST_NONCES)  # of its last greetings
         self.strangers: dict[str, str] = {}  # by address: why it does not belong to this run
         self._connections = 0
         self._begun: float | None = None
@@ -78,7 +82,7 @@ class Reception:
         return {0: self.name, **{rank: guest.name for rank, guest in sorted(self.guests.items())}}
 
     async def receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """The life of one connection."""
+        """Serve one connection from its greeting to its end; whoever errs is disconnected."""
         if self._connections >= self.nodes + STRANGERS:
             writer.transport.abort()
             return
@@ -110,7 +114,7 @@ class Reception:
         )
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Guest | None:
-        """Raises ValueError or OSError for whoever is no node of any run."""
+        """Greet, and hear who it is; None where it is turned away. Raises ValueError or OSError for no node."""
         greeting = join_protocol.Greeting(
             protocol=join_protocol.PROTOCOL,
             version=__version__,
@@ -119,6 +123,7 @@ class Reception:
             secret=self._secret.kind,
             place=self._place,
         )
+        self.nonces.append(greeting.nonce)
         writer.write(join_protocol.encode(greeting))
         said = _joined(join_protocol.from_node(await reader.readline()))
         hand = join_protocol.Handshake(await self._key(said), greeting, said)
@@ -285,7 +290,7 @@ class Reception:
 
 
 def _joined(record: join_protocol.FromNode) -> join_protocol.Join:
-    """Raises ValueError for what nobody says first."""
+    """The record as a Join. Raises ValueError where it is another one."""
     if not isinstance(record, join_protocol.Join):
         raise ValueError("nobody says this first")
     return record

@@ -20,7 +20,7 @@ import msgspec
 from ncclcheck.base.errors import UsageError
 from ncclcheck.base.leaving import at_leave
 from ncclcheck.launch.joining.follow import Stopped
-from ncclcheck.launch.joining.identity import Identity
+from ncclcheck.launch.joining.trust.identity import Identity
 
 _TELL_S = 10.0  # s for local ranks to take the verdict from local rank 0; chosen
 _TICK = 0.1  # s between two looks whether to stop; chosen

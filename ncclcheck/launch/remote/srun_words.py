@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.base.errors import UsageError
-from ncclcheck.launch import nodelist
+from ncclcheck.launch.hosts import nodelist
 
 _FAILED = (
     re.compile(r"srun: error: Task launch for \S+ failed on node (?P<nodes>\S+): .*"),

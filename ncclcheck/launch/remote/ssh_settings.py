@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from ncclcheck.probes.facts import Dialled, Unread, replace
 from ncclcheck.probes.machine import process
+from ncclcheck.probes.machine.net.addresses import unanswered_on
 
 _WITHIN_S = 2.0  # 10 ms by itself; Match exec and CanonicalizeHostname of the user's may wait for something
 _MOST_ADDRESSES = 8  # addresses of a host, and options, that are shown; chosen
@@ -30,13 +31,15 @@ def dialled(ssh: Sequence[str], target: str, node: str, env: Mapping[str, str]) 
         return None
     words = dict(line.split(" ", 1) for line in told.out.splitlines() if " " in line)
     host, path = words.get("hostname", target), words.get("controlpath", "none")
+    addresses, by = _addresses(host, env), _by(words, env)
     return Dialled(
         node=node,
         host=host,
-        addresses=_addresses(host, env),
+        addresses=addresses,
         user=words.get("user", ""),
         port=int(words["port"]) if words.get("port", "").isdecimal() else 22,
-        by=_by(words, env),
+        by=by,
+        no_arp="" if by else unanswered_on(addresses[:1]),
         master=path if _is_socket(path) else "",
         own=_own(ssh, target, told.out, env),
         silent_master=_is_socket(path) and _hangs([ssh[0], "-O", "check", *ssh[1:], "--", target], env),

@@ -7,19 +7,6 @@ megabits per second as sysfs has them, bandwidths are GB/s of 1e9 bytes.
 
 from __future__ import annotations
 
-from ncclcheck.probes.facts.box import (
-    Box,
-    BoxOom,
-    BoxPeers,
-    BoxProcess,
-    BoxRaised,
-    BoxRoom,
-    BoxSample,
-    BoxSignal,
-    BoxStall,
-    BoxTold,
-    BoxXid,
-)
 from ncclcheck.probes.facts.cluster import Baseline, Cluster, Crash, Policy, Requirement
 from ncclcheck.probes.facts.guard.bounds import Count, Pid, Word
 from ncclcheck.probes.facts.guard.unread import (
@@ -33,9 +20,20 @@ from ncclcheck.probes.facts.guard.unread import (
     unread_in,
     value_or,
 )
-from ncclcheck.probes.facts.init import FileInit, InitKind, InitSeen, Start, TcpInit
-from ncclcheck.probes.facts.job import Arrival, Job, Launcher, Meeting, OtherStep, PlainStep
-from ncclcheck.probes.facts.live import (
+from ncclcheck.probes.facts.live.box import (
+    Box,
+    BoxOom,
+    BoxPeers,
+    BoxProcess,
+    BoxRaised,
+    BoxRoom,
+    BoxSample,
+    BoxSignal,
+    BoxStall,
+    BoxTold,
+    BoxXid,
+)
+from ncclcheck.probes.facts.live.processes import (
     JobRecord,
     Live,
     LiveConnection,
@@ -44,6 +42,15 @@ from ncclcheck.probes.facts.live import (
     LiveProcess,
     NotHad,
     Unseen,
+)
+from ncclcheck.probes.facts.live.ras import (
+    Ras,
+    RasCommunicator,
+    RasGroup,
+    RasLaunched,
+    RasLook,
+    RasRank,
+    RasStatus,
 )
 from ncclcheck.probes.facts.log.flight import (
     Flight,
@@ -178,16 +185,20 @@ from ncclcheck.probes.facts.measured.trial import Trial, TrialRow
 from ncclcheck.probes.facts.measured.tuning import Candidate, Forecast, Tried, Tuning
 from ncclcheck.probes.facts.measured.verified import Verified
 from ncclcheck.probes.facts.node import Node, ProbeRun, variables
-from ncclcheck.probes.facts.ras import (
-    Ras,
-    RasCommunicator,
-    RasGroup,
-    RasLaunched,
-    RasLook,
-    RasRank,
-    RasStatus,
+from ncclcheck.probes.facts.run.course import (
+    Dialled,
+    JobEnd,
+    Knock,
+    Leftover,
+    Look,
+    RankState,
+    Run,
+    Silence,
+    SlowLogin,
 )
-from ncclcheck.probes.facts.reach import (
+from ncclcheck.probes.facts.run.init import FileInit, InitKind, InitSeen, Start, TcpInit
+from ncclcheck.probes.facts.run.job import Arrival, Job, Launcher, Meeting, OtherStep, PlainStep
+from ncclcheck.probes.facts.run.reach import (
     Burst,
     ByName,
     ClockOffset,
@@ -203,7 +214,6 @@ from ncclcheck.probes.facts.reach import (
     PeerReach,
     Volley,
 )
-from ncclcheck.probes.facts.run import Dialled, JobEnd, Knock, Leftover, Look, RankState, Run, Silence, SlowLogin
 
 __all__ = [
     "EXAMPLE_TUNER",

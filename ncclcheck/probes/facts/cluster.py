@@ -5,10 +5,10 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from ncclcheck.probes.facts.guard.bounds import Word
-from ncclcheck.probes.facts.job import Job
 from ncclcheck.probes.facts.measured.measurements import Measurements
 from ncclcheck.probes.facts.node import Node
-from ncclcheck.probes.facts.run import Run
+from ncclcheck.probes.facts.run.course import Run
+from ncclcheck.probes.facts.run.job import Job
 
 
 class Requirement(Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from ncclcheck.probes.facts import InitSeen
-from ncclcheck.probes.facts.init import host_and_port
+from ncclcheck.probes.facts.run.init import host_and_port
 from ncclcheck.probes.init.file import FileTrial
 from ncclcheck.probes.init.tcp import TcpTrial
 

@@ -9,9 +9,10 @@ from msgspec import Struct
 
 from ncclcheck.probes.facts import Collective, Times, replace
 
-FLOOR_PERCENT = 10.0
+FLOOR_PERCENT = 10.0  # by which two runs of one cluster may differ (BEN006.floor_percent): chosen, see its page
+# simulated nodes share the cores of one host, whose other load may double a time: chosen
 SIMULATED_FLOOR_PERCENT = 100.0
-_FEWEST = 6
+_FEWEST_ITERATIONS = 6  # of fewer than 6 no order statistics enclose the median in 95 of 100 runs (1 - 2 / 2**n)
 
 RowVerdict = Literal["worse", "better", "same", "inconclusive", "incomparable"]
 Key = tuple[str, int, str]
@@ -100,7 +101,7 @@ def _interval(times: Times, iterations: int) -> tuple[float, float] | tuple[None
     """As saved. Older files lack it; from six iterations on it lies between the least time and p95."""
     if times.median_low is not None and times.median_high is not None:
         return times.median_low, times.median_high
-    return (times.min, times.p95) if iterations >= _FEWEST else (None, None)
+    return (times.min, times.p95) if iterations >= _FEWEST_ITERATIONS else (None, None)
 
 
 def _judge(before: Side, after: Side, floor_percent: float) -> tuple[RowVerdict, str]:
@@ -109,7 +110,7 @@ def _judge(before: Side, after: Side, floor_percent: float) -> tuple[RowVerdict,
     if max(before.p50_us, after.p50_us) <= near * min(before.p50_us, after.p50_us):
         return "same", ""
     if before.low_us is None or after.low_us is None:
-        return "inconclusive", f"fewer than {_FEWEST} iterations tell nothing"
+        return "inconclusive", f"fewer than {_FEWEST_ITERATIONS} iterations tell nothing"
     if _slower(after, before, floor):
         return "worse", ""
     if _slower(before, after, floor):

@@ -14,7 +14,7 @@ from ncclcheck.reports.text.wrapping import wrapped
 
 _HEADERS = ("operation", "size", "before", "after", "speed", "verdict")
 _STATES = {"worse": State.FAIL, "better": State.OK, "changed": State.NOTE, "unseen": State.UNKNOWN}
-_MOST = 20
+_MOST_CHANGES = 20  # changes of one verdict that are listed: chosen, fits a screen of 24 lines; -v lists all
 
 
 def text(result: Result, style: Style) -> str:
@@ -143,7 +143,7 @@ def _facts(result: Result, style: Style) -> Iterator[str]:
         yield "  facts      nothing that is compared changed on the nodes that both files hold"
     for verdict in ("worse", "changed", "better", "unseen"):
         found = result.changes_of(verdict)
-        most = len(found) if style.verbose else 0 if verdict == "unseen" else _MOST
+        most = len(found) if style.verbose else 0 if verdict == "unseen" else _MOST_CHANGES
         for change in found[:most]:
             first = style.paint(_STATES[verdict], f"{verdict:9}")
             lines = _lines(" " * 9, f"{_nodes(change)}{change}", style.width)

@@ -7,13 +7,14 @@ from typing import Any
 from ncclcheck.probes.facts import Address, Unread
 from ncclcheck.reports.text.fold import size
 
-_LONGEST = 120
+# characters of a value: chosen, two lines of 80 columns with its name; a kernel command line has more
+_LONGEST_VALUE = 120
 
 
 def said(value: Any, unit: str = "") -> str:
     """A value with its unit; an unread one with the reason."""
     words = _said(value, unit) or "nothing"
-    return words if len(words) <= _LONGEST else words[: _LONGEST - 4] + " ..."
+    return words if len(words) <= _LONGEST_VALUE else words[: _LONGEST_VALUE - 4] + " ..."
 
 
 def _said(value: Any, unit: str) -> str:

@@ -9,24 +9,24 @@ from statistics import median
 from typing import Literal, TypeVar
 
 from ncclcheck.probes.facts import Cluster, Lateness, RankSpeed, at, value_or
-from ncclcheck.reports.culprit.samples import slowness_at
-from ncclcheck.reports.culprit.suspects import by
+from ncclcheck.reports.culprit.pairs.samples import slowness_at
+from ncclcheck.reports.culprit.pairs.suspects import by
 from ncclcheck.reports.subjects.failures.crowded import own_limits
 
 FEW = 3  # values: with fewer there is no usual one, and a spread needs one more; chosen
 # us per iteration: a smaller straggle is not worth a finding, however short the iteration; chosen
 _STEADY_US = 200.0
 # Of the time in which a rank wants a core, the share that it has none. With 12 other processes and more on 2 cores
-# the ranks of sound jobs lacked one for 67 to 95 % of it; a rank that has its core for some 5 %.
+# the ranks of healthy jobs lacked one for 67 to 95 % of it; a rank that has its core for some 5 %.
 _LACKING = 0.5
 # Threads of the whole machine that could run, for each of its cores. 4.1 to 6.2 were seen with three ranks and
 # some four to six other processes on 2 cores; what the ranks alone make was not seen on a quiet machine.
 _BUSY = 3.0
-# Of its iterations, the share in which a rank is the last. The latest rank of sound jobs without cores was it in
+# Of its iterations, the share in which a rank is the last. The latest rank of healthy jobs without cores was it in
 # 0.48 of them, one that was held up on purpose on the same machine in all.
 _ALWAYS = 0.9
 _WAITED = (
-    0.1  # the same while a speed is measured, which it lessens by as much; that of sound ranks is 0.85 and more
+    0.1  # the same while a speed is measured, which it lessens by as much; that of healthy ranks is 0.85 and more
 )
 _SPREADS = 7  # a spread of few values is often underestimated: with 4, one sound cluster in twenty had an outlier
 _MAD = 1.4826  # median absolute deviation -> standard deviation of a normal distribution
@@ -79,7 +79,7 @@ class Slow:
 
     @property
     def percent(self) -> float:
-        """Of what its peers reach."""
+        """Per cent of what its peers reach."""
         return 100 * self.value / self.healthy
 
 
@@ -109,7 +109,7 @@ def _all_late(cluster: Cluster) -> list[Late]:
 
 
 class _Usual:
-    """What most ranks do: with two ranks, the one that waits is the measure."""
+    """Lateness, CPU and waiting of most ranks; of two ranks the lateness of the one that waits."""
 
     def __init__(self, told: Sequence[Lateness]) -> None:
         self.steady = _limits([one.late_us.p50 for one in told])
@@ -121,7 +121,7 @@ class _Usual:
 
 
 def _limits(values: Sequence[float]) -> tuple[float, float]:
-    """The middle of the lower half, and how far above it is no accident."""
+    """The lower median, and how far above it a value must lie to be no accident."""
     usual = sorted(values)[(len(values) - 1) // 2]
     spread = _MAD * median(abs(value - usual) for value in values) if len(values) > FEW else 0.0
     return usual, 4 * spread
@@ -177,7 +177,7 @@ def slow_ranks(cluster: Cluster) -> list[Slow]:
 
 
 def _had_cores(one: RankSpeed) -> bool:
-    """A GPU works on while its host's thread waits for a core."""
+    """Whether a speed may be judged: on a GPU always, on a CPU where the rank had cores."""
     return one.device != "cpu" or one.waited <= _WAITED
 
 

@@ -10,7 +10,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge
 
 # Spread of the logarithm of one measurement. RDMA and sockets: assumed. Where cores are shared 0.11 to 0.19 was
 # measured, and the exchanges of one second are slow together. Where they are short, with 12 other processes or
-# more on 2 cores, ways of sound hosts carried 0.24 to 1.8 GB/s in turn: 0.5 to 0.8.
+# more on 2 cores, ways of healthy hosts carried 0.24 to 1.8 GB/s in turn: 0.5 to 0.8.
 _RDMA, _SOCKETS, _SHARED, _STARVED = 0.02, 0.08, 0.25, 0.8
 _LONG = 0.25  # of the wall time, all threads together
 
@@ -32,7 +32,7 @@ def with_cores_of_their_own(cluster: Cluster) -> None:
 
 
 def machines_differ(cluster: Cluster, *, but_for: str = "none") -> bool:
-    """Nodes are not simulated, or such a fault was injected."""
+    """Whether nodes are machines of their own, or a fault that makes them differ was injected."""
     return not cluster.job.simulated or any(fault.startswith(but_for) for fault in cluster.job.injected)
 
 
@@ -44,7 +44,7 @@ def share_cores(cluster: Cluster) -> bool:
 
 
 def lack_cores(cluster: Cluster) -> bool:
-    """Most ranks lacked cores on a busy machine; GPUs work on without."""
+    """Whether most ranks lacked cores; False with GPUs, which work on without."""
     told = [lacks_cores(one) for one in cluster.measurements.lateness if one.wall_s > 0]
     return cluster.job.backend != "nccl" and 2 * sum(told) > len(told)
 

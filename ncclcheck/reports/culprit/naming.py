@@ -9,15 +9,16 @@ from dataclasses import replace as replaced
 from msgspec import UNSET
 
 from ncclcheck.probes.facts import Cluster, replace
-from ncclcheck.reports.culprit import two, words
+from ncclcheck.reports.culprit import words
 from ncclcheck.reports.culprit.alone import Late, Slow, by_node, late_ranks, ranks_of, slow_nodes, slow_ranks
-from ncclcheck.reports.culprit.blame import FEW, Blame, blame, unexplained
 from ncclcheck.reports.culprit.broken import broken
-from ncclcheck.reports.culprit.groups import known_groups
-from ncclcheck.reports.culprit.islands import Islands, islands
 from ncclcheck.reports.culprit.machines import lack_cores, machines_differ, share_cores, usual_noise
 from ncclcheck.reports.culprit.own import by_own_environment
-from ncclcheck.reports.culprit.samples import PERCENT, Samples, Way, ends_of, read
+from ncclcheck.reports.culprit.pairs import two
+from ncclcheck.reports.culprit.pairs.blame import FEW, Blame, blame, unexplained
+from ncclcheck.reports.culprit.pairs.groups import known_groups
+from ncclcheck.reports.culprit.pairs.islands import Islands, islands
+from ncclcheck.reports.culprit.pairs.samples import PERCENT, Samples, Way, ends_of, read
 from ncclcheck.reports.culprit.slowed import Slowed, slowed_by_cause, slowed_by_loss
 from ncclcheck.reports.culprit.training import in_training
 from ncclcheck.reports.judgement.derived import derived
@@ -60,7 +61,7 @@ def culprits(cluster: Cluster) -> list[Culprit]:
 
 
 def _recorded(cluster: Cluster) -> list[Culprit]:
-    """Whom dumps of the Flight Recorder show."""
+    """Culprits by the dumps of the Flight Recorder."""
     logs = cluster.measurements.logs
     if logs is None or logs.flight is None:
         return []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Node, Unread, at, variables
-from ncclcheck.probes.facts.run import signal_name
+from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.reports.culprit import words
 from ncclcheck.reports.culprit.alone import late_ranks, slow_nodes, slow_ranks
 from ncclcheck.reports.culprit.machines import share_cores
@@ -199,7 +199,7 @@ def _bearing(failure: Failure, differences: Sequence[Difference]) -> list[Differ
 
 
 def _differences(node: Node, sound: Sequence[Node]) -> Iterator[Difference]:
-    """Where the sound nodes agree and this one differs."""
+    """Where the healthy nodes agree and this one differs."""
     mine, theirs = variables(node), [variables(one) for one in sound]
     for name in sorted({*mine, *(name for each in theirs for name in each)}):
         values = {each.get(name) for each in theirs}

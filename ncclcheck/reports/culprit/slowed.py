@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.reports.culprit import two
-from ncclcheck.reports.culprit.blame import FEW
 from ncclcheck.reports.culprit.machines import lack_cores, usual_noise
-from ncclcheck.reports.culprit.samples import PERCENT, Ends, Samples, Way, ends_of, read, slowness_at
+from ncclcheck.reports.culprit.pairs import two
+from ncclcheck.reports.culprit.pairs.blame import FEW
+from ncclcheck.reports.culprit.pairs.samples import PERCENT, Ends, Samples, Way, ends_of, read, slowness_at
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.failures.held_up import HeldUp, held_up, in_the_job
 from ncclcheck.reports.subjects.links import losses
@@ -34,7 +34,7 @@ class Slowed:
 
     @property
     def what(self) -> str:
-        """How slow the worst of its ways is."""
+        """Words for how slow the worst of its paths is."""
         worst = max(self.ways, key=lambda way: way.slowness)
         share = "nothing" if worst.is_dead else f"{100 * math.exp(-self.slowness):.2g} % of a healthy way"
         return f"{worst.source} to {worst.target} carries {share}"

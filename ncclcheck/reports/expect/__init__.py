@@ -36,7 +36,7 @@ class Outlook:
 
     @property
     def most(self) -> float:
-        """What a sound cluster comes near to, to tell large rows by where there is no fit."""
+        """What a healthy cluster comes near to, to tell large rows by where there is no fit."""
         return (self.bound.usual or self.bound.best) if self.bound else 0.0
 
     @property
@@ -46,7 +46,7 @@ class Outlook:
 
     @property
     def expected(self) -> Expected | None:
-        """The range in which a sound cluster's large rows lie."""
+        """The range in which a healthy cluster's large rows lie."""
         if self.bound is None or self.bound.usual is None:
             return None
         low = self.bound.usual * self.warn_percent / 100

@@ -1,4 +1,4 @@
-"""What the bus bandwidth of an operation can be on this cluster, and what sound clusters reach."""
+"""What the bus bandwidth of an operation can be on this cluster, and what healthy clusters reach."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EXCHANGES = (*_RINGS, "gather", "scatter")
 
 @dataclass(frozen=True)
 class Bound:
-    """busbw in GB/s. usual: what shares are of, None where no sound cluster tells (`unusual` says why).
+    """busbw in GB/s. usual: what shares are of, None where no healthy cluster tells (`unusual` says why).
 
     best: what the best algorithm may reach; limit: what nothing passes, None where a burst is all that is known.
     algorithm: of which `usual` is the bound; known: whether it is surely the one that ran. at_line_rate: whether
@@ -130,7 +130,7 @@ def _between(on: Ground, network: Rate, op: str) -> Bound:
 def _usual(on: Ground, network: Rate, op: str) -> tuple[float | None, str]:
     """A flat ring: one stream into every node and one out of it, however many ranks it has."""
     if op not in (_RINGS_OF_GLOO if on.gloo else _RINGS):
-        return None, f"no figures of sound clusters are known for {op}"
+        return None, f"no figures of healthy clusters are known for {op}"
     if network.unusual:
         return None, network.unusual
     if on.within and on.within.ring is None:
@@ -147,7 +147,7 @@ def _alone(on: Ground, within: Inside, op: str) -> Bound:
     """One node: NVLink or PCIe."""
     reduces = op == "all_reduce" and within.in_switch is not None and not _forced(on.algorithms, op)
     usual = within.in_switch if reduces else within.ring
-    unusual = within.unusual or ("" if op in _RINGS else f"no figures of sound nodes are known for {op}")
+    unusual = within.unusual or ("" if op in _RINGS else f"no figures of healthy nodes are known for {op}")
     limit = within.most(op)
     published = max(within.ring or 0.0, (within.in_switch or 0.0) if op == "all_reduce" else 0.0)
     return Bound(

@@ -1,4 +1,4 @@
-"""What a sound GPU of a model never falls below, and what its link to the host never does."""
+"""What a healthy GPU of a model never falls below, and what its link to the host never does."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _EFFICIENCY: dict[str, tuple[float, float | None]] = {
 
 @dataclass(frozen=True)
 class Inside:
-    """GB/s within a node. limit: of one GPU. ring, in_switch: what sound nodes reach as busbw, None: unknown."""
+    """GB/s within a node. limit: of one GPU. ring, in_switch: what healthy nodes reach as busbw, None: unknown."""
 
     limit: float
     nvlink: bool
@@ -90,7 +90,7 @@ def _over_nvlink(node: Node, cards: list[Gpu], own: int, link: float) -> Inside:
     named = re.search(rf"\b({'|'.join(_EFFICIENCY)})\b", model)
     text = f"NVLink at {link:g} GB/s a GPU"
     if named is None or not (fabric or "SXM" in model):
-        why = f"what sound nodes reach over NVLink is not published for {model or 'this GPU'} without NVSwitch"
+        why = f"what healthy nodes reach over NVLink is not published for {model or 'this GPU'} without NVSwitch"
         return Inside(link, True, text, own, fabric, unusual=why)
     ring, switch = _EFFICIENCY[named[1]]
     off = parse_int(values(node).get("NCCL_NVLS_ENABLE", "")).value == 0

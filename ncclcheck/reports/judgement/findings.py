@@ -9,7 +9,7 @@ from typing import Literal
 from msgspec import UNSET, Struct, UnsetType, field
 
 from ncclcheck.probes.facts import Unread
-from ncclcheck.reports.subjects.nodes import touched
+from ncclcheck.reports.subjects.nodes.fixes import touched
 
 Owner = Literal["job", "node", "site", "tool"]
 # Said of facts that this ncclcheck reads and that the one which wrote a document did not.

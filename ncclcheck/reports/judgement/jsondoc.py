@@ -17,7 +17,7 @@ from ncclcheck.reports.judgement.rule import OWN_FAMILIES, all_rules
 from ncclcheck.reports.subjects.logs.story import Diagnosis
 from ncclcheck.reports.text.visible import in_json
 
-SCHEMA = 1
+SCHEMA = 1  # of the document; rises by one when an older ncclcheck would misread what is written
 
 
 class DocumentError(Exception):

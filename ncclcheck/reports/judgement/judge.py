@@ -21,7 +21,7 @@ from ncclcheck.reports.judgement.findings import (
     worst,
 )
 from ncclcheck.reports.judgement.rule import OWN_FAMILIES, NothingToJudge, Rule, all_rules
-from ncclcheck.reports.subjects.nodes import doing_without, one_voice, set_in
+from ncclcheck.reports.subjects.nodes.fixes import doing_without, one_voice, set_in
 
 # Families that no command judges but their own; preflight judges a script that it was given.
 _OF_ONE_ALONE = ("hang", "box", "script")

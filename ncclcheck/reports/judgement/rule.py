@@ -62,7 +62,8 @@ class Rule:
     others, with their crashes in the cluster. unfinished: where it is unknown, the examination did not come to
     its end. symptom: it tells what was seen, and counts as a cause only where nothing more exact is found.
     gates_job: whether its failure keeps a job from being started. of_one_setting: it says beforehand what a
-    setting would do. of_most: its fix gives a node what most nodes have.
+    setting would do. of_most: its fix gives a node what most nodes have. costs_speed: its warning ends no job, and
+    is no cause of one that failed of something else.
     """
 
     code: str
@@ -81,6 +82,7 @@ class Rule:
     gates_job: Gate = ""
     of_one_setting: bool = False
     of_most: bool = False
+    costs_speed: bool = False
 
     @property
     def page(self) -> str:
@@ -129,6 +131,7 @@ def rule(
     gates_job: Gate = "",
     of_one_setting: bool = False,
     of_most: bool = False,
+    costs_speed: bool = False,
 ) -> Callable[[Body], Body]:
     """Make a function a rule. The title is a sentence that is true when all is well."""
 
@@ -151,6 +154,7 @@ def rule(
             gates_job=gates_job,
             of_one_setting=of_one_setting,
             of_most=of_most,
+            costs_speed=costs_speed,
             body=body,
         )
         return body
@@ -159,7 +163,9 @@ def rule(
 
 
 @cache
-def flagged(flag: Literal["unfinished", "symptom", "gates_job", "of_one_setting", "of_most"]) -> frozenset[str]:
+def flagged(
+    flag: Literal["unfinished", "symptom", "gates_job", "of_one_setting", "of_most", "costs_speed"],
+) -> frozenset[str]:
     """The codes of the rules that have this flag."""
     return frozenset(rule.code for rule in all_rules() if getattr(rule, flag))
 

@@ -14,7 +14,7 @@ from ncclcheck.reports.text import closing, summary
 
 _NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _TOLD = (State.FAIL, State.WARN, State.UNKNOWN, State.NOTE)
-_MOST = 50
+_MOST_FINDINGS = 50  # of a case, and evidence of a finding: chosen, CI servers show a case as one text
 
 
 def text(document: Document) -> str:
@@ -70,10 +70,12 @@ def _case(suite: ElementTree.Element, command: str, verdict: Verdict, outcome: s
     case = ElementTree.SubElement(suite, "testcase", classname=f"{command}.{family}", name=name, time="0")
     told = [finding for finding in verdict.findings if finding.state in _TOLD]
     told.sort(key=lambda finding: finding.state.rank)
-    words = "\n\n".join(_finding(finding) for finding in told[:_MOST])
-    more = f"\n\nand {len(told) - _MOST} more like these" if len(told) > _MOST else ""
+    words = "\n\n".join(_finding(finding) for finding in told[:_MOST_FINDINGS])
+    more = f"\n\nand {len(told) - _MOST_FINDINGS} more like these" if len(told) > _MOST_FINDINGS else ""
     if outcome == "skipped":
-        reason = verdict.reason or "; ".join(_place(finding) for finding in told[:_MOST]) or "nothing to judge"
+        reason = (
+            verdict.reason or "; ".join(_place(finding) for finding in told[:_MOST_FINDINGS]) or "nothing to judge"
+        )
         ElementTree.SubElement(case, "skipped", message=_clean(f"{verdict.state.word}: {reason}"))
     elif outcome:
         message = _clean(_place(told[0]) if told else verdict.reason or verdict.title)
@@ -91,7 +93,7 @@ def _place(finding: Finding) -> str:
 def _finding(finding: Finding) -> str:
     lines = [f"{finding.state.word}  {_place(finding)}"]
     lines += [f"  why   {finding.why}"] if finding.why else []
-    lines += [f"  seen  {one.source}: {one.value}" for one in finding.evidence[:_MOST]]
+    lines += [f"  seen  {one.source}: {one.value}" for one in finding.evidence[:_MOST_FINDINGS]]
     for remedy in finding.remedies:
         lines.append(f"  fix   [{remedy.who}] {remedy.text}")
         lines += [f"          {command}" for command in remedy.commands]

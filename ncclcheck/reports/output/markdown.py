@@ -20,9 +20,10 @@ from ncclcheck.reports.text.visible import in_line, visible
 MOST = 65_536  # characters of an issue or a comment on GitHub
 _LEFT_OUT = "\n\n*{} more sections do not fit here, the worst are above; the whole is in the text report.*\n"
 _ROOM = MOST - len(_LEFT_OUT) - 10
-_PLACES = 8
-_LINE = 600
-_WIDTH = 100
+# lines of one list, then a count: chosen; a hundred nodes with one fault are one line in their heading anyway
+_MOST_PLACES = 8
+_MOST_CHARACTERS = 600  # of one line of text from a node: chosen, a hundredth of what GitHub takes
+_WIDTH = 100  # columns of fenced tables: the text report's usual width
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~#])")
 # Markup goes on within <code>; an underscore inside a word is none, and NCCL_IB_HCA stays readable.
 _IN_CODE = re.compile(r"""[&<>"'|@\\`*\[\]~]|(?<!\w)_|_(?!\w)""")
@@ -72,7 +73,7 @@ def _head(document: Document) -> str:
     lines = [
         f"## {_plain(summary.title(document))}",
         f"**{_plain(closing.decision(document))}**",
-        *(f"- {_plain(one)}" for one in closing.culprits(document)[:_PLACES]),
+        *(f"- {_plain(one)}" for one in closing.culprits(document)[:_MOST_PLACES]),
         ", ".join(counted) or "nothing was judged",
     ]
     return "\n\n".join(lines)
@@ -101,8 +102,8 @@ def _place(where: str, what: str) -> str:
 
 def _listed(lines: Iterable[str]) -> str:
     listed = [f"- {line}" for line in lines]
-    more = [f"- and {len(listed) - _PLACES} more like these"] if len(listed) > _PLACES else []
-    return "\n".join(listed[:_PLACES] + more)
+    more = [f"- and {len(listed) - _MOST_PLACES} more like these"] if len(listed) > _MOST_PLACES else []
+    return "\n".join(listed[:_MOST_PLACES] + more)
 
 
 def _settings(recommendations: list[Recommendation]) -> str:
@@ -144,4 +145,4 @@ def _plain(words: str) -> str:
 
 def _clipped(words: str) -> str:
     line = in_line(" ".join(words.split()))
-    return line if len(line) <= _LINE else line[:_LINE] + " ..."
+    return line if len(line) <= _MOST_CHARACTERS else line[:_MOST_CHARACTERS] + " ..."

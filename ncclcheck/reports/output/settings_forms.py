@@ -11,7 +11,7 @@ from ncclcheck.reports.judgement.jsondoc import Recommendation
 Recommendations = Sequence[Recommendation]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_LONGEST_LINE = 1023
+_LONGEST_VALUE = 1023  # bytes: NCCL reads a value of nccl.conf into 1024 bytes with its end, and cuts the rest
 _HEAD = "# Settings that ncclcheck recommends"
 
 
@@ -34,7 +34,7 @@ def nccl_conf(recs: Recommendations) -> str:
 def _conf_line(one: Recommendation) -> str:
     value = one.value or ""
     fits = (
-        "\n" not in value and "\0" not in value and len(value.encode(errors="backslashreplace")) <= _LONGEST_LINE
+        "\n" not in value and "\0" not in value and len(value.encode(errors="backslashreplace")) <= _LONGEST_VALUE
     )
     if not one.variable.startswith("NCCL_") or not _NAME.fullmatch(one.variable):
         return _comment(f"{one.variable} is not read from this file: export it in the job script")

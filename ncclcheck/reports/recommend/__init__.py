@@ -10,7 +10,8 @@ from ncclcheck.probes.facts import Cluster, NotKnown
 from ncclcheck.reports.judgement.findings import Verdict
 from ncclcheck.reports.judgement.jsondoc import Recommendation
 from ncclcheck.reports.judgement.rule import NothingToJudge
-from ncclcheck.reports.recommend import (
+from ncclcheck.reports.recommend.advice import Action, Found, SettingRule
+from ncclcheck.reports.recommend.settings import (
     hcas,
     inside,
     leftovers,
@@ -21,11 +22,10 @@ from ncclcheck.reports.recommend import (
     rdma_leftovers,
     sockets,
 )
-from ncclcheck.reports.recommend.advice import Action, Found, SettingRule
 from ncclcheck.reports.recommend.site import Site
 from ncclcheck.reports.subjects.nccl import profiles
 from ncclcheck.reports.subjects.nccl.variables import parsed_value
-from ncclcheck.reports.subjects.nodes import one_voice
+from ncclcheck.reports.subjects.nodes.fixes import one_voice
 
 RULES: tuple[SettingRule, ...] = (
     *sockets.RULES,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ncclcheck.reports.recommend import RULES
 from ncclcheck.reports.recommend.advice import SettingRule
-from ncclcheck.reports.recommend.unseen import UNSEEN
+from ncclcheck.reports.recommend.settings.unseen import UNSEEN
 
 _HEAD = """\
 # Recommended settings

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ncclcheck.probes.facts import Cluster, Collective, PairTime
-from ncclcheck.reports.culprit.blame import blame
-from ncclcheck.reports.culprit.samples import read
+from ncclcheck.reports.culprit.pairs.blame import blame
+from ncclcheck.reports.culprit.pairs.samples import read
 from ncclcheck.reports.subjects.failures import lost
 from ncclcheck.reports.subjects.links import volleys
 from ncclcheck.reports.subjects.links.reached import closed_to
 
-# Share of the slowest pair that the whole must reach. On CPUs no share tells: four sound hosts that lacked
+# Share of the slowest pair that the whole must reach. On CPUs no share tells: four healthy hosts that lacked
 # cores reached 0.03 of it (lab, load 24).
 _LEAST = {"nccl": 0.4}
 _LARGE = 2**20  # bytes: below that it is latency that counts

@@ -10,7 +10,7 @@ from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.jsondoc import Document, NodeEntry
 from ncclcheck.reports.text.fold import fold_ranks
 
-_MOST_TRACES = 4
+_MOST_TRACES = 4  # tracebacks that differ, of all ranks: chosen, each has some twenty lines
 _MOST_NODES = 32  # of which -v lists interfaces and libraries, some 35 lines each on a DGX
 
 
@@ -25,7 +25,7 @@ def text(document: Document) -> str:
 
 
 def _tracebacks(document: Document) -> Iterator[str]:
-    """Of what the user's code raised in ranks; each once."""
+    """Lines of the tracebacks that the user's code raised in ranks, each once."""
     by_trace: dict[str, list[int]] = {}
     for rank in document.run.ranks:
         if rank.trace:

@@ -15,7 +15,7 @@ from ncclcheck.reports.text.fold import fold_some
 from ncclcheck.reports.text.likeness import Likeness
 
 MOST = 8  # places, and blocks of one check, that are read one by one; of more alike the first FIRST do
-FIRST = 3
+FIRST = 3  # places named before the count in a heading: chosen, three fit a heading of 80 columns
 MOST_KINDS = 16  # of findings that differ in more than names and numbers: a line each, so that none hides another
 MOST_WHOLE = 64  # findings of one check that -v shows one by one: of 10,000 nodes it would fill 100,000 lines
 _OF_THEIR_OWN = "Each of these has a reason and a fix of its own; --json has them."
@@ -225,7 +225,7 @@ def _unread_together(blocks_of_state: list[Block]) -> list[Block]:
 
 
 def _add(block: Block, other: Block) -> None:
-    """Take another rule's unread fact in."""
+    """Add the codes and the evidence of another rule's block, where both lack facts."""
     block.codes += other.codes
     block.evidence += [one for one in other.evidence if one not in block.evidence]
     facts = ", ".join(sorted({one.source for one in block.evidence}))

@@ -18,7 +18,7 @@ _HEADS = {
     "keep": "KEEP    what stays until it was measured",
     "try": "TRY     what only a measurement can tell (before.json: saved without it)",
 }
-_MOST_TRIES = 3
+_MOST_TRIES = 3  # settings to try that are shown without -v: chosen, a person tries one after the other
 _ALWAYS = ("bench", "preflight", "tune")
 
 

@@ -9,7 +9,7 @@ from ncclcheck.reports.text.fold import duration, many, size
 from ncclcheck.reports.text.wrapping import wrapped
 
 _HEADERS = ("operation", "size", "time", "p95", "busbw", "expected", "state")
-_P95, _EXPECTED = 3, 5
+_P95, _EXPECTED = 3, 5  # columns of the table, from 0: those that go first where it is too wide or they are empty
 _GOOD_FIT = 0.25  # of a row's time: beyond it no straight line describes what was measured
 _Cells = tuple[str, ...]
 
@@ -58,7 +58,7 @@ def _table(cells: list[_Cells], columns: list[int]) -> list[str]:
 
 
 def _by_operation(rows: list[Collective]) -> list[list[Collective]]:
-    """Measured by size, read by operation."""
+    """Rows in groups of one operation each, by size; they were measured in another order."""
     groups: dict[str, list[Collective]] = {}
     for row in rows:
         groups.setdefault(row.op, []).append(row)

@@ -9,7 +9,7 @@ from typing import get_args
 
 from ncclcheck.base.errors import UsageError
 from ncclcheck.probes.facts import InitKind, Start
-from ncclcheck.probes.facts.init import host_and_port
+from ncclcheck.probes.facts.run.init import host_and_port
 
 STARTS: tuple[Start, ...] = get_args(Start)
 INITS: tuple[InitKind, ...] = get_args(InitKind)

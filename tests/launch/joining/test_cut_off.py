@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from ncclcheck.launch.agents import Events
-from ncclcheck.launch.joining import join_protocol, sealed
+from ncclcheck.launch.joining import join_protocol
 from ncclcheck.launch.joining.hearsay import sound
 from ncclcheck.launch.joining.meeting import Meeting as MeetingPoint
+from ncclcheck.launch.joining.trust import sealed
 from ncclcheck.probes.facts import (
     Arrival,
     Connect,

@@ -8,7 +8,7 @@ import pytest
 
 from ncclcheck.launch.joining import follow
 from ncclcheck.launch.joining.follow import Failure
-from ncclcheck.launch.joining.identity import Identity
+from ncclcheck.launch.joining.trust.identity import Identity
 from ncclcheck.probes.facts import Meeting
 
 _OTHER_RUN = Failure("stranger", "another run meets on this port: its --rdzv-id differs (a:1)", refused=True)

@@ -15,9 +15,9 @@ from ncclcheck.launch.agents import Events
 from ncclcheck.launch.joining import follow, hail, join_protocol
 from ncclcheck.launch.joining.connection import Connection
 from ncclcheck.launch.joining.hearsay import sound
-from ncclcheck.launch.joining.identity import Identity
 from ncclcheck.launch.joining.meeting import Meeting as MeetingPoint
-from ncclcheck.launch.joining.secret import Secret
+from ncclcheck.launch.joining.trust.identity import Identity
+from ncclcheck.launch.joining.trust.secret import Secret
 from ncclcheck.probes.facts import (
     Arrival,
     Cluster,

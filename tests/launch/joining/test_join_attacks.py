@@ -14,7 +14,8 @@ import msgspec
 import pytest
 
 from ncclcheck.base import wire
-from ncclcheck.launch.joining import join_protocol, sealed
+from ncclcheck.launch.joining import join_protocol
+from ncclcheck.launch.joining.trust import sealed
 from ncclcheck.probes.job.context import DataPlan
 from tests.conftest import ROOT, environment
 

@@ -8,7 +8,7 @@ import pytest
 
 from ncclcheck.base.errors import UsageError
 from ncclcheck.launch.join import line_for_other, wait_of
-from ncclcheck.launch.joining.identity import Identity, identity
+from ncclcheck.launch.joining.trust.identity import Identity, identity
 from ncclcheck.run.plan.options import Options
 
 TYPED: dict[str, Any] = {"nodes": 2, "node_rank": 1, "rdzv_endpoint": "10.0.0.1:29400"}

@@ -11,7 +11,7 @@ import pytest
 
 from ncclcheck.base import wire
 from ncclcheck.launch.agents import Closed, Said
-from ncclcheck.launch.joining.secret import NO_SECRET
+from ncclcheck.launch.joining.trust.secret import NO_SECRET
 from ncclcheck.probes.facts import Door, Job, Knock, Run, Silence
 from ncclcheck.probes.reach import knock
 from ncclcheck.reports.judgement.findings import Finding, State

@@ -18,8 +18,9 @@ import pytest
 
 from ncclcheck.base import wire
 from ncclcheck.launch.agents import Closed, Event, Events, Said
-from ncclcheck.launch.joining import join_protocol, sealed
+from ncclcheck.launch.joining import join_protocol
 from ncclcheck.launch.joining.meeting import Meeting, PortTaken, open_port
+from ncclcheck.launch.joining.trust import sealed
 from ncclcheck.probes.facts import replace
 from tests.conftest import ROOT, environment
 

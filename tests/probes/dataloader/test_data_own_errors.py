@@ -85,7 +85,7 @@ def broken() -> Any:
 
 
 def look(aspect: str) -> DataReport:
-    """What one aspect gives of the sound loader."""
+    """What one aspect gives of the healthy loader."""
     told: list[DataReport] = []
     host = phases._Host(PLAN, lambda _: None, told.append)
     given = {"batch_size": 4, "num_workers": 2, "shuffle": True, "collate_fn": cut}

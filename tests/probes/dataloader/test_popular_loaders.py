@@ -1,4 +1,4 @@
-"""Loaders as popular repositories write them: the sound ones raise no alarm, the others are named."""
+"""Loaders as popular repositories write them: the healthy ones raise no alarm, the others are named."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_other_processes_are_named_and_ours_are_not(tmp_path: Path) -> None:
         process_of(proc, pid, 0)
     watch = resources.Watch(Machine(), proc)
     process_of(proc, 10, 10**6, "/opt/burn --api-key hunter2222", nice=5)
-    process_of(proc, 11, 10**6, "python3 -m ncclcheck.node.worker")
+    process_of(proc, 11, 10**6, "python3 -m ncclcheck.node.ranks.worker")
     process_of(proc, 12, 9 * 10**5, "child", parent=11)  # began meanwhile
     process_of(proc, 13, 8 * 10**5, "stopped", state="T", begun=6)  # another one than before
     process_of(proc, 14, 0, "idle")

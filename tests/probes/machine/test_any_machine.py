@@ -61,7 +61,7 @@ def _sound(name: str) -> Node:
 
 
 def _survives(node: Node, other: Node) -> None:
-    """This node and a sound one through everything up to the report; any defect is an AssertionError."""
+    """This node and a healthy one through everything up to the report; any defect is an AssertionError."""
     assert [run for run in node.probes if run.unread and "raised" in run.unread.why] == []
     assert list(_endless(node, "node")) == []
     cluster = Cluster(nodes=[node, other], job=Job(nodes_asked=2, nodes_answered=2))

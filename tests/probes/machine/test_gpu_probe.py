@@ -63,7 +63,7 @@ def test_a_machine_without_any(tmp_path: Path) -> None:
 
 
 def test_what_nvml_was_recorded_to_say(tmp_path: Path) -> None:
-    """A sound GPU, and a lost one that the job may not use."""
+    """A healthy GPU, and a lost one that the job may not use."""
     card = {"name": "GPU 0", "index": 0, "trouble": "", "pci": "0000:19:00.0"}
     lost = {"name": "GPU 1", "index": 1, "trouble": "GPU is lost"}
     files = {**NODE, f"{PCI}/0000:19:00.0/numa_node": "1\n"}
@@ -164,7 +164,7 @@ def test_asking_a_library(tmp_path: Path, code: int, usable: int, error: str) ->
 @needs_gcc
 def test_a_library_that_hangs_is_given_up(tmp_path: Path) -> None:
     _build(tmp_path, -1)
-    found = _probe_with(tmp_path, "cuda.LONGEST_ANSWER = 0.5")
+    found = _probe_with(tmp_path, "cuda.LONGEST_ANSWER_S = 0.5")
     assert "kind='timed_out'" in found
 
 

@@ -27,7 +27,7 @@ from ncclcheck.probes.facts import (
     replace,
 )
 from ncclcheck.reports.culprit import culprits, next_round
-from ncclcheck.reports.culprit.rounds import _beside
+from ncclcheck.reports.culprit.pairs.rounds import _beside
 from ncclcheck.reports.judgement.findings import Culprit
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
@@ -134,7 +134,7 @@ def test_two_nodes_cannot_tell() -> None:
 
 @pytest.mark.parametrize(("fast_from", "rounds"), [(0, 2), (1, 2), (2, 3), (5, 6)])
 def test_two_nodes_of_which_one_direction_was_slow_for_a_while(fast_from: int, rounds: int) -> None:
-    """37, 44 and 49 % between two sound nodes on a loaded machine were called a slow link."""
+    """37, 44 and 49 % between two healthy nodes on a loaded machine were called a slow link."""
     times = iter(range(100))
     done = measured(2, "quick", lambda a, _b: 4.0 if a == "n0" and next(times) < fast_from else 10.0)
     assert max(one.round for one in done) + 1 == rounds
@@ -203,7 +203,7 @@ def test_what_a_late_host_did(facts: dict[str, float], words: str) -> None:
     ids=["starved", "idle", "idle and always last", "stopped", "busy"],
 )
 def test_who_is_late_where_all_lack_cores(ranks: int, facts: dict[str, float], state: str) -> None:
-    """Two sound nodes were accused in 2 of 18 runs at a load of 10 to 16 on 2 cores."""
+    """Two healthy nodes were accused in 2 of 18 runs at a load of 10 to 16 on 2 cores."""
     told = [lateness(rank, 500.0, runqueue_s=1.2, running=6.0) for rank in range(ranks)]
     told[1] = lateness(1, 12_000.0, running=6.0, **facts)
     assert _states([], lateness=told)["BEN003"] == state
@@ -245,7 +245,7 @@ def test_what_computes_wrong() -> None:
 
 
 def test_a_rank_that_lacked_a_core_meanwhile_is_not_slow() -> None:
-    """21 and 97 GFLOP/s were measured on sound ranks of one loaded machine."""
+    """21 and 97 GFLOP/s were measured on healthy ranks of one loaded machine."""
 
     def speed(rank: int, waited: float) -> RankSpeed:
         return RankSpeed(
@@ -320,7 +320,7 @@ def test_against_the_truth(level: Level, shape: Shape, kinds: tuple[Kind, ...], 
 
 
 def test_noise_accuses_nobody() -> None:
-    """One sound cluster in fourteen had a culprit at 8 % noise before the measured spread counted for more."""
+    """One healthy cluster in fourteen had a culprit at 8 % noise before the measured spread counted for more."""
     shape = Shape(16)
     told = score("quick", shape, fabrics(shape, (), Weather(noise=0.08), 60, seed=4))
     assert told.right >= 58

@@ -288,7 +288,7 @@ def test_a_fit_takes_three_sizes_and_time_that_grows() -> None:
 
 
 def test_only_large_rows_have_an_expectation() -> None:
-    """At 16 MiB a sound cluster of four nodes shows 64 GB/s: latency, and nothing else."""
+    """At 16 MiB a healthy cluster of four nodes shows 64 GB/s: latency, and nothing else."""
     rows = curve("all_reduce", 4, 32, 386.0, 420.0)
     cluster = job(*several(4, h100(), *[400.0] * 8), rows=rows)
     completed = expect.completed(cluster)

@@ -11,7 +11,7 @@ from ncclcheck.probes.facts import Cluster, Measurements
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Verdict, Where, admin
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.judgement.judge import judge
-from ncclcheck.reports.subjects.nodes import touched
+from ncclcheck.reports.subjects.nodes.fixes import touched
 from tests.conftest import ROOT
 from tests.helpers import pages, stories
 from tests.helpers.logs import parsed

@@ -19,7 +19,7 @@ from ncclcheck.probes.facts import (
     System,
     Variable,
 )
-from ncclcheck.reports.subjects.nodes.alike import alike
+from ncclcheck.reports.subjects.nodes.agree.alike import alike
 from tests.helpers.clusters import ABSENT, DENIED, nic, verdict
 
 TIB = 2**40

@@ -6,7 +6,7 @@ import pytest
 
 from ncclcheck.probes.facts import Cluster, Job, Node
 from ncclcheck.reports.judgement.findings import Finding, State, Verdict, Where, seen, warn, you
-from ncclcheck.reports.subjects.nodes.doing_without import fitted
+from ncclcheck.reports.subjects.nodes.fixes.doing_without import fitted
 
 _NODES = [Node(name=f"g{number}") for number in (1, 2, 3, 4)]
 

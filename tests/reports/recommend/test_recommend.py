@@ -34,8 +34,8 @@ from ncclcheck.reports.judgement.findings import State, Verdict, Where, seen, wa
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.recommend import RULES, _changes_nothing, advice, recommend
 from ncclcheck.reports.recommend.advice import Found, SettingRule
+from ncclcheck.reports.recommend.settings.unseen import UNSEEN
 from ncclcheck.reports.recommend.site import Site
-from ncclcheck.reports.recommend.unseen import UNSEEN
 from tests.helpers import stories
 from tests.helpers.cards import card
 from tests.helpers.clusters import ABSENT, DENIED, LO, nic, node
@@ -58,7 +58,7 @@ def cards(**changes: Any) -> list[Gpu]:
 
 
 def one(name: str = "a", env: dict[str, str] | None = None, **facts: Any) -> Node:
-    """A sound node with four H100 and two InfiniBand ports. hcas, gpus: lists; nccl: facts of Nccl."""
+    """A healthy node with four H100 and two InfiniBand ports. hcas, gpus: lists; nccl: facts of Nccl."""
     hcas, listed = facts.pop("hcas", [hca(0), hca(1)]), facts.pop("gpus", cards())
     version = facts.pop("version", "2.27.3")
     nccl = {

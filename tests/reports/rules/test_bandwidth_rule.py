@@ -85,7 +85,7 @@ def test_the_site_sets_the_shares() -> None:
         (job(*HPC[:2], rows=curve("all_reduce", 2, 16, 1.0), simulated=True), "one machine's memory"),
         (
             job(*HPC[:2], rows=curve("broadcast", 2, 16, 1.0)),
-            "no figures of sound clusters are known for broadcast",
+            "no figures of healthy clusters are known for broadcast",
         ),
         (job(*HPC, rows=curve("all_reduce", 4, 32, 380, most=2**20)), "latency rules all sizes of all_reduce"),
         (job(*HPC, rows=[row("all_reduce", 2**24, 508.0, 4, 32)]), "latency rules all sizes of all_reduce"),

@@ -104,22 +104,29 @@ LATE = Unread("timed_out", "getaddrinfo(a) gave no answer in 5 s")
 
 
 @pytest.mark.parametrize(
-    ("env", "files", "servers", "state"),
+    ("env", "files", "order", "servers", "state", "says"),
     [
-        ({}, [], [MUTE], "fail"),
-        ({"GLOO_SOCKET_IFNAME": "eth0"}, [], [MUTE], "warn"),
-        ({}, ["10.1.0.1"], [MUTE], "unknown"),  # the file has it: something else is slow
-        ({}, [], [MUTE, NameServer(address="10.9.0.54", answered=True)], "unknown"),
-        ({}, [], [], "unknown"),
+        ({}, [], "files dns", [MUTE], "fail", "takes loopback"),
+        ({"GLOO_SOCKET_IFNAME": "eth0"}, [], "files dns", [MUTE], "warn", "takes loopback"),
+        ({}, ["10.1.0.1"], "files dns", [MUTE], "unknown", ""),  # the file has it: something else is slow
+        ({}, ["10.1.0.1"], "", [MUTE], "unknown", ""),
+        ({}, ["10.1.0.1"], "dns files", [MUTE], "fail", "before /etc/hosts (nsswitch.conf: dns files)"),
+        ({}, ["10.1.0.1"], "dns", [MUTE], "fail", "before /etc/hosts"),
+        ({"GLOO_SOCKET_IFNAME": "eth0"}, ["10.1.0.1"], "dns files", [MUTE], "warn", "before /etc/hosts"),
+        ({}, [], "files dns", [MUTE, NameServer(address="10.9.0.54", answered=True)], "fail", "waits 5 s"),
+        ({}, [], "files dns", [], "unknown", ""),
     ],
 )
-def test_an_own_name_that_only_mute_servers_know(
-    env: dict[str, str], files: list[str], servers: list[NameServer], state: str
+def test_an_own_name_that_waits_for_mute_servers(
+    env: dict[str, str], files: list[str], order: str, servers: list[NameServer], state: str, says: str
 ) -> None:
-    sources = Resolver(name="a", seconds=5.0, files=files, servers=servers)
+    sources = Resolver(name="a", seconds=5.0, files=files, servers=servers, order=order)
     slow = node("a", host=host(own_name=LATE, own_sources=sources), env=env)
     fine = node("b", host=host(own_name=Resolution(name="b", addresses=["10.1.0.2"])))
-    assert [one.state.value for one in verdict("HST005", slow, fine).findings if one.where.node == "a"] == [state]
+    (found,) = [one for one in verdict("HST005", slow, fine).findings if one.where.node == "a"]
+    assert found.state.value == state
+    assert says in found.what
+    assert verdict("RUN004", slow, fine).state.value == ("unknown" if state == "unknown" else "ok")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from ncclcheck.probes.facts import FileInit, InitSeen, Job, Measurements, Node, TcpInit
 from ncclcheck.probes.facts.data.resources import Pickled
-from ncclcheck.probes.facts.init import host_and_port
+from ncclcheck.probes.facts.run.init import host_and_port
 from ncclcheck.reports.judgement.findings import Verdict
 from tests.helpers import clusters
 from tests.helpers.clusters import LO, nic, node, told

@@ -197,6 +197,15 @@ def test_one_rank_twice() -> None:
     assert found.findings[0].what == "c (10.1.0.9) and b both came as node rank 1"
 
 
+def test_a_second_node_rank_0() -> None:
+    words = "node rank 0 came twice: a and b (10.1.0.2)"
+    meeting = replace(_meeting(), outcome="turned_away", detail=words, addresses=["10.1.0.1"])
+    [found] = _joined(_node("b", "10.1.0.2"), code="RUN008", meeting=meeting).findings
+    assert (found.state.value, found.where.node) == ("fail", "b")
+    assert "another machine is it already" in found.what
+    assert any("--node-rank 1" in line for one in found.remedies for line in one.commands)
+
+
 def test_one_node_twice() -> None:
     """A pod whose successor has begun; no rank is missing then."""
     arrivals = [_arrival("joined", 1, "b"), _arrival("same rank", 1, "b")]

@@ -308,9 +308,13 @@ def test_an_account_that_one_host_alone_refuses() -> None:
     job = Job(launcher="ssh", nodes_asked=3, nodes_answered=2, missing=["h3"])
     cluster = Cluster(command="env", nodes=[Node(name="h1"), Node(name="h2")], job=job, run=Run(silent=[silent]))
     (found,) = judge(cluster, [rule for rule in all_rules() if rule.code == "RUN001"])[0].findings
-    assert found.what.startswith("its sshd refuses root (permission denied), and h[1-2] did not: AllowUsers")
+    assert found.what.startswith(
+        "its sshd refuses root (permission denied), and h[1-2] did not: its authorized_keys"
+    )
+    assert "StrictModes" in found.what
     first = found.remedies[0]
     assert first.who == "admin"
+    assert any("chmod go-w ~root ~root/.ssh" in line for line in first.commands)
     assert any("AllowUsers[[:space:]].*)$/\\1 root/I'" in line for line in first.commands)
     assert any("ssh-copy-id h3" in line for fix in found.remedies for line in fix.commands)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ncclcheck.probes.facts import Hiding, Job, Stack, Unread
-from ncclcheck.reports.subjects.nodes.agreement import group
+from ncclcheck.reports.subjects.nodes.agree.agreement import group
 from tests.helpers.clusters import ABSENT, DENIED, node, told, verdict
 
 FACTS = {"VER002": "torch", "VER003": "python", "VER004": "ncclcheck", "VER005": "driver"}

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from ncclcheck.probes.facts import PairTime
-from ncclcheck.reports.culprit.islands import islands
+from ncclcheck.reports.culprit.pairs.islands import islands
 
 
 def _pairs(rates: dict[tuple[str, str], float], names: str = "abcd") -> list[PairTime]:

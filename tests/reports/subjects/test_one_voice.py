@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ncclcheck.reports.judgement.findings import Finding, State, Verdict, Where, seen, you
-from ncclcheck.reports.subjects.nodes import one_voice
+from ncclcheck.reports.subjects.nodes.fixes import one_voice
 from tests.helpers import pages
 
 

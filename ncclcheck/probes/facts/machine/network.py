@@ -184,7 +184,8 @@ class Resolver(Struct, frozen=True, kw_only=True, tag="resolver"):
     """How this host comes by the addresses of a name. seconds: that getaddrinfo(3) took, up to our patience.
 
     files: what /etc/hosts says. beside: names on other lines of it with one of these addresses. servers: empty
-    where nsswitch.conf asks for no DNS. known: other addresses in /etc/hosts, a few, with their names.
+    where nsswitch.conf asks for no DNS. known: other addresses in /etc/hosts, a few, with their names. order: of
+    whom nsswitch.conf asks for hosts, as it writes it.
     """
 
     name: str
@@ -193,6 +194,7 @@ class Resolver(Struct, frozen=True, kw_only=True, tag="resolver"):
     beside: list[str] = field(default_factory=list)
     servers: list[NameServer] = field(default_factory=list)
     known: dict[str, list[str]] = field(default_factory=dict)
+    order: str = ""
 
 
 class Network(Struct, frozen=True, kw_only=True, tag="network"):

@@ -9,12 +9,12 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ncclcheck.probes.facts.box import Box
 from ncclcheck.probes.facts.data import DataReport, by_node
 from ncclcheck.probes.facts.data.resources import Pickled
 from ncclcheck.probes.facts.guard.bounds import Amount
-from ncclcheck.probes.facts.init import InitSeen
-from ncclcheck.probes.facts.live import JobRecord, Live
+from ncclcheck.probes.facts.live.box import Box
+from ncclcheck.probes.facts.live.processes import JobRecord, Live
+from ncclcheck.probes.facts.live.ras import Ras
 from ncclcheck.probes.facts.log.logs import Logs
 from ncclcheck.probes.facts.measured.bench import Collective, Expectation, Soak, Startup, WrongResult
 from ncclcheck.probes.facts.measured.groups import GroupTime
@@ -25,8 +25,8 @@ from ncclcheck.probes.facts.measured.transport import Diagnostics, Interruptions
 from ncclcheck.probes.facts.measured.trial import Trial
 from ncclcheck.probes.facts.measured.tuning import Tuning
 from ncclcheck.probes.facts.measured.verified import Verified
-from ncclcheck.probes.facts.ras import Ras
-from ncclcheck.probes.facts.reach import NodeReach, NoDoor
+from ncclcheck.probes.facts.run.init import InitSeen
+from ncclcheck.probes.facts.run.reach import NodeReach, NoDoor
 from ncclcheck.probes.facts.script import Script
 from ncclcheck.probes.facts.training import Checks, Saves, Side, Smoke
 

@@ -50,7 +50,7 @@ class _Calls:
 
     @property
     def counted(self) -> bool:
-        """Whether NCCL numbers them, as it did not for nccl-tests with 2.27: seen on a sound job of two GPUs."""
+        """Whether NCCL numbers them, as it did not for nccl-tests with 2.27: seen on a healthy job of two GPUs."""
         return self.total <= _UNCOUNTED or any(b": opCount 0 " not in text for _, _, text in self.last)
 
 

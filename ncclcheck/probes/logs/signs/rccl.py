@@ -1,4 +1,4 @@
-"""What RCCL, AMD's NCCL, says of the host at its start, on sound machines too."""
+"""What RCCL, AMD's NCCL, says of the host at its start, on healthy machines too."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import ipaddress
 import re
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 import psutil
@@ -16,7 +16,7 @@ from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.net import netlink
 from ncclcheck.probes.reach import protocol
 
-_ANY_PORT = 9
+_ANY_PORT = 9  # discard (RFC 863): nothing is sent by connect, and nobody minds an empty datagram
 _ARP_S = 0.3  # a machine on the wire answers within a millisecond; the kernel asks again only after a second
 _ANSWERED = ("reachable", "stale", "delay", "probe")
 _COMPLETE, _PERMANENT = 0x2, 0x4  # ATF_COM and ATF_PERM, linux/if_arp.h
@@ -99,6 +99,18 @@ def parsed_neighbours(text: str) -> dict[str, Neighbour]:
     return found
 
 
+def unanswered_on(addresses: Collection[str]) -> str:
+    """The interface on which the kernel asked for one of these IPv4 addresses (ARP) and got no answer; else ""."""
+    text = Machine().read("/proc/net/arp")
+    return "" if isinstance(text, Unread) else parsed_unanswered(text, addresses)
+
+
+def parsed_unanswered(text: str, addresses: Collection[str]) -> str:
+    """The same from what the kernel lists: an entry without a hardware address is one that nobody answered."""
+    rows = [line.split() for line in text.splitlines()[1:]]
+    return next((row[5] for row in rows if len(row) == 6 and row[0] in addresses and row[2] == "0x0"), "")
+
+
 def waited_for_core() -> float:
     """Seconds in which this thread was ready to run and no core was free; 0 where the kernel does not count it."""
     text = Machine().read("/proc/thread-self/schedstat")
@@ -160,7 +172,7 @@ def _number(found: Mapping[str, str], name: str) -> int:
 
 
 def risen(before: Counters | Unread, after: Counters | Unread) -> Counters | Unread:
-    """The difference of two readings."""
+    """By how much each counter rose between two readings, 0 where it was reset; an Unread where one is."""
     if isinstance(before, Unread) or isinstance(after, Unread):
         return before if isinstance(before, Unread) else after
     return Counters(**{name: max(0, getattr(after, name) - getattr(before, name))

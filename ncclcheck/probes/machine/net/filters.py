@@ -1,7 +1,7 @@
 """What the packet filter of this host can do to a job's packets, where we may read it (root alone may).
 
 Recorded name: `filters`, a JSON list of Filter. Read by `nft -j list ruleset`, which shows the rules of iptables
-too, but for those of iptables-legacy.
+too; those of iptables-legacy stand beside it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 
 from ncclcheck.probes.facts import Filter, Unread
 from ncclcheck.probes.machine.access import Machine
+from ncclcheck.probes.machine.net import legacy_filters
 
 _SECONDS = 6.0  # 60,000 rules took nft 4.1 s on two busy cores; a few rules take milliseconds
 _HOOKS = ("input", "output", "prerouting", "postrouting", "ingress", "egress")
@@ -29,7 +30,7 @@ _OF_A_PART = re.compile(
 )
 _NO_JOBS = re.compile(r"\bicmp|\b[sd]port (\{[^}]*\}|\d+)(?= |$)")
 _MOST_WORDS = 160  # characters of a rule that is shown
-_MOST_CHAINS = 64
+_MOST_CHAINS = 64  # that are recorded: chosen, a node of Kubernetes may have thousands
 _MANY = 1000  # rules; fewer cost a packet microseconds at most, and are not recorded
 _FEW_PARTS = 4  # of `ct state established counter accept`; with more it is of some connections alone
 # What a form that is not known raises while it is taken apart.
@@ -48,11 +49,13 @@ def _listed(machine: Machine) -> list[Filter] | Unread:
     if os.geteuid() != 0:
         return Unread("denied", "only root may read the packet filter")
     done = machine.run(["nft", "-j", "list", "ruleset"], _SECONDS)
+    old = legacy_filters.filters(machine)
     if isinstance(done, Unread):
-        return Unread("no_tool", done.why)
+        return old or Unread("no_tool", done.why)
     if done.status:
-        return Unread("denied", f"nft list ruleset: {done.err.strip()[:200]}")
-    return parsed(done.out)
+        return old or Unread("denied", f"nft list ruleset: {done.err.strip()[:200]}")
+    new = parsed(done.out)
+    return (old or new) if isinstance(new, Unread) else [*new, *old]
 
 
 def parsed(text: str) -> list[Filter] | Unread:

@@ -16,7 +16,7 @@ _PATH = re.compile(
     r"(?<![\w./])~?(?:/[^\s/:;,'\"()<>=|&$`*?\[\]{}\\]+)+|(?<![\w./])[\w.-]+(?:/[\w.%-]+)+", re.ASCII
 )
 _OURS = re.compile(r"(?:sim\d+|node rank \d+|localhost|root|nobody|)")
-_MOST = 100_000
+_MOST_NAMES = 100_000  # of one range: more nodes than any cluster has; a range from outside may say [0-999999999]
 
 # Parts of paths that are the same on every machine; what is none of these is somebody's own.
 _PARTS = """
@@ -177,8 +177,8 @@ def _expanded(found: re.Match[str]) -> list[str]:
         if not first.isdecimal() or (dash and not last.isdecimal()):
             return [found[0]]
         span = range(int(first), int(last or first) + 1)
-        numbers += [str(number).zfill(len(first)) for number in islice(span, _MOST)]
-    return [f"{found[1]}{number}{found[3]}" for number in numbers[:_MOST]]
+        numbers += [str(number).zfill(len(first)) for number in islice(span, _MOST_NAMES)]
+    return [f"{found[1]}{number}{found[3]}" for number in numbers[:_MOST_NAMES]]
 
 
 def _is_address(name: str) -> bool:

@@ -16,8 +16,9 @@ from ncclcheck.reports.subjects.training import step_losses, step_times
 from ncclcheck.reports.subjects.training.step_times import Row, Steps
 from ncclcheck.reports.text.fold import size
 
+# in one picture: chosen, of more than 64 bars the labels overlap; beyond that a bar is a block of ranks
 _MOST_BARS = 64
-_MOST_STEPS = 24
+_MOST_STEPS = 24  # ranks in the picture, the slowest: chosen, 24 rows are 8 inches high, one screen
 _HATCHES = ("", "///", "", "...", "xx", "", "\\\\\\", "")
 _MEMORY = ("rank", "node", "device", "counted by", "after init", "in steps", "peak", "of")
 _PARTS: tuple[tuple[str, Callable[[Row], float]], ...] = (

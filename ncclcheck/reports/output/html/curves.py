@@ -16,7 +16,7 @@ from ncclcheck.reports.text.fold import duration, size
 
 _GOOD_FIT = 0.25  # as in the text report
 _HEADERS = ("size", "time", "p95", "busbw GB/s", "expected", "state")
-_MOST_OPERATIONS = 24
+_MOST_OPERATIONS = 24  # pictures on a page; chosen, a saved file may name any number of them
 _Series = list[Collective]
 
 

@@ -13,7 +13,7 @@ from ncclcheck.probes.facts import Node
 from ncclcheck.reports.text.fold import fold_names
 
 _SUBJECTS = [name for name in Node.__struct_fields__ if name not in ("name", "simulated", "probes")]
-_MOST_VALUES = 8
+_MOST_VALUES = 8  # of one fact that are listed one by one: chosen; beyond it three examples and a count
 _MOST_NODES = 200  # are folded by name; more are counted
 
 

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-MOST_BYTES = 5_000_000
+MOST_BYTES = 5_000_000  # of a page: chosen so that it can be mailed and opens at once
 
 
 @dataclass(frozen=True)

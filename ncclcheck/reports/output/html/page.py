@@ -26,7 +26,7 @@ from ncclcheck.reports.text.fold import fold_names
 from ncclcheck.reports.text.groups import order
 from ncclcheck.reports.text.visible import visible
 
-_WIDTH = 100
+_WIDTH = 100  # columns of the tables in <pre>: the text report's usual width, as wide as the page at its font size
 
 
 def render(document: Document, figures: Sequence[Figure], limits: Limits) -> str:

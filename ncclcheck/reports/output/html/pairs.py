@@ -15,9 +15,10 @@ from ncclcheck.probes.facts import PairTime
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.output.html.picture import BLANK, INK, Figure, Table, draw, named
 
-MOST_CELLS = 64
-_BLOCKS = 50
-_NAMES = 24
+MOST_CELLS = 64  # nodes a side drawn one by one: chosen, beyond 64 a cell is smaller than 8 pixels
+# a side, where there are more nodes than MOST_CELLS: chosen, a cell stays large enough for its mark
+_MOST_BLOCKS = 50
+_MOST_NAMES = 24  # along an axis: chosen, more labels overlap at 5 to 7 inches
 _HEADERS = ("node", "sends, median", "sends, worst", "receives, median", "receives, worst", "did not succeed")
 
 
@@ -54,7 +55,7 @@ def figure(document: Document) -> Figure | None:
     named_first = [entry.name for entry in document.nodes]
     met = {name for way in ways for name in way}
     nodes = [name for name in named_first if name in met] + sorted(met - {*named_first})
-    block = 1 if len(nodes) <= MOST_CELLS else ceil(len(nodes) / _BLOCKS)
+    block = 1 if len(nodes) <= MOST_CELLS else ceil(len(nodes) / _MOST_BLOCKS)
     places = {name: number // block for number, name in enumerate(nodes)}
     side = 5.2 if len(places) < MOST_CELLS // 2 else 6.6
 
@@ -101,7 +102,7 @@ def _paint(canvas: Canvas, cells: list[list[Way]], labels: list[str]) -> None:
         across, down = zip(*bad, strict=True)
         axes.scatter(across, down, marker="s", color=BLANK, s=60)
         axes.scatter(across, down, marker="x", color=INK, s=30)
-    step = ceil(len(labels) / _NAMES)
+    step = ceil(len(labels) / _MOST_NAMES)
     ticks = [number + 0.5 for number in range(0, len(labels), step)]
     axes.set_xticks(ticks, labels[::step], rotation=90)
     axes.set_yticks(ticks, labels[::step])

@@ -16,6 +16,7 @@ from ncclcheck.reports.text.fold import fold_names
 from ncclcheck.reports.text.groups import Block, Place, blocks, order
 from ncclcheck.reports.text.headings import heading
 
+# a heading that holds for more checks than this gives them in a fold: chosen, 12 codes are one line
 _FOLDED_CODES = 12
 _ACTIONS = {
     "set": "Set: what the facts of this site call for",

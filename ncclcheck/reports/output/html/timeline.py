@@ -9,12 +9,14 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter
 
 from ncclcheck.probes.facts import Box, BoxProcess, BoxSample, Cluster
-from ncclcheck.probes.facts.run import signal_name
+from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.output.html.picture import SERIES, Figure, Table, axis, draw, named
 from ncclcheck.reports.subjects.box import first, pace, words
 from ncclcheck.reports.text.fold import duration, size
 
+# rows of ranks, nodes with courses, events in the table: chosen for a picture of at most 14 inches and a page
+# below 5 MB
 _MOST_RANKS, _MOST_NODES, _MOST_ROWS = 64, 8, 200
 _WELL, _BADLY = SERIES[0], SERIES[3]
 _HEADERS = ("time, UTC", "after the start", "what")

@@ -48,20 +48,23 @@ def within_expectation(cluster: Cluster) -> Iterator[Finding]:
     A rail that is down, a NIC in a x8 slot, GPUs that cannot reach it directly or TCP instead of RDMA raise no
     error: the job is two to twenty times slower, and nobody knows that it could be faster.
 
+    ## Seen as
+    does not start, slow
+
     ## How we know
     Between nodes B is the sum of min(rate, PCIe) over the ports that NCCL takes, at most the PCIe links of the
     GPUs, of the weakest node. A flat ring reaches B at most, any algorithm without switches that reduce
-    B k(n-1)/(n(k-1)), for n ranks on k nodes; percentages are of the ring, and both are told where it is not
+    B k(n-1)/(n(k-1)), for n ranks on k nodes; percentages are of the ring, and both are printed where it is not
     known which ran. In one node: NVLinks x rate, and for NVLS 2(n-1)/(n+1) of it. TCP: the interface's speed, or
     below 2 Gb/s what a stream carried before the job. Only rows count of whose time latency is a tenth at most,
     by the fit over sizes; the best one speaks.
 
     Below the first percentage a warning, below the second a failure (`BEN002.rdma_warn_percent` and so on):
-    rdma 70, 50 (sound clusters: 85 to 97; 50 to 70 is one rail of two); nvlink 85, 50 (Azure's checks: 89 to 97);
-    socket 30, 10 (32 to 60 on 32 and 100 Gb/s); burst 30, 10, a judgement of ours. More than a tenth above what is
-    possible is `unknown`: then the bound is wrong, or other links were used. Where no sound cluster's figures
-    are known nothing is judged, and the reason is told; nor where most ranks have no core for most of the time in
-    which they want one: a note.
+    rdma 70, 50 (healthy clusters: 85 to 97; 50 to 70 is one rail of two); nvlink 85, 50 (Azure's checks: 89 to
+    97); socket 30, 10 (32 to 60 on 32 and 100 Gb/s); burst 30, 10, a judgement of ours. More than a tenth above
+    what is possible is `unknown`: then the bound is wrong, or other links were used. Where no healthy cluster's
+    figures are known nothing is judged, and the reason is printed; nor where most ranks have no core for most
+    of the time in which they want one: a note.
 
     ## Fix
     - **you** look at RDM, FAB, GPU and NCC findings first; then `NCCL_DEBUG=INFO` shows which transport is used.
@@ -123,7 +126,7 @@ def share(value: float, limits: Bound) -> str:
     assert limits.usual is not None
     percent = 100 * value / limits.usual
     if limits.carrier == "nvlink":
-        return f"{percent:.0f} % of the {limits.usual:.3g} that sound nodes reach by {limits.algorithm}"
+        return f"{percent:.0f} % of the {limits.usual:.3g} that healthy nodes reach by {limits.algorithm}"
     if limits.carrier == "burst":
         return f"{percent:.0f} % of what a TCP stream carried"
     rate = "line rate" if limits.at_line_rate else "what NVLink leaves of it"

@@ -47,7 +47,7 @@ def bandwidth(cluster: Cluster) -> Iterator[Finding]:
     Each row of the table against the same row (operation, size, type) of the result that `--baseline` names.
 
     ## Why it matters
-    A cluster that was sound last week tells better than any formula what it can do. A cable that was moved, a
+    A cluster that was healthy last week shows better than any formula what it can do. A cable that was moved, a
     driver that was updated or a switch that has lost a port shows here, and in no error message.
 
     ## How we know
@@ -126,6 +126,9 @@ def machines(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     "It worked yesterday" has a reason. A GPU or HCA fewer after a reboot is seldom noticed by the job, which then
     runs at a fraction of its speed, or by hand: the machine looks sound.
+
+    ## Seen as
+    slow
 
     ## How we know
     Nodes are matched by name, else by host name; a node that one of the two results lacks is not compared, for

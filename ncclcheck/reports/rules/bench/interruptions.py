@@ -50,14 +50,17 @@ def nothing_stood_still(cluster: Cluster) -> Iterator[Finding]:
     the table looks sound. In training all ranks wait meanwhile, RDMA connections break, and a watchdog of a few
     minutes ends the job when the next outage is longer.
 
+    ## Seen as
+    dies
+
     ## How we know
-    The kernel counts how often a link went down (carrier_down_count; link_downed of an HCA port). A thread of the
-    agent that only sleeps comes late where the host is stopped; what it waited for a core meanwhile (schedstat) is
-    not counted. The longest iteration of each row is held against its median, or where it has few against the next
-    smaller size. FAIL: a link of the job went down. warn: a member of a bond went down; a host stood still for
-    BEN018.paused_s (1 s) and more; an iteration took BEN018.longest_s (2 s) and 20 times the usual more, and no
-    rank waited for a core; the wall clock was set by a second and more, held against one that nobody sets. note:
-    all else of the kind. What an outage costs between two iterations is not timed.
+    The kernel counts how often a link went down (carrier_down_count; link_downed of an HCA port). A thread of
+    the agent that only sleeps comes late where the host is stopped; what it waited for a core meanwhile
+    (schedstat) is not counted. The longest iteration of each row is compared with its median, or where it has
+    few against the next smaller size. FAIL: a link of the job went down. warn: a member of a bond went down; a
+    host stood still for BEN018.paused_s (1 s) and more; an iteration took BEN018.longest_s (2 s) and 20 times
+    the usual more, and no rank waited for a core; the wall clock was set by a second and more, compared with
+    one that nobody sets. note: all else of the kind. What an outage costs between two iterations is not timed.
 
     ## Fix
     - **admin** a link: `dmesg -T | grep -i link` on the named node; cable, transceiver, switch port and its log.

@@ -16,9 +16,9 @@ from ncclcheck.reports.culprit import (
     unproven_of_two,
     wrong_of_two,
 )
-from ncclcheck.reports.culprit.blame import FEW
-from ncclcheck.reports.culprit.samples import Way
-from ncclcheck.reports.culprit.two import Slower
+from ncclcheck.reports.culprit.pairs.blame import FEW
+from ncclcheck.reports.culprit.pairs.samples import Way
+from ncclcheck.reports.culprit.pairs.two import Slower
 from ncclcheck.reports.culprit.words import of_two
 from ncclcheck.reports.judgement.findings import (
     Culprit,
@@ -55,15 +55,18 @@ def no_node_or_link_is_slower(cluster: Cluster) -> Iterator[Finding]:
     A collective is as slow as its slowest link: one NIC at half its rate makes ten thousand GPUs wait, and the
     table of collectives does not say which one it is.
 
+    ## Seen as
+    slow
+
     ## How we know
-    A way is as fast as its slowest part, so a slow part makes all ways through it slow, and one fast way acquits
-    its parts. The fewest nodes, NICs, rails, links and switches that explain all slow ways are named, each only
-    after so many repeats that an accident is out of the question. Healthy is what the faster ways carry. A
+    A path is as fast as its slowest part, so a slow part slows all paths through it, and one fast path acquits
+    its parts. The fewest nodes, NICs, rails, links and switches that explain all slow paths are named, each only
+    after so many repeats that an accident is out of the question. Healthy is what the faster paths carry. A
     warning below 88 % of that (BEN004.percent: a fault that takes 20 % stays visible in noise of a few percent),
     a failure below 50 % (BEN004.fail_percent) or where nothing arrives. Two nodes: only what differs between
     their two directions can be seen, and not on whose side; one below half of the other is measured six times, and
     its best counts, below a fifth where the ranks lack cores. What was slow in its only measurement is a
-    note, and a warning below a tenth of healthy. Where packets are lost on a slow way that was measured
+    note, and a warning below a tenth of healthy. Where packets are lost on a slow path that was measured
     twice, NET009 is the cause, and the pair says nothing more of its nodes. When all are slow alike
     nobody is named here. Groups of nodes that carry ten times as much within as between them, each of two nodes or
     more, are named as groups, with what lies between. Each node is measured a few times; a slow link between two

@@ -72,7 +72,7 @@ def ports_of_the_job(cluster: Cluster) -> Iterator[Finding]:
     out of sequence, pauses (PFC) that were received and sent, marks of congestion (ECN) and notices of it (CNP).
 
     ## Why it matters
-    Counters since the boot tell of last month's cable. Those of the job tell what it ran into: one lost packet
+    Counters since the boot show last month's cable. Those of the job show what it ran into: one lost packet
     makes RoCE repeat all that followed; a host that cannot take what it is sent pauses its switch port, and with
     it everybody who sends through that switch (a pause storm).
 

@@ -26,7 +26,7 @@ from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.data import examined, own_names
 from ncclcheck.reports.text.fold import many, size
 
-_MIB, _PAGE = 2**20, 4096
+_MIB, _PAGE = 2**20, 4096  # bytes; a page is 4 KiB on x86, which looking itself copies
 _DATA = ("data",)
 # Of a leak: so much more where it is memory of the parent that became its own, which comes to an end. A sound
 # dataset of torch.load copied 3 to 6 KiB a read for 400 reads, and nothing from then on.
@@ -44,6 +44,9 @@ def descriptors(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     A worker that keeps one descriptor for each read reaches its limit (`ulimit -n`, often 1024) in mid-epoch and
     ends with "Too many open files". With persistent workers, or none, it only comes later.
+
+    ## Seen as
+    wrong results, out of memory, dies
 
     ## How we know
     The entries of /proc/self/fd after the samples were read for the third time and more, against those after the
@@ -119,6 +122,9 @@ def memory(cluster: Cluster) -> Iterator[Finding]:
     Python writes a count of references into each object that it reads. A list of a million small objects is shared
     by all workers at first; over an epoch each gets its own copy, and the node runs out of memory after hours. It
     looks like a leak, and the kernel's choice whom to kill looks like a crash of NCCL.
+
+    ## Seen as
+    wrong results, out of memory, dies
 
     ## How we know
     /proc/self/smaps_rollup between runs of reads in a child whose objects are frozen (`gc.freeze()`), so that the

@@ -26,6 +26,7 @@ from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.data import own_names
 from ncclcheck.reports.subjects.data.streamed import numbers, structures
 
+# share of samples below which those that do not stack are a failure, not another design: chosen (DAT014.rare)
 _RARE = 0.1
 # The sizes of a part: the first, and the rest.
 _SIZES = re.compile(r"\[(\d+)((?:, \d+)*)\]")
@@ -45,6 +46,9 @@ def stack(cluster: Cluster) -> Iterator[Finding]:
     One sample in ten thousand that is 1-D, `None`, float64 or longer than the others ends the job after hours, in
     the batch that it happens to fall into: "stack expects each tensor to be equal size". Where dtypes differ,
     nothing is raised: the batch takes the dtype of the first sample, and the model gets another one now and then.
+
+    ## Seen as
+    wrong results, dies
 
     ## How we know
     Your own batches where the order is known (a sampler, a batch_sampler, no shuffling); where any two samples may
@@ -239,6 +243,9 @@ def paired(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     A collate function that sorts sequences by length and leaves the labels as they were, or takes them from the
     wrong sample, raises no error. The model is trained with wrong labels, and learns little or nothing.
+
+    ## Seen as
+    wrong results
 
     ## How we know
     Eight samples are collated, and each row is searched for the parts of each sample: equal, in another dtype, or

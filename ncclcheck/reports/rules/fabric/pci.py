@@ -9,8 +9,8 @@ from ncclcheck.probes.facts import Cluster, Node, NvLinks, PciDevice, Unread, at
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fine, note, seen, unknown, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import wiring
-from ncclcheck.reports.subjects.nodes import boot
 from ncclcheck.reports.subjects.nodes.cards import peers
+from ncclcheck.reports.subjects.nodes.fixes import boot
 
 _REDIRECTS = {"ReqRedir", "CmpltRedir"}
 
@@ -55,9 +55,12 @@ def acs(cluster: Cluster) -> Iterator[Finding]:
     of the speed, `status 4 / vendor err 81` with GPUDirect RDMA, or a hang of the first collective while all GPUs
     show 100 %. It comes on again with a BIOS update or a new kernel option.
 
+    ## Seen as
+    hangs, slow
+
     ## How we know
-    The ACS capability of each bridge on the way, in /sys/bus/pci/devices/ADDRESS/config; ReqRedir or CmpltRedir
-    is the redirection. Only root may read that far. For a user cards of one switch that share an IOMMU group tell
+    The ACS capability of each bridge on the path, in /sys/bus/pci/devices/ADDRESS/config; ReqRedir or CmpltRedir
+    is the redirection. Only root may read that far. For a user cards of one switch that share an IOMMU group show
     that it was off when the kernel started; where each has a group of its own, or there is no IOMMU, it is
     unknown, for a script may have turned it off since. Root ports are not judged: traffic through two of them goes
     through the CPU anyway. In a virtual machine ACS says nothing, for it must be
@@ -170,9 +173,12 @@ def iommu(cluster: Cluster) -> Iterator[Finding]:
     or hangs after `Init COMPLETE` with all GPUs at 100 %, and GPUDirect RDMA loses half its speed. Some BIOS
     updates and distributions turn it on.
 
+    ## Seen as
+    hangs, slow, wrong results
+
     ## How we know
     /sys/kernel/iommu_groups/N/type of each GPU and HCA (Linux 5.11 and later): DMA or DMA-FQ is translated,
-    identity is passed through, no group is off. On older kernels the kernel command line tells. Virtual machines
+    identity is passed through, no group is off. On older kernels the kernel command line says so. Virtual machines
     and Arm servers (SMMU) are not judged: there it is as it must be. Nor is a single GPU without an HCA. Where the
     driver allows no peer access between the GPUs, or NVLink joins the only two, and there is no HCA, nothing goes
     from card to card over PCIe: a note.

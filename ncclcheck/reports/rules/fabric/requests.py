@@ -11,8 +11,9 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import carrying, wiring
 from ncclcheck.reports.text.fold import fold_names, many
 
+# chosen: the slower the port, the fewer bytes must be under way on PCIe; 400 Gb/s cards were halved
 _FAST_GBIT = 200.0
-_FULL = 4096
+_FULL_BYTES = 4096  # the largest MaxReadReq that PCIe knows (base specification, Device Control)
 _Card = tuple[Node, str, PciDevice]
 
 
@@ -22,17 +23,20 @@ def requests(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
     Cards of 200 Gb/s and more are set to read up to 4096 bytes in one PCIe request (MaxReadReq) and to have 256
-    requests under way (extended tags), and cards of one model are set alike.
+    outstanding requests (extended tags), and cards of one model are set alike.
 
     ## Why it matters
     A card reads what it sends out of GPU or host memory. With 512 bytes a request, or 32 requests at a time, the
-    PCIe link idles between answers, the more so the longer the way: a 400 Gb/s card then sends at half its rate
+    PCIe link idles between answers, the more so the longer the path: a 400 Gb/s card then sends at half its rate
     while it receives at all of it. The setting is lost at a boot, so one node may lack what the others have.
+
+    ## Seen as
+    slow
 
     ## How we know
     Device Control of the PCIe capability in /sys/bus/pci/devices/ADDRESS/config, which only root may read; for
     other users it is unknown. A card set lower than most of its model is a warning. Where all are below 4096 it is
-    a note: whether it costs something depends on platform and firmware, and a measurement tells.
+    a note: whether it costs something depends on platform and firmware, and only a measurement shows it.
 
     ## Fix
     - **admin** `setpci -s ADDRESS CAP_EXP+8.w=5000:7000` for 4096 bytes, at every boot. The register counts from
@@ -86,7 +90,7 @@ def _of_one_model(cards: list[_Card]) -> Iterator[Finding]:
         yield _lower(node, name.partition("/")[0], card, f"{count} of {len(cards)}", usual)
     if odd:
         return
-    if usual < _FULL or not tags:
+    if usual < _FULL_BYTES or not tags:
         names = fold_names({node.name for node, _, _ in cards})
         said = f"at most {usual} bytes in one request" + ("" if tags else ", and without extended tags")
         yield note(

@@ -52,10 +52,14 @@ def contexts(cluster: Cluster) -> Iterator[Finding]:
     Such a context takes 300 to 900 MiB. With eight ranks that all touch GPU 0 it loses 2 to 7 GiB, rank 0 runs
     out of memory first, and the batch size of all must shrink.
 
+    ## Seen as
+    out of memory
+
     ## How we know
     Every rank asks libcuda (`cuDevicePrimaryCtxGetState`) for each visible device, which opens no context and
-    holds in containers too; NVML adds the bytes where it knows the process by the same pid. They are asked before
-    and after init_process_group and the wrap of the model, and at the end: told is when it was first seen.
+    holds in containers too; NVML adds the bytes where it knows the process by the same pid. They are asked
+    before and after init_process_group and the wrap of the model, and at the end; the first time that it was
+    seen is reported.
 
     ## Fix
     - **you** `torch.cuda.set_device(local_rank)` before anything else of CUDA; `init_process_group(device_id=...)`
@@ -99,6 +103,9 @@ def skew(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     The ranks of this job do the same work, so they need the same memory. One that holds far more loads the model
     or gathers results for all, or carries what others left behind; it is the first to be killed.
+
+    ## Seen as
+    out of memory, dies
 
     ## How we know
     On GPUs NVML's count for the process (torch's allocator where NVML does not know it): 1.2 times the median
@@ -150,6 +157,9 @@ def growth(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     What grows with every step ends a training run after hours, and looks like a fault of the node that dies first.
 
+    ## Seen as
+    out of memory, dies
+
     ## How we know
     Resident memory of the host, and on GPUs torch's allocated bytes too. Before each look the C library gives
     freed memory back (malloc_trim(3), glibc). Of rows up to 1 MiB: before and after the timed iterations, whose
@@ -157,7 +167,7 @@ def growth(cluster: Cluster) -> Iterator[Finding]:
     most that was held after any round of its first quarter against the least after any of its last, since a leak
     only rises. Of training steps: what tensors that Python still reaches hold, where that is less; what kernels
     keep compiled for shapes of their own is no leak. More than 32 MiB in all (`MEM006.mib`) and 1 KiB an iteration
-    is told. A leak of some hundred bytes a call, as in NCCL from 2.27.3, shows only in a soak of hours.
+    is reported. A leak of some hundred bytes a call, as in NCCL from 2.27.3, shows only in a soak of hours.
 
     ## Fix
     - **you** repeat with `--soak 300`: what goes on growing is a leak, what stops was a cache.
@@ -192,6 +202,9 @@ def pressure(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     Close to the limit the next larger batch, a longer sequence or one more communicator of NCCL ends the job;
     before that the allocator gives back its cache and asks again, which stops the GPU each time.
+
+    ## Seen as
+    out of memory, dies
 
     ## How we know
     Peak over total: 92 % (`MEM007.share`) is a warning, 97 % a failure. `num_alloc_retries` of

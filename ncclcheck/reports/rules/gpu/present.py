@@ -41,12 +41,15 @@ def usable(cluster: Cluster) -> Iterator[Finding]:
     a container that was started without its GPUs, a torch without CUDA, a driver that is older than the CUDA
     that torch was built for, and a fabric manager that is not running (CUDA error 802).
 
+    ## Seen as
+    does not start, setting without effect
+
     ## How we know
     PCI vendor 0x10de of class 0x0300 or 0x0302, the device files, and the answers of cuInit, cuDeviceGetCount
     and cuDriverGetVersion of libcuda.so.1, asked in a process of its own; torch/version.py for torch's CUDA.
     A driver of the same CUDA major version is new enough (CUDA 11 and later). It is a note where the job was
     given none (CUDA_VISIBLE_DEVICES empty or -1, a Slurm job without GPUs), asks for gloo, or has a torch for
-    AMD's ROCm. Under WSL2 there is neither a PCI function nor a device file, and cuDeviceGetCount alone tells.
+    AMD's ROCm. Under WSL2 there is neither a PCI function nor a device file, and cuDeviceGetCount alone shows it.
 
     ## Fix
     - **you** `docker run --gpus all`, `srun --gpus-per-node=8`; a torch wheel for CUDA.

@@ -20,7 +20,7 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl.variables import parse_int, values
-from ncclcheck.reports.subjects.nodes.agreement import disagreements, group
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements, group
 from ncclcheck.reports.text.fold import fold_names
 
 _FOLDER = "/dev/nvidia-caps-imex-channels"
@@ -46,6 +46,9 @@ def one_domain(cluster: Cluster) -> Iterator[Finding]:
     another through an IMEX channel. Where the channel is not there, as in a pod without its claim, NCCL ends in
     init with `MNNVL ... is available but not working on this system. Check the IMEX channel configuration`. Nodes
     in different cliques of one rack use the network, at a tenth of the speed.
+
+    ## Seen as
+    does not start, slow, dies
 
     ## How we know
     cluster UUID and clique by nvmlDeviceGetGpuFabricInfoV, the files in /dev/nvidia-caps-imex-channels, and

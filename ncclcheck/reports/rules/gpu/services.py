@@ -49,7 +49,7 @@ def services(cluster: Cluster) -> Iterator[Finding]:
     version. warn: it runs, and the program on the disk no longer fits the driver; IMEX failed, or does not run
     as on other nodes, on a machine of an NVLink domain of several. Everything else is a note: where all GPUs
     are registered with the fabric somebody takes care of it, as a container of the GPU operator. On GB200 and
-    GB300 the fabric manager runs in the switch trays. In a container without systemd nothing is said of
+    GB300 the fabric manager runs in the switch trays. In a container without systemd nothing is reported of
     services.
 
     ## Fix

@@ -21,9 +21,9 @@ def nobody_computes_alone(found: Judged) -> Iterator[Finding]:
     rank 0 does alone. A long step of that rank alone looks the same from outside; whether it ends is not seen.
 
     ## How we know
-    CPU time by /proc/PID/stat: more than half a core, all others below a tenth; the connections carried no data,
-    and its files less than 1 MB/s. How many of its threads run is told. It holds Python's lock where another of
-    its threads asks for that lock every 5 ms and does not get it.
+    CPU time by /proc/PID/stat: more than half a core, all others below a tenth; the connections carried no
+    data, and its files less than 1 MB/s. How many of its threads run is reported. It holds Python's lock where
+    another of its threads asks for that lock every 5 ms and does not get it.
 
     ## Fix
     - **you** look again for longer (`--seconds 60`), and see the line of the program: `py-spy dump --pid PID`.

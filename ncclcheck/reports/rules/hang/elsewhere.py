@@ -24,7 +24,7 @@ def nobody_waits_elsewhere(found: Judged) -> Iterator[Finding]:
 
     ## How we know
     At both looks its main thread stood in another function of the kernel than those of most ranks (do_wait: a
-    child; a socket, whose far end is said). Or it stood in the same, and has sent nothing since the call before,
+    child; a socket, whose far end is named). Or it stood in the same, and has sent nothing since the call before,
     while all others have sent something later, and it was sent something since: the ages of the connections' last
     data, by sock_diag(7), to 12 ms.
 

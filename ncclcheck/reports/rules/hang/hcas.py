@@ -8,6 +8,7 @@ from ncclcheck.probes.facts import LiveNic
 from ncclcheck.reports.judgement.findings import Evidence, Finding, State, Where, admin, seen, warn, you
 from ncclcheck.reports.subjects.live.witnesses import Seen, witness_rule
 
+# of a host, and lines of evidence: chosen; a host has up to 8 HCAs, four show whether it is one rail or all
 _MOST = 4
 
 

@@ -24,7 +24,7 @@ def what_is_sent_arrives(found: Judged) -> Iterator[Finding]:
     ## How we know
     Retransmissions in a row of every connection between ranks, by sock_diag(7): three and more. A process that is
     stopped is no such case: its kernel acknowledges. The host that is an end of every such connection is named;
-    of two hosts both. RDMA has no such connections: there HNG024 tells of the HCAs' own counters.
+    of two hosts both. RDMA has no such connections: there HNG024 reports the HCAs' own counters.
 
     ## Fix
     - **admin** look at that host's link and switch port; `ncclcheck env --hosts` tests ports and paths.

@@ -29,7 +29,7 @@ def nobody_is_awaited(seen_job: Seen) -> Iterator[Finding]:
     Flight Recorder's records, judged as `ncclcheck logs` does (LOG132, LOG133), from files, torch's worker
     server or its pipe. NCCL's RAS at two questions 2 s apart: launched operations, which must differ in the
     same way both times; a rank that does not answer it is a note where its process is seen alive. RAS of 2.24
-    was seen to name a sound rank beside a killed one. A warning where the job is not seen to stand still.
+    was seen to name a healthy rank beside a killed one. A warning where the job is not seen to stand still.
 
     ## Fix
     - **you** see the line of the program that the rank is in: `py-spy dump --pid PID`.

@@ -12,7 +12,7 @@ from ncclcheck.reports.subjects.live.witnesses import Seen, witness_rule
 from ncclcheck.reports.subjects.logs.story import diagnosis
 from ncclcheck.reports.text.fold import many
 
-_MOST = 3
+_MOST_TOLD = 3  # causes of a log, and gaps of a host: chosen, the rest is counted
 
 
 @witness_rule("HNG026", "NCCL's own log of a running job names no failure", worst=State.WARN)
@@ -24,6 +24,9 @@ def its_log_names_no_failure(seen_job: Seen) -> Iterator[Finding]:
     ## Why it matters
     NCCL often says what failed long before torch's watchdog ends the job: a completion with an error, a peer that
     closed, a plugin that is not there.
+
+    ## Seen as
+    dies
 
     ## How we know
     The last 256 KiB of the file of each rank on the hosts that were looked at, where it was written since the rank
@@ -43,7 +46,7 @@ def its_log_names_no_failure(seen_job: Seen) -> Iterator[Finding]:
     cluster = Cluster(command="logs", measurements=Measurements(logs=record.logs))
     verdicts = judge(cluster, [rule for rule in all_rules() if rule.code.startswith("LOG")])
     told = diagnosis(record.logs, verdicts)
-    for cause in told.causes[:_MOST] if told else []:
+    for cause in told.causes[:_MOST_TOLD] if told else []:
         yield warn(
             cause.where,
             f"NCCL's log: {cause.what} ({cause.code})",
@@ -62,11 +65,14 @@ def it_can_be_seen(seen_job: Seen) -> Iterator[Finding]:
     NCCL's RAS, Flight Recorder, GPUs.
 
     ## Why it matters
-    /proc alone tells which rank sleeps or computes, not which collective each is in. What is not switched on
+    /proc alone shows which rank sleeps or computes, not which collective each is in. What is not switched on
     before a hang cannot be asked for in it.
 
+    ## Seen as
+    hangs
+
     ## How we know
-    Why RAS was not asked or did not answer; which ranks gave no record; why NVML said nothing.
+    Why RAS was not asked or did not answer; which ranks gave no record; why NVML reported nothing.
 
     ## Fix
     - **you** add the line to the job's environment. The pipe costs nothing until it is written to.
@@ -106,8 +112,8 @@ def _gaps(seen_job: Seen) -> Iterator[tuple[str, str, Remedy | None]]:
             yield f"GPUs of {host.host}", host.gpu_problem, None
         mine = [one.why for one in host.not_had if (one.job, one.scope) == seen_job.key]
         if mine:
-            more = f"; {len(mine) - _MOST} more" if len(mine) > _MOST else ""
-            yield f"{many(len(mine), 'answer')} of {host.host}", "; ".join(mine[:_MOST]) + more, None
+            more = f"; {len(mine) - _MOST_TOLD} more" if len(mine) > _MOST_TOLD else ""
+            yield f"{many(len(mine), 'answer')} of {host.host}", "; ".join(mine[:_MOST_TOLD]) + more, None
 
 
 def _ras_line(problem: str) -> Remedy | None:

@@ -22,9 +22,9 @@ def they_do_not_all_wait(found: Judged) -> Iterator[Finding]:
     left the loop early, or the network lost what it was given. Each of these looks the same from outside.
 
     ## How we know
-    CPU time, the function of the kernel and the bytes of every connection, at both looks. Bytes that lie unread in
-    a rank's queue name who does not read; bytes that nobody takes over name the way. With py-spy the stacks are
-    compared: the frame in which they part names the rank that is elsewhere.
+    CPU time, the function of the kernel and the bytes of every connection, at both looks. Bytes that lie unread
+    in a rank's queue name who does not read; bytes that are not acknowledged name the path. With py-spy the
+    stacks are compared: the frame in which they part names the rank that is elsewhere.
 
     ## Fix
     - **you** compare the stacks: py-spy where it is installed; else Flight Recorder's dumps, by `ncclcheck logs`.

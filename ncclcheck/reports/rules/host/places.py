@@ -21,7 +21,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.subjects.addresses import hosts_file
+from ncclcheck.reports.subjects.addresses import hosts_file, name_service
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.subjects.nodes.directories import about
 from ncclcheck.reports.text.fold import size
@@ -39,6 +39,9 @@ def shared_memory(cluster: Cluster) -> Iterator[Finding]:
     Ranks of one node exchange data there when they cannot reach each other's GPU, and data loader workers hand
     over their batches there. Docker gives a container 64 MB. When it is full NCCL stops with `No space left on
     device` for a file /dev/shm/nccl-*, and a loader worker dies of a bus error.
+
+    ## Seen as
+    does not start, out of memory, dies
 
     ## How we know
     `statvfs("/dev/shm")`. Smaller than `HST003.shm_gib` (1) in size or in free room is a warning; no more than
@@ -91,6 +94,9 @@ def temporary_directory(cluster: Cluster) -> Iterator[Finding]:
     torchrun keeps the logs and error files of its ranks there, the compiler its kernels, and Python the sockets
     of data loader workers. On a full one each of them fails with `No space left on device` or `No usable
     temporary directory found`, and torchrun cannot say why a rank died.
+
+    ## Seen as
+    out of memory, dies
 
     ## How we know
     A TMPDIR that Python passes over, for it is missing or may not be written, is a warning. `statvfs` of the
@@ -226,10 +232,14 @@ def own_name(cluster: Cluster) -> Iterator[Finding]:
     reach; torchrun hands the name of its first node to all others as MASTER_ADDR. NET005 judges which address
     it is once there are several nodes.
 
+    ## Seen as
+    does not start
+
     ## How we know
     `getaddrinfo` of /proc/sys/kernel/hostname, asked on the node, within five seconds. No address is a warning,
-    and so is no answer where /etc/hosts has no line for the name and each name server, asked directly, is mute;
-    that is a failure where several nodes meet by gloo and no GLOO_SOCKET_IFNAME names the interface.
+    and so is no answer in this time where a name server that is asked for it, asked directly, is mute: because
+    /etc/hosts has no line for the name, or because nsswitch.conf asks the servers first. That is a failure where
+    several nodes meet by gloo and no GLOO_SOCKET_IFNAME names the interface.
 
     ## Fix
     - **you** `export GLOO_SOCKET_IFNAME=` the interface of the job network, on every node; give
@@ -258,31 +268,62 @@ def own_name(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _no_answer(cluster: Cluster, node: Node, fact: Unread) -> Iterator[Finding]:
-    """Its name is in no file, and the servers that are asked instead are mute."""
+    """A name server that is asked for its name is mute; else it is not known why no answer comes."""
+    mute = name_service.mute(node)
     told = at(node, "host.own_sources")
-    mute = [] if isinstance(told, Unread) else [one.address for one in told.servers if not one.answered]
-    if isinstance(told, Unread) or told.files or not mute or len(mute) < len(told.servers):
+    if isinstance(told, Unread) or not mute:
         if fact.kind != "absent":
             yield not_read(Where(node=node.name), "host.own_name", fact, "its own name could not be resolved",
                            fix=[admin("Look at why this does not answer on that node.",
                                       f"time getent ahosts $(hostname)   # on {node.name}")])  # fmt: skip
         return
-    servers = ", ".join(mute)
+    many = len(mute) > 1
+    servers = f"name server{'s' * many} {', '.join(mute)}"
+    known_after = bool(told.files) or len(mute) < len(told.servers)
     by_name = lan.uses_gloo(cluster) and "GLOO_SOCKET_IFNAME" not in variables(node) and len(cluster.nodes) > 1
+    what, why = (
+        f"the {servers} {'do' if many else 'does'} not answer, and the node asks {'them' if many else 'it'} for "
+        f"its own name {told.name}"
+        + (f" before /etc/hosts (nsswitch.conf: {told.order})" if told.files else "")
+        + ": each lookup waits 5 s and more",
+        "gloo looks the name up for every group of ranks that it makes, and torchrun when it starts: all others "
+        "wait meanwhile, or give up.",
+    ) if known_after else (
+        f"the node's own name {told.name} is not in its /etc/hosts, and the {servers} that it asks instead "
+        f"{'do' if many else 'does'} not answer: gloo waits for it, and "
+        "then takes loopback, which no other node can reach",
+        "The ranks there advertise 127.0.0.1, and those of other nodes connect to themselves, or wait.",
+    )  # fmt: skip
     yield (fail if by_name else warn)(
         Where(node=node.name),
-        f"the node's own name {told.name} is not in its /etc/hosts, and the name server{'s' * (len(mute) > 1)} "
-        f"{servers} that it asks instead {'do' if len(mute) > 1 else 'does'} not answer: gloo waits for it, and "
-        "then takes loopback, which no other node can reach",
-        why="The ranks there advertise 127.0.0.1, and those of other nodes connect to themselves, or wait.",
+        what,
+        why=why,
         owner="node",
         evidence=[
             seen(f"getaddrinfo({told.name})", fact.why),
-            seen(f"/etc/hosts for {told.name}", "nothing"),
+            seen(f"/etc/hosts for {told.name}", ", ".join(told.files) or "nothing"),
             *(seen(f"name server {one}, asked directly", "no answer") for one in mute),
         ],
         fix=[
-            *_own_address(node, told.name),
-            admin("Or name servers that answer.", f"grep nameserver /etc/resolv.conf   # on {node.name}"),
+            *([_files_first(node)] if told.files else _own_address(node, told.name)),
+            admin(
+                "Or name servers that answer.",
+                f"grep nameserver /etc/resolv.conf   # on {node.name}",
+                *([_without_server(node, mute)] if len(mute) < len(told.servers) else []),
+            ),
         ],
     )
+
+
+def _files_first(node: Node) -> Remedy:
+    return admin(
+        "Let /etc/hosts be asked before any name server; undo: the copy of the file.",
+        "sed -i.before -E '/^hosts:/{s/[[:space:]]files//; s/^hosts:/hosts: files/}' /etc/nsswitch.conf"
+        f"   # on {node.name}",
+    )
+
+
+def _without_server(node: Node, mute: list[str]) -> str:
+    """Where others answer: the lines of the mute ones go, and a copy stays."""
+    edits = " ".join(f"-e '/^nameserver[[:space:]]+{one.replace('.', '[.]')}[[:space:]]*$/d'" for one in mute)
+    return f"sed -i.before -E {edits} /etc/resolv.conf   # on {node.name}"

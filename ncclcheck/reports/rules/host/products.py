@@ -33,7 +33,7 @@ def gpus_of_the_product(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     The product name by DMI, which a cloud of Amazon gives the instance's type, and PCI functions of NVIDIA of the
     classes VGA and 3D controller. Products that are built in several ways (HGX boards of other makers, virtual
-    machines of Azure, Google and Oracle, whose DMI does not tell their size) are skipped. More than expected is
+    machines of Azure, Google and Oracle, whose DMI does not give their size) are skipped. More than expected is
     fine. What several nodes lack alike is a note: something hides it. How many of them the job was given is
     GPU029's subject.
 
@@ -90,6 +90,9 @@ def cards_of_the_product(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     NCCL goes on without a card that is missing: its GPU sends over the card of another one, and the whole job goes
     at that pace. A node that is looked at alone, as in a prolog, has no peer to be compared with.
+
+    ## Seen as
+    slow
 
     ## How we know
     The product name by DMI and /sys/class/infiniband. In a DGX the cards for data are alone on their slot, those

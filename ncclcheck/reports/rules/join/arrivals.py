@@ -38,7 +38,7 @@ from ncclcheck.reports.subjects.addresses.master import another_port, named_anew
 from ncclcheck.reports.subjects.failures import cut_off
 from ncclcheck.reports.subjects.links import detours, firewall, kept, own_way, unrouted
 from ncclcheck.reports.subjects.nccl import lan
-from ncclcheck.reports.subjects.nodes.agreement import disagreements
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
 from ncclcheck.reports.text.fold import fold_names
 
 _WHY_LEAD = "No job can run before the nodes can talk; torchrun would wait here in silence."
@@ -68,9 +68,13 @@ def node_ranks(cluster: Cluster) -> Iterator[Finding]:
     empty: plain torchrun and `init_process_group` wait there until a time-out, and name nobody. A script
     that exports `NODE_RANK=$SLURM_PROCID` before srun gives every task the 0 of the batch script.
 
+    ## Seen as
+    hangs
+
     ## How we know
-    Each node tells its node rank, its name and its address to the meeting point on node rank 0 before
-    anything runs. The one that came first has the rank; both are named.
+    Each node reports its node rank, its name and its address to the rendezvous on node rank 0 before
+    anything runs. The one that came first has the rank; both are named. Node rank 0, where the endpoint is no
+    address of its own, asks there every two seconds whether another machine leads this very run.
 
     ## Fix
     - **you** number the nodes 0, 1, 2, ..., each once: `--node-rank 1`. In a Kubernetes Job take
@@ -85,12 +89,38 @@ def node_ranks(cluster: Cluster) -> Iterator[Finding]:
         raise NothingToJudge(_NO_JOIN)
     names = {a.node_rank: a.name for a in _arrivals(cluster, "joined")}
     names[0] = cluster.nodes[0].name if cluster.nodes else "node 0"
+    meeting = cluster.job.meeting
+    if meeting and meeting.node_rank == 0 and meeting.outcome == "turned_away":
+        yield _second_lead(cluster, meeting)
     for arrival in _arrivals(cluster, "same rank"):
         yield _same_rank(arrival, names.get(arrival.node_rank, "another node"))
     for arrival in _arrivals(cluster, "other command", "other protocol", "late"):
         yield _turned_away(arrival)
     if cluster.job.launcher == "slurm":
         yield from _same_in_slurm(cluster.nodes)
+
+
+def _second_lead(cluster: Cluster, meeting: Meeting) -> Finding:
+    """On the machine that has not the endpoint's address: there another one leads the same run."""
+    name = cluster.nodes[0].name if cluster.nodes else "this node"
+    host, _, _ = meeting.endpoint.rpartition(":")
+    return fail(
+        Where(node=name),
+        f"{name} was told to be node rank 0, and another machine is it already: it answers at {meeting.endpoint}, "
+        f"whose address {name} does not have ({meeting.detail})",
+        why="Each of the two waits for a node that never comes: both are the first one.",
+        owner="job",
+        evidence=[
+            seen(f"asked at {meeting.endpoint}", meeting.detail),
+            seen(f"{host} resolves to", ", ".join(meeting.addresses)),
+        ],
+        fix=[
+            you(
+                f"Give {name} another node rank; the machine with {host} stays node rank 0.",
+                "--node-rank 1   # 0, 1, 2, ..., each once",
+            )
+        ],
+    )
 
 
 def _same_rank(arrival: Arrival, first: str) -> Finding:
@@ -233,21 +263,20 @@ def lead_was_reached(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     The name is resolved and each of its addresses is tried again and again until `--wait` is over. Refused: the
     machine answers and nothing listens, so node rank 0 was not started, or it is another machine. No answer: a
-    firewall drops packets, or the machine is down. No way: a machine on the way says so. Something else: who
-    listens there does not greet as ncclcheck does. Whose fault that is cannot be seen from one side, so the state
-    is unknown and the exit code 3. Where this node's own kernel has no route for 6 s, it is a failure of this
-    node, and nothing more is waited for. It is one too where its kernel sends to an address in the subnet of one
-    interface by another one, which a more specific route or a bridge with a part of the subnet makes it do.
-    A node that fails for 8 s looks for node rank 0 at its other addresses: those that /etc/hosts and name servers
-    here know, and by a question to all IPv6 hosts of its links. If the same run greets there, it joins by that
-    address, so that node rank 0 says why the endpoint fails, with the facts of both; until the run begins the
-    endpoint is tried again.
-    Where nothing comes back, the kernel here is asked for its way to the address (what `ip route get` prints), and
-    the first of these is the cause: IPv6 that is off, an address that failed duplicate address detection, a link
-    without carrier, an address on a bridge's port, a route or policy rule that leads into a tunnel or by another
-    interface, another interface's address as the sender, a gateway that answers no ARP. Where a name was given,
-    /etc/hosts and each name server are asked for it, and up to 16 other addresses that they know: if node rank 0
-    greets at one of them, the name is wrong here.
+    firewall drops packets, or the machine is down. No route: a machine on the path says so. Something else: who
+    listens there does not greet as ncclcheck does. Whose fault that is cannot be seen from one side, so the
+    state is unknown and the exit code 3. Where this node's own kernel has no route for 6 s, it is a failure of
+    this node, and nothing more is waited for. It is one too where its kernel sends to an address in the subnet
+    of one interface by another one, which a more specific route or a bridge with a part of the subnet makes it
+    do. A node that fails for 8 s looks for node rank 0 at its other addresses: those that /etc/hosts and name
+    servers here know, and by a question to all IPv6 hosts of its links. If the same run greets there, it joins
+    by that address, so that node rank 0 says why the endpoint fails, with the facts of both; until the run
+    begins the endpoint is tried again. Where nothing comes back, the kernel here is asked for its route to the
+    address (what `ip route get` prints), and the first of these is the cause: IPv6 that is off, an address that
+    failed duplicate address detection, a link without carrier, an address on a bridge's port, a route or policy
+    rule that leads into a tunnel or by another interface, another interface's address as the sender, a gateway
+    that answers no ARP. Where a name was given, /etc/hosts and each name server are asked for it, and up to 16
+    other addresses that they know: if node rank 0 greets at one of them, the name is wrong here.
 
     ## Fix
     - **you** start the same command with `--node-rank 0` on that machine; compare `ip -br addr` there with the
@@ -393,7 +422,7 @@ def nodes_know_each_other(cluster: Cluster) -> Iterator[Finding]:
     and what it says of a node may be somebody else's words.
 
     ## How we know
-    Both sides prove that they know the secret over all that they have said, and every later line is sealed under a
+    Both sides prove that they know the secret over all that they have sent, and every later line is sealed under a
     key made from it (HMAC-SHA256). A run's id (`--rdzv-id`) stands on the command line and is no secret.
 
     ## Fix

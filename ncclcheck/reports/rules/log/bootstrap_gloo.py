@@ -43,7 +43,7 @@ def loopback(logs: Logs) -> Iterator[Finding]:
     `Gloo connectFullMesh failed ... remote=[127.0.0.1]`, `connect [127.0.1.1]:PORT: Connection refused`; torch's
     warning that it falls back to loopback counts only together with a failure of gloo: on one node it does no
     harm. `rp != nullptr. Unable to find address for: NAME` is the own name that has none. On one node loopback
-    is right: nothing is said where the log tells that it has all ranks, or of steps or another failure before
+    is right: nothing is reported where the log shows that it has all ranks, or steps or another failure before
     (a rank that is started again dials one that is gone).
 
     ## Fix
@@ -161,9 +161,9 @@ def mesh(logs: Logs) -> Iterator[Finding]:
     before stops the start.
 
     ## How we know
-    `Gloo connectFullMesh failed`, `connect [ADDRESS]:PORT: ...` of gloo. Newer versions tell "no error" and no
+    `Gloo connectFullMesh failed`, `connect [ADDRESS]:PORT: ...` of gloo. Newer versions print "no error" and no
     address: then the host's own name is the first to look at. A rank that had ended before shows the same: where
-    the log tells of its end, nothing is said here.
+    the log shows its end, nothing is reported here.
 
     ## Fix
     - **you** `export GLOO_SOCKET_IFNAME=eth0` on all nodes; look whether a rank had failed before.

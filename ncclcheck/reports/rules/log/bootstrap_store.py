@@ -16,6 +16,7 @@ from ncclcheck.reports.subjects.logs.reported import owner_of, setting, starts_l
 _DEFAULTS = ("29500", "29400")
 _NETWORK = {"110", "113", "101"}
 _RETRIES = 20  # a start that goes well tells it once or twice a rank
+# tries at the end of a log; a start that goes well logs one or two a rank: chosen between that and _RETRIES
 _IN_VAIN = 5
 _TWICE = 2  # lines of waiting: one alone is a start that took longer than 10 s
 _PROGRESS = ("training-goes-on", "work-goes-on", "ended-well", "nccl-tests-row")
@@ -47,9 +48,12 @@ def port(logs: Logs) -> Iterator[Finding]:
     that was also told to be rank 0, or node 0. The job ends before its first step. Where several processes of one
     log cannot listen, they are all told to be rank 0: only that one listens.
 
+    ## Seen as
+    does not start
+
     ## How we know
     errno 98, `EADDRINUSE`. Of NCCL itself, without NCCL_COMM_ID, it is the range from which the system gives ports
-    that is used up, or very narrow. Not told where the start went well all the same: several agents on one
+    that is used up, or very narrow. Not reported where the start went well all the same: several agents on one
     machine try, and all but one go on as clients.
 
     ## Fix
@@ -168,6 +172,9 @@ def name(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     The node never reaches torch's store: it tries until its time-out (minutes), and all others wait for it.
 
+    ## Seen as
+    hangs
+
     ## How we know
     `The IPv6 network addresses of (HOST, PORT) cannot be retrieved (gai error: -2 ...)` and then the time-out for
     the same host, or so many times that it cannot be the one try that precedes IPv4, or again and again to the end
@@ -268,6 +275,9 @@ def master_is_a_host(logs: Logs) -> Iterator[Finding]:
     Nobody can dial it. A bare number is taken for an address (15 is 0.0.0.15), so no resolver complains; the ranks
     try until their time-out and speak of the network.
 
+    ## Seen as
+    hangs
+
     ## How we know
     What torch says that it dials: `network addresses of (, 29500)`, `trying to connect to (255.255.255.0, 29500)`,
     `(gpu-[01-04], 29500)`. A script that cuts a word out of `hostname -I`, `ip addr` or SLURM_NODELIST took the
@@ -325,7 +335,7 @@ def store(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `The client socket has timed out after ... while trying to connect to (HOST, PORT)`, or
-    `RendezvousConnectionError`. The errno of the tries before it tells more: 113 and 110 are the network's, 111
+    `RendezvousConnectionError`. The errno of the tries before it says more: 113 and 110 are the network's, 111
     says that the host is there and nobody listens: not started, ended, or another port. torchrun lets that node
     listen whose own name or address is the endpoint's: with an alias no node does, and all dial. 127.0.0.1 and
     localhost are each node itself. A connection that stood and was lost is no case of this: the master ended.
@@ -415,7 +425,7 @@ def meeting(logs: Logs) -> Iterator[Finding]:
     `RendezvousClosedError` (a node came after the others had ended), or a wait for a key that rank 0 never wrote.
     `config has no run_id, generated a random run_id` before a rendezvous that failed: each node has its own.
     `Waiting in store based barrier ... worker_count=7` of 8, again and again to the end of the log.
-    Where a process could not dial the master, that is told instead.
+    Where a process could not dial the master, that is reported instead.
 
     ## Fix
     - **you** start the same command on each node with the same --nnodes, --rdzv-id and --rdzv-endpoint; look at

@@ -21,8 +21,11 @@ def containers_start_and_stay(logs: Logs) -> Iterator[Finding]:
     A pod found no node, its image could not be pulled, its container did not start, or Kubernetes took it away.
 
     ## Why it matters
-    All other ranks wait for its rank, and tell of a time-out or of a connection that was closed; why is told by
+    All other ranks wait for its rank, and report a time-out or a connection that was closed; why is logged by
     Kubernetes or the container runtime alone.
+
+    ## Seen as
+    hangs
 
     ## How we know
     `FailedScheduling ... Insufficient nvidia.com/gpu`, `ErrImagePull`, `could not select device driver`,

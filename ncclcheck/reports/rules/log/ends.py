@@ -146,7 +146,7 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
     ## Fix
     - **you** ask for more time (`sbatch --time`), write checkpoints before it is over
       (`sbatch --signal=B:USR1@300`); start long jobs by sbatch, or within tmux.
-    - **admin** `sacct -j JOB -o State,ExitCode,Elapsed,Timelimit` tells who ended it.
+    - **admin** `sacct -j JOB -o State,ExitCode,Elapsed,Timelimit` shows who ended it.
 
     ## Source
     sbatch(1), scancel(1), sacct(1); PyTorch documentation, torchrun; signal(7).
@@ -349,6 +349,9 @@ def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
     well. A job that still runs, a file that was cut and a program that ends without destroying its communicators
     look the same: so it is not known, and the exit code is 3.
 
+    ## Seen as
+    hangs
+
     ## How we know
     NCCL 2.23 to 2.27, run with a collective that one rank skips, with a stopped rank and with kernels that never
     end: after "Init COMPLETE" and "Connected all rings" came nothing, in the log of no rank. What counts as an end
@@ -460,7 +463,7 @@ def understood(logs: Logs) -> Iterator[Finding]:
     Logs of something else: no line is NCCL's, torch's, a launcher's, or of a kind that is known here.
 
     ## Why it matters
-    Not understood, so neither healthy nor faulty. The log that tells of the job may be another file.
+    Not understood, so neither healthy nor faulty. The log of the job may be another file.
 
     ## How we know
     Neither the names of NCCL, torch, gloo, Slurm, mpirun, DeepSpeed, Megatron, Lightning, vLLM, SGLang, Ray and

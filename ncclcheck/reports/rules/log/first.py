@@ -22,12 +22,22 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.rule import NothingToJudge
 from ncclcheck.reports.rules.log.nccl_words import WARNINGS, meaning
 from ncclcheck.reports.subjects.logs import meanings
-from ncclcheck.reports.subjects.logs.ending import IMPORTS, Ending, came_through, dealt_with, died, of_items
+from ncclcheck.reports.subjects.logs.ending import (
+    IMPORTS,
+    UPMOST,
+    Ending,
+    came_through,
+    dealt_with,
+    died,
+    gave_up,
+    of_items,
+)
 from ncclcheck.reports.subjects.logs.exceptions import family, of_words, own_service
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, root_cause, said
 from ncclcheck.reports.subjects.logs.reported import several_hosts
 from ncclcheck.reports.subjects.logs.unexplained import ENDS_NO_JOB, behind, unexplained
 from ncclcheck.reports.subjects.logs.wording import (
+    BESIDE,
     SAY_OF_WHY,
     advice,
     before,
@@ -57,11 +67,7 @@ _CAUGHT = ("python-error", "nccl-warning", "nccl-cuda-failure")  # what a progra
 _MOST_OF_TEXT = 400  # of the exception; a terminal shows the first three lines of it
 _SHORT = 120  # the same: where it was raised stands beside it
 _TWICE = re.compile(r"^(.{6,}?)\1+$")  # what two processes say into one line
-# Of NCCL's own files, through which an error that ends a start or a call comes to its caller.
-_UPMOST = re.compile(
-    r"\b(?:init|group|enqueue|bootstrap|collectives|proxy)\.cc:\d|\b(?:init|group|enqueue)\.cu:\d"
-)
-_MOST_KINDS = 4
+_MOST_KINDS = 4  # of exceptions that are told: chosen, the first is the cause in most logs
 _SEVERE = re.compile(r"(?:\S{1,40} ){0,3}\[?(?:E\d{4} |ERROR\b|CRITICAL\b|FATAL\b)")
 _ABOVE = 400  # lines: what a library says before the program around it gives up; tracebacks of 8 ranks between
 _DRAWS = ("wandb", "mlflow", "tensorboard", "comet_ml", "neptune", "swanlab", "clearml")  # packages
@@ -158,7 +164,7 @@ def nothing_failed(logs: Logs) -> Iterator[Finding]:
     read is the first warning of the rank that failed first.
 
     ## How we know
-    NCCL's warnings, torch's errors, exceptions of Python, exit codes told by torchrun and Slurm. Lines that
+    NCCL's warnings, torch's errors, exceptions of Python, exit codes reported by torchrun and Slurm. Lines that
     follow from the failure of another process ("Connection closed by remote peer", "Proxy Call failed",
     SIGTERM, exit code -15) are never taken for the first failure. Where only such lines are there, the process
     that failed has written to a log that was not given. A line with a word of failure that nothing here knows
@@ -259,7 +265,7 @@ def _first(logs: Logs, found: list[LogEvent]) -> Finding:
 
 
 def _consequences(logs: Logs) -> list[LogEvent]:
-    """Those that tell of a failure: at the end of a sound job some ranks leave before others."""
+    """Those that tell of a failure: at the end of a healthy job some ranks leave before others."""
     aside = {(one.file, one.line) for one in logs.events if one.sign == "python-error" and _is_aside(one)}
     found = (
         event
@@ -314,7 +320,7 @@ def _stays_within(logs: Logs, event: LogEvent) -> bool:
     of_process = [
         one for one in logs.events if (one.file, one.host, one.pid) == (event.file, event.host, event.pid)
     ]
-    if any(one.sign == event.sign and _UPMOST.search(one.text) for one in of_process):
+    if any(one.sign == event.sign and UPMOST.search(one.text) for one in of_process):
         return False
     if any(one.level == "WARN" and one.line < event.line and one.sign not in _NO_CAUSE for one in of_process):
         return False
@@ -369,18 +375,21 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
     NCCL's initialisation waits for all ranks. Those that began and never completed are where the job hangs or
     died; a rank that never began at all is what they wait for.
 
+    ## Seen as
+    hangs, dies
+
     ## How we know
-    Where some ranks came through and nothing tells of a failure it is a note: lines of the others are missing.
+    Where some ranks came through and nothing shows a failure it is a note: lines of the others are missing.
     A rank that never comes and packets that are dropped leave no line at all, and RAS knows nothing of a job
     before its ranks have met (seen with 2.26 and 2.27).
-    NCCL's lines at `NCCL_DEBUG=INFO`: the start is told since 2.18.3, the end by all versions. Ranks of which no
+    NCCL's lines at `NCCL_DEBUG=INFO`: the start is logged since 2.18.3, the end by all versions. Ranks of which no
     line was given are listed: in a job that came through they only wrote elsewhere, in one that did not they are
     the first to look for.
 
     ## Fix
     - **you** look whether the missing ranks were started at all (world size, `--nnodes`, a node that is down),
-      and what the stuck ones said last.
-    - **admin** `ncclcheck env` on all nodes tells whether each reaches every other.
+      and what the stuck ones logged last.
+    - **admin** `ncclcheck env` on all nodes shows whether each reaches every other.
 
     ## Source
     NVIDIA/nccl src/init.cc (2.18.3 and later); NVIDIA NCCL documentation, Troubleshooting.
@@ -441,7 +450,7 @@ def no_exception(logs: Logs) -> Iterator[Finding]:
     closed by peer"). The same exception on all ranks is a mistake in the program or its arguments; on one rank
     look at its data.
 
-    Where torchrun's first failure is an exit code from 2 to 125 and no line tells of another failure, the program
+    Where torchrun's first failure is an exit code from 2 to 125 and no line shows another failure, the program
     or a library called `exit`: the rank is the one of torchrun's Root Cause block.
 
     ## Fix
@@ -494,9 +503,11 @@ def _raised(logs: Logs, same: list[LogEvent]) -> Finding:
         who, at_rank = "the ranks", Where()
     text = _in_its_words(next((one for one in same if not _is_garbled(one)), first))
     short = at and len(text) <= _SHORT
-    hollow = earlier if not known and not general else None
+    hollow = None if known else earlier
     told = known or general or (understood(hollow.text) if hollow else None)
-    after = f"; before it: {quoted(hollow)}" if hollow else ""
+    after = f"; before it: {quoted(hollow, BESIDE)}" if hollow else ""
+    if after and len(text) > BESIDE:
+        text, short = f"{text[:BESIDE].rpartition(' ')[0]} ...", False
     place = (
         f"Look at {at}" if at else "Read the traceback above this line: the last frame of your own is the place"
     )
@@ -603,9 +614,12 @@ def no_warning(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     NCCL warns rarely, and nearly always about what ends the job.
 
+    ## Seen as
+    dies
+
     ## How we know
     Lines of level WARN that none of the known signs is in, by their first words; consequences are not among
-    them.
+    them, nor is what NCCL gave up after (LOG189).
 
     ## Fix
     - **you** search for the words of the line in NVIDIA/nccl's issues, and tell us of the line.
@@ -613,7 +627,9 @@ def no_warning(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl src/debug.cc; NVIDIA NCCL documentation, NCCL_DEBUG.
     """
-    unknown = (one for one in said(logs, "nccl-warning") if meaning(one, WARNINGS) is None)
+    unknown = (
+        one for one in said(logs, "nccl-warning") if meaning(one, WARNINGS) is None and not gave_up(logs, one)
+    )
     found = sorted(in_order(unknown), key=meanings.tells_of_a_risk)
     if found:
         yield warn(

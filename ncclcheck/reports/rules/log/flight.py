@@ -26,7 +26,7 @@ from ncclcheck.reports.subjects.flight.view import flight_of, recorded_again, wa
 from ncclcheck.reports.subjects.flight.waits import Waits
 from ncclcheck.reports.text.fold import fold_ranks, many
 
-_MOST = 20
+_MOST_DUMPS = 20  # unread files told one by one, then a count: chosen, usually all have one reason
 
 
 @rule("LOG130", "every Flight Recorder dump is readable", worst=State.WARN, over="")
@@ -38,6 +38,9 @@ def every_dump_was_read(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     A rank whose dump is damaged is as good as missing. And a pickle is a program: a file that asks for a function
     to be called would have run it in whoever loads it with `pickle.load`, torch's own analyser among them.
+
+    ## Seen as
+    wrong results
 
     ## How we know
     Pickles are read instruction by instruction before they are loaded; only those that build lists, dicts, texts
@@ -53,8 +56,8 @@ def every_dump_was_read(cluster: Cluster) -> Iterator[Finding]:
     Python documentation, module pickle, "Restricting Globals"; torch c10d/FlightRecorder.hpp (forms up to 2.10).
     """
     flight = flight_of(cluster)
-    yield from (_refused(one) for one in flight.refused[:_MOST])
-    if (more := len(flight.refused) - _MOST) > 0:
+    yield from (_refused(one) for one in flight.refused[:_MOST_DUMPS])
+    if (more := len(flight.refused) - _MOST_DUMPS) > 0:
         yield unknown(Where(), f"{more} more files could not be read", why="Their ranks are not judged.")
 
 
@@ -90,11 +93,14 @@ def every_rank_left_a_dump(cluster: Cluster) -> Iterator[Finding]:
     The rank without a dump is often the one to look for: a process that was killed writes none, and a rank whose
     watchdog is stuck cannot. But dumps also stay behind on other nodes, because `/tmp` is each node's own.
 
+    ## Seen as
+    dies
+
     ## How we know
-    Each dump tells the global ranks of the groups that its rank is a member of. It fails where others wait for
+    Each dump lists the global ranks of the groups that its rank is a member of. It fails where others wait for
     the missing rank by what they wrote down. It is unknown where more ranks have no dump than have one, where
     another rank's own dump shows it to be the cause, where nothing is wrong in the dumps that there are, and where
-    none could be read. It is a note where the others' dumps tell of something else.
+    none could be read. It is a note where the others' dumps show something else.
 
     ## Fix
     - **you**: gather the files of all nodes, or let all write to a folder that they share:
@@ -175,7 +181,7 @@ def no_group_waits_because_of_another(cluster: Cluster) -> Iterator[Finding]:
     that waits for a rank at the end of a chain.
 
     ## Fix
-    - **you**: nothing here; mend what the other rules name. `ncclcheck explain LOG132` says how it is found.
+    - **you**: nothing here; fix what the other rules name. `ncclcheck explain LOG132` says how it is found.
 
     ## Source
     PyTorch tutorial "Flight Recorder for Debugging Stuck Jobs"; torch.distributed.flight_recorder (torchfrtrace).

@@ -15,7 +15,7 @@ from ncclcheck.reports.subjects.flight.view import recorded_whole, waits_of
 from ncclcheck.reports.subjects.flight.waits import Call, Waits
 from ncclcheck.reports.text.fold import fold_ranks
 
-_MOST = 8
+_MOST_CALLS = 8  # findings of one check: chosen; what follows from the first mismatch comes after it
 
 
 @rule("LOG134", "all ranks of a group call the same collectives in the same order", worst=State.FAIL, over="")
@@ -28,10 +28,13 @@ def same_collective(cluster: Cluster) -> Iterator[Finding]:
     NCCL does not check it. An all-reduce that meets an all-gather hangs, or ends and leaves wrong numbers, and the
     error comes up many calls later on other ranks.
 
+    ## Seen as
+    hangs
+
     ## How we know
     The records of all ranks are laid side by side by group and number, and the first place where they differ is
-    told; what follows from it is not. The ranks that differ from most are named. Where they go on with what the
-    others call one place later, they left out a call; one place earlier, they made one more.
+    reported; what follows from it is not. The ranks that differ from most are named. Where they go on with what
+    the others call one place later, they left out a call; one place earlier, they made one more.
 
     ## Fix
     - **you**: look for a branch around a collective that not all ranks take (`if rank == 0`, a condition on the
@@ -44,7 +47,7 @@ def same_collective(cluster: Cluster) -> Iterator[Finding]:
     """
     waits = waits_of(cluster)
     found = [one for one in mismatches(waits.state) if one.kind == "operation"]
-    yield from (_mismatch(waits, one) for one in found[:_MOST])
+    yield from (_mismatch(waits, one) for one in found[:_MOST_CALLS])
 
 
 @rule("LOG135", "sizes and types agree between the ranks of a collective", worst=State.FAIL, over="")
@@ -60,7 +63,7 @@ def sizes_and_types_agree(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     Counts of elements are compared, not shapes: NCCL knows no shapes. In an all-to-all each rank has its own
-    sizes, and only the sums over all ranks must agree (not told before form 2.4 of the dump). Gather and scatter
+    sizes, and only the sums over all ranks must agree (not in dumps before version 2.4). Gather and scatter
     are not compared. Sends and receives are, in their order, where both sides have as many in hand.
 
     ## Fix
@@ -73,8 +76,8 @@ def sizes_and_types_agree(cluster: Cluster) -> Iterator[Finding]:
     """
     waits = waits_of(cluster)
     found = [one for one in mismatches(waits.state) if one.kind != "operation"]
-    yield from (_mismatch(waits, one) for one in found[:_MOST])
-    yield from (_misfit(waits.state, one) for one in misfits(waits.state)[:_MOST])
+    yield from (_mismatch(waits, one) for one in found[:_MOST_CALLS])
+    yield from (_misfit(waits.state, one) for one in misfits(waits.state)[:_MOST_CALLS])
 
 
 _WORDS = {
@@ -141,11 +144,14 @@ def an_entered_call_ends(cluster: Cluster) -> Iterator[Finding]:
     Then no program is late: the GPUs do not get to it, or the data does not get through. That is a matter of
     links, cards, GPUs or settings of NCCL, and reading the training code does not help.
 
+    ## Seen as
+    slow
+
     ## How we know
     By the dumps all ranks entered, with the same operation, size and type, and nobody stands in an earlier call.
-    The few that differ are named: they alone did not see its end, have not begun it on the GPU (told where
-    `TORCH_NCCL_ENABLE_TIMING=1` was set), or entered fewer calls after it than the others. Where no dump tells
-    which ranks are in the group (subgroups of gloo), it is only said that the call hangs. Dumps that a person asks
+    The few that differ are named: they alone did not see its end, have not begun it on the GPU (known where
+    `TORCH_NCCL_ENABLE_TIMING=1` was set), or entered fewer calls after it than the others. Where no dump says
+    which ranks are in the group (subgroups of gloo), only the call that hangs is named. Dumps that a person asks
     of a running job show such a call too: ask twice, and compare.
 
     ## Fix
@@ -158,7 +164,7 @@ def an_entered_call_ends(cluster: Cluster) -> Iterator[Finding]:
     """
     waits = waits_of(cluster)
     pairs = {(one.group, one.src, one.dst, one.seq): one for one in waits.hanging if not _is_misfit(waits, one)}
-    yield from (_hangs(waits, one) for one in [*pairs.values()][:_MOST])
+    yield from (_hangs(waits, one) for one in [*pairs.values()][:_MOST_CALLS])
 
 
 def _is_misfit(waits: Waits, call: Call) -> bool:
@@ -207,6 +213,9 @@ def no_circle(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     Each of them has done what its own program says, so no rank looks guilty. It hangs every time, or only when the
     timing is unlucky.
+
+    ## Seen as
+    hangs
 
     ## How we know
     From each rank the chain is followed: the call it has waited in for longest, the ranks that did not enter that

@@ -27,6 +27,7 @@ from ncclcheck.reports.subjects.job.pairing import WHY_PAIRING, confirm_pairing,
 from ncclcheck.reports.subjects.logs.logged import lines
 from ncclcheck.reports.text.fold import fold_ranks
 
+# calls with ranks outside, and stopped ranks with evidence: chosen; the first call has the cause
 _MOST, _MOST_TOLD = 8, 3
 
 
@@ -40,12 +41,15 @@ def every_rank_entered(cluster: Cluster) -> Iterator[Finding]:
     A collective ends on no rank before all have entered it. The ranks that wait time out and print errors; the
     rank that did not come prints nothing, and is the one to look at.
 
+    ## Seen as
+    hangs
+
     ## How we know
     torch numbers the collectives of each process group. A rank whose last number is smaller than the one that
     others wait in did not enter; its own dump shows nothing that it waits for itself, so it is where the chain of
     who waits for whom ends. A rank that stands in another group's call is not named: the chain is followed from
     there. Sends are matched in their order: the side that has fewer in hand did not call. Dumps that a person asks
-    of a running job are of different moments; ask twice, and believe what is said both times.
+    of a running job are of different moments; ask twice, and believe what both show.
 
     A first send or receive on NCCL makes a communicator of the two, and is recorded when both have come. Where
     torch warns of a rank's first one (seen of 2.9), none is recorded and some rank has not called any, no rank is
@@ -53,7 +57,7 @@ def every_rank_entered(cluster: Cluster) -> Iterator[Finding]:
 
     gloo (torch 2.10 to 2.13) writes down a call that failed like one that ended. Where such a call needs all ranks
     and one never entered it, it failed on the others, or that rank's dump is older than theirs: the records do not
-    tell which, so it is unknown, and the rank is named.
+    show which, so it is unknown, and the rank is named.
 
     ## Fix
     - **you**: find what the rank did instead: rank-0-only work (saving, evaluation, logging), a data loader that

@@ -24,7 +24,7 @@ def leaves_early(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     torchrun lists every process of its node that failed or was ended. Where one local rank before the last of
-    those is not in the list, all listed ones only tell that another one went away, and nothing else failed, that
+    those is not in the list, all listed ones only report that another one went away, and nothing else failed, that
     one ended with 0. Told of gloo, where the list is of one node and short.
 
     ## Fix
@@ -84,6 +84,9 @@ def group(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     The rank ends with a ValueError; where only some ranks take that way, the others wait for it.
+
+    ## Seen as
+    dies
 
     ## How we know
     `Default process group has not been initialized`, `trying to initialize the default process group twice!`.

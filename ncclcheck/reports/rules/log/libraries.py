@@ -273,6 +273,9 @@ def library(logs: Logs) -> Iterator[Finding]:
     Another, older libnccl was loaded first: by LD_LIBRARY_PATH, from a CUDA 11 wheel beside the one of CUDA 12, by
     cupy or another package, or from the system. Where it lacks no function yet, it is used without a word.
 
+    ## Seen as
+    setting without effect
+
     ## How we know
     `undefined symbol: ncclCommShrink` (or ncclMemFree, ncclCommRegister, ...): the function came with a later
     NCCL; `libnccl.so.2: cannot open shared object file`; vLLM's `Failed to load NCCL library from ...`, which
@@ -334,7 +337,7 @@ def _not_loaded(found: list[LogEvent]) -> Finding:
 
 
 _UNKNOWN, _UNSUPPORTED = "unknown error", "operation not supported"
-_CUMEM_BEGINS = (2, 18, 0)
+_CUMEM_BEGINS = (2, 18, 0)  # NCCL before it does not call cuMem, so that it cannot fail there
 
 
 @log_rule("LOG068", "the driver's nvidia-uvm module is loaded")
@@ -348,10 +351,13 @@ def unified_memory(logs: Logs) -> Iterator[Finding]:
     CUDA cannot start without it. In virtual machines with vGPU unified memory is off by default, and NCCL 2.23 and
     later wants it for its memory pools.
 
+    ## Seen as
+    does not start
+
     ## How we know
     torch's `CUDA unknown error - this may be due to an incorrectly set up environment`; `Cuda failure 'unknown
     error'` of NCCL (999); `Cuda failure 'operation not supported'` (801) of NCCL 2.23 and later. A log cannot
-    tell it from CUDA_VISIBLE_DEVICES that was changed after the start, or from a GPU that needs a reset.
+    distinguish it from CUDA_VISIBLE_DEVICES that was changed after the start, or from a GPU that needs a reset.
 
     ## Fix
     - **admin** `modprobe nvidia-uvm` at boot, `nvidia-modprobe -u -c=0`; for vGPU the parameter enable_uvm=1.

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, admin, you
+from ncclcheck.reports.rules.log.bootstrap_agree import SHARED
 from ncclcheck.reports.rules.log.machines import taken_for_one
+from ncclcheck.reports.rules.log.nccl_results import RESULTS
 from ncclcheck.reports.rules.log.nccl_words import (
     AROUND,
     ASKED,
@@ -19,16 +21,23 @@ from ncclcheck.reports.rules.log.nccl_words import (
     stage,
 )
 from ncclcheck.reports.rules.log.shm import host_memory_failures
+from ncclcheck.reports.rules.log.topology import found_wrong
+from ncclcheck.reports.rules.log.ways import not_opened
+from ncclcheck.reports.subjects.logs import meanings
+from ncclcheck.reports.subjects.logs.ending import gave_up
 from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, log_rule, said
 from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, in_nvls
 from ncclcheck.reports.subjects.logs.machines import of_the_job
-from ncclcheck.reports.subjects.logs.reported import version_seen
+from ncclcheck.reports.subjects.logs.reported import set_apart, version_seen
+from ncclcheck.reports.subjects.nccl.variables import reference
 
 _QUOTED = 160  # characters of NCCL's line in a heading
 _CALL = re.compile(
     r"Call to (?P<call>ibv_\w{3,40})(?:\(\))? failed(?: with)?(?: error)?:? ?(?:\d{1,3} )?"
     r"(?P<error>[A-Z][\w /]{2,60})"
 )
+_MEAN_NOTHING = {*meanings.CONSEQUENCES, *meanings.HARMLESS, *meanings.CONTEXT, "hca-listed"}
+_VARIABLE = re.compile(r"\bNCCL_[A-Z0-9_]{2,40}\b")
 _KNOWN = {  # calls whose other errors have checks of their own, and those errors
     "ibv_modify_qp": (
         *("Invalid argument", "No such device", "timed out"),
@@ -51,9 +60,12 @@ def cuda_calls(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     The rank ends with `unhandled cuda error`, and all others wait for it or end with it.
 
+    ## Seen as
+    dies
+
     ## How we know
     `NCCL WARN Cuda failure N '...'`: CUDA's error, and the file of NCCL's sources that stands before it, which
-    tells what NCCL was doing.
+    shows what NCCL was doing.
 
     ## Fix
     - **you** what the error asks for; where it is an argument, set the rank's GPU first, and compare the versions
@@ -62,9 +74,16 @@ def cuda_calls(logs: Logs) -> Iterator[Finding]:
     ## Source
     CUDA Runtime API, cudaError_t; NVIDIA/nccl src, the files named in the lines.
     """
-    other = [*host_memory_failures(logs), *in_nvls(logs), *taken_for_one(logs, of_the_job(logs))]
+    other = [
+        *host_memory_failures(logs),
+        *in_nvls(logs),
+        *not_opened(logs),
+        *taken_for_one(logs, of_the_job(logs)),
+    ]
     if said(logs, "shm-segment", "shm-extend"):  # the file's own error, in what CUDA said last before it
         other += [one for one in said(logs, *BY_NCCL) if "misc/shmutils" in one.fields.get("place", one.text)]
+    if set_apart(logs, SHARED):  # LOG191
+        other += [one for one in said(logs, *BY_NCCL) if "/p2p.cc" in one.fields.get("place", "")]
     told = [event for event in said(logs, *BY_NCCL) if event not in other]
     yield from _findings(logs, told, CUDA, lambda event: f" ({event.fields['error']}){stage(event)}")
     yield from _findings(logs, said(logs, "nccl-warning"), AROUND, _words)
@@ -78,6 +97,9 @@ def verbs_calls(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     No connection over that card is made, and the rank ends with ncclSystemError.
+
+    ## Seen as
+    dies
 
     ## How we know
     `Call to ibv_... failed with error ...`: the call and the words of its error (errno).
@@ -131,29 +153,71 @@ def asked(logs: Logs) -> Iterator[Finding]:
     yield from _findings(logs, said(logs, "nccl-warning"), ASKED, _words)
 
 
-@log_rule("LOG189", "NCCL's own checks hold", worst=State.WARN)
+@log_rule("LOG189", "NCCL's own checks hold, and it gives up nowhere")
 def own_checks(logs: Logs) -> Iterator[Finding]:
     """
     ## What
     NCCL found its own state wrong: a graph of the machine that does not close, a socket in a state in which it
-    cannot be, a device that it knew and does not find.
+    cannot be, a device that it knew and does not find. Or it gave up after a warning that no other check knows.
 
     ## Why it matters
-    The communicator is of no use after it, and the job ends with ncclInternalError.
+    The communicator is of no use after it, and the job ends.
+
+    ## Seen as
+    dies
 
     ## How we know
-    NCCL's own words. Why it is so they do not tell; memory that the program overwrote, hosts with different
-    builds, files of another machine (NCCL_TOPO_FILE) and defects of NCCL have been seen as reasons.
+    NCCL's own words, and the result that its files hand on below them, as `init.cc:1393 -> 3`: 1 a call of CUDA, 2
+    of the system, 3 a check of its own, 4 an argument, 5 how it is used, 6 a peer. Where none is handed on, it
+    is a warning. Why a check of its own fails it does not tell; memory that the program overwrote, hosts with
+    different builds, files of another machine (NCCL_TOPO_FILE) and defects of NCCL have been seen as reasons.
 
     ## Fix
     - **you** confirm with the newest NCCL, without NCCL_TOPO_FILE and NCCL_GRAPH_FILE; search for the words in
       NVIDIA/nccl's issues.
 
     ## Source
-    NVIDIA/nccl src/graph, src/misc/socket.cc, src/enqueue.cc.
+    NVIDIA/nccl src/nccl.h.in (ncclResult_t), src/include/checks.h, src/graph, src/misc/socket.cc, src/enqueue.cc.
     """
-    told = [event for event in said(logs, "nccl-warning") if meaning(event, (*AROUND, *ASKED)) is None]
-    yield from _findings(logs, told, OWN_CHECKS, _words, state=State.WARN)
+    of_files = found_wrong(logs)  # LOG073
+    warned = (event for event in said(logs, "nccl-warning") if event not in of_files)
+    told = [event for event in warned if meaning(event, (*AROUND, *ASKED)) is None]
+    given = [event for event in told if gave_up(logs, event) and not _is_known(logs, event)]
+    yield from _findings(logs, [one for one in told if one not in given], OWN_CHECKS, _words, state=State.WARN)
+    groups: dict[Meaning, list[LogEvent]] = {}
+    for event in given:
+        known = meaning(event, OWN_CHECKS) or RESULTS.get(gave_up(logs, event))
+        if known is not None:
+            groups.setdefault(known, []).append(event)
+    for known, events in groups.items():
+        for host, its in by_known_host(events).items():
+            doing = stage(its[0])
+            what = f"{known.what}{f' on {host}' if host else ''}{doing}{_words(its[0])}"
+            yield _finding(logs, its, what, _with_variables(known, its[0]))
+
+
+def _is_known(logs: Logs, event: LogEvent) -> bool:
+    """Whether another check knows the line, or another warning of its process: they tell of one failure."""
+    if _CALL.search(event.text):
+        return True
+    others = (
+        one
+        for one in logs.events
+        if one.level == "WARN" and (one.file, one.host, one.pid) == (event.file, event.host, event.pid)
+    )
+    return any(
+        meaning(one, (*AROUND, *ASKED)) is not None
+        if one.sign == "nccl-warning"
+        else one.sign not in _MEAN_NOTHING
+        for one in others
+    )
+
+
+def _with_variables(known: Meaning, event: LogEvent) -> Meaning:
+    """With what to do about a variable that the line names."""
+    names = [name for name in dict.fromkeys(_VARIABLE.findall(event.text)) if name in reference()]
+    told = tuple(("Look at the value that the line names.", f"printenv {name}", f"unset {name}") for name in names)
+    return known._replace(fix=(*told, *known.fix))
 
 
 def _words(event: LogEvent) -> str:

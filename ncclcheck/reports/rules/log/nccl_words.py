@@ -55,13 +55,13 @@ def stage(event: LogEvent) -> str:
     return next((f" while {doing}" for begin, doing in _STAGES.items() if file.startswith(begin)), "")
 
 
-def _of(pattern: str, what: str, why: str, *fix: tuple[str, ...], owner: Owner = "job") -> Meaning:
+def meant(pattern: str, what: str, why: str, *fix: tuple[str, ...], owner: Owner = "job") -> Meaning:
     return Meaning(re.compile(pattern), what, why, fix, owner)
 
 
 def _refused_peers(pattern: str) -> Meaning:
     """CUDA and NCCL have different words for it."""
-    return _of(
+    return meant(
         pattern,
         "GPUs of one host do not reach each other's memory, although they are said to",
         "NCCL asked CUDA for direct access between two GPUs, and was refused: virtualisation, ACS or MIG.",
@@ -74,7 +74,7 @@ def _refused_peers(pattern: str) -> Meaning:
     )
 
 
-_LIBRARIES = (
+LIBRARIES = (
     "Compare driver, CUDA and NCCL of the ranks.",
     "nvidia-smi | head -4",
     "python -c 'import torch; print(torch.version.cuda, torch.cuda.nccl.version())'",
@@ -85,7 +85,7 @@ CUDA = (
     _refused_peers(
         r"peer access is not supported|peer access is already enabled|peer access has not been enabled"
     ),
-    _of(
+    meant(
         r"\bMPS\b",
         "CUDA's MPS server does not serve this process",
         "Where MPS is on, CUDA works only through its daemon, which is away, full or of another user.",
@@ -101,53 +101,53 @@ CUDA = (
         ),
         owner="node",
     ),
-    _of(
+    meant(
         r"exclusive-thread device already in use",
         "a GPU serves one thread only, and another holds it",
         "Its compute mode is exclusive.",
         ("Confirm, and let it serve all.", "nvidia-smi -q -d COMPUTE", "nvidia-smi -c 0"),
         owner="node",
     ),
-    _of(
+    meant(
         r"stub library",
         "the stub of libcuda.so is loaded in place of the driver's",
         "The toolkit's folder stubs/ serves the linker only; it stands in LD_LIBRARY_PATH before the driver's.",
         ("Take it out of the path.", "echo $LD_LIBRARY_PATH", "ldconfig -p | grep libcuda.so"),
     ),
-    _of(
+    meant(
         r"not supported in the installed CUDA driver|PTX JIT|unsupported toolchain|kernel image is invalid"
         r"|shared object (?:symbol|initialization)",
         "the driver does not take the code of NCCL or torch: it is older than their CUDA",
         "Code for a newer CUDA than the driver's is loaded, or is damaged.",
-        _LIBRARIES,
+        LIBRARIES,
         (
             "Install a newer driver, or a build for the driver's CUDA.",
             "nvidia-smi --query-gpu=driver_version --format=csv",
         ),
         owner="node",
     ),
-    _of(
+    meant(
         r"Grid license",
         "the virtual GPU has no licence",
         "A vGPU without one runs no CUDA.",
         ("Confirm, and look at the licence service.", "nvidia-smi -q | grep -i license"),
         owner="node",
     ),
-    _of(
+    meant(
         r"launch timed out",
         "a kernel ran longer than a GPU with a display allows",
         "The watchdog of the display ends kernels after some seconds.",
         ("Confirm, and take the display off the GPU.", "nvidia-smi --query-gpu=display_active --format=csv"),
         owner="node",
     ),
-    _of(
+    meant(
         r"[Ii]nvalid access of peer GPU memory|contained memory error",
         "a GPU failed in reaching another's memory: NVLink or the hardware",
         "CUDA names an access to a peer's memory that failed.",
         ("Confirm in the kernel's log and at the links.", "dmesg | grep -i xid", "nvidia-smi nvlink -e"),
         owner="node",
     ),
-    _of(
+    meant(
         r"stream is capturing|during capture|capture sequence|capturing stream|capturing blocking stream"
         r"|dependent on a capturing|legacy stream depend|unjoined work|captured event",
         "a call that cannot be captured came while a CUDA graph was captured",
@@ -157,7 +157,7 @@ CUDA = (
             "torch.cuda.graph(g, capture_error_mode='thread_local')",
         ),
     ),
-    _of(
+    meant(
         r"driver shutting down|context is destroyed|invalid device context",
         "CUDA had ended in this process while NCCL still worked",
         "The program left, reset the device or destroyed the context before its communicators were destroyed.",
@@ -166,35 +166,35 @@ CUDA = (
             "torch.distributed.destroy_process_group()",
         ),
     ),
-    _of(
+    meant(
         r"blocks in cooperative launch",
         "a kernel asks for more blocks than its GPU holds at once",
         "Another library's kernels or a partition of the GPU (MIG, MPS) leave too little of it.",
         ("Confirm with fewer channels.", "export NCCL_MAX_NCHANNELS=4", "nvidia-smi"),
     ),
-    _of(
+    meant(
         r"invalid argument|invalid resource handle|already mapped|not configured|^.{0,200}device not ready"
         r"|array index|buffer object failed|external entity",
         "CUDA refuses a call of NCCL",
         "The rank's current GPU is not the communicator's, the ranks' drivers or libraries differ, or the driver "
         "cannot do what this NCCL asks for.",
         ("Set the rank's GPU before anything else.", "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))"),
-        _LIBRARIES,
+        LIBRARIES,
     ),
 )
 
 # What keeps NCCL from its libraries and from other processes of the host.
 AROUND = (
-    _of(
+    meant(
         r"CUDA Driver version found|Retrieve \w+ (?:version \d+ )?failed with|missing symbol cu|some PFN functions"
         r"|due to old driver|cuDriverGetVersion failed",
         "the driver lacks calls that this NCCL needs: it is too old",
         "NCCL asks libcuda for its functions by name, and did not get them.",
-        _LIBRARIES,
+        LIBRARIES,
         ("Install a newer driver, or an NCCL for an older CUDA.", "nvidia-smi | head -4"),
         owner="node",
     ),
-    _of(
+    meant(
         r"Failed to open libnvidia-ml",
         "NVIDIA's libraries are not in this container or on this host",
         "Without libnvidia-ml.so.1 NCCL knows nothing of the GPUs.",
@@ -205,27 +205,27 @@ AROUND = (
         ),
         owner="node",
     ),
-    _of(
+    meant(
         r"Failed to (?:create|set) CUDA (?:context|device)",
         "a thread of NCCL cannot use its GPU",
         "CUDA refused it: the line before tells the error.",
         ("Confirm: what the driver says of the GPU.", "nvidia-smi", "dmesg | grep -i xid"),
         owner="node",
     ),
-    _of(
+    meant(
         r"more devices \(\d+\) than the internal maximum",
         "the host has more GPUs than this NCCL counts",
         "Its tables are of a fixed size.",
         ("Hide the others, or take a newer NCCL.", "export CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7"),
     ),
-    _of(
-        r"\bgdr_\w+\(|\bgdr_\w+.{0,60} failed: -?\d",
+    meant(
+        r"\bgdr_\w+\(|\bgdr_\w+.{0,60} failed: -?\d|GDRCOPY failure|libgdrapi|[Dd]lsym failed on .{0,80}gdr",
         "GDRCopy fails",
         "Its kernel module gdrdrv and its library are of different versions, or the container lacks /dev/gdrdrv.",
         ("Confirm without it.", "export NCCL_GDRCOPY_ENABLE=0", "ls -l /dev/gdrdrv; lsmod | grep gdrdrv"),
         owner="node",
     ),
-    _of(
+    meant(
         r"\bUDS: ",
         "ranks of one host do not reach each other over their local sockets",
         "They pass handles of memory over Unix sockets without a file, which containers with networks of their "
@@ -237,7 +237,7 @@ AROUND = (
         ),
     ),
     _refused_peers(r"failed to peer with device"),
-    _of(
+    meant(
         r"TOPO/NET : (?!Importing)|[Tt]ry(?:ing|ied)? to merge|virtual (?:NIC|device)|vNics?\b|too many devices"
         r"|mergedDev|network devices = \d+ for policy",
         "cards cannot be joined to one as NCCL wants to",
@@ -248,8 +248,63 @@ AROUND = (
             "unset NCCL_NET_FORCE_MERGE",
         ),
     ),
-    _of(
-        r"posted incorrect receive info|unable to allocate (?:requests|subtasks)|already connected|not a gin type",
+    meant(
+        r"GIN Error",
+        "one-sided communication (GIN) failed on a card or in a kernel",
+        "A GPU asked a card for a transfer, and the card or its driver answered with an error.",
+        (
+            "Confirm at the card and in the kernel's log, on the hosts that say it.",
+            "dmesg -T | grep -iE 'mlx5|xid'",
+            "ibstat",
+        ),
+        owner="node",
+    ),
+    meant(
+        r"version mismatch with remote peer",
+        "hosts of the job run different versions of NCCL, as its RAS threads tell each other",
+        "RAS cannot ask such a peer; jobs of both versions in one network, or one job with two.",
+        (
+            "Confirm: compare the version and the file on every node.",
+            'python -c "import torch; print(torch.cuda.nccl.version())"',
+        ),
+    ),
+    meant(
+        r"[Pp]lugin returned invalid|plugin has incompatible version|(?:net|gin|rma)Plugin\[|[Pp]lugin refcount",
+        "NCCL and a plugin of it do not go together",
+        "The plugin was built for another NCCL, or answers what NCCL does not take.",
+        (
+            "Confirm without it; then install the plugin that was made for this NCCL, the same on all hosts.",
+            "export NCCL_NET_PLUGIN=none",
+            "env | grep -E 'NCCL_.*PLUGIN|LD_LIBRARY_PATH'",
+        ),
+    ),
+    meant(
+        r"marked as failed|failed devices out of|replacement QP|is not on a functional device"
+        r"|find a functional device|no other device to fail over|probing attempts|outstanding recovery"
+        r"|stale CQE|Unsupported completion status|The error is fatal \(|alive message",
+        "an RDMA card failed, and NCCL could not go on over the others",
+        "With NCCL_IB_RESILIENCY_PORT_FAILOVER another card takes over, where one works on both ends.",
+        (
+            "Confirm at the card and its link, on both hosts.",
+            "ibstat",
+            "dmesg -T | grep -iE 'mlx5|infiniband'",
+        ),
+        owner="node",
+    ),
+    meant(
+        r"Unable to query (?:device|port)|Call to ibv_poll_cq\(\) returned|ibv_post_(?:send|recv)\(\) failed"
+        r"|mlx5dv_\w+ failed|Error in mlx5dv_|Got CQE with error|DOCA (?:failure|Error)|dlvsym failed",
+        "an RDMA card's driver refuses a call of NCCL",
+        "The card went away, was reset, or rdma-core in the image and the kernel's driver are of different times.",
+        (
+            "Confirm in the kernel's log, and whether other programs can use it.",
+            "dmesg -T | grep -iE 'mlx5|infiniband'",
+            "ibv_devinfo",
+        ),
+        owner="node",
+    ),
+    meant(
+        r"posted incorrect receive info|already connected|not a gin type",
         "the two ends of a connection do not agree",
         "Ranks call different collectives, or sizes, or their hosts have different builds of NCCL or of a plugin.",
         (
@@ -258,7 +313,7 @@ AROUND = (
             "export NCCL_DEBUG=VERSION",
         ),
     ),
-    _of(
+    meant(
         r"(?:de)?register (?:userbuff|NET|NVLS|COLLNET|IPC|sendbuff|buffer|fails)|registration requirements",
         "a buffer of the program cannot be registered",
         "NCCL goes on without where it may; where it ends, registration can be switched off.",
@@ -268,7 +323,7 @@ AROUND = (
 
 # What the program asked of NCCL and does not get: its calls, its configuration, what this NCCL or GPU cannot do.
 ASKED = (
-    _of(
+    meant(
         r"_INITIALIZER\b|Invali[dg] config \w|[Ll]ibrary (?:version )?is too old|compiled with too old version"
         r"|not backwards compatible|MIN_VERSION",
         "the program and this NCCL do not go together: it passes a structure that was not made for it",
@@ -279,7 +334,7 @@ ASKED = (
             "ldd PROGRAM | grep nccl",
         ),
     ),
-    _of(
+    meant(
         r"without a matching (?:recv|send)|Streams given to a communicator|must either be all uncaptured"
         r"|none or all communicators|Blocking and nonblocking communicators|not in a group call"
         r"|before the previous operation returned|has already been destroyed|was revoked|operator (?:is|unknown)"
@@ -293,9 +348,10 @@ ASKED = (
             "export TORCH_DISTRIBUTED_DEBUG=DETAIL",
         ),
     ),
-    _of(
+    meant(
         r"argument is NULL|invalid (?:root|type|reduction operation|device count|arguments?\b|pointer)"
-        r"|reduction operation \d+ unknown|[Ii]nvalid device(?: count requested)? |exceeds ndev|is NULL\b"
+        r"|reduction operation \d+ unknown|[Ii]nvalid device(?: count requested)? |exceeds ndev"
+        r"|(?:[Ww]in|Buff|[Aa]rgument) is NULL\b"
         r"|Data type supplied to user-created|is invalid \(must be|count must be 0|must be positive|must pass"
         r"|exceeds total ranks|is less than current ranks|not within valid range|is not a member of"
         r"|suitably aligned|Invalid (?:handle|window|key size|ce )|must be provided|is not power of 2$",
@@ -306,21 +362,22 @@ ASKED = (
             "export NCCL_DEBUG_SUBSYS=COLL",
         ),
     ),
-    _of(
+    meant(
         r"parent comm netName|does not match the parent|fails to share parent",
         "a communicator is to share with its parent what the two have not in common",
         "Their networks or their numbers of ranks differ.",
         ("Leave sharing out.", "unset NCCL_COMM_SPLIT_SHARE_RESOURCES NCCL_NET"),
     ),
-    _of(
+    meant(
         r"symmetric registration check failed|identical segment configurations|Legacy IPC cleanup",
         "ranks pass buffers of different registrations to one collective",
         "With symmetric memory every rank has to pass the same window at the same offset.",
         ("Register and pass the same buffer on every rank.", "export NCCL_WIN_ENABLE=0"),
     ),
-    _of(
+    meant(
         r"does not support symmetric memory|[Mm]ult(?:icast|imem) .{0,60}(?:none available|does not support)"
-        r"|\bGIN\b|[Oo]ne.sided RMA|CE collective not supported|physical segments|spans? multiple"
+        r"|\b(?:GIN|Gin|RMA|Rma)\b|[Oo]ne.sided RMA|ncclPutSignal|ncclWaitSignal|ncclRma|Fusing NET devices"
+        r"|CE collective not supported|physical segments|spans? multiple"
         r"|not support(?:ed)? (?:on|in|by|prior|for)|supports? (?:only|begins with)|support begins with"
         r"|requires CUDA driver|cannot be captured in a graph if|MemManager"
         r"|[Mm]emory (?:suspend|resume) not supported",
@@ -332,7 +389,7 @@ ASKED = (
             "env | grep NCCL_",
         ),
     ),
-    _of(
+    meant(
         r"Multi-GPU CC Off",
         "confidential computing is on, and its protection between GPUs is off",
         "GPUs in that mode may not exchange data.",
@@ -343,7 +400,7 @@ ASKED = (
 
 # Checks of NCCL's own state: what they say does not follow from what a user set.
 OWN_CHECKS = (
-    _of(
+    meant(
         r"Internal error|pass NULL socket|socket state|file descriptor is -1|socket is invalid|invalid socket"
         r"|Unexpected connections|does not loop back|does not contain rank|has bugs|Unknown (?:pattern|type|"
         r"node|message|collnet)|too many (?:XML|Topo|nodes|DEV)|tried to create too many|Failed to determine"
@@ -352,7 +409,8 @@ OWN_CHECKS = (
         r"|\[(?:Proxy Service|Service thread)|[Tt]oo many connections|opId=|nonexistent async|null operation"
         r"|List loop|Inactive op|[Pp]roxy (?:append|op chain)|no transport for"
         r"|reqSize is|respSize is|sizes: want|in unknown state|NULL request|nLocals = |Group creation failed"
-        r"|ran out of channel|Unknown (?:device code|netDevs|command)|unknown (?:notification|message) type"
+        r"|ran out of channel|unable to allocate (?:requests|subtasks)"
+        r"|Unknown (?:device code|netDevs|command)|unknown (?:notification|message) type"
         r"|events=\{|called when comm|uninitialized netPlugin|Unable to post|No allocation found|beyond allocation"
         r"|Invalid regBufType|invalid algorithm|localId|not aligned for self",
         "a check of NCCL's own state failed",
@@ -371,14 +429,14 @@ WARNINGS = (*AROUND, *ASKED, *OWN_CHECKS)
 
 # Answers of the RDMA driver, by strerror(); memory and addresses are known to other checks.
 VERBS = (
-    _of(
+    meant(
         r"Operation not permitted|Permission denied",
         "may not use the card",
         "The container or the job's cgroup has no right to it.",
         ("Confirm inside of the container.", "ls -l /dev/infiniband", "ulimit -l", "ibv_devinfo"),
         owner="node",
     ),
-    _of(
+    meant(
         r"No space left on device|Resource temporarily unavailable|Too many open files|Device or resource busy",
         "finds the card's objects used up",
         "A cgroup's limit of RDMA objects, or those of the card, are exhausted by this and other jobs.",
@@ -386,7 +444,7 @@ VERBS = (
         ("Fewer connections.", "export NCCL_NCHANNELS_PER_NET_PEER=1", "unset NCCL_IB_QPS_PER_CONNECTION"),
         owner="node",
     ),
-    _of(
+    meant(
         r"not supported|not implemented|Inappropriate ioctl",
         "asks for what the card's driver does not have",
         "rdma-core in the image and the kernel's driver are of different times, or the card cannot do it.",
@@ -397,7 +455,7 @@ VERBS = (
         ),
         owner="node",
     ),
-    _of(
+    meant(
         r"No such device|Input/output error|Remote I/O error|timed out|No data available|Invalid argument"
         r"|Bad address|Cannot allocate memory|Network is (?:down|unreachable)|errno",
         "is refused by the card",

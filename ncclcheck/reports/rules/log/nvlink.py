@@ -39,6 +39,9 @@ def nvls(logs: Logs) -> Iterator[Finding]:
     NVLS is on by default since 2.17 where the GPUs say that they can do it. When the memory then cannot be bound,
     the job ends with an unhandled CUDA error, although NVLink itself is fine.
 
+    ## Seen as
+    dies
+
     ## How we know
     `Failed to bind NVLink SHARP (NVLS) Multicast memory ... CUDA error 401` (2.27 and later): the fabric
     manager or the switches are in a wrong state. Error 1 `invalid argument`, there or in transport/nvls.cc of
@@ -76,6 +79,9 @@ def nvls_in_containers(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     The GPUs in the container say that they can do NVLink SHARP, NCCL takes it, and the job ends with an unhandled
     CUDA error. The machine is fine: the same job runs outside of the container.
+
+    ## Seen as
+    dies
 
     ## How we know
     Error 1 `invalid argument` in transport/nvls.cc, or when the memory is bound, and lines of a container: its
@@ -120,6 +126,17 @@ def _in_a_container(logs: Logs, where: Where, found: list[LogEvent]) -> bool:
     return bool(said(logs, "no-capability-files")) or _CONTAINER.fullmatch(where.node or "") is not None
 
 
+_OF_A_CONTAINER = (
+    you(
+        "Confirm on the container's host: State must be Completed. Where it is, start the container anew, with "
+        "all GPUs and the switches' files, by the NVIDIA runtime.",
+        "nvidia-smi -q | grep -A4 Fabric",
+        "ls -l /dev/nvidia-nvswitch* /dev/nvidia-caps",
+        "docker run --gpus all ...",
+    ),
+)
+
+
 @log_rule("LOG055", "the NVLink fabric is ready before the job starts")
 def fabric(logs: Logs) -> Iterator[Finding]:
     """
@@ -132,10 +149,12 @@ def fabric(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     The words of error 802, from NCCL, torch (`Error 802: system not yet initialized`) or nccl-tests. torch may say
-    in the same log that it found no GPU.
+    in the same log that it found no GPU. Where the host's name is a container's, the lines do not tell whether the
+    host's fabric manager is to blame or what the container was given: on the host `nvidia-smi -q` tells it.
 
     ## Fix
     - **admin** `systemctl enable --now nvidia-fabricmanager`; its version must be the driver's, to the last digit.
+    - **you** a container on a host whose State is Completed: start it anew, by the NVIDIA runtime.
     - **you** leave the node out until then.
 
     ## Source
@@ -155,12 +174,16 @@ def fabric(logs: Logs) -> Iterator[Finding]:
         ),
     ]
     for where, found in hosts(said(logs, "fabric-not-ready")):
+        contained = _CONTAINER.fullmatch(where.node or "") is not None or bool(said(logs, "no-capability-files"))
         yield cause(
             found,
-            f"the fabric manager has not set up the NVSwitches{on(where)} (CUDA error 802)",
+            f"the GPUs are not ready in a container{on(where)} (CUDA error 802): the fabric manager of its host, "
+            "or what the container was given"
+            if contained
+            else f"the fabric manager has not set up the NVSwitches{on(where)} (CUDA error 802)",
             why="Until it has, no program can use any GPU of this machine.",
             owner="node",
-            fix=fix,
+            fix=[*_OF_A_CONTAINER, *fix[1:]] if contained else fix,
             at=where,
         )
 
@@ -174,6 +197,9 @@ def mnnvl(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     The right to it comes from IMEX: a daemon on every node and a channel file, which containers must be given.
     Without them NCCL ends in the start; with NCCL_MNNVL_ENABLE=0 it goes over the slower network.
+
+    ## Seen as
+    slow, dies
 
     ## How we know
     `MNNVL (cliqueSize N) is available but not working`: with "channel configuration" the channel file

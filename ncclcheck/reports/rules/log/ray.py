@@ -24,6 +24,9 @@ def ray_kills_nobody(logs: Logs) -> Iterator[Finding]:
     The other workers of the group wait in NCCL for the one that is gone, or see ActorDiedError; neither names the
     memory. It is host memory: GPUs may be empty.
 
+    ## Seen as
+    hangs
+
     ## How we know
     `Task was killed due to the node running low on memory`, `N worker(s) were killed ...` (2.55 and later), or
     raylet's `N Workers (tasks / actors) killed due to memory pressure (OOM)`, which names the node. Ray kills at
@@ -72,8 +75,8 @@ def ray_has_enough(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `Not enough GPUs available. Requested 16 GPUs, but only 8`, `No available node types can fulfill resource
     request`, `The following resource request cannot be scheduled right now`; `pending placement groups` of
-    `ray status`. All but the first are said while nodes still join, too: they count where no other failure is
-    told, and where the job did not go on.
+    `ray status`. All but the first are printed while nodes still join, too: they count where no other failure is
+    logged, and where the job did not go on.
 
     ## Fix
     - **you** ask for as many as `ray status` shows (nodes x GPUs a node), or start Ray on the missing nodes; end
@@ -113,8 +116,11 @@ def ray_workers_live(logs: Logs) -> Iterator[Finding]:
     A worker process of Ray ended, and Ray saw only that its connection was gone.
 
     ## Why it matters
-    ActorDiedError, RayActorError and EngineDeadError all tell that it ended and not why: it was killed (host
+    ActorDiedError, RayActorError and EngineDeadError all report that it ended and not why: it was killed (host
     memory), it crashed, or its program ended itself.
+
+    ## Seen as
+    dies
 
     ## How we know
     `The actor is dead because its worker process has died`, `Worker exit type: SYSTEM_ERROR`. Ray names the
@@ -122,7 +128,7 @@ def ray_workers_live(logs: Logs) -> Iterator[Finding]:
 
     ## Fix
     - **you** read the worker's own file on the named node; PYTHONFAULTHANDLER=1 prints the stack of a crash.
-    - **admin** `dmesg` of that node tells whether the kernel killed it.
+    - **admin** `dmesg` of that node shows whether the kernel killed it.
 
     ## Source
     Ray documentation, Debugging Failures and Logging; verl-project/verl#4921, verl-project/verl#472.
@@ -165,6 +171,9 @@ def nodes_stay(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     All that other ranks print afterwards (closed connections, time-outs, SIGTERM) follows from it.
+
+    ## Seen as
+    hangs
 
     ## How we know
     Slurm's `DUE TO NODE FAILURE`, `Node failure on HOST`, `UNCORRECTABLE MEMORY ERROR`; Ray's `has been marked

@@ -23,9 +23,12 @@ def rccl_finds_its_host(logs: Logs) -> Iterator[Finding]:
     Without the runtime no job starts. Without `iommu=pt` GPUs of several nodes, or of one, may hang in their first
     transfer; RCCL says so on every machine that lacks it, also where all is well.
 
+    ## Seen as
+    hangs, setting without effect
+
     ## How we know
     `ROCr failure`, `ROCm SMI init failure`, `device index not found`: an error. `Missing "iommu=pt" from kernel
-    command line` is a warning only where the log tells of a hang or of a start that did not end, else a note.
+    command line` is a warning only where the log shows a hang or of a start that did not end, else a note.
     "NUMA auto balancing enabled" and HSA_FORCE_FINE_GRAIN_PCIE cost speed at most.
 
     ## Fix
@@ -75,9 +78,12 @@ def npu_kernels_run(logs: Logs) -> Iterator[Finding]:
     torch hears of it in a later call (`ACL stream synchronize failed, error code:507011`), and all other ranks end
     or wait: none of them names the kernel.
 
+    ## Seen as
+    dies
+
     ## How we know
     CANN's own lines: `The error from device(chipId:0, ...) there is an aicore error exception`, `errorStr: ...`,
-    and where it is told `fault kernel_name`.
+    and where it is logged `fault kernel_name`.
 
     ## Fix
     - **you** a release of CANN and of its operators in which that kernel is right; inputs within its limits.

@@ -43,6 +43,9 @@ def gid_exists(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     The connection cannot be made, and the job ends in its first collective.
 
+    ## Seen as
+    dies
+
     ## How we know
     The error of the call; NCCL 2.24 and later add index and address. Most often NCCL_IB_GID_INDEX names an entry
     that only some hosts have: entries come and go with IP addresses. On InfiniBand the same error is a matter of
@@ -96,7 +99,7 @@ def gid_routed(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     The addresses in the line (NCCL 2.18 and later), or NCCL_IB_GID_INDEX, or an NCCL before 2.21 without it: its
-    wording tells it too (`with error 12` was `status=12` from 2.20). Not on InfiniBand, and not once the job has
+    wording gives it too (`with error 12` was `status=12` from 2.20). Not on InfiniBand, and not once the job has
     trained for a while: then it is the network (LOG036).
 
     ## Fix
@@ -212,6 +215,9 @@ def gid_table(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     In a pod or container only some entries of the card's GID table are shown. NCCL 2.21 to 2.25 takes an entry
     that it cannot read for an error and gives up; the job dies while it connects.
+
+    ## Seen as
+    dies
 
     ## How we know
     The line itself. NCCL 2.26 steps over such entries.

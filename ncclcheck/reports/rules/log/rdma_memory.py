@@ -12,6 +12,7 @@ from ncclcheck.reports.subjects.logs.reported import processes_by_host, version,
 from ncclcheck.reports.text.fold import fold_names
 
 _LARGE = 512  # ranks from which the number of connections can exhaust a card
+# NCCL that also looks for the name nvidia_peermem; before, only for nv_peer_mem's files
 _SEES_PEERMEM = (2, 23, 0)
 _COPIED = (
     "What goes over the network is copied through the host's memory: 10 GB/s instead of 180 were measured so."
@@ -31,8 +32,8 @@ def memory_pinned(logs: Logs) -> Iterator[Finding]:
     ## How we know
     The call and its error. The limit (memlock) is that of the process: daemons that start it (slurmd, sshd,
     docker) hand on their own, and not that of a login shell. Only in jobs of 512 ranks and more, and only for
-    queues (ibv_create_cq, ibv_create_qp), the card itself may have run out: that is said then, for all_to_all over
-    so many connections does it.
+    queues (ibv_create_cq, ibv_create_qp), the card itself may have run out: the finding says so then, for
+    all_to_all over so many connections does it.
 
     ## Fix
     - **you** confirm with `ulimit -l` inside of the launcher: `srun bash -c 'ulimit -l'`; in Docker
@@ -91,10 +92,13 @@ def gpudirect(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     Each byte is copied through the host's memory: a tenth of the speed. One such host slows all.
 
+    ## Seen as
+    slow
+
     ## How we know
-    NCCL's own lines. Disabled has two reasons that a log cannot tell apart with NCCL up to 2.22: the kernel module
-    nvidia-peermem is not loaded, or it is loaded and this NCCL only looks for its predecessor nv_peer_mem. From
-    2.23 on only the first is left. GeForce cards cannot do it at all: then nothing is wrong.
+    NCCL's own lines. Disabled has two reasons that a log does not distinguish with NCCL up to 2.22: the kernel
+    module nvidia-peermem is not loaded, or it is loaded and this NCCL only looks for its predecessor
+    nv_peer_mem. From 2.23 on only the first is left. GeForce cards cannot do it at all: then nothing is wrong.
 
     ## Fix
     - **admin** confirm with `lsmod | grep peermem`; `modprobe nvidia-peermem` and a line in /etc/modules-load.d.

@@ -19,7 +19,10 @@ def values_are_right(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     It goes on and prints a bandwidth as if nothing were wrong. A training with such GPUs or cards diverges, or
     learns
-    nothing, and no line tells why.
+    nothing, and no line says why.
+
+    ## Seen as
+    slow
 
     ## How we know
     A number other than 0 in the column `#wrong` (out-of-place or in-place; `N/A` is none), or `Out of bounds
@@ -28,8 +31,9 @@ def values_are_right(logs: Logs) -> Iterator[Finding]:
     there only a large one counts, and the line at the end.
 
     ## Fix
-    - **you** leave out one way after the other, and see with which one the values are right: `NCCL_P2P_DISABLE=1`,
-      `NCCL_NET_GDR_LEVEL=LOC`, `NCCL_IB_DISABLE=1`, `NCCL_NVLS_ENABLE=0`, `NCCL_PROTO=Simple`.
+    - **you** switch off one transport after the other, and see without which one the values are right:
+      `NCCL_P2P_DISABLE=1`, `NCCL_NET_GDR_LEVEL=LOC`, `NCCL_IB_DISABLE=1`, `NCCL_NVLS_ENABLE=0`,
+      `NCCL_PROTO=Simple`.
     - **admin** over PCIe: ACS and the IOMMU (LOG062); one GPU alone: test it (`dcgmi diag -r 3`).
 
     ## Source

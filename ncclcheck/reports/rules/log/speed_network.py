@@ -13,7 +13,7 @@ from ncclcheck.reports.text.fold import fold_names
 
 _FAST = 3.0  # GB/s, as of 25 Gb/s: what one TCP stream does not fill
 _SMALL_MTU = "3"  # 1024 bytes, which a RoCE card takes of an Ethernet MTU of 1500
-_FULL_HOST = 8
+_FULL_HOST = 8  # ranks of a host as HGX and DGX have GPUs; such hosts have several HCAs
 
 
 @log_rule("LOG113", "a fast TCP network is used with several sockets", worst=State.WARN)
@@ -27,7 +27,7 @@ def streams(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     NCCL's line, and the speed of the card in its topology (`+ NET[12.5]`, in GB/s, with NCCL_DEBUG_SUBSYS=GRAPH).
-    Where the log does not tell the speed it is a note. NCCL's default is 1 and 1, on AWS 2 and 8, on Google's
+    Where the log does not give the speed it is a note. NCCL's default is 1 and 1, on AWS 2 and 8, on Google's
     gVNIC 4 and 1.
 
     ## Fix
@@ -75,9 +75,9 @@ def streams(logs: Logs) -> Iterator[Finding]:
 def near(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    In a job over several hosts the topology search ends with `type .. /SYS`: the way from GPU to network card goes
-    from one processor to the other. Or with `/PHB` (through the processor), or GPUDirect RDMA is off for it
-    (`distance 7 > 5`), while no connection has /GDRDMA.
+    In a job over several hosts the topology search ends with `type .. /SYS`: the path from GPU to network card
+    goes from one processor to the other. Or with `/PHB` (through the processor), or GPUDirect RDMA is off for
+    it (`distance 7 > 5`), while no connection has /GDRDMA.
 
     ## Why it matters
     NCCL uses GPUDirect RDMA below a common PCIe switch by default. Further away data is copied through the host's
@@ -85,7 +85,7 @@ def near(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     NCCL's GRAPH and NET lines (NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET). In virtual machines the topology is often not
-    the real one: the maker's NCCL_TOPO_FILE tells it.
+    the real one: the maker's NCCL_TOPO_FILE gives it.
 
     ## Fix
     - **you** name the near cards in NCCL_IB_HCA, bind ranks to the GPUs' NUMA node, set the cloud's
@@ -160,6 +160,9 @@ def all_cards(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     The bandwidth between hosts is the sum over the cards: with one of eight it is an eighth.
+
+    ## Seen as
+    slow
 
     ## How we know
     The list after `NET/IB : Using` and the numbers in the `via` lines of all processes of the host; the value of

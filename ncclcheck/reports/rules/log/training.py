@@ -88,6 +88,9 @@ def group_knows_its_gpu(logs: Logs) -> Iterator[Finding]:
     torch guesses one from the rank. Where the guess is wrong, two ranks meet on one GPU and the barrier hangs,
     or each rank keeps memory on GPU 0.
 
+    ## Seen as
+    hangs
+
     ## How we know
     torch's own warning: "using GPU N to perform barrier as devices used by this process are currently unknown".
     Where steps follow it the guess was right: a note.
@@ -161,6 +164,9 @@ def watchdog_is_not_stopped(logs: Logs) -> Iterator[Finding]:
     Its thread waits within CUDA or for Python's lock (GIL): a call of CUDA never came back, or another thread
     holds the lock and waits for CUDA. The collective is not what hangs.
 
+    ## Seen as
+    hangs
+
     ## How we know
     "ProcessGroupNCCL's watchdog got stuck for N seconds without making progress" (torch 2.2 and later).
 
@@ -191,7 +197,7 @@ def kernels_keep_to_their_memory(logs: Logs) -> Iterator[Finding]:
     An assertion in a kernel, or an out-of-bounds memory access.
 
     ## Why it matters
-    CUDA tells it with the next call, whichever that is: often in NCCL's watchdog, which is not to blame. All
+    CUDA reports it with the next call, whichever that is: often in NCCL's watchdog, which is not to blame. All
     other ranks see a peer that went away.
 
     ## How we know
@@ -275,7 +281,7 @@ def no_step_is_left_out_alone(logs: Logs) -> Iterator[Finding]:
     ## How we know
     A loss of nan or inf stands in the log, no step long after it, and a watchdog gave up. That one follows from
     the other is likely, not proved. Gradients of inf are usual where the loss is scaled (fp16): they do not count.
-    A program that says itself that it stops for such a loss, and ends, is told too.
+    A program that says itself that it stops for such a loss, and ends, is reported too.
 
     ## Fix
     - **you** decide on all ranks alike: all_reduce the flag before a step is left out (GradScaler does it for

@@ -38,6 +38,9 @@ def assignment(logs: Logs) -> Iterator[Finding]:
     Only a shell understands `VAR=value` before a command. nohup, srun, mpirun, timeout, setsid and others take
     their first argument for the program, and nothing starts.
 
+    ## Seen as
+    hangs
+
     ## How we know
     `nohup: failed to run command 'VAR=1': No such file or directory`, `execve(): VAR=1: No such file or
     directory`: the program that was not found has the form of an assignment.
@@ -75,6 +78,9 @@ def command(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     The environment that has them was not activated in the job's shell, or not on all nodes; the step ends at once.
+
+    ## Seen as
+    dies
 
     ## How we know
     `torchrun: command not found`, `execve(): torchrun: No such file or directory`, `No module named torch`; a name
@@ -127,8 +133,12 @@ def script(logs: Logs) -> Iterator[Finding]:
     Python could not open the script, or find the module, that torchrun was given.
 
     ## Why it matters
-    torchrun itself starts well and then tells `ChildFailedError` with exit code 2 (a script) or 1 (a module), far
-    below the one line that matters. Mostly a typo, another working directory, or a node without the file system.
+    torchrun itself starts well and then reports `ChildFailedError` with exit code 2 (a script) or 1 (a module),
+    far below the one line that matters. Mostly a typo, another working directory, or a node without the file
+    system.
+
+    ## Seen as
+    dies
 
     ## How we know
     `can't open file '/home/ada/trian.py': [Errno 2]`, `python: No module named NAME`. Where some ranks only say
@@ -172,8 +182,11 @@ def arguments(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     It ends at once on the node that says it, and the other nodes wait for that one until their time-out.
 
+    ## Seen as
+    hangs, dies
+
     ## How we know
-    `torchrun: error: ...` and what it tells of --nnodes, --nproc-per-node and the endpoint. With the rendezvous
+    `torchrun: error: ...` and what it says of --nnodes, --nproc-per-node and the endpoint. With the rendezvous
     `static` (the default) torchrun needs --master-addr, --master-port and --node-rank on each node; with `c10d` it
     needs --rdzv-endpoint, and does not look at --master-addr: the warning about that counts together with a
     rendezvous that failed, for each node then meets itself at localhost. Not where ranks have met: where one came

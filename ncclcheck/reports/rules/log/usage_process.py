@@ -25,7 +25,7 @@ def variables(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `environment variable RANK expected, but not set`, or `KeyError: 'LOCAL_RANK'` of the script itself; a value
-    that is no number: `invalid literal for int()` right below torch's reader of the environment.
+    that is not a number: `invalid literal for int()` right below torch's reader of the environment.
 
     ## Fix
     - **you** start with torchrun, once a node; or set them in each task of srun:
@@ -80,7 +80,7 @@ def cuda(logs: Logs) -> Iterator[Finding]:
     `no GPUs found`, `Cuda is not available` (`--nproc-per-node=gpu`), `No CUDA GPUs are available`, `Torch not
     compiled with CUDA enabled`, `module 'torch._C' has no attribute '_cuda_setDevice'` and `doesn't have NCCL
     built in`: the last three are the build, the others the node. Windows and macOS have no NCCL in any build:
-    paths such as `C:\\Users` in the log tell it.
+    paths such as `C:\\Users` in the log show it.
 
     ## Fix
     - **you** `docker run --gpus all`, `srun --gpus-per-node=8`; install the wheel with CUDA; on purpose without
@@ -202,6 +202,9 @@ def cuda_is_not_forked(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     CUDA does not survive a fork: the child ends with an exception, and the other ranks wait for it.
+
+    ## Seen as
+    dies
 
     ## How we know
     `Cannot re-initialize CUDA in forked subprocess`. Something touched CUDA before the workers were started: a

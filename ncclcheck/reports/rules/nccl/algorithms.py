@@ -13,7 +13,7 @@ from ncclcheck.reports.subjects.nccl.settings import Settings, nodes_with
 from ncclcheck.reports.subjects.nccl.variables import Version
 
 _SINCE: dict[str, Version] = {"nvls": (2, 17, 0), "nvlstree": (2, 18, 0), "pat": (2, 23, 0)}
-_BY_FUNCTION_SINCE = (2, 24, 0)
+_BY_FUNCTION_SINCE = (2, 24, 0)  # NCCL_ALGO="allreduce:tree;..." is read. Source: NCCL user guide, NCCL_ALGO
 
 
 def _tokens(value: str) -> tuple[bool, list[str]]:
@@ -37,6 +37,9 @@ def algorithm_for_all(cluster: Cluster) -> Iterator[Finding]:
     Broadcast and reduce know only Ring. Up to NCCL 2.23 a collective fell back to it silently when the wanted
     algorithm could not do it. Since 2.24 it does not: the job ends with `no algorithm/protocol available for
     function Broadcast`, often in the first broadcast of DDP's constructor.
+
+    ## Seen as
+    dies
 
     ## How we know
     The value and the version of the libnccl that torch would load. The form `allreduce:tree;broadcast:ring`
@@ -83,6 +86,9 @@ def words_of_this_version(cluster: Cluster) -> Iterator[Finding]:
     does not know, or takes the whole line for something else, and the job runs with other algorithms than its
     script says. NCC004 names words that no version knows.
 
+    ## Seen as
+    setting without effect
+
     ## How we know
     NVLS came with NCCL 2.17, NVLSTree with 2.18, PAT with 2.23, the form `function:list` with 2.24.
 
@@ -121,14 +127,17 @@ def forced_ll128(cluster: Cluster) -> Iterator[Finding]:
     NCCL_PROTO with LL128 in its list.
 
     ## Why it matters
-    LL128 is right only where 128 bytes are stored as a whole on all of the way: NVLink, and the network for
+    LL128 is right only where 128 bytes are stored as a whole on all of the path: NVLink, and the network for
     some GPUs. NCCL knows where and turns it off elsewhere. Naming it turns that judgement off: jobs read values
     that were never sent, over sockets and on machines with few NVLinks, and lost no word about it.
+
+    ## Seen as
+    wrong results
 
     ## How we know
     The value. `^LL128` and lists without it are fine, and so is LL128 where NCCL has it on by itself: GPUs of one
     kind from Volta on with NVLink between them, and NICs no farther than one tree of PCIe switches (from Hopper on
-    also by way of another GPU). What the machine's own profile sets, as Google's for TCPXO, is not judged.
+    also through another GPU). What the machine's own profile sets, as Google's for TCPXO, is not judged.
 
     ## Fix
     - **you** remove it. To compare protocols, measure with `NCCL_PROTO=Simple` and without.

@@ -18,7 +18,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.subjects.nodes.agreement import disagreements
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
 
 _ADDED = ("LD_PRELOAD", "LD_LIBRARY_PATH", "conda", "system")
 
@@ -39,6 +39,9 @@ def library_is_the_one_meant(cluster: Cluster) -> Iterator[Finding]:
     Without libnccl `import torch` or the first collective fails. With another version in front of the one that
     torch was built with, symbols are missing (`undefined symbol: ncclCommRegister`), or the nodes run different
     versions without anybody having chosen so.
+
+    ## Seen as
+    does not start
 
     ## How we know
     The dynamic linker itself is asked which libnccl.so.2 it resolves for libtorch_cuda.so, in this environment,
@@ -139,6 +142,9 @@ def same_version_everywhere(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     NCCL does not talk to another version of itself. Since 2.23 it says `Mismatched NCCL version detected`; before,
     the job ends with `Message truncated` or a meaningless address family, or hangs while it starts.
+
+    ## Seen as
+    hangs, dies
 
     ## How we know
     Each node's library is asked for its own version (ncclGetVersion). The nodes that differ from most others are

@@ -10,12 +10,14 @@ from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.nccl import profiles
 from ncclcheck.reports.subjects.nccl.settings import Settings, nodes_with
 
-_MOST_SOCKETS = 64
+_MOST_SOCKETS = 64  # NCCL's MAX_SOCKETS, of one connection. Source: NVIDIA/nccl src/transport/net_socket.cc
 _BUFFERS = ("NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE")
+# an LL128 line carries 120 bytes of data and 8 of flag, so that its buffer is 120 times a power of two
 _LL128_UNIT = 120
+# what NCCL takes as they are: multiples of a warp; others up to 512 are replaced by its default
 _THREADS = (64, 128, 256, 512)
-_WARP = 32
-_LARGE_CHUNK = 2**20
+_WARP = 32  # threads. Source: CUDA C++ Programming Guide
+_LARGE_CHUNK_BYTES = 2**20  # from here on results were wrong. Source: NVIDIA/nccl#2408
 _BOUNDS = (("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"), ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"))
 
 
@@ -33,6 +35,9 @@ def sockets(cluster: Cluster) -> Iterator[Finding]:
     On plain Ethernet several sockets a connection bring speed, so people raise both numbers. NCCL takes at most
     64 in all; above that it reduces them by itself and the setting is another than the one that was measured. On
     a slow machine the helper threads also take the cores of the data loaders.
+
+    ## Seen as
+    slow
 
     ## How we know
     Both variables, as NCCL parses them, in the environment or in nccl.conf. One that is not set counts as 1: NCCL
@@ -71,6 +76,9 @@ def buffer_sizes(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     NCCL does not check them. A size that is no power of two, or for LL128 no multiple of 120 by a power of two,
     made jobs hang in the first collective or fail their result check. The maintainers advise not to set them.
+
+    ## Seen as
+    hangs
 
     ## How we know
     The values as NCCL parses them. A wrong form is a failure for the two LL buffers and a warning for
@@ -113,6 +121,9 @@ def threads(cluster: Cluster) -> Iterator[Finding]:
     NCCL then goes by its own number or by the bound. The variable is meant for finding faults, and any value makes
     some sizes slower.
 
+    ## Seen as
+    slow, wrong results
+
     ## How we know
     The value as NCCL parses it; 64, 128, 256 and 512 are allowed. A number that is not taken is a warning only.
 
@@ -150,6 +161,9 @@ def chunk_size(cluster: Cluster) -> Iterator[Finding]:
     It stands in tuning advice, NVIDIA's own among it, and no code checks it against the buffers. From 1 MiB on
     results were wrong without an error, or the GPU reported Xid 31. NVIDIA reproduced it.
 
+    ## Seen as
+    wrong results, dies
+
     ## How we know
     The value as NCCL parses it.
 
@@ -160,7 +174,7 @@ def chunk_size(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA/nccl#2408; NCCL user guide, performance and tuning.
     """
     for found in nodes_with(cluster, "NCCL_CHUNK_SIZE"):
-        if (found.number("NCCL_CHUNK_SIZE") or 0) >= _LARGE_CHUNK:
+        if (found.number("NCCL_CHUNK_SIZE") or 0) >= _LARGE_CHUNK_BYTES:
             yield fail(
                 found.where,
                 f"NCCL_CHUNK_SIZE={found.text('NCCL_CHUNK_SIZE')} is 1 MiB or more",
@@ -183,6 +197,9 @@ def channels(cluster: Cluster) -> Iterator[Finding]:
     `ProcessGroupNCCL.Options`. A high minimum takes multiprocessors away from the computation, and on plain
     Ethernet it cut the bandwidth of large messages to a quarter. With a minimum above the maximum NCCL goes by
     the maximum and says so only at NCCL_DEBUG=INFO; older versions stopped with `invalid argument`.
+
+    ## Seen as
+    slow, setting without effect
 
     ## How we know
     The values as NCCL parses them. A minimum above the maximum is a warning, any other value a note.

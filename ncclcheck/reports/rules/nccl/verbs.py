@@ -11,7 +11,7 @@ from ncclcheck.reports.subjects.nccl.settings import nodes_with
 from ncclcheck.reports.subjects.nccl.variables import Version
 
 _TIMEOUTS: tuple[tuple[Version, int], ...] = (((2, 23, 4), 20), ((2, 14, 3), 18), ((0, 0, 0), 14))
-_RETRIES = 7
+_RETRIES = 7  # NCCL's default, and the most that the 3 bits of InfiniBand's retry count hold
 
 
 @rule("NCC031", "InfiniBand timeout and retry count are not lowered", worst=State.WARN, needs=("job.variables",))
@@ -25,6 +25,9 @@ def lowered_timeout(cluster: Cluster) -> Iterator[Finding]:
     Together they say how long a lost packet or a switch that restarts is waited for: 18 gives up after some 8
     seconds, 20 after half a minute, 22 after two. NCCL raised its default from 14 over 18 to 20, and a value that
     once made jobs more patient makes them less so today: `got completion with error 12` in a long run.
+
+    ## Seen as
+    dies
 
     ## How we know
     The default is 14 before NCCL 2.14, 18 from 2.14 to 2.22, 20 from 2.23 on. An unknown version counts as new.
@@ -71,12 +74,12 @@ def forced_gpudirect(cluster: Cluster) -> Iterator[Finding]:
 
     ## Why it matters
     Before 2.27 it had to be 1 for GPUDirect through the processor of Grace machines. It is 1 by itself since, and
-    0 takes that way from them. Training frameworks removed it.
+    0 takes that path from them. Training frameworks removed it.
 
     ## How we know
     The variable and the version of the libnccl that torch would load. NCCL_NET_GDR_LEVEL is not judged: without it
     NCCL goes no farther than one tree of PCIe switches (PXB), in every version, and whether more is better only a
-    measurement tells.
+    measurement shows it.
 
     ## Fix
     - **you** remove it.

@@ -28,7 +28,7 @@ from ncclcheck.reports.subjects.links import flapping
 from ncclcheck.reports.subjects.links.reached import reached
 from ncclcheck.reports.subjects.nccl import lan, variables, wiring
 from ncclcheck.reports.subjects.nccl.choice import Chosen, gloo_choice
-from ncclcheck.reports.subjects.nodes.agreement import disagreements, group
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements, group
 from ncclcheck.reports.text.fold import fold_names
 
 _NEEDS = ("network.interfaces",)
@@ -53,9 +53,12 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
     (NCCL_FASTRAK_IFNAME) or GPUDirect-TCPX (NCCL_GPUDIRECTTCPX_SOCKET_IFNAME) would use beside it.
 
     ## Why it matters
-    Small packets pass, large ones of the node with the larger MTU are dropped somewhere on the way: the first
+    Small packets pass, large ones of the node with the larger MTU are dropped somewhere on the path: the first
     small collective works and the first large one hangs. RoCE takes its own MTU from it; NCCL 2.20 and later
     hang or stop with `local access violation work queue error` where it differs.
+
+    ## Seen as
+    hangs, dies
 
     ## How we know
     getifaddrs(3) on every node; the odd one out by majority. Where every node's full-size packets were seen to
@@ -157,7 +160,7 @@ def _unseen(link: lan.Link, thing: str, fact: Unread) -> Finding:
     worst=State.FAIL,
     needs=("network.interfaces", "host.own_name"),
     at_least=2,
-    ground=("NET003", "NET010"),
+    ground=("HST005", "NET003", "NET010"),
     between_machines=True,
     gates_job="by any failure",
 )
@@ -167,20 +170,23 @@ def name_and_network(cluster: Cluster) -> Iterator[Finding]:
     The address that a node's own name has on that node.
 
     ## Why it matters
-    gloo takes the address of its own host name and tells it to the others. Debian and Ubuntu write
+    gloo takes the address of its own host name and announces it to the others. Debian and Ubuntu write
     `127.0.1.1 NAME` into /etc/hosts: every rank then advertises loopback, and the others get
     `connect [127.0.1.1]: Connection refused` or wait. torchrun hands out the name of its first node as
     MASTER_ADDR. NCCL itself does not use the name.
 
+    ## Seen as
+    does not start
+
     ## How we know
     getaddrinfo(3) of the own name, asked on the node, compared with the interface that the job would use. A
     failure where gloo uses the name and it leads to loopback, to a bridge that leads nowhere, or to an address
-    that another node would tell as well; a warning where GLOO_SOCKET_IFNAME is set, where the job runs on NCCL,
-    or where the name has an address that no other node shares a network with. Another network than NCCL's is
-    well, as that of management beside rails: gloo and torchrun meet there. A node in a subnet of its own
+    that another node would announce as well; a warning where GLOO_SOCKET_IFNAME is set, where the job runs on
+    NCCL, or where the name has an address that no other node shares a network with. Another network than NCCL's
+    is well, as that of management beside rails: gloo and torchrun meet there. A node in a subnet of its own
     (NET003), or with the name or address of another one (NET010), is not asked: there a wrong name is a
-    consequence. Where gloo goes by names and those of at least two other nodes all lead to one network, in which
-    this node has an address too, a name that leads elsewhere is a warning.
+    consequence. Where gloo goes by names and those of at least two other nodes all lead to one network, in
+    which this node has an address too, a name that leads elsewhere is a warning.
 
     ## Fix
     - **you** `export GLOO_SOCKET_IFNAME=eth0` (its exact name) on every node.
@@ -389,13 +395,16 @@ def unique(cluster: Cluster) -> Iterator[Finding]:
     between them and hangs or fails with `Duplicate GPU detected`. Of two machines with one address the second
     gets what was meant for the first: `Connection refused`, or the wrong rank.
 
+    ## Seen as
+    hangs, does not start, wrong results
+
     ## How we know
     Addresses of network cards, bonds and VLANs, without those of bridges, tunnels and loopback (docker0 has
     172.17.0.1 everywhere). A failure for the interface that the job would use, else a warning. An interface of
     any kind that is up with the address by which another node would meet the others is a failure. So is one MAC
     address on the chosen interfaces of two nodes of one subnet that do not reach each other. Host names from
     /proc/sys/kernel/hostname; with an equal boot id as well it is a failure. Where ssh entered one machine under
-    two names, `ssh -G` tells whether its settings (HostName) or the name service led there.
+    two names, `ssh -G` shows whether its settings (HostName) or the name service led there.
 
     ## Fix
     - **you** give every machine once in the host list; `export NCCL_HOSTID=` something different a container.

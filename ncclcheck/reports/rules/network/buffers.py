@@ -25,13 +25,16 @@ def buffers(cluster: Cluster) -> Iterator[Finding]:
     The most bytes that a TCP socket may buffer, for receiving and for sending.
 
     ## Why it matters
-    TCP has no more under way than its buffers hold: with small ones the sender waits for the receiver in every
+    TCP has no more in flight than its buffers hold: with small ones the sender waits for the receiver in every
     round trip, however fast the link is. Nothing fails and no log says a word; gloo, and NCCL over sockets, are
     many times slower. Over RDMA it matters for the start of a job only.
 
+    ## Seen as
+    slow
+
     ## How we know
     The last number of net.ipv4.tcp_rmem and net.ipv4.tcp_wmem: 6 MiB and 4 MiB unless they were changed. Less
-    than 256 KiB (NET016.kib), what is under way on 10 Gb/s with a round trip of 0.2 ms, is a warning; a failure
+    than 256 KiB (NET016.kib), what is in flight on 10 Gb/s with a round trip of 0.2 ms, is a warning; a failure
     where bursts of that node in that direction were slower than those of its peers (NET008).
 
     ## Fix

@@ -50,9 +50,10 @@ def chosen_interface(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     The list of getifaddrs(3), NCCL_SOCKET_IFNAME, NCCL_SOCKET_FAMILY and NCCL_COMM_ID from the environment and
-    nccl.conf. Without a setting NCCL takes names that start with ib, then all but docker and lo (from 2.28.3
-    on also but virbr), then docker, lo, virbr. From 2.28.3 on an interface must be running; before, one that
-    is down but has an address was taken as well. A node on which a setting names no interface is told by NCC007.
+    nccl.conf. Without a setting NCCL takes names that start with ib, then all but docker and lo (from 2.28.3 on
+    also but virbr), then docker, lo, virbr. From 2.28.3 on an interface must be running; before, one that is
+    down but has an address was taken as well. A node on which a setting names no interface is reported by
+    NCC007.
 
     ## Fix
     - **you** `unset NCCL_SOCKET_IFNAME`, or give it the name that `ip -br addr` shows on this very node; names
@@ -180,6 +181,9 @@ def better_interface(cluster: Cluster) -> Iterator[Finding]:
     connects to itself and gets `Connection refused`, or waits for ever. lo is a leftover of single-node
     tutorials. NCCL's own exclusions know only docker, lo and virbr.
 
+    ## Seen as
+    hangs, does not start
+
     ## How we know
     The kind of each interface from sysfs, not its name. eth0 of a pod is a veth and right where Kubernetes gave it
     the default route, though the pod has secondary networks beside it, or where there is no better one; a bridge
@@ -263,7 +267,10 @@ def shared_subnet(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     The kernel sends to that subnet through one of them only, and answers ARP for both on either. NCCL does not
     tie a connection to the interface it has chosen: data leaves by the other card, at half the speed, or the
-    peer drops it because it came the wrong way.
+    peer drops it because it came in by the wrong interface.
+
+    ## Seen as
+    slow
 
     ## How we know
     Addresses and prefixes of all interfaces that are up, without loopback and link-local ones. It is a warning

@@ -52,7 +52,7 @@ def loss(cluster: Cluster) -> Iterator[Finding]:
     warning (NET009.loss_percent). Segments that TCP sent again in a short burst (TCP_INFO): more than 2 %
     (NET009.retransmits_percent), for a burst at full speed may overrun a healthy queue. Errors and drops of the
     interface during the burst, from /proc/net/dev: more than 0.1 % of its packets. A node that loses towards or
-    from several others is named once. A failure where the job's exchanges over a way that loses packets are below
+    from several others is named once. A failure where the job's exchanges over a path that loses packets are below
     half of a healthy one (BEN004.fail_percent): what is slow there follows from the loss.
     A rule of an end's own packet filter that stops a part of the packets is named as the cause.
 

@@ -28,7 +28,7 @@ from ncclcheck.reports.subjects.addresses.master import (
     named_anew,
 )
 from ncclcheck.reports.subjects.nccl import lan
-from ncclcheck.reports.subjects.nodes.agreement import disagreements
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
 from ncclcheck.reports.text.fold import fold_names
 
 
@@ -55,6 +55,9 @@ def master_is_node_0(cluster: Cluster) -> Iterator[Finding]:
     Node 0 opens the store there and all ranks connect to it. Where it is another machine's address, nobody
     listens: the others retry until a time-out that names the address and not the mistake. Where every node has it
     (172.17.0.1 of docker0), each one connects to itself.
+
+    ## Seen as
+    hangs
 
     ## How we know
     What the host resolves to on the nodes, compared with the addresses of all interfaces of all nodes. An address

@@ -20,7 +20,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.addresses import behind_nat, hosts_file
+from ncclcheck.reports.subjects.addresses import behind_nat, hosts_file, name_service
 from ncclcheck.reports.subjects.links.reached import Pair, Reached, required
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.text.fold import fold_names
@@ -47,6 +47,9 @@ def peer_names(cluster: Cluster) -> Iterator[Finding]:
     it waits with `client socket has timed out`; one that resolves it to another machine connects there, and is
     refused or waits. Names that work on one node say nothing of the others.
 
+    ## Seen as
+    hangs, does not start
+
     ## How we know
     getaddrinfo(3) of the launcher's name for each peer, on each node, compared with the addresses that the peer
     itself has. A warning, for a job that is given addresses (`--rdzv-endpoint`, `--local-addr`) needs no names.
@@ -65,6 +68,7 @@ def peer_names(cluster: Cluster) -> Iterator[Finding]:
     late = {pair for pair, answer in asked.items() if isinstance(answer, Unread) and answer.kind == "timed_out"}
     own = _addresses(cluster, found)
     away = {one.node for one in behind_nat.hidden(cluster)}  # NET003 says that nobody reaches their addresses
+    told_already = {node.name for node in cluster.nodes if name_service.mute(node)}  # HST005 says why
     nowhere = {pair for pair, answer in answers.items() if not answer.addresses}
     elsewhere = {
         pair
@@ -76,7 +80,7 @@ def peer_names(cluster: Cluster) -> Iterator[Finding]:
     told = _Told(found, answers)
     yield from told.missing(nowhere)
     yield from told.wrong(elsewhere)
-    yield from _late(late)
+    yield from _late({pair for pair in late if pair[0] not in told_already})
     if not nowhere | elsewhere | late:
         yield fine(Where(), f"the names of {len({b for _, b in answers})} nodes resolve to them")
 

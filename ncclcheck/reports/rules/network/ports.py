@@ -85,6 +85,9 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     Only the port of the rendezvous is fixed; NCCL, gloo and torchrun take random high ports for all else. Where
     a firewall drops them, ssh and ping work, and the job waits without a word until a time-out.
 
+    ## Seen as
+    hangs, does not start, setting without effect
+
     ## How we know
     Each node opens a random port of `net.ipv4.ip_local_port_range`, and each tries those of the others several
     times within 2.5 s. A node that can open no TCP port fails by itself, and so does one with an LD_PRELOAD of
@@ -94,9 +97,9 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     are well. Nodes that NET001 to NET003 or NET010 explain are left out. Where the kernel's neighbour entry
     (ARP) of a peer that is not reached has another MAC address than the peer, a permanent entry or another
     machine with that address is the cause. A node that itself keeps back what it sends is named and nobody else:
-    its kernel refuses the way to a UDP socket, by which nothing is sent (ip-rule(8), a route of type prohibit,
+    its kernel refuses a route to a UDP socket, by which nothing is sent (ip-rule(8), a route of type prohibit,
     blackhole or unreachable), or says of a connection that what it sent again never left (TCP_INFO). For a peer
-    that is not reached the kernel is asked for its way (`ip route get`): an interface without carrier, a
+    that is not reached the kernel is asked for its route (`ip route get`): an interface without carrier, a
     bridge's port, a tunnel, another interface's address as the sender, and a gateway or one of several next hops
     that answers no ARP are the cause. Each node also connects to its own address, as its ranks do. A node that
     nobody reaches and that has two cards in one subnet drops what comes in (rp_filter). Where the packet filter
@@ -109,16 +112,16 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     it finds no MAC address on its wire, its link is dead in one direction or its switch port does not forward;
     where it finds them, the switch sends its frames elsewhere. Two nodes that reach all others and not each
     other, without an answer to ARP, are kept apart by the switch (private VLAN, port isolation). A peer tells
-    from which address it was called: another one than ours is NAT on the way, a warning within one subnet; an
+    from which address it was called: another one than ours is NAT on the path, a warning within one subnet; an
     address of another interface of ours is a rule or route that leads there, a failure where bursts were slow
-    that way. Where gloo would tell another address, the first of a node's own name and often one of IPv6, the
-    others knock there too: no answer is a failure, though the first way passes. Then up to 8 connections are
+    so too. Where gloo would announce another address, the first of a node's own name and often one of IPv6, the
+    others knock there too: no answer is a failure, though the first address passes. Then up to 8 connections are
     opened at once: it is a warning where more than 10 % of those to a node, and at least 3, have no answer
     within 0.8 s, or are refused, although packets pass: a limit on new ones, and a failure where the ranks of the
     job then waited for each other in vain. After a job that failed or hung it is tried once
     more: what passed before the job and fails after it was lost in between. A node that falls silent in a job is
     tried by up to 64 others, on a port that was open before it: a refusal is an answer. Where some have one and
-    some have none, the way between is a failure.
+    some have none, the path between is a failure.
 
     ## Fix
     - **you** try it by hand as shown, and leave the node out until it is repaired.
@@ -278,7 +281,7 @@ class _Tries:
         return [
             seen("TCP connect to a random high port", "; ".join(shown) + more),
             *self._udp(pairs),
-            *(seen(f"nft list ruleset on {node}", firewall.shown(one)) for node, one in chains[:4]),
+            *(firewall.on_node(node, one) for node, one in chains[:4]),
         ]
 
     def chains(self, node: str) -> list[Filter]:

@@ -47,9 +47,12 @@ def shared_network(cluster: Cluster) -> Iterator[Finding]:
     Whether every node can send from the interface that it would use to that of every other node.
 
     ## Why it matters
-    If one node stands in another subnet without a route, nothing is said anywhere: plain torchrun and NCCL wait
+    If one node stands in another subnet without a route, nothing is logged anywhere: plain torchrun and NCCL wait
     in init until a time-out, half an hour by default. A route through another card than the chosen one
     means that the job runs over a network that nobody meant, often a 1 Gb/s management network.
+
+    ## Seen as
+    hangs, does not start
 
     ## How we know
     The subnet of the chosen address, and the routes of the node's main table (longest prefix, lowest metric),
@@ -60,7 +63,7 @@ def shared_network(cluster: Cluster) -> Iterator[Finding]:
     specific route, or a bridge with a part of the subnet, leads to some of its nodes. Subnets that overlap are a
     prefix length that is wrong on one side: a warning where the nodes still find each other, else a failure. Of
     two subnets of one size the right one is that of the endpoint, else the one in which the other side has an
-    address too. A node that connects to the others under an address which it does not have (its peers tell
+    address too. A node that connects to the others under an address which it does not have (its peers report
     it), and whose own private address nobody reaches, is behind NAT: a container or a VM on a private network of
     its host. No other node needs a route to it. Where the interface of a node in the others' subnet is down or has
     no link, that link alone is named: what the node has left is a stand-in, and nobody is to choose it.

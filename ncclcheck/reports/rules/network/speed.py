@@ -26,7 +26,7 @@ from ncclcheck.reports.subjects.links import firewall, flows
 from ncclcheck.reports.subjects.links.flows import Slow
 from ncclcheck.reports.subjects.links.reached import Pair
 from ncclcheck.reports.subjects.nccl import lan
-from ncclcheck.reports.subjects.nodes.agreement import disagreements, group
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements, group
 from ncclcheck.reports.text.fold import fold_names
 
 _ONE_STREAM_GBIT = 10.0  # Gb/s that one TCP stream is expected to reach on a faster interface; chosen
@@ -54,6 +54,9 @@ def link_speed(cluster: Cluster) -> Iterator[Finding]:
     A ring is as fast as its slowest link. A cable or a port that fell back from 100 to 10 or 25 Gb/s, a bond
     that lost a member, or a filter that limits what one node sends makes every node of the job slow, and no
     error is written anywhere.
+
+    ## Seen as
+    slow
 
     ## How we know
     /sys/class/net/NAME/speed, the odd one out by majority; virtual interfaces report a speed that means nothing
@@ -205,7 +208,7 @@ def _stands_still(slow: Slow, node: Node, name: str, link: lan.Link | None) -> F
         owner="node",
         evidence=[
             seen("bursts over TCP, counted at the receiver", f"{slow.best:.3g} against {slow.others:.3g} Gb/s"),
-            *(seen(f"nft list ruleset on {node.name}", firewall.shown(one)) for one in chains[:2]),
+            *(firewall.on_node(node.name, one) for one in chains[:2]),
         ],
         fix=[
             let_pass

@@ -86,8 +86,11 @@ def device_files(cluster: Cluster) -> Iterator[Finding]:
 
     A pod sees the devices of all pods, for the kernel keeps /sys/class/infiniband apart only where
     `rdma system set netns exclusive` was set; it can open its own alone. NCCL skips the others, and so do we: they
-    are named in what is said of a sound node, and no other rule judges them. So it is where Slurm gave a part
+    are named in the finding about a healthy node, and no other rule judges them. So it is where Slurm gave a part
     of a node to the job.
+
+    ## Seen as
+    slow
 
     ## How we know
     The names in /dev/infiniband, the HCA behind each in /sys/class/infiniband_verbs/uverbsN/ibdev, and open(2)
@@ -216,7 +219,7 @@ def libraries(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     Files only: LD_LIBRARY_PATH, the linker's cache /etc/ld.so.cache and its usual folders; for the providers
     /etc/libibverbs.d and the folder libibverbs beside the library. Without an HCA the library is not needed,
-    and nothing is said.
+    and nothing is reported.
 
     ## Fix
     - **you** `apt-get install -y rdma-core libibverbs1 ibverbs-providers` in the image (Debian, Ubuntu);

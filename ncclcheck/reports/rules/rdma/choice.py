@@ -25,7 +25,7 @@ from ncclcheck.reports.output.settings_forms import quoted
 from ncclcheck.reports.subjects.nccl import carrying, data_cards, wiring
 from ncclcheck.reports.subjects.nccl.hca import Entry, HcaChoice, HcaPattern, UsedPort, parse_hca, port_number
 from ncclcheck.reports.subjects.nccl.variables import effective, nccl_version, values
-from ncclcheck.reports.subjects.nodes.agreement import disagreements
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
 from ncclcheck.reports.text.fold import fold_names
 
 _SLOWEST = "The slowest link sets the pace of all nodes."
@@ -53,6 +53,9 @@ def selection(cluster: Cluster) -> Iterator[Finding]:
     list begins with `=`: `mlx5_1` also takes mlx5_10 to mlx5_19, among them often a slow card for management,
     which sets the pace where data goes over it. A blank after a comma belongs to the name and makes it match
     nothing. What `^` excludes need not be on every node.
+
+    ## Seen as
+    slow
 
     ## How we know
     NCCL's own grammar, `[^][=]hca[:port[:rail[:plane]]],...` with at most 32 entries (rail and plane since 2.30),
@@ -160,7 +163,10 @@ def any_usable(cluster: Cluster) -> Iterator[Finding]:
 
     ## Why it matters
     With none, NCCL takes TCP. Where the other nodes take RDMA the job ends in `wrong type 3 != 4` or hangs; where
-    none does, it crawls. It is the sum of what RDM005 and RDM006 tell of single ports.
+    none does, it crawls. It is the sum of what RDM005 and RDM006 report of single ports.
+
+    ## Seen as
+    hangs, dies
 
     ## How we know
     NCCL's choice by sysfs. FAIL where RDMA is asked for (NCCL_NET=IB, NCCL_IB_HCA) or other nodes have it; a
@@ -168,7 +174,7 @@ def any_usable(cluster: Cluster) -> Iterator[Finding]:
     Nodes with EFA are judged by RDM004.
 
     ## Fix
-    - **admin** bring the ports up: `ibstat`, RDM005 and RDM006 tell which.
+    - **admin** bring the ports up: `ibstat`, RDM005 and RDM006 name them.
     - **you** leave the node out until then.
 
     ## Source
@@ -226,9 +232,12 @@ def link_layers(cluster: Cluster) -> Iterator[Finding]:
     its partners, which ends in `Attempted to connect incompatible devices` or `ibv_modify_qp failed`, or it is one
     slow rail of many.
 
+    ## Seen as
+    slow, dies
+
     ## How we know
     link_layer of each port that carries data: ACTIVE, not excluded by NCCL_IB_HCA, and to some GPU the widest and
-    nearest way in the PCIe tree. NCCL lists the others as well and leaves them idle, so they do no harm.
+    nearest path in the PCIe tree. NCCL lists the others as well and leaves them idle, so they do no harm.
 
     ## Fix
     - **you** name the ports that are meant: `export NCCL_IB_HCA='=mlx5_0,mlx5_1'`.
@@ -283,6 +292,9 @@ def rates(cluster: Cluster) -> Iterator[Finding]:
     A ring is as fast as its slowest link. A port falls back to a lower rate when a cable or transceiver is bad,
     or when the switch port was set so; and a slow card for management that is as near to a GPU as the others
     becomes one of the rails. No error is written for either.
+
+    ## Seen as
+    slow
 
     ## How we know
     /sys/class/infiniband/HCA/ports/N/rate, compared by majority among the ports of one link layer; the odd ones

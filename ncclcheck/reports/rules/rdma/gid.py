@@ -35,7 +35,7 @@ from ncclcheck.reports.subjects.nccl.hca import (
     roce_version,
 )
 from ncclcheck.reports.subjects.nccl.variables import effective, nccl_version, values
-from ncclcheck.reports.subjects.nodes.agreement import disagreements
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
 from ncclcheck.reports.text.fold import fold_names
 
 
@@ -59,6 +59,9 @@ def gid(cluster: Cluster) -> Iterator[Finding]:
     A GID table holds entries for the link-local address and for RoCE v1 too. Neither passes a router, and
     often no switch: the job connects over TCP, then ends with `status=12 vendor err 129` or with
     `ibv_modify_qp failed`. A port whose interface has no IP address has no other entries.
+
+    ## Seen as
+    dies
 
     ## How we know
     gids and gid_attrs in sysfs, with NCCL's own rule. Up to 2.20: index 0, or NCCL_IB_GID_INDEX. Since 2.21: the
@@ -213,6 +216,9 @@ def gid_index(cluster: Cluster) -> Iterator[Finding]:
     The index of an address depends on the order in which addresses were given: it moves with a reboot, with a
     second address, in a container. An empty entry ends in `ibv_modify_qp failed with Invalid argument`, one of
     another kind in status 12 after a time-out.
+
+    ## Seen as
+    hangs, dies
 
     ## How we know
     The GID table of each port that NCCL would use. Since NCCL 2.21 the choice is automatic and NVIDIA says that

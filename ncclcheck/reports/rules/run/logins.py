@@ -23,8 +23,9 @@ def logins(cluster: Cluster) -> Iterator[Finding]:
     fail on this node now and then, with no better word than status 255.
 
     ## How we know
-    A node that has said nothing for 4 s is entered once more with `ssh -v`; the time from the end of the key
-    exchange to sshd's first answer counts, which is neither the network's nor the shell's. 3 s and more are told.
+    A node that has sent nothing for 4 s is entered once more with `ssh -v`; the time from the end of the key
+    exchange to sshd's first answer counts, which is neither the network's nor the shell's. 3 s and more are
+    reported.
 
     ## Fix
     - **admin** `UseDNS no` (sshd's default), or name servers and LDAP servers that answer.

@@ -8,9 +8,10 @@ import msgspec
 
 from ncclcheck.probes.facts import Cluster, Node, RankState, Run, Unread, unread_in
 from ncclcheck.probes.facts.data import DataReport
-from ncclcheck.probes.facts.run import signal_name
+from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, not_read, seen, unknown, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
+from ncclcheck.reports.subjects.addresses import name_service
 from ncclcheck.reports.subjects.failures import lost, silent
 
 _MOST_TOLD = 16  # nodes that are named; chosen
@@ -20,7 +21,7 @@ _MOST_TOLD = 16  # nodes that are named; chosen
 def every_node_answered(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Every requested node has sent its facts, and has said how its part of the job ended.
+    Every requested node has sent its facts, and has reported how its part of the job ended.
 
     ## Why it matters
     A node that is silent is neither healthy nor broken: nothing is known of it, and the run cannot be
@@ -63,7 +64,7 @@ def every_probe_and_rule_ran(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     Every probe runs under a time limit, every rule under a guard; a process that SIGKILL does not end
-    is in state D, and its wait channel names the driver or file system that it waits for. A rank tells the
+    is in state D, and its wait channel names the driver or file system that it waits for. A rank reports the
     exception that ended it: where wrong code raised it (an AttributeError, say) in a line of ncclcheck, or in a
     call of torch from there, no node is to blame. The examiner tries the dataset in child processes, so its own
     end is none of the dataset's. An exception there is ours where its traceback ends in ncclcheck and passes no
@@ -79,6 +80,8 @@ def every_probe_and_rule_ran(cluster: Cluster) -> Iterator[Finding]:
     sound: set[int] = set()
     for node in cluster.nodes:
         for path, fact in _failed(node, sound):
+            if path == "host.own_name" and name_service.mute(node):
+                continue  # HST005 says why
             yield not_read(
                 Where(node=node.name),
                 path,

@@ -29,14 +29,18 @@ def plain_step(cluster: Cluster) -> Iterator[Finding]:
     SLURM_EXPORT_ENV=NONE, which `sbatch --export=NONE` and the settings of some sites leave in the job, makes srun
     start tasks without MASTER_ADDR, NCCL_* and PATH.
 
+    ## Seen as
+    hangs, slow
+
     ## How we know
     One `srun --immediate=4` beside ncclcheck's own step, which runs a shell that lists the names of its
     variables and ends. `squeue --steps` names the other steps. Where preflight is given a command that begins
-    with srun, its `--overlap` and `--export` are tried, and what the job needs and lacks is a failure. Else it is
-    not known how the job will be started (at sites that hand nothing over many type `srun --export=ALL`): it is a
-    warning then, and only where this shell has MASTER_*, NCCL_*, GLOO_*, PET_* or WORLD_SIZE set. Nothing is said
-    where neither an answer nor a refusal came within 10 s, and none of variables that Slurm itself sets. A join in
-    the shell of an allocation tries it too; a task of a step does not: its own step holds what an srun needs.
+    with srun, its `--overlap` and `--export` are tried, and what the job needs and lacks is a failure. Else it
+    is not known how the job will be started (at sites that hand nothing over many type `srun --export=ALL`): it
+    is a warning then, and only where this shell has MASTER_*, NCCL_*, GLOO_*, PET_* or WORLD_SIZE set. Nothing
+    is reported where neither an answer nor a refusal came within 10 s, and none of variables that Slurm itself
+    sets. A join in the shell of an allocation tries it too; a task of a step does not: its own step holds what
+    an srun needs.
 
     ## Fix
     - **you**: end the other step, or start it with `srun --overlap`, so that it leaves the rest its resources.

@@ -46,12 +46,15 @@ def every_rank_joined(cluster: Cluster) -> Iterator[Finding]:
     A job whose ranks do not all join waits for minutes and then ends with an error about something else.
     When clocks differ, c10d can even form several worlds of one rank that all end with success.
 
+    ## Seen as
+    dies
+
     ## How we know
-    Every rank reports to its node's agent when it starts, before it imports torch, and again when
-    the process group exists; it compares the world size with the plan first. Exit statuses are torchrun's.
-    After a job that failed the ways between nodes are tried once more: where one has closed, the host behind it is
-    named. A torchrun that only says that it waited in vain is not accused, nor a rank that only says that its peer
-    left: the peer that it names is. A limit is named as the cause where the signal or the words of the error are
+    Every rank reports to its node's agent when it starts, before it imports torch, and again when the process
+    group exists; it compares the world size with the plan first. Exit statuses are torchrun's. After a job that
+    failed the paths between nodes are tried once more: where one has closed, the host behind it is named. A
+    torchrun that only says that it waited in vain is not accused, nor a rank that only says that its peer left:
+    the peer that it names is. A limit is named as the cause where the signal or the words of the error are
     those of that limit, and what was read on that node (limits, memory.events, pids.events, room) agrees.
 
     ## Fix
@@ -167,14 +170,17 @@ def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
     A collective ends on no rank before all have entered it: one rank that is dead or stopped makes all
     others hang, and they are the ones that print errors.
 
+    ## Seen as
+    hangs
+
     ## How we know
     The agent of each node looks at its ranks twice a second: the state in /proc/PID/stat (T is stopped,
     gone is dead), the last announced step, a counter of progress, and torchrun's exit statuses. The first
     rank seen dead or stopped is named; errors of others that follow are consequences. A rank that lives and has
     begun fewer iterations of a collective than most others, while nothing moved for 5 s, is named as unknown: it
-    may not have come, and it may wait itself for data that a dead network does not bring. Where the ways that
+    may not have come, and it may wait itself for data that a dead network does not bring. Where the paths that
     passed before the job fail after it, the host behind them is named (NET006). Limits are named as in RUN002; the
-    kernel's counters (oom_kill of the control group and of the host) tell whether the OOM killer sent a SIGKILL.
+    kernel's counters (oom_kill of the control group and of the host) show whether the OOM killer sent a SIGKILL.
 
     ## Fix
     - **you**: lift the limit that is named, in the shell that starts the job; else find what ended the named rank.

@@ -202,6 +202,9 @@ def destroyed(script: Script) -> Iterator[Finding]:
     ## Why it matters
     torch warns of it since 2.4; NCCL's threads are ended by force, which may hang or leave errors in the log.
 
+    ## Seen as
+    hangs
+
     ## How we know
     No file has the word, or it stands in one function whose name is used nowhere. Groups over gloo or MPI alone
     are not judged: torch warns of NCCL's only.
@@ -513,7 +516,7 @@ def summed(script: Script) -> Iterator[Finding]:
 
     ## How we know
     The script is followed from its first line: the value is a loss, or was divided, then `all_reduce` adds it up,
-    and nothing divides it on the way to the call that logs it. Sums that are divided by each other are not judged.
+    and nothing divides it before the call that logs it. Sums that are divided by each other are not judged.
 
     ## Fix
     - **you** `op=dist.ReduceOp.AVG`, or divide by the number of ranks.
@@ -543,10 +546,13 @@ def alone(script: Script) -> Iterator[Finding]:
     ## Why it matters
     The others wait for 10 minutes, or what `timeout=` says; then the watchdog ends the job.
 
+    ## Seen as
+    hangs, dies
+
     ## How we know
     The name of a call under a condition on the rank, a barrier after it in the same function, and no `timeout` in
     `init_process_group`, or one of 10 minutes or less. How long the work takes is not seen in the script. A
-    timeout of two minutes or less is said in any case.
+    timeout of two minutes or less is reported in any case.
 
     ## Fix
     - **you** prepare the data before the job, or give `timeout=timedelta(hours=2)` to `init_process_group`.

@@ -30,7 +30,7 @@ def scheduled(script: Script) -> Iterator[Finding]:
 
     ## How we know
     The script is followed from its first line: the loader has a DistributedSampler, and what is given to `step`
-    was made of its samples, and neither reduced nor gathered on the way.
+    was made of its samples, and neither reduced nor gathered before that.
 
     ## Fix
     - **you** `dist.all_reduce(loss, op=dist.ReduceOp.AVG)` before the step.

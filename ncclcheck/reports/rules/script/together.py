@@ -88,6 +88,9 @@ def conditional(script: Script) -> Iterator[Finding]:
     A collective ends on no rank before all have entered it: the job hangs until the timeout, or the call is
     matched with another one of the other ranks and mixes up numbers.
 
+    ## Seen as
+    hangs
+
     ## How we know
     The conditions around the call, and what stands in the other branch and in other branches of the same function.
     In a loop, the backward pass of a model inside DistributedDataParallel counts as one.
@@ -156,10 +159,13 @@ def leaves(script: Script) -> Iterator[Finding]:
     ## What
     `return`, `continue`, `break` or `sys.exit()` under a condition on the rank, with a collective after it. So
     with the backward pass of a model that all ranks share: a number of steps that differs by rank, or a step that
-    is left where the loss of one rank is no number, or is small.
+    is left where the loss of one rank is NaN, or is small.
 
     ## Why it matters
     The rank that has left never enters the collective: all others hang in it until the timeout.
+
+    ## Seen as
+    hangs
 
     ## How we know
     The lines that follow in the same block, and functions of the script's own that they call. A rank stands in the

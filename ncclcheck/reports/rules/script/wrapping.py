@@ -45,7 +45,7 @@ def attributes(script: Script) -> Iterator[Finding]:
     ## How we know
     The script is followed from its first line, through its functions and attributes: there the variable holds
     nothing but the wrapper, and neither it nor a Module has that name. Where a condition nearby asks what the
-    model is, and where the wrapper is given such an attribute, it is not said.
+    model is, and where the wrapper is given such an attribute, nothing is reported.
 
     ## Fix
     - **you** `model.module.generate(...)`.

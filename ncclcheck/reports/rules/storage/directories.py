@@ -20,13 +20,13 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.nodes import together
-from ncclcheck.reports.subjects.nodes.agreement import group
+from ncclcheck.reports.subjects.nodes.agree import together
+from ncclcheck.reports.subjects.nodes.agree.agreement import group
 from ncclcheck.reports.subjects.nodes.directories import about, mounted, places
 from ncclcheck.reports.text.fold import fold_names, size
 
-_MIB, _GIB = 2**20, 2**30
-_FEW_INODES = 1000
+_MIB, _GIB = 2**20, 2**30  # bytes
+_FEW_INODES = 1000  # a checkpoint of 1000 ranks has as many files: chosen
 
 
 @rule("STO001", "the working directory has free space", worst=State.FAIL, needs=("storage.places",))
@@ -38,6 +38,9 @@ def room(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     Checkpoints, logs and profiles are written there by default. A full one ends the job at its first checkpoint,
     hours after its start, and `df -h` shows room where only the inodes are gone.
+
+    ## Seen as
+    out of memory, dies
 
     ## How we know
     statvfs of the working directory on each node. Less than 16 MiB or no inode is a failure; less than
@@ -116,7 +119,7 @@ def same_file_system(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     /proc/self/mountinfo on each node. A node with another source or type than most is a warning. Local file
     systems on all nodes are a note. Where all nodes looked for each other's files this is skipped: STO006 then
-    tells what came of it, whatever the mounts are called.
+    shows what came of it, whatever the mounts are called.
 
     ## Fix
     - **you** start the job in a directory of the shared file system; leave the node out until its mount is back.
@@ -172,6 +175,9 @@ def locks(cluster: Cluster) -> Iterator[Finding]:
     for ever. On NFS whose lock service is gone, a lock waits without end. Ignored locks damage what two ranks
     write at once.
 
+    ## Seen as
+    hangs
+
     ## How we know
     A child process takes each lock without waiting, and another one tries to take it as well, within four seconds.
     That locks of two nodes exclude each other is not tried.
@@ -224,6 +230,9 @@ def still_there(cluster: Cluster) -> Iterator[Finding]:
     A shell that stands in a deleted directory shows nothing of it, but os.getcwd() fails there. Python scripts and
     launchers end with FileNotFoundError, and `import torch` with `Intel oneMKL FATAL ERROR: Cannot load
     libtorch_cpu.so`, which looks like a broken installation.
+
+    ## Seen as
+    does not start, dies
 
     ## How we know
     getcwd(2) says ENOENT, and the kernel marks /proc/self/cwd with `(deleted)`.

@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import Answer, Cluster, Mount, Node, Nvme, at, known
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fine, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.rules.host.failing import of_kernel, said
-from ncclcheck.reports.subjects.nodes.agreement import group
+from ncclcheck.reports.subjects.nodes.agree.agreement import group
 from ncclcheck.reports.text.fold import fold_names, many
 
 _GIVEN_UP = ("emergency_ro", "shutdown")
@@ -26,6 +26,9 @@ def stale(cluster: Cluster) -> Iterator[Finding]:
     A rank that opens a file on a mount whose server is gone waits in the kernel, without an error and without a
     trace in its log, and the others wait for it in NCCL. A handle that went stale (ESTALE), or a FUSE daemon that
     died (ENOTCONN), ends the job at its first file.
+
+    ## Seen as
+    dies
 
     ## How we know
     stat(2) of each mount of NFS, Lustre, GPFS, BeeGFS, CephFS, FUSE and the like in /proc/self/mountinfo, by a
@@ -75,11 +78,14 @@ def given_up(cluster: Cluster) -> Iterator[Finding]:
     After an error of its disk ext4 goes read-only, and xfs shuts itself down. The node looks well, `df` shows
     room, and the job ends at its first write there: `Read-only file system`, or `Input/output error`.
 
+    ## Seen as
+    dies
+
     ## How we know
     /proc/self/mountinfo: the mount says rw and the file system below says ro, emergency_ro or shutdown; or the
-    kernel log says that it remounted one or shut it down. What was mounted read-only on purpose is not judged; but
-    where most of three or more nodes have a mount point for writing, the one that has it read-only is told, for a
-    disk that failed at boot is mounted so by hand or by its boot options.
+    kernel log says that it remounted one or shut it down. What was mounted read-only on purpose is not judged;
+    but where most of three or more nodes have a mount point for writing, the one that has it read-only is
+    reported, for a disk that failed at boot is mounted so by hand or by its boot options.
 
     ## Fix
     - **admin** look for the disk's errors, unmount, `fsck`, and mount it again; replace the disk.

@@ -13,10 +13,10 @@ from ncclcheck.reports.subjects.nccl.variables import as_version
 _WAIT = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
 _ASYNC = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING")
 _BUFFERS = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-_RECORDS_BY_ITSELF = (2, 11, 0)
+_RECORDS_BY_ITSELF = (2, 11, 0)  # torch whose Flight Recorder is on by default, with 2000 entries
 _ENTRY_BYTES = 850  # of one entry with its stack; a rank with 2097152 of them held 1.7 GB
-_DEFAULT_CONNECTIONS = 8
-_MOST_CONNECTIONS = 32
+_DEFAULT_CONNECTIONS = 8  # Source: CUDA C++ Programming Guide, CUDA_DEVICE_MAX_CONNECTIONS
+_MOST_CONNECTIONS = 32  # Source: the same; larger values are not taken
 
 
 def _buffer(version: tuple[int, ...] | None) -> str:
@@ -39,6 +39,9 @@ def two_ways(cluster: Cluster) -> Iterator[Finding]:
     With blocking wait every `wait()` holds the program until the GPU is done: computation and communication no
     longer overlap. The watchdog that ends a hang by itself, and the Flight Recorder's dump, are then off whatever
     the other variable says; torch mentions it in its INFO log only.
+
+    ## Seen as
+    hangs, slow
 
     ## How we know
     The variables under their new and old names. Blocking wait alone is a note.
@@ -74,6 +77,9 @@ def watchdog(cluster: Cluster) -> Iterator[Finding]:
     When a rank dies, the others wait in NCCL on the GPU, where no time-out of Python reaches them. The watchdog
     ends them after the timeout of the process group; without it the job holds its nodes until its wall clock ends.
     The monitor does the same for a watchdog that is stuck itself, and writes the Flight Recorder's dump.
+
+    ## Seen as
+    hangs, dies
 
     ## How we know
     The variables under their new and old names. torchrun sets the first to 1 only where it is not set.
@@ -111,7 +117,10 @@ def heartbeat(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     The monitor kills a process whose watchdog was silent for that long. A watchdog is silent for a minute or two
     while CUDA loads modules, while a debugger or a slow file system holds the interpreter, and while the Flight
-    Recorder is written: sound jobs die with `watchdog got stuck for N seconds`, a hanging one without its dump.
+    Recorder is written: healthy jobs die with `watchdog got stuck for N seconds`, a hanging one without its dump.
+
+    ## Seen as
+    slow, dies
 
     ## How we know
     The variable and TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC as torch parses them.
@@ -150,6 +159,9 @@ def flight_recorder(cluster: Cluster) -> Iterator[Finding]:
     The Flight Recorder tells after a hang which rank did not come to which collective. Up to torch 2.10 its
     buffer is off by default: the dump that somebody asked for is empty, which is noticed after the hang of a long
     run.
+
+    ## Seen as
+    hangs
 
     ## How we know
     TORCH_FR_BUFFER_SIZE (TORCH_NCCL_TRACE_BUFFER_SIZE before 2.8) and TORCH_NCCL_ENABLE_MONITORING, by the
@@ -198,6 +210,9 @@ def entries(cluster: Cluster) -> Iterator[Finding]:
     The number is one of collectives that are kept, not one of bytes. 2097152, which was meant as 2 MiB, keeps two
     million of them: some 850 bytes each, 1.7 GB of host memory for every rank, and a dump of that size that eight
     ranks write at once when the job hangs, and that does not get done before they are killed.
+
+    ## Seen as
+    hangs, dies
 
     ## How we know
     The variable, as torch parses it.

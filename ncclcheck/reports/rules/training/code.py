@@ -12,7 +12,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.failures import lost
 from ncclcheck.reports.text.fold import fold_ranks
 
-_MOST = 4
+_MOST_KINDS = 4  # of exceptions, and lines of evidence of each: chosen; usually all ranks raise one
 _UNFIT = "FactoryError: "  # what was given cannot be used as it is; raised by the training run itself
 _MAKES_DATA = "make the data"
 
@@ -30,8 +30,11 @@ def raise_no_exception(cluster: Cluster) -> Iterator[Finding]:
     One rank meets a bad sample and ends; all others then print "Connection closed by peer" or wait until the
     timeout, and their words are the ones that are found in the log.
 
+    ## Seen as
+    hangs, wrong results
+
     ## How we know
-    Each rank tells the exception that ended it with the innermost line outside of Python, torch and other
+    Each rank reports the exception that ended it with the innermost line outside of Python, torch and other
     packages; the index is the argument of the dataset's `__getitem__` there, which a loader's worker process does
     not hand over. Words of a rank that only lost its peer are a consequence and accuse nobody. A LightningModule
     that asks for its Trainer is unknown: there is none here.
@@ -50,7 +53,7 @@ def raise_no_exception(cluster: Cluster) -> Iterator[Finding]:
     kinds: dict[str, list[RankState]] = {}
     for rank in found:
         kinds.setdefault(f"{rank.error.partition(':')[0]} {rank.at.partition(',')[0]}", []).append(rank)
-    for ranks in [*kinds.values()][:_MOST]:
+    for ranks in [*kinds.values()][:_MOST_KINDS]:
         yield _raised(cluster, ranks)
 
 
@@ -70,14 +73,14 @@ def _raised(cluster: Cluster, ranks: list[RankState]) -> Finding:
     known = next((one for one in _KINDS if re.search(one.pattern, first.error)), None)
     if known and known.ours:
         return unknown(where, f"{known.ours}: {what}", why="It was not trained, so nothing is known of it.",
-                       owner="job", evidence=evidence[:_MOST], fix=[you(known.fix)])  # fmt: skip
+                       owner="job", evidence=evidence[:_MOST_KINDS], fix=[you(known.fix)])  # fmt: skip
     return fail(
         where,
         what,
         why="Every rank raises it, so the training ends there." if everywhere
         else "The other ranks lose their peer by that; what they print is a consequence.",
         owner="job",
-        evidence=evidence[:_MOST],
+        evidence=evidence[:_MOST_KINDS],
         fix=[_fix(first, known)],
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.training.trained import checked, ranks
 
 _ROUNDED = 0.01  # of the norm of a parameter; bf16 has 8 bits, 0.4 %
-_SHOWN = 4
+_SHOWN = 4  # names in one finding, then a count: chosen, model, optimizer, scheduler and RNG are four
 _GENERATORS = (
     "saved['rng'] = torch.get_rng_state()  # one a rank",
     "torch.set_rng_state(saved['rng'])",
@@ -37,6 +37,9 @@ def own_checkpoint(_cluster: Cluster, found: OwnCheckpoint) -> Iterator[Finding]
     ## Why it matters
     A scheduler, a GradScaler, an average or a counter that is not in the checkpoint begins anew after every
     resume: the learning rate warms up again, and the curve has a step where the job was restarted.
+
+    ## Seen as
+    wrong results
 
     ## How we know
     Three steps, a save, and three more steps. Then a new model and a new `state`, made by one step; all generators

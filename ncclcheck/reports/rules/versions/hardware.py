@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Cluster, Interface, Node, at, known, value_or
 from ncclcheck.reports.judgement.findings import Finding, State, admin, you
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.subjects.nodes.alike import LEAVE_OUT, fact, same
+from ncclcheck.reports.subjects.nodes.agree.alike import LEAVE_OUT, fact, same
 
 
 @rule(
@@ -26,8 +26,11 @@ def cards(cluster: Cluster) -> Iterator[Finding]:
     Drivers and number of the physical network cards that are up.
 
     ## Why it matters
-    A card that is missing after a boot, or one whose cable is out, leaves a node with fewer ways than the others,
+    A card that is missing after a boot, or one whose cable is out, leaves a node with fewer paths than the others,
     and collectives over all nodes go at its pace. NCCL itself says nothing as long as one card is left.
+
+    ## Seen as
+    slow
 
     ## How we know
     /sys/class/net: physical interfaces that are up, by driver. Networks over USB, which the board's management
@@ -77,6 +80,9 @@ def processors(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     Ranks on slower processors prepare their batches later, and all others wait for them in every step. Some
     versions of NCCL even choose other algorithms (NCC036).
+
+    ## Seen as
+    slow
 
     ## How we know
     /proc/cpuinfo on each node; the odd one out by majority.

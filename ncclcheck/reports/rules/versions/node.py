@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from ncclcheck.probes.facts import Cluster, Limits, Node, at, known
 from ncclcheck.reports.judgement.findings import Finding, State, admin, warn, you
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.subjects.nodes.agreement import disagreements
-from ncclcheck.reports.subjects.nodes.alike import LEAVE_OUT, alike, fact, same
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
+from ncclcheck.reports.subjects.nodes.agree.alike import LEAVE_OUT, alike, fact, same
 
 
 @rule(
@@ -28,6 +28,9 @@ def kernel(cluster: Cluster) -> Iterator[Finding]:
     DMA-BUF (GPUDirect without nvidia-peermem) needs 5.12, drivers are built for one kernel, and defaults of TCP
     and of huge pages change. A node that was restarted into another kernel after an update is slower or lacks
     GPUDirect, while its software looks the same.
+
+    ## Seen as
+    slow
 
     ## How we know
     /proc/sys/kernel/osrelease on each node; the odd one out by majority.
@@ -94,6 +97,9 @@ def hardware(cluster: Cluster) -> Iterator[Finding]:
     A memory module that failed its training at boot takes bandwidth with it, cores that were taken offline or
     another setting of hyper-threading slow the data loaders: the whole job goes at the pace of that node.
 
+    ## Seen as
+    slow
+
     ## How we know
     /sys/devices/system/cpu/online and MemTotal of /proc/meminfo. Sizes of memory within 5 % are the same.
 
@@ -128,6 +134,9 @@ def limits(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     A daemon that was restarted by hand on one node hands its own limits to the jobs there. The job dies on that
     node only, and only where it reaches the limit; on every other node the same script works.
+
+    ## Seen as
+    dies
 
     ## How we know
     /proc/self/limits of the process that the launcher started, and statvfs of /dev/shm (within 5 %). A node that

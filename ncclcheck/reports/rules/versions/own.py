@@ -12,7 +12,7 @@ from ncclcheck.reports.culprit.own import Accused, accused
 from ncclcheck.reports.judgement.findings import Finding, State, Where, fail, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl.variables import as_version
-from ncclcheck.reports.subjects.nodes.agreement import disagreements
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
 from ncclcheck.reports.text.fold import fold_names
 
 # Of Python's own modules those that torch.distributed.run, torch.distributed and torch.utils.data import, without
@@ -51,8 +51,11 @@ def own_environment(cluster: Cluster) -> Iterator[Finding]:
     What a shell's startup file, sshd, a daemon or an image gives to one node alone ends or slows ranks there, and
     all other nodes hang or wait. What the ranks say points at torch, gloo or the network.
 
+    ## Seen as
+    hangs, slow
+
     ## How we know
-    Nodes that failed are compared with those that did not: what the sound ones agree on, and the failed one has
+    Nodes that failed are compared with those that did not: what the healthy ones agree on, and the failed one has
     otherwise. What the last words of the failure mention is named. Without such words, a crash points at what
     loads or changes libraries (LD_PRELOAD, LD_LIBRARY_PATH, MALLOC_*, PYTHON*), and a slow node at what slows a
     process (OMP_*, MALLOC_*). A signal from outside (SIGKILL, SIGTERM), a limit or a lost network accuses no
@@ -98,11 +101,14 @@ def hidden_modules(cluster: Cluster) -> Iterator[Finding]:
     PYTHONPATH: the user's queue.py is imported in place of Python's own, and torch ends with an ImportError or an
     AttributeError about something else. Where one node alone has the file, the job dies on that node.
 
+    ## Seen as
+    dies
+
     ## How we know
     The names in these folders, on each node, compared with the modules that `import torch` loads. A folder
     without an __init__.py hides nothing. It is a warning; a failure where the error of a rank or of torchrun names
     the file, or where ranks died on its node and PYTHONPATH puts it first for every process. A package in
-    PYTHONPATH that is none of Python's own is mostly meant: it is told where such an error names it. ncclcheck
+    PYTHONPATH that is none of Python's own is mostly meant: it is reported where such an error names it. ncclcheck
     itself imports Python's own modules first.
 
     ## Fix
@@ -179,6 +185,9 @@ def same_files(cluster: Cluster) -> Iterator[Finding]:
     An installation that was interrupted, or a disk that was full, leaves libraries that are cut short: the version
     is right, and the import ends with "file too short" or a bus error. torch before 2.3 was built for numpy 1:
     with numpy 2 `tensor.numpy()` fails, in data loaders first. Without numpy on one node, its loaders fail there.
+
+    ## Seen as
+    dies
 
     ## How we know
     The sizes of libtorch*.so and libc10*.so, and the metadata of numpy, of the Python that runs ncclcheck on each

@@ -22,7 +22,7 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.nccl.variables import STARTUP_FILES
-from ncclcheck.reports.subjects.nodes.agreement import disagreements
+from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
 
 
 @rule("VER001", "torch is installed", worst=State.FAIL, gates_job="by any failure")
@@ -136,6 +136,9 @@ def torch_version(cluster: Cluster) -> Iterator[Finding]:
     Ranks of different torch versions speak to each other without checking it: they bring different NCCL
     versions, bucket gradients differently and change how the store is used. The job hangs in init, or later in
     a collective, and no message names the reason.
+
+    ## Seen as
+    hangs, does not start
 
     ## How we know
     torch/version.py of the Python that runs ncclcheck on each node; the odd one out by majority. Nodes that come
@@ -261,6 +264,9 @@ def driver_version(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     Features that all ranks must agree on hang on the driver: NVLS, cuMem, DMA-BUF. Where one node lacks one,
     NCCL falls back on that node, or fails in init. A node that was reinstalled last is the usual suspect.
+
+    ## Seen as
+    hangs, does not start
 
     ## How we know
     /proc/driver/nvidia/version on each node; the odd one out by majority.

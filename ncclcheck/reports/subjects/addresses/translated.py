@@ -45,7 +45,7 @@ def findings(cluster: Cluster, found: Reached, links: Mapping[str, lan.Link]) ->
             evidence=[
                 seen(f"getpeername(2) on {peers[0]}", seen_as),
                 seen(f"getsockname(2) on {node}", source),
-                *(seen(f"nft list ruleset on {node}", firewall.shown(one)) for one in own[:4]),
+                *(firewall.on_node(node, one) for one in own[:4]),
             ],
             fix=[fix],
         )

@@ -16,7 +16,7 @@ _ASPECTS = {
     "resources": "memory",
     "speed": "speed",
 }
-_INDENT = 13
+_INDENT = 13  # columns: two, a label of ten, a space
 
 
 def text(document: Document, width: int) -> str:

@@ -22,7 +22,7 @@ from ncclcheck.probes.facts import (
     replace,
     value_or,
 )
-from ncclcheck.reports.judgement.findings import Evidence, Remedy, admin, seen, you
+from ncclcheck.reports.judgement.findings import Evidence, Remedy, admin, you
 from ncclcheck.reports.subjects.addresses import hosts_file, misnamed, prefixes
 from ncclcheck.reports.subjects.addresses.master import address_of_node_0, another_port, holders_of, named_anew
 from ncclcheck.reports.subjects.links import firewall, own_way
@@ -193,7 +193,7 @@ def _is_about(one: Filter, port: str) -> bool:
 
 def _chains(node: Node, chain: Filter | None) -> Iterator[Evidence]:
     if chain is not None:
-        yield seen(f"nft list ruleset on {node.name}", firewall.shown(chain))
+        yield firewall.on_node(node.name, chain)
 
 
 def _bare(address: str) -> str:

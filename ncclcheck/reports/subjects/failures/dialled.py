@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Dialled, Node, replace
-from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, Where, fail, seen, you
+from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, Where, admin, fail, seen, you
 
 # In the order in which ssh reads them: the first that sets an option decides.
 _FILES = "~/.ssh/config /etc/ssh/ssh_config /etc/ssh/ssh_config.d/*.conf"
@@ -82,6 +82,8 @@ def explained(cluster: Cluster, found: Finding) -> Finding:
                 you("Or do without shared connections for it.", f"ssh -o ControlPath=none {quote(node)} true"),
             ],
         )
+    if one.no_arp and "No route to host" in found.what:
+        return _mute(found, one)
     if led := unlike(cluster, node):
         return replace(
             found,
@@ -90,6 +92,29 @@ def explained(cluster: Cluster, found: Finding) -> Finding:
             remedies=[see(node), *found.remedies],
         )
     return found
+
+
+def _mute(found: Finding, one: Dialled) -> Finding:
+    """On a network of this host, where its kernel asked for it by ARP: no router is between."""
+    address, device = one.addresses[0], quote(one.no_arp)
+    return replace(
+        found,
+        what=f"{address} does not answer ARP on {one.no_arp} here, a network that it shares with this host: it is "
+        "down or unplugged, its port is in another VLAN, its address is another one, or its kernel answers no ARP",
+        evidence=[*found.evidence, seen("/proc/net/arp here", f"{address} on {one.no_arp}: no hardware address")],
+        remedies=[
+            you("See whether anybody on that network says that it has the address.",
+                f"arping -c 3 -I {device} {address}   # here"),
+            *(remedy for remedy in found.remedies if remedy.who == "you" and "exclude" in remedy.text),
+            admin(
+                "On its console: is the interface up with this address, and does the kernel answer? 0 is the "
+                "kernel's own setting, 1 and 2 are usual; 8 answers nobody.",
+                f"ip -br addr | grep -w {address}   # there",
+                "sysctl net.ipv4.conf.all.arp_ignore; sysctl -w net.ipv4.conf.all.arp_ignore=0   # there",
+                "arptables -L; nft list tables arp   # there: a filter of ARP",
+            ),
+        ],
+    )  # fmt: skip
 
 
 def _through(one: Dialled, what: str) -> str:

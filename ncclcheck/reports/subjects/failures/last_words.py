@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from shlex import quote
 
-from ncclcheck.probes.facts.run import signal_name
+from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.reports.judgement.findings import Remedy, admin, you
 
 # Names of variables that bring it about.
@@ -114,13 +114,13 @@ _SIGNS = (
         pattern=rf"^.*{_FAILED_TO_LOAD}(?P<file>[^\s:]+): (?P<how>file too short|invalid ELF header"
         r"|wrong ELF class|cannot read file data|ELF (?:load command|file).*).*",
         means="{file} is damaged, not complete, or made for another kind of machine ({how})",
-        fix=(you("Compare it with the one of a sound node.", "sha256sum {file}"), _REINSTALL),
+        fix=(you("Compare it with the one of a healthy node.", "sha256sum {file}"), _REINSTALL),
         bears=_LOADER,
     ),
     Sign(
         pattern=rf"^.*{_FAILED_TO_LOAD}(?P<file>[^\s:]+): cannot open shared object file.*",
         means="{file} is needed, and found nowhere on this node",
-        fix=(you("Look for it on a sound node.", "ldconfig -p | grep {file}", "env | grep ^LD_"), _REINSTALL),
+        fix=(you("Look for it on a healthy node.", "ldconfig -p | grep {file}", "env | grep ^LD_"), _REINSTALL),
         bears=_LOADER,
     ),
     Sign(
@@ -159,7 +159,7 @@ _SIGNS = (
         r"|Numpy is not available).*",
         means="this numpy does not fit a package that was built for another one",
         fix=(
-            you("Install the version of the sound nodes.", "python -m pip list | grep -iE 'numpy|torch'"),
+            you("Install the version of the healthy nodes.", "python -m pip list | grep -iE 'numpy|torch'"),
             you("A torch before 2.3 needs numpy 1.", "python -m pip install 'numpy<2'"),
         ),
     ),
@@ -176,9 +176,9 @@ _SIGNS = (
         r"\((?P<file>/[^)\n]*/(?:site|dist)-packages/(?P<package>[^)\n/]+)/[^)\n]*)\).*",
         means="{file} lacks what the rest of its package imports: it is empty or cut short, or of another version",
         fix=(
-            you("Compare it with the one of a sound node; 0 bytes are left by a power cut or a full disk.",
-                "ls -l {file}; sha256sum {file}   # there, and on a sound node"),
-            you("Copy it from a sound node, or install the package again in the version of the others.",
+            you("Compare it with the one of a healthy node; 0 bytes are left by a power cut or a full disk.",
+                "ls -l {file}; sha256sum {file}   # there, and on a healthy node"),
+            you("Copy it from a healthy node, or install the package again in the version of the others.",
                 "scp SOUND_NODE:{file} {file}",
                 "python -m pip install --force-reinstall --no-deps {package}==VERSION"),
         ),
@@ -261,7 +261,7 @@ _SIGNALS = {
         you("See whether there is room; install a library again that was not copied whole.", "df -h /dev/shm")],
         LIBRARIES),
     "SIGILL": Told("Illegal instruction", "a library was built for another processor than this one", [
-        you("Compare the processor with that of a sound node.", "lscpu | grep -iE 'model name|flags'")],
+        you("Compare the processor with that of a healthy node.", "lscpu | grep -iE 'model name|flags'")],
         LIBRARIES),
     "SIGXFSZ": Told("File size limit exceeded", "it wrote a file larger than its limit (ulimit -f)", [
         you("Raise it where the job starts.", "ulimit -f unlimited"),

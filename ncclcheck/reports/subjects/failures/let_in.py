@@ -24,20 +24,27 @@ def explained(cluster: Cluster, found: Finding, words: re.Match[str] | None) -> 
     user = named["user"] if named else "the account"
     return replace(
         found,
-        what=f"its sshd refuses {user} (permission denied), and {fold_names(others)} did not: AllowUsers or "
-        "DenyUsers there leave the account out, its login shell does not exist, or its authorized_keys lacks the "
-        f"key; offered: {keys}",
+        what=f"its sshd refuses {user} (permission denied), and {fold_names(others)} did not: its authorized_keys "
+        "lacks the key, or is not read since others may write to it, to .ssh or to the home folder (StrictModes); "
+        "or AllowUsers or DenyUsers leave the account out, it has expired, or its login shell does not exist; "
+        f"offered: {keys}",
         remedies=[_see(node, user if named else "USER"), *found.remedies],
     )
 
 
 def _see(node: str, user: str) -> Remedy:
     node = quote(node)
+    home = f"~{user}"
     shell = f"getent passwd {user} | cut -d: -f7 | xargs ls -l   # on {node}: its login shell"
     return admin(
-        "Read why in sshd's log: `not allowed because ...` names the setting or the login shell, `Failed "
-        "publickey` the key. Where it is AllowUsers, add the account; undo: the copy of the file.",
-        f"journalctl -u ssh -u sshd | grep -E 'not allowed|refused|Failed publickey' | tail -3   # on {node}",
+        "Read why in sshd's log: `bad ownership or modes for` names what others may write to, `not allowed "
+        "because ...` the setting or the login shell, `has expired` the account, `Failed publickey` the key. "
+        "Where it is AllowUsers, add the account; undo: the copy of the file.",
+        "journalctl -u ssh -u sshd | grep -E 'bad ownership|not allowed|refused|expired|Failed publickey' | "
+        f"tail -3   # on {node}",
+        f"ls -ld {home} {home}/.ssh {home}/.ssh/authorized_keys   # on {node}",
+        f"chmod go-w {home} {home}/.ssh {home}/.ssh/authorized_keys   # on {node}: where others may write",
+        f"chage -l {user} | grep -i 'account expires'; chage -E -1 {user}   # on {node}: the second where it has",
         shell,
         f"sshd -T | grep -iE '^(allow|deny)(users|groups)'   # on {node}",
         f"sed -i.before -E 's/^([[:space:]]*AllowUsers[[:space:]].*)$/\\1 {user}/I' /etc/ssh/sshd_config && "

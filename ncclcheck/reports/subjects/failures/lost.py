@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from ncclcheck.probes.facts import Cluster, JobEnd, RankState, Run, at, value_or
-from ncclcheck.probes.facts.run import signal_name
+from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.failures import last_words
 

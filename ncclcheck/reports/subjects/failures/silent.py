@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, Run, Silence, replace
-from ncclcheck.probes.facts.run import signal_name
+from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Owner, Remedy, Where, admin, seen, unknown, you
 from ncclcheck.reports.subjects.failures import dialled, exhausted, last_words, let_in, ssh_way
 from ncclcheck.reports.subjects.failures.launching import FELL_SILENT, NOTHING_KNOWN, OWN_WORDS, SSH, TRY, Cause
@@ -522,7 +522,7 @@ def _hurried(command: str, silent: list[Silence]) -> Finding:
     return unknown(
         Where(),
         f"--deadline is too short: it came before the facts of {names} were there",
-        why="Reading the facts takes seconds on a sound node, so this says nothing of the node.",
+        why="Reading the facts takes seconds on a healthy node, so this says nothing of the node.",
         owner="job",
         evidence=[seen(f"last step of {one.node}", one.last_step or "none") for one in silent[:_MOST_TOLD]],
         fix=[you("Give it more time, or leave the option out.", f"ncclcheck {command} --deadline 60")],

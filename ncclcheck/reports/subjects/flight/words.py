@@ -10,7 +10,7 @@ from ncclcheck.reports.subjects.flight.state import State
 from ncclcheck.reports.subjects.flight.waits import Call
 from ncclcheck.reports.text.fold import fold_ranks
 
-_MOST = 4
+_MOST_KINDS = 4  # lines: of ranks that came equally far in a group; chosen
 _OVER = "ended or failed"
 
 
@@ -88,7 +88,7 @@ def counts(state: State, group_index: int, among: Iterable[int]) -> list[Evidenc
         told.setdefault(came, []).append(rank)
     name = group(state.group(group_index))
     lines = []
-    for (entered, ended), who in [*told.items()][:_MOST]:
+    for (entered, ended), who in [*told.items()][:_MOST_KINDS]:
         came_to = "entered is not told" if entered is None else f"entered {entered}"
         last = "none" if ended is None else str(ended)
         over = f"{_OVER} up to {last}" if group_index in state.failed_too else f"saw the end of {last}"

@@ -16,6 +16,7 @@ from ncclcheck.reports.judgement.findings import Evidence, Remedy, admin, seen
 Side = Literal["input", "output"]
 SIDES: tuple[Side, Side] = ("input", "output")
 
+# ports without privilege, where NCCL, gloo and torchrun listen unless told otherwise. Source: ip(7)
 HIGH = (1024, 65535)
 _FIND = "nft list ruleset | grep -nE 'table|chain|hook|drop|reject|limit'"
 _HOOKS: dict[Side, tuple[str, ...]] = {
@@ -31,8 +32,11 @@ _DOES = {
     "snat": "writes another sender on it by SNAT",
     "masquerade": "writes another sender on it by SNAT",
 }
-_OF_NEW_ONES = re.compile(r"& syn|\bct state new\b|\bct count\b|\b(connlimit|recent)\b")
-_SENDER = re.compile(r"\bip6? saddr (?!!=)(\S+)")
+_OF_NEW_ONES = re.compile(
+    r"& syn|\bct state new\b|\bct count\b|\b(connlimit|recent)\b|--(ct)?state NEW\b|,ACK SYN\b"
+)
+_SENDER = re.compile(r"(?:\bip6? saddr (?!!=)|(?<!! )(?<!\S)-s )(\S+)")
+_LEGACY = {"iptables-legacy": "ip", "ip6tables-legacy": "ip6"}
 
 
 def known(node: Node) -> bool:
@@ -86,7 +90,7 @@ class Partial:
     @property
     def evidence(self) -> list[Evidence]:
         """Its chains."""
-        return [seen(f"nft list ruleset on {self.node}", part(one)) for one in self.chains[:2]]
+        return [on_node(self.node, one, part(one)) for one in self.chains[:2]]
 
     def fix(self, network: str) -> Remedy:
         """The job's network passes before them."""
@@ -126,8 +130,15 @@ def shown(one: Filter) -> str:
     return f"chain {one.family} {one.table} {one.chain} (hook {one.hook}){rule}"
 
 
+def on_node(node: str, one: Filter, words: str = "") -> Evidence:
+    """The chain and its rule, by what lists them."""
+    lists = f"{one.family}-save" if one.family in _LEGACY else "nft list ruleset"
+    return seen(f"{lists} on {node}", words or shown(one))
+
+
 def let_pass(chains: Sequence[Filter], side: Side, network: str) -> Remedy:
     """Where the chains are known. A rule before all others in each: an accept in another chain would not help."""
+    flag = "-d" if side == "output" else "-s"
     version, end = "ip6" if ":" in network else "ip", "daddr" if side == "output" else "saddr"
     return admin(
         "Let the job's network pass in each chain that can stop it, here and in the files that it is loaded from.",
@@ -135,6 +146,11 @@ def let_pass(chains: Sequence[Filter], side: Side, network: str) -> Remedy:
             f"nft insert rule {one.family} {quote(one.table)} {quote(one.chain)} {version} {end} {network} accept"
             for one in chains
             if one.family in ("inet", "netdev", version)
+        ),
+        *(
+            f"{one.family} -t {one.table} -I {quote(one.chain)} {flag} {network} -j ACCEPT"
+            for one in chains
+            if _LEGACY.get(one.family) == version
         ),
     )
 

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from ncclcheck.probes.facts import Burst, PeerReach, Unread, value_or
 from ncclcheck.reports.subjects.links.reached import Pair, Reached
 
-LEAST_LOST = 4
+LEAST_LOST = 4  # packets of one direction: fewer may be stray ones; chosen
+# of a whole burst, about one initial TCP window of 10 segments and what follows: chosen, nothing flows
 _STALL_BYTES = 65536
+# share of a burst in which a side had no core: chosen, so that a rate is never raised more than tenfold for it
 _MOST_STARVED = 0.9
 OF_PEERS, ENOUGH = 50.0, 2.0  # NET008.of_peers_percent and NET008.enough_gbit, whose page gives the reasons
 

@@ -156,7 +156,7 @@ def _by_filter(node: Node, address: str, link: lan.Link | None) -> Cause:
         )  # fmt: skip
     return Cause(
         f"its own packet filter does not let it out ({firewall.shown(own[0])})",
-        tuple(seen(f"nft list ruleset on {node.name}", firewall.shown(one)) for one in own[:4]),
+        tuple(firewall.on_node(node.name, one) for one in own[:4]),
         (firewall.let_pass(own, "output", _wide(address, link)),),
     )
 

@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import Cluster, Knock, Silence
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, Where, admin, fail, seen, you
 from ncclcheck.reports.text.fold import fold_names
 
-_MOST_WAYS = 4
+_MOST_WAYS = 4  # named in one sentence, then dots: chosen
 
 
 def sides(silence: Silence) -> tuple[list[str], list[str]]:

@@ -16,7 +16,7 @@ from ncclcheck.reports.subjects.links.reached import Pair, Reached
 from ncclcheck.reports.text.fold import fold_names
 
 # Bytes that a node which hears nobody may have counted in 3 s: what its own host puts on the interface, and
-# broadcasts (70 and 224 were seen in the lab); a sound one receives thousands, for all others send to it.
+# broadcasts (70 and 224 were seen in the lab); a healthy one receives thousands, for all others send to it.
 _MOST_OF_A_DEAF_ONE = 500
 _INWARD = "The receiving direction of its link is dead (a strand of the fibre, the transceiver, the switch port)"
 

@@ -15,7 +15,7 @@ from ncclcheck.reports.subjects.links.reached import Pair, Reached, reached
 # Of connections that are opened at once this share may be late, and so many: a wire that loses 1 % of its packets,
 # the most that NET009 passes over, delays 2 % of them. A limit of one a second delays 3 of 8 or more.
 _MOST_PERCENT = 10.0
-_LEAST_LATE = 3
+_LEAST_LATE = 3  # connections, see above
 
 # Connections that may wait for a listener; 128 was the kernel's own number before Linux 5.4, 4096 since. Eight are
 # opened at once here, from each of up to 8 nodes.
@@ -121,7 +121,7 @@ def _explained(told: Finding, slow: _Slow, node: Node | None, networks: Mapping[
         return told
     show = firewall.part if counting else firewall.shown
     words = f"a rule of its own packet filter limits new connections ({show(chains[0])})"
-    shown = [seen(f"nft list ruleset on {node.name}", show(one)) for one in chains[:2]]
+    shown = [firewall.on_node(node.name, one, show(one)) for one in chains[:2]]
     fix = firewall.let_pass(chains, side, near[0])
     return replace(told, what=f"{words}: {told.what}", evidence=[*shown, *told.evidence], remedies=[fix, *by_hand])
 

@@ -33,7 +33,7 @@ THROTTLED = 0.5  # of the time between the looks
 # Of the periods of a CPU quota, used up: a pipeline's stage with a hundredth of a core used up 0.40 of its own,
 # and its job went on; a rank without a quota, or within it, has none. At 100 ms each, fewer than 10 say little.
 _USED_UP, _NOT_USED_UP, _PERIODS = 0.25, 0.05, 10
-_FAULTS = 100.0  # pages a second from disk: at 0.1 ms for one, a hundredth of the time; sound jobs have none
+_FAULTS = 100.0  # pages a second from disk: at 0.1 ms for one, a hundredth of the time; healthy jobs have none
 _SLEEPS = ("hrtimer_nanosleep", "do_nanosleep")
 CHILD = "do_wait"  # the kernel function of waitpid(2); futex_do_wait is another
 _FREEZERS = (

@@ -12,6 +12,7 @@ from ncclcheck.reports.subjects.live.running import RunningJob, jobs
 from ncclcheck.reports.text.fold import fold_names, many
 from ncclcheck.reports.text.wrapping import wrapped
 
+# on the screen, and kinds of ranks of each: chosen, four jobs of five rows fill 24 lines
 _MOST_JOBS, _MOST_ROWS = 4, 5
 
 

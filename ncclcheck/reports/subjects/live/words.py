@@ -24,8 +24,9 @@ from ncclcheck.reports.subjects.live.running import (
 )
 from ncclcheck.reports.text.fold import fold_ranks
 
-_MOST = 3
-_MOST_PIDS = 6
+# ranks, kinds or frames in one finding: chosen; of kinds the rarest are shown, who hangs is among them
+_MOST_SHOWN = 3
+_MOST_PIDS = 6  # processes without a rank named one by one: chosen, six pids take half a line
 _KNOWN_BY = {
     "order": "its rank by the order in which one process started all",
     "store": "its rank since it has torch's store",
@@ -130,7 +131,7 @@ def evidence(who: Sequence[LiveProcess]) -> list[Evidence]:
         seen(f"/proc/{one.pid}{f' of rank {one.rank}' if is_known(one) else ''} on {one.host}", _seen(one))
         if one.rank_by != "environment"
         else seen(f"/proc/{one.pid} of rank {one.rank}", _seen(one))
-        for one in who[:_MOST]
+        for one in who[:_MOST_SHOWN]
     ]
 
 
@@ -147,7 +148,7 @@ def _seen(one: LiveProcess) -> str:
 def rest(found: Judged) -> list[Evidence]:
     """What the others did meanwhile."""
     counted = Counter(alike(one) for one in found.others)
-    told = "; ".join(f"{count} x {said}" for said, count in counted.most_common(_MOST))
+    told = "; ".join(f"{count} x {said}" for said, count in counted.most_common(_MOST_SHOWN))
     return [seen(f"the other {len(found.others)}", f"{told}, for {found.job.seconds:.0f} s")] if told else []
 
 
@@ -186,7 +187,9 @@ def parting(job: RunningJob) -> list[Evidence]:
     if not groups and len(stacks) > 1:
         return [seen("py-spy", f"all {len(stacks)} stacks that were read are alike: {stacks[0][1][-1]}")]
     few = sorted(groups.items(), key=lambda item: len(item[1]))
-    shown = few if len(few) <= _MOST + 1 else [*few[:_MOST], few[-1]]  # who is apart, and where most are
+    shown = (
+        few if len(few) <= _MOST_SHOWN + 1 else [*few[:_MOST_SHOWN], few[-1]]
+    )  # who is apart, and where most are
     told = [seen(f"py-spy, {numbers(held, job)}", frame) for frame, held in shown]
     left = len(few) - len(shown)
     return [*told, *([seen("py-spy", f"{left} more places, of a few ranks each (JSON has all)")] if left else [])]
@@ -224,7 +227,7 @@ def launches(found: Behind) -> list[Evidence]:
             f"NCCL's RAS, twice: {few.op or 'collectives'} of communicator {found.communicator.hash}",
             f"launched {few.launched}; {most.count} others {most.launched}",
         )
-        for few, most in [*found.fewer, *found.more][:_MOST]
+        for few, most in [*found.fewer, *found.more][:_MOST_SHOWN]
     ]
 
 

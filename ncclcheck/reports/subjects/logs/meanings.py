@@ -47,7 +47,7 @@ CONSEQUENCES = {
     "step-cancelled": "Slurm ends the step after a task failed, or by order",
 }
 
-AT_THE_END = frozenset(("store-broken", "connection-reset", "broken-pipe"))  # seen at the end of sound jobs, too
+AT_THE_END = frozenset(("store-broken", "connection-reset", "broken-pipe"))  # seen at the end of healthy jobs, too
 
 CONTEXT = frozenset(
     (

@@ -15,6 +15,7 @@ from ncclcheck.reports.subjects.logs.reported import owner_of, setting, version
 _NO_ANSWER = "12"  # IBV_WC_RETRY_EXC_ERR
 _ROCE_V1 = ("0", "2")  # where mlx5 keeps its addresses of RoCE v1
 _USUAL = "3"  # and that of RoCE v2 over IPv4
+# NCCL that looks for a RoCE v2 entry by itself. Source: release notes of 2.21, NCCL_IB_GID_INDEX
 AUTOMATIC_GID = (2, 21, 0)
 _DONE = re.compile(r"SeqNum=\d{3,12}\b|last completed (?:NCCL )?work: \d{3,12}\b")
 _ENOUGH = 64  # lines to find a culprit by

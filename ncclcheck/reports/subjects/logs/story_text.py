@@ -11,7 +11,7 @@ from ncclcheck.reports.subjects.logs.wording import SAY_OF_WHY
 from ncclcheck.reports.text.fold import many
 from ncclcheck.reports.text.wrapping import wrapped
 
-_LABEL = 15
+_LABEL_COLUMNS = 15  # columns: chosen, the longest label and a space
 _END_IS_SHOWN = "LOG007"
 _WITHOUT_CAUSE = {
     "fail": "This job failed; the cause is not in these lines. What would show it is above.",
@@ -101,8 +101,8 @@ def _row(label: str, value: str, width: int) -> list[str]:
     return wrapped(
         value,
         width,
-        first=f"  {label:{_LABEL}}",
-        rest=" " * (_LABEL + 2),
+        first=f"  {label:{_LABEL_COLUMNS}}",
+        rest=" " * (_LABEL_COLUMNS + 2),
     )
 
 

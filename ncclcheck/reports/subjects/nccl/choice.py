@@ -14,10 +14,11 @@ from ncclcheck.reports.subjects.nccl.variables import assigned
 
 Version = tuple[int, int, int]
 
+# interfaces must be IFF_RUNNING, and virbr is passed over with docker and lo
 RUNNING_AND_VIRBR_SINCE: Version = (2, 28, 3)
 _INVERTED_SUBNET = ((2, 29, 2), (2, 29, 7))
-_NEWEST: Version = (2, 30, 7)
-_MOST = 16
+_NEWEST: Version = (2, 30, 7)  # taken where the version is unknown: the newest whose source was read
+_MOST_INTERFACES = 16  # MAX_IFS of NCCL's sockets. Source: NVIDIA/nccl src/include/socket.h
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def parse_pattern(value: str) -> Pattern:
     rest = value.removeprefix("^")
     names = rest.removeprefix("=").split(",")
     tokens = [name.split(":")[0] for name in names]
-    return Pattern(value.startswith("^"), rest.startswith("="), tuple([t for t in tokens if t][:_MOST]))
+    return Pattern(value.startswith("^"), rest.startswith("="), tuple([t for t in tokens if t][:_MOST_INTERFACES]))
 
 
 def nccl_choice(interfaces: Sequence[Interface], env: Mapping[str, str], version: Version | None) -> Choice:
@@ -131,7 +132,7 @@ class _Node:
             allowed = self.family in (None, address.family) and address.address != "::1"
             if running and allowed and pattern.takes(interface.name):
                 found.setdefault(interface.name, Chosen(interface.name, address.address))
-        return list(found.values())[:_MOST]
+        return list(found.values())[:_MOST_INTERFACES]
 
     def near_comm_id(self) -> Chosen | None:
         """The first address in the subnet of NCCL_COMM_ID, whatever its state; a name cannot be resolved here."""

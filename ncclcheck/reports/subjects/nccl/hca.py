@@ -14,14 +14,15 @@ from functools import lru_cache
 from ncclcheck.probes.facts import Gid, Hca, Port, Unread, value_or
 from ncclcheck.reports.subjects.nccl.variables import Version, parse_int
 
-AUTOMATIC_GID_SINCE: Version = (2, 21, 0)
+AUTOMATIC_GID_SINCE: Version = (2, 21, 0)  # NCCL_IB_GID_INDEX defaults to -1: a RoCE v2 entry is looked for
+# NCCL_IB_GID_INDEX is ignored on InfiniBand's own links
 GID_VARIABLE_NOT_FOR_INFINIBAND_SINCE: Version = (2, 22, 0)
-PCI_ORDER_SINCE: Version = (2, 29, 7)
-RAIL_SINCE: Version = (2, 30, 3)
-PEERMEM_SINCE: Version = (2, 23, 0)
-_NEWEST: Version = (2, 30, 7)
-_MOST = 32
-_DIGITS = 6
+PCI_ORDER_SINCE: Version = (2, 29, 7)  # HCAs are sorted by their PCI path, as `_order` does
+RAIL_SINCE: Version = (2, 30, 3)  # rails may follow the port in NCCL_IB_HCA, and an empty port is any
+PEERMEM_SINCE: Version = (2, 23, 0)  # the module nvidia_peermem is known too, not only nv_peer_mem
+_NEWEST: Version = (2, 30, 7)  # taken where the version is unknown: the newest whose source was read
+_MOST_HCAS = 32  # MAX_IB_DEVS. Source: NVIDIA/nccl src/transport/net_ib
+_DIGITS = 6  # a port has one or two digits; int() of a name from outside with thousands would take long
 _LAYERS = ("InfiniBand", "Ethernet")
 _LINK_LOCAL = "fe80:0000:0000:0000:"
 _MAPPED = "0000:0000:0000:0000:0000:ffff:"
@@ -61,7 +62,9 @@ def parse_hca(value: str, version: Version | None = None) -> HcaPattern:
     may_leave_out = (version or _NEWEST) >= RAIL_SINCE
     entries = [_entry(text, may_leave_out) for text in rest.removeprefix("=").split(",")]
     named = [entry for entry in entries if entry.name]
-    return HcaPattern(value.startswith("^"), rest.startswith("="), tuple(named[:_MOST]), len(named[_MOST:]))
+    return HcaPattern(
+        value.startswith("^"), rest.startswith("="), tuple(named[:_MOST_HCAS]), len(named[_MOST_HCAS:])
+    )
 
 
 def _entry(text: str, may_leave_out: bool) -> Entry:
@@ -143,7 +146,7 @@ def hca_choice(
         key=lambda one: _order(one, version or _NEWEST, pci_paths or {}),
     )
     return HcaChoice(
-        used=tuple(used[:_MOST]),
+        used=tuple(used[:_MOST_HCAS]),
         inactive=tuple(one for one in wanted if isinstance(one.port.state, str) and one.port.state != "ACTIVE"),
         unseen=tuple(one for one in wanted if isinstance(one.port.state, Unread)),
         unwanted=tuple(one for one in able if one not in wanted and one.port.state == "ACTIVE"),

@@ -11,6 +11,7 @@ from ncclcheck.reports.subjects.training import step_times
 from ncclcheck.reports.subjects.training.step_times import Row, Steps, Straggler
 from ncclcheck.reports.text.fold import duration
 
+# all ranks of a node together against one alone; some slowdown (clocks, memory) is usual on every host: chosen
 CONTENDED = 1.25
 _LITTLE = 0.1  # of a step
 

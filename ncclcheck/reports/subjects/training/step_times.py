@@ -15,8 +15,8 @@ from typing import TypeGuard
 from ncclcheck.probes.facts import Cluster, Times
 from ncclcheck.probes.facts.training import Communication, StepTimes, Timed
 
-_LEAST_US = 300.0
-_SHORTEST_US = 0.1
+_LEAST_US = 300.0  # a step of a small model differs by this much from jitter of the host alone: chosen
+_SHORTEST_US = 0.1  # a step below it was not timed: divisions by it would be without meaning
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def _short_of_cores(timed: Timed) -> bool:
 def lack_cores(measured: Steps) -> bool:
     """Whether most ranks have no core for a quarter of their twin step.
 
-    Of four ranks of sound jobs on 2 cores that other processes used as well it was 54 to 58 % of it.
+    Of four ranks of healthy jobs on 2 cores that other processes used as well it was 54 to 58 % of it.
     """
     return 2 * sum(_lacks_a_core(row.twin) for row in measured.rows) > len(measured.rows)
 

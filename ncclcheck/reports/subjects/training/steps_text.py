@@ -14,6 +14,7 @@ from ncclcheck.reports.text import measured as beside
 from ncclcheck.reports.text.fold import duration, size
 from ncclcheck.reports.text.wrapping import wrapped
 
+# rows of ranks, the slowest; characters to which a node's name may be cut: chosen, for 80 columns
 _MOST, _SHORTEST = 8, 4
 _PARTS: tuple[tuple[str, Callable[[Phases], float]], ...] = (
     ("data", lambda parts: parts.data),

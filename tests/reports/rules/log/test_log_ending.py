@@ -1,4 +1,4 @@
-"""What a job went on after is not what ended it, and what looks like a cause in sound logs is none."""
+"""What a job went on after is not what ended it, and what looks like a cause in healthy logs is none."""
 
 from __future__ import annotations
 

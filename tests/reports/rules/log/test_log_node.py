@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.logs import judged
+from benchmarks.logs import causes
+from tests.helpers.logs import judged, raised
 
 _STORIES = Path(__file__).parents[3] / "data/logs/stories"
 _OURS = tuple(f"LOG{number:03d}" for number in range(50, 80))
@@ -313,3 +314,22 @@ def test_an_old_gpu_wants_older_packages_and_a_new_one_newer() -> None:
     assert "older packages" in told("Tesla P100 with CUDA capability sm_60 " + end)
     assert "newer packages" not in told("Tesla P100 with CUDA capability sm_60 " + end)
     assert "older packages" not in told("RTX 5090 with CUDA capability sm_120 " + end)
+
+
+def test_error_802_in_a_container_leaves_open_whose_fault_it_is() -> None:
+    line = "1:9 [0] init.cc:1 NCCL WARN Cuda failure 802 'system not yet initialized'"
+    for host, words in (
+        ("ash3", "the fabric manager has not set up"),
+        ("0a1b2c3d4e5f", "or what the container was"),
+    ):
+        (finding,) = judged(f"{host}:{line}\n")["LOG055"].findings
+        assert words in finding.what
+        assert {one.who for one in finding.remedies} == {"you", "admin"}
+
+
+def test_what_costs_speed_is_no_cause_beside_a_failure() -> None:
+    log = process(0, "NCCL INFO P2P is disabled between connected GPUs 1 and 0.", complete=False)
+    assert "LOG061" in [one.code for one in causes(log.encode())]
+    failed = log + "ash3: Test CUDA failure common.cu:941 'system not yet initialized'\n"
+    assert [one.code for one in causes(failed.encode())][:2] == ["LOG055", "LOG002"]
+    assert "LOG061" in raised(failed)

@@ -1,4 +1,4 @@
-"""Rules about RDMA in logs: each mode is named by its own rule, and sound runs by none."""
+"""Rules about RDMA in logs: each mode is named by its own rule, and healthy runs by none."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ CASES = {
         log(_two(), warn("yew2", "NET/IB : mlx5_0:1 Got async event : local catastrophic error")),
         {"LOG047": "fail"},
     ),
-    "a sound run": (
+    "a healthy run": (
         log(_two("NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'"), via("yew1", "NET/IB/0/GDRDMA"), _STEP),
         {},
     ),

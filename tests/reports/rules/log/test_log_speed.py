@@ -1,4 +1,4 @@
-"""Rules about speed in logs: what was left on, what is far, what is idle; sound runs have nothing."""
+"""Rules about speed in logs: what was left on, what is far, what is idle; healthy runs have nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verdict: a dead job is never healthy, a sound one never failed, and what is not understood is neither."""
+"""The verdict: a dead job is never healthy, a healthy one never failed, and what is not understood is neither."""
 
 from __future__ import annotations
 

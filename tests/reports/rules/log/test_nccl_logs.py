@@ -57,7 +57,7 @@ def test_a_rank_that_does_not_end_with_the_others_is_not_healthy() -> None:
 @pytest.mark.parametrize("name", ["ras_addr_bad", "odd_values", "topo_missing", "event_benign"])
 def test_what_nccl_warns_of_and_gets_over_ends_nothing(name: str) -> None:
     """NCCL_RAS_ADDR=nonsense; NCCL_NTHREADS=100; NCCL_TOPO_FILE without its file; a new subnet manager: a warning,
-    and a sound job."""
+    and a healthy job."""
     verdicts = judged((_LOGS / f"{name}.log").read_text()).values()
     assert not [one.code for one in verdicts if one.state in (State.FAIL, State.WARN)]
 

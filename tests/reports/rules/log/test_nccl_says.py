@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.logs import causes
+from ncclcheck.reports.judgement.findings import State
 from tests.helpers.logs import judged, raised
 
 _BEGAN = "elm4:311:311 [0] NCCL INFO cudaDriverVersion 12080\n"
@@ -81,9 +83,9 @@ def _warned(line: str) -> str:
 
 @pytest.mark.parametrize("error", CUDA)
 def test_an_error_of_cuda_is_told_with_what_nccl_was_doing(error: str) -> None:
-    found = judged(_warned(f"transport/p2p.cc:281 Cuda failure 1 '{error}'"))["LOG186"].findings[0]
+    found = judged(_warned(f"transport/net.cc:281 Cuda failure 1 '{error}'"))["LOG186"].findings[0]
     assert CUDA[error] in found.what
-    assert f"on elm4 ({error}) while it lets the ranks of a host into each other's GPU memory" in found.what
+    assert f"on elm4 ({error}) while it sets up the connections between hosts" in found.what
 
 
 @pytest.mark.parametrize("error", VERBS)
@@ -115,3 +117,90 @@ def test_a_warning_is_known_by_its_words(line: str) -> None:
 @pytest.mark.parametrize("line", HARMLESS)
 def test_what_nccl_corrects_is_no_cause(line: str) -> None:
     assert not raised(_warned(line)).keys() & {"LOG005", "LOG186", "LOG188", "LOG189"}
+
+
+_INIT = "elm4:311:340 [0] NCCL INFO comm 0x55d0 rank 0 nranks 2 cudaDev 0 busId 1000 commId 0x12 - Init START\n"
+_TRAIL = "elm4:311:340 [0] NCCL INFO transport/net.cc:300 -> {0}\nelm4:311:340 [0] NCCL INFO init.cc:1400 -> {0}\n"
+GIVEN_UP = {  # by the result that NCCL's files hand on below a warning that nothing else knows
+    "1": "a call of CUDA failed",
+    "2": "the system, a driver or a library refused a call",
+    "3": "over a check of its own state",
+    "4": "refuses an argument",
+    "5": "refuses how it is used",
+    "6": "gave up on a peer",
+}
+
+
+@pytest.mark.parametrize("result", GIVEN_UP)
+def test_a_warning_that_nothing_knows_is_the_cause_where_nccl_gave_up_after_it(result: str) -> None:
+    log = _BEGAN + _INIT + _warned("misc/weather.cc:12 a sentence of 2031 about NCCL_ALGO")
+    told = judged(log + _TRAIL.format(result))
+    assert GIVEN_UP[result] in told["LOG189"].findings[0].what
+    assert "about NCCL_ALGO" in told["LOG189"].findings[0].what
+    assert "printenv NCCL_ALGO" in told["LOG189"].findings[0].remedies[0].commands
+    assert told["LOG005"].state is State.OK
+    first = causes((log + _TRAIL.format(result)).encode())[0]
+    assert first.code == "LOG189"
+
+
+def test_a_warning_after_which_nobody_gave_up_stays_a_warning() -> None:
+    log = _BEGAN + _INIT + _warned("misc/weather.cc:12 a sentence of 2031")
+    assert raised(log)["LOG005"] == "warn"
+    below = "elm4:311:340 [0] NCCL INFO transport/net.cc:300 -> 3\n"  # no caller of NCCL's gets it
+    assert "LOG189" not in raised(log + below)
+    assert "LOG189" not in raised(log + _TRAIL.format(3).replace(":311:340", ":999:999"))
+
+
+def test_the_result_stands_in_torchs_words_where_nccl_only_warns() -> None:
+    log = _warned("misc/weather.cc:12 a sentence of 2031") + (
+        "[rank0]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:77, internal error - "
+        "please report this issue to the NCCL developers, NCCL version 2.27.7\n"
+        "[rank0]: ncclInternalError: Internal check failed.\n"
+    )
+    assert raised(log)["LOG189"] == "fail"
+
+
+def test_a_card_named_in_a_warning_is_no_meaning_of_it() -> None:
+    log = _BEGAN + _warned("misc/weather.cc:12 a sentence of 2031 about mlx5_0")
+    assert "LOG005" in raised(log)
+
+
+def _rank(rank: int, *lines: str) -> str:
+    head, comm = (
+        f"oak1:{700 + rank}:{700 + rank} [{rank}] NCCL INFO ",
+        f"comm 0x9{rank} rank {rank} nranks 2 cudaDev {rank}",
+    )
+    begun = (
+        f"ncclCommInitRank {comm} busId {rank}000 commId 0x7 - Init START",
+        *lines,
+        "Connected all trees",
+    )
+    return "".join(f"{head}{line}\n" for line in begun)
+
+
+_TRUNCATED = "oak1:701:760 [1] bootstrap.cc:212 NCCL WARN Message truncated : received 1024 bytes instead of 512\n"
+
+
+def test_a_setting_of_one_rank_alone_is_the_cause_where_ranks_could_not_connect() -> None:
+    off = "NCCL_P2P_DISABLE set by environment to 1."
+    told = causes((_rank(0, off) + _rank(1) + _TRUNCATED).encode())
+    assert (told[0].code, told[0].what) == (
+        "LOG191",
+        "ranks could not connect, for NCCL_P2P_DISABLE=1 on rank 0 alone",
+    )
+    assert "LOG018" not in [one.code for one in told]
+    assert judged(_rank(0, off) + _rank(1))["LOG191"].state is State.NOTE
+    for alike in (_rank(0, off) + _rank(1, off), _rank(0) + _rank(1)):
+        assert raised(alike + _TRUNCATED)["LOG018"] == "fail"
+        assert "LOG191" not in raised(alike + _TRUNCATED)
+    early = _rank(1).replace("Connected all trees", "")  # it ended before it read its settings
+    assert "LOG191" not in raised(_rank(0, off) + early + _TRUNCATED)
+
+
+def test_a_check_of_nccls_that_fails_over_a_file_names_the_file() -> None:
+    line = "elm4:311:340 [0] graph/topo.h:227 NCCL WARN ncclTopoRankToIndex could not find rank 0\n"
+    set_ = "elm4:311:340 [0] NCCL INFO NCCL_GRAPH_FILE set by environment to /opt/graph.xml\n"
+    told = causes((_BEGAN + _INIT + set_ + line + _TRAIL.format(3)).encode())
+    assert told[0].what.startswith("NCCL_GRAPH_FILE=/opt/graph.xml does not fit this machine")
+    assert "LOG189" not in [one.code for one in told]
+    assert raised(_BEGAN + _INIT + line + _TRAIL.format(3))["LOG189"] == "fail"

@@ -1,4 +1,4 @@
-"""Logs as public threads show them: a dead job is never called healthy, and a sound one never failed."""
+"""Logs as public threads show them: a dead job is never called healthy, and a healthy one never failed."""
 
 from __future__ import annotations
 

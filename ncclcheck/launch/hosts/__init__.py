@@ -1,0 +1,1 @@
+"""Hosts and nodes as people and launchers write them."""

@@ -1,0 +1,1 @@
+"""How nodes of a join prove who they are, and seal what they say."""

@@ -1,0 +1,1 @@
+"""Nodes compared with each other: the odd one out, and what all should have alike."""
