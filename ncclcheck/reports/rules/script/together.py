@@ -130,9 +130,12 @@ def conditional(script: Script) -> Iterator[Finding]:
         if (guard.file, guard.line) in read and not _is_plain(call, guard):
             continue
         if guard.kind == "rank" and (guard.file, guard.line) not in told:
+            said = f"{name.rstrip(',')} is not entered by all ranks: {_shown(guard)} does not hold on all"
+            if guard.text.startswith("for "):
+                said = f"ranks come to {name.rstrip(',')} another number of times: {guard.text}"
             yield warn(
-                here(call),
-                f"{name.rstrip(',')} is not entered by all ranks: {_shown(guard)} does not hold on all",
+                Where(device=f"{guard.file}:{guard.line}") if guard.text.startswith("for ") else here(call),
+                said,
                 why="The ranks that do not enter it leave the others waiting until the timeout.",
                 owner="job",
                 evidence=[_head(script, guard), written(script, call)],
