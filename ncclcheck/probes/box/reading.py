@@ -194,7 +194,8 @@ class _Node:
                 root = {"pid": row["pid"], "born": row["t"], "role": "root", "command": command}
                 found[row["pid"]] = root
         for row in self._of("gone"):
-            if known := found.get(row["pid"], {}):
+            known = found.get(row["pid"], {})
+            if known and "gone" not in known:
                 known.update(gone=row["t"], status=row["status"], rss_most=row["rss_most"])
                 known["injected"] = row.get("injected")
         for row in self._of("stall"):

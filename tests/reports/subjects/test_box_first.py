@@ -251,6 +251,44 @@ def test_a_worker_for_which_its_rank_waits(wchan: str, stack: list[str], words_:
 
 
 @pytest.mark.parametrize(
+    ("child", "kind", "told"),
+    [
+        ({"status": 1 << 8, "printed": ["Process ForkProcess-1:", "ValueError: bad checksum"]}, "exit",
+         "ended with exit code 1: ValueError: bad checksum"),
+        ({"status": 9}, "killed", "was ended by SIGKILL"),
+        ({"status": 1 << 8, "command": "grep"}, "stalled", ""),
+        ({"status": 1 << 8, "gone": T - 60}, "stalled", ""),
+        ({"status": 0}, "stalled", ""),
+    ],
+)  # fmt: skip
+def test_a_process_of_the_stalled_rank_that_had_failed(child: dict[str, Any], kind: str, told: str) -> None:
+    ranks = _ranks(gone=None, status=None, stack=[_TRAIN])
+    ranks[1] = replace(ranks[1], stack=["/data/train.py:11 in main"])
+    given = {"parent": 11, "rank": 1, "role": "helper", "command": "python train.py", "born": T, "gone": T + 1}
+    found = _first([*ranks, BoxProcess(pid=30, **{**given, **child})], [], stalls=_STALL)
+    if kind == "killed":  # counts by itself, whether the job stalls or not
+        assert (found.kind, found.process and found.process.pid) == (kind, 30)
+        return
+    assert (found.kind, found.rank) == (kind, 1)
+    assert told in what(found)
+
+
+@pytest.mark.parametrize(
+    ("wchan", "words_"),
+    [
+        ("do_wait", "for a program that it has started: aws (pid 21),"),
+        ("anon_pipe_read", "for an answer of a program that it has started: aws (pid 21),"),
+        ("futex_do_wait", ""),
+    ],
+)
+def test_a_program_for_which_a_rank_waits(wchan: str, words_: str) -> None:
+    one = BoxProcess(pid=1, rank=0, role="rank", wchan=wchan, stack=[_TRAIN])
+    child = BoxProcess(pid=21, parent=1, rank=0, role="helper", command="aws")
+    box = Box(host="h1", folder="b", started=T, processes=[one, child])
+    assert waiting.of(Cluster(measurements=Measurements(boxes=[box])), box, one).words == words_
+
+
+@pytest.mark.parametrize(
     ("frame", "told"),
     [
         ("/usr/lib/python3.11/queue.py:89 in join", "for a queue of its own"),

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ncclcheck.probes.facts import Box, BoxOom, BoxProcess, BoxRaised, Cluster
 from ncclcheck.reports.judgement.derived import derived
-from ncclcheck.reports.subjects.box import alike, peers, started, threads, waiting
+from ncclcheck.reports.subjects.box import alike, children, peers, started, threads, waiting
 from ncclcheck.reports.subjects.box.failure import FRAME, Failure, Kind, frames, is_stopped, own_frames
 from ncclcheck.reports.subjects.nodes import xids
 
@@ -74,7 +74,7 @@ def end(cluster: Cluster) -> End:
     failures = sorted((one for box in boxes for one in _failures(box, alone=alone)), key=lambda one: one.t)
     failures = _of_the_last_attempt(boxes, _without_launchers([*failures, *_vanished(boxes)]))
     first = _first(boxes, failures, waiting.holder(cluster))
-    first = threads.behind(boxes, first) if first is not None else None
+    first = threads.behind(boxes, children.behind(first)) if first is not None else None
     then = [
         one
         for one in failures
