@@ -156,6 +156,25 @@ def test_all_ranks_raise_the_same_at_once() -> None:
     assert _first(ranks, raised).alike == (0, 1, 2)
 
 
+def test_all_ranks_end_with_the_same_code() -> None:
+    ranks = [replace(one, status=2 << 8, printed=["python: can't open file"]) for one in _ranks()]
+    found = _first(ranks, [])
+    assert (found.kind, found.alike, what(found)) == (
+        "exit",
+        (0, 1, 2),
+        "ended with exit code 2, without an exception",
+    )
+    ranks[0] = replace(ranks[0], status=3 << 8, gone=T + 6)
+    assert _first(ranks, []).rank == 0
+
+
+def test_a_port_that_is_taken_is_the_ranks_own() -> None:
+    message = "The server socket has failed to listen on any local network address. port: 29500, EADDRINUSE"
+    taken = {"type": "DistNetworkError", "message": message, "frames": [_TRAIN, _INIT]}
+    found = _first(_ranks(), [_lost(0, T + 2, **taken), _lost(1, **_UNMET), _lost(2, **_UNMET)])
+    assert (found.kind, found.rank) == ("raised", 0)
+
+
 def test_the_same_words_seconds_later_are_another_failure() -> None:
     raised = [_lost(1, T + 1, **_NAN), _lost(0, T + 5, **_NAN)]
     found = _first(_ranks(), raised)

@@ -39,6 +39,7 @@ _OF_OTHERS = re.compile(
     r"|process group .{0,40}abort|no route to host|application timeout caused pair closure|DistNetworkError"
     r"|DistStoreError|is being shut ?down|aborted communicator|connect\(\) .{0,40}fail|failed to connect"
 )
+_TAKEN = re.compile(r"(?i)EADDRINUSE|address already in use")  # its own port, whatever torch's class is
 _LAUNCHERS = (
     *("ChildFailedError", "ProcessExitedException", "ProcessRaisedException", "SignalException"),
     "RendezvousConnectionError",
@@ -196,7 +197,8 @@ def _is_launchers(said: BoxRaised) -> bool:
 def _is_of_others(said: BoxRaised) -> bool:
     if _is_launchers(said):
         return True
-    return _OF_OTHERS.search(f"{said.type}: {said.message} {said.cause}") is not None and not _is_elsewhere(said)
+    words = f"{said.type}: {said.message} {said.cause}"
+    return _OF_OTHERS.search(words) is not None and not _TAKEN.search(words) and not _is_elsewhere(said)
 
 
 def _is_elsewhere(said: BoxRaised) -> bool:
