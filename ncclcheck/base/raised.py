@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import linecache
 import os
 import re
 import sys
@@ -31,7 +33,9 @@ _LINE = re.compile(r'File "([^"\n]+)", line (\d+), in (\w+)')
 _COLLECTIVE = re.compile(r"torch[/\\]distributed[/\\]")
 _TORCH = f"{os.sep}torch{os.sep}"
 _WAITS = ("backward", "__next__")  # DDP waits in the one, loaders in the other
-_MOST = 6
+_OF_RANK = re.compile(r"rank|is_main|is_master|main_process|process_index|global_zero|process_zero|world_process")
+_LONGEST_CONDITION = 60  # characters; chosen: one line of a report
+_MOST_FRAMES = 6  # of a stack, the innermost that are told apart: chosen for a finding
 _MOST_TEXT = 4000  # characters of a traceback
 
 
@@ -65,9 +69,11 @@ def by_call(error: BaseException) -> bool:
 
 
 def standing() -> list[str]:
-    """Where this process's main thread stands, the innermost first: the collective, and the user's own lines."""
+    """Where this process's main thread stands, the innermost first: the collective, and the user's own lines, each
+    with the condition on the rank that it is under: `train.py:7 in save, under if rank == 0`.
+    """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    return [*dict.fromkeys(_standing(frame))][:_MOST]
+    return [*dict.fromkeys(_standing(frame))][:_MOST_FRAMES]
 
 
 def _standing(frame: FrameType | None) -> Iterator[str]:
@@ -79,14 +85,56 @@ def _standing(frame: FrameType | None) -> Iterator[str]:
             # A module of torch that is being imported waits for a disk, not for other ranks.
             collective = "" if name == "<module>" else collective if name == "wrapper" else name
         else:
-            if collective:
+            waits = frame.f_code.co_name in _WAITS and _TORCH in file
+            # What was called is the outermost of torch's: get_model_state_dict, not what it calls in its turn.
+            if collective and (waits or not _is_torchs(file)):
                 yield collective
                 collective = ""
-            if frame.f_code.co_name in _WAITS and _TORCH in file:
+            if waits:
                 yield f"{frame.f_code.co_name}()"
             elif _is_users(file):
-                yield _said(file, frame.f_lineno, frame.f_code.co_name)
+                line = _said(file, frame.f_lineno, frame.f_code.co_name)
+                yield line + (f", under {test}" if (test := _condition(file, frame.f_lineno)) else "")
         frame = frame.f_back
+
+
+def _is_torchs(file: str) -> bool:
+    return _TORCH in file or (file.startswith(_OTHERS[:2]) and "packages" not in file)
+
+
+def _condition(file: str, line: int) -> str:
+    """The innermost condition on the rank under which this line is reached: `if rank == 0`. Of an else, and of
+    what comes after `if rank != 0: return`, it is `if not (rank != 0)`.
+    """
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return ""
+    found = ""
+    for node in ast.walk(tree):  # breadth first: the innermost comes last
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and _spans(node, line):
+            found = ""  # a condition around a definition holds when it is made
+        for block in (getattr(node, name, None) for name in ("body", "orelse", "finalbody")):
+            if isinstance(block, list) and any(_spans(one, line) for one in block):
+                found = next(filter(None, (_passed(one, line) for one in reversed(block))), found)
+    return found
+
+
+def _passed(statement: ast.stmt, line: int) -> str:
+    """The condition that an `if` on the rank sets for this line: in it, or after it."""
+    if not isinstance(statement, ast.If) or not _OF_RANK.search(ast.unparse(statement.test)):
+        return ""
+    test = " ".join(ast.unparse(statement.test).split())[:_LONGEST_CONDITION]
+    if any(_spans(one, line) for one in statement.body):
+        return f"if {test}"
+    leaves = isinstance(statement.body[-1], ast.Return | ast.Raise | ast.Continue | ast.Break)
+    if any(_spans(one, line) for one in statement.orelse) or (leaves and (statement.end_lineno or 0) < line):
+        return f"if not ({test})"
+    return ""
+
+
+def _spans(node: ast.AST, line: int) -> bool:
+    return getattr(node, "lineno", 0) <= line <= (getattr(node, "end_lineno", None) or 0)
 
 
 def _index(frame: FrameType) -> str:

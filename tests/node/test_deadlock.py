@@ -65,6 +65,8 @@ def of(*stacks: list[str]) -> Run:
 
 
 BARRIER, DDP = ["barrier", "train.py:5 in log"], ["backward()"]
+GATHERS = ["get_model_state_dict", "train.py:4 in save, under if dist.get_rank() == 0"]
+WITHIN = ["gather_object", "m.py:9 in mean", "train.py:4 in log, under if not (rank != 0)"]
 
 
 @pytest.mark.parametrize(
@@ -74,6 +76,12 @@ BARRIER, DDP = ["barrier", "train.py:5 in log"], ["backward()"]
         ([DDP, DDP, BARRIER], [2], "Call barrier at train.py:5 in log on every rank"),
         ([BARRIER, BARRIER, DDP], [2], "enter the collective at train.py:5 in log as the others do"),
         ([DDP, OWN], [1], "See data.py:3 in read"),
+        ([GATHERS, BARRIER], [0], "Let all ranks call get_model_state_dict at train.py:4 in save: only what uses"),
+        (
+            [BARRIER, WITHIN],
+            [1],
+            "call gather_object at m.py:9 in mean, called at train.py:4 in log: only what uses",
+        ),
         ([DDP, DDP], [], "the same collectives in the same order"),
         ([BARRIER, WAITS], [], "the same collectives in the same order"),
     ],

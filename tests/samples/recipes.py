@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import random
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -251,6 +253,42 @@ class Spectral(nn.Module):
         return out
 
 
+class Quantized(nn.Module):
+    """A codebook that follows its batches, in buffers, averaged over ranks after each update."""
+
+    codebook: Tensor
+    total: Tensor
+    count: Tensor
+
+    def __init__(self, codes: int = 24, size: int = 8) -> None:
+        super().__init__()
+        self.encode, self.decode = nn.Linear(16, size), nn.Linear(size, 4)
+        self.keep(torch.randn(codes, size, generator=torch.Generator().manual_seed(0)))
+
+    def keep(self, codebook: Tensor) -> None:
+        self.register_buffer("codebook", codebook)
+        self.register_buffer("total", codebook.clone())
+        self.register_buffer("count", torch.ones(len(codebook)))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.encode(inputs)
+        nearest = torch.cdist(hidden.detach(), self.codebook).argmin(-1)
+        chosen = self.codebook[nearest]
+        if self.training:
+            hot = F.one_hot(nearest, len(self.codebook)).float()
+            self.count = 0.9 * self.count + 0.1 * hot.sum(0)
+            self.total = 0.9 * self.total + 0.1 * hot.t() @ hidden.detach()
+            self.updated()
+            self.codebook = self.total / self.count.clamp(min=1e-3)[:, None]
+        return self.decode(hidden + (chosen - hidden).detach())  # type: ignore[no-any-return]
+
+    def updated(self) -> None:
+        for value in (self.count, self.total):
+            if dist.is_initialized():
+                dist.all_reduce(value)
+                value.div_(dist.get_world_size())
+
+
 def compiled() -> nn.Module:
     model = torch.compile(Net(), backend="eager")
     assert isinstance(model, nn.Module)
@@ -353,6 +391,34 @@ class WiderOnOthers(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.layer(x)[:, :4]
         return out
+
+
+class Drifting(Quantized):
+    """The codebook is no buffer, and each rank's follows its own batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.codebook, self.total, self.count
+        self.codebook = torch.randn(24, 8, generator=torch.Generator().manual_seed(0))
+        self.total = self.codebook.clone()
+        self.count = torch.ones(24)
+
+    def updated(self) -> None:
+        pass
+
+
+class Adjusted(Net):
+    """Counts classes on each rank in numpy, and shifts the logits by them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = np.ones(4)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training:
+            self.counts += np.bincount(inputs[:, :4].argmax(1).numpy(), minlength=4)
+        prior = torch.from_numpy(self.counts / self.counts.sum()).float()
+        return super().forward(inputs) + prior.log()
 
 
 class Exploding(Net):
@@ -508,6 +574,142 @@ def of_a_copy(model: nn.Module, batch: Batch, state: State) -> None:
     if not state:
         state["optimizer"] = torch.optim.SGD([one.detach().clone() for one in model.parameters()], lr=0.1)
     _plain(model, batch, state)
+
+
+def centred(model: nn.Module, batch: Batch, state: State, *, average: bool = False) -> None:
+    """A teacher's outputs are centred, as in DINO; the centre is that of the rank's own batches."""
+    inputs, _ = batch
+    if not state:
+        state["optimizer"] = torch.optim.SGD(model.parameters(), lr=0.05)
+        state["teacher"], state["center"] = copy.deepcopy(inner(model)), torch.zeros(1, 4)
+    with torch.no_grad():
+        wanted = state["teacher"](inputs)
+    loss = (
+        -(F.softmax((wanted - state["center"]) / 0.1, -1) * F.log_softmax(model(inputs) / 0.1, -1)).sum(-1).mean()
+    )
+    state["optimizer"].zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    state["optimizer"].step()
+    state["center"] = 0.9 * state["center"] + 0.1 * wanted.mean(0, keepdim=True)
+    if average:
+        dist.all_reduce(state["center"])
+        state["center"] /= dist.get_world_size()
+
+
+def centred_together(model: nn.Module, batch: Batch, state: State) -> None:
+    centred(model, batch, state, average=True)
+
+
+def queued(model: nn.Module, batch: Batch, state: State) -> None:
+    """A queue of the rank's own outputs beside the batch, as in SwAV."""
+    inputs, wanted = batch
+    if not state:
+        state["optimizer"] = torch.optim.SGD(model.parameters(), lr=0.05)
+        state["queue"], state["seen"] = torch.zeros(24, 4), 0
+    out = model(inputs)
+    pull = (out.mean(0) - state["queue"].mean(0)).square().sum()
+    state["optimizer"].zero_grad()
+    (F.cross_entropy(out, wanted) + 0.1 * pull).backward()
+    state["optimizer"].step()
+    state["queue"] = torch.cat([out.detach(), state["queue"]])[:24]
+    state["seen"] += int(wanted.sum())
+
+
+class Half(Net):
+    """Weights of 16 bits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bfloat16()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs.bfloat16()).float()
+
+
+def timid(model: nn.Module, batch: Batch, state: State) -> None:
+    """A learning rate whose steps weights of 16 bits round away."""
+    if not state:
+        state["optimizer"] = torch.optim.SGD(model.parameters(), lr=1e-7)
+    _plain(model, batch, state)
+
+
+def clearing_each(model: nn.Module, batch: Batch, state: State) -> None:
+    """Clears gradients with each micro-batch."""
+    if not state:
+        state["optimizer"] = torch.optim.SGD(model.parameters(), lr=0.05)
+    for inputs, wanted in zip(batch[0].chunk(4), batch[1].chunk(4), strict=True):
+        state["optimizer"].zero_grad()
+        (F.cross_entropy(model(inputs), wanted) / 4).backward()  # type: ignore[no-untyped-call]
+    state["optimizer"].step()
+
+
+def pursued(model: nn.Module, batch: Batch, state: State) -> None:
+    """Two passes to find inputs that are hard (PGD); their gradients of weights are of no use."""
+    if not state:
+        state["optimizer"] = torch.optim.SGD(model.parameters(), lr=0.05)
+    inputs, wanted = batch[0].clone().requires_grad_(), batch[1]
+    for _ in range(2):
+        model.zero_grad()
+        F.cross_entropy(model(inputs), wanted).backward()  # type: ignore[no-untyped-call]
+        inputs = (inputs + 0.01 * inputs.grad.sign()).detach().requires_grad_()
+    model.zero_grad()
+    F.cross_entropy(model(inputs), wanted).backward()  # type: ignore[no-untyped-call]
+    state["optimizer"].step()
+
+
+def handed_out(model: Any, batch: Batch, state: State) -> None:
+    """Rank 0's gradients for all ranks."""
+    if not state:
+        state["optimizer"] = torch.optim.SGD(model.parameters(), lr=0.05)
+    state["optimizer"].zero_grad()
+    with model.no_sync():
+        loss_of(model, batch).backward()  # type: ignore[no-untyped-call]
+    for one in model.parameters():
+        if one.grad is not None:
+            dist.broadcast(one.grad, src=0)
+    state["optimizer"].step()
+
+
+class Pair(nn.Module):
+    """Generator and critic, each called by its name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.make, self.judge = nn.Linear(8, 16), nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1))
+
+    def forward(self, which: str, given: Tensor) -> Tensor:
+        return self.make(given) if which == "make" else self.judge(given)  # type: ignore[no-any-return]
+
+
+def by_hand(model: nn.Module, batch: Batch, state: State, *, clear: bool = True) -> None:
+    """Past the wrapped model, with gradients that the step averages itself."""
+    pair: Any = inner(model)
+    if not state:
+        state["make"] = torch.optim.Adam(pair.make.parameters(), lr=1e-3)
+        state["judge"] = torch.optim.Adam(pair.judge.parameters(), lr=1e-3)
+    real = batch[0]
+    made = pair.make(torch.randn(len(real), 8))
+    if clear:
+        state["judge"].zero_grad()
+    loss = F.softplus(-pair.judge(real)) + F.softplus(pair.judge(made.detach()))
+    loss.mean().backward()  # type: ignore[no-untyped-call]
+    average(pair.judge)
+    state["judge"].step()
+    state["make"].zero_grad()
+    F.softplus(-pair.judge(made)).mean().backward()  # type: ignore[no-untyped-call]
+    average(pair.make)
+    state["make"].step()
+
+
+def by_hand_never_cleared(model: nn.Module, batch: Batch, state: State) -> None:
+    by_hand(model, batch, state, clear=False)
+
+
+def average(part: nn.Module) -> None:
+    for one in part.parameters():
+        if one.grad is not None and dist.is_initialized():
+            dist.all_reduce(one.grad)
+            one.grad.div_(dist.get_world_size())
 
 
 def logged_on_main(model: nn.Module, batch: Batch, state: State) -> None:

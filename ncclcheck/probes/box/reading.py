@@ -23,11 +23,13 @@ from ncclcheck.probes.facts import (
 from ncclcheck.probes.machine import files
 
 _MOST_FILE = 16 * 2**20  # bytes of one file; the watcher's own bounds are below it
+# of a box: nodes, files of exceptions, events of a kind, samples of a node: chosen, a box may come from elsewhere
 _MOST_NODES, _MOST_SAID, _MOST_LISTED, _MOST_SAMPLES = 4096, 4096, 1000, 600
 _ALL_SAMPLES, _LEAST_SAMPLES = 10_000, 60  # of all nodes together, and of each
 _MOST_CLOCK_S = 86400.0  # off by more than a day is no clock
-_OUTPUT_END = 65536
-_STACK_LINES, _MOST_THREADS = 12, 16
+_OUTPUT_END = 65536  # characters of each output file: chosen, some hundred lines
+_STACK_LINES = 12  # frames, the innermost: chosen, from torch's collective up to the training loop
+_MOST_THREADS = 16  # of one process: chosen
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|<frozen|<string>")
 _FRAME = re.compile(r'  File "(.+)", line (\d+|\?\?\?) in (.+)')
 _Raw = dict[str, Any]

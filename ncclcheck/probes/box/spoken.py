@@ -12,9 +12,9 @@ import msgspec
 from ncclcheck.probes.machine import files
 
 _NAMES = ("output.jsonl", "output.0.jsonl", "output.1.jsonl")
-_MOST_FILE = 16 * 2**20
+_MOST_FILE = 16 * 2**20  # bytes of one file; the watcher's own bounds are below it
 _MOST = 2 * 2**20  # bytes at the end of the output that are looked through
-_LINES, _LONG = 3, 300
+_LINES, _LONG = 3, 300  # last lines of a process, and characters of each: chosen for one screen
 # How lines name their rank themselves: torch's own prefix and torchrun's, and NCCL's pid.
 _RANK = re.compile(r"^\[(?:rank|default)(\d{1,7})\]:")
 _NCCL = re.compile(r"^\S+:(\d{1,10}):\d+ (?:\[\w+\] )?NCCL ")

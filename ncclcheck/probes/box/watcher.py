@@ -26,27 +26,29 @@ from ncclcheck.probes.box.stacks import Stacks
 from ncclcheck.probes.live import connections, wires
 from ncclcheck.probes.live.proc import Proc
 
-_TICK_S = 1.0
+_TICK_S = 1.0  # between two looks: chosen, what happens within a second is ordered by the ranks' own times
 _QUICK_S, _QUICK_FOR_S = 0.2, 30.0  # at first it looks more often: a rank may die within its first second
 _SELDOM = 5  # ticks between looks at the network and at disks
 _LOOK_S = 6.0  # between the two looks of a stall: as `ncclcheck hang`
+# for what `ncclcheck hang` sees of the job: two looks _LOOK_S apart, and questions with limits of their own
 _LOOK_LIMIT_S = 60.0
 # Signs of life, for a tick. A rank that waits in gloo has 0.02 of a core; beats of a store are below 8 KiB.
 _CPU = 0.1
-_MOVED = 8192
+_MOVED = 8192  # bytes, see above
 _GAPS = 3.0  # times the longest silence so far; a checkpoint or an evaluation may be as long again
 _KILL_S = 10.0  # between SIGTERM and SIGKILL of --on-stall kill: as Kubernetes' and Slurm's default is 30, a third
+# without a process of the job, then it is over: chosen, launchers start the next attempt sooner
 _ENOUGH_GONE_S = 2.0
-_SETTLE_S = 1.0
-_MOST_CGROUPS = 64
+_SETTLE_S = 1.0  # chosen: ranks of a launcher that is gone get SIGTERM or SIGPIPE
+_MOST_CGROUPS = 64  # of ranks, whose memory events are read: chosen, a node has one or one a rank
 _MOST_FILES = 64  # descriptors of a rank that are looked at for files it writes
-_MOST_DISKS = 16
-_MOST_XIDS = 64
+_MOST_DISKS = 16  # whose room is watched: chosen, ranks write to a few
+_MOST_XIDS = 64  # that are kept of the kernel log: chosen, the first ones tell the cause
 _CLOCK_EVERY = 60  # ticks
 # Times that one piece of data was sent again without an answer: the second is due 0.6 s after it was sent on a
 # network of a millisecond, and a loss in passing is answered before.
 _AGAIN = 2
-_MOST_PEERS = 64
+_MOST_PEERS = 64  # addresses to which data waits: chosen, bounds a line of the journal
 _DEAR_S = 0.02  # of looking at all connections: it is then done seldom
 _FOR_OTHERS_S = 12.0  # --on-stall kill: until the other nodes of the box have seen the stall too
 

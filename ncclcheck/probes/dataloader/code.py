@@ -11,9 +11,10 @@ from contextlib import suppress
 from typing import Any
 
 from ncclcheck.probes.dataloader.factory import Made
-from ncclcheck.probes.facts.data.made import Code, Method
+from ncclcheck.probes.facts.data.made import Assigned, Code, Method
 
-_MOST_RETURNS = 4
+_MOST_RETURNS = 4  # of a method that are shown in a fix: chosen
+_MOST_ASSIGNED = 40  # attributes of a class whose assignments are kept: chosen
 _MOST_TEXT = 200  # characters of an expression: a longer one is not repeated in a report
 _MOST_WRAPPED = 4  # Subset of Subset
 
@@ -28,6 +29,7 @@ def read(made: Made) -> Code:
         length=_method(getattr(owner, "__len__", None)),
         collate=_method(made.loader.get("collate_fn")),
         reads=_reads(getattr(owner, "__getitem__", None)) if item else [],
+        assigned=[*_assigned(owner)][:_MOST_ASSIGNED],
     )
 
 
@@ -69,6 +71,37 @@ def _reads(function: Any) -> list[str]:
         if isinstance(one, ast.Subscript | ast.Call) and _root(one) == "self" and _is_index(one, index)
     ]
     return [text for text in dict.fromkeys(found) if len(text) <= _MOST_TEXT][:_MOST_RETURNS]
+
+
+def _assigned(owner: type) -> Iterator[Assigned]:
+    """By __init__ first, then by its other methods; None and what is too long to be repeated is left out."""
+    methods = {"__init__": vars(owner).get("__init__"), **vars(owner)}
+    for method in methods.values():
+        if not inspect.isfunction(method) or (tree := _tree(method)) is None:
+            continue
+        code = method.__code__
+        arguments = {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]} - {"self"}
+        others = {*code.co_varnames} - arguments - {"self"}
+        for one in ast.walk(tree[1]):
+            for target, value in _pairs(one.targets[0], one.value) if isinstance(one, ast.Assign) else ():
+                text, names = ast.unparse(value), _names(value)
+                told = text != "None" and len(text) <= _MOST_TEXT and not (names & others)
+                if told and ast.unparse(target).startswith("self."):
+                    yield Assigned(name=ast.unparse(target)[5:], value=text, needs=sorted(names & arguments))
+
+
+def _names(value: ast.expr) -> set[str]:
+    """That it reads, but for those that its own comprehensions and lambdas bind."""
+    found = {one.id for one in ast.walk(value) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
+    bound = {one.id for one in ast.walk(value) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+    return found - bound - {one.arg for one in ast.walk(value) if isinstance(one, ast.arg)}
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """`self.x, self.y = a, b` one by one."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        return [*zip(target.elts, value.elts, strict=True)]
+    return [(target, value)]
 
 
 def _is_index(one: ast.Subscript | ast.Call, index: str) -> bool:

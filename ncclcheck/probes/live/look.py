@@ -19,8 +19,8 @@ from ncclcheck.probes.live.proc import TICKS, Proc, Raw, fields, number, status
 from ncclcheck.probes.live.processes import find
 
 _MOST_STACKS = 8  # processes; py-spy took 0.3 s for each
-_STACK_LINES = 12
-_PYSPY_S = 4
+_STACK_LINES = 12  # frames, the innermost: chosen, from torch's collective up to the training loop
+_PYSPY_S = 4  # py-spy reads a process in about a second where cores are idle; chosen
 _PYSPY_ALL_S = 6.0  # for all of them: the whole look at one node shall take 15 s
 # System calls whose first argument is a file: read, write, pread64, pwrite64, readv, writev, recvfrom, recvmsg,
 # sendto, fcntl, flock, fsync, fdatasync. From the kernel: arch/x86/entry/syscalls, asm-generic/unistd.h.

@@ -33,9 +33,21 @@ API const char *nvmlErrorString(E code) {
     case 3: return "Not Supported";
     case 4: return "Insufficient Permissions";
     case 6: return "Not Found";
+    case 7: return "Insufficient Size";
+    case 8: return "Insufficient External Power";
     case 9: return "Driver Not Loaded";
+    case 10: return "Timeout";
+    case 11: return "Interrupt Request Issue";
+    case 12: return "NVML Shared Library Not Found";
+    case 13: return "Function Not Found";
+    case 14: return "Corrupted infoROM";
     case 15: return "GPU is lost";
+    case 16: return "GPU requires restart";
+    case 17: return "The operating system has blocked the request.";
     case 18: return "Driver/library version mismatch";
+    case 19: return "In use by another client";
+    case 20: return "Insufficient Memory";
+    case 23: return "Insufficient Resources";
     default: return "Unknown Error";
     }
 }

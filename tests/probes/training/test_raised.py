@@ -145,6 +145,46 @@ TORCH = (
 )
 
 
+GUARDED = """
+def save(m):
+    if dist.get_rank() == 0:
+        for one in m:
+            gather(one)
+    else:
+        wait()
+    barrier()
+
+def early(m):
+    if rank != 0:
+        return
+    gather(m)
+
+def by_step(m):
+    if step % 2:
+        gather(m)
+
+if rank == 0:
+    def defined():
+        gather()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "condition"),
+    [
+        (5, "if dist.get_rank() == 0"),
+        (7, "if not (dist.get_rank() == 0)"),
+        (8, ""),
+        (13, "if not (rank != 0)"),
+        (17, ""),
+        (21, ""),
+    ],
+)
+def test_the_condition_on_the_rank_that_a_line_is_under(tmp_path: Path, line: int, condition: str) -> None:
+    (tmp_path / "train.py").write_text(GUARDED)
+    assert raised._condition(str(tmp_path / "train.py"), line) == condition
+
+
 def test_a_rank_hands_over_the_traceback_from_the_users_first_line_on(project: ModuleType) -> None:
     with pytest.raises(OSError, match="truncated") as failed:
         list(DataLoader(project.Images(), batch_size=4))

@@ -44,11 +44,22 @@ class Method(Struct, frozen=True, kw_only=True):
     returns: list[str] = field(default_factory=list)
 
 
+class Assigned(Struct, frozen=True, kw_only=True):
+    """`self.NAME = VALUE`, in __init__ or where it is made at the first read. needs: names of the function's own
+    that the value uses, such as an argument `path`.
+    """
+
+    name: str
+    value: str
+    needs: list[str] = field(default_factory=list)
+
+
 class Code(Struct, frozen=True, kw_only=True):
     """The user's class and collate function, where their text could be read.
 
     owner: the name of the class; item, length: its `__getitem__` and `__len__`; reads: what `__getitem__` asks the
-    dataset for by the bare index (`self.records[index]`, `self._load(index)`).
+    dataset for by the bare index (`self.records[index]`, `self._load(index)`). assigned: the attributes that it
+    gives itself, in order.
     """
 
     owner: str = ""
@@ -56,6 +67,7 @@ class Code(Struct, frozen=True, kw_only=True):
     length: Method | None = None
     collate: Method | None = None
     reads: list[str] = field(default_factory=list)
+    assigned: list[Assigned] = field(default_factory=list)
 
 
 class Made(Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ncclcheck.probes.facts.training.checks import (
     Agreement,
+    Beside,
     Call,
     Checks,
     Contents,
@@ -14,6 +15,7 @@ from ncclcheck.probes.facts.training.checks import (
     FixedBatch,
     Generators,
     Gradients,
+    Kept,
     Lengths,
     Lost,
     Metric,
@@ -54,6 +56,7 @@ from ncclcheck.probes.facts.training.steps import (
 __all__ = [
     "Agreement",
     "BatchNorms",
+    "Beside",
     "Call",
     "Checks",
     "Communication",
@@ -69,6 +72,7 @@ __all__ = [
     "Generators",
     "Gradients",
     "Growing",
+    "Kept",
     "Lengths",
     "LoaderWorkers",
     "Lost",

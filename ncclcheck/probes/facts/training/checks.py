@@ -120,8 +120,9 @@ class OwnStep(Struct, frozen=True, kw_only=True):
     each rank took, where these differ. unaveraged: the optimizers of ranks were given different gradients.
 
     clipped_scaled: gradients were clipped while they were still multiplied by GradScaler's factor. idle: the steps
-    changed no parameter; idle_why: since the optimizers hold others, their learning rate is 0, they never step, or
-    no gradient arrives. stale: a step added its gradients up on some that the optimizer had taken already.
+    changed no parameter; idle_why: since the optimizers hold others, their learning rate is 0, they never step, no
+    gradient arrives, or weights of 16 bits round the changes away. stale: a step added its gradients up on some
+    that the optimizer had taken already.
 
     clipped: clipping comes only before the backward pass, or only after the optimizer's step. wiped: zero_grad
     comes between the backward pass and the step. unheld: parameters that get gradients and stand in no optimizer,
@@ -144,7 +145,10 @@ class OwnStep(Struct, frozen=True, kw_only=True):
     optimizer's step. added: parameters that are in the model since it was wrapped, where DDP ended the last of
     `steps`, for it still waits for those that were there. zero: parameters whose gradients are there, and exactly
     0 on all ranks in all steps after the first. optimizer: the call that would make one of the step's again, with
-    what it was given: `torch.optim.SGD(model.parameters(), lr=0.1)`.
+    what it was given: `torch.optim.SGD(model.parameters(), lr=0.1)`. lost: backward passes of one optimizer step
+    whose gradients were cleared before it, on the same weights; the fewest of any step. of_rank: the gradients of
+    all ranks are those of this one's batch. past_wrap: the step never calls the wrapped model, and averages its
+    gradients itself.
     """
 
     steps: Count
@@ -152,7 +156,7 @@ class OwnStep(Struct, frozen=True, kw_only=True):
     tolerance: Amount = 1e-3
     clipped_scaled: bool = False
     idle: bool = False
-    idle_why: Literal["", "others", "rate", "never", "nothing"] = ""
+    idle_why: Literal["", "others", "rate", "never", "nothing", "rounded"] = ""
     clipped: Literal["", "before", "after"] = ""
     wiped: bool = False
     unheld: list[str] = field(default_factory=list)
@@ -172,6 +176,9 @@ class OwnStep(Struct, frozen=True, kw_only=True):
     undivided: Count = 0
     unfrozen: list[str] = field(default_factory=list)
     stale: bool = False
+    lost: Count = 0
+    of_rank: Count | None = None
+    past_wrap: bool = False
     unaveraged: bool = False
     unaveraged_only: list[str] = field(default_factory=list)
     optimizer: str = ""
@@ -213,6 +220,27 @@ class OwnCheckpoint(Struct, frozen=True, kw_only=True):
     parameter: str = ""
     unseeded: bool = False
     together: str = ""
+
+
+class Kept(Struct, frozen=True, kw_only=True):
+    """A tensor, array or number beside parameters, buffers and state_dicts that changes as steps are taken, and
+    with which steps come to something else. name: `model.vq.codebook`, `state['center']`; ranks: those that have
+    another than most, none: it is the same on all. owner: its class; made: what __init__ gives it, as written.
+    """
+
+    name: str
+    of: Literal["model", "state"]
+    kind: Literal["tensor", "array", "number"]
+    ranks: list[Count] = field(default_factory=list)
+    owner: str = ""
+    made: str = ""
+
+
+class Beside(Struct, frozen=True, kw_only=True):
+    """What stands beside parameters and buffers after so many steps."""
+
+    steps: Count
+    kept: list[Kept] = field(default_factory=list)
 
 
 class ReadTwice(Struct, frozen=True, kw_only=True):
@@ -420,5 +448,6 @@ class Checks(Struct, frozen=True, kw_only=True):
     own_step: OwnStep | None = None
     entered: Entered | None = None
     own_checkpoint: OwnCheckpoint | None = None
+    beside: Beside | None = None
     courses: list[Course] = field(default_factory=list)
     unchecked: list[Unchecked] = field(default_factory=list)

@@ -40,9 +40,10 @@ SIGNS = (
         "ib-notice",
         r"NET/IB ?:(?: [^\s:]{1,40}:\d{1,3})? Got (?:non-fatal )?async (?:error )?event ?: (?:client reregistration"
         r"|(?:LID|SM|P_Key|GID table) change|communication established|send queue drained|path migrated"
-        r"|last WQE reached|SRQ limit reached)",
+        r"|last WQE reached|SRQ limit reached)|NET/IB : \S{1,60} (?:GID table changed|unknown event type)",
         (
             "gpu-a17:4711:4800 [3] transport/net_ib.cc:199 NCCL WARN NET/IB : mlx5_0:1 Got async error event: SM change",
+            "gpu-a17:4711:4800 [3] transport/net_ib.cc:178 NCCL WARN NET/IB : mlx5_0:1 unknown event type (18)",
         ),
     ),
     Sign(
@@ -71,7 +72,8 @@ SIGNS = (
         r"|too big\. Limiting value to \d|upper limit -?\d{1,9}, cap it to|larger than maxCTAs|not a valid value 0/1, set it"
         r"|NCCL_\w{2,40}: unknown value \S{1,80}, defaulting|Unable to open \S{1,200}, not dumping topology"
         r"|, disabling CollNet|, ignoring NCCL_ALGO|maximum allowed, setting NCCL_\w{2,40} to|Unsetting POLICY_"
-        r"|is invalid for family \w{2,20}, ignoring|Ignoring SHM locality",
+        r"|is invalid for family \w{2,20}, ignoring|Ignoring SHM locality|matching NCCL_OOB_NET_IFNAME=\S{0,80}, ignoring"
+        r"|pre-posted receive work requests\. Enabling|PARAM: Duplicate|FLID configured as zero .{1,120}as fallback",
         (
             "h1:4045:4045 [0] graph/tuning.cc:19 NCCL WARN Invalid NCCL_NTHREADS 100 (must be a multiple of 32)",
             "[2026-11-28 00:01:11] h1:8720:8782 [0] transport/net_socket.cc:287 NCCL WARN NET/Socket : "

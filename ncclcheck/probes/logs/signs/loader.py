@@ -92,6 +92,8 @@ SIGNS = (
         "no-host-memory",
         r"DefaultCPUAllocator: (?:can't allocate|not enough) memory: you tried to allocate (?P<bytes>\d{1,20}) bytes"
         r"|Unrecoverable error detected: malloc\(size=(?P<called>\d{1,20})|Failed to malloc (?P<asked>\d{1,20}) bytes"
+        r"|(?:calloc|malloc)\(\d{1,20} entries\) returned null"
+        r"|^(?:NET/IB ?: |MemManager: )?Failed to allocate (?:memory|failure queue)"
         r"|(?P<nccl>^Allocation failed|Thread creation failed: (?:Cannot allocate|Resource temporarily))"
         r"|^MemoryError\b|MemoryError: (?:Unable to allocate (?P<size>[\d.]{1,12} [KMGTP]?i?B)|std::bad_alloc)",
         (
@@ -103,7 +105,7 @@ SIGNS = (
             "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 37.3 GiB for an array with shape "
             "(100000, 50000) and data type float64",
         ),
-        words=("memory", "malloc", "allocation failed", "thread creation failed"),
+        words=("memory", "alloc", "allocation failed", "thread creation failed"),
     ),
     Sign(
         "no-memory-to-fork",

@@ -28,7 +28,7 @@ SIGNS = (
         "setting-refused",
         r"Invalid (?P<name>NCCL_\w{2,40})[, ](?!-?\d{1,9} \()|device found .{1,120}, verify (?P<verify>NCCL_\w{2,40})"
         r"|specify a valid (?P<merge>NCCL_\w{2,40}) string|'?(?P<small>NCCL_\w{2,40})(?:=\S{1,40})? (?:is too small"
-        r"|has invalid value)|Try setting (?P<level>NCCL_NET_MERGE_LEVEL)|(?P<fused>Specified fused NIC )"
+        r"|has invalid value|is out of range)|(?P<set>NCCL_\w{2,40}) has been set to .{1,200}not compatible|(?P<ooo>OOO RQ is force)|Try setting (?P<level>NCCL_NET_MERGE_LEVEL)|(?P<fused>Specified fused NIC )"
         r"|(?P<token>Unrecognized prefix token|All entries except the first must have a prefix)"
         r"|Net : (?P<address>No valid (?:<IPv4_or_hostname>|\[IPv6\]):|unsupported IP family|Unsupported address family)",
         (
@@ -37,11 +37,22 @@ SIGNS = (
             "gpu-a17:1:1 [0] graph/topo.cc:1100 NCCL WARN TOPO/NET : Could not force merge NICs mlx5_0. Please specify"
             " a valid NCCL_NET_FORCE_MERGE string.",
             "gpu-a17:1:1 [0] enqueue.cc:70 NCCL WARN 'NCCL_WORK_FIFO_DEPTH=1' is too small. Minimum value is 64",
+            "gpu-a17:1:1 [0] transport/net_ib/connect.cc:671 NCCL WARN NET/IB: OOO RQ is force enabled but AR is not"
+            " enabled, which is required for OOO RQ (device=mlx5_0)",
             'gpu-a17:1:1 [0] graph/tuning.cc:90 NCCL WARN Unrecognized prefix token "x" when parsing "x:ring"',
         ),
         words=(
             *("invalid nccl_", "verify nccl_", "specify a valid nccl_", "is too small", "has invalid value"),
-            *("try setting nccl_", "specified fused nic", "prefix token", "must have a prefix", "net : "),
+            *(
+                "is out of range",
+                "has been set to",
+                "ooo rq",
+                "try setting nccl_",
+                "specified fused nic",
+                "prefix token",
+                "must have a prefix",
+                "net : ",
+            ),
         ),
     ),
     Sign(

@@ -18,7 +18,32 @@ _LEAST_REMADE = 3  # steps; many optimizers that take one step each are no layer
 _LEAST_ZERO = 4  # steps; those of LoRA's first matrix are 0 in the first one only
 _LEAST_IDLE = 2  # steps in a row in eval() at the end; one could be meant
 
-Idle = Literal["", "others", "rate", "never", "nothing"]
+Idle = Literal["", "others", "rate", "never", "nothing", "rounded"]
+
+
+class _Arrivals:
+    """Gradients as they come to one parameter. stale: they were added up on some that were taken already.
+
+    lost: since the optimizer's last step so many were there, and gone when the next came, on the same weights.
+    """
+
+    def __init__(self, one: nn.Parameter, *, stepped: bool) -> None:
+        self.one, self.stepped, self.stale, self.lost = one, stepped, False, 0
+        self._arrived = self._version = 0
+        self._waits = False
+        one.register_hook(self._arrives)  # type: ignore[no-untyped-call]
+
+    def _arrives(self, _gradient: Tensor) -> None:
+        held = self.one.grad
+        full = held is not None and bool(held.detach().to_dense().any())
+        self.stale = full and (self.stepped or self.stale)
+        self.lost += self._waits and not full and self._version == self.one._version
+        self.stepped, self._waits, self._version = False, True, self.one._version
+
+    def taken(self) -> bool:
+        """An optimizer takes what is there; whether it is stale."""
+        self.stepped, self._waits, self.lost = True, False, 0
+        return self.stale
 
 
 class Optimizers:
@@ -33,21 +58,19 @@ class Optimizers:
         self.found, self.steps, self.rates = False, 0, list[float]()
         self.call, self.calls = 1, {1} if stepped else set[int]()
         self._model = model
-        self._stepped, self._stale = stepped, False
+        self._lost: list[int] = []
+        self._pursued = False  # inputs want gradients themselves, as in adversarial training
         self._known: WeakSet[Optimizer] = WeakSet()
         self._made = 0
         self.got: set[str] = set()
         self._had: set[str] = set()
-        self._one = next((one for one in model.parameters() if one.requires_grad), None)
-        if self._one is not None:
-            self._one.register_hook(self._arrives)  # type: ignore[no-untyped-call]
+        one = next((one for one in model.parameters() if one.requires_grad), None)
+        self._arrivals = [] if one is None else [_Arrivals(one, stepped=stepped)]
+        self._inputs = model.register_forward_pre_hook(self._asks)
         self._handle = register_optimizer_step_pre_hook(self._steps)
 
-    def _arrives(self, _gradient: Tensor) -> None:
-        held = self._one.grad if self._one is not None else None
-        full = held is not None and bool(held.detach().to_dense().any())
-        self._stale = full and (self._stepped or self._stale)
-        self._stepped = False
+    def _asks(self, _model: nn.Module, given: Any) -> None:
+        self._pursued |= any(isinstance(one, Tensor) and one.requires_grad for one in given)
 
     def _steps(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         self.steps += 1
@@ -59,14 +82,30 @@ class Optimizers:
         self.got |= {
             plain(name) for name, one in self._model.named_parameters() if one.grad is not None and one.grad.any()
         }
-        if any(one is self._one for group in optimizer.param_groups for one in group["params"]):
+        held = {id(one) for group in optimizer.param_groups for one in group["params"]}
+        if self._arrivals and id(self._arrivals[0].one) in held:
             self.rates.append(max(float(group.get("lr", 1.0)) for group in optimizer.param_groups))
-            self.found |= self._stale
-            self._stepped = True
+            self._lost.append(self._arrivals[0].lost)
+        for each in self._arrivals:
+            if id(each.one) in held:
+                self.found |= each.taken()
+        self._follow(held)
+
+    def _follow(self, held: set[int]) -> None:
+        """The first parameter of one that holds none of those that are followed, as the second of a GAN."""
+        if any(id(each.one) in held for each in self._arrivals):
+            return
+        mine = [one for one in self._model.parameters() if one.requires_grad and id(one) in held]
+        self._arrivals += [_Arrivals(one, stepped=True) for one in mine[:1]]
+
+    def lost(self) -> int:
+        """The fewest gradients that were cleared before any step of the one optimizer there is."""
+        return 0 if self._pursued or len(self._known) != 1 else min(self._lost, default=0)
 
     def end(self) -> None:
         """Look no more."""
         self._handle.remove()
+        self._inputs.remove()
 
     def zero(self) -> list[str]:
         """Parameters whose gradient was there, and exactly 0 in all of enough steps."""
@@ -106,7 +145,10 @@ class Optimizers:
             return "never"
         if not any(self.rates) if self.rates else all(float(group.get("lr", 1.0)) == 0.0 for group in groups):
             return "rate"
-        return "" if self.got else "nothing"
+        if not self.got:
+            return "nothing"
+        kinds = {one.dtype for one in self._model.parameters() if one.requires_grad}
+        return "rounded" if kinds <= {torch.bfloat16, torch.float16} else ""
 
 
 def _call(optimizer: Optimizer) -> str:

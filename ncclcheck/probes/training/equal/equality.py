@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import chain, repeat
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ncclcheck.probes.facts.training import Agreement, Checks, Doubles, FixedBatch, TakenSteps, Trained
 from ncclcheck.probes.training.course.watch import Watch
 from ncclcheck.probes.training.equal.alike import MOST, agreement, told
+from ncclcheck.probes.training.equal.alone import alone
+from ncclcheck.probes.training.equal.beside import Followed
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators
 from ncclcheck.probes.training.equal.state import fingerprints, plain
+from ncclcheck.probes.training.feed import moved
 from ncclcheck.probes.training.loop import Setting, bare, stream, train_step, wrap
 
-_STEPS = 20
-_FIXED_STEPS = 10
+_STEPS = 20  # at most, of the steps that were asked for: replicas that drift do so with the first ones; chosen
+_FIXED_STEPS = 10  # on one batch: chosen, the loss of a model that learns has fallen by then
 
 
 def before_wrap(setting: Setting) -> Checks:
@@ -44,6 +49,7 @@ def trained(setting: Setting, model: nn.Module) -> Checks:
     taken, after = 0, None
     seen: Agreement | None = None
     watch = _watch(setting, model)
+    beside = None if watch is None else Followed(setting, bare(model))
     while taken < steps and after is None:
         for _ in range(min(every, steps - taken)):
             if watch is None:
@@ -62,7 +68,19 @@ def trained(setting: Setting, model: nn.Module) -> Checks:
     return Checks(
         trained=Trained(steps=taken, every=every, agreement=seen, after=after, taken=fewer),
         courses=[] if watch is None else [watch.course(setting, own=False)],
+        beside=None if beside is None else beside.found(taken, _loss(setting)),
     )
+
+
+def _loss(setting: Setting) -> Callable[[Any], list[Tensor]]:
+    """What the loss of the first batch is with a copy of the model, and then again: some values follow others."""
+
+    def of(roots: Any) -> list[Tensor]:
+        batch = moved(setting.first[0], setting.device)
+        with alone(), own_generators(setting.device, SEED):
+            return [setting.loss(roots[0], batch).detach() for _ in range(2)]
+
+    return of
 
 
 def _watch(setting: Setting, model: nn.Module) -> Watch | None:

@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from itertools import islice
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -28,30 +27,25 @@ from ncclcheck.probes.training.course.unreduced import UNREDUCED
 from ncclcheck.probes.training.course.watch import Watch
 from ncclcheck.probes.training.equal import joined
 from ncclcheck.probes.training.equal.alike import MOST, agreement, told
+from ncclcheck.probes.training.equal.alone import ANSWERS, alone
+from ncclcheck.probes.training.equal.beside import Followed
 from ncclcheck.probes.training.equal.entered import Parted, agreed
 from ncclcheck.probes.training.equal.own_state import aliased, apart
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators
-from ncclcheck.probes.training.equal.state import Alone, fingerprint, fingerprints, plain
+from ncclcheck.probes.training.equal.state import Alone, fingerprint, fingerprints, of_16_bits, plain
 from ncclcheck.probes.training.feed import Batch, moved
 from ncclcheck.probes.training.loop import Setting, bare, stream, wrap
 
-_STEPS, _LEAST_STEPS = 20, 6
+_STEPS, _LEAST_STEPS = 20, 6  # chosen: schedulers and averages show within them; six, however slow a step is
 _STEPS_SHARE = 0.2  # of the time box, for steps beyond the least
-_ALONE = {
-    "get_world_size": 1,
-    "is_initialized": False,
-    "all_reduce": None,
-    "barrier": None,
-    "broadcast": None,
-}
-
-_MOST_RATES, _MOST_REACHED = 64, 50
+_MOST_RATES, _MOST_REACHED = 64, 50  # learning rates and names that are kept: chosen
 _MOST_JOINED = 8  # micro-batches of a step that are joined over ranks; each is sent to all of them
 _TOLERANCE, _IN_AUTOCAST = 1e-3, 5e-2  # of the norm; clipping and unscaling round once more than TRN004 does
 
 _RANDOM = "the step draws random numbers: another seed, rank or order of samples gives other gradients"
 
 _NO_STEP = "its optimizer was given no gradient in the calls that were tried"
+_BY_ITSELF = "it takes no step of an optimizer of torch's, and changes the weights by itself"
 
 Step = Callable[[nn.Module, Batch, dict[str, Any]], Any]
 Grads = dict[str, Tensor]
@@ -69,6 +63,8 @@ def _seen(setting: Setting, step: Step) -> Checks:
     model, state, batches = wrap(setting, setting.fresh_model()), dict[str, Any](), stream(setting)
     begun, wrapped, there = fingerprints(bare(model)), _trained(model), [*model.parameters()]
     calls, watch, mood = Calls(), Watch(model, {"state": state, "step": step}), Mood(bare(model))
+    beside, through = Followed(setting, bare(model), state), list[bool]()
+    entering = model.register_forward_pre_hook(lambda *_: through.append(True))
     scaled, reseeded = Scaled(model), Reseeded(setting.device, setting.peers.rank)
     averaged = Averaged(model)
     try:
@@ -77,6 +73,8 @@ def _seen(setting: Setting, step: Step) -> Checks:
             ours = _first_gradients(setting, step, model, state, setting.first[:1])
     except Parted as parted:
         return _parted(setting, parted, 1)
+    entering.remove()
+    past_wrap = not any(told(setting.peers, bool(through))) and bool(ours)
     unaveraged, passes = _unaveraged(setting, ours), watch.passes
     altered = bool(unaveraged.get("unaveraged")) and _alike(setting, averaged)
     optimizers = Optimizers(model, stepped=bool(ours))
@@ -100,10 +98,12 @@ def _seen(setting: Setting, step: Step) -> Checks:
         clipped_scaled=calls.clipped_scaled(),
         clipped=calls.clipped(),
         wiped=calls.wiped() and idle,
-        tolerance=_IN_AUTOCAST if "autocast" in calls.called or _compresses(model) else _TOLERANCE,
+        tolerance=_IN_AUTOCAST if "autocast" in calls.called or _rounds(model) else _TOLERANCE,
         idle=idle,
         idle_why=optimizers.idle() if idle else "",
         stale=any(told(setting.peers, optimizers.found)),
+        lost=min(told(setting.peers, optimizers.lost())),
+        past_wrap=past_wrap,
         **unaveraged,
         optimizer=optimizers.call_of_one(),
         remade=optimizers.remade(),
@@ -130,7 +130,7 @@ def _seen(setting: Setting, step: Step) -> Checks:
     course = watch.course(setting, own=True)
     if "scale" in calls.called:  # a scaler that skips its first step raises this warning too
         course = replace(course, warned=[one for one in course.warned if "lr_scheduler" not in one])
-    fed = setting.first[:1]
+    kept, fed = beside.found(steps, _after_one(setting, step)), setting.first[:1]
     if not any(told(setting.peers, bool(ours))):
         calls_taken, undivided = accumulation.look(setting, step)
         found = replace(found, calls=calls_taken, undivided=undivided, idle=found.idle and calls_taken < 2)
@@ -138,15 +138,22 @@ def _seen(setting: Setting, step: Step) -> Checks:
             fed = [*islice(stream(setting), calls_taken)]
             ours = _first_gradients(setting, step, wrap(setting, setting.fresh_model()), {}, fed)
             found = replace(found, **_unaveraged(setting, ours))
+    if why := _not_joined(setting, passes, called, found):
+        found = replace(found, not_joined=why)
+    else:
+        found = _against_one(setting, step, fed, ours, found)
+    return Checks(own_step=found, courses=[course], beside=kept)
+
+
+def _not_joined(setting: Setting, passes: int, called: Sequence[str], found: OwnStep) -> str:
+    """Why its gradients cannot be compared with those of one process."""
     if any(told(setting.peers, passes > 1)):  # what one gives may go into the next, as in a GAN or SAM
-        return Checks(own_step=replace(found, not_joined="the step has several backward passes"), courses=[course])
-    if others := [name for name in called if name not in _ALONE]:
-        return Checks(own_step=replace(found, not_joined=f"the step calls {others[0]}"), courses=[course])
+        return "the step has several backward passes"
+    if others := [name for name in called if name not in ANSWERS]:
+        return f"the step calls {others[0]}"
     if setting.plan.strategy != "ddp":
-        return Checks(own_step=replace(found, not_joined="ranks hold pieces of gradients"), courses=[course])
-    if found.reseeded:
-        return Checks(own_step=replace(found, not_joined="the step sets its own seeds"), courses=[course])
-    return Checks(own_step=_against_one(setting, step, fed, ours, found), courses=[course])
+        return "ranks hold pieces of gradients"
+    return "the step sets its own seeds" if found.reseeded else ""
 
 
 def _parted(setting: Setting, parted: Parted, step: int) -> Checks:
@@ -169,9 +176,9 @@ def _replaced(setting: Setting, model: nn.Module, step: int, added: list[str], o
     return Checks(own_step=OwnStep(steps=step, parameters=same, optimizer=made, added=added[:MOST]))
 
 
-def _compresses(model: nn.Module) -> bool:
-    """Whether DDP has a communication hook: those that compress round to 16 bits."""
-    return bool(getattr(model, "_comm_hooks", ()))
+def _rounds(model: nn.Module) -> bool:
+    """Whether gradients are rounded to 16 bits: weights are, or DDP has a communication hook that compresses."""
+    return bool(getattr(model, "_comm_hooks", ())) or of_16_bits(model)
 
 
 def _trained(model: nn.Module) -> list[str]:
@@ -277,6 +284,7 @@ def _unaveraged(setting: Setting, ours: Grads) -> dict[str, Any]:
 def _against_one(setting: Setting, step: Step, batches: Sequence[Batch], ours: Grads, found: OwnStep) -> OwnStep:
     if not all(told(setting.peers, bool(ours))):
         why = f"its optimizer takes a step with each {found.calls} calls" if found.calls > 1 else _NO_STEP
+        why = why if found.idle or found.calls != 0 else _BY_ITSELF
         return replace(found, not_joined=why)
     whole, why = joined.over_ranks(setting, batches)
     if why:
@@ -284,7 +292,7 @@ def _against_one(setting: Setting, step: Step, batches: Sequence[Batch], ours: G
     off, ratio, random = 0.0, 0.0, 0.0
     if setting.peers.rank == 0:
         try:
-            with _alone():
+            with alone():
                 wanted = _first_gradients(setting, step, Alone(setting.fresh_model()), {}, whole)
             off, ratio = _compared(ours, wanted)
             if off > found.tolerance:
@@ -294,12 +302,37 @@ def _against_one(setting: Setting, step: Step, batches: Sequence[Batch], ours: G
     off, ratio, random, why = told(setting.peers, [off, ratio, random, why])[0]
     if why or random > found.tolerance:
         return replace(found, not_joined=why or _RANDOM)
-    return replace(found, off=off, ratio=ratio)
+    found = replace(found, off=off, ratio=ratio)
+    return (
+        found if off <= found.tolerance else replace(found, of_rank=_of_rank(setting, step, batches, ours, found))
+    )
+
+
+def _of_rank(setting: Setting, step: Step, batches: Sequence[Batch], ours: Grads, found: OwnStep) -> int | None:
+    """The only rank whose own batch gives these gradients, which all ranks have."""
+    same = False
+    with contextlib.suppress(Exception), alone():  # it ran on all ranks: what it wants of a job may not be there
+        own = _first_gradients(setting, step, Alone(setting.fresh_model()), {}, batches)
+        same = _compared(ours, own)[0] <= found.tolerance
+    ranks = [rank for rank, one in enumerate(told(setting.peers, same)) if one]
+    return ranks[0] if len(ranks) == 1 and not found.unaveraged else None
+
+
+def _after_one(setting: Setting, step: Step) -> Callable[[Any], list[Tensor]]:
+    """The gradients and parameters that one more step comes to, with copies of model and state, in one process."""
+
+    def of(roots: Any) -> list[Tensor]:
+        model, state = roots
+        with alone(setting.peers.rank):
+            grads = _first_gradients(setting, step, Alone(model), state, setting.first[:1])
+        return [*grads.values(), *(one.detach().float() for one in model.parameters())]
+
+    return of
 
 
 def _otherwise(setting: Setting, step: Step, whole: Sequence[Batch]) -> Grads:
     """What one process gets with another seed, as another rank, and with the samples in reverse."""
-    with _alone(rank=1):
+    with alone(rank=1):
         for given in ([*map(joined.backwards, whole)], whole):
             with contextlib.suppress(Exception):
                 return _first_gradients(setting, step, Alone(setting.fresh_model()), {}, given, SEED + 1)
@@ -315,29 +348,3 @@ def _compared(ours: Grads, wanted: Grads) -> tuple[float, float]:
     if not square or not math.isfinite(dot + square + off):
         return 0.0, 1.0
     return math.sqrt(off / square), dot / square
-
-
-class _Done:
-    """The handle of a collective that was called with async_op, in a world of one."""
-
-    def wait(self, *_timeout: Any) -> bool:
-        """It is over."""
-        return True
-
-    def is_completed(self) -> bool:
-        """It is over."""
-        return True
-
-
-@contextlib.contextmanager
-def _alone(rank: int = 0) -> Iterator[None]:
-    """As long as it lasts, this process is the only one of its world. rank: that it takes itself for."""
-    answers = _ALONE | {"get_rank": rank, "is_initialized": rank > 0}
-    kept = {name: getattr(dist, name) for name in answers}
-    for name, answer in answers.items():
-        setattr(dist, name, lambda *_args, answer=answer, **more: _Done() if more.get("async_op") else answer)
-    try:
-        yield
-    finally:
-        for name, function in kept.items():
-            setattr(dist, name, function)

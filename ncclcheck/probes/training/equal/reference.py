@@ -18,7 +18,7 @@ from ncclcheck.probes.training.course.watch import not_finite_part
 from ncclcheck.probes.training.equal import joined
 from ncclcheck.probes.training.equal.alike import MOST, told
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators
-from ncclcheck.probes.training.equal.state import gradients, tensors
+from ncclcheck.probes.training.equal.state import gradients, of_16_bits, tensors
 from ncclcheck.probes.training.equal.streams import finite
 from ncclcheck.probes.training.feed import Batch, moved, samples_of
 from ncclcheck.probes.training.loop import Setting, accumulate, wrap
@@ -122,10 +122,15 @@ def _unrepeatable(setting: Setting, first: _Pass, batches: list[Batch]) -> str:
     errors = told(setting.peers, _distance(again.gradients, first.gradients)[0])
     if not all(map(math.isfinite, errors)):
         return "they are not finite"
-    if max(errors) <= _TOLERANCES[setting.plan.precision] / 10:
+    if max(errors) <= _tolerance(setting) / 10:
         return ""
     rank = errors.index(max(errors))
     return f"the model alone gives others for the same batch and seed (by {errors[rank]:.2g} on rank {rank})"
+
+
+def _tolerance(setting: Setting) -> float:
+    """Of the norm; weights of 16 bits round as autocast does."""
+    return _TOLERANCES["bf16" if of_16_bits(setting.model) else setting.plan.precision]
 
 
 def _against_the_mean(setting: Setting, alone: _Pass, batches: list[Batch]) -> tuple[Grads, Gradients]:
@@ -133,7 +138,7 @@ def _against_the_mean(setting: Setting, alone: _Pass, batches: list[Batch]) -> t
     wanted = _mean(alone.gradients)
     ours = _run(setting, wrap(setting, setting.fresh_model()), batches).gradients
     errors = [(error, name) for error, name in told(setting.peers, _distance(ours, wanted))]
-    tolerance = _TOLERANCES[setting.plan.precision]
+    tolerance = _tolerance(setting)
     worst = sorted(range(len(errors)), key=lambda rank: -errors[rank][0])[:MOST]
     return ours, Gradients(
         tolerance=tolerance,

@@ -112,6 +112,11 @@ def _dense(gradient: Tensor) -> Tensor:
     return (held.to_dense() if held.is_sparse else held).float().clone()
 
 
+def of_16_bits(model: nn.Module) -> bool:
+    """Whether some of what is trained has 16 bits."""
+    return any(one.requires_grad and one.dtype in (torch.bfloat16, torch.float16) for one in model.parameters())
+
+
 def without_gradient(model: nn.Module) -> list[str]:
     """The parameters that want a gradient and have none."""
     return [plain(name) for name, one in model.named_parameters() if one.requires_grad and one.grad is None]

@@ -111,6 +111,9 @@ def nothing_crashed(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     ## Why it matters
     The fault is in native code: an extension, a library, a driver, or /dev/shm that is full (SIGBUS).
 
+    ## Seen as
+    out of memory
+
     ## How we know
     The status of the process when it ended, and the stack that faulthandler wrote into the box.
 
@@ -147,6 +150,9 @@ def nothing_was_raised(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     ## Why it matters
     The others wait for it and report a lost connection or a timeout later; with many ranks that is most of what is
     printed.
+
+    ## Seen as
+    hangs
 
     ## How we know
     Each Python process of the job wrote the exception, the time and the rank into the box when it was raised.
@@ -212,6 +218,9 @@ def nobody_is_absent(cluster: Cluster, one: Failure) -> Iterator[Finding]:
 
     ## Why it matters
     It held up the others until their timeout, and is named by none of them.
+
+    ## Seen as
+    hangs
 
     ## How we know
     Exceptions of all the others in the box, the watcher's record of this rank, and its stack where it was written.
@@ -279,6 +288,9 @@ def it_did_not_stall(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     ## Why it matters
     A job that waits for nothing holds its nodes until a timeout or its time limit.
 
+    ## Seen as
+    hangs
+
     ## How we know
     CPU time, I/O and output once a second; the limit is 60 s or three times the longest silence before. Then the
     job was looked at as `ncclcheck hang` does, which checks HNG judge.
@@ -335,6 +347,9 @@ def no_node_was_cut_off(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     ## Why it matters
     Every rank reports a timeout, and none says of whom.
 
+    ## Seen as
+    hangs
+
     ## How we know
     The kernel of each node counts how often it sent the same data again to each address without an answer. All
     pairs of nodes that did so have this one in common.
@@ -363,6 +378,9 @@ def no_gpu_failed(cluster: Cluster, one: Failure) -> Iterator[Finding]:
 
     ## Why it matters
     The program only sees a CUDA error or hangs, and the other ranks report a timeout.
+
+    ## Seen as
+    hangs
 
     ## How we know
     NVML gave the event to the watcher as it came; the numbers are those of NVIDIA's Xid catalog whose immediate

@@ -21,6 +21,9 @@ def nobody_waits_for_a_file(found: Judged) -> Iterator[Finding]:
     ## Why it matters
     It is not in the collective in which the others wait. A process in state D cannot even be killed.
 
+    ## Seen as
+    dies
+
     ## How we know
     At both looks its main thread stood in the same function of the kernel that waits for a file (a named pipe, a
     lock, NFS, FUSE), or a thread of it was in state D; /proc/PID/io counted nothing. The file is the one of the

@@ -1,16 +1,18 @@
-"""LOG016 to LOG018: ranks that do not agree on what they are parts of."""
+"""LOG016 to LOG018, LOG191: ranks that do not agree on what they are parts of."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
-from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, admin, fail, seen, you
+from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, admin, fail, note, seen, you
 from ncclcheck.reports.rules.log.rdma import filtered
 from ncclcheck.reports.subjects.logs.dialled_addresses import names
 from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
+from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL
 from ncclcheck.reports.subjects.logs.reported import (
     finished_start,
+    set_apart,
     setting,
     settings_seen,
     starting,
@@ -31,6 +33,9 @@ def one_network(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     The two do not understand each other: the ranks end in their start, or hang. Mostly one node lost its RDMA
     cards (no device in the container, port down), or a variable is set on one node only.
+
+    ## Seen as
+    hangs, dies
 
     ## How we know
     `socketFinalizeAccept: wrong type 3 != 4` or `4 != 3`: 3 is NET/Socket, 4 NET/IB, the peer's first (2.16 and
@@ -166,6 +171,9 @@ def one_version(logs: Logs) -> Iterator[Finding]:
     What they exchange in the start has another layout in each version. 2.23 and later say so; before that ranks
     end with "Message truncated" or "family 0 is neither AF_INET", or hang.
 
+    ## Seen as
+    hangs, dies
+
     ## How we know
     `Mismatched NCCL version detected`; or versions that processes told; or, where no version is told, the two
     lines that such a mixture makes. Those two can also come from different NCCL_* variables or a stale process,
@@ -198,7 +206,7 @@ def one_version(logs: Logs) -> Iterator[Finding]:
             yield cause(signs, what, why=_LAYOUT, owner="job", fix=_VERSIONS, at=at, more=evidence)
         else:
             yield fail(at, what, why=_LAYOUT, owner="job", evidence=evidence, fix=_VERSIONS)
-    elif signs:
+    elif signs and not set_apart(logs, SHARED):
         yield cause(
             signs,
             f"{names(one.host for one in signs)} could not read what a peer sent: most likely the peer has "
@@ -207,6 +215,66 @@ def one_version(logs: Logs) -> Iterator[Finding]:
             owner="job",
             fix=_VERSIONS,
         )
+
+
+# By which ranks of a host choose how they hand each other data; both ends must choose alike (run with other values
+# on one rank, libnccl 2.27.7).
+SHARED = (
+    "NCCL_SHM_DISABLE",
+    "NCCL_P2P_DISABLE",
+    "NCCL_P2P_LEVEL",
+    "NCCL_CUMEM_ENABLE",
+    "NCCL_CUMEM_HOST_ENABLE",
+    "NCCL_SHM_USE_CUDA_MEMCPY",
+    "NCCL_P2P_USE_CUDA_MEMCPY",
+    "NCCL_P2P_DIRECT_DISABLE",
+    "NCCL_NVLS_ENABLE",
+    "NCCL_NET_DISABLE_INTRA",
+    "NCCL_RUNTIME_CONNECT",
+    "NCCL_MNNVL_ENABLE",
+    "NCCL_COLLNET_ENABLE",
+)
+
+
+@log_rule("LOG191", "ranks have the same settings of NCCL where both ends must")
+def settings_agree(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A variable that decides how ranks hand each other data (NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_CUMEM_ENABLE)
+    is set on some ranks alone, and they could not connect.
+
+    ## Why it matters
+    Each rank chooses by its own variables. What one offers then the other cannot take: the start ends with
+    `Message truncated` or an error of CUDA, which name no variable, or a rank crashes.
+
+    ## How we know
+    `NCCL_P2P_DISABLE set by environment to 1` of some ranks and not of others of the job, and a line that such a
+    difference makes: a message of another length, memory of a peer that cannot be opened, a local socket that is
+    gone. Without such a line it is a note.
+
+    ## Fix
+    - **you** set it alike on all ranks, or nowhere; /etc/nccl.conf and ~/.nccl.conf of a node count, too.
+
+    ## Source
+    NVIDIA/nccl src/transport/p2p.cc, shm.cc and generic.cc; libnccl 2.27.7, run with such values.
+    """
+    apart = set_apart(logs, SHARED)
+    if not apart:
+        return
+    told = [
+        *said(logs, "bootstrap-truncated"),
+        *(one for one in said(logs, *BY_NCCL) if "/p2p.cc" in one.fields.get("place", "")),
+        *(one for one in said(logs, "nccl-warning") if "UDS: " in one.text),
+    ]
+    fix = [
+        you("Confirm: set it alike on all ranks, or nowhere.", "env | grep NCCL_"),
+        you("See whether a file of the node sets it.", "cat /etc/nccl.conf ~/.nccl.conf"),
+    ]
+    why = "Each rank chooses by its own variables how it hands data to a peer, and the peer chose otherwise."
+    if told:
+        yield cause(told, f"ranks could not connect, for {apart}", why=why, owner="job", fix=fix)
+    else:
+        yield note(Where(), f"ranks differ in a setting that both ends need: {apart}", why=why)
 
 
 _LAYOUT = "What ranks exchange in their start has another layout in each version: they end or hang."

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, admin, you
+from ncclcheck.reports.rules.log.bootstrap_agree import SHARED
 from ncclcheck.reports.rules.log.machines import taken_for_one
 from ncclcheck.reports.rules.log.nccl_results import RESULTS
 from ncclcheck.reports.rules.log.nccl_words import (
@@ -20,12 +21,14 @@ from ncclcheck.reports.rules.log.nccl_words import (
     stage,
 )
 from ncclcheck.reports.rules.log.shm import host_memory_failures
+from ncclcheck.reports.rules.log.topology import found_wrong
+from ncclcheck.reports.rules.log.ways import not_opened
 from ncclcheck.reports.subjects.logs import meanings
 from ncclcheck.reports.subjects.logs.ending import gave_up
 from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, log_rule, said
 from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, in_nvls
 from ncclcheck.reports.subjects.logs.machines import of_the_job
-from ncclcheck.reports.subjects.logs.reported import version_seen
+from ncclcheck.reports.subjects.logs.reported import set_apart, version_seen
 from ncclcheck.reports.subjects.nccl.variables import reference
 
 _QUOTED = 160  # characters of NCCL's line in a heading
@@ -57,6 +60,9 @@ def cuda_calls(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     The rank ends with `unhandled cuda error`, and all others wait for it or end with it.
 
+    ## Seen as
+    dies
+
     ## How we know
     `NCCL WARN Cuda failure N '...'`: CUDA's error, and the file of NCCL's sources that stands before it, which
     tells what NCCL was doing.
@@ -68,9 +74,16 @@ def cuda_calls(logs: Logs) -> Iterator[Finding]:
     ## Source
     CUDA Runtime API, cudaError_t; NVIDIA/nccl src, the files named in the lines.
     """
-    other = [*host_memory_failures(logs), *in_nvls(logs), *taken_for_one(logs, of_the_job(logs))]
+    other = [
+        *host_memory_failures(logs),
+        *in_nvls(logs),
+        *not_opened(logs),
+        *taken_for_one(logs, of_the_job(logs)),
+    ]
     if said(logs, "shm-segment", "shm-extend"):  # the file's own error, in what CUDA said last before it
         other += [one for one in said(logs, *BY_NCCL) if "misc/shmutils" in one.fields.get("place", one.text)]
+    if set_apart(logs, SHARED):  # LOG191
+        other += [one for one in said(logs, *BY_NCCL) if "/p2p.cc" in one.fields.get("place", "")]
     told = [event for event in said(logs, *BY_NCCL) if event not in other]
     yield from _findings(logs, told, CUDA, lambda event: f" ({event.fields['error']}){stage(event)}")
     yield from _findings(logs, said(logs, "nccl-warning"), AROUND, _words)
@@ -84,6 +97,9 @@ def verbs_calls(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     No connection over that card is made, and the rank ends with ncclSystemError.
+
+    ## Seen as
+    dies
 
     ## How we know
     `Call to ibv_... failed with error ...`: the call and the words of its error (errno).
@@ -147,6 +163,9 @@ def own_checks(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     The communicator is of no use after it, and the job ends.
 
+    ## Seen as
+    dies
+
     ## How we know
     NCCL's own words, and the result that its files hand on below them, as `init.cc:1393 -> 3`: 1 a call of CUDA, 2
     of the system, 3 a check of its own, 4 an argument, 5 how it is used, 6 a peer. Where none is handed on, it
@@ -160,7 +179,9 @@ def own_checks(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl src/nccl.h.in (ncclResult_t), src/include/checks.h, src/graph, src/misc/socket.cc, src/enqueue.cc.
     """
-    told = [event for event in said(logs, "nccl-warning") if meaning(event, (*AROUND, *ASKED)) is None]
+    of_files = found_wrong(logs)  # LOG073
+    warned = (event for event in said(logs, "nccl-warning") if event not in of_files)
+    told = [event for event in warned if meaning(event, (*AROUND, *ASKED)) is None]
     given = [event for event in told if gave_up(logs, event) and not _is_known(logs, event)]
     yield from _findings(logs, [one for one in told if one not in given], OWN_CHECKS, _words, state=State.WARN)
     groups: dict[Meaning, list[LogEvent]] = {}

@@ -249,6 +249,26 @@ AROUND = (
         ),
     ),
     meant(
+        r"GIN Error",
+        "one-sided communication (GIN) failed on a card or in a kernel",
+        "A GPU asked a card for a transfer, and the card or its driver answered with an error.",
+        (
+            "Confirm at the card and in the kernel's log, on the hosts that say it.",
+            "dmesg -T | grep -iE 'mlx5|xid'",
+            "ibstat",
+        ),
+        owner="node",
+    ),
+    meant(
+        r"version mismatch with remote peer",
+        "hosts of the job run different versions of NCCL, as its RAS threads tell each other",
+        "RAS cannot ask such a peer; jobs of both versions in one network, or one job with two.",
+        (
+            "Confirm: compare the version and the file on every node.",
+            'python -c "import torch; print(torch.cuda.nccl.version())"',
+        ),
+    ),
+    meant(
         r"[Pp]lugin returned invalid|plugin has incompatible version|(?:net|gin|rma)Plugin\[|[Pp]lugin refcount",
         "NCCL and a plugin of it do not go together",
         "The plugin was built for another NCCL, or answers what NCCL does not take.",
@@ -330,7 +350,8 @@ ASKED = (
     ),
     meant(
         r"argument is NULL|invalid (?:root|type|reduction operation|device count|arguments?\b|pointer)"
-        r"|reduction operation \d+ unknown|[Ii]nvalid device(?: count requested)? |exceeds ndev|is NULL\b"
+        r"|reduction operation \d+ unknown|[Ii]nvalid device(?: count requested)? |exceeds ndev"
+        r"|(?:[Ww]in|Buff|[Aa]rgument) is NULL\b"
         r"|Data type supplied to user-created|is invalid \(must be|count must be 0|must be positive|must pass"
         r"|exceeds total ranks|is less than current ranks|not within valid range|is not a member of"
         r"|suitably aligned|Invalid (?:handle|window|key size|ce )|must be provided|is not power of 2$",

@@ -9,6 +9,7 @@ from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, State, Where, you
 from ncclcheck.reports.subjects.logs import hangs
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, said, where
+from ncclcheck.reports.subjects.logs.reported import set_apart
 from ncclcheck.reports.text.fold import fold_ranks
 
 _DEFAULT_MS = 600_000  # torch's default for groups of NCCL since 2.2: 10 minutes
@@ -29,6 +30,9 @@ def zero3_is_saved_by_all(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     Saving gathers each weight from all ranks: called under `if rank == 0` it waits for ever. A time-out of
     `_ALLGATHER_BASE` alone is no sign of it: every forward pass of ZeRO-3 and FSDP gathers.
+
+    ## Seen as
+    hangs
 
     ## How we know
     The watchdog's operation is a gather, a frame or a line tells of saving, and another of ZeRO stage 3.
@@ -114,6 +118,9 @@ def groups_have_their_timeout(logs: Logs) -> Iterator[Finding]:
     `new_group` does not take the time-out of `init_process_group`: a job that set two hours there still dies
     after ten minutes in a group of its own.
 
+    ## Seen as
+    hangs, dies
+
     ## How we know
     The watchdog's line: `Timeout(ms)=600000` and a group number other than 0. Where the default group has a
     longer one in the same log, that is said.
@@ -149,6 +156,9 @@ def same_collective(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     NCCL does not check: the job hangs, or continues with wrong results.
+
+    ## Seen as
+    hangs, wrong results
 
     ## How we know
     Watchdogs that gave up at the same number name different operations or elements; or torch's own comparison
@@ -191,7 +201,7 @@ def same_collective(logs: Logs) -> Iterator[Finding]:
         sizes = cut[0].fields.get("gloo")
         size_told = f"{sizes} bytes, says gloo" if sizes else cut[0].text[:160]
         what = f"a message has another size than expected: {size_told}"
-        if apart := _set_apart(logs):
+        if apart := set_apart(logs, _PIECES):
             yield cause(
                 cut,
                 f"{apart}: {what}",
@@ -209,18 +219,6 @@ _PIECES = (
     "NCCL_BUFFSIZE", "NCCL_PROTO", "NCCL_ALGO", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS",
     "NCCL_MAX_CTAS", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_NCHANNELS_PER_NET_PEER", "NCCL_CHUNK_SIZE",
 )  # fmt: skip
-
-
-def _set_apart(logs: Logs) -> str:
-    """`NCCL_BUFFSIZE=65536 on rank 1 alone`, of ranks that began and so print what they read; empty: all alike."""
-    begun = {one.rank: one.settings for one in logs.processes if one.nranks and one.rank is not None}
-    for name in _PIECES:
-        values = Counter(settings.get(name) for settings in begun.values())
-        if len(values) > 1:
-            rare = min((value for value in values if value is not None), key=lambda value: values[value])
-            ranks = fold_ranks(rank for rank, settings in begun.items() if settings.get(name) == rare)
-            return f"{name}={rare} on {ranks} alone"
-    return ""
 
 
 def _called(logs: Logs) -> list[LogEvent]:

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, admin, you
-from ncclcheck.reports.subjects.logs.ending import died
+from ncclcheck.reports.rules.log.nccl_words import OWN_CHECKS, meaning
+from ncclcheck.reports.subjects.logs.ending import came_through, died
 from ncclcheck.reports.subjects.logs.logged import at_teller, cause, log_rule, process_of, said
 from ncclcheck.reports.subjects.logs.reported import version_seen
 
 _TOPOLOGY, _GRAPH = "NCCL_TOPO_FILE", "NCCL_GRAPH_FILE"
+_OF_GRAPHS = "graph/"  # of NCCL's sources, what looks at the machine
 _CONFIGURED = "/etc/nccl.conf ~/.nccl.conf"
 
 
@@ -25,6 +27,9 @@ def topology_files(logs: Logs) -> Iterator[Finding]:
     NCCL's initialisation ends with ncclSystemError or ncclInternalError, which name no file. Images of virtual
     machines set these variables in /etc/nccl.conf, where nobody looks: a graph written for four GPUs fails on the
     machine with one.
+
+    ## Seen as
+    dies
 
     ## How we know
     `XML Parse : ...`, `XML Mismatch`, `XML Topology has wrong version`: the file is no XML that NCCL reads.
@@ -42,6 +47,8 @@ def topology_files(logs: Logs) -> Iterator[Finding]:
     damaged, other = said(logs, "xml-malformed"), said(logs, "xml-other-machine")
     if found := damaged or other:
         yield _refused(logs, found, bool(damaged))
+    elif found := found_wrong(logs):
+        yield _unfit(logs, found)
     elif set_ := _graph_of_a_dead_job(logs):
         yield cause(
             [*set_[:1], *said(logs, "nccl-result")[:1]],
@@ -70,6 +77,28 @@ def _refused(logs: Logs, found: list[LogEvent], damaged: bool) -> Finding:
         found,
         f"{what} {wrong}",
         why="NCCL's start ends with an error that names no file.",
+        owner="site",
+        at=at_teller(logs, found),
+        fix=_remedies(name),
+    )
+
+
+def found_wrong(logs: Logs) -> list[LogEvent]:
+    """Checks of NCCL's own picture of the machine that failed, where such a file is set."""
+    if not any(one.fields["name"] in (_TOPOLOGY, _GRAPH) for one in said(logs, "xml-setting")):
+        return []
+    warned = (one for one in said(logs, "nccl-warning") if one.fields.get("place", "").startswith(_OF_GRAPHS))
+    return [one for one in warned if meaning(one, OWN_CHECKS) and not came_through(logs, one)]
+
+
+def _unfit(logs: Logs, found: list[LogEvent]) -> Finding:
+    first = found[0]
+    name, path = _file(logs, first)
+    words = (first.text.partition("NCCL WARN ")[2] or first.text).strip()[:160]
+    return cause(
+        found,
+        f"{name}={path} does not fit this machine or this job: {words}",
+        why="NCCL takes what the file says for true, and then its own checks fail.",
         owner="site",
         at=at_teller(logs, found),
         fix=_remedies(name),

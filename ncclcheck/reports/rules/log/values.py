@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
@@ -23,6 +24,9 @@ def understood(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     NCCL's initialisation ends with ncclInvalidUsage on every rank that has the value.
+
+    ## Seen as
+    dies
 
     ## How we know
     NCCL's own line, seen with 2.27.7; 2.23.4 took no notice of a word that it does not know. Which variable it
@@ -58,8 +62,14 @@ def understood(logs: Logs) -> Iterator[Finding]:
 
 
 _NEXT = 3  # lines: NCCL puts a blank one before each warning
-_NAMED = ("name", "verify", "merge", "small", "level")
-_UNNAMED = {"fused": "NCCL_NET_FORCE_MERGE", "token": "NCCL_ALGO or NCCL_PROTO", "address": "NCCL_COMM_ID"}
+_NAMED = ("name", "verify", "merge", "small", "set", "level")
+_PARSING = re.compile(r'when parsing "([^"]{1,200})"')
+_UNNAMED = {
+    "ooo": "NCCL_IB_OOO_RQ",
+    "fused": "NCCL_NET_FORCE_MERGE",
+    "token": "NCCL_ALGO or NCCL_PROTO",
+    "address": "NCCL_COMM_ID",
+}
 
 
 def _refused(logs: Logs) -> Iterator[Finding]:
@@ -67,6 +77,7 @@ def _refused(logs: Logs) -> Iterator[Finding]:
     for event in said(logs, "setting-refused"):
         fields = event.fields
         name = next((fields[one] for one in _NAMED if one in fields), "")
+        name = name or _of_the_words(logs, event)
         name = name or next(name for field, name in _UNNAMED.items() if field in fields)
         groups.setdefault(name, []).append(event)
     for name, events in groups.items():
@@ -86,6 +97,12 @@ def _refused(logs: Logs) -> Iterator[Finding]:
                 admin("Where nobody set it, look into NCCL's own files.", "cat /etc/nccl.conf ~/.nccl.conf"),
             ],
         )  # fmt: skip
+
+
+def _of_the_words(logs: Logs, event: LogEvent) -> str:
+    """The variable whose value NCCL quotes as what it parsed."""
+    value = _PARSING.search(event.text)
+    return _variable(logs, value[1]) if value else ""
 
 
 def before_a_refusal(logs: Logs, refusal: LogEvent) -> LogEvent | None:

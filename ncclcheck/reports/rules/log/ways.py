@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, seen, you
+from ncclcheck.reports.rules.log.bootstrap_agree import SHARED
 from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
 from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, cuda_errors, hosts, in_nvls, on, ranks
 from ncclcheck.reports.subjects.logs.machines import machines, of_the_job
-from ncclcheck.reports.subjects.logs.reported import setting, settings_seen, version_seen, within_a_host
+from ncclcheck.reports.subjects.logs.reported import set_apart, setting, settings_seen, version_seen, within_a_host
 
 _NOT_OPENED = ("invalid argument", "invalid resource handle", "mapping of buffer")
 _NOT_PERMITTED = "operation not permitted"
@@ -34,6 +35,9 @@ def transport(logs: Logs) -> Iterator[Finding]:
     The start ends with a system error. It needs settings, for the network over sockets nearly always works:
     NCCL_P2P_DISABLE=1 with NCCL_SHM_DISABLE=1 and no network, NCCL_NET=none-such, or an interface filter that
     leaves nothing.
+
+    ## Seen as
+    dies
 
     ## How we know
     `No transport found for rank A[..] -> rank B[..]` (2.12 and later), and the settings that NCCL told of.
@@ -83,6 +87,9 @@ def peers(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     Between GPUs that are joined by NVLink it is a broken link or switch, and NCCL ends. Between GPUs on PCIe
     NCCL goes through the host's memory instead: it works, at a fraction of the speed.
+
+    ## Seen as
+    slow
 
     ## How we know
     An error of CUDA in transport/p2p.cc on a single machine: the memory of another rank could not be opened; or
@@ -181,14 +188,23 @@ def _refused(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _not_opened(logs: Logs) -> Iterator[Finding]:
+def not_opened(logs: Logs) -> list[LogEvent]:
     """CUDA errors of NCCL's P2P transport, where all ranks are on one machine (else LOG059 may be the cause)."""
     job = of_the_job(logs)
     failed = cuda_errors(logs, *_NOT_OPENED, _NOT_PERMITTED, by=BY_NCCL)
-    told = [one for one in failed if "/p2p.cc" in one.fields.get("place", "") or _not_shared(logs, one)]
-    if not told or len(machines(job)) != 1 or len({one.host for one in job}) != 1:
-        return
-    for where, found in hosts(told):
+    told = [
+        one
+        for one in failed
+        if "captur" not in one.fields["error"]
+        and ("/p2p.cc" in one.fields.get("place", "") or _not_shared(logs, one))
+    ]
+    if not told or len(machines(job)) != 1 or len({one.host for one in job}) != 1 or set_apart(logs, SHARED):
+        return []
+    return told
+
+
+def _not_opened(logs: Logs) -> Iterator[Finding]:
+    for where, found in hosts(not_opened(logs)):
         error = found[0].fields["error"]
         cannot = "share GPU memory with" if _NOT_PERMITTED in error else "open the GPU memory of"
         yield cause(
@@ -248,6 +264,9 @@ def pcie(logs: Logs) -> Iterator[Finding]:
     Where ACS or an IOMMU that translates sends traffic between GPUs another way, or a driver offers P2P that
     the GPUs do not have (GeForce RTX 4090 and 5090), data never arrive or arrive wrong. NCCL sees nothing: all
     GPUs show 100 %, and after its time the watchdog ends the job.
+
+    ## Seen as
+    dies
 
     ## How we know
     It is a conclusion, and said as one: one machine, every rank's init complete, connections via P2P, chunks of
@@ -361,6 +380,9 @@ def topology(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     All GPUs and NICs then seem equally far from each other. NCCL pairs them at random, turns GPUDirect RDMA off
     for the distance, and reaches a fraction of the network's speed.
+
+    ## Seen as
+    slow
 
     ## How we know
     `Could not open XML topology file` (NCCL_TOPO_FILE names one that is not there, often not mounted into the

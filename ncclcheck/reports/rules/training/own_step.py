@@ -35,6 +35,9 @@ def own_step(cluster: Cluster, found: OwnStep) -> Iterator[Finding]:
     A scheduler that steps on rank 0 only, a loss divided by the world size, or gradients that are clipped before
     they are averaged raise no error: the ranks train different models, or with another learning rate than is set.
 
+    ## Seen as
+    wrong results
+
     ## How we know
     Parameters are compared bit by bit over ranks, and the entries of whatever in `state` has a state_dict() and is
     there on all ranks (an average kept on rank 0 alone is left out, and so are BatchNorm's statistics). The
@@ -308,8 +311,29 @@ def _first_to_differ(found: OwnStep) -> list[Differing]:
     return sorted(found.state, key=lambda one: ".state." in one.name)[:3]
 
 
+def _of_one_rank(rank: int) -> Finding:
+    return fail(
+        Where(),
+        f"all ranks train with the gradients of rank {rank}'s batch alone",
+        why=f"What the others compute is thrown away: the gradients of rank {rank} are handed out, not averaged.",
+        owner="job",
+        evidence=[
+            seen("gradients at optimizer.step()", f"those of rank {rank}'s batch in one process, on all ranks")
+        ],
+        fix=[
+            you(
+                "Average over ranks, or leave it to DDP: call the wrapped model outside of no_sync().",
+                "for parameter in model.parameters():\n    dist.all_reduce(parameter.grad)  # not broadcast\n"
+                "    parameter.grad /= dist.get_world_size()",
+            )
+        ],
+    )
+
+
 def _other_gradients(cluster: Cluster, found: OwnStep) -> Finding:
     world, ratio = cluster.job.ranks, found.ratio or 0.0
+    if found.of_rank is not None:
+        return _of_one_rank(found.of_rank)
     scaled = abs(ratio * world - 1) < 0.01 and found.off is not None and abs(found.off - abs(1 - ratio)) < 0.01
     if scaled:
         why = (

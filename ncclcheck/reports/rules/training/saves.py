@@ -9,7 +9,19 @@ from shlex import quote
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.training.checks import Differing
 from ncclcheck.probes.facts.training.saves import Interrupted, Merged, Reloaded, Saves
-from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fail, fine, seen, unknown, warn, you
+from ncclcheck.reports.judgement.findings import (
+    Finding,
+    Remedy,
+    State,
+    Where,
+    admin,
+    fail,
+    fine,
+    seen,
+    unknown,
+    warn,
+    you,
+)
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.training import trained
 from ncclcheck.reports.text.fold import size
@@ -45,6 +57,9 @@ def reloads(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     A checkpoint that some ranks cannot read, or read differently, shows when it is needed: after a crash, with
     all nodes waiting. A file that is written in place is half a file when the node dies while it is written.
+
+    ## Seen as
+    wrong results, dies
 
     ## How we know
     Hashes over the bits of every tensor: the model that was read against rank 0's, which was saved. The running
@@ -145,6 +160,9 @@ def merged(cluster: Cluster) -> Iterator[Finding]:
     Validation results that are gathered through files are wrong without a word where a rank's file is missing,
     was overwritten by another rank, or lies on another node's disk.
 
+    ## Seen as
+    wrong results, setting without effect
+
     ## How we know
     Rank 0 counts files and lines, and tries to read each line. Locks are flock(2), which NFS carries from Linux
     2.6.12 on and Lustre with the mount option `flock` only; a lock that cannot be had within 5 s is reported.
@@ -202,7 +220,13 @@ def _missing(cluster: Cluster, found: Merged) -> Finding:
     )
 
 
-@rule("TRN015", "a run resumed after losing a rank reaches the same parameters", worst=State.FAIL, commands=_JOBS)
+@rule(
+    "TRN015",
+    "a run resumed after losing a rank reaches the same parameters",
+    worst=State.FAIL,
+    ground=("TRN034",),
+    commands=_JOBS,
+)
 def resumes(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -212,6 +236,9 @@ def resumes(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     Jobs on many nodes die every few days. A checkpoint that leaves out the optimizer's state, the random
     generators or the place in the data changes what is learned, and no error says so.
+
+    ## Seen as
+    wrong results, dies, setting without effect
 
     ## How we know
     A hash over the bits of all parameters and buffers at the end of both runs. The checkpoint has model,
@@ -266,11 +293,21 @@ def _another(cluster: Cluster, where: Where, told: str, before: Interrupted, dig
         why=_WHY_RESUME,
         owner="job",
         evidence=[seen("hash of all parameters", f"uninterrupted {before.digest}, resumed {digest}")],
-        fix=[
-            you("Save what state_dict omits too: counters, generators of the dataset, its place in the data."),
-            you(
-                "If there is none, see which kernels are not deterministic.",
-                "torch.use_deterministic_algorithms(True)",
-            ),
-        ],
+        fix=_what_was_omitted(cluster),
     )
+
+
+def _what_was_omitted(cluster: Cluster) -> list[Remedy]:
+    """By the names of attributes that the model trains with, where some were seen to."""
+    smoke = cluster.measurements.smoke
+    beside = smoke.checks.beside if smoke and smoke.checks else None
+    if names := [one.name for one in (beside.kept if beside else []) if one.of == "model"]:
+        told = ", ".join(names[:3])
+        return [you(f"Register {told} as buffers, which state_dict holds; plain attributes are not in it.")]
+    return [
+        you("Save what state_dict omits too: counters, generators of the dataset, its place in the data."),
+        you(
+            "If there is none, see which kernels are not deterministic.",
+            "torch.use_deterministic_algorithms(True)",
+        ),
+    ]

@@ -23,6 +23,7 @@ _JOBS = ("smoke",)
         "TRN012",
         "TRN030",
         "TRN032",
+        "TRN034",
     ),
     commands=_JOBS,
 )
@@ -36,6 +37,9 @@ def the_metric_of_the_whole(cluster: Cluster, found: Metric) -> Iterator[Finding
     ## Why it matters
     Validation decides when training stops and which checkpoint is kept. Ranks whose models or buffers have drifted
     apart report the mean of several models, of which none is the one that is saved.
+
+    ## Seen as
+    wrong results
 
     ## How we know
     Loss times samples and samples are summed up in float64, with the model in `eval()`. More than 1e-4 apart
@@ -83,6 +87,9 @@ def own_random_numbers(cluster: Cluster, found: Generators) -> Iterator[Finding]
     ## Why it matters
     With the same stream on every rank all draw the same augmentation and the same dropout mask: W ranks see one
     augmented batch W times, not W different ones.
+
+    ## Seen as
+    wrong results
 
     ## How we know
     Every rank is given a seed of its own before your data factory is called. A state that is then the same on

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from ncclcheck.probes.facts.data import Content, Made
 from ncclcheck.probes.facts.data.content import Inherited, Memory
+from ncclcheck.probes.facts.data.made import Assigned
 from ncclcheck.reports.judgement.findings import Remedy, you
 
 # How a library's handle is opened for reading alone; PATH is the user's.
@@ -45,12 +46,51 @@ def opened_by_each(made: Made, one: Inherited) -> Remedy:
     several, within = bool(found and found[2]), found[3] if found else ""
     if within and (kind := _library_around(made, one)):
         one, within = replace(one, how="library", what=kind), ""
+    if not several and (lines := _anew(made, name)):
+        return you(f"Let each worker open its own self.{name}: what __init__ has opened is shared by all.", *lines)
     return you(
         f"Open it in each worker, at its first read, and not in {class_of(made)}.__init__.",
         f"self.{name} = None  # in {class_of(made)}.__init__, instead of opening it",
         f"if self.{name} is None:  # the first lines of {class_of(made)}.__getitem__",
         f"    self.{name} = {_call(one, several=several, within=within)}",
     )
+
+
+def _anew(made: Made, name: str) -> list[str]:
+    """What the class itself does to open it, done again in each process, with all that it makes of it."""
+    code = made.code
+    if code is None or not (code.owner and code.assigned):
+        return []
+    given = {one.value: one.name for one in code.assigned if one.value in one.needs}  # self.path = path
+    own, read = code.owner.rpartition(".")[2], "__iter__" if made.iterable else "__getitem__"
+    first: dict[str, Assigned] = {}
+    for one in code.assigned:
+        first.setdefault(one.name, one)
+    again, kept, lines = {name}, dict[str, None](), list[str]()
+    for one in first.values():
+        if one.name == name or (lines and again & {*re.findall(r"self\.(\w+)", one.value)}):
+            again.add(one.name)
+            kept |= {
+                f"self.{local} = {local}  # in {own}.__init__": None for local in one.needs if local not in given
+            }
+            lines.append(f"    self.{one.name} = {_of_self(one, given)}")
+    if not lines:
+        return []
+    return [
+        *kept,
+        f"self.opened_in = os.getpid()  # the last line of {own}.__init__",
+        f"if self.opened_in != os.getpid():  # the first lines of {own}.{read}",
+        *lines,
+        "    self.opened_in = os.getpid()",
+    ]
+
+
+def _of_self(one: Assigned, given: dict[str, str]) -> str:
+    """The value, where arguments are attributes: `zipfile.ZipFile(self.path)`."""
+    value = one.value
+    for local in one.needs:
+        value = re.sub(rf"(?<![\w.]){local}\b(?!\s*=[^=])", f"self.{given.get(local, local)}", value)
+    return value
 
 
 def _library_around(made: Made, one: Inherited) -> str:

@@ -9,6 +9,8 @@ from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, fail, s
 from ncclcheck.reports.text.fold import fold_ranks
 
 _MOST_STACKS = 16  # ranks whose stacks are evidence: a page of text; chosen
+_UNDER = ", under "  # before the condition, in a line of a stack
+_GIVES_NOTHING = ("barrier", "monitored_barrier")
 _INNERMOST = 3  # frames by which stacks are grouped: deeper ones differ without meaning; chosen
 
 
@@ -20,12 +22,16 @@ def is_one(run: Run) -> bool:
 def parted(late: Sequence[RankState]) -> list[RankState]:
     """The ranks that took another way than the rest; nobody where none of the ways is the odd one.
 
-    One that is in no collective keeps the others waiting; else the fewest at one place; else those whose own code
-    called the collective, where the others are in one of the training loop.
+    One that is in no collective keeps the others waiting; else those whose line is under a condition on the rank;
+    else the fewest at one place; else those whose own code called the collective, where the others are in one of
+    the training loop.
     """
     waiting = [rank for rank in late if in_collective(rank)]
     if 0 < len(waiting) < len(late):
         return [rank for rank in late if rank not in waiting]
+    chosen = [rank for rank in late if condition(rank)]
+    if 0 < len(chosen) < len(late):
+        return chosen
     by_place = places(late)
     fewest = min(by_place.values(), key=len)
     if 2 * len(fewest) < len(late):
@@ -50,7 +56,13 @@ def in_collective(rank: RankState) -> bool:
 def called_at(rank: RankState) -> str:
     """The line of the user's own that called the collective; empty where the training loop did."""
     own = rank.stack[1] if len(rank.stack) > 1 and rank.stack[0] != "backward()" else ""
-    return own if ":" in own else ""
+    return own.partition(_UNDER)[0] if ":" in own else ""
+
+
+def condition(rank: RankState) -> str:
+    """That on the rank, `if rank == 0`, under which the user's code came to the collective; else empty."""
+    lines = rank.stack if called_at(rank) else []
+    return next((one.partition(_UNDER)[2] for one in lines if _UNDER in one), "")
 
 
 def finding(late: Sequence[RankState]) -> Finding:
@@ -79,6 +91,11 @@ def _why(odd: Sequence[RankState]) -> str:
     who = fold_ranks([one.rank for one in odd])
     if not in_collective(odd[0]):
         return f"The others wait in a collective that {who} never enters."
+    if test := condition(odd[0]):
+        return (
+            f"{who[0].upper()}{who[1:]} alone calls {odd[0].stack[0]}, under `{test}`: it is a collective, which "
+            "ends on no rank before all have entered it."
+        )
     return f"{who[0].upper()}{who[1:]} entered a collective that the others never enter."
 
 
@@ -89,7 +106,15 @@ def _fix(odd: Sequence[RankState], late: Sequence[RankState]) -> Remedy:
     if not in_collective(first):
         return you(f"See {first.stack[0]}: let rank {first.rank} go on there, or let all ranks do it.")
     if line := called_at(first):
-        return you(f"Call {first.stack[0]} at {line} on every rank, or on none: take it out of the branch.")
+        test = condition(first)
+        if first.stack[0] in _GIVES_NOTHING or not test:
+            return you(f"Call {first.stack[0]} at {line} on every rank, or on none: take it out of the branch.")
+        guard = next(one for one in first.stack if _UNDER in one).partition(_UNDER)[0]
+        where = line if guard == line else f"{line}, called at {guard}"
+        return you(
+            f"Let all ranks call {first.stack[0]} at {where}: only what uses its result stays under `{test}`.",
+            f"result = {first.stack[0]}(...)  # on every rank\n{test}:\n    ...  # what uses it",
+        )
     other = next((called_at(one) for one in late if called_at(one)), "")
     where = f" the collective at {other}" if other else " the same collectives"
     return you(f"Let rank {first.rank} enter{where} as the others do: search for a branch on its rank or data.")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from ncclcheck.probes.facts import Endpoint, LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Evidence, seen
 from ncclcheck.reports.subjects.logs.logged import process_of
 from ncclcheck.reports.subjects.nccl.variables import Version, as_version
+from ncclcheck.reports.text.fold import fold_ranks
 
 
 def version(logs: Logs, event: LogEvent) -> Version | None:
@@ -35,6 +39,23 @@ def setting(logs: Logs, name: str, event: LogEvent | None = None) -> str | None:
 def settings_seen(logs: Logs, *names: str) -> list[Evidence]:
     """Those of these variables that are set, as evidence."""
     return [seen("environment", f"{name}={value}") for name in names if (value := setting(logs, name)) is not None]
+
+
+def set_apart(logs: Logs, names: Sequence[str]) -> str:
+    """`NCCL_BUFFSIZE=65536 on rank 1 alone`, of ranks that began and so print what they read; empty: all alike."""
+    begun = {one.rank: one.settings for one in logs.processes if one.rank is not None and _chose(one)}
+    for name in names:
+        values = Counter(settings.get(name) for settings in begun.values())
+        if len(values) > 1:
+            rare = min((value for value in values if value is not None), key=lambda value: values[value])
+            ranks = fold_ranks(rank for rank, settings in begun.items() if settings.get(name) == rare)
+            return f"{name}={rare} on {ranks} alone"
+    return ""
+
+
+def _chose(process: LogProcess) -> bool:
+    """Whether it came so far that it has read how it is to hand on data."""
+    return bool(process.nranks and (process.completed or process.rings or process.trees or process.vias))
 
 
 def ends(process: LogProcess) -> list[Endpoint]:

@@ -31,6 +31,8 @@ def wrong(found: OwnStep) -> Iterator[Finding]:
             evidence=[seen("gradient of the first parameter as a new step's first one arrives", "is not zero")],
             fix=[you("Clear gradients once a step.", "optimizer.step()\noptimizer.zero_grad(set_to_none=True)")],
         )
+    if found.lost and not found.idle:
+        yield _lost(found)
     if found.remade:
         yield _remade(found)
     if found.undivided:
@@ -114,6 +116,12 @@ _IDLE = {
         "No gradient is there when the optimizer steps: the loss is cut off from the parameters, or is constant.",
         "Search for .detach(), .item(), .data and torch.no_grad() between the parameters and the loss.",
         "print(loss.grad_fn)",
+    ),
+    "rounded": (
+        "The weights have 16 bits: a change of less than 1/256 of a weight in bfloat16 (1/2048 in float16) is "
+        "rounded away, and the optimizer's steps are smaller than that.",
+        "Keep the weights in float32, and let autocast compute in 16 bits.",
+        "model = model.float()\nwith torch.autocast(device_type, dtype=torch.bfloat16):\n    loss = ...",
     ),
 }  # fmt: skip
 
@@ -236,6 +244,26 @@ def _idle(found: OwnStep) -> Finding:
         owner="job",
         evidence=[seen("bits of all parameters", "are those of before the steps, on all ranks")],
         fix=[_schedule(found) if found.idle_why == "rate" and found.floored else you(fix, code)],
+    )
+
+
+def _lost(found: OwnStep) -> Finding:
+    passes = f"{found.lost} of {found.lost + 1} backward passes"
+    return warn(
+        Where(),
+        f"the given step clears the gradients of {passes} before its optimizer takes them",
+        why="zero_grad() comes with each micro-batch: only the last one is learned from.",
+        owner="job",
+        evidence=[
+            seen("gradient of the first parameter as the next one arrives", "is gone, the weights the same")
+        ],
+        fix=[
+            you(
+                "Clear gradients once for each step of the optimizer, before the first micro-batch.",
+                "optimizer.zero_grad()\nfor x, y in parts:\n    (loss_fn(model(x), y) / len(parts)).backward()\n"
+                "optimizer.step()",
+            )
+        ],
     )
 
 

@@ -18,6 +18,17 @@ SLIGHT = 0.01
 _MORE_TIME = "ncclcheck smoke --time-budget 60"
 
 
+# Checks that train the wrapped model with the loss of the given step, as the step itself does not.
+_OF_THE_WRAP = ("trained", "gradients", "accumulation", "metric", "unused")
+
+
+def averages_itself(cluster: Cluster) -> bool:
+    """Whether the given step never calls the wrapped model, and ranks have the same gradients nevertheless."""
+    smoke = cluster.measurements.smoke
+    own = smoke.checks.own_step if smoke and smoke.checks else None
+    return own is not None and own.past_wrap and not own.unaveraged
+
+
 def checked(check: str) -> Callable[[Callable[[Cluster, Any], Iterator[Finding]]], Body]:
     """Make a body that wants one aspect of the checks a rule's: skipped or unknown where it was not looked at."""
 
@@ -28,6 +39,8 @@ def checked(check: str) -> Callable[[Callable[[Cluster, Any], Iterator[Finding]]
             checks = smoke.checks if smoke else None
             if checks is None:
                 raise NothingToJudge("no training was checked")
+            if check in _OF_THE_WRAP and averages_itself(cluster):
+                raise NothingToJudge("the given step averages its gradients itself, beside the wrapped model")
             if (found := getattr(checks, check)) is not None:
                 yield from body(cluster, found)
                 return

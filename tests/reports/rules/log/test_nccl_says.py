@@ -83,9 +83,9 @@ def _warned(line: str) -> str:
 
 @pytest.mark.parametrize("error", CUDA)
 def test_an_error_of_cuda_is_told_with_what_nccl_was_doing(error: str) -> None:
-    found = judged(_warned(f"transport/p2p.cc:281 Cuda failure 1 '{error}'"))["LOG186"].findings[0]
+    found = judged(_warned(f"transport/net.cc:281 Cuda failure 1 '{error}'"))["LOG186"].findings[0]
     assert CUDA[error] in found.what
-    assert f"on elm4 ({error}) while it lets the ranks of a host into each other's GPU memory" in found.what
+    assert f"on elm4 ({error}) while it sets up the connections between hosts" in found.what
 
 
 @pytest.mark.parametrize("error", VERBS)
@@ -161,5 +161,46 @@ def test_the_result_stands_in_torchs_words_where_nccl_only_warns() -> None:
 
 
 def test_a_card_named_in_a_warning_is_no_meaning_of_it() -> None:
-    log = _BEGAN + _warned("transport/net_ib/connect.cc:671 NET/IB: OOO RQ is force enabled, device: mlx5_0")
+    log = _BEGAN + _warned("misc/weather.cc:12 a sentence of 2031 about mlx5_0")
     assert "LOG005" in raised(log)
+
+
+def _rank(rank: int, *lines: str) -> str:
+    head, comm = (
+        f"oak1:{700 + rank}:{700 + rank} [{rank}] NCCL INFO ",
+        f"comm 0x9{rank} rank {rank} nranks 2 cudaDev {rank}",
+    )
+    begun = (
+        f"ncclCommInitRank {comm} busId {rank}000 commId 0x7 - Init START",
+        *lines,
+        "Connected all trees",
+    )
+    return "".join(f"{head}{line}\n" for line in begun)
+
+
+_TRUNCATED = "oak1:701:760 [1] bootstrap.cc:212 NCCL WARN Message truncated : received 1024 bytes instead of 512\n"
+
+
+def test_a_setting_of_one_rank_alone_is_the_cause_where_ranks_could_not_connect() -> None:
+    off = "NCCL_P2P_DISABLE set by environment to 1."
+    told = causes((_rank(0, off) + _rank(1) + _TRUNCATED).encode())
+    assert (told[0].code, told[0].what) == (
+        "LOG191",
+        "ranks could not connect, for NCCL_P2P_DISABLE=1 on rank 0 alone",
+    )
+    assert "LOG018" not in [one.code for one in told]
+    assert judged(_rank(0, off) + _rank(1))["LOG191"].state is State.NOTE
+    for alike in (_rank(0, off) + _rank(1, off), _rank(0) + _rank(1)):
+        assert raised(alike + _TRUNCATED)["LOG018"] == "fail"
+        assert "LOG191" not in raised(alike + _TRUNCATED)
+    early = _rank(1).replace("Connected all trees", "")  # it ended before it read its settings
+    assert "LOG191" not in raised(_rank(0, off) + early + _TRUNCATED)
+
+
+def test_a_check_of_nccls_that_fails_over_a_file_names_the_file() -> None:
+    line = "elm4:311:340 [0] graph/topo.h:227 NCCL WARN ncclTopoRankToIndex could not find rank 0\n"
+    set_ = "elm4:311:340 [0] NCCL INFO NCCL_GRAPH_FILE set by environment to /opt/graph.xml\n"
+    told = causes((_BEGAN + _INIT + set_ + line + _TRAIL.format(3)).encode())
+    assert told[0].what.startswith("NCCL_GRAPH_FILE=/opt/graph.xml does not fit this machine")
+    assert "LOG189" not in [one.code for one in told]
+    assert raised(_BEGAN + _INIT + line + _TRAIL.format(3))["LOG189"] == "fail"

@@ -1,0 +1,135 @@
+"""TRN: what steps keep beside parameters and buffers is the same on all ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from ncclcheck.probes.facts import Cluster
+from ncclcheck.probes.facts.training import Beside, Kept
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fail, fine, note, seen, warn, you
+from ncclcheck.reports.judgement.rule import rule
+from ncclcheck.reports.subjects.training.trained import checked, place, ranks
+
+_SHOWN = 4  # names in one finding, then a count: chosen
+# What is a rank's own by intent: features of its own samples (SwAV's queue), the state of a sequence that goes on.
+_OWN = re.compile(r"queue|bank|memory|mems\b|cache|hidden|carry|history|recent|seen|prev|last", re.IGNORECASE)
+
+
+@rule(
+    "TRN034",
+    "what steps keep beside the parameters is the same on all ranks",
+    worst=State.FAIL,
+    over="",
+    ground=("TRN012", "TRN030", "TRN032"),
+    commands=("smoke",),
+)
+@checked("beside")
+def beside(cluster: Cluster, found: Beside) -> Iterator[Finding]:
+    """
+    ## What
+    Tensors, numpy arrays and numbers that a model keeps as plain attributes, or the given step in `state`, and
+    that change from step to step: the codebook of a quantizer, the centre of a teacher's outputs, counts of
+    classes.
+
+    ## Why it matters
+    DDP hands out parameters and buffers, and nothing else. What each rank follows on its own batches drifts apart:
+    the ranks train different models though their weights are the same, and no state_dict has it when the job is
+    restarted.
+
+    ## How we know
+    Hashes are compared over ranks after some steps. Each value is then given back what it began with, in a copy of
+    model and state: the one with which the loss (with `--step` the gradients or the parameters after one more
+    step) comes to something else steers the training; a counter for the log does not, and is left out. So are what
+    has the size of the batch in its shape, and what has a state_dict (TRN027). In the model it is a failure, in
+    `state` a warning; what is named as a queue, a cache or a hidden state may belong to its rank, and is a note.
+    With FSDP this is not looked at.
+
+    ## Fix
+    - **you** register it as a buffer, and sum up over ranks what it is updated with.
+
+    ## Source
+    PyTorch, nn.Module.register_buffer; PyTorch, DistributedDataParallel (broadcast_buffers);
+    facebookresearch/dino, main_dino.py (update_center).
+    """
+    apart = [one for one in found.kept if one.ranks]
+    own = [one for one in apart if _OWN.search(one.name.rpartition(".")[2])]
+    if lost := [one for one in apart if one not in own]:
+        yield _drifts(cluster, lost, found.steps)
+    if own:
+        yield note(
+            Where(),
+            f"{_names(own)} {_is(own)} another on each rank: right if it belongs to the rank's own samples",
+            evidence=[seen(one.name, f"differs on {ranks(one.ranks)}") for one in own[:_SHOWN]],
+        )
+    if not apart:
+        told = f"{_names(found.kept)} {_is(found.kept)} the same on all ranks after {found.steps} steps"
+        yield fine(Where(), told, seen("values beside the parameters", told))
+
+
+def _drifts(cluster: Cluster, lost: Sequence[Kept], steps: int) -> Finding:
+    of_model = lost[0].of == "model"
+    where = "no parameter and no buffer" if of_model else "of the step's state"
+    return (fail if of_model else warn)(
+        place(cluster, lost[0].ranks[0]),
+        f"after {steps} steps {_names(lost)}, {where}, {_is(lost)} another on {ranks(lost[0].ranks)}, and the "
+        "training depends on it",
+        why="DDP hands out parameters and buffers alone. Each rank follows its own batches here: the ranks train "
+        f"different models, and a checkpoint has {'none of it' if of_model else 'that of rank 0'}.",
+        owner="job",
+        evidence=[
+            *(seen(one.name, f"differs on {ranks(one.ranks)}") for one in lost[:_SHOWN]),
+            seen("with another value of it", "the step comes to another loss or other weights"),
+        ],
+        fix=[_fix(lost)],
+    )
+
+
+def _fix(lost: Sequence[Kept]) -> Remedy:
+    owner = lost[0].owner
+    here = [one for one in lost if one.owner == owner and one.of == lost[0].of]
+    lines = [line for one in here[:_SHOWN] for line in _registered(one)]
+    lines += [line for one in here[:_SHOWN] for line in _averaged(one)]
+    text = (
+        f"Make {_attributes(here)} a buffer in {owner}.__init__, and average over ranks what it is updated with, "
+        "or the value itself after each update."
+        if here[0].of == "model"
+        else "Average it over ranks after each update, and save it with the rest."
+    )
+    return you(text, *lines)
+
+
+def _registered(one: Kept) -> list[str]:
+    if one.of != "model" or one.kind == "number":
+        return []
+    name = _attribute(one)
+    made = f"torch.as_tensor({one.made or '...'})" if one.kind == "array" else one.made or "..."
+    return [f"self.register_buffer('{name}', {made})  # in {one.owner}.__init__, instead of self.{name} = ..."]
+
+
+def _averaged(one: Kept) -> list[str]:
+    name = f"self.{_attribute(one)}" if one.of == "model" else one.name
+    if one.kind == "number":
+        return [
+            f"total = torch.tensor(float({name}))\ndist.all_reduce(total)  # on every rank, after each update\n"
+            f"{name} = total.item() / dist.get_world_size()"
+        ]
+    held = f"torch.from_numpy({name})" if one.kind == "array" and one.of == "state" else name
+    return [f"dist.all_reduce({held})  # after each update\n{name} /= dist.get_world_size()"]
+
+
+def _attribute(one: Kept) -> str:
+    return one.name.rpartition(".")[2]
+
+
+def _attributes(kept: Sequence[Kept]) -> str:
+    return ", ".join(_attribute(one) for one in kept[:_SHOWN])
+
+
+def _names(kept: Sequence[Kept]) -> str:
+    more = f" and {len(kept) - _SHOWN} more" if len(kept) > _SHOWN else ""
+    return ", ".join(one.name for one in kept[:_SHOWN]) + more
+
+
+def _is(kept: Sequence[Kept]) -> str:
+    return "is" if len(kept) == 1 else "are"
