@@ -96,9 +96,14 @@ def _lengths(made: Made) -> dict[str, int]:
 
 
 def _kinds(made: Made, paths: list[str]) -> list[str]:
-    found = {path: value for path, value in walk(made.dataset) if path in paths}
     names = {dict: "dict", set: "set", list: "list", deque: "deque"}
-    return [next((name for kind, name in names.items() if isinstance(found.get(p), kind)), "") for p in paths]
+    found = {
+        path: name
+        for path, value in walk(made.dataset)
+        for kind, name in names.items()
+        if path in paths and isinstance(value, kind)
+    }
+    return [found.get(path, "") for path in paths]
 
 
 def _more_descriptors() -> None:

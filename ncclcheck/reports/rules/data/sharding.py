@@ -235,8 +235,8 @@ def _by_arguments(held: Sharding) -> list[Remedy]:
         told = ", ".join(f"{seed} on rank {rank}" for rank, seed in [*seeds.items()][:3])
         return [
             you(
-                f"Give {held.sampler} the same seed on all ranks: it is {told}. Each shuffles by itself, and takes "
-                "its part of another order.",
+                f"Give {held.sampler} the same seed on all ranks: it is {told}. Each takes its part of another "
+                "order.",
                 f"{held.sampler}(dataset, seed=0)",
             )
         ]
