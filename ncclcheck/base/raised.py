@@ -36,7 +36,7 @@ _TORCH = f"{os.sep}torch{os.sep}"
 _WAITS = ("backward", "__next__")  # DDP waits in the one, loaders in the other
 _OF_RANK = re.compile(r"rank|is_main|is_master|main_process|process_index|global_zero|process_zero|world_process")
 _LONGEST_CONDITION = 60  # characters; chosen: one line of a report
-_MOST = 6
+_MOST_FRAMES = 6  # of a stack, the innermost that are told apart: chosen for a finding
 _MOST_TEXT = 4000  # characters of a traceback
 
 
@@ -74,7 +74,7 @@ def standing() -> list[str]:
     with the condition on the rank that it is under: `train.py:7 in save, under if rank == 0`.
     """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    return [*dict.fromkeys(_standing(frame))][:_MOST]
+    return [*dict.fromkeys(_standing(frame))][:_MOST_FRAMES]
 
 
 def _standing(frame: FrameType | None) -> Iterator[str]:

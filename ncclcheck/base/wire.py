@@ -26,7 +26,7 @@ MOST_RECORD = 32 * 2**20  # bytes: the facts of a node are 0.1 to 0.5 MB, the lo
 MOST_KEPT = 128 * 2**20  # bytes of one agent's records that are kept until the end: facts and results
 RELAY = 999_999_999  # stands for a relay itself where a node's number stands
 MOST_KNOCKS = 4  # silent nodes that the others try: more have one cause, a switch or the power
-_MOST_LINE = 900
+_MOST_LINE_BYTES = 900  # below the lines that srun mixes (above); 50 are for node, number and parts
 
 
 class Hello(Struct, tag="hello", frozen=True, kw_only=True):
@@ -234,7 +234,7 @@ _from_launcher: msgspec.json.Decoder[FromLauncher] = msgspec.json.Decoder(FromLa
 def lines(record: FromAgent, node: int, seq: int) -> Iterator[bytes]:
     """The lines of one record, each with its newline."""
     payload = _encoder.encode(record)
-    room = _MOST_LINE - 50
+    room = _MOST_LINE_BYTES - 50
     pieces = [payload[i : i + room] for i in range(0, len(payload), room)]
     for part, piece in enumerate(pieces, 1):
         yield b"%d %d %d/%d %s\n" % (node, seq, part, len(pieces), piece)

@@ -16,8 +16,8 @@ from ncclcheck.probes.logs.reading import Reading
 from ncclcheck.results import finish
 from ncclcheck.run.plan.options import Options
 
-_DEADLINE_S = 600.0
-_HEAD = 4096
+_DEADLINE_S = 600.0  # chosen: gigabytes are read in it, and a CI job seldom has more patience
+_HEAD = 4096  # bytes by which a dump is told from text: chosen, one block of a disk
 
 
 def run(options: Options, given: Sequence[str]) -> int:

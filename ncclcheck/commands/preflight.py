@@ -33,6 +33,7 @@ from ncclcheck.run.plan.options import Options
 from ncclcheck.run.plan.preflight_plan import PreflightOptions
 from ncclcheck.run.stages import Stages
 
+# of the time that is left: chosen, the smoke run and the report take the rest
 _BENCH_SHARE, _VERIFY_SHARE = 0.5, 0.4
 
 

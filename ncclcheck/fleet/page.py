@@ -10,7 +10,7 @@ from ncclcheck.fleet.answers import Fleet, Slower
 from ncclcheck.reports.text.visible import visible
 
 _MOST = 200  # rows of one question: the page stays below a megabyte
-_WIDTH, _HEIGHT = 640, 120
+_WIDTH, _HEIGHT = 640, 120  # pixels of a trend: chosen, several fit a screen
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #1c2430;
   background: #fff; }

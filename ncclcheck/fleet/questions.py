@@ -24,7 +24,7 @@ _AROUND = timedelta(days=14)  # results before and after an upgrade that are com
 _LEAST_GAIN = 0.01  # 1 %: a smaller change of a version is nothing to act on; chosen
 _LEAST_RATE = 0.02  # of results: a check that fails that much more or less often since
 _OF_UPGRADE = timedelta(days=4)  # a node that slows down so near its upgrade is told with the upgrade
-_MOST_NAMES = 50
+_MOST_NAMES = 50  # nodes of one answer: chosen, the rest is counted
 
 
 def asked(tables: Any, days: int | None) -> Fleet:

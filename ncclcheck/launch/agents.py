@@ -109,7 +109,7 @@ class LoginLink(Link, Protocol):
 
     @property
     def login_s(self) -> float:
-        """How long the other side looks at it; 0 where that is not long."""
+        """Seconds that sshd has been checking the login; 0 where it answers soon."""
 
 
 @runtime_checkable

@@ -166,14 +166,14 @@ class _Absent:
             events.put(Closed(rank, why))
 
     def send(self, node: int | None, order: object) -> None:
-        """Nobody hears it."""
+        """Nothing: no such node is connected."""
 
     def describe(self, node: int) -> Closed:
-        """Why it is not here."""
+        """The end of a channel that never was, with its reason."""
         return Closed(node, self._why)
 
     def close(self, seconds: float) -> None:
-        """Nothing is open."""
+        """Nothing: there is no connection."""
 
 
 def _pass_on(heard: Events, events: Events) -> None:

@@ -130,12 +130,12 @@ class RelayLink:
         return Closed(node, detail, via=seen.via)
 
     def look(self, node: int, pid: int | None, seconds: float) -> Look:
-        """By a connection of its own."""
+        """Look at a node by an ssh connection of its own."""
         self._links[node].relayed = node in self._behind
         return self._links[node].look(node, pid, seconds)
 
     def dialled(self, node: int, *, lost: bool = False) -> Dialled | None:
-        """By the settings of this machine's ssh."""
+        """How this machine's ssh would reach the node; None where it cannot be told."""
         return self._links[node].dialled(node, lost=lost)
 
     def close(self, seconds: float) -> None:

@@ -105,7 +105,7 @@ class _Step(ProcessLink):
         return f"srun ended on all nodes, for it failed on {failed}" if failed else self.errors
 
     def not_started(self, node: int) -> str:
-        """Of a node for which srun has no word."""
+        """Words for a node on which srun started no agent, and said nothing about it."""
         seconds = time.monotonic() - self.begun
         return f"ncclcheck: {self.nodes[node]}: srun started no agent there in {seconds:.0f} s"
 

@@ -237,7 +237,7 @@ class SshLink:
 
     @property
     def slow_login(self) -> str:
-        """What was seen of it by now."""
+        """Words for why the login takes long; empty where it does not, or nobody looks."""
         return self._login.told if self._login is not None else ""
 
     def try_small(self) -> str:
@@ -253,13 +253,13 @@ class SshLink:
         return "" if self._closed else ssh_refused.reasons(words, self._env)
 
     def dialled(self, node: int, *, lost: bool = False) -> Dialled | None:
-        """By the options with which it was called."""
+        """How ssh reaches the host, by its options here. lost: whether the port is open now is tried too."""
         options = self._argv[: self._argv.index("--")]
         told = dialled.dialled(options, self._target, self.nodes[node], self._env)
         return dialled.port_now(told, _PORT_S) if told and lost else told
 
     def look(self, node: int, pid: int | None, seconds: float) -> Look:
-        """By a connection of its own."""
+        """Look at the agent by an ssh connection of its own."""
         del node
         if self._process is None and not self.relayed:
             return Look(came="no")
@@ -314,7 +314,7 @@ class Door(threading.Thread):
         self._events = events
 
     def add(self, link: SshLink) -> None:
-        """One more, which a relay could not reach."""
+        """Take in a link to a host that a relay could not reach."""
         self._later.put(link)
         self._inside.put(Signalled(0))  # wakes it up
 

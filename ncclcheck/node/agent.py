@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from ncclcheck.probes import init
     from ncclcheck.probes.reach import Listener, Mark
 
-_TICK = 0.1
-_LOOK_EVERY = 0.5
-_DRAIN_S = 1.0
-_MAY_LINGER = 3.0
+_TICK_S = 0.1  # between two looks for orders of the launcher: chosen, a halt is heard at once as people see it
+_LOOK_EVERY_S = 0.5  # between two looks at ranks that make no progress: chosen
+_DRAIN_S = 1.0  # chosen: what ranks sent before they ended lies in a local socket
+_MAY_LINGER_S = 3.0  # torchrun after its last rank is done: chosen, then it is ended
 
 
 class Agent:
-    """The agent of one node."""
+    """The agent of one node: reads its facts, then runs what the launcher orders, one thing at a time."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -60,7 +60,7 @@ class Agent:
         self.lease = Lease(lambda: self.leave("the launcher has been silent for too long"))
 
     def run(self) -> None:
-        """The whole life of an agent."""
+        """Read the facts, send them, and follow orders until the launcher says stop or is gone."""
         self.lease.begin()
         threading.Thread(target=self._obey, args=(sys.stdin.buffer,), daemon=True).start()
         self.channel.say(_hello(self.options))
@@ -142,7 +142,7 @@ class Agent:
             self.channel.say(wire.Reach(reach=replace(reach, marks=self.mark.found())))
 
     def _knock(self, order: wire.Knock) -> None:
-        """See whether the hosts of silent nodes answer us."""
+        """Try to connect to the hosts of silent nodes, and send what came of it."""
         from ncclcheck.probes.reach import knock  # noqa: PLC0415
 
         self._step(f"try {len(order.doors)} silent nodes")
@@ -166,7 +166,7 @@ class Agent:
             self.channel.say(wire.InitTried(seen=self.trial.looked(order.nodes)))
 
     def _close_door(self) -> None:
-        """Nobody looks for us any more."""
+        """Close the listener, the mark file and the trial of the init method."""
         if self.trial is not None:
             self.trial.close()
             self.trial = None
@@ -219,18 +219,18 @@ class Agent:
         look, linger = 0.0, end
         while (now := time.monotonic()) < min(end, linger):
             with suppress(Empty):
-                event = self.events.get(timeout=_TICK)
+                event = self.events.get(timeout=_TICK_S)
                 if isinstance(event, (wire.Stop, wire.Halt)):
                     return isinstance(event, wire.Stop)
                 self._pass_on(running, event)
             if running.child.poll() is not None:
                 return False
             if running.all_done and linger == end:
-                linger = now + _MAY_LINGER
+                linger = now + _MAY_LINGER_S
             if now > look:
                 self.channel.say(wire.Beat())
                 self._tell(running.looked_at())
-                look = now + _LOOK_EVERY
+                look = now + _LOOK_EVERY_S
         return False
 
     def _pass_on(self, running: Running, event: wire.FromLauncher | wire.FromAgent | int) -> None:

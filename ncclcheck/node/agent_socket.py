@@ -43,7 +43,7 @@ def _hear(connection: socket.socket, heard: Heard) -> None:
 
 
 class Mouth:
-    """The other end, in the process that speaks."""
+    """The end of the socket in a rank or an examiner, which sends records."""
 
     def __init__(self, folder: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX)

@@ -11,6 +11,8 @@ from queue import Empty, SimpleQueue
 from ncclcheck.base import wire
 from ncclcheck.probes.facts.guard.secrets import without_secrets
 
+# without a word of the launcher, which speaks far more often; longer than a stall of the network that TCP
+# survives: chosen
 _LEASE_S = 90.0
 
 
@@ -43,7 +45,7 @@ class Lease:
         threading.Thread(target=self._wait, daemon=True).start()
 
     def renew(self) -> None:
-        """A beat came."""
+        """Count the lease anew, since the launcher has spoken."""
         self._beats.put(None)
 
     def _wait(self) -> None:

@@ -29,16 +29,16 @@ class Examination:
             self.child = process.start(command, env=env, cwd=folder, out=log, err=subprocess.STDOUT)
 
     def note(self, record: wire.Rank | wire.Step) -> None:
-        """It has no ranks."""
+        """Nothing: an examiner has no ranks."""
 
     def looked_at(self) -> list[RankState]:
-        """It has no ranks."""
+        """Nothing: an examiner has no ranks."""
         return []
 
     def exits(self) -> dict[int, int]:
-        """It has no ranks."""
+        """Nothing: an examiner has no ranks."""
         return {}
 
     def proof(self) -> Measurements:
-        """It tells all by itself."""
+        """Nothing: the examiner sends its measurements itself."""
         return Measurements()

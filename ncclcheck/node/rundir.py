@@ -19,8 +19,8 @@ from pathlib import Path
 from ncclcheck.probes.machine import files
 
 _PREFIX = "ncclcheck-"
-_REMOVE_S = 3.0
-_ROOM = 256 * 1024
+_REMOVE_S = 3.0  # a local disk removes some files at once; one that does not answer is left behind: chosen
+_ROOM = 256 * 1024  # bytes that must fit: a run writes its progress file and torchrun's first lines: chosen
 _LOCK = "lock"
 _held: dict[str, int] = {}  # run folder -> its locked file
 _LONGEST = 70  # a Unix socket's path may have 107 bytes
@@ -119,7 +119,7 @@ def _opened(path: str) -> Iterator[int]:
 
 
 def _is_ours(folder: int) -> bool:
-    """Made by us, and closed to others."""
+    """Whether an open folder belongs to this user and is closed to all others."""
     told = os.fstat(folder)
     return told.st_uid == os.geteuid() and told.st_mode & 0o777 == 0o700
 

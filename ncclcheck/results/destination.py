@@ -18,7 +18,7 @@ from contextlib import suppress
 from ncclcheck.probes.machine.files import described, trusted_owner
 from ncclcheck.results.walk import Place, found
 
-_PATIENCE_S = 5.0
+_PATIENCE_S = 5.0  # without progress of a pipe's reader: chosen
 _WRITE = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

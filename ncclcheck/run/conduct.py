@@ -118,7 +118,7 @@ def _follow(who: Identity, options: Options, seconds: float, own: OwnCommand) ->
 
 
 def _document(said: bytes) -> Document | None:
-    """The report of node rank 0, as far as it is one."""
+    """The report that node rank 0 sent, decoded; None where it is not a document."""
     try:
         return msgspec.json.decode(said, type=Document)
     except (msgspec.MsgspecError, RecursionError) as error:

@@ -232,14 +232,14 @@ class _EndpointWatch:
             time.sleep(join_protocol.BEAT_S)
 
     def tell(self) -> None:
-        """Said from one thread alone: every line is sealed with its number."""
+        """Tell node rank 0, once, that it was cut off; from one thread, since lines are sealed by number."""
         if self._came.is_set() and self._lead.unreached is not None:
             self._lead.unreached = None
             self._lead.tell(join_protocol.CutOff())
 
 
 class _AgentWatch:
-    """Our own agent, of which node rank 0 only hears that it is silent."""
+    """Sees whether this node's agent is stopped (state T), of which node rank 0 only hears nothing."""
 
     def __init__(self, agent: ProcessLink, name: str) -> None:
         self._agent, self._name = agent, name
@@ -275,7 +275,7 @@ def _end(agent: ProcessLink, lead: Connection) -> None:
 
 
 def _own_facts(who: Identity, events: Events, progress: Progress, *agent_options: str) -> Node | None:
-    """Our own facts, for a report of our own. Raises Interrupted."""
+    """The facts of this node from an agent of its own; None where it gave none. Raises Interrupted."""
     progress.stage("reading the facts of this node")
     process.adopt_orphans()
     session = Session(

@@ -37,7 +37,7 @@ _AT_START = ("init_process_group", "first all_reduce")  # steps of the worker in
 
 @dataclass
 class _OfNode:
-    """What one node has said so far."""
+    """The records of one node; times are those of time.monotonic, None is not yet told."""
 
     index: int
     name: str
@@ -60,12 +60,12 @@ class _OfNode:
     over: float | None = None
 
     def step(self, text: str) -> None:
-        """It announced what it is about to do."""
+        """Keep what the node is about to do, and when it said so."""
         self.last_step, self.stepped = text, time.monotonic()
 
 
 class Gathered:
-    """Everything that was heard, by node and by rank."""
+    """The records of all agents by node index, and the states of all ranks by rank."""
 
     def __init__(self, links: Sequence[Link]) -> None:
         self._links = {node: link for link in links for node in link.nodes}
@@ -88,7 +88,7 @@ class Gathered:
         self._kinds = Kinds()
 
     def take(self, event: Said | Closed | Looked) -> None:
-        """Keep one event."""
+        """Put a record, the end of a channel or a second look into its node."""
         node = self.nodes[event.node]
         if isinstance(event, Looked):
             node.look = event.look
@@ -182,7 +182,7 @@ class Gathered:
 
     @property
     def waiting_for_facts(self) -> list[str]:
-        """Nodes that may still tell their facts."""
+        """Names of the nodes that have not told their facts and whose channel is open."""
         return [node.name for node in self.nodes.values() if node.facts is None and node.closed is None]
 
     @property
@@ -200,7 +200,7 @@ class Gathered:
 
     @property
     def doors(self) -> list[Door]:
-        """Where nodes can be reached."""
+        """The listeners that nodes have opened, for the other nodes to try."""
         return [n.listening.door for n in self.nodes.values() if n.listening and n.listening.door]
 
     def begin_reach(self) -> None:
@@ -230,7 +230,7 @@ class Gathered:
         self._init_answers = set()
 
     def have_tried_init(self, asked: Iterable[int]) -> bool:
-        """Every node that was asked has said what it sees there, or is gone."""
+        """Whether every node that was asked has said what it sees there, or is gone."""
         return all(node in self._init_answers or self.nodes[node].closed is not None for node in asked)
 
     def begin_job(self, nodes: Iterable[int], only: Collection[str] | None = None, world: int = 0) -> None:
@@ -270,27 +270,27 @@ class Gathered:
 
     @property
     def silent_of_examination(self) -> list[str]:
-        """Nodes whose examiner may still tell something."""
+        """Names of the nodes whose examiner has not ended and whose channel is open."""
         asked = [self.nodes[index] for index in sorted(self._examined)]
         return [node.name for node in asked if node.end is None and node.closed is None]
 
     @property
     def job_over(self) -> bool:
-        """Every node has said how its torchrun ended."""
+        """Whether every node of the job has said how its torchrun ended."""
         return all(node.end is not None for node in self._taking_part)
 
     @property
     def job_done(self) -> bool:
-        """Every rank of the job has told all and left the world."""
+        """Whether every rank of the job has told all and left the world."""
         return len(self.ranks) == self._world > 0 and all(rank.phase == "done" for rank in self.ranks.values())
 
     def job_over_but(self, silent: list[str]) -> bool:
-        """Every node but the silent ones has said how its torchrun ended."""
+        """Whether every node of the job but these has said how its torchrun ended."""
         return all(node.end is not None or node.name in silent for node in self._taking_part)
 
     @property
     def ended_early(self) -> bool:
-        """Some node's torchrun has ended otherwise than well."""
+        """Whether the torchrun of some node has ended with a failure."""
         return any(node.end is not None and node.end.exit != 0 for node in self._taking_part)
 
     def silent_in_job(self, seconds: float) -> list[str]:
@@ -309,13 +309,13 @@ class Gathered:
         ]
 
     def pid_of(self, node: int) -> int | None:
-        """The process number of a node's agent there."""
+        """The pid of a node's agent on that node; None before it said hello."""
         hello = self.nodes[node].hello
         return hello.pid if hello else None
 
     @property
     def lost_ranks(self) -> list[RankState]:
-        """Ranks that will never finish."""
+        """The states of the ranks that are dead or stopped and not done."""
         return [rank for rank in self.ranks.values() if lost(rank) or rank.error]
 
     def stands_at_start(self, seconds: float) -> bool:
@@ -327,12 +327,12 @@ class Gathered:
 
     @property
     def deadlocked(self) -> bool:
-        """No rank that is not done will ever move: each waits for another one."""
+        """Whether each rank that is not done waits for another one, so that none will ever move."""
         left = [rank for rank in self.ranks.values() if rank.phase != "done"]
         return bool(left) and all(rank.stuck for rank in left)
 
     def run(self, *, started_job: bool, stopped_by: str) -> Run:
-        """What happened, as a fact."""
+        """The fact `Run`: stages, ranks, silent nodes and how torchrun ended on each."""
         now = self.ranks, [node.end for node in self.nodes.values() if node.end is not None]
         ranks, ends = self._went_wrong or now
         return Run(
@@ -375,7 +375,7 @@ class Gathered:
         )
 
     def measurements(self) -> Measurements:
-        """What was measured."""
+        """All parts that ranks and agents have handed over, merged into one."""
         nodes = self.nodes.values()
         before = [told for node in nodes if (told := node.reach_before or node.reach) is not None]
         after = [node.reach for node in nodes if node.reach is not None and node.reach_before is not None]
@@ -399,5 +399,5 @@ def _only(part: Measurements, names: Collection[str]) -> Measurements:
 
 
 def lost(rank: RankState) -> bool:
-    """Seen dead or stopped before it was done."""
+    """Whether a rank was seen dead or stopped before it was done."""
     return rank.phase != "done" and rank.proc_state in _DEAD

@@ -91,7 +91,7 @@ class TorchJob:
         return outcome.state is State.OK
 
     def _cause_was_seen(self) -> bool:
-        """A rank was stopped, or a signal ended it: no network does that."""
+        """Whether a rank was stopped, or a signal ended it, which no network does."""
         run = self.session.gathered.run(started_job=True, stopped_by="")
         return bool(lost.killed(run) or lost.ended(lost.late(run)))
 
@@ -222,7 +222,7 @@ class TorchJob:
         return len(ranks) == self.ranks and all(rank.phase == "done" for rank in ranks.values())
 
     def cluster(self) -> Cluster:
-        """Everything that is known by now."""
+        """The cluster of the facts, stages and measurements that have come so far."""
         backend = self.shape.backend if self.shape else ""
         job = replace(self.stages.job(), backend=backend, backend_asked=self.wishes.backend, ranks=self.ranks)
         job = replace(job, start=self.wishes.begin.start, init_method=self.place.url)

@@ -304,7 +304,7 @@ class _JobWatch:
         return time.monotonic() - self._since > grace
 
     def _loss(self) -> tuple[str, float]:
-        """What was lost, and for how long the others may still speak of it."""
+        """What ended the job (empty: nothing), and seconds for which other ranks may still say what they saw."""
         ranks = self._gathered.lost_ranks
         if ranks and all(rank.proc_state in ("T", "t") for rank in ranks):
             return "stopped rank", _STOPPED_FOR

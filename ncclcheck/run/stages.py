@@ -148,7 +148,7 @@ class Stages:
         return [(i, n.facts) for i, n in self.session.gathered.nodes.items() if n.facts is not None]
 
     def cluster(self, job: Job | None = None) -> Cluster:
-        """Everything that is known by now."""
+        """The cluster of the facts, stages and measurements that have come so far."""
         gathered, session = self.session.gathered, self.session
         return Cluster(
             command=self.options.command,
@@ -160,7 +160,7 @@ class Stages:
         )
 
     def job(self) -> Job:
-        """The job as a fact."""
+        """The fact `Job`: nodes, ranks, backend and settings of what is run."""
         gathered = self.session.gathered
         return Job(
             launcher=self.choice.launcher,
@@ -176,7 +176,7 @@ class Stages:
 
 @dataclass
 class _Outcome:
-    """How a stage goes; its body changes it."""
+    """State and reason of a stage that runs; the body of the `with` changes them."""
 
     state: State = State.OK
     reason: str | None = None

@@ -36,7 +36,7 @@ class Stall:
         self._moved, self._told = self._clock(), 0
 
     def tell(self) -> None:
-        """Once every so many seconds."""
+        """Say for whom the others wait, once every Progress.patience_s without progress."""
         still = self._clock() - self._moved
         periods = int(still // self._progress.patience_s)
         if periods > self._told:

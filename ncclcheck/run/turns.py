@@ -20,7 +20,7 @@ Medians = dict[tuple[str, int], float]
 
 _PATIENCE_S, _PATIENCE = 30.0, 5.0  # a job may take so long, or so many times as long as the longest before it
 _ENDING_S = 8.0  # so near to the deadline it was not the setting that ended a job
-_LONGEST = 200
+_LONGEST = 200  # characters of an exception in one line: chosen
 
 
 class Turns:
@@ -84,7 +84,7 @@ class Turns:
         return why
 
     def _blamed(self, why: str) -> str:
-        """With the rank that was lost first, and what it raised."""
+        """`why`, with the rank that was lost first and what it raised, where one was."""
         lost = self.stages.session.gathered.lost_ranks
         first = min(lost, key=lambda rank: (not rank.first, not rank.error, rank.rank), default=None)
         if first is None:

@@ -15,7 +15,7 @@ TYPE_CHECKING = False  # typing takes as long to import as all of this
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_CHUNK = 65536
+_CHUNK = 65536  # bytes of a read: the capacity of a pipe. Source: pipe(7)
 _ENDS_JOBS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 

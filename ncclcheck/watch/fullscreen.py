@@ -16,7 +16,7 @@ from typing import Any
 _INPUT, _OUTPUT, _LOCAL = 0, 1, 3  # places in what termios.tcgetattr gives
 _READ = ("0x0", "0", "63", "0x3f")  # read(2) on x86-64 and on aarch64, as /proc/PID/syscall has it
 _MOST_KEYS = 1024  # bytes at once: what is pasted comes in pieces
-_MOST_PROCESSES = 512
+_MOST_PROCESSES = 512  # of a job that are looked at for one that reads the terminal: chosen, several hosts' worth
 WAIT_S, KEYS_S = 0.2, 0.03  # between looks at the modes; at keys: half of what people notice
 
 

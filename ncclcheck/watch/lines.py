@@ -11,7 +11,7 @@ from contextlib import suppress
 
 NAME = "lines"  # of the named pipe in a node's folder
 _HEAD = struct.Struct("ii")  # pid, number of checksums that follow
-_CHUNK = 65536
+_CHUNK = 65536  # bytes of a read: the capacity of a pipe. Source: pipe(7)
 # Lines that were told of and have not come: a rank may print into a file of its own. A judgement: what a pipe of
 # 64 KiB holds of checksums, for each of 8 ranks.
 _MOST = 8 * 16_384

@@ -37,7 +37,7 @@ _STOPS_S = 3.0  # after Ctrl-Z in which COMMAND tidies up the screen and stops; 
 _TOGETHER_S = 0.2
 # Seconds after COMMAND's failure in which what it left behind is heard for the box: while it prints, and at most.
 _IDLE_S, _LAST_S = 0.5, 5.0
-_CHUNK = 65536
+_CHUNK = 65536  # bytes of a read: the capacity of a pipe. Source: pipe(7)
 OUTPUT = "NCCLCHECK_BOX_OUTPUT"  # by which a process of the job knows that it prints to us
 _NO_SIZE = struct.pack("HHHH", 0, 0, 0, 0)
 

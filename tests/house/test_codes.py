@@ -25,7 +25,6 @@ _ALLOWED = (
     "reports/subjects/box/page.py",
     "reports/subjects/script/scripts.py",
     "reports/judgement/selection.py",
-    "reports/judgement/symptoms.py",
     "reports/text/closing.py",
 )
 

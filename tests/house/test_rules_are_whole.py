@@ -11,15 +11,19 @@ import pytest
 
 from docs.generate import generated
 from ncclcheck.reports.judgement.rule import FAMILIES, Rule, all_rules
+from ncclcheck.reports.judgement.symptoms import SYMPTOMS, symptoms
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.code)
 def test_a_page_has_all_its_parts(rule: Rule) -> None:
-    assert re.findall(r"^## (.*)$", rule.page, re.MULTILINE) == [
+    headings = re.findall(r"^## (.*)$", rule.page, re.MULTILINE)
+    assert [one for one in headings if one != "Seen as"] == [
         "What", "Why it matters", "How we know", "Fix", "Source",
     ]  # fmt: skip
+    assert set(symptoms(rule)) <= set(SYMPTOMS), f"allowed under 'Seen as': {', '.join(SYMPTOMS)}"
+    assert ("Seen as" in headings) == bool(symptoms(rule))
     assert "**you**" in rule.page or "**admin**" in rule.page
     assert rule.code[:3] in FAMILIES
     assert not rule.title.endswith(".")

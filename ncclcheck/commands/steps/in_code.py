@@ -16,9 +16,10 @@ from ncclcheck.node import rundir
 from ncclcheck.probes.machine import process
 from ncclcheck.reports.judgement.jsondoc import Document
 
-_MARGIN_S = 60.0
+_MARGIN_S = 60.0  # for the child beyond its deadline, to report and to clean up: chosen
+# for the ranks of other nodes to reach this line: imports and containers start minutes apart; chosen
 _WAIT_S = 600.0
-_MOST_TEXT = 20_000
+_MOST_TEXT = 20_000  # characters: chosen, a whole report
 
 
 @dataclass(frozen=True)

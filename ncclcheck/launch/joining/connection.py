@@ -65,7 +65,7 @@ class Connection:
         self._send(*wire.lines(record, node, self._seq))
 
     def tell(self, record: join_protocol.FromNode) -> None:
-        """Say something of our own."""
+        """Send a record of this node itself, not of its agent."""
         self._send(join_protocol.encode(record))
 
     def _send(self, *lines: bytes) -> None:
@@ -75,7 +75,7 @@ class Connection:
             self.lost = self.lost or words(error)
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection to node rank 0."""
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()

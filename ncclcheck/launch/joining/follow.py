@@ -53,7 +53,7 @@ class Failure:
 
 
 class Stopped(Exception):
-    """A signal ended the wait."""
+    """Raised where a signal ended the wait."""
 
 
 def reach(

@@ -64,7 +64,7 @@ class Answering:
         return said[:-_NONCE] == self._question and len(said) == len(self._question) + _NONCE and _is_near(who)
 
     def close(self) -> None:
-        """Answer no more."""
+        """Close the UDP socket, which ends the thread that answers."""
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from ncclcheck.probes.facts import Hop, Meeting, NameServer, Resolver, Way, replace
 
 _MOST = 64  # of anything: a name has a few addresses, a host a few ways
-_MOST_WORDS = 128
-_LONGEST_S = 86400.0
+_MOST_WORDS = 128  # characters: chosen, a sentence; it may be anything
+_LONGEST_S = 86400.0  # a day: longer waits are no measurement
 _PORT = re.compile(r"[1-9]\d{0,4}")
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]")  # what no host name, pod or Slurm node has
 _NO_DEVICE = re.compile(r"[^A-Za-z0-9_.:@+-]")

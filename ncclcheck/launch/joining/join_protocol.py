@@ -118,7 +118,7 @@ _from_meeting: msgspec.json.Decoder[FromMeeting] = msgspec.json.Decoder(FromMeet
 
 
 def encode(record: FromNode | FromMeeting) -> bytes:
-    """One line."""
+    """A record as one line of JSON."""
     return _encoder.encode(record) + b"\n"
 
 
@@ -157,7 +157,7 @@ class Handshake:
         self._said = encode(greeting) + encode(replace(join, proof=""))
 
     def of_node(self) -> str:
-        """A node's proof."""
+        """The proof of a node that it knows the secret, in hexadecimal."""
         return sealed.proof(self._key, "node", self._said)
 
     def of_meeting(self, answer: Welcome | Refused) -> str:

@@ -82,7 +82,7 @@ class Reception:
         return {0: self.name, **{rank: guest.name for rank, guest in sorted(self.guests.items())}}
 
     async def receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """The life of one connection."""
+        """Serve one connection from its greeting to its end; whoever errs is disconnected."""
         if self._connections >= self.nodes + STRANGERS:
             writer.transport.abort()
             return
@@ -114,7 +114,7 @@ class Reception:
         )
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Guest | None:
-        """Raises ValueError or OSError for whoever is no node of any run."""
+        """Greet, and hear who it is; None where it is turned away. Raises ValueError or OSError for no node."""
         greeting = join_protocol.Greeting(
             protocol=join_protocol.PROTOCOL,
             version=__version__,
@@ -290,7 +290,7 @@ class Reception:
 
 
 def _joined(record: join_protocol.FromNode) -> join_protocol.Join:
-    """Raises ValueError for what nobody says first."""
+    """The record as a Join. Raises ValueError where it is another one."""
     if not isinstance(record, join_protocol.Join):
         raise ValueError("nobody says this first")
     return record

@@ -30,7 +30,7 @@ class SecondLead:
             self._over.wait(_EVERY_S / 2)
 
     def close(self) -> None:
-        """Ask no more."""
+        """End the thread that asks."""
         self._over.set()
 
 

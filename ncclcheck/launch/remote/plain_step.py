@@ -44,7 +44,7 @@ class Trial:
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Try it from now on."""
+        """Start the plain srun in a thread."""
         self._thread = threading.Thread(target=self._run, daemon=True, name="plain step")
         self._thread.start()
 

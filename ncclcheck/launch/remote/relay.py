@@ -28,7 +28,7 @@ _CLOSE_S = 3.0  # s for an agent whose channel has ended to leave by itself
 
 
 class Relay:
-    """The agents behind this host."""
+    """Starts the agents of a group of hosts, passes orders on to them and their records back."""
 
     def __init__(self, out: int) -> None:
         self._out = out
@@ -42,7 +42,7 @@ class Relay:
         self._whole: dict[int, int] = {}
 
     def run(self, orders: BinaryIO) -> None:
-        """Until the end of the orders, or of him who gives them."""
+        """Start the agents and pass records back, until the orders end or nobody reads any more."""
         spread = wire.read_order(orders.readline(), wire.RELAY)
         if not isinstance(spread, wire.Spread):
             return
@@ -74,7 +74,7 @@ class Relay:
         process.kill_tree()
 
     def _obey(self, orders: BinaryIO) -> None:
-        """Hand each line on; its end is ours."""
+        """Pass each order on to its agents; at the end of `orders` the relay ends."""
         for line in orders:
             links = [*self._links.items()]
             node = wire.node_of(line)
@@ -118,7 +118,7 @@ class Relay:
 
 
 def main() -> None:
-    """The relay of one group."""
+    """Entry point of the relay of one group of hosts."""
     out = os.dup(1)
     os.dup2(2, 1)  # whatever else prints to stdout does not disturb the channel
     relay = Relay(out)

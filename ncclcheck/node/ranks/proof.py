@@ -17,7 +17,7 @@ from ncclcheck.probes.logs.nccl_lines.transports import by_sockets, unseen
 from ncclcheck.probes.machine.access import Machine
 
 T = TypeVar("T")
-_READ_S = 3.0
+_READ_S = 3.0  # for NCCL's log of a job: chosen, local files take milliseconds
 Sockets = Counter[tuple[Endpoint, bool]]
 
 

@@ -27,11 +27,11 @@ class Running(Protocol):
 
     @property
     def log(self) -> str:
-        """Where it prints."""
+        """The path of the file with its stdout and stderr."""
 
     @property
     def all_done(self) -> bool:
-        """All that was to be told is told, however it ends."""
+        """Whether all results have come, so that its exit status no longer matters."""
 
     def note(self, record: wire.Rank | wire.Step) -> None:
         """Keep what a rank said of itself."""

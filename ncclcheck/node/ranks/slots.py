@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _SLOT = struct.Struct("<QQddQ")
-_SIZE = 64
+_SIZE = 64  # bytes of a slot, of which 40 are used: a cache line, so that ranks do not slow each other down
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Slots:
             self._map = mmap.mmap(file.fileno(), _SIZE * count)
 
     def read(self, index: int) -> Slot:
-        """What a rank last wrote."""
+        """The counters as the rank of this local number last wrote them."""
         return Slot(*_SLOT.unpack_from(self._map, index * _SIZE))
 
     def writer(self, index: int, pid: int) -> Writer:
@@ -48,7 +48,7 @@ class Slots:
 
 
 class Writer:
-    """Writes one slot."""
+    """Writes the counters of one rank into its slot."""
 
     def __init__(self, memory: mmap.mmap, offset: int, pid: int) -> None:
         self._memory, self._offset, self._pid = memory, offset, pid
@@ -63,11 +63,11 @@ class Writer:
         self.beat()
 
     def step(self) -> None:
-        """Count one, and let what follows be counted from there."""
+        """Count one unit of progress as the beginning of a new step."""
         self._stepped = self._ticks + 1
         self.tick()
 
     def beat(self) -> None:
-        """Show that the process runs at all."""
+        """Write the time (time.monotonic), so that the agent sees that the process runs at all."""
         now = time.monotonic()
         _SLOT.pack_into(self._memory, self._offset, self._pid, self._ticks, self._ticked, now, self._stepped)

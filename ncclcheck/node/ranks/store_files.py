@@ -19,7 +19,7 @@ class StoreFiles:
         self._made: list[str] = []
 
     def tried(self, seen: InitSeen) -> None:
-        """Before any job."""
+        """Note the file that this run may make: `seen` is the trial of its path before any job."""
         if seen.file is not None:
             self._new = "" if seen.file.kind or seen.file.problem else seen.file.path
 
@@ -30,7 +30,7 @@ class StoreFiles:
             self._made.append(path)
 
     def remove(self) -> None:
-        """When no rank is left that uses them."""
+        """Remove the files that jobs of this run made; to be called when no rank uses them."""
         for path in self._made:
             remover = threading.Thread(target=_unlink, args=(path,), daemon=True, name="store file")
             remover.start()

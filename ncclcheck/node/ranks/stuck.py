@@ -13,12 +13,12 @@ from ncclcheck.base import raised
 # Seconds at one place without work. In a collective a rank only waits for others: gloo's slowest exchange of the
 # built-in models took 0.3 s on a loaded machine. Elsewhere it may wait for a disk or a download of the user's.
 _IN_A_COLLECTIVE_S = 8.0
-_ELSEWHERE_S = 60.0
+_ELSEWHERE_S = 60.0  # chosen, as above
 _IDLE = 0.1  # of a core; a rank that waits in gloo used 0.01, its heartbeat and these looks included
 
 
 class Still:
-    """Looked at again and again while a rank makes no progress."""
+    """Whether a rank that makes no progress is stuck: `stack` is where it stands, `stuck` the answer."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Still:
         self._begin()
 
     def look(self) -> bool:
-        """Whether anything is another than at the last look."""
+        """Look once more; whether `stack` or `stuck` has changed since the last look."""
         before, self.stack = (self.stack, self.stuck), self._standing()
         seconds = self._clock() - self._since
         if self.stack != before[0] or self._spent() - self._had > max(1.0, seconds) * _IDLE:

@@ -103,7 +103,7 @@ class Torchrun:
         return replace(state, since_s=since, proc_state="gone" if letter in ("Z", "X") else letter)
 
     def proof(self) -> Measurements:
-        """Over what the ranks ran; asked at their end."""
+        """Measurements of the transport that ranks of this node used; asked at their end."""
         return self._proof.told(self.ranks, self.log, died=not self.all_done)
 
     @property

@@ -81,7 +81,7 @@ class Link:
         threading.Thread(target=self._beat, daemon=True).start()
 
     def tick(self) -> None:
-        """One iteration more."""
+        """Count one iteration."""
         self._moved = time.monotonic()
         self._slot.tick()
 
@@ -92,16 +92,16 @@ class Link:
         self.say(wire.Step(text=text, rank=self.state.rank))
 
     def phase(self, **changes: object) -> None:
-        """Tell a new state of this rank."""
+        """Change fields of this rank's state, and send it to the agent."""
         self.state = replace(self.state, **changes)
         self.say(wire.Rank(state=self.state))
 
     def emit(self, part: Measurements) -> None:
-        """Hand over measurements."""
+        """Send measurements to the agent."""
         self.say(wire.Result(part=part))
 
     def _beat(self) -> None:
-        """Counts on, and tells where the rank stands when it makes no progress."""
+        """The loop of a thread: writes the time, and sends where the rank stands when it makes no progress."""
         still: Still | None = None
         while True:
             self._slot.beat()

@@ -12,9 +12,9 @@ from ncclcheck.probes.box.journal import NEW
 # Bytes of all NCCL's files of a node, as much again for their beginnings. A judgement: warnings fill a screen, or
 # come without end; with the 36 MiB of our own, and 4 for a look at a stall, a box stays below 50 MB.
 NCCL = 4 * 2**20
-LOOK = 4 * 2**20
+LOOK = 4 * 2**20  # bytes that are kept of a look at a stall, see above
 _LEAST = 64 * 2**10  # of one file, however many there are
-_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE. Source: linux/falloc.h
 
 
 def keep(box: str) -> None:

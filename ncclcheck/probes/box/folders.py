@@ -14,7 +14,7 @@ from ncclcheck.probes.box.journal import AGAIN
 # Seconds without a line of a watcher that writes every second: five rounds, and NFS shows a file's new size to a
 # reader that opens it anew.
 SILENT_S = 5.0
-_POLL_S = 0.25
+_POLL_S = 0.25  # between two looks for a new line: chosen
 _LAST = 65536  # bytes at the end of a journal
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from ncclcheck.probes.live.gpus import Nvml
 
-_EVERY_S = 1.0
-_PR_SET_PDEATHSIG, _SIGKILL = 1, 9
-_TEMPERATURE_OF_GPU = 0
+_EVERY_S = 1.0  # NVML's utilisation is an average over up to a second (nvml.h): more often tells nothing new
+_PR_SET_PDEATHSIG, _SIGKILL = 1, 9  # Source: linux/prctl.h, signal(7)
+_TEMPERATURE_OF_GPU = 0  # NVML_TEMPERATURE_GPU. Source: nvml.h
 _MOST_PENDING = 2**20  # bytes of a line that has not come to its end
 Raw = dict[str, Any]
 

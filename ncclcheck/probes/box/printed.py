@@ -10,6 +10,16 @@ _BLOCK = re.compile(
 )
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 _FAILED = re.compile(r"failed \(exitcode: (-?\d{1,3})\) local_rank: \d+ \(pid: (\d{1,10})\)")
+# libstdc++'s terminate handler, assert(3), glibc's own checks, glog's and abseil's CHECK.
+_ABORT = re.compile(
+    r"terminate called after throwing an instance of '(?P<kind>[^'\n]+)'\n(?:  what\(\): +(?P<words>[^\n]+))?"
+    r"|^(?P<other>[^\n]*(?:Assertion [`'][^\n]+ failed\.|terminate called without an active exception"
+    r"|free\(\): |double free or corruption|malloc\(\): |malloc_consolidate\(\)|munmap_chunk\(\)|realloc\(\): "
+    r"|corrupted (?:size|double-linked)|stack smashing detected|buffer overflow detected|Check failed: "
+    r"|pure virtual method called)[^\n]*)$",
+    re.MULTILINE,
+)
+_PLACE = re.compile(r"^(?:\[enforce fail at [^\]]+\] |\[\S+:\d+\] )")
 
 
 def statuses(text: str) -> dict[int, int]:
@@ -29,3 +39,13 @@ def exception(text: str) -> dict[str, Any]:
         "frames": frames[-24:],
         "printed": True,
     }
+
+
+def abort(text: str) -> list[str]:
+    """What a process printed that aborted itself, the first one first, each in one line."""
+    found = []
+    for named in _ABORT.finditer(text.replace("\r\n", "\n")):
+        kind, words = named["kind"] or "", " ".join((named["words"] or named["other"] or "").split())
+        words = _PLACE.sub("", words)
+        found.append(f"{kind}: {words}"[:500] if kind and words else (kind or words)[:500])
+    return found

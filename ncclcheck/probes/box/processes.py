@@ -27,7 +27,7 @@ class Process:
 
     rank: of its environment, -1 for none. status: as waitpid(2) has it, None where it could not be seen.
     cpu: ticks; moved: bytes read and written; apart: its main thread neither waited for another one nor at a poll.
-    injected: Python's `site` ran there with what the box put into its path.
+    meets: MASTER_ADDR:MASTER_PORT. injected: Python's `site` ran there with what the box put into its path.
     """
 
     pid: int
@@ -39,6 +39,7 @@ class Process:
     rank: int = -1
     local_rank: int = -1
     world: int = 0
+    meets: str = ""
     state: str = ""
     cpu: int = 0
     rss: int = 0
@@ -109,6 +110,8 @@ class Processes:
         one.rank = -1 if launches else next((int(env[name]) for name in _RANK if env.get(name, "").isdigit()), -1)
         one.local_rank = int(env["LOCAL_RANK"]) if env.get("LOCAL_RANK", "").isdigit() else -1
         one.world = int(env["WORLD_SIZE"]) if env.get("WORLD_SIZE", "").isdigit() else 0
+        place = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
+        one.meets = ":".join(place)[:300] if all(place) and one.rank >= 0 else ""
 
     def _watch(self, one: Process) -> None:
         """The kernel wakes us when it ends."""

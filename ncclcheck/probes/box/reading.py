@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import stat
 from collections.abc import Iterator
 from typing import Any
@@ -22,11 +23,12 @@ from ncclcheck.probes.facts import (
 from ncclcheck.probes.machine import files
 
 _MOST_FILE = 16 * 2**20  # bytes of one file; the watcher's own bounds are below it
+# of a box: nodes, files of exceptions, events of a kind, samples of a node: chosen, a box may come from elsewhere
 _MOST_NODES, _MOST_SAID, _MOST_LISTED, _MOST_SAMPLES = 4096, 4096, 1000, 600
 _ALL_SAMPLES, _LEAST_SAMPLES = 10_000, 60  # of all nodes together, and of each
 _MOST_CLOCK_S = 86400.0  # off by more than a day is no clock
-_OUTPUT_END = 65536
-_STACK_LINES = 12
+_OUTPUT_END = 65536  # characters of each output file: chosen, some hundred lines
+_STACK_LINES = 12  # frames, the innermost: chosen, from torch's collective up to the training loop
 _FRAME = re.compile(r'  File "(.+)", line (\d+|\?\?\?) in (.+)')
 _Raw = dict[str, Any]
 
@@ -186,6 +188,7 @@ class _Node:
             known = found.setdefault(row["pid"], {"pid": row["pid"], "born": row["t"]})
             known.update(parent=row["parent"], rank=row["rank"], role=role, command=row["command"])
             known["local_rank"] = row.get("local_rank", -1)
+            known.update(world=row["world"], meets=row.get("meets") or "")
         for row in self.wrapper:
             if row["what"] == "start" and row["pid"] not in found:  # it ended before the watcher looked
                 command = self.meta["command"].partition(" ")[0]
@@ -210,6 +213,7 @@ class _Node:
             found[pid]["status"] = told.get(pid)
         self._measured(found)
         self._spoken(found)
+        self._aborted(found)
         for pid, known in found.items():
             known["stack"] = _stack(_text(os.path.join(self.folder, "fault", f"{pid}.txt")))
             if known["role"] == "rank":
@@ -237,6 +241,14 @@ class _Node:
             if known["role"] == "root" and not ranks:
                 known["printed"] = [*last.any]
 
+    def _aborted(self, found: dict[int, _Raw]) -> None:
+        """What a C++ exception or an assertion printed, where it can be only one process's."""
+        whose = [one for one in found.values() if (one.get("status") or 0) & 0x7F == signal.SIGABRT]
+        words = printed.abort(self._output_end()) if whose else []
+        if words and (len(whose) == 1 or len({*words}) == 1):
+            for one in whose:
+                one["aborted"] = words[0]
+
     def _raised(self) -> list[BoxRaised]:
         said = os.path.join(self.folder, "said")
         rows = [row for name in listed(said)[:_MOST_SAID] for row in _rows(os.path.join(said, name))]
@@ -250,7 +262,8 @@ class _Node:
         ]
         for one in told:
             one["host"] = "" if one.get("host") == self.meta["host"] else one.get("host", "")
-        told = told or self._printed()
+        if not [one for one in told if not one.get("thread")]:
+            told += self._printed()
         return sorted((msgspec.convert(row, type=BoxRaised) for row in told), key=lambda one: one.t)
 
     def _printed(self) -> list[_Raw]:
@@ -304,9 +317,18 @@ def _counted(row: _Raw) -> str:
 
 
 def _stack(text: str) -> list[str]:
-    """The current thread of the last dump in a file of faulthandler, the innermost frame first."""
-    thread = re.split(r"^(?:Current thread|Thread) 0x\w+[^\n]*\n", text, flags=re.MULTILINE)
+    """The current thread of the last dump in a file of faulthandler, the innermost frame first.
+
+    Where that is none of Python's, as one of gloo's that aborts, the main thread: it is the last one of a dump.
+    """
+    text = text[max(text.rfind("Fatal Python error"), 0) :]
     marks = re.findall(r"^(Current thread|Thread) 0x", text, flags=re.MULTILINE)
-    current = [block for mark, block in zip(marks, thread[1:], strict=True) if mark == "Current thread"]
-    frames = _FRAME.findall(current[-1].partition("\n\n")[0]) if current else []
+    blocks = re.split(r"^(?:Current thread|Thread) 0x\w+[^\n]*\n", text, flags=re.MULTILINE)[1:]
+    dumped = [
+        (mark, frames)
+        for mark, block in zip(marks, blocks, strict=True)
+        if (frames := _FRAME.findall(block.partition("\n\n")[0]))
+    ]
+    current = [frames for mark, frames in dumped if mark == "Current thread"] or [one for _, one in dumped]
+    frames = current[-1] if current else []
     return [f"{file}:{line} in {name}"[:300] for file, line, name in frames[:_STACK_LINES]]

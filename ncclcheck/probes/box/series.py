@@ -9,7 +9,7 @@ from typing import Any
 from ncclcheck.probes.facts import BoxSample
 
 _TICKS, _PAGE_KIB = os.sysconf("SC_CLK_TCK"), 10
-_US = 1e6
+_US = 1e6  # microseconds in a second, as the watcher counts
 _Raw = dict[str, Any]
 
 

@@ -12,9 +12,9 @@ import msgspec
 from ncclcheck.probes.machine import files
 
 _NAMES = ("output.jsonl", "output.0.jsonl", "output.1.jsonl")
-_MOST_FILE = 16 * 2**20
+_MOST_FILE = 16 * 2**20  # bytes of one file; the watcher's own bounds are below it
 _MOST = 2 * 2**20  # bytes at the end of the output that are looked through
-_LINES, _LONG = 3, 300
+_LINES, _LONG = 3, 300  # last lines of a process, and characters of each: chosen for one screen
 # How lines name their rank themselves: torch's own prefix and torchrun's, and NCCL's pid.
 _RANK = re.compile(r"^\[(?:rank|default)(\d{1,7})\]:")
 _NCCL = re.compile(r"^\S+:(\d{1,10}):\d+ (?:\[\w+\] )?NCCL ")
@@ -31,19 +31,27 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class Last:
-    """The last lines of each process, by pid, and by rank where a line says that itself."""
+    """The last lines of each process, by pid or by the rank that a line tells; of a traceback its last."""
 
     def __init__(self, folder: str) -> None:
         self.by_pid: dict[int, deque[str]] = {}
         self.by_rank: dict[int, deque[str]] = {}
         self.any: deque[str] = deque(maxlen=_LINES)
+        traced: set[tuple[int, int]] = set()  # who is within a traceback
         for pid, line in _lines(folder):
-            self.any.append(line[:_LONG])
             rank, nccl = _RANK.match(line), _NCCL.match(line)
-            if pid or nccl:
-                _keep(self.by_pid, pid or int(nccl[1] if nccl else 0), line)
+            whose = pid or int(nccl[1] if nccl else 0), int(rank[1]) if rank and not pid else -1
+            words = line[rank.end() :].removeprefix(" ") if rank else line
+            if words.startswith("Traceback (most recent call last)"):
+                traced.add(whose)
+            if whose in traced and (words.startswith((" ", "Traceback")) or not words):
+                continue
+            traced.discard(whose)
+            self.any.append(line[:_LONG])
+            if whose[0]:
+                _keep(self.by_pid, whose[0], line)
             elif rank:
-                _keep(self.by_rank, int(rank[1]), line)
+                _keep(self.by_rank, whose[1], line)
 
     def of(self, pid: int, rank: int) -> list[str]:
         """The oldest one first; empty where none can be told from those of others."""
@@ -73,7 +81,7 @@ def _lines(folder: str) -> Iterator[tuple[int, str]]:
         words = held[one.f][one.at : one.at + one.n].decode(errors="backslashreplace").split("\n")
         whose = [pid for pid, count in one.p for _ in range(min(count, len(words)))]  # min: whatever a box says
         for at, line in enumerate(words):
-            if shown := line.rstrip("\r").rpartition("\r")[2].strip():
+            if (shown := line.rstrip("\r").rpartition("\r")[2].rstrip()).strip():
                 yield (whose[at] if at < len(whose) else 0), shown
 
 

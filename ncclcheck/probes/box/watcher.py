@@ -22,31 +22,33 @@ from ncclcheck.probes.box import bounds, folders, kernel
 from ncclcheck.probes.box.gpus import Gpus
 from ncclcheck.probes.box.journal import EVENTS, SAMPLES, Journal
 from ncclcheck.probes.box.processes import Process, Processes
+from ncclcheck.probes.box.stacks import Stacks
 from ncclcheck.probes.live import connections, wires
 from ncclcheck.probes.live.proc import Proc
 
-_TICK_S = 1.0
+_TICK_S = 1.0  # between two looks: chosen, what happens within a second is ordered by the ranks' own times
 _QUICK_S, _QUICK_FOR_S = 0.2, 30.0  # at first it looks more often: a rank may die within its first second
 _SELDOM = 5  # ticks between looks at the network and at disks
 _LOOK_S = 6.0  # between the two looks of a stall: as `ncclcheck hang`
+# for what `ncclcheck hang` sees of the job: two looks _LOOK_S apart, and questions with limits of their own
 _LOOK_LIMIT_S = 60.0
 # Signs of life, for a tick. A rank that waits in gloo has 0.02 of a core; beats of a store are below 8 KiB.
 _CPU = 0.1
-_MOVED = 8192
+_MOVED = 8192  # bytes, see above
 _GAPS = 3.0  # times the longest silence so far; a checkpoint or an evaluation may be as long again
-_STACKS_S = 0.5  # for a rank to write its stack, where others keep the cores busy
 _KILL_S = 10.0  # between SIGTERM and SIGKILL of --on-stall kill: as Kubernetes' and Slurm's default is 30, a third
+# without a process of the job, then it is over: chosen, launchers start the next attempt sooner
 _ENOUGH_GONE_S = 2.0
-_SETTLE_S = 1.0
-_MOST_CGROUPS = 64
+_SETTLE_S = 1.0  # chosen: ranks of a launcher that is gone get SIGTERM or SIGPIPE
+_MOST_CGROUPS = 64  # of ranks, whose memory events are read: chosen, a node has one or one a rank
 _MOST_FILES = 64  # descriptors of a rank that are looked at for files it writes
-_MOST_DISKS = 16
-_MOST_XIDS = 64
+_MOST_DISKS = 16  # whose room is watched: chosen, ranks write to a few
+_MOST_XIDS = 64  # that are kept of the kernel log: chosen, the first ones tell the cause
 _CLOCK_EVERY = 60  # ticks
 # Times that one piece of data was sent again without an answer: the second is due 0.6 s after it was sent on a
 # network of a millisecond, and a loss in passing is answered before.
 _AGAIN = 2
-_MOST_PEERS = 64
+_MOST_PEERS = 64  # addresses to which data waits: chosen, bounds a line of the journal
 _DEAR_S = 0.02  # of looking at all connections: it is then done seldom
 _FOR_OTHERS_S = 12.0  # --on-stall kill: until the other nodes of the box have seen the stall too
 
@@ -64,7 +66,7 @@ class Watcher:
         self.folders = kernel.cgroups_of(root)
         self.ooms = kernel.oom_kills(self.folders)
         self.wires = wires.counters(self.proc, str(root))
-        self.signal = int(os.environ.get("NCCLCHECK_BOX_SIGNAL", "0"))
+        self.stacks = Stacks(box, int(os.environ.get("NCCLCHECK_BOX_SIGNAL", "0")), self.proc)
         self.disks: dict[str, int] = {}
         self.written: dict[int, str] = {}  # device -> a folder on it in which ranks have written
         self.gpus = Gpus()
@@ -132,7 +134,7 @@ class Watcher:
                 self.folders += [path for path in kernel.cgroups_of(one.pid) if path not in self.folders]
             self.note(
                 "process", pid=one.pid, parent=one.parent, rank=one.rank, local_rank=one.local_rank,
-                world=one.world, helper=self.jobs.helper(one), name=one.name, command=one.command,
+                world=one.world, meets=one.meets, helper=self.jobs.helper(one), name=one.name, command=one.command,
                 root=one.pid == self.jobs.root,
             )  # fmt: skip
         for one in self.jobs.measure():
@@ -256,19 +258,7 @@ class Watcher:
         if failed and not self.asked_stacks:
             self.asked_stacks = True
             self.peers()
-            self.stacks("a process failed")
-
-    def stacks(self, why: str) -> None:
-        """faulthandler writes them, in processes where it is ours: nobody else is sent a signal."""
-        asked = []
-        for one in [*self.jobs.alive.values()]:
-            caught = int(self.proc.text(str(one.pid), "status").partition("SigCgt:")[2].split("\n")[0] or "0", 16)
-            own = os.path.exists(os.path.join(self.box, "fault", f"{one.pid}.txt"))
-            if self.signal and own and caught >> (self.signal - 1) & 1:
-                with suppress(OSError):
-                    os.kill(one.pid, self.signal)
-                    asked.append(one.pid)
-        self.note("stacks", why=why, pids=asked)
+            self.note("stacks", why="a process failed", pids=self.stacks.ask(self.jobs.alive))
 
     def stalled(self) -> None:
         """No sign of life for long: look once, keep it, and do what --on-stall says."""
@@ -277,13 +267,14 @@ class Watcher:
         if silent <= limit or self.life.told or not self.jobs.alive:
             return
         self.life.told = True
+        # Before the look, which takes seconds: a timeout of the job's own may end it meanwhile.
+        states = [[one.pid, one.rank, one.state, self.wchan(one)] for one in self.jobs.alive.values()][:256]
+        self.note("stacks", why="no sign of life", pids=self.stacks.ask(self.jobs.alive, wait=True))
+        self.stacks.ask_workers(self.jobs.alive)
         looked = self.look()
         if looked is not None and alive(looked):
             self.life.begin_anew()
             return
-        states = [[one.pid, one.rank, one.state, self.wchan(one)] for one in self.jobs.alive.values()][:256]
-        self.stacks("stall")
-        time.sleep(_STACKS_S)  # a SIGTERM that follows would come first
         self.note("stall", silent=round(silent, 1), limit=round(limit, 1), states=states, action=self.on_stall)
         print(json.dumps({"stall": round(silent, 1)}), flush=True)
         if self.on_stall == "dump":

@@ -13,8 +13,8 @@ from typing import Any
 from ncclcheck.probes.dataloader.factory import Made
 from ncclcheck.probes.facts.data.made import Assigned, Code, Method
 
-_MOST_RETURNS = 4
-_MOST_ASSIGNED = 40
+_MOST_RETURNS = 4  # of a method that are shown in a fix: chosen
+_MOST_ASSIGNED = 40  # attributes of a class whose assignments are kept: chosen
 _MOST_TEXT = 200  # characters of an expression: a longer one is not repeated in a report
 _MOST_WRAPPED = 4  # Subset of Subset
 

@@ -33,7 +33,7 @@ _WORDS = {
     "speed": "speed by number of workers",
 }
 _FOR_RANKS = 0.25  # of the budget; the emulated ranks call the factory anew
-_LEAST_S = 0.3
+_LEAST_S = 0.3  # left of the budget, below which a look is not begun: its child has hardly started by then; chosen
 _SLACK_S = 5.0  # for children that are killed at the end of their time
 
 

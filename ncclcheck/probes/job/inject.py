@@ -14,7 +14,7 @@ from ncclcheck.probes.job.context import Context, Injection, Op
 from ncclcheck.probes.job.operations import Build, Ranks, Work
 from ncclcheck.probes.job.verify.exact import bits
 
-_MIB = 2**20
+_MIB = 2**20  # bytes: a slow link is asked for in seconds a MiB
 _FLIPPED = 4  # the bit of one element; the lowest byte, which no type is too narrow for
 
 

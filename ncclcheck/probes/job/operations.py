@@ -234,7 +234,7 @@ def _send(ranks: Ranks, source: Tensor, sender: int, result: Tensor) -> None:
 
 
 def barrier(device: torch.device) -> None:
-    """All ranks; on a GPU the host waits as well."""
+    """Wait for all ranks; on a GPU the host waits as well."""
     dist.barrier(device_ids=[device.index or 0] if device.type == "cuda" else None)
 
 

@@ -21,9 +21,9 @@ Raw = Dict[str, Any]
 PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 _SUSPECTS = 7  # and one healthy rank
 _DUMP_S = 8.0  # torch looks into the pipe once a second; with stacks it took 1 to 6 s on two busy cores
-_STACKS_S = 1.0
-_MOST_STACK = 64 * 1024
-_STACK_LINES = 12
+_STACKS_S = 1.0  # for faulthandler to write all threads, once the main thread is scheduled: chosen
+_MOST_STACK = 64 * 1024  # bytes of what it wrote: chosen, hundreds of threads' frames
+_STACK_LINES = 12  # frames, the innermost: chosen, from torch's collective up to the training loop
 # The only ones that a program may keep for itself; all others have a meaning to torchrun, Slurm or the kernel.
 SIGNALS = {"USR1": int(signal.SIGUSR1), "USR2": int(signal.SIGUSR2)}
 

@@ -10,8 +10,10 @@ from typing import Dict, Iterator, List, Tuple
 
 from ncclcheck.probes.live.proc import Proc, Raw
 
-_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _TCP_INFO, _DONE = 4, 20, 2, 3
-CLOSE_WAIT = 8
+# Source: linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h (INET_DIAG_INFO)
+# Source: linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h (INET_DIAG_INFO)
+_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _TCP_INFO = 4, 20, 2
+CLOSE_WAIT = 8  # TCP_CLOSE_WAIT: the peer has closed. Source: net/tcp_states.h
 _MOST_LINKS = 16  # of a process, those used last: a ring has 2, a tree 3, of each of a few groups
 
 

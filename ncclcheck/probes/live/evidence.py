@@ -20,7 +20,7 @@ Raw = Dict[str, Any]
 _MOVED = 8192  # bytes of one rank: with more the job goes on, and NCCL is left alone
 _YOUNG_S = 60.0  # a process that begins makes communicators
 _LOST = ("gone", "Z", "X", "T", "t")
-_MOST_JOBS, _MOST_PROBLEMS = 4, 16
+_MOST_JOBS, _MOST_PROBLEMS = 4, 16  # of a host: jobs that are asked, and reasons of what could not be had: chosen
 
 
 def collect(argv: List[str], proc: Proc) -> Raw:

@@ -12,11 +12,11 @@ from typing import Any, Dict, List, Optional
 
 Raw = Dict[str, Any]
 
-_MOST_GPUS = 64
-_MOST_PROCESSES = 64
+_MOST_GPUS = 64  # of a host, MIG instances not counted: chosen, hosts have up to 16
+_MOST_PROCESSES = 64  # of one GPU: chosen; of more the answer is INSUFFICIENT_SIZE, and none are told
 _MORE_S = 8.0  # for nvmlInit, which took 2 s on 8 GPUs without the persistence daemon
-_SM_CLOCK = 1
-_XID_CRITICAL = 0x8
+_SM_CLOCK = 1  # NVML_CLOCK_SM. Source: nvml.h
+_XID_CRITICAL = 0x8  # nvmlEventTypeXidCriticalError. Source: nvml.h
 _DIES_WITH_PARENT = (1, 9)  # prctl(PR_SET_PDEATHSIG, SIGKILL)
 
 

@@ -19,8 +19,8 @@ from ncclcheck.probes.live.proc import TICKS, Proc, Raw, fields, number, status
 from ncclcheck.probes.live.processes import find
 
 _MOST_STACKS = 8  # processes; py-spy took 0.3 s for each
-_STACK_LINES = 12
-_PYSPY_S = 4
+_STACK_LINES = 12  # frames, the innermost: chosen, from torch's collective up to the training loop
+_PYSPY_S = 4  # py-spy reads a process in about a second where cores are idle; chosen
 _PYSPY_ALL_S = 6.0  # for all of them: the whole look at one node shall take 15 s
 # System calls whose first argument is a file: read, write, pread64, pwrite64, readv, writev, recvfrom, recvmsg,
 # sendto, fcntl, flock, fsync, fdatasync. From the kernel: arch/x86/entry/syscalls, asm-generic/unistd.h.
@@ -96,6 +96,7 @@ def glance(proc: Proc, one: Raw, tables: Dict[str, Dict[int, Raw]]) -> Raw:
         "start": stat[19],
         "wchan": proc.text(pid, "task", pid, "wchan").strip("0\n"),
         "file": file_of(proc, pid, calls),
+        "holder": holder_of(proc, pid),
         "stream": stream_of(proc, pid, calls),
         "ticks": number(stat[11]) + number(stat[12]),
         "threads": {tid: number(one[11]) + number(one[12]) for tid, one in threads.items()},
@@ -136,6 +137,19 @@ def file_of(proc: Proc, pid: str, calls: List[str]) -> str:
         return ""
     path = proc.link(pid, "fd", str(int(calls[1], 16)))
     return path if path.startswith(("/", "socket:[")) else ""
+
+
+def holder_of(proc: Proc, pid: str) -> int:
+    """The process that holds the lock of a file that its main thread waits for; 0 for none.
+
+    In /proc/locks who waits has the number of the lock that is held, and an arrow.
+    """
+    if "lock" not in proc.text(pid, "task", pid, "wchan"):
+        return 0
+    rows = [line.split() for line in proc.text("locks").splitlines()]
+    waits = {row[0] for row in rows if len(row) > 5 and row[1] == "->" and row[5] == pid}
+    held = [row[4] for row in rows if len(row) > 5 and row[1] != "->" and row[0] in waits]
+    return int(held[0]) if len(held) == 1 and held[0].isdigit() and held[0] != pid else 0
 
 
 def stream_of(proc: Proc, pid: str, calls: List[str]) -> str:
@@ -190,6 +204,7 @@ def compared(one: Raw, first: Raw, last: Raw, seconds: float) -> Raw:
         was_wchan=first["wchan"],
         wchan=last["wchan"],
         file=last["file"] if last["file"] == first["file"] and not last["file"].startswith("socket") else "",
+        holder=last.get("holder", 0) if last.get("holder") == first.get("holder") else 0,
         asks=asked,
         stream=last["stream"] if last["stream"] == first["stream"] else "",
         lock_waits=sum(_ASKS < rate < _ASKS_MOST for rate in slices_),

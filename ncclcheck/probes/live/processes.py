@@ -12,7 +12,7 @@ from ncclcheck.probes.live import present, unranked
 from ncclcheck.probes.live.proc import Proc, Raw, age, fields, number, status
 
 MOST_PROCESSES = 4096  # of jobs, their helpers among them; a node has 8 to 16 ranks, each with tens of workers
-_MOST_UNSEEN = 32
+_MOST_UNSEEN = 32  # processes of other users that are named: chosen, the reason is one
 _MULTIPROCESSING = re.compile(r"multiprocessing\.(spawn|forkserver|resource_tracker)|compile_worker")
 # Variables that tell rank and size, of the first pair that is there. torchrun, mpirun (Open MPI), flux run,
 # MPICH and PALS, srun.

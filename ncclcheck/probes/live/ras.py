@@ -14,7 +14,7 @@ from ncclcheck.probes.live.proc import Proc
 Raw = Dict[str, Any]
 Version = Tuple[int, int, int]
 
-PORT = 28028
+PORT = 28028  # NCCL's own. Source: NCCL user guide, NCCL_RAS_ADDR
 _TRIES = 16  # every process of a host listens on one port: the kernel may choose the one that is stopped
 _HANDSHAKE_S = 0.5  # a healthy one answered in 1 to 4 ms here, on two busy cores
 _ANSWER_S = 11.0  # RAS itself waits 5 s for silent peers, 5 more for those behind them
@@ -23,8 +23,8 @@ _APART_S = 2.0  # between two questions: NCCL's launches of a step lie closer to
 _LONG_APART_S = 6.0  # where ranks differ, which is no hang yet: as long as the looks at /proc are apart
 _MOST_TEXT, _MOST_JSON = 4 * 2**20, 64 * 2**20  # bytes; JSON has 2.4 kB a rank and communicator (marin#7957)
 _MOST_FOR_JSON = 20000  # ranks x communicators
-_JSON_SINCE = (2, 28, 7)
-_DIAGNOSTICS_SINCE = (2, 31, 0)
+_JSON_SINCE = (2, 28, 7)  # the command SET FORMAT is known
+_DIAGNOSTICS_SINCE = (2, 31, 0)  # the command DIAGNOSTICS is known
 _LISTENS = "0A"
 _HEAD = 8 * 2**20  # bytes; libnccl has its version in the first 2 MiB (2.24 to 2.27)
 _VERSION = re.compile(rb"NCCL version (\d{1,2})\.(\d{1,3})\.(\d{1,3})")

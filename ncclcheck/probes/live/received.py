@@ -26,8 +26,8 @@ from ncclcheck.probes.logs.reading import Reading
 
 _MOST_BYTES = 8 * 2**20  # of one piece, as the probe keeps it
 _MOST_IN_ALL = 256 * 2**20  # of all hosts
-_READ_S = 20.0
-_MOST_DIAGNOSTICS = 2000
+_READ_S = 20.0  # for the logs of one host: chosen, their tails are small
+_MOST_DIAGNOSTICS = 2000  # lines: chosen, what is told is not trusted to end
 
 
 class Piece(Struct, frozen=True, kw_only=True):

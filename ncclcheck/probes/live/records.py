@@ -30,9 +30,9 @@ NAMES = (
 )
 _DEFAULTS = ("/tmp/nccl_trace_rank_", "/tmp/comm_lib_trace_rank_")  # before and from torch 2.8 or so
 _MOST_BYTES = 8 * 2**20  # of one dump; a full ring of 2000 calls with stacks has a few MB
-_MOST_IN_ALL = 48 * 2**20
-_LOG_TAIL = 256 * 1024
-_SERVER_S = 3.0
+_MOST_IN_ALL = 48 * 2**20  # bytes of dumps of a host: chosen, six of the largest; what comes back goes over ssh
+_LOG_TAIL = 256 * 1024  # bytes of the end of each log: chosen, some thousand lines, the last of NCCL among them
+_SERVER_S = 3.0  # for one rank's answer, as a thread of it needs Python's lock: chosen
 _SERVERS_S = 8.0  # for all of a job: those of ranks that hold Python's lock do not answer
 _HANDLERS = ("dump_nccl_trace_json", "fr_trace_json")
 

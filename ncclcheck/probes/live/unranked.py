@@ -16,7 +16,7 @@ Raw = Dict[str, Any]
 Tables = Dict[str, Dict[int, Raw]]
 
 ADRIFT = "?"  # the job of a process whose store is on another host
-_MOST_ADRIFT, _MOST_FAR = 64, 32
+_MOST_ADRIFT, _MOST_FAR = 64, 32  # processes without a known job, and far ends of each: chosen, those of one host
 _PIPE = re.compile(r"_?(\d{1,6})\.pipe$")
 _HANDLE = re.compile(r"\bpipe_handle=(\d{1,9})")  # of multiprocessing.spawn: it grows with each process started
 # From one started process to the next: 2 or 3 with Python 3.8 to 3.13, as 6, 8, 11, 13; with one between 4 or 5.

@@ -16,10 +16,10 @@ _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _MOST_SHAPES, _MOST_REMEMBERED = 65536, 2**23  # bytes
 _MOST_FAR = 8192  # of at most LONGEST bytes each, and mostly of a hundred
 _LEARNT = 1024  # first lines of a block (MiB) whose shapes are kept: what repeats is among them, prose never does
-_SHORTEST = 3
+_SHORTEST = 3  # letters: shorter words are in nearly every line; chosen
 _DIGIT = re.compile(r"\d")
 _NO_DIGIT = re.compile(r"\{\d*,?\d*\}|\(\?P<\w+>|\\d")
-_ENOUGH = 20
+_ENOUGH = 20  # lines of one shape, then it is dull: chosen, sound logs repeat theirs thousands of times
 _TOKEN = re.compile(
     r"\\(?P<escaped>[^\w])|(?P<optional>[*?]|\{\d*,?\d*\})|(?P<class>\[\^?\]?(?:\\.|[^\]\\])*\]|\\.|[().|+^$\d])"
     r"|(?P<plain>.)"

@@ -24,12 +24,18 @@ from ncclcheck.probes.logs.signs.failure_words import complains, ended_badly
 from ncclcheck.probes.logs.signs.progress import advances
 from ncclcheck.probes.logs.tracebacks import BEGIN, Tracebacks, Writer
 
-_MOST_EVENTS = 50_000
+_MOST_EVENTS = 50_000  # lines that are kept of all files: chosen, bounds memory; all are counted
 _TAIL = 40  # lines: some steps, as they are printed between other lines
 _MOST_OF_A_SIGN = 5  # of one process
+_OF_WORDS = ("complaint", "explains", "ended-badly")
+# Of one process and such a sign: what many say of one failure must not hide the one line that says why.
+_MOST_KINDS, _KIND = 32, 40  # kinds; letters by which two lines are of one
+_NO_LETTER = re.compile(r"[^A-Za-z]+")
 _MOST_RAISED = 20  # exceptions: of several attempts the last ones count
+# lines that are remembered as understood, and bytes of the longest: chosen, bounds memory
 _MOST_CONNECTIONS, _CONNECTION = 65536, 512
-_MOST_GROUPS, _MOST_IN_A_GROUP = 65536, 4096
+_MOST_GROUPS, _MOST_IN_A_GROUP = 65536, 4096  # tasks of a launcher, and processes of each: chosen, bounds memory
+# characters of a line that is kept: chosen, NCCL's own have up to 1024, their meaning stands at the beginning
 _TEXT = 600
 _LONG = 2 * _TEXT
 _NOBODY = Prefix()
@@ -174,6 +180,7 @@ class Reading:
     begins: dict[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
     _files: list[_File] = field(default_factory=list)
     _counts: dict[tuple[object, ...], list[Kept]] = field(default_factory=dict)
+    _kinds: dict[tuple[object, ...], set[str]] = field(default_factory=dict)
     _matcher: Matcher = field(default_factory=Matcher)
     _calls: Calls = field(default_factory=Calls)
     _tracebacks: Tracebacks = field(default_factory=Tracebacks)
@@ -438,7 +445,7 @@ class Reading:
             me = fields.pop("me", "") or fields.pop("self", "")
             rank = known if known is not None or not me.isdecimal() or len(me) > 7 else int(me)
             at = host or short(fields.pop("here", ""))
-            same = self._counts.get(key := (sign, at, pid, rank, group), [])
+            same = self._counts.get(key := self._key(sign, (at, pid, rank, group), text), [])
             if (
                 len(same) >= (_MOST_RAISED if sign == _RAISED else _MOST_OF_A_SIGN)
                 or len(self.kept) >= _MOST_EVENTS
@@ -457,6 +464,18 @@ class Reading:
             said_now += [one] if sign in (_RAISED, _STOOD) else []
         if said_now and _GOES_ON.search(text):
             here.message = Message(said_now, (*group, known), number + _SOON)
+
+    def _key(self, sign: str, who: tuple[object, ...], text: str) -> tuple[object, ...]:
+        """What lines are counted by; those that words alone make one sign by what they begin with, too."""
+        if sign not in _OF_WORDS:
+            return (sign, *who)
+        kinds = self._kinds.setdefault((sign, *who), set())
+        kind = _NO_LETTER.sub("", text[:HEAD])[:_KIND]
+        if kind not in kinds:
+            if len(kinds) >= _MOST_KINDS:
+                return (sign, *who)
+            kinds.add(kind)
+        return (sign, *who, kind)
 
     def _place(self, sign: str, fields: dict[str, str], writer: Writer, *, ignored: bool, mild: bool) -> None:
         """Add what the traceback above a line tells of it.

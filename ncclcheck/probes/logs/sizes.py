@@ -18,7 +18,7 @@ from ncclcheck.probes.logs.files import sources
 
 _SECONDS = 60.0  # of reading, for all files
 _MOST = 2**28  # bytes that are read of a file
-_HEAD = 4096
+_HEAD = 4096  # bytes by which a dump is told from text: chosen, one block of a disk
 _COLL = re.compile(rb"(\w{4,20}): opCount [0-9a-f]{1,16} .{0,80}?count (\d{1,15}) datatype (\d{1,2}) ")
 _TUNING = re.compile(rb"(\d{1,16}) Bytes -> Algo (\d{1,2}) proto (\d{1,2}) time (\d{1,12}(?:\.\d{1,9})?)")
 _INSPECTOR = re.compile(rb'"coll":\s*"(\w{4,20})".{0,400}?"coll_msg_size_bytes":\s*(\d{1,16})')

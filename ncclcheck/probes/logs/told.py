@@ -10,6 +10,7 @@ from ncclcheck.probes.facts import LogProcess
 from ncclcheck.probes.logs.files.prefixes import is_address
 from ncclcheck.probes.logs.nccl_lines.records import Log, Process
 
+# of one process: variables, MAX_IFS of NCCL, HCAs; chosen, lines from outside may repeat without end
 _MOST_SETTINGS, _MOST_INTERFACES, _MOST_RAILS = 64, 16, 64
 _PID = re.compile(r"\bpid=(\d{1,10})\b")  # of one process, as Ray and vLLM write it
 Key = tuple[str, int]

@@ -37,7 +37,7 @@ _CARRIES = re.compile(
     r"|(?:socket|ssl|selectors|threading|contextlib)\.py"
 )
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
-_MOST_WRITERS = 4096
+_MOST_WRITERS = 4096  # ranks and files with a traceback that is not over: chosen, bounds memory
 _LONG, _MOST_PARTS = 48, 3  # characters; of a longer path the file and two folders tell which program it is
 
 Writer = tuple[str, str, "int | None"]  # file, what the launcher calls the process, rank

@@ -9,6 +9,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 _LETTERS = re.compile(r"[a-z]{3,}")
+# whose patterns are remembered: chosen, more than the vocabulary of a log apart from its numbers
 _MOST = 16384
 _LONG = 24  # letters; of a shorter word each part is looked up, which takes less time than to look for each run
 

@@ -18,7 +18,8 @@ from ncclcheck.probes.machine import process
 
 T = TypeVar("T")
 
-_MOST = 2**20
+# of a file of /proc, /sys or /etc; chosen, they have some KB, /proc/mounts of a host of containers more
+_MOST_BYTES = 2**20
 
 
 class Machine:
@@ -32,12 +33,12 @@ class Machine:
         """Where an absolute path of the machine stands in this process's file system."""
         return path if self.root == "/" else self.root + path
 
-    def read(self, path: str, most: int = _MOST) -> str | Unread:
+    def read(self, path: str, most: int = _MOST_BYTES) -> str | Unread:
         """A text file, at most `most` bytes, undecodable bytes as backslash escapes."""
         data = self.read_bytes(path, most)
         return data if isinstance(data, Unread) else data.decode(errors="backslashreplace")
 
-    def read_bytes(self, path: str, most: int = _MOST, offset: int = 0) -> bytes | Unread:
+    def read_bytes(self, path: str, most: int = _MOST_BYTES, offset: int = 0) -> bytes | Unread:
         """A piece of a regular file; a pipe or a device is refused, for it could wait for ever."""
         if leaving := self._leaves(path):
             return leaving

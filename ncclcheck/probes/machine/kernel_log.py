@@ -14,11 +14,11 @@ from ncclcheck.probes.facts import Unread
 from ncclcheck.probes.machine.access import Machine
 
 _LOG = "/dev/kmsg"
-_LONGEST = 1.0
+_LONGEST_S = 1.0  # the ring is memory; a kernel that logs without end must not hold up: chosen
 _JOURNAL = ("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-monotonic")
-_SECONDS = 2.0
+_JOURNAL_S = 2.0  # journalctl has an index of boots; a dead disk is not waited for: chosen
 _FILES = ("/var/log/kern.log", "/var/log/messages", "/var/log/syslog")
-_TAIL = 8 * 2**20
+_TAIL_BYTES = 8 * 2**20  # of a file of syslog: chosen, the last start of a usual node lies in it
 _BOOT = "Linux version "
 _OURS = (
     "NVRM", "SXid", "Hardware Error", "EDAC ", "Memory failure", "blocked for more than", "read-only",
@@ -70,7 +70,7 @@ def _is_ours(line: str) -> bool:
 
 def _from_journal(machine: Machine) -> list[str] | None:
     """None where the journal has no line of the kernel for this user: then it may not be read."""
-    output = machine.run(_JOURNAL, _SECONDS)
+    output = machine.run(_JOURNAL, _JOURNAL_S)
     if isinstance(output, Unread) or not output.out.strip():
         return None
     return [line for line in output.out.splitlines() if _is_ours(line)]
@@ -83,7 +83,7 @@ def _from_files(machine: Machine) -> list[str] | None:
             size = os.stat(machine.path(path)).st_size
         except OSError:
             continue
-        data = machine.read_bytes(path, _TAIL, max(0, size - _TAIL))
+        data = machine.read_bytes(path, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
         text = "" if isinstance(data, Unread) else data.decode(errors="backslashreplace")
         if _BOOT in text:
             return [line for line in text[text.rindex(_BOOT) :].splitlines() if _is_ours(line)]
@@ -98,7 +98,7 @@ def _from_kernel() -> list[str] | Unread:
         return Unread("denied", f"there is no {_LOG} here: a container without the host's kernel log")
     except OSError as error:
         return Unread("denied", f"{_LOG} may not be read by this user: {error.strerror}")
-    until = time.monotonic() + _LONGEST
+    until = time.monotonic() + _LONGEST_S
     lines: list[str] = []
     try:
         while time.monotonic() < until and (record := _record(log)) is not None:

@@ -26,9 +26,9 @@ import psutil
 from ncclcheck.probes.facts import Unread
 from ncclcheck.probes.facts.guard.secrets import masked
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-_MOST_OUTPUT = 4 * 2**20
+_PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
+_PR_SET_CHILD_SUBREAPER = 36  # Source: linux/prctl.h
+_MOST_OUTPUT_BYTES = 4 * 2**20  # of a child: chosen, a program that prints without end fills no memory
 _OWN_FILES = 256  # of ncclcheck itself, generously
 _libc = ctypes.CDLL(None, use_errno=True)
 _not_ours: set[int] = set()
@@ -113,7 +113,7 @@ def start(
 
 
 def run(
-    argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = None, most: int = _MOST_OUTPUT
+    argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = None, most: int = _MOST_OUTPUT_BYTES
 ) -> Output | Unread:
     """Run a program to its end within a time limit; never raises, never waits longer than the limit + 1 s."""
     try:
@@ -141,7 +141,9 @@ def records(child: subprocess.Popen[bytes], kind: type[_Record], name: str) -> S
     return said
 
 
-def watch(child: subprocess.Popen[bytes], seconds: float, most: int = _MOST_OUTPUT) -> tuple[int | None, str, str]:
+def watch(
+    child: subprocess.Popen[bytes], seconds: float, most: int = _MOST_OUTPUT_BYTES
+) -> tuple[int | None, str, str]:
     """The exit status of a child and at most so many bytes of what it said; None where its time was over."""
     streams: list[bytearray] = [bytearray(), bytearray()]
     readers = [
@@ -163,7 +165,7 @@ def watch(child: subprocess.Popen[bytes], seconds: float, most: int = _MOST_OUTP
 
 
 def watch_all(
-    children: Sequence[subprocess.Popen[bytes]], said: bytes, seconds: float, most: int = _MOST_OUTPUT
+    children: Sequence[subprocess.Popen[bytes]], said: bytes, seconds: float, most: int = _MOST_OUTPUT_BYTES
 ) -> list[tuple[int | None, str, str]]:
     """As `watch` of each, for many at once, each given the same on its stdin.
 
@@ -219,7 +221,7 @@ def _take(descriptor: int, kept: bytearray, most: int) -> bool:
 def _ended(
     child: subprocess.Popen[bytes], kept: Mapping[int, bytearray], end: float
 ) -> tuple[int | None, str, str]:
-    """Its exit status, or its end."""
+    """Exit status, stdout and stderr of a child; None where its time was over, and it is killed."""
     status: int | None = None
     try:
         status = child.wait(max(0.0, end - time.monotonic()))

@@ -68,7 +68,7 @@ class Call:
             self.volley = several
 
     def knock(self, end: float) -> Connect:
-        """Only whether a connection passes, or is refused."""
+        """Connect and close; whether the connection passes or is refused."""
         outcome = self._connect(end)
         if isinstance(outcome, Connect):
             return outcome
@@ -148,7 +148,7 @@ class Call:
         raise ConnectionError("the peer did not answer again")
 
     def close(self) -> None:
-        """End the conversation."""
+        """End the call, and close its connections that wait for a burst."""
         with self._lock:
             self._over = True
             for sock in self._free:

@@ -87,7 +87,7 @@ class _Others:
         self._udp.close()
 
     def answer(self) -> str:
-        """Who has answered by now; empty where nobody has."""
+        """`UDP` or `TCP`, by which the host has answered by now; empty where it has not."""
         if self._udp.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED:
             return "UDP"
         poll = select.poll()

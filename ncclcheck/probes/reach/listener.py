@@ -84,7 +84,7 @@ class Listener:
         threading.Thread(target=self._visit, args=(visitor,), daemon=True, name="reach visitor").start()
 
     def _visit(self, sock: socket.socket) -> None:
-        """One visitor until he leaves, errs or stays too long."""
+        """Serve one connection until it is closed, breaks the protocol or its time is over."""
         end = time.monotonic() + _VISIT_WITHIN
         try:
             with sock, suppress(OSError):

@@ -75,7 +75,7 @@ class _Said(msgspec.Struct):
 
 
 class Mark:
-    """There from its making until `close`."""
+    """A file of this node in the working directory, from its making until `close`."""
 
     def __init__(self, folder: str | None = None, *, look_s: float = 1.0, patience_s: float = _PATIENCE_S) -> None:
         """look_s: for files that are not there yet; patience_s: for each answer of the file system."""

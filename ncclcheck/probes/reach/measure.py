@@ -97,7 +97,7 @@ def _sleep_until(at: float) -> None:
 
 
 class _Work:
-    """All that goes on at once."""
+    """The threads of one measurement: a call for each peer, and the packets for all."""
 
     def __init__(self, me: Door, doors: list[Door], names: Mapping[str, str], gloo: Mapping[int, str]) -> None:
         self._calls = {door.node: Call(door, volley.size(len(doors))) for door in doors}
@@ -163,7 +163,7 @@ class _Work:
         return local.risen(before, local.counters(self._me.interface))
 
     def finish(self, end: float) -> None:
-        """Wait for who is not ready yet, then for nobody."""
+        """Wait for the threads until `end` (time.monotonic), and close all sockets."""
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
         for call in self._calls.values():
@@ -171,7 +171,7 @@ class _Work:
         self._packets.close()
 
     def peers(self) -> list[PeerReach]:
-        """What is known by now."""
+        """What is known of each peer by now."""
         entries = local.neighbours()
         return [self._peer(door, entries) for door in self._doors]
 

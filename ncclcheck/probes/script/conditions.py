@@ -43,16 +43,20 @@ _ONE_RANK = re.compile(
 )
 
 
-def kind(test: ast.expr, ranks: Collection[str]) -> GuardKind:
-    """What a condition depends on. ranks: variables that were given such a condition, or are a rank."""
+def kind(test: ast.expr, ranks: Collection[str], *, holds: bool = True) -> GuardKind:
+    """What a condition depends on. ranks: variables that were given such a condition, or are a rank.
+
+    holds: where it holds what stands under it is done; `a or rank != 0` tells ranks apart where it does not.
+    """
     if isinstance(test, ast.Compare) and any(
         isinstance(one, ast.Name) and one.id == "__name__" for one in _sides(test)
     ):
         return "main"
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return kind(test.operand, ranks)
+        return kind(test.operand, ranks, holds=not holds)
     if isinstance(test, ast.BoolOp):
-        return _of_several([kind(one, ranks) for one in test.values], isinstance(test.op, ast.And))
+        every = isinstance(test.op, ast.And) or not holds
+        return _of_several([kind(one, ranks, holds=holds) for one in test.values], every)
     if isinstance(test, ast.Compare):
         return _of_comparison(test, ranks)
     if isinstance(test, ast.Call):

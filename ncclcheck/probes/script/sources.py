@@ -17,8 +17,8 @@ Node = TypeVar("Node", bound=ast.AST)
 
 # Bounds of what is followed, not of what people write: transformers' whole `examples` has 250 files.
 _MOST_FILES = 500
-_MOST_BYTES = 2_000_000
-_MOST_BYTES_OF_ALL = 20_000_000
+_MOST_BYTES = 2_000_000  # of one file; chosen, more is generated
+_MOST_BYTES_OF_ALL = 20_000_000  # chosen, parsed in some seconds
 # Deeper nesting than this is made by machines; Python's own parser gives up at 100 indents and 200 brackets.
 _MOST_DEPTH = 200
 

@@ -8,7 +8,7 @@ from collections import Counter
 from ncclcheck.probes.script.sources import Source
 
 _LONG = 200  # characters of an argument, a condition
-_MOST_WORDS = 20_000
+_MOST_WORDS = 20_000  # of one file: chosen, written ones have some hundred
 _ASKED = "local_rank"  # an attribute that is told apart from a variable of its name, by a dot
 _SHORT = 40  # characters of a string that may be a name: of a variable, an option, a key
 

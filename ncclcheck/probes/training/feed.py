@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 from ncclcheck.probes.training.inject import Faults
 
 Batch = Any
-_COUNTING_S = 3.0
+_COUNTING_S = 3.0  # to count the batches of a loader that does not tell its length: chosen
 
 
 @dataclass

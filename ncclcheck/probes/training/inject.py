@@ -15,9 +15,9 @@ from torch.optim import Optimizer
 from ncclcheck.probes.job import inject
 from ncclcheck.probes.job.context import Context, Injection, TrainingFault
 
-_LEAK = 4 * 2**20
-_STRAY = 704 * 2**20
-_FEWER = 2
+_LEAK = 4 * 2**20  # bytes a step, held for ever: chosen, far above an allocator's noise
+_STRAY = 704 * 2**20  # bytes: chosen, far above what a process holds of itself
+_FEWER = 2  # batches that the faulty rank lacks
 
 
 @dataclass

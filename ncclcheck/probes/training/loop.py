@@ -41,11 +41,11 @@ __all__ = ["Setting", "Timer", "accumulate", "bare", "digest", "make", "stream",
 Timer = Callable[[str], None]
 
 _TYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-_MOST_NAMES = 50
-_FIRST = 2
+_MOST_NAMES = 50  # of parameters without a gradient: chosen, as they are kept for findings
+_FIRST = 2  # batches: a parameter that only another batch reaches is seen
 _OTHER_PASSES, _OTHER_S = 6, 2.0  # at most, of each kind, where parameters get no gradient in the first ones
 _MOST_OF_JOB = 0.5  # of the time until the deadline, for a box that is longer since cores are short
-_LEAST_BOX_S = 0.001
+_LEAST_BOX_S = 0.001  # a time box is never 0, by which others divide
 _SCALE = 1024.0  # of the loss in fp16; constant, so that a run can be repeated bit for bit
 
 

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset
 
-VOCABULARY = 64
-LENGTH = 32
-CLASSES = 8
-SIDE = 16
-SAMPLES = 1536
-_WIDTH = 128
-_HEADS = 4
+VOCABULARY = 64  # tokens: chosen, a walk among 64 is learned within some steps
+LENGTH = 32  # tokens of a sample: chosen, small enough for a step of milliseconds on a core
+CLASSES = 8  # of images, one an angle of the wave
+SIDE = 16  # pixels: chosen, as above
+SAMPLES = 1536  # that are made, 396 KiB of walks or 4.5 MiB of images; a longer dataset repeats them
+_WIDTH = 128  # of an embedding: chosen, a step takes milliseconds on a core
+_HEADS = 4  # of attention: 32 numbers each
 
 
 class Block(nn.Module):

@@ -79,7 +79,7 @@ class Slow:
 
     @property
     def percent(self) -> float:
-        """Of what its peers reach."""
+        """Per cent of what its peers reach."""
         return 100 * self.value / self.healthy
 
 
@@ -109,7 +109,7 @@ def _all_late(cluster: Cluster) -> list[Late]:
 
 
 class _Usual:
-    """What most ranks do: with two ranks, the one that waits is the measure."""
+    """Lateness, CPU and waiting of most ranks; of two ranks the lateness of the one that waits."""
 
     def __init__(self, told: Sequence[Lateness]) -> None:
         self.steady = _limits([one.late_us.p50 for one in told])
@@ -121,7 +121,7 @@ class _Usual:
 
 
 def _limits(values: Sequence[float]) -> tuple[float, float]:
-    """The middle of the lower half, and how far above it is no accident."""
+    """The lower median, and how far above it a value must lie to be no accident."""
     usual = sorted(values)[(len(values) - 1) // 2]
     spread = _MAD * median(abs(value - usual) for value in values) if len(values) > FEW else 0.0
     return usual, 4 * spread
@@ -177,7 +177,7 @@ def slow_ranks(cluster: Cluster) -> list[Slow]:
 
 
 def _had_cores(one: RankSpeed) -> bool:
-    """A GPU works on while its host's thread waits for a core."""
+    """Whether a speed may be judged: on a GPU always, on a CPU where the rank had cores."""
     return one.device != "cpu" or one.waited <= _WAITED
 
 

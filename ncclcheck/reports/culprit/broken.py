@@ -65,7 +65,7 @@ def _changed_data(cluster: Cluster) -> list[Culprit]:
 
 
 def _rows(wrong: Sequence[WrongResult]) -> list[list[WrongResult]]:
-    """What different ranks saw of the same run of an operation."""
+    """Wrong results in groups, one for each run of an operation, of all ranks that saw it."""
     rows: dict[tuple[object, ...], list[WrongResult]] = {}
     for one in wrong:
         rows.setdefault((one.op, one.bytes, one.dtype, one.iteration, one.soak), []).append(one)
@@ -85,7 +85,7 @@ def _blamed(row: Sequence[WrongResult]) -> tuple[int | None, float]:
 
 
 def _has_part(rank: int, row: Sequence[WrongResult]) -> bool:
-    """Whether it saw what is wrong in a row, or sent it."""
+    """Whether a rank saw, or sent, one of the wrong results of a run."""
     return any(rank in (one.rank, one.source_rank) for one in row)
 
 

@@ -32,7 +32,7 @@ def with_cores_of_their_own(cluster: Cluster) -> None:
 
 
 def machines_differ(cluster: Cluster, *, but_for: str = "none") -> bool:
-    """Nodes are not simulated, or such a fault was injected."""
+    """Whether nodes are machines of their own, or a fault that makes them differ was injected."""
     return not cluster.job.simulated or any(fault.startswith(but_for) for fault in cluster.job.injected)
 
 
@@ -44,7 +44,7 @@ def share_cores(cluster: Cluster) -> bool:
 
 
 def lack_cores(cluster: Cluster) -> bool:
-    """Most ranks lacked cores on a busy machine; GPUs work on without."""
+    """Whether most ranks lacked cores; False with GPUs, which work on without."""
     told = [lacks_cores(one) for one in cluster.measurements.lateness if one.wall_s > 0]
     return cluster.job.backend != "nccl" and 2 * sum(told) > len(told)
 

@@ -61,7 +61,7 @@ def culprits(cluster: Cluster) -> list[Culprit]:
 
 
 def _recorded(cluster: Cluster) -> list[Culprit]:
-    """Whom dumps of the Flight Recorder show."""
+    """Culprits by the dumps of the Flight Recorder."""
     logs = cluster.measurements.logs
     if logs is None or logs.flight is None:
         return []

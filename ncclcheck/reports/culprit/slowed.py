@@ -34,7 +34,7 @@ class Slowed:
 
     @property
     def what(self) -> str:
-        """How slow the worst of its ways is."""
+        """Words for how slow the worst of its paths is."""
         worst = max(self.ways, key=lambda way: way.slowness)
         share = "nothing" if worst.is_dead else f"{100 * math.exp(-self.slowness):.2g} % of a healthy way"
         return f"{worst.source} to {worst.target} carries {share}"

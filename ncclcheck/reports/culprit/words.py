@@ -53,12 +53,12 @@ def _interface(cluster: Cluster, node: Node | None) -> str | None:
 
 
 def kind(suspect: Suspect) -> Kind:
-    """A slow rail is a switch of the fabric."""
+    """The kind of a culprit for a suspect: a slow rail is a switch of the fabric."""
     return "fabric" if suspect.part == "rail" else suspect.part
 
 
 def names(suspect: Suspect, place: Place) -> list[str]:
-    """As the document names them."""
+    """The names of a suspect in the document: `rail 2`, `gpu-a07/mlx5_3`, or its nodes."""
     if suspect.part == "rail":
         return [f"rail {suspect.rail}"]
     if suspect.part == "nic":
@@ -68,7 +68,7 @@ def names(suspect: Suspect, place: Place) -> list[str]:
 
 
 def where(suspect: Suspect, place: Place) -> list[Where]:
-    """The places at which to look."""
+    """The places of a suspect, for a finding."""
     rail = UNSET if suspect.rail is None else suspect.rail
     named = None if suspect.rail is None else f"rail {suspect.rail}"
     if suspect.part == "rail":
@@ -139,7 +139,7 @@ def _percent(seconds: float | None, of: float) -> str:
 
 
 def slow(one: Slow) -> str:
-    """The number beside its peers'."""
+    """The rank's number, and that which its peers reach, with unit and per cent."""
     name = METRICS.get(one.metric, "all_reduce among its own ranks")
     scale, unit = flops(one.healthy) if one.metric == "matmul_gflop_s" else (1.0, "GB/s")
     peers = f"the {_figure(one.healthy / scale)} that {one.peers} peers reach"

@@ -31,7 +31,7 @@ class Style:
 
 
 def text(block: Block, style: Style) -> str:
-    """The whole block."""
+    """A block as lines: heading, places, why, evidence and fixes; cut unless style.verbose."""
     told = heading(block)
     lines = [*headed(block.state, block.codes, told.text, style), *_places(told.below, style)]
     if style.verbose and block.state is not State.OK:

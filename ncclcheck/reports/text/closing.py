@@ -38,7 +38,7 @@ def culprits(document: Document) -> list[str]:
 
 
 def _brief(why: str, told: Collection[str]) -> str:
-    """The first clause is enough where a finding above says all of it."""
+    """`why`, cut to its first clause where a finding above says all of it."""
     return why.partition("; ")[0] if any(why in what for what in told) else why
 
 
@@ -100,7 +100,7 @@ def _ready(document: Document) -> str:
 
 
 def _ready_but_for(document: Document) -> str:
-    """With the first warning: it comes before whatever else is advised."""
+    """The decision `Ready`, with how many warnings there are and which comes first."""
     warned = [verdict.code for verdict in causes_first(document.verdicts) if verdict.state is State.WARN]
     if len(warned) > 1:
         return f"Ready, with {len(warned)} warnings: see {warned[0]} first."
@@ -167,7 +167,7 @@ def _unfinished(document: Document) -> str:
 
 
 def _why_silent(document: Document) -> str:
-    """The one cause, where there is one."""
+    """`: WHAT` of the one finding of RUN001; empty where it has several."""
     found = [one for verdict in document.verdicts if verdict.code == "RUN001" for one in verdict.findings]
     return f": {found[0].what}" if len(found) == 1 else ""
 

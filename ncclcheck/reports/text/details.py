@@ -25,7 +25,7 @@ def text(document: Document) -> str:
 
 
 def _tracebacks(document: Document) -> Iterator[str]:
-    """Of what the user's code raised in ranks; each once."""
+    """Lines of the tracebacks that the user's code raised in ranks, each once."""
     by_trace: dict[str, list[int]] = {}
     for rank in document.run.ranks:
         if rank.trace:

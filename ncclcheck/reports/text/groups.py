@@ -225,7 +225,7 @@ def _unread_together(blocks_of_state: list[Block]) -> list[Block]:
 
 
 def _add(block: Block, other: Block) -> None:
-    """Take another rule's unread fact in."""
+    """Add the codes and the evidence of another rule's block, where both lack facts."""
     block.codes += other.codes
     block.evidence += [one for one in other.evidence if one not in block.evidence]
     facts = ", ".join(sorted({one.source for one in block.evidence}))

@@ -13,7 +13,7 @@ _INDENT = 13  # columns: two, a label of ten, a space
 
 
 def lines(measured: Measurements, width: int) -> list[str]:
-    """Each with its label; a subject that was not measured has none."""
+    """A line or more for each subject that was measured, with its label, in `width` columns."""
     told = (
         ("alone", _alone(measured)),
         ("pairs", _pairs(measured)),
@@ -29,7 +29,7 @@ def lines(measured: Measurements, width: int) -> list[str]:
 
 
 def _alone(measured: Measurements) -> str:
-    """What ranks reach without a network."""
+    """Speeds of ranks and nodes without a network, from the least to the most."""
     speeds, nodes = measured.rank_speeds, measured.node_speeds
     return "; ".join(
         filter(
@@ -81,7 +81,7 @@ def _lateness(measured: Measurements) -> str:
 
 
 def _transport(measured: Measurements) -> str:
-    """What carries the data, by how many ranks."""
+    """Transports with their interfaces and HCAs, and how many ranks use each."""
     found: dict[str, set[int]] = {}
     for rank in measured.transport:
         over = {end.interface for end in rank.interfaces} | {device.name for device in rank.devices}

@@ -58,7 +58,7 @@ def _table(cells: list[_Cells], columns: list[int]) -> list[str]:
 
 
 def _by_operation(rows: list[Collective]) -> list[list[Collective]]:
-    """Measured by size, read by operation."""
+    """Rows in groups of one operation each, by size; they were measured in another order."""
     groups: dict[str, list[Collective]] = {}
     for row in rows:
         groups.setdefault(row.op, []).append(row)

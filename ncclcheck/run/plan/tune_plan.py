@@ -19,7 +19,7 @@ from ncclcheck.run.plan.trial_plan import Setting
 FORM = "VAR=VALUE, where VAR begins with NCCL_, GLOO_ or TORCH_NCCL_, or is OMP_NUM_THREADS (VAR= takes it away)"
 LOOKS: dict[Level, tuple[int, ...]] = {"quick": (4, 8), "standard": (4, 8, 12), "full": (6, 12, 24)}
 MOST_ROWS = 6  # operations and sizes that are tuned; each makes the intervals of all wider; chosen
-_MOST_TRIES = 24
+_MOST_TRIES = 24  # each is several jobs of its own, a minute or more: chosen
 _OPS: tuple[Op, ...] = ("all_reduce",)
 _SIZES = {"gloo": "64K,1M,16M", "nccl": "1M,64M,1G"}
 _MEASURING_S: dict[Level, float] = {"quick": 0.8, "standard": 2.0, "full": 4.0}  # in each job

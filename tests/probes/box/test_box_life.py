@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -82,7 +83,12 @@ def watched(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> An
     made = Watcher(str(tmp_path), os.getpid(), "report", 60.0)
     done: list[str] = []
     monkeypatch.setattr(made, "look", lambda: done.append("look"))
-    monkeypatch.setattr(made, "stacks", lambda _: done.append("stacks"))
+
+    def ask(*_: Any, wait: bool) -> list[int]:
+        done.append("stacks" if wait else "")
+        return []
+
+    monkeypatch.setattr(made, "stacks", SimpleNamespace(ask=ask, ask_workers=lambda _: None))
     monkeypatch.setattr(made, "dump", lambda: done.append("dump"))
     monkeypatch.setattr(made, "kill", lambda: done.append("kill"))
     monkeypatch.setattr(folders, "wait_for_stalls", lambda *_: None)
@@ -106,7 +112,7 @@ def test_a_stall_is_looked_at_once_and_then_what_was_asked_for(
     _pass(made, clock, 59)
     assert done == []
     _pass(made, clock, 300)
-    assert done == ["look", "stacks", *([on_stall] if on_stall != "report" else [])]
+    assert done == ["stacks", "look", *([on_stall] if on_stall != "report" else [])]
     rows = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     [stall] = [row for row in rows if row["what"] == "stall"]
     assert 60 <= stall["silent"] <= 63
@@ -121,7 +127,7 @@ def test_a_job_that_was_silent_for_long_before_is_given_three_times_as_long(watc
     _pass(made, clock, 149)
     assert done == []
     _pass(made, clock, 10)
-    assert done == ["look", "stacks"]
+    assert done == ["stacks", "look"]
 
 
 def test_a_look_that_sees_data_move_is_no_stall(
@@ -131,5 +137,5 @@ def test_a_look_that_sees_data_move_is_no_stall(
     moves = {"seconds": 6.0, "processes": [{"moved": 10**6, "read": 0, "written": 0}]}
     monkeypatch.setattr(made, "look", lambda: done.append("look") or moves)
     _pass(made, clock, 62)
-    assert done == ["look"]
+    assert done == ["stacks", "look"]
     assert '"stall"' not in (tmp_path / "events.jsonl").read_text()

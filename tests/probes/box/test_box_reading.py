@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ncclcheck.commands.steps import box_report
-from ncclcheck.probes.box import reading
+from ncclcheck.probes.box import printed, reading
 from ncclcheck.run.plan.options import Options
 
 T = 1_790_000_000.0
@@ -56,6 +56,60 @@ def test_how_a_process_ended(tmp_path: Path) -> None:
     assert process.stack == ["train.py:8 in step", "train.py:9 in main"]
     assert (box.status, box.ended, box.world) == (1, T + 10, 2)
     assert "the kernel's log may not be read" in box.lost
+
+
+_ABORTED = """Fatal Python error: Aborted
+
+Thread 0x2 (most recent call first):
+  File "/lib/python3.11/threading.py", line 331 in wait
+
+Thread 0x1 (most recent call first):
+  File "/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3252 in all_reduce
+  File "/work/train.py", line 7 in log_metrics
+
+Extension modules: numpy, torch
+"""
+_WORDS = """step 1
+terminate called after throwing an instance of 'gloo::EnforceNotMet'
+  what():  [enforce fail at /pytorch/pair.cc:456] op.preamble.length <= op.nbytes. 33336 vs 4. Received data size
+"""
+
+
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [
+        ({}, "gloo::EnforceNotMet: op.preamble.length <= op.nbytes. 33336 vs 4. Received data size"),
+        ({"status": 6}, "gloo::EnforceNotMet: op.preamble.length <= op.nbytes. 33336 vs 4. Received data size"),
+    ],
+)
+def test_an_abort_in_a_thread_that_is_none_of_pythons(tmp_path: Path, others: dict[str, int], words: str) -> None:
+    gone = {"t": T + 9, "what": "gone", "pid": 7, "rank": 1, "status": 6, "rss_most": 10, "name": "python"}
+    other: list[dict[str, Any]] = [
+        {**PROCESS, "pid": 8, "rank": 0},
+        {**gone, "pid": 8, "rank": 0, "status": 256, **others},
+    ]
+    folder = _box(tmp_path / "h1", PROCESS, gone, *other)
+    (folder / "fault").mkdir()
+    (folder / "fault/7.txt").write_text(_ABORTED)
+    (folder / "output.log").write_text(_WORDS)
+    [box] = reading.read(str(tmp_path / "h1"))
+    process = next(one for one in box.processes if one.pid == 7)
+    assert process.stack[-1] == "/work/train.py:7 in log_metrics"
+    assert process.aborted == words
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "python: csrc/ops.cpp:12: void f(int): Assertion `n > 0' failed.",
+        "free(): invalid pointer",
+        "double free or corruption (!prev)",
+        "F0000 00:00:00.000000 1 reader.cc:9] Check failed: a == b (1 vs. 2)",
+        "*** stack smashing detected ***: terminated",
+    ],
+)
+def test_what_libraries_print_as_they_abort(line: str) -> None:
+    assert printed.abort(f"step 1\n{line}\n[rank0]: RuntimeError\n") == [line]
 
 
 def test_only_the_last_attempt_counts(tmp_path: Path) -> None:

@@ -135,3 +135,26 @@ def test_only_a_rank_that_imports_torch_serves(box: Path, env: dict[str, str]) -
     done = _python(box, imported, str(ROOT), **env)
     assert (done.returncode, done.stdout) == (0, "Later\n" if env else "")
     assert [*(box / "server").iterdir()] == []
+
+
+def test_an_exception_that_ends_a_thread_is_told_and_the_first_of_many(box: Path) -> None:
+    script = (
+        "import threading\n"
+        "def write():\n raise KeyError('optimizer')\n"
+        "for n in range(40):\n"
+        " t = threading.Thread(target=write, name='ckpt-%d' % n); t.start(); t.join()\n"
+        "threading.Thread(target=lambda: exit(3)).start()\n"
+    )
+    done = _python(box, script, RANK="0")
+    bare = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (bare.returncode, bare.stderr)
+    told = _said(box)
+    assert [one["thread"] for one in told] == [f"ckpt-{n}" for n in range(16)]
+    assert {(one["rank"], one["type"], one["message"]) for one in told} == {(0, "KeyError", "'optimizer'")}
+    assert told[0]["frames"][-1][1:] == [3, "write"]
+
+
+def test_a_box_that_is_gone_is_not_complained_of(box: Path) -> None:
+    script = "import os, shutil; shutil.rmtree(os.environ['NCCLCHECK_BOX'])"
+    done = _python(box, script)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -164,7 +164,7 @@ def test_asking_a_library(tmp_path: Path, code: int, usable: int, error: str) ->
 @needs_gcc
 def test_a_library_that_hangs_is_given_up(tmp_path: Path) -> None:
     _build(tmp_path, -1)
-    found = _probe_with(tmp_path, "cuda.LONGEST_ANSWER = 0.5")
+    found = _probe_with(tmp_path, "cuda.LONGEST_ANSWER_S = 0.5")
     assert "kind='timed_out'" in found
 
 

@@ -25,7 +25,7 @@ PROBE = """
 import sys, msgspec
 from ncclcheck.probes.machine import gpu, access as machine
 from ncclcheck.probes.machine.gpu import nvml
-nvml.LONGEST_ANSWER = float(sys.argv[1])
+nvml.LONGEST_ANSWER_S = float(sys.argv[1])
 sys.stdout.buffer.write(msgspec.json.encode(gpu.probe(machine.Machine())))
 """
 

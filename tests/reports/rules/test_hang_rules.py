@@ -293,3 +293,20 @@ def test_ranks_that_never_met_are_told_apart_from_ranks_that_cannot_be_seen() ->
     assert (finding.state, "never joined (is 3 the whole job?)" in finding.what) == (State.UNKNOWN, True)
     [finding] = _findings(_live(*(_rank(rank, sockets=2, moved=None) for rank in range(3))))["HNG008"]
     assert "never joined" not in finding.what
+
+
+def test_the_holder_of_a_lock_is_named_and_not_those_that_wait_for_it() -> None:
+    lock = {
+        "was_wchan": "locks_lock_inode_wait",
+        "wchan": "locks_lock_inode_wait",
+        "file": "/c.lock",
+        "holder": 100,
+    }
+    found = _findings(_live(_rank(0), _rank(1, **lock), _rank(2, **lock)))
+    [one] = found["HNG003"]
+    assert one.what == "rank 0 has locked the file /c.lock for which ranks 1-2 wait, and waits itself (pid 100)"
+    assert one.where.rank == 0
+    lock["holder"] = 4711  # of no rank
+    found = _findings(_live(_rank(0), _rank(1, **lock), _rank(2)))
+    [one] = found["HNG003"]
+    assert one.what.startswith("rank 1 waits for the file /c.lock, which process 4711 has locked")

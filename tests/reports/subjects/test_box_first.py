@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from ncclcheck.probes.facts import Box, BoxProcess, BoxRaised, Cluster, Measurements
-from ncclcheck.reports.subjects.box import first
+from ncclcheck.probes.facts import (
+    Box,
+    BoxProcess,
+    BoxRaised,
+    BoxStall,
+    Cluster,
+    Live,
+    LiveProcess,
+    Measurements,
+    replace,
+)
+from ncclcheck.reports.subjects.box import first, waiting, words
+from ncclcheck.reports.subjects.box.failure import Failure, what
 
 T = 1_795_000_000.0
 _CLOSED = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:544] Connection closed by peer [127.0.0.1]:52437"
@@ -34,7 +47,7 @@ _OWN = [
 ]  # fmt: skip
 
 
-def _job(kind: str, message: str, frames: tuple[str, ...]) -> first.Failure | None:
+def _job(kind: str, message: str, frames: tuple[str, ...]) -> Failure | None:
     """Rank 1 raises this, and the others lose their connection to it."""
     told = [BoxRaised(t=T + 5, pid=11, rank=1, type=kind, message=message, frames=[*frames])]
     told += [
@@ -80,3 +93,173 @@ def test_a_rank_that_sigterm_ended_before_the_others_had_ended(after: float, kin
     found = first.end(Cluster(command="watch", measurements=Measurements(boxes=[box]))).first
     assert found is not None
     assert (found.kind, found.rank) == (kind, 1)
+
+
+def _ranks(**each: Any) -> list[BoxProcess]:
+    given = {"role": "rank", "command": "python", "born": T, "gone": T + 7, "status": 1 << 8, **each}
+    return [BoxProcess(pid=10 + n, rank=n, **given) for n in range(3)]
+
+
+def _first(
+    processes: list[BoxProcess], raised: list[BoxRaised], live: tuple[Live, ...] = (), **more: Any
+) -> Failure:
+    given = {"started": T, "ended": T + 8, "status": 1, "world": 3, **more}
+    box = Box(host="h1", folder="b", processes=processes, raised=raised, **given)
+    found = first.end(Cluster(command="watch", measurements=Measurements(boxes=[box], live=[*live]))).first
+    assert found is not None
+    return found
+
+
+def _lost(n: int, t: float = T + 6, **more: Any) -> BoxRaised:
+    given = {"type": "RuntimeError", "message": _CLOSED, "frames": [_TRAIN, _WAIT], **more}
+    return BoxRaised(t=t, pid=10 + n, rank=n, **given)
+
+
+_STALL = [BoxStall(t=T + 6, silent=4.0, limit=3.0)]
+_DIED: dict[str, Any] = {
+    "type": "KeyError",
+    "message": "'optimizer'",
+    "frames": ["/data/save.py:4 in write"],
+    "thread": "ckpt-writer",
+}
+
+
+@pytest.mark.parametrize("more", [{"stalls": _STALL}, {"raised_of": (0, 2)}])
+def test_a_thread_that_died_before_its_rank_did_not_come(more: dict[str, Any]) -> None:
+    raised = [BoxRaised(t=T + 2, pid=11, rank=1, **_DIED), *(_lost(n) for n in more.get("raised_of", ()))]
+    found = _first(_ranks(gone=None, status=None), raised, stalls=more.get("stalls", []))
+    assert (found.kind, found.rank, found.t) == ("raised", 1, T + 2)
+    assert "KeyError: 'optimizer' (in its thread ckpt-writer)" in what(found)
+
+
+def test_threads_that_died_on_all_ranks_hold_up_nobody() -> None:
+    died = [BoxRaised(t=T + 2, pid=10 + n, rank=n, **_DIED) for n in range(3)]
+    assert _first(_ranks(gone=None, status=None), died, stalls=_STALL).kind == "stalled"
+    own = BoxRaised(t=T + 5, pid=10, rank=0, type="ValueError", message="labels", frames=[_TRAIN])
+    found = _first(_ranks(), [*died, own, _lost(1), _lost(2)])
+    assert (found.kind, found.rank) == ("raised", 0)
+    assert found.raised == own
+
+
+_NAN: dict[str, Any] = {"type": "AssertionError", "message": "loss is nan at step 42", "frames": [_TRAIN]}
+
+
+def test_all_ranks_raise_the_same_at_once() -> None:
+    raised = [_lost(n, T + 5 + n / 100, **_NAN) for n in (1, 0, 2)]
+    found = _first(_ranks(), raised)
+    assert (found.alike, found.rank, found.who) == ((0, 1, 2), -1, "ranks 0-2 on h1")
+    printed = [["[0] loss 0.25"], ["[1] loss nan"], ["[2] loss 0.11", "AssertionError: loss is nan at step 42"]]
+    ranks = [replace(one, printed=lines) for one, lines in zip(_ranks(), printed, strict=True)]
+    found = _first(ranks, raised)
+    assert (found.alike, found.rank, found.told) == ((), 1, "[1] loss nan")
+    ranks[2] = replace(ranks[2], printed=[])  # whether it had one is not known
+    assert _first(ranks, raised).alike == (0, 1, 2)
+
+
+def test_the_same_words_seconds_later_are_another_failure() -> None:
+    raised = [_lost(1, T + 1, **_NAN), _lost(0, T + 5, **_NAN)]
+    found = _first(_ranks(), raised)
+    assert (found.alike, found.rank) == ((), 1)
+
+
+_INIT = "/opt/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:1892 in init_process_group"
+_UNMET: dict[str, Any] = {
+    "type": "DistStoreError",
+    "message": "wait timeout after 30000ms, keys: /0",
+    "frames": [_TRAIN, _INIT],
+}
+
+
+@pytest.mark.parametrize(
+    ("who", "told", "words"),
+    [
+        ((0, 1), {}, "rank 2 of 3 did not come: no process of it was seen on h1"),
+        ((0, 1, 2), {2: {"meets": "h1:29501"}},
+         "rank 2 was told MASTER_ADDR:MASTER_PORT h1:29501, and the others h1:29500"),
+        ((0, 1, 2), {1: {"world": 2}}, "rank 1 was told WORLD_SIZE 2, and the others 3"),
+        ((0, 1, 2), {2: {"rank": 1}}, "rank 1 was started twice (pids 11, 12)"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("stalls", [False, True])
+def test_ranks_that_cannot_meet(
+    who: tuple[int, ...], told: dict[int, dict[str, Any]], words: str, stalls: bool
+) -> None:
+    ranks = [
+        replace(one, stack=[_INIT, _TRAIN], **{"world": 3, "meets": "h1:29500", **told.get(one.rank, {})})
+        for one in (_ranks(gone=None, status=None) if stalls else _ranks())
+        if one.rank in who
+    ]
+    raised = [] if stalls else [_lost(n, **_UNMET) for n in who]
+    found = _first(ranks, raised, stalls=_STALL if stalls else [])
+    assert (found.kind, found.told) == ("unmet", words)
+
+
+def test_clients_are_counted_where_no_environment_tells() -> None:
+    message = "Timed out after 31 seconds waiting for clients. 2/3 clients joined."
+    found = _first(_ranks()[:2], [_lost(0, **{**_UNMET, "message": message}), _lost(1, **_UNMET)], world=0)
+    assert found.told == "1 of 3 processes did not come to where ranks meet"
+
+
+def test_ranks_that_have_met_are_not_judged_by_what_they_were_told() -> None:
+    ranks = [replace(one, world=3, meets=f"h{one.rank}:29500", status=None) for one in _ranks()]
+    assert _first(ranks, [_lost(n) for n in (0, 2)]).kind == "absent"
+
+
+def test_who_holds_a_lock_at_a_stall() -> None:
+    live = Live(
+        host="h1",
+        seconds=6.0,
+        processes=[
+            LiveProcess(
+                host="h1", pid=10 + n, rank=n, world=3, job="h1:29500", holder=10 * bool(n), file="/c.lock"
+            )
+            for n in range(3)
+        ],
+    )
+    found = _first(_ranks(gone=None, status=None), [], (live,), stalls=_STALL)
+    assert (found.kind, found.rank) == ("stalled", 0)
+    cluster = Cluster(command="watch", measurements=Measurements(boxes=[found.box], live=[live]))
+    told = words.heading(found, words.waits(cluster, found))
+    assert "rank 0 on h1 waits for others, and holds the lock of /c.lock, for which ranks 1-2 wait" in told
+
+
+@pytest.mark.parametrize(
+    ("wchan", "stack", "words_"),
+    [
+        ("futex_do_wait", ["/data/set.py:13 in __getitem__"], "which waits for a lock in __getitem__ (set.py:13)"),
+        ("hrtimer_nanosleep", ["/data/set.py:9 in load"], "which is in load (set.py:9)"),
+        ("futex_do_wait", ["/usr/lib/python3.11/threading.py:331 in wait", "/data/set.py:9 in load"],
+         "which is in load (set.py:9)"),
+    ],
+)  # fmt: skip
+def test_a_worker_for_which_its_rank_waits(wchan: str, stack: list[str], words_: str) -> None:
+    loader = "/opt/lib/python3.11/site-packages/torch/utils/data/dataloader.py:1275 in _try_get_data"
+    ranks = _ranks(gone=None, status=None, stack=[_WAIT, _TRAIN])
+    ranks[1] = replace(ranks[1], stack=[loader, "/data/train.py:11 in main"], wchan="poll_schedule_timeout")
+    idle = "/usr/lib/python3.11/multiprocessing/queues.py:113 in get"
+    forked = "/usr/lib/python3.11/multiprocessing/process.py:314 in _bootstrap"
+    given: dict[str, Any] = {"parent": 11, "rank": 1, "role": "helper", "command": "python", "born": T}
+    for pid, gone, told in ((19, T + 3, stack), (20, T + 9, [idle]), (21, T + 9, stack)):
+        frames = [*told, forked, "/data/train.py:11 in main"]
+        ranks.append(BoxProcess(pid=pid, gone=gone, stack=frames, wchan=wchan, **given))
+    found = _first(ranks, [], stalls=_STALL)
+    assert (found.kind, found.rank) == ("stalled", 1)
+    cluster = Cluster(command="watch", measurements=Measurements(boxes=[found.box]))
+    assert f"rank 1 on h1 waits for its worker (pid 21), {words_}" in words.heading(
+        found, words.waits(cluster, found)
+    )
+
+
+@pytest.mark.parametrize(
+    ("frame", "told"),
+    [
+        ("/usr/lib/python3.11/queue.py:89 in join", "for a queue of its own"),
+        ("/usr/lib/python3.11/threading.py:1119 in join", "for a thread of its own to end"),
+        ("/usr/lib/python3.11/socket.py:706 in readinto", "for an answer over the network"),
+        ("/opt/lib/python3.11/site-packages/odd/thing.py:7 in go", ""),
+    ],
+)
+def test_what_a_stack_tells_of_a_wait(frame: str, told: str) -> None:
+    one = BoxProcess(pid=1, rank=0, role="rank", stack=[frame, _TRAIN])
+    box = Box(host="h1", folder="b", started=T, processes=[one])
+    assert waiting.of(Cluster(measurements=Measurements(boxes=[box])), box, one).words == told

@@ -83,24 +83,48 @@ def _say(box: str, told: dict[str, object]) -> None:
         os.close(file)
 
 
-def _for_torchrun(
-    now: float, kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
+def _for_torchrun(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """TorchElastic's error file, as @record would write it; none is written over."""
     import json
+    import time
     import traceback
 
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path or "RANK" not in os.environ:
         return
     text = "".join(traceback.format_exception(kind, error, trace))[-20000:]
-    told = {"py_callstack": text, "timestamp": str(int(now))}
+    told = {"py_callstack": text, "timestamp": str(int(time.time()))}
     message = "%s: %s" % (kind.__name__, str(error)[:2000])
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         os.write(file, json.dumps({"message": {"message": message, "extraInfo": told}}).encode())
     finally:
         os.close(file)
+
+
+def _raised(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None, own: int, thread: str = ""
+) -> dict[str, object]:
+    """What is said of an exception that nobody caught. own: the process that put in the hook."""
+    import time
+
+    cause = error
+    for _ in range(16):
+        hidden = None if cause.__suppress_context__ else cause.__context__
+        cause = cause.__cause__ or hidden or cause
+    return {
+        "t": time.time(),
+        "what": "raised",
+        "pid": os.getpid(),
+        "forked_from": own if own != os.getpid() else 0,
+        "rank": _rank(),
+        "host": os.uname().nodename,
+        "type": kind.__name__,
+        "message": _masked(str(error)),
+        "frames": _frames(trace),
+        "cause": "" if cause is error else "%s: %s" % (type(cause).__name__, _masked(str(cause))[:500]),
+        "thread": thread,
+    }
 
 
 def _hook_exceptions(box: str) -> None:
@@ -113,32 +137,35 @@ def _hook_exceptions(box: str) -> None:
             before(kind, error, trace)
             return
         try:
-            import time
-
-            now = time.time()
-            cause = error
-            for _ in range(16):
-                hidden = None if cause.__suppress_context__ else cause.__context__
-                cause = cause.__cause__ or hidden or cause
-            told = {
-                "t": now,
-                "what": "raised",
-                "pid": os.getpid(),
-                "forked_from": own if own != os.getpid() else 0,
-                "rank": _rank(),
-                "host": os.uname().nodename,
-                "type": kind.__name__,
-                "message": _masked(str(error)),
-                "frames": _frames(trace),
-                "cause": "" if cause is error else "%s: %s" % (type(cause).__name__, _masked(str(cause))[:500]),
-            }
+            told = _raised(kind, error, trace, own)
             _say(box, told)
-            _for_torchrun(now, kind, error, trace)
+            _for_torchrun(kind, error, trace)
         except BaseException:
             pass
         before(kind, error, trace)
 
     sys.excepthook = hook
+
+
+def _hook_threads(box: str) -> None:
+    """A thread that dies takes nobody with it: the program waits for it later, or goes on without."""
+    import threading
+
+    before = threading.excepthook
+    own = os.getpid()
+    left = [None] * 16  # a program may lose a thread a request
+
+    def hook(args: Any) -> None:
+        try:
+            if left and not issubclass(args.exc_type, SystemExit):
+                left.pop()
+                name = (args.thread.name if args.thread is not None else "") or "?"
+                _say(box, _raised(args.exc_type, args.exc_value, args.exc_traceback, own, name[:100]))
+        except BaseException:
+            pass
+        before(args)
+
+    threading.excepthook = hook
 
 
 def _watch_faults(box: str) -> None:
@@ -333,7 +360,7 @@ def _begin() -> None:
     box = _box()
     if not os.path.isdir(box):
         return
-    for step in (_hook_exceptions, _watch_faults, _tell_lines, _serve_later):
+    for step in (_hook_exceptions, _hook_threads, _watch_faults, _tell_lines, _serve_later):
         try:
             step(box)
         except BaseException:

@@ -25,7 +25,7 @@ from ncclcheck.probes.machine.process import kill_tree
 T = TypeVar("T")
 Gate = Callable[[], None]
 
-_MOST_TEXT = 20_000
+_MOST_TEXT = 20_000  # bytes of stacks that faulthandler wrote: chosen, some dozen threads
 _STACKS_S = 0.15  # what a child gets to write its stacks before it is killed
 _REAP_S = 2.0  # a process in state D outlives SIGKILL; it is left behind
 

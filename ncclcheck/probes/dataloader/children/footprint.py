@@ -23,17 +23,17 @@ from ncclcheck.probes.dataloader.samples.reading import Reader, Run, reader
 from ncclcheck.probes.facts import Unread
 from ncclcheck.probes.facts.data.resources import Cpu, Growth
 
-_RUNS = 8
+_RUNS = 8  # of a look, with equal numbers of reads: chosen, what leaks does so in each of them
 _LEAST_RUNS = 2  # of a look, whatever time they take: one alone says nothing
 _AGAIN = 4  # runs of passes over the same samples
 _MOST_RUN = 256  # reads
-_MOST_AGAIN = 128
+_MOST_AGAIN = 128  # reads of the same samples in a run: chosen, a descriptor left by one in 100 is seen
 _GROWS = 512  # bytes a read in every run, half of what DAT021 calls a leak: then it is looked at again
 _LEAST_LOOKS = 3  # that have to show it, whatever time they take: torch.load warms caches of its own for two
 _MOST_LOOKS = 10  # a dataset of Arrow copied pages of its parent for 2,800 reads, and was flat from then on
-_SHOWN = 5
+_SHOWN = 5  # paths in a finding: chosen
 _ENOUGH = 128 * 2**20  # bytes; what grew so much has been seen
-_ENOUGH_OPEN = 128
+_ENOUGH_OPEN = 128  # descriptors that stay: chosen, no question any more, and far below the usual limit of 1024
 _SETTLED = 6  # looks; each of the first makes some of the parent's memory its own
 _PART_S = 0.12  # of a fast dataset, for each of the two
 

@@ -26,7 +26,7 @@ from ncclcheck.probes.machine.process import die_with_parent
 READY = b"\x00"
 STACKS = signal.SIGUSR1
 
-_MOST_TEXT = 600
+_MOST_TEXT = 600  # characters of an exception: chosen, its first lines; torch's longest have thousands
 _PACKAGE = os.path.dirname(ncclcheck.__file__)
 _OURS = (f'File "{_PACKAGE}/', 'File "<frozen')
 

@@ -22,8 +22,8 @@ _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
     "from ncclcheck.probes.dataloader.children import interpreter; interpreter.main()"
 )
-_POLL_S = 0.01
-_REAP_S = 1.0
+_POLL_S = 0.01  # between two looks for its answer: chosen, next to nothing beside the import of torch
+_REAP_S = 1.0  # until what was killed must be gone: chosen
 
 
 @dataclass

@@ -18,7 +18,7 @@ from ncclcheck.probes.dataloader.ours import Defect
 
 Event = Literal["init", "begin", "end", "raised", "batch", "unstacked", "unsendable", "defect"]
 
-_MOST_STACK = 4000
+_MOST_STACK = 4000  # characters: chosen, some dozen frames of each thread
 _MARK = struct.Struct("qqd")
 
 

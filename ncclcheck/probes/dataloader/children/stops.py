@@ -19,9 +19,10 @@ from ncclcheck.probes.facts.run.course import signal_name
 
 T = TypeVar("T")
 
-_MOST = 8
+_MOST = 8  # of one run: chosen, workers of one loader end for one reason
+# without a note at the end of the time limit: a worker hung then; one that reads notes each sample. Chosen
 _QUIET_S = 2.5
-_MOST_STACK = 2000
+_MOST_STACK = 2000  # characters of one thread in a finding: chosen, some twenty frames
 _BUSY = 0.05  # of a core; others want it too, and what only waits takes nothing
 _FRAME = re.compile(r'File "(.+?)", line (\d+) in (\S+)')
 _NOT_THE_USERS = ("/site-packages/", "/lib/python", "/ncclcheck/probes/", "<frozen")

@@ -20,7 +20,7 @@ from ncclcheck.probes.facts.data.made import Made as MadeFacts
 
 Given = Literal["dataset", "loader", "tuple", "module"]
 
-_MOST = 40
+_MOST = 40  # handles, libraries, locks or threads of one factory: chosen, findings name a few
 # Types whose handle must not be used on both sides of a fork, by the module that defines them.
 _LIBRARIES = {
     "h5py": ("File", "Group", "Dataset"),

@@ -15,7 +15,7 @@ from ncclcheck.probes.dataloader.samples.reader import Reader
 _FIRST = 8  # of a long list only the first items are walked, so the first samples are read too
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
 _MOST_BYTES = 64 * 2**20  # of one array; a digest takes about 1 ms for 1 MiB
-_MOST = 3
+_MOST = 3  # paths in a finding: chosen
 
 
 def look(reader: Reader, indices: Sequence[int]) -> list[str]:

@@ -21,14 +21,15 @@ from ncclcheck.probes.facts.data import Content
 from ncclcheck.probes.facts.data.content import Fallback, Memory, NotFinite
 from ncclcheck.probes.job.context import DataPlan
 
-_MOST = 64
-_LEAST = 3
-_FEW = 16
+_MOST = 64  # samples that are read in every order: chosen, more take time and show the same race
+_LEAST = 3  # samples: two may be swapped for each other, three have an order
+_FEW = 16  # samples where a read takes no time that was measured: chosen
 _READS = 16  # of every sample, in all orders together
-_TOUCH_S = 0.6
+_TOUCH_S = 0.6  # for the first read by all workers at once: chosen, a race at the first touch is over with it
+# for reads by all workers at once: chosen, little of the budget of 30 s that `data` has by default
 _STRESS_S = 0.8
-_SWEEP_S = 0.4
-_EXAMPLES = 10
+_SWEEP_S = 0.4  # for a look at as many samples as possible: chosen, as above
+_EXAMPLES = 10  # in a finding, the rest is counted: chosen
 
 
 def look(made: Made, plan: DataPlan, limit: float) -> Content:

@@ -23,11 +23,10 @@ from ncclcheck.probes.dataloader.samples.glance import Order, Pass, Sample, Sour
 from ncclcheck.probes.dataloader.samples.reader import Reader
 from ncclcheck.probes.facts.data.content import Contest, Wrong
 
-_ENOUGH = 50
+_ENOUGH = 50  # wrong reads of one worker, after which it stops: chosen
 _MOST_READS = 4000  # of a worker, and _LEAST_S: a dataset in memory gives more in a third of the time
-_LEAST_S = 0.3
-_EXAMPLES = 6
-_MOST_BRIEF = 60
+_LEAST_S = 0.3  # of reading before _MOST_READS ends it: chosen
+_EXAMPLES = 6  # in a finding, the rest is counted: chosen
 _SHORT_OF = tuple(f"[Errno {n}]" for n in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EAGAIN))
 
 

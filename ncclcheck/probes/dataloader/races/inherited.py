@@ -22,9 +22,9 @@ from ncclcheck.probes.dataloader.samples.graph import walk
 from ncclcheck.probes.dataloader.samples.reader import Reader
 from ncclcheck.probes.facts.data.content import Inherited
 
-_SAMPLES = 8
-_LOST_SAMPLES = 3
-_MOST_SOCKETS = 4
+_SAMPLES = 8  # read to see which offsets move: chosen, each read moves it
+_LOST_SAMPLES = 3  # read without the handle: chosen, all three must fail
+_MOST_SOCKETS = 4  # tried one by one, each a child: chosen
 # What is closed to see whether it is used; what hangs on it (a cursor, an h5py group) dies with it.
 _CLOSABLE = ("File", "Environment", "Connection", "connection", "Redis", "StrictRedis", "InputContainer")
 

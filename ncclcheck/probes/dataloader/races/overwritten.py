@@ -11,7 +11,7 @@ from ncclcheck.probes.dataloader.samples.fingerprint import leaves
 from ncclcheck.probes.dataloader.samples.reader import Reader
 from ncclcheck.probes.facts.data.content import Overwritten
 
-_HELD = 6
+_HELD = 6  # samples: chosen, more than a ring of two or three buffers has
 
 
 def look(reader: Reader, indices: Sequence[int]) -> list[Overwritten]:

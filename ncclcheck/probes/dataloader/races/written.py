@@ -12,10 +12,10 @@ import msgspec
 
 from ncclcheck.probes.facts.data.content import Written
 
-_MOST = 4000
+_MOST = 4000  # paths that are kept: chosen, a dataset that caches writes one a sample
 _WRITING = os.O_WRONLY | os.O_RDWR
 _COARSE = 5  # CLOCK_REALTIME_COARSE of time.h, which Python does not name
-_TICK_S = 0.012
+_TICK_S = 0.012  # longer than a tick of the kernel's coarse clock, which is 10 ms with CONFIG_HZ=100
 _NOT_FILES = ("/dev/", "/proc/", "/sys/")
 
 

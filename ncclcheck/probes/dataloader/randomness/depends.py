@@ -16,11 +16,12 @@ from ncclcheck.probes.dataloader.factory import Made
 from ncclcheck.probes.dataloader.samples.visit import PRIVATE, Read, Visit, Visited, generators, visit
 from ncclcheck.probes.facts.data.streams import Dependence, Frozen, Reseeded, Stop
 
-_SAMPLES = 32
-_PASS_S = 0.1
+_SAMPLES = 32  # chosen: a transform that is applied to one sample in ten is seen in 97 of 100 looks (1 - 0.9**32)
+_PASS_S = 0.1  # for a pass over them: chosen, there are up to a dozen passes
 _LEAST_READ = 12  # a transform that is applied now and then: at p=0.2 one of so many shows it in 98 of 100 runs
 _MOST_PRIVATE = 6  # that are reported; all are looked through
 _SURE = 8  # samples of a private generator, whose values might only happen to agree
+# share of samples that two passes over a stream have in common, from which on they are one stream: chosen
 _SAME_STREAM = 0.3
 
 

@@ -18,8 +18,8 @@ from ncclcheck.probes.dataloader.samples import glance
 from ncclcheck.probes.dataloader.samples.glance import Pass
 from ncclcheck.probes.dataloader.samples.reader import Reader
 
-_SAMPLES = 4
-_TRIES = 3
+_SAMPLES = 4  # read while calls are watched, which slows them: chosen
+_TRIES = 3  # that must all agree: chosen, threads agree by chance once in a while
 _SOURCES = {
     "urandom": "os.urandom",
     "getrandom": "os.getrandom",

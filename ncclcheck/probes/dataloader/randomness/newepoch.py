@@ -18,9 +18,10 @@ from ncclcheck.probes.facts import Unread
 from ncclcheck.probes.facts.data.streams import NewEpoch
 
 _NAME = re.compile(r"_?(cur(rent)?_?)?epoch(_num|_idx)?$")
+# epochs that are told after epoch 0: curricula and milestones often begin later than with the next one
 _LATER = (1, 2, 10, 100)
-_SAMPLES = 6
-_MOST_INNER = 8
+_SAMPLES = 6  # read in each epoch: chosen, six equal shuffles by chance are one in 720
+_MOST_INNER = 8  # datasets within datasets: chosen; a cycle ends too
 
 
 def tell(made: Made, epoch: int) -> str:

@@ -26,9 +26,10 @@ from ncclcheck.probes.facts.data.streams import Option, Refused, Stop
 from ncclcheck.probes.job.context import DataPlan
 
 _ALONE_S = 10.0  # a sample that takes longer than this outside of workers is taken for hung
-_AT_LEAST_S = 4.0
-_AGAIN_S = 3.0
-_MOST_WORKERS = 4
+_AT_LEAST_S = 4.0  # for a real loader, whose workers must be forked and read: chosen
+_AGAIN_S = 3.0  # to read again what raised in a worker: chosen
+_MOST_WORKERS = 4  # chosen: two show equal streams, four whether it is all of them
+# before the end of the limit workers write their stacks, for which they need some milliseconds: chosen
 _STACKS_BEFORE_S = 0.5
 _NO_TIME = "the time budget was used up"
 

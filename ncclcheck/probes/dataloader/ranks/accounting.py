@@ -10,8 +10,8 @@ from ncclcheck.probes.dataloader.ranks.orders import read_indices
 from ncclcheck.probes.dataloader.views import View
 from ncclcheck.probes.facts.data.sharding import Account, Reader
 
-_MOST_EXAMPLES = 5
-_MOST_THERE = 50_000_000
+_MOST_EXAMPLES = 5  # in a finding, the rest is counted: chosen
+_MOST_THERE = 50_000_000  # indices of an epoch: a tensor of 8 bytes each, 400 MB; beyond it they are not counted
 
 
 def by_index(views: Sequence[View], epoch: str = "first") -> Account | None:

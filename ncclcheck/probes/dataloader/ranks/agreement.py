@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ncclcheck.probes.dataloader.views import View
 from ncclcheck.probes.facts.data.sharding import Account, Differing, IndexMap, Reader
 
-_MOST_EXAMPLES = 5
+_MOST_EXAMPLES = 5  # in a finding, the rest is counted: chosen
 _EACH = 2  # so often does each class occur on the average; values drawn at random are not one for one
 _POWER = 8  # so many samples in common are expected where both ranks hold the same ones
 

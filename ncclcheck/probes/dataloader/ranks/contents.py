@@ -18,8 +18,8 @@ from ncclcheck.probes.dataloader.randomness.seeds import reseed
 from ncclcheck.probes.dataloader.samples.fingerprint import Leaf, leaves
 from ncclcheck.probes.dataloader.views import Asked, View
 
-_MOST_LEAVES = 12
-_MOST_DEEP = 4000
+_MOST_LEAVES = 12  # of a sample, by which samples are told apart: chosen
+_MOST_DEEP = 4000  # samples, where a rank holds only a part of the dataset: chosen, within the time that is given
 _OTHERS = 5  # readings that the other ranks may be behind
 _WATCHED = 3  # samples at which the generators are looked at
 

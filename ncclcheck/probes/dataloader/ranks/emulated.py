@@ -19,7 +19,7 @@ from ncclcheck.probes.dataloader.views import Asked
 _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "SLURM_NTASKS", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _CALLS = ("get_rank", "get_world_size")
 _NOT_THE_USERS = "torch/utils/data/dataloader.py"  # asks for its own shared seeds
-_GROUP_S = 60.0
+_GROUP_S = 60.0  # gloo's time limit in emulated ranks: longer than any look, which is ended from outside
 
 
 def environment(asked: Asked) -> dict[str, str]:

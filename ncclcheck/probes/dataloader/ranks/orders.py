@@ -18,8 +18,8 @@ from ncclcheck.probes.dataloader.ranks.dry import used_up_sampler
 from ncclcheck.probes.dataloader.ranks.echo import has_begun, iterates_itself, loader_of_indices
 from ncclcheck.probes.dataloader.views import Epoch, View
 
-_MOST = 2_000_000
-_MOST_S = 1.0
+_MOST = 2_000_000  # indices of an epoch that are kept, 8 bytes each: chosen, 16 MB a rank
+_MOST_S = 1.0  # for the order of one epoch, without reading a sample: chosen
 
 
 def sample_orders(made: Made, view: View, folder: str, for_epoch: Callable[[int], Made] | None) -> None:

@@ -33,8 +33,8 @@ from ncclcheck.probes.facts.data.sharding import (
 )
 from ncclcheck.probes.job.context import DataPlan
 
-_MOST_RANKS = 8
-_MOST_PRINTS = 16
+_MOST_RANKS = 8  # that are emulated: chosen, a node's worth; what goes wrong with the world size shows with these
+_MOST_PRINTS = 16  # samples of a rank in JSON: chosen
 _DRAWN = "{} repeats or leaves out samples for one rank alone, too: it draws them"
 
 

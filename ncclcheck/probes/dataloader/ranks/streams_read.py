@@ -15,9 +15,9 @@ from ncclcheck.probes.dataloader.ranks.dry import counters, runs_dry, used_up
 from ncclcheck.probes.dataloader.samples.fingerprint import leaves
 from ncclcheck.probes.dataloader.views import Asked, Pass, View
 
-_MOST = 4000
-_MOST_LEAVES = 8
-_MOST_WORKERS = 4
+_MOST = 4000  # samples of one reading: chosen, within the time that is given
+_MOST_LEAVES = 8  # of a sample, by which samples are told apart: chosen
+_MOST_WORKERS = 4  # chosen: two show that they read the same, four whether all do
 _kept: list[Any] = []  # loaders whose workers are killed with this process, not waited for
 
 

@@ -11,8 +11,8 @@ from ncclcheck.probes.dataloader.ranks.streams_read import stable
 from ncclcheck.probes.dataloader.views import Pass, View
 from ncclcheck.probes.facts.data.sharding import Reader, Stream
 
-_MOST_EXAMPLES = 5
-_LEAST = 4
+_MOST_EXAMPLES = 5  # in a finding, the rest is counted: chosen
+_LEAST = 4  # samples that must be comparable: fewer may be equal by chance, labels above all; chosen
 
 Key = tuple[str, ...]
 

@@ -19,9 +19,9 @@ from ncclcheck.probes.dataloader.views import Asked, View
 from ncclcheck.probes.facts.data.sharding import Cause, IndexMap
 from ncclcheck.probes.job.context import DataPlan
 
-_READING_S = 0.4
+_READING_S = 0.4  # for the samples of one emulated rank: chosen
 _TO_MEET_S = 3.0  # an interpreter that imports torch anew takes that long on a busy machine
-_LEAST_S = 1.0
+_LEAST_S = 1.0  # a world of emulated ranks needs this to import and to meet: chosen
 
 
 @dataclass

@@ -14,7 +14,7 @@ from typing import Any
 from ncclcheck.probes.dataloader.samples.graph import walk
 from ncclcheck.probes.facts.data.speed import Held
 
-_MOST = 3
+_MOST = 3  # locks in a finding, the longest held: chosen
 
 
 class Locks:

@@ -19,8 +19,9 @@ from ncclcheck.probes.dataloader.factory import Made
 from ncclcheck.probes.dataloader.rates.watched import Collate, Init, Short, Watcher, watched
 
 BATCHES = 2  # of each worker and epoch
+# samples of a batch, where the loader has no size of its own: chosen, small so that a slow dataset gives some
 EACH = 4
-EPOCHS = 2
+EPOCHS = 2  # two: whether the second is like the first is one of the questions
 FORK = "fork"
 _OF_USE = ("collate_fn", "worker_init_fn", "batch_size")
 

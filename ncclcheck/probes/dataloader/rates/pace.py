@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset
 from ncclcheck.probes.dataloader.factory import Made
 from ncclcheck.probes.facts.data.speed import Point
 
-_PARTS = 4
+_PARTS = 4  # of the measured batches, whose rates show the spread of a point: quarters, as `beats` compares them
 _PREFETCH = 2  # torch's own default
 
 

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 _SHM = "/dev/shm"
 _MOST_SAMPLES = 256  # of the batch that is made here; the loader's own is worked out from it
-_BATCH_S = 0.3
+_BATCH_S = 0.3  # to read the samples of one batch: chosen
 _READS_S = 1.5  # of slow samples
 _GIVEN = ("dataset", "collate_fn", "worker_init_fn")
 

@@ -17,8 +17,8 @@ import torch
 from ncclcheck.probes.dataloader.children.inside import told
 from ncclcheck.probes.facts.data.resources import Pickled
 
-_MOST_DEPTH = 4
-_MOST_VIEWS = 8
+_MOST_DEPTH = 4  # of containers and attributes: chosen, samples are seldom deeper; a cycle ends too
+_MOST_VIEWS = 8  # parts of a sample, and items of one container: chosen
 _MUCH = 8  # times its elements: as DAT022 judges a whole batch
 
 

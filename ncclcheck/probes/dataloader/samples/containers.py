@@ -12,9 +12,9 @@ from ncclcheck.probes.dataloader.samples.graph import walk
 from ncclcheck.probes.facts.data.resources import Container
 
 _LARGE = 4096  # items
-_MOST = 8
-_SAMPLED = 64
-_INSIDE = 16
+_MOST = 8  # containers in a finding, the largest: chosen
+_SAMPLED = 64  # items that are weighed; the sum is extrapolated: chosen
+_INSIDE = 16  # parts of one item that are weighed: chosen
 
 
 def large(dataset: Any) -> list[Container]:

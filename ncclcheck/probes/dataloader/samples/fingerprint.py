@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from msgspec import Struct
 
-_MOST_LEAVES = 256
-_MOST_DEPTH = 8
-_MOST_BRIEF = 60
+_MOST_LEAVES = 256  # of a sample: chosen, bounds the time; more are not compared
+_MOST_DEPTH = 8  # of containers: chosen; a cycle ends too
+_MOST_BRIEF = 60  # characters of a value that is shown: chosen, half a line
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
 
 

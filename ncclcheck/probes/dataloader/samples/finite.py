@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ncclcheck.probes.facts.data.content import NotFinite
 
-_MOST_DEPTH = 6
-_MOST_EXAMPLES = 5
+_MOST_DEPTH = 6  # of containers: chosen; a cycle ends too
+_MOST_EXAMPLES = 5  # in a finding, the rest is counted: chosen
 _ASKS = re.compile(
     r"isnan|isfinite|isinf|nan_to_num|nanmean|nansum|nanstd|fillna|isna\b|float\(.-?inf|\.inf\b|\.nan\b"
 )

@@ -13,10 +13,11 @@ from ncclcheck.probes.dataloader import ours
 from ncclcheck.probes.facts.data.structure import Unpaired
 
 MOST = 8  # samples of the batch that is tried
+# samples in a batch: with two, swapped parts are one pair only, which a symmetric sample may be; chosen
 _LEAST = 3
-_MOST_LEAVES = 24
-_MOST_ELEMENTS = 2**22
-_MOST_DEPTH = 4
+_MOST_LEAVES = 24  # parts of a sample, and items of one list: chosen
+_MOST_ELEMENTS = 2**22  # of a tensor that is compared row by row with all samples: chosen, 16 MiB of float32
+_MOST_DEPTH = 4  # of containers: chosen; a cycle ends too
 _LENGTH = "the length of "
 
 # A row's samples: those that it may be, by one part.

@@ -20,10 +20,10 @@ from ncclcheck.probes.job.context import DataPlan
 
 T = TypeVar("T")
 
-_MOST_TRIES = 3
-_HANG_S = 4.0
+_MOST_TRIES = 3  # passes, each without what could not be read in the one before: chosen
+_HANG_S = 4.0  # for one sample: chosen, a cold read over a network takes less
 _FIRST_S = 1.0  # for a first order of a dataset whose pace is not known
-_MOST_STACKS = 4000
+_MOST_STACKS = 4000  # characters: chosen, some dozen frames of each thread
 
 
 @dataclass

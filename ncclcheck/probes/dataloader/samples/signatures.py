@@ -10,10 +10,10 @@ import torch
 
 from ncclcheck.probes.facts.data.structure import Mixed, Shape
 
-_MOST_LEAVES = 64
-_MOST_DEPTH = 6
-_MOST_MIXED = 12
-_MOST_INDICES = 8
+_MOST_LEAVES = 64  # of a sample, and items of one list: chosen, of more leaves the first tell its kind
+_MOST_DEPTH = 6  # of containers: chosen; a cycle ends too
+_MOST_MIXED = 12  # leaves in a finding: chosen
+_MOST_INDICES = 8  # of samples of one kind, as examples: chosen
 _NUMBERS = (bool, int, float, complex)
 
 

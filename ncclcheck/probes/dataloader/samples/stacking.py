@@ -19,10 +19,11 @@ from ncclcheck.probes.dataloader.samples.signatures import Signature, Tally, sig
 from ncclcheck.probes.facts.data.structure import Unstacked
 
 UNKNOWN_SIZE = 8  # of batches of a loader that nobody showed us
-_MOST_KINDS = 6
-_MOST_BATCHES = 64
+_MOST_KINDS = 6  # of samples that are tried with the usual one, in both orders: chosen
+_MOST_BATCHES = 64  # of a sampler's order that are looked at: chosen
+# batches of a loader that reads in order, for a rare sample has its place in one of them: chosen
 _MOST_IN_ORDER = 4096
-_TIME_S = 0.4
+_TIME_S = 0.4  # for whole batches through the collate function: chosen
 
 
 @dataclass

@@ -20,11 +20,11 @@ from ncclcheck.probes.dataloader.samples.glance import Order, Sample, Source
 from ncclcheck.probes.dataloader.samples.reader import Reader
 from ncclcheck.probes.facts.data.content import Fallback, NotFinite, Unreadable
 
-_MOST = 100_000
-_MOST_RAISED = 200
-_MOST_SWALLOWED = 200
-_EXAMPLES = 5
-_MINORITY = 0.3
+_MOST = 100_000  # samples in a random order: more are not read within any limit, and a list of them is small
+_MOST_RAISED = 200  # kept with their place, the rest is counted: chosen
+_MOST_SWALLOWED = 200  # kept, the rest is counted: chosen
+_EXAMPLES = 5  # suspects that are read again beside others: chosen
+_MINORITY = 0.3  # share of samples: an error that is caught in more of them is how the dataset works; chosen
 _TELLING_BYTES = 8  # smaller leaves, such as labels, are equal by chance
 _READS = "__getitem__"
 _ANOTHER = ""  # no error: `return self[random.randrange(len(self))]`

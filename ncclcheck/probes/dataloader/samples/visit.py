@@ -24,7 +24,7 @@ from ncclcheck.probes.dataloader.samples.fingerprint import Leaf, leaves
 PRIVATE = "private"
 _SALT_OF_FIRST = 7  # the first read is seeded alike in all visits, and so is what it makes for later
 _STEPS = 997  # further than the samples of one visit draw
-_COLLATED = 4
+_COLLATED = 4  # samples that are made into a batch: chosen, the least that shows how it stacks and shares
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ class BoxProcess(Struct, frozen=True, kw_only=True):
     had used no CPU. stack: of its main thread when it was last asked or crashed, the innermost frame first.
     cores, apart: of a rank, for each of the box's samples: cores in use, and the share of looks at which its main
     thread waited for nobody. injected: whether its Python could say why it ended; null where nobody looked.
-    printed: its last lines in the job's output, as far as they can be told from those of others.
+    printed: its last lines in the job's output, as far as they can be told from those of others. aborted: what was
+    printed as SIGABRT ended it. world, meets: WORLD_SIZE and MASTER_ADDR:MASTER_PORT in its environment.
     """
 
     pid: Pid
@@ -42,13 +43,17 @@ class BoxProcess(Struct, frozen=True, kw_only=True):
     apart: list[Amount] = field(default_factory=list)
     stack: list[str] = field(default_factory=list)
     printed: list[str] = field(default_factory=list)
+    aborted: str = ""
+    world: Whole = 0
+    meets: str = ""
 
 
 class BoxRaised(Struct, frozen=True, kw_only=True):
     """An exception that nobody caught. frames: `FILE:LINE in FUNCTION`, the innermost last. cause: its own.
 
     host: where, if that is not the box's own: srun passes the box's settings on to all nodes. printed: it was read
-    in the job's output, where its process could not say it into the box.
+    in the job's output, where its process could not say it into the box. thread: of the thread that it ended, for
+    one that is not the main thread: its process went on.
     """
 
     t: Amount
@@ -59,6 +64,7 @@ class BoxRaised(Struct, frozen=True, kw_only=True):
     cause: str = ""
     host: str = ""
     printed: bool = False
+    thread: str = ""
     frames: list[str] = field(default_factory=list)
 
 

@@ -64,7 +64,8 @@ class LiveProcess(Struct, frozen=True, kw_only=True):
     that belong on this host, or nothing. libraries: of nccl, rccl, torch and cuda those that it has mapped. dumps:
     where its Flight Recorder would write. was, state: the letters of /proc/PID/stat at the first and the last
     look, or "gone"; was_wchan, wchan: the kernel function in which its main thread waited. file: what the main
-    thread was reading at both. stuck: where threads in state D waited at both.
+    thread was reading at both; holder: the process that has locked it, 0 for none. stuck: where threads in state D
+    waited at both.
 
     Between the looks: cpu, waited, throttled: shares of one core that it had, that its main thread, or another
     that computes, waited for one, and that its cgroup was held back; running: threads that had more than half a
@@ -102,6 +103,7 @@ class LiveProcess(Struct, frozen=True, kw_only=True):
     was_wchan: str = ""
     wchan: str = ""
     file: str = ""
+    holder: Whole = 0
     stuck: list[str] = field(default_factory=list)
     cpu: Amount = 0.0
     threads: Whole = 1

@@ -28,7 +28,7 @@ from ncclcheck.probes.job.peers.pairs import ranks_of
 NextGroups = Callable[[list[GroupTime]], Sequence[Sequence[str]]]
 
 _END = b"null"
-_SLACK_S = 2.0
+_SLACK_S = 2.0  # beyond the limit of a measurement, for starts that are apart and for the store: chosen
 _BATCHES = 2  # the better counts: a burst of other traffic passes
 _ITERATIONS = 3  # of a batch
 _PER_RANK_S = 0.02  # s more for each rank of a group to connect in
@@ -102,7 +102,7 @@ class _Measurement:
         self._group: Any = None
 
     def run(self) -> GroupTime:
-        """Never raises for what the transport does, and never hangs."""
+        """Measure; what the transport raises or withholds is told in the GroupTime, within the limit."""
         begun = time.monotonic()
         try:
             seconds = bounded(self._measure, self._limit + 1)
@@ -138,7 +138,7 @@ class _Measurement:
         return min(self._batch(data) for _ in range(_BATCHES))
 
     def _batch(self, data: torch.Tensor) -> float:
-        """The same on all ranks."""
+        """Seconds of one all_reduce on the slowest rank, the mean over a batch; the same on all ranks."""
         begun = time.perf_counter()
         for _ in range(_ITERATIONS):
             self._reduced(data)
@@ -187,7 +187,7 @@ class _Conductor:
         self._end = time.monotonic() + plan.budget_s
 
     def conduct(self, next_groups: NextGroups) -> None:
-        """Round after round, until there is none or the time is used up."""
+        """Announce rounds and hear of them, until there is none left or the time is used up."""
         done: list[GroupTime] = []
         number = 0
         while time.monotonic() < self._end and (wanted := next_groups(done)):

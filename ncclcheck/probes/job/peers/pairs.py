@@ -20,7 +20,7 @@ from ncclcheck.probes.job.peers.exchange import Exchange, View
 NextRound = Callable[[list[PairTime]], Sequence[tuple[str, str]]]
 
 _END = b"null"
-_SLACK_S = 2.0
+_SLACK_S = 2.0  # beyond the limit of a measurement, for starts that are apart and for the store: chosen
 
 
 class Order(Struct, frozen=True, kw_only=True):
@@ -116,7 +116,7 @@ class _Conductor:
         self._end = time.monotonic() + plan.budget_s
 
     def conduct(self, next_round: NextRound) -> list[PairTime]:
-        """Round after round, until there is none or the time is used up."""
+        """Announce rounds; all exchanges, once there is no round left or the time is used up."""
         done: list[PairTime] = []
         number = 0
         while time.monotonic() < self._end and (wanted := next_round(done)):
@@ -126,7 +126,7 @@ class _Conductor:
         return done
 
     def _orders(self, number: int, pair: tuple[str, str]) -> list[Order]:
-        """One for each rail: the local ranks of both nodes with the same number."""
+        """Orders for a pair of nodes, one for each rail: local ranks of the same number."""
         rails = [*zip(*(self._ranks[node] for node in pair), strict=False)]
         several = self._plan.level == "full" and self._context.backend == "nccl"
         return [

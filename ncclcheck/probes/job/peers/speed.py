@@ -23,8 +23,8 @@ from ncclcheck.probes.machine.host.cores import Cores
 # By the name of the fact: the bytes or operations of one call, and the call.
 _Works = dict[str, tuple[float, Callable[[], object]]]
 
-_MIB = 2**20
-_LEAST, _MOST = 3, 30
+_MIB = 2**20  # bytes
+_LEAST, _MOST = 3, 30  # calls: chosen, three make a median, after 30 it does not move any more
 _SHARES = 6  # of the budget: five things that a rank measures at most, and its node
 
 

@@ -18,7 +18,7 @@ from ncclcheck.probes.machine import process
 _ASKED = {"NCCL_RUN_DIAGNOSTICS": "1", "NCCL_RUN_RAS_DIAGNOSTICS": "1", "NCCL_DEBUG": "WARN"}
 _RESULT = re.compile(r"NCCL DIAG \[(OK|INFO)\]\s+(?:([^:]{1,60}): )?(.{1,500})")
 _END = re.compile(r"NCCL DIAG .*\bcompleted in\b")
-_MOST = 100
+_MOST_RESULTS = 100  # of one rank: chosen, what is printed is not trusted to end
 
 
 def command(backend: str, python: str = sys.executable) -> list[str]:
@@ -45,7 +45,7 @@ def parse(text: str) -> list[Diagnosis]:
     """The result lines of a report, each once: a report is printed for every communicator."""
     found = (_RESULT.search(line) for line in text.splitlines())
     results = [Diagnosis(ok=one[1] == "OK", check=one[2] or "", text=one[3].strip()) for one in found if one]
-    return list({(one.check, one.text): one for one in results}.values())[:_MOST]
+    return list({(one.check, one.text): one for one in results}.values())[:_MOST_RESULTS]
 
 
 def _environment() -> dict[str, str]:

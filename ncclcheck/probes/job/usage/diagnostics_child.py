@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from ncclcheck.probes.machine.process import die_with_parent
 
-_LINE_BUFFERED = 1
+_LINE_BUFFERED = 1  # _IOLBF of glibc's and musl's stdio.h
 _MOST = timedelta(minutes=10)  # whoever started us has a shorter limit
 _REPORT_S = 2.0  # the report of RAS follows the making of the communicator
 

@@ -18,7 +18,7 @@ from ncclcheck.probes.job.usage.port_counters import names
 from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.net.network import link_downs
 
-_EVERY_S = 0.2
+_EVERY_S = 0.2  # sleep between two looks at the clock: chosen, the stops that matter last seconds
 _NETS, _HCAS = "/sys/class/net", "/sys/class/infiniband"
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 
@@ -36,7 +36,7 @@ def _waited_for_core() -> float:
 
 
 class Watch:
-    """Watches from its making until it is asked."""
+    """Watches this host in a thread, from its making until `told`."""
 
     def __init__(
         self, machine: Machine, now: Callable[[], float] = _now, waited: Callable[[], float] = _waited_for_core
@@ -49,7 +49,7 @@ class Watch:
         threading.Thread(target=self._pulse, daemon=True, name="pulse").start()
 
     def told(self, node: str) -> Interruptions:
-        """What was seen."""
+        """Stops, lost links and retransmits since this was made."""
         self._over.set()
         links, tcp = _links(self._machine), _tcp(self._machine)
         fallen = {name: downs - self._links.get(name, downs) for name, downs in links.items()}

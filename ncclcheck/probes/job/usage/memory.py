@@ -28,7 +28,7 @@ class Watch:
         self._strays: dict[str, Moment] = {}
 
     def mark(self, moment: Moment) -> None:
-        """Look now."""
+        """Note what the process and its GPU hold at this moment."""
         held = self._held()
         self._most = max(self._most, held or 0)
         self._seen = replace(self._seen, **{moment: held})
@@ -36,7 +36,7 @@ class Watch:
             self._strays.setdefault(stray.device, moment)
 
     def begin_steps(self) -> None:
-        """From here on the peak of the steps is counted."""
+        """Begin to count the peak of the steps, in bytes."""
         self._earlier = max(self._earlier, self._peak())
         if self._gpus is None:
             with suppress(OSError), open("/proc/self/clear_refs", "w", encoding="ascii") as file:
@@ -65,7 +65,7 @@ class Watch:
         self._seen = replace(seen, grown=seen.grown + grown, iterations=seen.iterations + iterations)
 
     def report(self, rank: int, node: str) -> RankMemory:
-        """All that was seen of this rank."""
+        """Bytes that this rank held at each moment, its peaks, and its growth per iteration."""
         self.mark("end")
         mine = replace(self._seen, rank=rank, node=node)
         peak = max(self._earlier, self._peak())
@@ -78,7 +78,7 @@ class Watch:
         return None if self._gpus is None else self._gpus.elsewhere(self._device.index or 0)
 
     def _peak(self) -> int:
-        """Since the counter was last set back."""
+        """Bytes of the peak since the counter was last set back."""
         return (_status("VmHWM") or 0) if self._gpus is None else _reserved(self._device, "peak")
 
     def _of_gpu(self, mine: RankMemory, gpus: OwnGpus, peak: int) -> RankMemory:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from ncclcheck.probes.facts import Elsewhere
 from ncclcheck.probes.machine.gpu.signs import LIBRARY
 
-_LONGEST_ANSWER = 3.0
+_LONGEST_ANSWER_S = 3.0  # healthy drivers answer within milliseconds; a rank must not be held up: chosen
 T = TypeVar("T")
 
 
@@ -59,7 +59,7 @@ class OwnGpus:
             return None
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
-        thread.join(_LONGEST_ANSWER)
+        thread.join(_LONGEST_ANSWER_S)
         self._hangs = thread.is_alive()
         return answers[0] if answers else None
 

@@ -27,8 +27,10 @@ _HW_COUNTERS = (
 _OF_CARDS = re.compile(
     rb"(?:rx|tx)_(?:prio[0-7]_pause(?:_duration)?|discards_phy)|rx_(?:crc_errors_phy|out_of_buffer)", re.ASCII
 )
+# linux/sockios.h and linux/ethtool.h: the request, its commands, ETH_SS_STATS
 _SIOCETHTOOL, _GSSET_INFO, _GSTRINGS, _GSTATS, _SS_STATS = 0x8946, 0x37, 0x1B, 0x1D, 1
 _NAME = 32  # bytes of the name of a statistic
+# counters of a card, cards of a node: chosen, bounds for a driver that answers nonsense
 _MOST_STATS, _MOST_CARDS = 16384, 64
 _SECONDS = 2.0  # for all cards; a card of 1,500 statistics answers in some milliseconds
 Counted = dict[str, dict[str, int]]

@@ -24,7 +24,7 @@ from ncclcheck.probes.machine.host.host import within
 _PROC = Path("/proc")
 _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 _LEAST_CORES = 0.2  # that a process takes on average, to be named; reasoned: less slows nobody by much
-_MOST_NAMED = 6
+_MOST_NAMED = 6  # processes of others, the hungriest: chosen for one finding
 _LONGEST_S = 1.0  # seconds, for file systems and name servers that do not answer
 _OURS = b"ncclcheck"  # in the command lines of agents, torchrun and ranks; simulated nodes share a machine
 _POLICIES: dict[int, Literal["", "batch", "idle", "realtime"]] = {
@@ -58,7 +58,7 @@ class Watch:
         self._ranks: dict[int, RankUse] = {}
 
     def look(self, ranks: Iterable[RankState]) -> None:
-        """Again and again while the ranks live."""
+        """Read what each rank uses; to be called again and again while the ranks live."""
         for rank in ranks:
             if rank.pid is not None and (found := _rank(self._proc, rank.pid)):
                 before = self._ranks.get(rank.pid)
@@ -215,7 +215,7 @@ def _spent(now: _Stat, before: _Stat | None) -> float:
 
 
 def _upwards(proc: Path, pid: int) -> Iterator[int]:
-    """A process and all above it."""
+    """The pids of a process and of all its ancestors."""
     for _ in range(64):
         yield pid
         stat = _stat(proc / str(pid))

@@ -40,7 +40,7 @@ class Reading:
 
     @classmethod
     def take(cls, machine: Machine) -> Reading:
-        """Read them now."""
+        """Read all counters now."""
         return cls(machine, time.monotonic(), _interfaces(machine), _hcas(machine), port_counters.read(machine))
 
     def until_now(self, node: str) -> Traffic:

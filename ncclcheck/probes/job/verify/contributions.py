@@ -16,14 +16,16 @@ from torch import Tensor
 
 from ncclcheck.probes.job.context import ReduceOp
 
-PREMUL_FACTOR = 2
+PREMUL_FACTOR = 2  # any number but 1 shows that NCCL multiplies; 2 is exact in every floating-point type
+# the largest prime below 2048: distinct contributions that are worked out once; prime, so that no chunk repeats
+# them
 SYMBOLS = 2039
 How = Literal["missing", "doubled", "changed"]
 
-_AT_ONCE = 32
+_AT_ONCE = 32  # ranks worked out together: chosen, a tensor of 32 x 2039 numbers of 8 bytes has 0.5 MB
 _ENOUGH = 32  # wrong results with different symbols: fewer could be explained by a rank by chance
-_MASK31 = 2**31 - 1
-_MASK62 = 2**62 - 1
+_MASK31 = 2**31 - 1  # keeps a hash within 31 bits, so that its products fit int64 on every device
+_MASK62 = 2**62 - 1  # keeps a hash non-negative, for a remainder of it
 
 # The largest whole number up to which the type holds all of them.
 _WHOLE = {

@@ -17,11 +17,13 @@ from torch import Tensor
 from ncclcheck.probes.job.context import ReduceOp
 from ncclcheck.probes.job.verify.contributions import SYMBOLS, How, Reduction, hashed
 
+# elements of the pattern: a prime just below 2**18, so that no chunk of a power-of-two size is a whole number of
+# periods
 PERIOD = 262_139
 _STRIDE = 162_011  # between the starts of two ranks: far apart, and a multiple of no power of two
 _TURN = 90_001  # elements by which the data of a round lie further than those of the round before
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_SAMPLE = 4096
+_MOST_WRONG = 4096  # wrong elements that are kept to explain them: chosen, enough for all ranks to be told apart
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class Pattern:
         return self._values[place : place + like.numel()]
 
     def _differing(self, piece: Tensor, values: Tensor) -> Tensor | None:
-        """Which elements differ."""
+        """Indices of the elements of `values` that differ; None where all are right."""
         if torch.equal(bits(piece), bits(values)):
             return None
         if self._tolerance:
@@ -121,12 +123,12 @@ class _Wrong:
         self._flipped |= _any_bit(bits(values)[wrong] ^ bits(got)[wrong])
         if index not in self._pieces:
             self._pieces.append(index)
-        some = wrong[: _SAMPLE - self._sampled]
+        some = wrong[: _MOST_WRONG - self._sampled]
         self._sampled += some.numel()
         self._samples.append(Sample((place + some).cpu(), values[some].cpu(), got[some].cpu()))
 
     def told(self) -> Mismatch | None:
-        """All of it; None where nothing was wrong."""
+        """The mismatch over all blocks; None where nothing was wrong."""
         if not self._wrong:
             return None
         sample = Sample(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 _SIDE = {"cuda": 4096, "cpu": 256}  # 512 tiles of 128 x 256: every multiprocessor of an H100 computes some
 _TYPE = {"cuda": torch.float16, "cpu": torch.float32}
-_MOST = 1000
+_MOST = 1000  # products: chosen, so that a fast GPU ends before its time box
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Products:
 
 
 def check(device: torch.device, seconds: float, tick: Callable[[], None]) -> Products:
-    """As many as the time allows, one at least."""
+    """Multiply and compare for so many seconds, once at least; how many products were wrong."""
     left, other = (_matrix(device, seed) for seed in (1, 2))
     product = torch.empty_like(left)
     try:

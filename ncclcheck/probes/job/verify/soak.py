@@ -17,6 +17,7 @@ from ncclcheck.probes.job.timing import Peers, batch
 from ncclcheck.probes.job.verify.exact import Mismatch
 from ncclcheck.probes.job.verify.wrong import told
 
+# chosen, seldom enough to cost nothing, often enough that a rank that hangs is seen in its collective
 _TOLD_EVERY_S = 4.0
 _MOST_TOLD = 20  # wrong results of a rank: later ones are only counted
 
@@ -110,7 +111,7 @@ class _Growth:
         self._to = 0
 
     def add(self, held: int, soak: Soak) -> None:
-        """What is held after a round."""
+        """Note the bytes that are held after a round."""
         if soak.seconds <= self._quarter:
             self._most, self._from = max(self._most, held), soak.results
         elif soak.seconds >= 3 * self._quarter and self._most:
@@ -123,7 +124,7 @@ class _Growth:
 
     @property
     def results(self) -> int:
-        """In how many results."""
+        """The number of results in which it grew so."""
         return 0 if self._least is None else self._to - self._from
 
 

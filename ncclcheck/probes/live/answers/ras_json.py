@@ -27,7 +27,7 @@ from ncclcheck.probes.live.answers.ras_text import NoStatus
 _Whole = Annotated[int, Meta(ge=0, le=2**60)]
 _Number = Annotated[int, Meta(ge=-1, le=2**31)]
 _Text = Annotated[str, Meta(max_length=253)]
-_IN_PROGRESS = 7
+_IN_PROGRESS = 7  # ncclInProgress. Source: nccl.h
 # 2.28.9 leaves out a comma in `missing_ranks` (found by ray-project/ray#64928).
 _LACKS_COMMA = re.compile(r'(\}|\d|"|true|false)(\s*\n\s*)("\w+"\s*:|\{)')
 

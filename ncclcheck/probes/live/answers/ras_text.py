@@ -39,6 +39,7 @@ _TIMEOUTS = re.compile(r"  Encountered (\d{1,9}) communication timeout")
 _KNOWN = re.compile(
     r"  (?:Missing communicator data from|\[could not find|Initialization error|Asynchronous error)"
 )
+# of one answer, and communicators with trouble: chosen, an answer is not trusted to end
 _MOST_LINES, _MOST_TROUBLED = 200_000, 4096
 
 

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import BinaryIO, NamedTuple
 
 LONGEST = 4096  # NCCL itself cuts its lines at 1024 bytes
+# bytes read at once: chosen, large enough for the speed of the loops over it, small enough for memory
 _BLOCK = 2**20
 MARK = b"NCCL "
 _LEVELS = {
@@ -23,7 +24,7 @@ _LEVELS = {
     b"ABORT": "ABORT",
     b"ATTN ": "ATTN",
 }
-_HOST = 64
+_HOST = 64  # characters of a host's name: HOST_NAME_MAX of Linux
 _WHO = (
     r":(\d{1,10}):(\d{1,10}) (?:\[(-?\d{1,5})\] )?(?:\d{1,15}\.\d{1,9} )?"
     r"(?:([\w./+@~%=<>-]{1,200}:\d{1,7}) (?:\(\S{1,100}\) )?)?"

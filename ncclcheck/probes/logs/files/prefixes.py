@@ -12,9 +12,10 @@ _RANK = re.compile(
     r"\[rank(\d{1,6})\]:|\[Rank (\d{1,6})\]|\[PG (?:ID )?0(?: PG GUID 0)?[ (][^\]]{0,80}\bRank (\d{1,6})\]"
 )
 _OF_TORCH = re.compile(r"\[rank(\d{1,6})\]:\s?(?=\[[EWIF]\d{3,4} )")  # then glog's own head: nothing else follows
-_MOST = 6
+_MOST = 6  # prefixes of one line: chosen, launchers within launchers write one each
 _TIME = r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?\s*"
 _FORMS = (
+    r"(?:> ){1,3}(?=[\[(\w])",  # a log that was quoted in a mail or a ticket
     _TIME,  # docker logs -t, kubectl logs --timestamps
     r"std(?:out|err) [FP] |\|\s*",  # after a time: a container's log as it lies on the node
     r" {2,12}\| ",  # a traceback within an ExceptionGroup

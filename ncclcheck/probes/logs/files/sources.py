@@ -17,12 +17,12 @@ from typing import BinaryIO, NamedTuple
 
 from ncclcheck.probes.logs.files import docker
 
-_MOST_FILES = 20_000
-_MOST_DEPTH = 8
+_MOST_FILES = 20_000  # of one command: chosen, ten for each of 2,000 nodes
+_MOST_DEPTH = 8  # of folders: chosen, launchers put logs three to five deep
 _GZIP = b"\x1f\x8b"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # what a shell of Windows makes of `kubectl logs > FILE`
 _HEAD = len(docker.HEADS[0])
-_SILENCE_S = 60.0
+_SILENCE_S = 60.0  # of a pipe, after which its writer counts as stuck: chosen
 
 
 class NotThere(Exception):

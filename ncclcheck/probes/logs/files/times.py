@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 
 _WITHIN = 160  # after launchers' prefixes
+# of the year before each month; glog tells no year, so 29 February is 1 March, in all lines alike
 _DAYS = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334)
 _CLOCK = r"(\d\d:\d\d):(\d\d)(?:[.,](\d{1,6}))?"
 _FORMS = (

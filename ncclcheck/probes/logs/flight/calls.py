@@ -14,7 +14,7 @@ from ncclcheck.probes.logs.flight.ranks import pair
 Key = tuple[str, tuple[int, ...]]
 _STATES = {"scheduled": "scheduled", "started": "started", "completed": "completed"}
 _LIBRARY = ("/torch/", "\\torch\\", "/site-packages/", "/dist-packages/", "<frozen", "/lib/python3")
-_MOST_ELEMENTS = 2**60
+_MOST_ELEMENTS = 2**60  # keeps a product of sizes from outside within int64
 
 
 @dataclass

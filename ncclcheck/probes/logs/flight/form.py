@@ -12,9 +12,9 @@ from msgspec import Meta, Struct, field
 
 from ncclcheck.probes.logs.flight.plain import Refused
 
-_MOST_ENTRIES = 200_000
-_MOST_NUMBERS = 8_000_000
-_MOST_RANKS = 1_000_000
+_MOST_ENTRIES = 200_000  # of one dump: a hundred times torch's own buffer of 2000; chosen, bounds memory
+_MOST_NUMBERS = 8_000_000  # sizes of all entries together: chosen, 40 an entry at most; bounds memory
+_MOST_RANKS = 1_000_000  # more than any job has: chosen
 _Text = Annotated[str, Meta(max_length=1000)]
 _Whole = Annotated[int, Meta(ge=0, le=2**60)]
 _Time = Annotated[int, Meta(ge=0, le=2**62)]

@@ -15,6 +15,7 @@ from ncclcheck.probes.logs.flight.plain import MOST_BYTES, Refused, plain
 from ncclcheck.probes.logs.flight.ranks import rank_of
 from ncclcheck.probes.machine import files
 
+# calls that are kept: of a rank, of all, and of each however many ranks there are: chosen, bounds memory
 _MOST_CALLS, _MOST_IN_ALL, _LEAST_CALLS = 256, 65536, 24
 _ALL = "default_pg"
 _NAME = re.compile(r"(?:nccl_trace_rank_|comm_lib_trace_rank_|_dump_)\d{1,7}$")

@@ -12,7 +12,7 @@ from ncclcheck.probes.facts.guard.secrets import HIDDEN, is_secret, masked
 if TYPE_CHECKING:
     from ncclcheck.probes.logs.nccl_lines.records import Process
 
-_MOST, _LONGEST = 64, 200
+_MOST, _LONGEST = 64, 200  # entries of each kind of a process, and characters of each: chosen, bounds memory
 _FIRST = re.compile(r"[^\s:]+")
 _CHANNELS = re.compile(r"(\d{1,4}) coll channels,")
 _INTERFACE = re.compile(r"(?:\[\d{1,3}\])?([^\s:\[\]]{1,32}):(\S{1,64}?)<\d+>")

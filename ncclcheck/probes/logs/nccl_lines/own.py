@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from ncclcheck.probes.facts import Logs
 from ncclcheck.probes.logs.reading import Reading
 
+# of one node: NCCL's files, and bytes of the beginning and of the end of each: chosen, read in a second
 _MOST_FILES, _MOST_BYTES = 64, 8 * 2**20
 
 

@@ -11,11 +11,12 @@ from ncclcheck.probes.facts import Endpoint
 from ncclcheck.probes.logs.files.lines import Other, Record
 from ncclcheck.probes.logs.nccl_lines import messages, vias
 
-_MOST_PROCESSES = 65536
-_MOST_COMMUNICATORS = 1024
-_MOST_PEERS = 65536
-_MOST_THREADS = 4096
-_MOST_WARNINGS, _WARNING = 20, 500
+_MOST_PROCESSES = 65536  # in one log: chosen, more than the largest jobs with logs in one file have
+_MOST_COMMUNICATORS = 1024  # of one process: chosen, a process of 5D parallelism has dozens
+_MOST_PEERS = 65536  # connections of one communicator with their ends; beyond it they are only counted: chosen
+_MOST_THREADS = 4096  # of a process: chosen, thread numbers are used again
+_MOST_WARNINGS, _WARNING = 20, 500  # different warnings of a process, and characters of each: chosen
+# lines that nobody understands, and characters of each: chosen, to see a new form of NCCL's log
 _MOST_SAMPLES, _SAMPLE = 3, 160
 _VERSION = re.compile(r"NCCL version (\d{1,3}\.\d{1,3}(?:\.\d{1,3})?)")
 _COMMUNICATOR = re.compile(r"comm (0x[0-9a-f]{1,16}) rank (\d{1,6}) n[rR]anks (\d{1,6})\b(.*)")

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from ncclcheck.probes.facts import Connections, Endpoint, NetDevice, Transport, Unread
 from ncclcheck.probes.logs.nccl_lines.records import Communicator, Log, Process
 
-_MOST_DEVICES = 64
+_MOST_DEVICES = 64  # of a rank in the result: chosen, a node has up to 16 HCAs with two ports
 _SILENT = Unread("absent", "the log does not say it")
 _WITHIN = ("SHM", "P2P/IPC", "P2P/CUMEM", "P2P/direct pointer", "P2P/indirect", "P2P/CE")
 

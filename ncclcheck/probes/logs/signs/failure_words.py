@@ -63,6 +63,7 @@ QUIET = (
     _form("code 0|status 0|code: 0|status: 0|code=0|status=0", r"(?:code|status)[ :=]{0,3}0\b", "it ended well",
           ends=True),
     _form("if|when|whether|unless|in case|should|would|may|might|could|can|avoid|prevent",
+          r"^(?:(?!\bfailed\b|\berror\b).){0,400}?"
           r"\b(?:if|when|whether|unless|in case|should|would|may|might|could|can|to avoid|to prevent)\b.{0,80}"
           r"(?:exit|signal|error|fail|died|dead|killed|out of memory|outofmemory|segmentation fault|time)",
           "it says what may be", ends=True),

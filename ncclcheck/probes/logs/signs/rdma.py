@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 from ncclcheck.probes.logs.signs.sign import Sign
 
 _IB = "gpu-a17:4711:4790 [0] transport/net_ib.cc:1290 NCCL WARN"
 _VERBS = "gpu-a17:4711:4790 [0] misc/ibvwrap.cc:130 NCCL WARN"
 _INFO = "gpu-a17:4711:4790 [0] NCCL INFO"
 _ROCE_V1 = "NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid argument"
+_FAILS = re.compile(r"(?i)\b(?:fail(?:ed|ure)|errors?)\b")  # what says this lists no card
 _FROM = "NET/IB : Got completion from peer 10.0.3.18<40113> with"
+
+
+def _lists(text: str) -> bool:
+    return _FAILS.search(text) is None
+
 
 SIGNS = (
     Sign(
@@ -96,6 +104,7 @@ SIGNS = (
             *("hca_id:", "ca '", "/sys/class/infiniband/", "nic1: ", "nic11: ", " port 1 ==> ", "mlx5_"),
             *("infiniband controller: ", "infiniband device '"),
         ),
+        check=_lists,
     ),
     Sign(
         "ib-gid-unreadable",

@@ -219,8 +219,8 @@ SIGNS = (
     ),
     Sign(
         "kernel-named",
-        r"(?:^|[ /])[\w./+-]{1,200}\.(?:cuh?|hip|h|cpp):\d{1,6}: (?P<kernel>[\w:<>,&* ]{1,160}?)(?:\([^)]{0,400}\))?: block: \[.{1,120}"
-        r"Assertion `(?P<assertion>.{1,160}?)` failed"
+        r"(?:^|[ /])[\w./+-]{1,200}\.(?:cuh?|hip|h|cpp):\d{1,6}: (?P<kernel>[\w:<>,&* ]{1,160}?)(?:\([^)]{0,400}\))?: "
+        r"(?:block: \[.{1,120}Assertion|Device-side assertion) `(?P<assertion>.{1,160}?)[`'] failed"
         r"|^=+ {1,8}at (?:0x[0-9a-f]{1,16} in )?(?P<read>[\w:<>,&* ]{2,160}?)(?:\(.{0,400})?\+0x"
         r"|kernel (?:launch )?failed in (?P<own>\w{2,120})",
         (

@@ -18,7 +18,8 @@ _NVIDIA = "0x10de"
 _DISPLAY = ("0x0300", "0x0302")
 _NETWORK = "0x02"
 _TOPOLOGY = "/var/run/nvidia-topologyd/virtualTopology.xml"
-_MOST = 4096
+# of a kernel's command line (COMMAND_LINE_SIZE is 2048 on x86 and arm64), and of cpuinfo: its first CPU
+_MOST_BYTES = 4096
 _CLOUDS = ("OracleCloud.com", "7783-7084-3265-9085-8269-3286-77", "Amazon EC2")
 
 
@@ -74,7 +75,7 @@ def _command_line(machine: Machine) -> str | Unread:
     text = machine.line("/proc/cmdline")
     if isinstance(text, Unread):
         return text
-    return " ".join(word for word in masked(text)[:_MOST].split() if not is_secret(word.partition("=")[0]))
+    return " ".join(word for word in masked(text)[:_MOST_BYTES].split() if not is_secret(word.partition("=")[0]))
 
 
 def _numa(machine: Machine) -> list[NumaNode] | Unread:
@@ -163,7 +164,7 @@ def _governor(machine: Machine) -> Governor | Unread:
 
 def _hypervisor(machine: Machine) -> bool | Unread:
     """The CPU's own flag, on x86; other CPUs have none."""
-    text = machine.read("/proc/cpuinfo", _MOST)
+    text = machine.read("/proc/cpuinfo", _MOST_BYTES)
     if isinstance(text, Unread):
         return text
     flags = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)

@@ -17,12 +17,13 @@ from ncclcheck.probes.machine.access import Machine
 _CLASS = "/sys/class/infiniband"
 _NETWORKD = "/run/systemd/netif/lldp"
 _SOCKETS = ("/run/lldpd.socket", "/var/run/lldpd.socket")
-_SECONDS = 2.0
-_MOST = 65536
+# lldpctl answers from memory, smpquery in a round trip; a cable without an answer must not hold up: chosen
+_LONGEST_S = 2.0
+_MOST_BYTES = 65536  # of networkd's LLDP file: 40 neighbours with the longest frame; a port has one
 _HEADER = 14  # of an Ethernet frame
-_CHASSIS, _PORT, _PORT_TEXT, _NAME = 1, 2, 4, 5
+_CHASSIS, _PORT, _PORT_TEXT, _NAME = 1, 2, 4, 5  # types of TLVs. Source: IEEE 802.1AB, 8.4
 _MAC = {_CHASSIS: 4, _PORT: 3}  # the subtypes of an ID that mean a MAC address. Source: IEEE 802.1AB, 8.5
-_AT_ONCE = 8
+_AT_ONCE = 8  # questions: chosen, as many as a node has HCAs
 _FIELD = re.compile(r"^([A-Z]\w+(?: \w+)?):\.*(.*)$", re.MULTILINE | re.ASCII)
 
 
@@ -60,7 +61,7 @@ def _interfaces(machine: Machine, hca: Hca) -> list[str]:
 def _of_networkd(machine: Machine, interface: str, port: str) -> Leaf | None:
     """The frames that its file holds, each behind its length in eight bytes; the last one counts."""
     index = machine.number(f"/sys/class/net/{interface}/ifindex")
-    data = b"" if isinstance(index, Unread) else machine.read_bytes(f"{_NETWORKD}/{index}", _MOST)
+    data = b"" if isinstance(index, Unread) else machine.read_bytes(f"{_NETWORKD}/{index}", _MOST_BYTES)
     found: Leaf | None = None
     while not isinstance(data, Unread) and len(data) > 8:
         size = int.from_bytes(data[:8], "little")
@@ -119,7 +120,7 @@ def _lldpctl(machine: Machine) -> str | Unread:
     """Only where lldpd runs: its socket is root's and its group's."""
     if not any(os.access(path, os.W_OK) for path in _SOCKETS):
         return Unread("denied", "lldpd does not run here, or does not answer this user")
-    output = machine.run(["lldpctl", "-f", "keyvalue"], _SECONDS)
+    output = machine.run(["lldpctl", "-f", "keyvalue"], _LONGEST_S)
     return output if isinstance(output, Unread) else output.out
 
 
@@ -152,7 +153,7 @@ def _smpquery(machine: Machine, ports: list[tuple[Hca, Port]]) -> dict[str, str]
 def _query(machine: Machine, hca: Hca, port: Port, what: str) -> str | Unread:
     """One packet out of this port to whatever is at the end of the cable (direct route 0,PORT)."""
     argv = ["smpquery", "-C", hca.name, "-P", port.name, "-D", what, f"0,{port.name}"]
-    output = machine.run(argv, _SECONDS)
+    output = machine.run(argv, _LONGEST_S)
     return output if isinstance(output, Unread) else output.out
 
 

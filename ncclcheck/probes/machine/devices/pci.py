@@ -16,8 +16,9 @@ ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _SPEED = re.compile(r"(\d+(?:\.\d+)?) GT/s")
 _NO_LINK = (0, 63, 255)  # what registers without a link read as
-_PUBLIC = 64
-_EXPRESS, _EXTENDED_ACS = 0x10, 0x000D
+# of the configuration space: its header, which everybody may read (Linux, drivers/pci/pci-sysfs.c)
+_PUBLIC_BYTES = 64
+_EXPRESS, _EXTENDED_ACS = 0x10, 0x000D  # PCI_CAP_ID_EXP, PCI_EXT_CAP_ID_ACS. Source: linux/pci_regs.h
 _ACS = ("SrcValid", "TransBlk", "ReqRedir", "CmpltRedir", "UpstreamFwd", "EgressCtrl", "DirectTrans")
 
 
@@ -116,8 +117,8 @@ def _config(machine: Machine, folder: str) -> bytes | Unread:
     config = machine.read_bytes(f"{folder}/config", 4096)
     if isinstance(config, Unread) and machine.recorded:
         return Unread("recorded", f"{folder}/config: {config.why}")
-    if isinstance(config, bytes) and len(config) <= _PUBLIC:
-        return Unread("denied", f"only root reads more than {_PUBLIC} bytes of {folder}/config")
+    if isinstance(config, bytes) and len(config) <= _PUBLIC_BYTES:
+        return Unread("denied", f"only root reads more than {_PUBLIC_BYTES} bytes of {folder}/config")
     return config
 
 

@@ -40,7 +40,9 @@ _HW_COUNTERS = (
 )
 _NO_GID = re.compile(r"[0:]*")
 _GID = re.compile(r"(?:[0-9a-f]{4}:){7}[0-9a-f]{4}")
+# entries without a GID: chosen; drivers fill a table from its beginning, removed addresses leave gaps
 _LONGEST_GAP = 32
+# of a table of up to 128: chosen, subnet managers fill it from its beginning and sites have few partitions
 _MOST_PKEYS = 8
 
 

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def probe(machine: Machine) -> Gpus:
-    """All of it. Where nothing shows a GPU, neither library is asked."""
+    """GPUs by NVML, CUDA and files. Where no file shows a GPU, neither library is asked."""
     pci, devices = signs.pci_functions(machine), signs.device_files(machine)
     if machine.recorded and isinstance(pci, Unread) and isinstance(devices, Unread):
         return _none(Unread("recorded", "neither PCI devices nor /dev are in this recording"))
@@ -45,7 +45,7 @@ class _Beside(Generic[T]):
 
     def answer(self) -> T | Unread:
         """Waited for as long as the slowest of them may take."""
-        self._thread.join(cuda.LONGEST_ANSWER + 2)
+        self._thread.join(cuda.LONGEST_ANSWER_S + 2)
         return self._found
 
 

@@ -14,7 +14,8 @@ from ncclcheck.probes.facts import Unread
 from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.gpu.signs import LIBRARY
 
-LONGEST_ANSWER = 10.0
+# in its child: chosen, without persistence mode the driver first wakes all GPUs, which takes seconds
+LONGEST_ANSWER_S = 10.0
 _ASK = f"""
 import ctypes, json, sys
 try:
@@ -57,7 +58,7 @@ def ask_cuda(machine: Machine) -> Cuda | Unread:
 
 
 def _ask(machine: Machine) -> Cuda | Unread:
-    answer = machine.run([sys.executable, "-I", "-S", "-c", _ASK], LONGEST_ANSWER)
+    answer = machine.run([sys.executable, "-I", "-S", "-c", _ASK], LONGEST_ANSWER_S)
     if isinstance(answer, Unread):
         return answer
     try:

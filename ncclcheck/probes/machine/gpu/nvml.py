@@ -22,8 +22,9 @@ from ncclcheck.probes.machine.gpu.signs import numa_node
 
 T = TypeVar("T")
 
-LONGEST_ANSWER = 12.0
-_LIBRARY_MISSING, _NO_PERMISSION = 12, 4
+# of each call in its child; chosen, without persistence mode the driver first wakes all GPUs, which takes seconds
+LONGEST_ANSWER_S = 12.0
+_LIBRARY_MISSING, _NO_PERMISSION = 12, 4  # NVML_ERROR_LIBRARY_NOT_FOUND, NVML_ERROR_NO_PERMISSION. Source: nvml.h
 _WORDS = {18: "Driver/library version mismatch"}  # the words that nvidia-smi has made known
 # Run with -I -S.
 _START = "import sys; sys.path += sys.argv[1:3]; from ncclcheck.probes.machine.nvml import child; child.main()"
@@ -48,7 +49,7 @@ def ask_nvml(machine: Machine) -> Nvml | Unread:
     if isinstance(found, Unread):
         return found
     if found.hung:
-        return Unread("timed_out", f"{found.hung} of NVML gave no answer in {LONGEST_ANSWER:g} s")
+        return Unread("timed_out", f"{found.hung} of NVML gave no answer in {LONGEST_ANSWER_S:g} s")
     if found.code == _LIBRARY_MISSING:
         return Unread("no_tool", "libnvidia-ml.so.1 cannot be loaded")
     if found.code == _NO_PERMISSION:
@@ -64,8 +65,8 @@ def _ask(machine: Machine) -> Nvml | Unread:
         return Unread("no_tool", "pynvml (nvidia-ml-py) is not installed")
     package = pynvml.submodule_search_locations is not None
     folders = [str(Path(__file__).parents[4]), str(Path(pynvml.origin).parents[1 if package else 0])]
-    argv = [sys.executable, "-I", "-S", "-c", _START, *folders, f"{LONGEST_ANSWER:g}"]
-    answer = machine.run(argv, LONGEST_ANSWER + 2)
+    argv = [sys.executable, "-I", "-S", "-c", _START, *folders, f"{LONGEST_ANSWER_S:g}"]
+    answer = machine.run(argv, LONGEST_ANSWER_S + 2)
     if isinstance(answer, Unread):
         return answer
     try:

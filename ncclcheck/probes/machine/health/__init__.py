@@ -11,7 +11,7 @@ from ncclcheck.probes.machine.health import disks, errors, mounted, pressure, wa
 
 
 def probe(machine: Machine) -> Health:
-    """All of them."""
+    """Kernel log, mounts, disks, memory and processes that wait; each an Unread where it was not read."""
     return Health(
         memory_errors=errors.memory(machine),
         kernel=errors.kernel(machine),

@@ -15,7 +15,8 @@ from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.host import mounts
 
 _SECONDS = 4.0  # a sound server answers in milliseconds; a Lustre target that fails over needs tens of seconds
-_MOST = 32
+# of disks, and of network file systems: chosen; hosts of containers have hundreds that are the same few
+_MOST_MOUNTS = 32
 _DISKS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs"})
 _TOUCH = """import os, sys, threading
 def touch(number, path):
@@ -40,7 +41,7 @@ def disks(machine: Machine) -> list[Mount] | Unread:
     for mount in sorted(found, key=lambda one: one.options[0] != "rw"):
         if mount.kind in _DISKS:
             ours.setdefault(mount.source, mount)
-    return list(ours.values())[:_MOST]
+    return list(ours.values())[:_MOST_MOUNTS]
 
 
 def answers(machine: Machine) -> list[Answer] | Unread:
@@ -49,7 +50,7 @@ def answers(machine: Machine) -> list[Answer] | Unread:
     if isinstance(found, Unread):
         return found
     remote = list({(one.kind, one.source): one for one in found if one.network}.values())
-    return machine.ask("answers", list[Answer], lambda: _ask(machine, remote[:_MOST]))
+    return machine.ask("answers", list[Answer], lambda: _ask(machine, remote[:_MOST_MOUNTS]))
 
 
 def _ask(machine: Machine, remote: list[Mount]) -> list[Answer] | Unread:

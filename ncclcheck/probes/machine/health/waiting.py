@@ -16,8 +16,8 @@ from ncclcheck.probes.facts import Unread, Waiting
 from ncclcheck.probes.machine.access import Machine
 
 _SECONDS = 2.0  # a disk that is merely busy answers sooner
-_EVERY = 0.5
-_MOST = 32
+_EVERY_S = 0.5  # between two looks: chosen, a process that reads a disk leaves state D within milliseconds
+_MOST_PROCESSES = 32  # of those that are stuck: chosen, they wait for the same file server or GPU
 _KERNEL_THREADS = "2"
 _SWITCHES = re.compile(r"^(?:non)?voluntary_ctxt_switches:\s+(\d+)$", re.MULTILINE | re.ASCII)
 
@@ -35,10 +35,10 @@ def _processes() -> list[Waiting] | Unread:
     begun = time.monotonic()
     stuck = {pid: switches for pid in names if (switches := _switches(pid)) is not None}
     while stuck and time.monotonic() < begun + _SECONDS:
-        time.sleep(_EVERY)
+        time.sleep(_EVERY_S)
         stuck = {pid: switches for pid, switches in stuck.items() if _switches(pid) == switches}
     seconds = round(time.monotonic() - begun, 1)
-    return [one for pid in list(stuck)[:_MOST] if (one := _waiting(pid, seconds)) is not None]
+    return [one for pid in list(stuck)[:_MOST_PROCESSES] if (one := _waiting(pid, seconds)) is not None]
 
 
 def _switches(pid: str) -> tuple[str, ...] | None:

@@ -25,8 +25,8 @@ from ncclcheck.probes.machine.net.resolver import resolver
 
 T = TypeVar("T")
 
-_CAP_IPC_LOCK = 14
-_LONGEST_ANSWER = 5.0
+_CAP_IPC_LOCK = 14  # the bit of the capability. Source: linux/capability.h
+_LONGEST_ANSWER = 5.0  # the resolver's own timeout for one try of one name server (resolv.conf(5), 5 s)
 _CLOCKSOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 
 

@@ -11,7 +11,7 @@ import time
 from ncclcheck.probes.facts import Unread
 from ncclcheck.probes.machine.access import Machine
 
-_MOST_S = 5.0
+_MOST_S = 5.0  # a healthy start takes a fraction of a second; what takes longer than this is told as this: chosen
 # Nanoseconds on a core, and ready to run without one: schedstat of the child, when its own start is over.
 _TELL = "print(open('/proc/self/schedstat').read())"
 

@@ -20,7 +20,7 @@ from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.host import mounts
 from ncclcheck.probes.machine.host.host import within
 
-_SECONDS = 4.0
+_SECONDS = 4.0  # a busy file server answers within it, a dead one is not waited for: chosen
 _Name = Literal["working directory", "temporary directory", "cache", "torch cache", "model cache", "CUDA cache"]
 _OUTCOMES: dict[str, Literal["ok", "ignored", "unsupported"]] = {
     "ok": "ok",

@@ -20,7 +20,7 @@ _YES, _NO = {"1", "yes", "y", "true", "t", "on"}, {"0", "no", "n", "false", "f",
 
 
 def probe(machine: Machine) -> System:
-    """Read them."""
+    """This user's limits and settings of the system; each an Unread where it was not read."""
     uid, processes = _uid(machine), _soft(limits_of(machine, "Max processes"))
     return System(
         uid=uid,

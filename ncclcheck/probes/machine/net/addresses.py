@@ -16,7 +16,7 @@ from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.net import netlink
 from ncclcheck.probes.reach import protocol
 
-_ANY_PORT = 9
+_ANY_PORT = 9  # discard (RFC 863): nothing is sent by connect, and nobody minds an empty datagram
 _ARP_S = 0.3  # a machine on the wire answers within a millisecond; the kernel asks again only after a second
 _ANSWERED = ("reachable", "stale", "delay", "probe")
 _COMPLETE, _PERMANENT = 0x2, 0x4  # ATF_COM and ATF_PERM, linux/if_arp.h
@@ -172,7 +172,7 @@ def _number(found: Mapping[str, str], name: str) -> int:
 
 
 def risen(before: Counters | Unread, after: Counters | Unread) -> Counters | Unread:
-    """The difference of two readings."""
+    """By how much each counter rose between two readings, 0 where it was reset; an Unread where one is."""
     if isinstance(before, Unread) or isinstance(after, Unread):
         return before if isinstance(before, Unread) else after
     return Counters(**{name: max(0, getattr(after, name) - getattr(before, name))

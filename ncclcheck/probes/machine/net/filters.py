@@ -30,7 +30,7 @@ _OF_A_PART = re.compile(
 )
 _NO_JOBS = re.compile(r"\bicmp|\b[sd]port (\{[^}]*\}|\d+)(?= |$)")
 _MOST_WORDS = 160  # characters of a rule that is shown
-_MOST_CHAINS = 64
+_MOST_CHAINS = 64  # that are recorded: chosen, a node of Kubernetes may have thousands
 _MANY = 1000  # rules; fewer cost a packet microseconds at most, and are not recorded
 _FEW_PARTS = 4  # of `ct state established counter accept`; with more it is of some connections alone
 # What a form that is not known raises while it is taken apart.

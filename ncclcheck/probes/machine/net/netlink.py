@@ -14,15 +14,17 @@ from typing import Literal
 from ncclcheck.probes.facts import Hop, HopState, PolicyRule, RefusingRoute, RouteKind, Shaper, Way
 from ncclcheck.probes.reach.protocol import family_of
 
-_WITHIN_S = 1.0
+_WITHIN_S = 1.0  # the kernel answers from memory: chosen
 _MOST = 512  # entries that are kept of a listing: a router's tables are none of a node's
 _MOST_BYTES = 16 * 2**20  # read of one listing
+# NLM_F_REQUEST, NLM_F_DUMP. Source of these and the next: linux/netlink.h, linux/rtnetlink.h
 _REQUEST_DUMP = 0x1 | 0x300
-_ERROR, _DONE = 2, 3
+_ERROR, _DONE = 2, 3  # NLMSG_ERROR, NLMSG_DONE
 _HEADER, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=HH")
+# RTM_NEWROUTE and so on
 _NEW_ROUTE, _GET_ROUTE, _NEW_RULE, _GET_RULE, _NEW_QDISC, _GET_QDISC = 24, 26, 32, 34, 36, 38
-_NEW_NEIGHBOUR, _GET_NEIGHBOUR = 28, 30
-_NEW_CLASS, _GET_CLASS, _NEW_FILTER, _GET_FILTER = 40, 42, 44, 46
+_NEW_NEIGHBOUR, _GET_NEIGHBOUR = 28, 30  # RTM_NEWNEIGH, RTM_GETNEIGH
+_NEW_CLASS, _GET_CLASS, _NEW_FILTER, _GET_FILTER = 40, 42, 44, 46  # RTM_NEWTCLASS and so on
 _OF_CARDS = (_GET_QDISC, _GET_CLASS, _GET_FILTER)
 _KINDS: dict[int, RouteKind] = {6: "blackhole", 7: "unreachable", 8: "prohibit", 9: "throw"}
 _WAYS: dict[int, Literal["unicast", "local", "broadcast", "blackhole", "unreachable", "prohibit", "throw"]] = {
@@ -33,7 +35,7 @@ _STATES: dict[int, HopState] = {
     0x40: "noarp", 0x80: "permanent",
 }  # fmt: skip
 _TABLES = {253: "default", 254: "main", 255: "local"}
-_INVERT = 0x2
+_INVERT = 0x2  # FIB_RULE_INVERT: `ip rule add not ...`
 # Attributes: linux/fib_rules.h, linux/rtnetlink.h, linux/pkt_sched.h.
 _FRA_DST, _FRA_SRC, _FRA_IIF, _FRA_GOTO, _FRA_PRIORITY = 1, 2, 3, 4, 6
 _FRA_MARK, _FRA_TABLE, _FRA_MASK, _FRA_OIF, _FRA_UIDS, _FRA_PROTOCOL = 10, 15, 16, 17, 20, 22
@@ -42,19 +44,19 @@ _RTA_DST, _RTA_SRC, _RTA_PRIORITY, _RTA_TABLE = 1, 2, 6, 15
 _RTA_OIF, _RTA_GATEWAY, _RTA_SOURCE, _RTA_MULTIPATH, _RTA_VIA = 4, 5, 7, 9, 18
 _MATCHED = 0x3000  # RTM_F_FIB_MATCH, RTM_F_LOOKUP_TABLE: the route itself, not what comes of it, and its table
 _NEXT_HOP = struct.Struct("=HBBi")  # struct rtnexthop: length, flags, weight, interface
-_TCA_KIND, _TCA_OPTIONS = 1, 2
+_TCA_KIND, _TCA_OPTIONS = 1, 2  # linux/rtnetlink.h
 _PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 58: "ipv6-icmp"}
 # Where the rate (bytes a second) stands in the options of a qdisc: the attribute with its parameters, and whether
 # a 64-bit rate of another attribute takes its place. struct tc_tbf_qopt begins with struct tc_ratespec.
 _RATES = {"tbf": (1, 4), "netem": (6, 8)}
 _ROOT, _COMES_IN = 0xFFFFFFFF, 0xFFFFFFF2  # parents: of a root discipline, of the filters of what comes in
-_HTB_PARAMETERS, _HTB_INIT, _HTB_CEIL64 = 1, 2, 7
+_HTB_PARAMETERS, _HTB_INIT, _HTB_CEIL64 = 1, 2, 7  # TCA_HTB_PARMS, TCA_HTB_INIT, TCA_HTB_CEIL64
 # Where a filter keeps a policer that is no action: TCA_U32_POLICE, TCA_BASIC_POLICE, TCA_FW_POLICE.
 _POLICERS = {"u32": 6, "basic": 4, "fw": 2}
-_POLICE_TBF, _POLICE_RATE64 = 1, 8
+_POLICE_TBF, _POLICE_RATE64 = 1, 8  # TCA_POLICE_TBF, TCA_POLICE_RATE64. Source: linux/pkt_cls.h
 _MOST_NESTED = 4  # filter, its actions, one of them, that one's options
 
-_MOST_HOPS = 16
+_MOST_HOPS = 16  # of one multipath route: chosen, a node has up to 8 cards
 # How the kernel says that there is no way: none at all, or that of a route that refuses (fib_props of Linux).
 _NO_WAY: dict[int, Literal["", "blackhole", "unreachable", "prohibit"]] = {
     errno.ENETUNREACH: "", errno.EHOSTUNREACH: "unreachable", errno.EACCES: "prohibit", errno.EINVAL: "blackhole",

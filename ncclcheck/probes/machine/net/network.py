@@ -53,6 +53,7 @@ _KIND_OF_DEVTYPE: dict[str, InterfaceKind] = {
     "gtp": "tunnel",
     "ppp": "tunnel",
 }
+# ARPHRD_LOOPBACK, ARPHRD_INFINIBAND, as /sys/class/net/*/type has them. Source: linux/if_arp.h
 _LOOPBACK, _INFINIBAND = 772, 32
 _TUNNEL_TYPES = {512, 768, 769, 776, 778, 823, 65534}  # PPP, IPIP, IP6TNL, SIT, GRE, IP6GRE, no link layer
 

@@ -16,10 +16,10 @@ from ncclcheck.probes.machine.access import Machine
 # that has to ask further is asked twice.
 _ANSWER_S = 1.5
 _MOST_SERVERS = 3  # MAXNS of resolv.conf(5)
-_MOST_KNOWN = 16
-_A, _AAAA = 1, 28
+_MOST_KNOWN = 16  # other machines of /etc/hosts that are told: chosen, a few show whose names they are
+_A, _AAAA = 1, 28  # types of a record. Source: RFC 1035, RFC 3596
 _HEADER = struct.Struct(">HHHHHH")
-_RECURSE = 0x0100
+_RECURSE = 0x0100  # RD. Source: RFC 1035, 4.1.1
 
 
 def resolver(name: str, addresses: list[str], seconds: float) -> Resolver:
@@ -73,7 +73,7 @@ def _text(machine: Machine, path: str) -> str:
 
 
 def _asked(name: str, conf: str) -> list[NameServer]:
-    """Every server at once."""
+    """What each name server of resolv.conf answers for a name; all are asked at once."""
     lines = [line.split() for line in conf.splitlines()]
     servers = [line[1] for line in lines if line[:1] == ["nameserver"] and len(line) > 1][:_MOST_SERVERS]
     search = next((line[1:3] for line in reversed(lines) if line[:1] in (["search"], ["domain"])), [])

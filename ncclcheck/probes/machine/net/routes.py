@@ -11,7 +11,7 @@ from ncclcheck.probes.machine.access import Machine
 
 _Parser = Callable[[list[str]], Route | None]
 
-_UP, _GATEWAY, _REJECT = 0x1, 0x2, 0x200
+_UP, _GATEWAY, _REJECT = 0x1, 0x2, 0x200  # RTF_UP, RTF_GATEWAY, RTF_REJECT. Source: linux/route.h
 _NO_ROUTE_V6 = _REJECT | 0x00100000 | 0x01000000 | 0x80000000  # anycast, cached, local
 _NOISE_V6 = (ipaddress.IPv6Network("fe80::/10"), ipaddress.IPv6Network("ff00::/8"))
 

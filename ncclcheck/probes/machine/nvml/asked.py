@@ -85,7 +85,7 @@ class Asked:
         return answer
 
     def wait(self, until: float) -> bool:
-        """Whether it has finished."""
+        """Wait for the call until `until` (time.monotonic); whether it has finished."""
         self.thread.join(max(0.0, until - time.monotonic()))
         return not self.thread.is_alive()
 

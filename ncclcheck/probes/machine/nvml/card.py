@@ -7,9 +7,11 @@ from typing import Any
 
 from ncclcheck.probes.machine.nvml.asked import ABSENT, Asked, Fact, Trouble, unread, word
 
+# NVML_NVLINK_MAX_LINKS of nvml.h (18 are used up to Blackwell); the first that is not supported ends the loop
 _MOST_LINKS = 36
+# NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON. Source: nvml.h
 _RECOVERY_FIELD, _NVLINK_SPEED_FIELD = 230, 90
-_CORRUPTED_INFOROM = 14
+_CORRUPTED_INFOROM = 14  # NVML_ERROR_CORRUPTED_INFOROM. Source: nvml.h
 _REASONS = (
     "idle",
     "application_clocks",
@@ -30,7 +32,7 @@ _HEALTH = ("", "healthy", "unhealthy", "limited_capacity")
 
 
 def card(asked: Asked, index: int, handles: list[Any]) -> None:
-    """Everything of one GPU."""
+    """Ask all groups of facts about one GPU into asked.answers. Raises Trouble where NVML has no handle of it."""
     handle = handles[index]
     if isinstance(handle, str):
         raise Trouble(f"{handle} (nvmlDeviceGetHandleByIndex)")

@@ -13,8 +13,8 @@ ReadAt = Callable[[int, int], bytes]
 
 _HEADER = struct.Struct("<40xQ10xHHH")  # e_shoff, e_shentsize, e_shnum, e_shstrndx
 _SECTION = struct.Struct("<I20xQQ24x")  # sh_name, sh_offset, sh_size
-_MOST_SECTIONS = 4096
-_MOST_NAMES = 2**20
+_MOST_SECTIONS = 4096  # chosen, shared libraries have some dozens; more is a damaged file
+_MOST_NAMES_BYTES = 2**20  # of the table of section names, some 500 in a shared library: chosen
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,6 @@ def _sections(read_at: ReadAt) -> Iterator[Section]:
     rows = list(_SECTION.iter_unpack(raw[: len(raw) - len(raw) % entry]))
     if names_index >= len(rows):
         return
-    names = read_at(rows[names_index][1], min(rows[names_index][2], _MOST_NAMES))
+    names = read_at(rows[names_index][1], min(rows[names_index][2], _MOST_NAMES_BYTES))
     for at, offset, size in rows:
         yield Section(names[at : names.find(b"\0", at)].decode(errors="backslashreplace"), offset, size)

@@ -21,9 +21,11 @@ _ASK_VERSION = """import ctypes, sys
 version = ctypes.c_int()
 ctypes.CDLL(sys.argv[1]).ncclGetVersion(ctypes.byref(version))
 print(version.value)"""
-_SECONDS = 5.0
+# for the loader to open libraries, over a network file system too; a dead one is not waited for: chosen
+_LONGEST_S = 5.0
+# copies that are loaded in a child for their version, up to _LONGEST_S each, two at a time: chosen
 _MOST_ASKED = 6
-_MOST_RODATA = 64 * 2**20
+_MOST_RODATA_BYTES = 64 * 2**20  # chosen, what a header claims is bounded
 _NAME = re.compile(rb"NCCL_[A-Z0-9_]*[A-Z0-9](?=\0)")  # whole strings: names inside log texts are not read
 _STATIC = re.compile(rb"NCCL version (\d+\.\d+\.\d+)")
 _CACHED = re.compile(rb"/[\x21-\x7e]+/libnccl-[\x21-\x2e\x30-\x7e]+")
@@ -93,7 +95,7 @@ def _ask_linker(machine: Machine, library: str) -> str | Unread:
     loader = _LOADERS.get(platform.machine(), "")
     direct = machine.exists(loader)
     argv = [loader if direct else "ldd", library]
-    output = machine.run(argv, _SECONDS, {**os.environ, "LD_TRACE_LOADED_OBJECTS": "1"} if direct else None)
+    output = machine.run(argv, _LONGEST_S, {**os.environ, "LD_TRACE_LOADED_OBJECTS": "1"} if direct else None)
     if isinstance(output, Unread):
         return output
     return output.out or Unread("broken", f"{' '.join(argv)}: {output.err.strip()[:200] or 'no answer'}")
@@ -111,7 +113,7 @@ def _resolved(answer: str) -> str | None:
 def _version(machine: Machine, path: str) -> str | Unread:
     """What ncclGetVersion answers, asked in a child: a library from anywhere is not loaded into this process."""
     env = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    output = machine.run([sys.executable, "-I", "-S", "-c", _ASK_VERSION, path], _SECONDS, env)
+    output = machine.run([sys.executable, "-I", "-S", "-c", _ASK_VERSION, path], _LONGEST_S, env)
     if isinstance(output, Unread):
         return output
     if output.status or not output.out.strip().isdecimal():
@@ -203,7 +205,7 @@ def _rodata(machine: Machine, path: str) -> bytes:
         return b"" if isinstance(data, Unread) else data
 
     section = find_section(read_at, ".rodata")
-    return read_at(section.offset, min(section.size, _MOST_RODATA)) if section else b""
+    return read_at(section.offset, min(section.size, _MOST_RODATA_BYTES)) if section else b""
 
 
 def _plugins(machine: Machine, env: Mapping[str, str]) -> list[str]:

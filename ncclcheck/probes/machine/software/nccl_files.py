@@ -12,8 +12,12 @@ from ncclcheck.probes.machine.access import Machine
 
 Version = tuple[int, ...]
 
+# NCCL that reads NCCL_CONF_FILE. Source: NVIDIA/nccl src/misc/param.cc
 _CONF_FILE_VARIABLE_SINCE: Version = (2, 23)
+# NCCL that takes $HOME; before, the home of the password database
 _HOME_FROM_ENVIRONMENT_SINCE: Version = (2, 30, 3)
+# bytes: NCCL's buffers of 1024 with their end. Source: NVIDIA/nccl src/misc/param.cc
+# bytes: NCCL's buffers of 1024 with their end. Source: NVIDIA/nccl src/misc/param.cc
 _MOST_NAME = _MOST_VALUE = 1023
 _ASSIGNMENT = re.compile(r"\s*(?:export\s+|declare\s+-x\s+)?(NCCL_[A-Z0-9_]+)=(.*)")
 

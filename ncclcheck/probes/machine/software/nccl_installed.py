@@ -14,8 +14,8 @@ from ncclcheck.probes.facts import EXAMPLE_TUNER, ConfFile, NamedFile, PluginFil
 from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.host.host import within
 
-_SECONDS = 4.0
-_MOST = 64 * 2**20
+_LONGEST_S = 4.0  # a file is read within it from a busy network file system; a dead one is not waited for: chosen
+_MOST_BYTES = 64 * 2**20  # of a plugin: chosen, what a file claims to be is bounded
 _READ = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_TUNER_CONFIG_FILE", "NCCL_IBVERBS_LIB")
 _WRITTEN = (
     "NCCL_DEBUG_FILE",
@@ -42,7 +42,7 @@ def plugin_files(machine: Machine, plugins: list[str] | Unread) -> list[PluginFi
 
 
 def _plugin(machine: Machine, path: str) -> PluginFile:
-    data = within(_SECONDS, path, lambda: machine.read_bytes(path, _MOST))
+    data = within(_LONGEST_S, path, lambda: machine.read_bytes(path, _MOST_BYTES))
     if isinstance(data, Unread):
         return PluginFile(name=os.path.basename(path), path=path, sha256=data, product=data, symbols=data)
     return PluginFile(
@@ -63,7 +63,7 @@ def _product(data: bytes) -> str:
 def _bundle(machine: Machine, path: str) -> str:
     """HPC-X keeps its version in a file at its top: ROOT/VERSION beside ROOT/nccl_rdma_sharp_plugin/lib."""
     top, plugin, _ = re.split(_HPCX, path, maxsplit=1) if _HPCX.search(path) else ("", "", "")
-    text = within(_SECONDS, path, lambda: machine.read(f"{top}/VERSION")) if plugin else ""
+    text = within(_LONGEST_S, path, lambda: machine.read(f"{top}/VERSION")) if plugin else ""
     found = None if isinstance(text, Unread) else _HPCX_VERSION.match(text)
     return found[0] if found else ""
 
@@ -78,7 +78,7 @@ def named_files(
         "nccl_named_files",
         list[NamedFile],
         lambda: within(
-            _SECONDS, "the files that variables name", lambda: [_named(*one) for one in listed.items()]
+            _LONGEST_S, "the files that variables name", lambda: [_named(*one) for one in listed.items()]
         ),
     )
 

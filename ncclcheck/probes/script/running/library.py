@@ -37,7 +37,7 @@ from ncclcheck.probes.script.running.values import (
 from ncclcheck.probes.script.words import text
 
 if TYPE_CHECKING:
-    from ncclcheck.probes.script.running.following import Run
+    from ncclcheck.probes.script.running.calling import Calling as Run
 
 _UNLIKE = (
     OWN,
@@ -184,6 +184,7 @@ def call(
     """A call of what is not the script's own."""
     last = name.rpartition(".")[2].rpartition(":")[2]
     every = [*given, *named.values()]
+    _updated(run, last, on, given, named)
     _tell(run, node, name, on, given, named)
     for pattern, act in _KINDS:
         if pattern.search(name):
@@ -210,6 +211,8 @@ def call(
         return given[0] if len(given) == 1 else Value(items=tuple(given))
     if _CHANCE.match(name):
         return Value(frozenset({CHANCE}))
+    if (python := _of_python(run, node, name, given, named, frame)) is not None:
+        return python
     _run_given(run, name, given, named)
     if is_environ(text(node.func.value)) if isinstance(node.func, ast.Attribute) else False:
         return _environ(run, node, last, given)
@@ -250,7 +253,8 @@ def call(
     if last in ("ArgumentParser", "parse_args", "parse_known_args", "Namespace", "OmegaConf"):
         made = Value(frozenset({run.make("options", node)}), "options")
         return made._replace(items=(made, NOTHING)) if last == "parse_known_args" else made
-    if last in ("update", "append", "extend", "add") and isinstance(node.func, ast.Attribute):
+    puts = last in ("update", "append", "extend", "add") and not on.of("dict")
+    if puts and isinstance(node.func, ast.Attribute):
         _put_in(node.func.value, frame, every)
         if last == "append" and node.args and given:
             run.keep(node.func.value, node.args[0], given[0], frame)
@@ -355,6 +359,9 @@ def sum_in_place(node: ast.expr, frame: Frame, run: Run) -> None:
         node = node.value
     if isinstance(node, ast.Name):
         if node.id in frame.variables:
+            for made in frame.variables[node.id].of("new"):  # a tensor whose parts were given numbers
+                fields = run.things[made].fields
+                run.things[made].fields = {key: one.agreed(*_UNLIKE) for key, one in fields.items()}
             frame.variables[node.id] = frame.variables[node.id].agreed(*_UNLIKE)
         frame.reduced.add(node.id)
         for loop in run.loops:  # `for m in metrics: all_reduce(m)`
@@ -429,6 +436,47 @@ def _environ(run: Run, node: ast.Call, last: str, given: list[Value]) -> Value:
             if key is not None:
                 run.add("os.environ.set", node.lineno, {"0": key, "1": value}, given)
     return NOTHING
+
+
+def _of_python(
+    run: Run, node: ast.Call, name: str, given: list[Value], named: Mapping[str, Value], frame: Frame
+) -> Value | None:
+    """`partial`, `dict` and `getattr`; None for all else."""
+    if name in ("functools.partial", "partial") and given:
+        return _partial(run, node, given, named)
+    if name == "dict" and not node.args:
+        return _table(run, node, named)
+    if name == "getattr" and len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
+        asked = ast.Attribute(node.args[0], str(node.args[1].value), ast.Load())
+        return run.value(ast.copy_location(asked, node), frame)
+    return None
+
+
+def _updated(run: Run, last: str, on: Value, given: list[Value], named: Mapping[str, Value]) -> None:
+    """A table is given the entries of another one."""
+    for made in on.of("dict") if last == "update" else []:
+        new = dict(named)
+        for one in given:
+            new |= run.table(one) or {"": NOTHING}
+        run.things[made].fields |= {f"[{key!r}]" if key else "[]": one for key, one in new.items()}
+
+
+def _partial(run: Run, node: ast.Call, given: list[Value], named: Mapping[str, Value]) -> Value:
+    """A function with a part of what it is given."""
+    fields = {"partial": given[0], **{str(at): one for at, one in enumerate(given[1:])}, **named}
+    made = run.make("partial", node, fields=fields)
+    written = {str(at): one for at, one in enumerate(node.args[1:])}
+    written |= {one.arg: one.value for one in node.keywords if one.arg}
+    run.things[made].written = {key: written.get(key, ast.Name("...")) for key in fields if key != "partial"}
+    return Value(frozenset({made}))
+
+
+def _table(run: Run, node: ast.Call, named: Mapping[str, Value]) -> Value:
+    """`dict(shuffle=True, **others)`."""
+    made = run.make("dict", node)
+    run.things[made].fields = {f"[{key!r}]" if key else "[]": one for key, one in named.items()}
+    run.things[made].written = {f"[{one.arg!r}]": one.value for one in node.keywords if one.arg}
+    return Value(frozenset({made}) | carried(*named.values()))
 
 
 def _run_given(run: Run, name: str, given: list[Value], named: Mapping[str, Value]) -> None:

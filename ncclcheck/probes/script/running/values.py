@@ -121,6 +121,7 @@ class Thing:
     kind: str
     cls: str = ""
     fields: dict[str, Value] = field(default_factory=dict)
+    written: dict[str, ast.expr] = field(default_factory=dict)  # of a table: its values as they are written
 
 
 @dataclass

@@ -16,11 +16,13 @@ from torch import Tensor, nn
 from ncclcheck.probes.dataloader.ours import is_users
 from ncclcheck.probes.facts.training.course import Growing
 
+# objects, levels, entries of one container, tensors of one list: chosen, bounds the time of a look
 _MOST_VISITS, _MOST_DEPTH, _MOST_ENTRIES, _MOST_HELD = 20_000, 6, 64, 1024
-_MOST_NODES = 50_000
+_MOST_NODES = 50_000  # of backward graphs: chosen, bounds the time of a look
+# that must all grow: two may by chance, such as a list of losses that is cleared every tenth step; chosen
 _LEAST_LOOKS = 3
 _LEAST_BYTES = 64 * 2**10  # a step, of what holds no graph: as much as is worth a word
-_MOST = 5
+_MOST = 5  # in a finding, graphs first: chosen
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from ncclcheck.probes.facts.training.course import Misused
 from ncclcheck.probes.training.course import bounds
 
 _MOST_ELEMENTS = 2**22  # of a result that is looked at
-_MOST = 8
+_MOST = 8  # misuses, and steps back through views and casts: chosen
 _LEAST_ROWS = 4  # whose sums are looked at: fewer are 1 by chance
-_ROUNDING = 1e-3
+_ROUNDING = 1e-3  # of probabilities in bfloat16 or float16, which add up to 1 within this: chosen
 _MEANT = ("masked_fill", "masked_fill_", "full", "full_like", "fill_", "where", "new_full", "triu", "tril")
 _ACCESS = ("__get__", "__set__", "__repr__", "__bool__", "__len__")
 _ROOTS = ("sqrt", "rsqrt", "norm", "vector_norm", "std", "pow", "cdist", "pairwise_distance")

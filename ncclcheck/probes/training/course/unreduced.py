@@ -10,7 +10,7 @@ from torch import nn
 
 UNREDUCED = "Expected to have finished reduction"
 _NUMBERS = re.compile(r"Parameter indices which did not receive grad for rank (\d+): ([\d ]+)")
-_MOST = 8
+_MOST = 8  # names of parameters, the rest is counted: chosen
 
 
 @contextlib.contextmanager

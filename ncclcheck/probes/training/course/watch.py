@@ -29,8 +29,8 @@ from ncclcheck.probes.training.equal.state import plain
 from ncclcheck.probes.training.feed import Batch
 from ncclcheck.probes.training.loop import Setting, bare
 
-_MOST = 5
-_LONGEST = 300
+_MOST = 5  # warnings, ranks, misuses in a finding: chosen
+_LONGEST = 300  # characters of a warning: chosen, its first sentences
 # Of torch's warnings those that say that training is wrong, not slow or old-fashioned.
 _TELLING = re.compile(
     r"lr_scheduler\.step\(\)` before|None of the inputs have requires_grad"

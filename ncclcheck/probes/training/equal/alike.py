@@ -15,8 +15,8 @@ from ncclcheck.probes.facts.training import Agreement, Differing
 from ncclcheck.probes.job.timing import Peers
 from ncclcheck.probes.training.equal.state import combined, plain
 
-MOST = 20
-_MOST_NAMES = 5000
+MOST = 20  # names or ranks that are kept of one comparison, the rest is counted: chosen
+_MOST_NAMES = 5000  # of parameters that ranks exchange as text: chosen, bounds the text that ranks exchange
 
 
 def agreement(peers: Peers, model: nn.Module, prints: Mapping[str, int]) -> Agreement:

@@ -19,7 +19,7 @@ from ncclcheck.probes.training.loop import Setting
 
 _PROBED = 4  # indices, each read twice
 _FOLLOWED = 256  # samples whose contents are compared between ranks that have other datasets
-_FOLLOWED_S = 1.5
+_FOLLOWED_S = 1.5  # for reading the samples that are compared: chosen
 
 
 def seen(setting: Setting, size: int) -> Contents | None:

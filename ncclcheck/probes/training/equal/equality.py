@@ -21,8 +21,8 @@ from ncclcheck.probes.training.equal.state import fingerprints, plain
 from ncclcheck.probes.training.feed import moved
 from ncclcheck.probes.training.loop import Setting, bare, stream, train_step, wrap
 
-_STEPS = 20
-_FIXED_STEPS = 10
+_STEPS = 20  # at most, of the steps that were asked for: replicas that drift do so with the first ones; chosen
+_FIXED_STEPS = 10  # on one batch: chosen, the loss of a model that learns has fallen by then
 
 
 def before_wrap(setting: Setting) -> Checks:

@@ -14,8 +14,8 @@ from ncclcheck.probes.training.equal.seeds import SEED, own_generators
 from ncclcheck.probes.training.feed import Batch, mapped, moved, samples_of, tensors_of
 from ncclcheck.probes.training.loop import Setting
 
-_MOST_RANKS = 16
-_MOST_BYTES = 64 * 2**20
+_MOST_RANKS = 16  # whose batches one process computes: chosen, it takes as many times as long as a step
+_MOST_BYTES = 64 * 2**20  # of all batches, which every rank then holds: chosen
 PLACED = "the loss depends on the order of the samples of a batch, as where each place has its own noise"
 _ROUNDING = 1e-3  # of a loss whose samples are added up in another order
 

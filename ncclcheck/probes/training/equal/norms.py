@@ -15,8 +15,8 @@ from ncclcheck.probes.training.feed import Batch, moved
 from ncclcheck.probes.training.loop import Setting, autocast
 
 _Local = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_NAMED, _MEASURED = 8, 32
-_NONE = 2**30
+_NAMED, _MEASURED = 8, 32  # layers in a finding, layers whose inputs are added up: chosen, the first show it
+_NONE = 2**30  # samples: more than any batch has, so that the least of all ranks is a real one
 
 
 def seen(setting: Setting, batch: Batch) -> BatchNorms:

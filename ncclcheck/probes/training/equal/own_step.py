@@ -36,9 +36,9 @@ from ncclcheck.probes.training.equal.state import Alone, fingerprint, fingerprin
 from ncclcheck.probes.training.feed import Batch, moved
 from ncclcheck.probes.training.loop import Setting, bare, stream, wrap
 
-_STEPS, _LEAST_STEPS = 20, 6
+_STEPS, _LEAST_STEPS = 20, 6  # chosen: schedulers and averages show within them; six, however slow a step is
 _STEPS_SHARE = 0.2  # of the time box, for steps beyond the least
-_MOST_RATES, _MOST_REACHED = 64, 50
+_MOST_RATES, _MOST_REACHED = 64, 50  # learning rates and names that are kept: chosen
 _MOST_JOINED = 8  # micro-batches of a step that are joined over ranks; each is sent to all of them
 _TOLERANCE, _IN_AUTOCAST = 1e-3, 5e-2  # of the norm; clipping and unscaling round once more than TRN004 does
 

@@ -21,8 +21,8 @@ from ncclcheck.probes.training.equal.state import fingerprints
 from ncclcheck.probes.training.loop import Setting, stream, train_step, wrap
 from ncclcheck.probes.training.saves import places
 
-_STEPS = 2
-_MOST_TENSORS = 5
+_STEPS = 2  # of training, so that the optimizer has a state to save
+_MOST_TENSORS = 5  # in a finding: chosen
 _PREFIX = "module."  # of DDP
 
 

@@ -12,8 +12,9 @@ from ncclcheck.probes.training.equal.alike import MOST
 from ncclcheck.probes.training.loop import Setting
 from ncclcheck.probes.training.saves import places
 
-_LINES = 50
-_TURNS = 10
+_LINES = 50  # that each rank writes: chosen, several turns of several lines show an append that is cut
+_TURNS = 10  # in which a rank appends, each under the lock: chosen
+# for a lock, and until a file of another node appears: NFS keeps attributes 3 s at least (acregmin, nfs(5))
 _PATIENCE_S = 5.0
 _MOST_APPENDING = 64  # more ranks than that would wait for each other rather than tell more
 

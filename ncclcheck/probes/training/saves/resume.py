@@ -23,9 +23,9 @@ from ncclcheck.probes.training.loop import Setting, bare, digest, stream, train_
 from ncclcheck.probes.training.saves import places
 from ncclcheck.probes.training.saves.checkpoint import read, size_of, told, too_large, written
 
-_MOST_STEPS = 10
+_MOST_STEPS = 10  # before and after the kill: chosen, equal parameters after ten steps are no chance
 _LAST_WORDS_S = 0.2  # until what the ranks told each other last has arrived
-_PATIENCE_S = 1.0
+_PATIENCE_S = 1.0  # of the survivors, in which torchrun ends them: chosen
 _LEAST_S = 25.0  # to train three times, and to start processes once more
 
 

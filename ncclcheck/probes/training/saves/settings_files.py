@@ -27,8 +27,8 @@ _OF_THEIR_CALL = ("timeout", "state_dict_type")
 # Of transformers and LLaMA-Factory, of Accelerate: another file that says the rest.
 _FOLLOWED = ("deepspeed", "deepspeed_config_file")
 
-_MOST_BYTES = 4 * 2**20
-_MOST_SETTINGS = 50
+_MOST_BYTES = 4 * 2**20  # of a file of settings: chosen, written ones have KB
+_MOST_SETTINGS = 50  # that are known and found in it: chosen
 _LINE = re.compile(r"^\s*(?:--)?[\"']?(\w+)[\"']?(?:\s*[:=]\s*|\s+)[\"']?([\w.+/-]{1,200})")
 # The arguments of timedelta in their order.
 _UNITS = {

@@ -18,8 +18,8 @@ from ncclcheck.probes.training.loop import Setting
 from ncclcheck.probes.training.saves import places
 from ncclcheck.probes.training.saves.checkpoint import told, written
 
-_LAYERS = 8
-_LEAST = 2**20
+_LAYERS = 8  # chosen: several layers, as FSDP shards them one by one
+_LEAST = 2**20  # bytes: chosen, less is a test of opening files
 
 
 def run(setting: Setting) -> None:

@@ -11,11 +11,12 @@ from ncclcheck.probes.training.loop import Setting, wrap
 from ncclcheck.probes.training.times.stopwatch import Lap, timed
 from ncclcheck.probes.training.times.twin import Loop, slowest, solo, turns
 
+# steps that are not counted: DDP rebuilds its buckets in the first, allocators and clocks settle; chosen
 _WARM = 5
-_ROUNDS = 2
+_ROUNDS = 2  # of both kinds in turns, so that drift hits both: chosen
 _LEAST, _MOST = 3, 15  # steps of a round
-_SOLO_STEPS = 6
-_MOST_TURNS = 64
+_SOLO_STEPS = 6  # of one rank alone, whose median counts: chosen
+_MOST_TURNS = 64  # ranks one after the other: chosen, more takes longer than the rest of the run
 _SHARE = 0.4  # of the time that is left
 
 

@@ -21,8 +21,9 @@ from ncclcheck.probes.training.times import buckets, starts
 from ncclcheck.probes.training.times.stopwatch import Lap
 from ncclcheck.probes.training.times.twin import Loop
 
+# turns of both kinds, steps of each, steps that are not counted: chosen, 24 steps in all
 _ROUNDS, _STEPS, _WARM = 2, 5, 2
-_NAMED = 20
+_NAMED = 20  # unused parameters in a finding, the rest is counted: chosen
 
 # What is looked at, by whom, and the seconds that must be left of the time box.
 _Aspect = Callable[[Setting, Batch], Any]

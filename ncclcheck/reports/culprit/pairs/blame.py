@@ -46,7 +46,7 @@ class Blame:
 
     @property
     def is_dead(self) -> bool:
-        """Nothing got through."""
+        """Whether nothing got through."""
         return self.slowness >= DEAD
 
 
@@ -108,7 +108,7 @@ class _Case:
         return [(_explained(self._samples, one), one) for one in found]
 
     def best(self) -> Iterator[_Weighed]:
-        """All that may be blamed, in order."""
+        """All suspects that may be blamed, in the order in which they are tried."""
         return chain.from_iterable(self._found.values())
 
     def close(self, guilty: Blame) -> None:

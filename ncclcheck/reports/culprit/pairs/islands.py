@@ -28,7 +28,7 @@ class Islands:
 
     @property
     def slowness(self) -> float:
-        """As a logarithm."""
+        """Natural logarithm of the bandwidth within groups over that between them."""
         return math.log(self.within / self.across)
 
 

@@ -40,7 +40,7 @@ class Way:
 
     @property
     def is_dead(self) -> bool:
-        """Nothing arrived, ever."""
+        """Whether no measurement of this path brought anything."""
         return self.slowness >= DEAD
 
 
@@ -64,7 +64,7 @@ class Samples:
 
     @cached_property
     def floor(self) -> float:
-        """The least slowness that is worth telling."""
+        """The least slowness (a logarithm of bandwidths) that is worth telling."""
         return slowness_at(self.percent)
 
     def least(self, measurements: int) -> float:

@@ -16,9 +16,8 @@ from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.output.html.picture import BLANK, INK, Figure, Table, draw, named
 
 MOST_CELLS = 64  # nodes a side drawn one by one: chosen, beyond 64 a cell is smaller than 8 pixels
-_MOST_BLOCKS = (
-    50  # a side, where there are more nodes than MOST_CELLS: chosen, a cell stays large enough for its mark
-)
+# a side, where there are more nodes than MOST_CELLS: chosen, a cell stays large enough for its mark
+_MOST_BLOCKS = 50
 _MOST_NAMES = 24  # along an axis: chosen, more labels overlap at 5 to 7 inches
 _HEADERS = ("node", "sends, median", "sends, worst", "receives, median", "receives, worst", "did not succeed")
 

@@ -37,7 +37,7 @@ _SETTINGS: dict[Any, Any] = {
     "axes.spines.right": False,
     "legend.frameon": False,
 }
-_NAME = 28
+_NAME = 28  # characters of a label: chosen, longer ones push the picture aside
 
 
 @dataclass(frozen=True)

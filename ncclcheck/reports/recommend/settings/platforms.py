@@ -42,7 +42,7 @@ def _aws_plugin(site: Site) -> bool:
 # Two GPUs and two cards below one switch: the plugin says so to NCCL from this version on.
 _TWO_A_SWITCH = re.compile(r"Amazon EC2 (p5en|p6-b200)\.")
 _POLICY, _POLICY_VALUE = "NCCL_NETDEVS_POLICY", "max:1"
-_PLUGIN_SETS_POLICY_SINCE: Version = (1, 18, 0)
+_PLUGIN_SETS_POLICY_SINCE: Version = (1, 18, 0)  # of aws-ofi-nccl
 
 
 def _with_policy(site: Site) -> bool:

@@ -48,6 +48,9 @@ def within_expectation(cluster: Cluster) -> Iterator[Finding]:
     A rail that is down, a NIC in a x8 slot, GPUs that cannot reach it directly or TCP instead of RDMA raise no
     error: the job is two to twenty times slower, and nobody knows that it could be faster.
 
+    ## Seen as
+    does not start, slow
+
     ## How we know
     Between nodes B is the sum of min(rate, PCIe) over the ports that NCCL takes, at most the PCIe links of the
     GPUs, of the weakest node. A flat ring reaches B at most, any algorithm without switches that reduce

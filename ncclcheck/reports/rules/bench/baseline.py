@@ -127,6 +127,9 @@ def machines(cluster: Cluster) -> Iterator[Finding]:
     "It worked yesterday" has a reason. A GPU or HCA fewer after a reboot is seldom noticed by the job, which then
     runs at a fraction of its speed, or by hand: the machine looks sound.
 
+    ## Seen as
+    slow
+
     ## How we know
     Nodes are matched by name, else by host name; a node that one of the two results lacks is not compared, for
     the job system may have given others. A GPU or HCA that is gone, a port that is no longer active, a GPU that

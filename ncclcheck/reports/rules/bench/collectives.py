@@ -43,6 +43,9 @@ def results_are_correct(cluster: Cluster) -> Iterator[Finding]:
     A link, memory or library that changes data without an error makes training diverge days later, or
     gives a model that is quietly worse.
 
+    ## Seen as
+    wrong results
+
     ## How we know
     The data differ in every rank and index, and are chosen so that any order of reduction gives the same
     exact result. One swapped chunk, one flipped bit, a rank counted twice or left out changes it.

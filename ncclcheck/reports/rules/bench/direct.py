@@ -35,6 +35,9 @@ def direct_within_a_node(cluster: Cluster) -> Iterator[Finding]:
     several times slower, and every ring goes through it. P2P is lost to ACS, to virtual machines, to ranks in
     containers of their own, and to an NCCL_P2P_DISABLE=1 that once helped somebody.
 
+    ## Seen as
+    slow
+
     ## How we know
     The lines `via SHM` and `via NET` of NCCL's log between ranks of the same node, against NVML's NVLinks and peer
     status. Cards that have no peer access are sound with SHM (GPU021 speaks of them).
@@ -112,6 +115,9 @@ def gpudirect_used(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     Without GPUDirect RDMA each byte is copied through the host's memory first: 10 GB/s instead of 180 were
     measured. One node without it sets the pace of all.
+
+    ## Seen as
+    slow
 
     ## How we know
     NCCL's log of this job. `Enabled for HCA` in it and no GDRDMA on any connection: GPU and HCA are too far from

@@ -26,6 +26,9 @@ def above_the_floor(cluster: Cluster) -> Iterator[Finding]:
     Where all GPUs are slow alike (a wrong BIOS setting, a riser of an older generation, clocks locked by a script,
     an IOMMU that translates) no comparison with peers shows it, and one node alone has no peers.
 
+    ## Seen as
+    slow
+
     ## How we know
     A warning below 40 % of the data sheet's half precision (`BEN041.matmul_gflop_s` in the site file is a bound of
     your own) or below 50 % of its memory bandwidth (`BEN041.memory_gb_s`): sound GPUs are far above. A note below
@@ -98,6 +101,9 @@ def bit_for_bit(cluster: Cluster) -> Iterator[Finding]:
     A GPU with a bad multiprocessor gives wrong numbers and no error: ECC guards memory, not arithmetic. The loss
     of a training on thousands of GPUs goes wrong slowly or becomes NaN at some step, and all_reduce spreads it to
     every rank.
+
+    ## Seen as
+    slow
 
     ## How we know
     All elements are whole numbers from -3 to 3, so the product is exact in half precision whatever library, GPU

@@ -50,6 +50,9 @@ def nothing_stood_still(cluster: Cluster) -> Iterator[Finding]:
     the table looks sound. In training all ranks wait meanwhile, RDMA connections break, and a watchdog of a few
     minutes ends the job when the next outage is longer.
 
+    ## Seen as
+    dies
+
     ## How we know
     The kernel counts how often a link went down (carrier_down_count; link_downed of an HCA port). A thread of the
     agent that only sleeps comes late where the host is stopped; what it waited for a core meanwhile (schedstat) is

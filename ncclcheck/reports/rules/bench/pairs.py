@@ -55,6 +55,9 @@ def no_node_or_link_is_slower(cluster: Cluster) -> Iterator[Finding]:
     A collective is as slow as its slowest link: one NIC at half its rate makes ten thousand GPUs wait, and the
     table of collectives does not say which one it is.
 
+    ## Seen as
+    slow
+
     ## How we know
     A way is as fast as its slowest part, so a slow part makes all ways through it slow, and one fast way acquits
     its parts. The fewest nodes, NICs, rails, links and switches that explain all slow ways are named, each only

@@ -32,6 +32,9 @@ def idle_rails(cluster: Cluster) -> Iterator[Finding]:
     A rail that idles is bandwidth that is paid for and not there: two of eight cards idle are a quarter less.
     Every card is up, no counter shows an error, and no log complains.
 
+    ## Seen as
+    slow
+
     ## How we know
     port_xmit_data and port_rcv_data of every port before and after the job. Idle is less than 1 %
     (`BEN012.percent`) of the busiest port, once that has moved 64 MiB (`BEN012.mib`). Judged where a node runs at
@@ -106,6 +109,9 @@ def as_predicted(cluster: Cluster) -> Iterator[Finding]:
     All checks of the network (subnet, MTU, speed, reach) look at the predicted interface. If the job took another
     one, they spoke of the wrong one. It is also how a slow management network is found out: with one wrong
     GLOO_SOCKET_IFNAME a job took 24 s for what takes 258 ms.
+
+    ## Seen as
+    slow
 
     ## How we know
     NCCL's log (`Bootstrap: Using`); for gloo the local addresses of the sockets that its ranks hold, and

@@ -38,6 +38,9 @@ def no_rank_is_late(cluster: Cluster) -> Iterator[Finding]:
     A collective starts for nobody before the last has come: one rank that is late by 20 ms makes every other one
     wait 20 ms, a thousand GPUs or ten thousand. It looks like a slow network, and it is none.
 
+    ## Seen as
+    slow
+
     ## How we know
     The late rank waits least: how late a rank is, is the longest wait of any rank less its own, so no clocks are
     compared, and the one that takes longest is not the one to blame. A warning where a rank is later than most
@@ -142,6 +145,9 @@ def every_rank_is_as_fast(cluster: Cluster) -> Iterator[Finding]:
     Training goes at the pace of the slowest GPU. One that is throttled, or a host with one memory channel fewer,
     slows all others, and in the collectives it looks like a slow network.
 
+    ## Seen as
+    slow
+
     ## How we know
     Ranks with the same GPU models are compared with their median. A warning below 85 % of it (BEN015.percent)
     that the spread of all does not explain, a failure below 50 % (BEN015.fail_percent). Needs three ranks
@@ -172,6 +178,9 @@ def every_node_is_as_fast_inside(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     No network takes part: a node that is slow here has an NVLink down, peer access off, or a slow host, and makes
     all collectives over all nodes slow as well.
+
+    ## Seen as
+    slow
 
     ## How we know
     Nodes with the same GPU models and as many ranks are compared with their median. A warning below 85 % of it

@@ -49,6 +49,9 @@ def best_transport(cluster: Cluster) -> Iterator[Finding]:
     the image, a plugin that is not found. The job runs at a tenth of its speed or less; 3 GB/s instead of 489 were
     seen for weeks. Only the log says so.
 
+    ## Seen as
+    slow, setting without effect
+
     ## How we know
     `bench` runs its ranks with NCCL_DEBUG=INFO into a file of its own and counts the lines `via NET/IB`,
     `via NET/Socket`, `via P2P`...; what the HCAs are is read from /sys/class/infiniband. FAIL with InfiniBand and

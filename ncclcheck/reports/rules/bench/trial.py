@@ -35,6 +35,9 @@ def does_no_harm(cluster: Cluster) -> Iterator[Finding]:
     Settings travel from cluster to cluster in job scripts and articles. What helped on one network costs half of
     the bandwidth on another, or stops the job, and nobody takes the line out again.
 
+    ## Seen as
+    slow
+
     ## How we know
     NCCL reads most variables once in the life of a process, so each measurement is a job of its own, and the
     order changes from pair to pair (without, with, with, without, ...): what drifts meanwhile favours neither. Of

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator
 
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, admin, fail, you
 from ncclcheck.reports.judgement.rule import Body, NothingToJudge, rule
 from ncclcheck.reports.subjects.box import first, words
-from ncclcheck.reports.subjects.box.first import Failure, Kind
+from ncclcheck.reports.subjects.box.failure import Failure, Kind
+
+_SIZES = re.compile(r"op\.preamble\.length|doesn't match expected size")  # gloo's, of a message that came
 
 
 def box_rule(
@@ -34,7 +37,7 @@ def box_rule(
 def _finding(cluster: Cluster, one: Failure, why: str, *fixes: Remedy) -> Finding:
     return fail(
         words.where(one),
-        words.heading(one),
+        words.heading(one, words.waits(cluster, one)),
         why=why,
         owner="job",
         evidence=words.evidence(cluster, one),
@@ -108,6 +111,9 @@ def nothing_crashed(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     ## Why it matters
     The fault is in native code: an extension, a library, a driver, or /dev/shm that is full (SIGBUS).
 
+    ## Seen as
+    out of memory
+
     ## How we know
     The status of the process when it ended, and the stack that faulthandler wrote into the box.
 
@@ -118,6 +124,15 @@ def nothing_crashed(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     ## Source
     signal(7); docs.python.org/3/library/faulthandler.html.
     """
+    if one.process is not None and _SIZES.search(one.process.aborted):
+        yield _finding(
+            cluster,
+            one,
+            "It got a message of another size than it expected: ranks were in different calls, or shapes differ.",
+            you("Call the same collective with the same shape and dtype on all ranks; compare the lines above."),
+            you("Let torch compare each call.", "export TORCH_DISTRIBUTED_DEBUG=DETAIL"),
+        )
+        return
     yield _finding(
         cluster,
         one,
@@ -135,6 +150,9 @@ def nothing_was_raised(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     ## Why it matters
     The others wait for it and report a lost connection or a timeout later; with many ranks that is most of what is
     printed.
+
+    ## Seen as
+    hangs
 
     ## How we know
     Each Python process of the job wrote the exception, the time and the rank into the box when it was raised.
@@ -186,15 +204,19 @@ def nobody_left(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     )
 
 
-@box_rule("BOX006", "all ranks came to what the others waited for", "absent", "apart")
+@box_rule("BOX006", "all ranks came to what the others waited for", "absent", "apart", "unmet")
 def nobody_is_absent(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     """
     ## What
     All ranks but one report that another one is gone or did not come in time; that one was alive and said nothing.
-    Or all report it, and one of them from another line of the program than the others.
+    Or all report it, and one of them from another line of the program than the others. Or ranks did not meet:
+    one of them was not started, was started twice, or was told another world size or rendezvous.
 
     ## Why it matters
     It held up the others until their timeout, and is named by none of them.
+
+    ## Seen as
+    hangs
 
     ## How we know
     Exceptions of all the others in the box, the watcher's record of this rank, and its stack where it was written.
@@ -205,6 +227,15 @@ def nobody_is_absent(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     ## Source
     pytorch.org/docs/stable/distributed.html, on the timeout of init_process_group.
     """
+    if one.kind == "unmet":
+        why = "Ranks meet once all have come to the same place, and all expect the same number of them."
+        yield _finding(
+            cluster,
+            one,
+            why,
+            you("Start all ranks, each once, with the same WORLD_SIZE, MASTER_ADDR and MASTER_PORT."),
+        )
+        return
     yield _finding(
         cluster,
         one,
@@ -253,6 +284,9 @@ def it_did_not_stall(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     ## Why it matters
     A job that waits for nothing holds its nodes until a timeout or its time limit.
 
+    ## Seen as
+    hangs
+
     ## How we know
     CPU time, I/O and output once a second; the limit is 60 s or three times the longest silence before. Then the
     job was looked at as `ncclcheck hang` does, which checks HNG judge.
@@ -267,7 +301,7 @@ def it_did_not_stall(cluster: Cluster, one: Failure) -> Iterator[Finding]:
         cluster,
         one,
         "All waited for something that did not come.",
-        you(f"Look at {at}." if (at := words.place(one)) else "See where each process waits, and what HNG says."),
+        *words.remedies(cluster, one),
     )
 
 
@@ -309,6 +343,9 @@ def no_node_was_cut_off(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     ## Why it matters
     Every rank reports a timeout, and none says of whom.
 
+    ## Seen as
+    hangs
+
     ## How we know
     The kernel of each node counts how often it sent the same data again to each address without an answer. All
     pairs of nodes that did so have this one in common.
@@ -337,6 +374,9 @@ def no_gpu_failed(cluster: Cluster, one: Failure) -> Iterator[Finding]:
 
     ## Why it matters
     The program only sees a CUDA error or hangs, and the other ranks report a timeout.
+
+    ## Seen as
+    hangs
 
     ## How we know
     NVML gave the event to the watcher as it came; the numbers are those of NVIDIA's Xid catalog whose immediate

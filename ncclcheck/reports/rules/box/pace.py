@@ -21,6 +21,9 @@ def nobody_held_it_up(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     All ranks wait for the slowest one in every step, and nothing in the job's own output names it.
 
+    ## Seen as
+    slow
+
     ## How we know
     The bytes that the nodes send a second tell the pace, for every step sends the same. Once a second the watcher
     sees whether each rank's main thread waits for others, how much data waits to be sent, and NVML's clocks. Ranks

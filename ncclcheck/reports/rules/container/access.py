@@ -30,6 +30,9 @@ def host_memory(cluster: Cluster) -> Iterator[Finding]:
     or `invalid device ordinal` while there is plenty of memory. Where it fails on some ranks only, attaching to
     shared memory fails. torch 2.7 brought NCCL 2.26.
 
+    ## Seen as
+    out of memory, dies
+
     ## How we know
     The version that torch would load, signs of a container, CapEff, and NCCL_CUMEM_HOST_ENABLE.
 
@@ -71,6 +74,9 @@ def service_mesh(cluster: Cluster) -> Iterator[Finding]:
     and then waits for ever in init_process_group, or the connection is closed after zero bytes, because the
     mesh knows nothing of the ports that gloo and NCCL choose.
 
+    ## Seen as
+    hangs
+
     ## How we know
     Listeners on 15001 and 15006 (Istio), or 4140 and 4143 (Linkerd), in the pod's network namespace
     (/proc/net/tcp).
@@ -109,6 +115,9 @@ def shared_memory_access(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     NCCL opens its shared memory there, and so do data loader workers. In a container whose /dev/shm was mounted
     read-only, or with another mode than 1777, init ends with `Call to shm_open failed : Permission denied`.
+
+    ## Seen as
+    does not start, dies
 
     ## How we know
     access(2) of /dev/shm by the process that the launcher started.

@@ -40,6 +40,9 @@ def common_network(cluster: Cluster) -> Iterator[Finding]:
     seem to share a subnet: 172.17.0.2 and 172.17.0.3 look like neighbours, and connections go to the wrong
     container, are refused, or hang.
 
+    ## Seen as
+    hangs, does not start, dies
+
     ## How we know
     The address that the job would use, in 172.16.0.0/12 or 10.88.0.0/16, in a container of docker, podman or
     containerd outside of Kubernetes, whose network namespace is not the machine's. Where that cannot be seen,
@@ -115,6 +118,9 @@ def control_files(cluster: Cluster) -> Iterator[Finding]:
     CUDA then ends with `initialization error` or `no CUDA-capable device`, and NCCL 2.23 and later cannot make its
     memory pools.
 
+    ## Seen as
+    does not start, dies
+
     ## How we know
     The names in /dev. Where CUDA has found GPUs all the same nothing is said: on a desktop libcuda makes the files
     itself, by nvidia-modprobe, at its first call.
@@ -165,6 +171,9 @@ def split_machine(cluster: Cluster) -> Iterator[Finding]:
     NCCL knows neighbours by host name and boot id. Containers with names of their own count as different
     machines: their GPUs talk over the network, mostly plain TCP inside one box, instead of NVLink, and the log
     says more nodes than there are.
+
+    ## Seen as
+    slow
 
     ## How we know
     The same /proc/sys/kernel/random/boot_id under different host names, and usable GPUs on both. (With the same

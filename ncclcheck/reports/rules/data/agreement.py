@@ -46,6 +46,9 @@ def agree(cluster: Cluster) -> Iterator[Finding]:
     `glob`, a `set`, `random.shuffle` or `random_split` without a seed), the parts overlap and samples are lost,
     and with a split of its own on each rank training samples end up in validation.
 
+    ## Seen as
+    slow, wrong results
+
     ## How we know
     Rank 1 is a fresh interpreter with another PYTHONHASHSEED, seeds of its own and directories listed
     backwards; each rank reads some samples twice, and the parts of a sample that stay the same are compared. A

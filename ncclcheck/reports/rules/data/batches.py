@@ -24,7 +24,6 @@ from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.data import examined, own_names
 from ncclcheck.reports.text.fold import size
 
-_MIB = 2**20  # bytes
 _DATA = ("data",)
 
 
@@ -38,6 +37,9 @@ def views(cluster: Cluster) -> Iterator[Finding]:
     `self.data[i * 16 : (i + 1) * 16]` is a view: sent to another process, the whole of `self.data` goes with it.
     torch's own collate function copies into a new tensor, and all is well; one that gives the samples as they are
     (`collate_fn=lambda batch: batch`, `batch_size=None`) makes each worker put the whole into /dev/shm.
+
+    ## Seen as
+    wrong results
 
     ## How we know
     The loader's collate function is given its first samples. The storages of the result, each counted once, hold
@@ -96,6 +98,9 @@ def room(cluster: Cluster) -> Iterator[Finding]:
     Each tensor of a batch is a file in /dev/shm and a descriptor. A container has 64 MiB there unless it is given
     more: workers then die of SIGBUS or with "unable to allocate shared memory". A batch of many tensors meets
     the limit of open files: "Too many open files", or "received 0 items of ancdata".
+
+    ## Seen as
+    wrong results, out of memory, dies
 
     ## How we know
     Bytes of the loader's own batch x workers x prefetch_factor (2 where nobody says) x ranks of the node, and one

@@ -43,6 +43,9 @@ def readable(cluster: Cluster) -> Iterator[Finding]:
     One such sample ends the job, hours after its start, on the rank that drew it. With a length that is too
     short some samples are never used, and nothing says so.
 
+    ## Seen as
+    wrong results, dies, setting without effect
+
     ## How we know
     The first, the middle, the last and random samples were read in a process that may die, then as many others
     as time allowed. Behind the end: where `dataset[len]` gives a sample and a later index raises, the true end
@@ -171,6 +174,9 @@ def hidden_state(cluster: Cluster) -> Iterator[Finding]:
     Counters, curricula and in-place changes in `__getitem__` live in each worker's own copy: their values depend
     on the number of workers, and are lost when an epoch ends. Results cannot be repeated.
 
+    ## Seen as
+    wrong results
+
     ## How we know
     The same samples, every generator seeded by index, forwards and backwards in fresh processes, and twice in
     one. The dataset's own generators are put back before each read, so that they do not count here (DAT009
@@ -277,6 +283,9 @@ def overwritten(cluster: Cluster) -> Iterator[Finding]:
     `self.buffer.fill_(x); return self.buffer` gives the same memory for every sample. A batch is collated after
     all of its samples were read: it holds the last one, several times.
 
+    ## Seen as
+    hangs, wrong results
+
     ## How we know
     Six samples were read and kept; when all were read, the bytes of the first ones were compared with what they
     had been. Where the loader takes
@@ -346,6 +355,9 @@ def uncontrolled(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     Clocks, process ids, `os.urandom`, `uuid4` and generators that are seeded by them cannot be repeated: neither
     can a run be. It is legitimate for a timestamp; for all of a sample it hides every race, so none is judged.
+
+    ## Seen as
+    wrong results
 
     ## How we know
     Two processes forked from one parent read the same samples after the same seeds, and the content differs. The
@@ -418,6 +430,9 @@ def fallback(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     `except Exception: return self[random.randrange(len(self))]` trains on: after a quota is full or a mount is
     gone, on the same few samples, and no log says so.
+
+    ## Seen as
+    wrong results, out of memory, setting without effect
 
     ## How we know
     While samples were read, errors raised and caught in your code were recorded, and reads in which `__getitem__`

@@ -22,6 +22,9 @@ def second_epoch(cluster: Cluster) -> Iterator[Finding]:
     A generator, a file or a `map` that is made once in `__init__` is used up after the first epoch. Those that
     follow have no batch and raise no error: training ends at once, or the loop divides by zero batches.
 
+    ## Seen as
+    wrong results, dies
+
     ## How we know
     Both readings are in one process, as with num_workers=0. One whose `iter` gives the same iterator again and
     again is read on for a few seconds where the first reading did not come to its end; what is longer is not

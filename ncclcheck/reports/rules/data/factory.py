@@ -43,6 +43,9 @@ def factory(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     Nothing else can be examined, and every rank of the job would end at the same line.
 
+    ## Seen as
+    wrong results, dies
+
     ## How we know
     It was imported and called in a process of its own, with its folder on sys.path. What it raised, the signal
     that ended it or the stack in which it hung is shown, with the last line of your own code.
@@ -142,6 +145,9 @@ def handles(cluster: Cluster) -> Iterator[Finding]:
     to another's question. HDF5, LMDB and SQLite forbid it; their damage depends on the version. CUDA that is
     initialised before the fork cannot be used in workers.
 
+    ## Seen as
+    wrong results
+
     ## How we know
     The offset of a file that was open before (`/proc/self/fdinfo`) moves while a worker reads. A socket is
     replaced by /dev/null, a library's handle is closed, in a worker of its own: if samples then fail or differ,
@@ -228,6 +234,9 @@ def threads(cluster: Cluster) -> Iterator[Finding]:
     Only the thread that forks lives on in a worker. A lock that another thread held at that moment stays locked
     for ever, and a queue that it filled stays empty: training hangs before the first batch, and a timeout of
     DataLoader says neither where nor why.
+
+    ## Seen as
+    hangs, wrong results
 
     ## How we know
     A sample was read in a forked process: no answer within seconds, and no processor time used meanwhile. The

@@ -45,6 +45,9 @@ def descriptors(cluster: Cluster) -> Iterator[Finding]:
     A worker that keeps one descriptor for each read reaches its limit (`ulimit -n`, often 1024) in mid-epoch and
     ends with "Too many open files". With persistent workers, or none, it only comes later.
 
+    ## Seen as
+    wrong results, out of memory, dies
+
     ## How we know
     The entries of /proc/self/fd after the samples were read for the third time and more, against those after the
     second: one in two reads that leaves one (`DAT020.leak`) is a failure, one in twenty a warning. A file that
@@ -119,6 +122,9 @@ def memory(cluster: Cluster) -> Iterator[Finding]:
     Python writes a count of references into each object that it reads. A list of a million small objects is shared
     by all workers at first; over an epoch each gets its own copy, and the node runs out of memory after hours. It
     looks like a leak, and the kernel's choice whom to kill looks like a crash of NCCL.
+
+    ## Seen as
+    wrong results, out of memory, dies
 
     ## How we know
     /proc/self/smaps_rollup between runs of reads in a child whose objects are frozen (`gc.freeze()`), so that the

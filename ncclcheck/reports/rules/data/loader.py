@@ -45,6 +45,9 @@ def stops(cluster: Cluster) -> Iterator[Finding]:
     A worker that crashes ends the job with "DataLoader worker is killed by signal", and names neither the sample
     nor the line. One that hangs ends nothing: with `timeout=0` the training waits for ever, and all ranks with it.
 
+    ## Seen as
+    hangs, wrong results, dies
+
     ## How we know
     Every worker notes each sample before and after it reads it, and its stacks at a crash or shortly before
     its time is over. So a crash, an exit and a hang are reported with the sample and your own line. An error
@@ -190,6 +193,9 @@ def options(cluster: Cluster) -> Iterator[Finding]:
     Some options exclude each other, and the error names them without saying what to do. It often comes only on the
     cluster, where `num_workers` or the batch size are others than on the laptop. A loader that is shorter than one
     batch with `drop_last=True` gives nothing, without a word: the training ends at once.
+
+    ## Seen as
+    wrong results, dies, setting without effect
 
     ## How we know
     The loader was made with the very options, in a process of its own; `len(loader)` was asked.

@@ -29,6 +29,9 @@ def another_order(cluster: Cluster) -> Iterator[Finding]:
     DistributedSampler shuffles by seed and epoch number, and learns the number from `set_epoch` alone. Without
     that call every epoch has the order of the first; the run seems healthy and learns less.
 
+    ## Seen as
+    wrong results
+
     ## How we know
     The sampler is asked for its indices twice. Where they repeat and it has a `set_epoch`, again after
     `set_epoch(0)` and `set_epoch(1)`; where the factory takes an `epoch`, for 0 and 1. The loop that should call
@@ -144,6 +147,9 @@ def own_streams(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     `torch.manual_seed(42)` on every rank seeds the workers of all ranks alike: in each step all GPUs draw the
     same crops, flips and noise. Some want that; mostly it makes augmentation poorer by the number of GPUs.
+
+    ## Seen as
+    wrong results
 
     ## How we know
     Emulated ranks start with seeds of their own from the kernel and call the factory. The states of the generators

@@ -46,6 +46,9 @@ def races(cluster: Cluster) -> Iterator[Finding]:
     Workers that share an offset, a connection, shared memory or a scratch file give wrong samples, mostly without
     any error. Nobody sees it: the loss falls a little slower.
 
+    ## Seen as
+    slow, wrong results
+
     ## How we know
     All random generators are seeded by index before each read, so a sample has one content only, augmented or
     not. Workers that start together read the same samples in orders of their own; each part of a sample is
@@ -171,6 +174,9 @@ def first_touch(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     All workers and all ranks start at once and find the file missing or half written: one reads what another has
     not finished. The sample is wrong or fails, in the first epoch on a new machine only.
+
+    ## Seen as
+    wrong results
 
     ## How we know
     Before anything else is read, workers read the same samples in the same order from one start; what they got

@@ -63,6 +63,9 @@ def once(cluster: Cluster) -> Iterator[Finding]:
     too long. A sampler with the wrong rank or world size reads one part N times and the rest never. A stream
     (IterableDataset) is read by every worker of every rank unless it takes its part itself.
 
+    ## Seen as
+    wrong results
+
     ## How we know
     Ranks are emulated, each a process with its own RANK and WORLD_SIZE in a gloo group; each calls your
     factory. Samplers are asked for their indices, no sample is read; the indices of a Subset are those of the
@@ -341,6 +344,9 @@ def equally_many(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     DDP reduces gradients in every step. A rank with one batch less is done and gone, and the others wait for it at
     their last batch until the timeout: a hang at the end of the epoch that no message explains.
+
+    ## Seen as
+    hangs, wrong results
 
     ## How we know
     The sampler of each emulated rank is asked for its batches, and the samples of a stream are counted. A dataset

@@ -38,6 +38,9 @@ def feeds(cluster: Cluster) -> Iterator[Finding]:
     A GPU that waits for data costs as much as one that computes. The number of workers is usually guessed: too
     few starve the GPU, and too many starve each other.
 
+    ## Seen as
+    wrong results
+
     ## How we know
     A real DataLoader a point, from your own pieces, a fixed short time after its workers are warm, on few samples
     again and again: files come from memory. The first epoch from a slow disk is slower, and so is one where all
@@ -216,6 +219,9 @@ def side_by_side(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     A lock around the whole of `__getitem__` lets one worker read at a time: eight workers give what one gives, and
     seven wait. On a network file system each lock is a round trip to its server besides.
+
+    ## Seen as
+    wrong results
 
     ## How we know
     Up to 64 samples are read in one process, where nobody else wants the lock; the time from taking to leaving it

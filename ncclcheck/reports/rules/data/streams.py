@@ -53,6 +53,9 @@ def shared(cluster: Cluster) -> Iterator[Finding]:
     the dataset holds, or one that `worker_init_fn` seeds with a constant, gives all workers the same numbers: the
     same crops, flips and noise, as many times as there are workers.
 
+    ## Seen as
+    wrong results
+
     ## How we know
     A generator matters where a sample, read in a fresh process with everything else unchanged, changes with the
     state of this generator. Of those the states after each worker's first samples are compared:
@@ -167,6 +170,9 @@ def repeated(cluster: Cluster) -> Iterator[Finding]:
     validation loss shows it weeks later. A dataset that seeds a global generator also does so in the training
     process where `num_workers=0`: dropout then draws the same masks at every step.
 
+    ## Seen as
+    wrong results
+
     ## How we know
     States of the generators that samples depend on, after the first samples of each worker, in two epochs over one
     loader. Seeded within: after a read the global generator is in the same state from whichever it was in before.
@@ -264,6 +270,9 @@ def new_epoch(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     `dataset.set_epoch(1)` changes the copy of the process that trains. Workers that live on keep theirs, with
     epoch 0: the order, the curriculum or the augmentation of the first epoch comes back in every epoch.
+
+    ## Seen as
+    wrong results
 
     ## How we know
     Samples that differ between epoch 0 and epoch 1, when the one or the other is set in a process before it

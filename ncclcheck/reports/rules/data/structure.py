@@ -47,6 +47,9 @@ def stack(cluster: Cluster) -> Iterator[Finding]:
     the batch that it happens to fall into: "stack expects each tensor to be equal size". Where dtypes differ,
     nothing is raised: the batch takes the dtype of the first sample, and the model gets another one now and then.
 
+    ## Seen as
+    wrong results, dies
+
     ## How we know
     Your own batches where the order is known (a sampler, a batch_sampler, no shuffling); where any two samples may
     meet, pairs of samples that differ, in both orders. A dataset alone is tried with torch's own collate function:
@@ -240,6 +243,9 @@ def paired(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     A collate function that sorts sequences by length and leaves the labels as they were, or takes them from the
     wrong sample, raises no error. The model is trained with wrong labels, and learns little or nothing.
+
+    ## Seen as
+    wrong results
 
     ## How we know
     Eight samples are collated, and each row is searched for the parts of each sample: equal, in another dtype, or

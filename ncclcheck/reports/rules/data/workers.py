@@ -37,6 +37,9 @@ def pickles(cluster: Cluster) -> Iterator[Finding]:
     so that a loader that works today fails on the next image: "cannot pickle ...". What cannot be pickled is
     often an open handle, a lock or a connection, which workers must not share anyway.
 
+    ## Seen as
+    wrong results
+
     ## How we know
     Python's own pickler for processes, in a child, without tensors, which go through shared memory, and without
     the sampler, which stays in the training process. A failure where the loader, the code or this Python starts
@@ -104,6 +107,9 @@ def workers(cluster: Cluster) -> Iterator[Finding]:
     Workers that wait for each other's cores make samples later, not more of them, and take the cores of the ranks
     themselves. torch sets its own threads to one in a worker; OpenBLAS, OpenMP and OpenCV start one a core in
     each. A container's CPU quota does not show in the number of cores.
+
+    ## Seen as
+    wrong results
 
     ## How we know
     num_workers x ranks of the node x the share of time that a read spends on a core, against the affinity mask and

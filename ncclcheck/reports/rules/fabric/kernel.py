@@ -32,6 +32,9 @@ def governor(cluster: Cluster) -> Iterator[Finding]:
     NCCL's proxy threads, the data loaders and every kernel launch depend on single cores. At the lowest clock
     small collectives take twice their time, and one such node slows all others down.
 
+    ## Seen as
+    slow
+
     ## How we know
     scaling_governor, scaling_driver and energy_performance_preference in /sys/devices/system/cpu/cpufreq.
     `powersave` holds the lowest clock with acpi-cpufreq and the like. With intel_pstate and amd-pstate-epp the
@@ -79,6 +82,9 @@ def numa_balancing(cluster: Cluster) -> Iterator[Finding]:
     The kernel takes pages away from the process now and then, to see by the faults who uses them, and moves them.
     For a training job, whose memory is pinned or bound anyway, these are only stalls, at another time on each
     rank. NVIDIA's and AMD's guides for GPU servers turn it off.
+
+    ## Seen as
+    slow
 
     ## How we know
     /proc/sys/kernel/numa_balancing. It is a note, for it is most distributions' default and costs some percent at
@@ -148,6 +154,9 @@ def command_line(cluster: Cluster) -> Iterator[Finding]:
     With isolcpus all threads of a rank run on the one core on which it started; with numa=off no GPU has a place;
     with the others cores, memory or registers are missing and nothing says why.
 
+    ## Seen as
+    slow
+
     ## How we know
     /proc/cmdline. In a virtual machine the options that leave cores or memory out are the provider's, and are not
     judged.
@@ -199,6 +208,9 @@ def alike(cluster: Cluster) -> Iterator[Finding]:
     A BIOS that was reset or updated on one node changes NUMA nodes per socket, the IOMMU or a slot. NCCL builds
     its rings by what it sees on each node; where that differs, the rings are the worst that fit all, and one node
     is slower in every job without a fault of its own.
+
+    ## Seen as
+    slow
 
     ## How we know
     /sys/devices/system/node, the distances between GPUs and HCAs in the PCIe tree, /proc/meminfo, cpufreq. A

@@ -25,6 +25,9 @@ def links(cluster: Cluster) -> Iterator[Finding]:
     An HCA at x8 or at generation 3 carries a half or a quarter of its network, and a switch's link sets the pace
     of all that hangs below it. A card that is not well seated, a riser or a bad slot; no error is written.
 
+    ## Seen as
+    hangs, slow
+
     ## How we know
     current_link_speed and _width against max_link_speed and _width of both ends, in /sys/bus/pci/devices. GPUs
     lower their speed when idle and are judged by GPU015 and GPU016. In a virtual machine only the card's own
@@ -120,6 +123,9 @@ def slots(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     A 400 Gb/s card in a slot of generation 4 gets 252 Gb/s and looks healthy in every other check: state, rate
     and link are all as they should be. It is the usual reason why a new cluster reaches 60 % of what was bought.
+
+    ## Seen as
+    slow
 
     ## How we know
     The greatest speed and width of the card and the port above it, less the line code (128b/130b); the rates of
@@ -233,6 +239,9 @@ def errors(cluster: Cluster) -> Iterator[Finding]:
     Correctable errors are sent again: many of them make one card slow. Uncorrectable ones end in a GPU that falls
     off the bus (Xid 79) or an HCA that resets, mostly in the middle of a long job. The kernel log shows them to
     root alone; these counters everybody may read.
+
+    ## Seen as
+    slow, dies
 
     ## How we know
     aer_dev_correctable, aer_dev_nonfatal and aer_dev_fatal in /sys/bus/pci/devices, counted since boot. A warning

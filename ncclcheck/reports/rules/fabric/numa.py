@@ -44,6 +44,9 @@ def near(cluster: Cluster) -> Iterator[Finding]:
     Across the processors GPUDirect RDMA is off and the link between the sockets is shared: such a GPU gets a part
     of the bandwidth of the others. Usually the HCA beside it is down, or left out by NCCL_IB_HCA.
 
+    ## Seen as
+    slow
+
     ## How we know
     The common part of both paths in the PCIe tree of sysfs, else their NUMA nodes. A warning for SYS where the
     node uses as many cards as it has NUMA nodes with GPUs; with fewer it was built so, and that is a note: two
@@ -121,6 +124,9 @@ def affinity(cluster: Cluster) -> Iterator[Finding]:
     the processors, and NCCL's proxy threads crowd on a few cores: low bandwidth with nothing wrong in any log.
     Job systems bind by order of cores, not by GPU, when they are not told.
 
+    ## Seen as
+    slow
+
     ## How we know
     Cpus_allowed_list and Mems_allowed_list in /proc/self/status against the cpulist of each GPU's NUMA node. Where
     NVML says which GPUs the job may use, only these count. What the job system gives to each rank of another job
@@ -197,6 +203,9 @@ def memory(cluster: Cluster) -> Iterator[Finding]:
     failure 'out of memory'` or `invalid device ordinal`, with plenty of memory free. NCCL 2.26.5 and later fall
     back by themselves.
 
+    ## Seen as
+    slow, out of memory, dies
+
     ## How we know
     MemTotal in /sys/devices/system/node/nodeN/meminfo. With other versions it is a note, for all memory is then
     across the processors.
@@ -251,6 +260,9 @@ def topology(cluster: Cluster) -> Iterator[Finding]:
     A guest sees its cards side by side on a flat bus, all at distance PHB or SYS. NCCL then pairs GPUs with the
     wrong HCAs and leaves GPUDirect RDMA off: less than half of the bandwidth that the same hardware gives with
     the provider's file. Containers on such machines often miss the file that the image of the machine has.
+
+    ## Seen as
+    slow
 
     ## How we know
     No bridge is above any GPU or HCA, or their NUMA node is -1 on a machine with several; there is neither

@@ -55,6 +55,9 @@ def acs(cluster: Cluster) -> Iterator[Finding]:
     of the speed, `status 4 / vendor err 81` with GPUDirect RDMA, or a hang of the first collective while all GPUs
     show 100 %. It comes on again with a BIOS update or a new kernel option.
 
+    ## Seen as
+    hangs, slow
+
     ## How we know
     The ACS capability of each bridge on the way, in /sys/bus/pci/devices/ADDRESS/config; ReqRedir or CmpltRedir
     is the redirection. Only root may read that far. For a user cards of one switch that share an IOMMU group tell
@@ -169,6 +172,9 @@ def iommu(cluster: Cluster) -> Iterator[Finding]:
     An IOMMU that translates sends traffic between cards through the CPU. PCIe peer-to-peer then gives wrong data,
     or hangs after `Init COMPLETE` with all GPUs at 100 %, and GPUDirect RDMA loses half its speed. Some BIOS
     updates and distributions turn it on.
+
+    ## Seen as
+    hangs, slow, wrong results
 
     ## How we know
     /sys/kernel/iommu_groups/N/type of each GPU and HCA (Linux 5.11 and later): DMA or DMA-FQ is translated,

@@ -30,6 +30,9 @@ def requests(cluster: Cluster) -> Iterator[Finding]:
     PCIe link idles between answers, the more so the longer the way: a 400 Gb/s card then sends at half its rate
     while it receives at all of it. The setting is lost at a boot, so one node may lack what the others have.
 
+    ## Seen as
+    slow
+
     ## How we know
     Device Control of the PCIe capability in /sys/bus/pci/devices/ADDRESS/config, which only root may read; for
     other users it is unknown. A card set lower than most of its model is a warning. Where all are below 4096 it is

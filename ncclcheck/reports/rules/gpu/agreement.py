@@ -24,6 +24,9 @@ def model(cluster: Cluster) -> Iterator[Finding]:
     of algorithm differs between architectures, and features such as NVLS are off unless all have them. A node
     of another partition in the job, or a display card beside the compute cards, is the usual reason.
 
+    ## Seen as
+    slow
+
     ## How we know
     nvmlDeviceGetName; between nodes the odd one out by majority. Another VBIOS than on most GPUs of the model is
     a note: firmware sets limits of power and heat, and an exchanged GPU often has another one. So are unlike
@@ -78,6 +81,9 @@ def given(cluster: Cluster) -> Iterator[Finding]:
     CUDA stops reading CUDA_VISIBLE_DEVICES at the first entry that names no GPU, without a word: `0,1,8,9` on a
     node of eight gives two, and torchrun's third rank dies with "invalid device ordinal". A GPU that Slurm gave
     and the driver does not list has fallen off the bus.
+
+    ## Seen as
+    dies, setting without effect
 
     ## How we know
     NVML's list of GPUs, SLURM_GPUS_ON_NODE, and each entry of CUDA_VISIBLE_DEVICES by number, UUID or MIG
@@ -156,6 +162,9 @@ def number(cluster: Cluster) -> Iterator[Finding]:
     torchrun is mostly started with one number of ranks a node for all nodes: the node that has fewer fails, and
     the others wait in the rendezvous until their time-out. A node that lost a GPU at boot lists seven, and
     nothing on that node alone looks wrong.
+
+    ## Seen as
+    hangs, does not start
 
     ## How we know
     NVML's list on each node, without what CUDA_VISIBLE_DEVICES or Slurm hides; the odd one out by majority.

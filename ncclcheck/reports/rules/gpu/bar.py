@@ -30,6 +30,9 @@ def bar1(cluster: Cluster) -> Iterator[Finding]:
     or a registered tensor, no longer fit, and only then. A BIOS without `Above 4G Decoding`, or a virtual machine
     with too small an MMIO window, makes it small.
 
+    ## Seen as
+    out of memory
+
     ## How we know
     nvmlDeviceGetBAR1MemoryInfo and nvmlDeviceGetMemoryInfo. A warning for boards of 30 GiB and more whose window
     holds less than half of it; else a note, for a T4 has 256 MiB by design and runs NCCL within it. GPUs that a

@@ -43,6 +43,9 @@ def nvml_answers(cluster: Cluster) -> Iterator[Finding]:
     that never returns is how a GPU looks whose system processor (GSP) has stopped; a job would hang in the same
     place.
 
+    ## Seen as
+    hangs, does not start
+
     ## How we know
     nvmlInit and all other calls are made in a process of its own with a time limit; the call that did not come
     back is named. A missing pynvml or library leaves the GPU rules `unknown`, not failed.
@@ -89,6 +92,9 @@ def not_lost(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     A GPU that fell off the bus is still counted by some tools, while every CUDA call on it fails: one rank dies
     with "unspecified launch failure" or an unknown error, and all others hang in the next collective.
+
+    ## Seen as
+    hangs, dies
 
     ## How we know
     NVML's answers "GPU is lost" and "GPU requires reset" to any call, and from driver 570 on what it recommends
@@ -138,6 +144,9 @@ def hardware_xids(cluster: Cluster) -> Iterator[Finding]:
     The kernel log is often the only place that says why a rank died. The same node fails the next job again
     until the GPU is reset or replaced. In one 54-day run on 16,384 GPUs, GPUs and their memory were nearly half
     of all interruptions.
+
+    ## Seen as
+    dies
 
     ## How we know
     /dev/kmsg, `journalctl -k`, or the end of /var/log/kern.log, messages or syslog: the first that this user may
@@ -239,6 +248,9 @@ def program_xids(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     A rank whose kernel reads out of bounds dies, and the others report an NCCL time-out or "remote process has
     exited". Nodes are then drained for nothing, and the job fails again elsewhere. Xid 45 is what a kill leaves.
+
+    ## Seen as
+    hangs, dies
 
     ## How we know
     The kernel log, as for GPU005. Older lines (`GPU006.hours`, default 1), Xid 45 and lines about GPUs

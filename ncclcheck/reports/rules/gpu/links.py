@@ -25,6 +25,9 @@ def links_up(cluster: Cluster) -> Iterator[Finding]:
     A GPU whose links are down is reached over PCIe, ten times slower, or by way of the host; with one link of
     many down every ring through this GPU loses that share. NCCL says it in a line of its INFO log at most.
 
+    ## Seen as
+    slow
+
     ## How we know
     nvmlDeviceGetNvLinkState of every link. No link up while most GPUs of the model have some is a failure, some
     missing a warning. Cards without a bridge have none on all GPUs, which is sound. A GPU that is divided by MIG
@@ -73,6 +76,9 @@ def link_errors(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     A link that has to recover stands still for that time and may go down for good (Xid 74); many repeated
     packets cost bandwidth on that one link, and so on all of them.
+
+    ## Seen as
+    slow, dies
 
     ## How we know
     nvmlDeviceGetNvLinkErrorCounter, summed over the links of a GPU. A recovery, or at least 1000
@@ -185,6 +191,9 @@ def peer_access(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     Without it NCCL copies through memory of the host: all_reduce within the node becomes several times slower.
     Between GPUs that have NVLinks it must work; if it does not, hardware or driver are at fault.
+
+    ## Seen as
+    slow
 
     ## How we know
     nvmlDeviceGetP2PStatus for reads. No peer access between GPUs with active NVLinks is a warning, and so

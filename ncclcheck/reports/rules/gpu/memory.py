@@ -25,6 +25,9 @@ def uncorrected(cluster: Cluster) -> Iterator[Finding]:
     The program that reads such a cell dies ("uncorrectable ECC error encountered"), and with it the whole job.
     A GPU past the SRAM limit is one that NVIDIA replaces.
 
+    ## Seen as
+    dies
+
     ## How we know
     nvmlDeviceGetTotalEccErrors, volatile counters; nvmlDeviceGetSramEccErrorStatus. Errors of earlier loads of
     the driver alone are a note.
@@ -76,6 +79,9 @@ def remapped(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     A row that could not be replaced stays in use and gives errors until the GPU is exchanged. One that waits
     is still in use: the next access can end the job.
+
+    ## Seen as
+    dies
 
     ## How we know
     nvmlDeviceGetRemappedRows. Rows that were replaced are history and do not count.
@@ -130,6 +136,9 @@ def retired(cluster: Cluster) -> Iterator[Finding]:
     A pending page is still in use. With 60 retired pages NVIDIA exchanges the GPU: the table is full at 64, and
     after that errors can no longer be kept away from programs.
 
+    ## Seen as
+    out of memory
+
     ## How we know
     nvmlDeviceGetRetiredPages for both causes, and the pending status. The limit is `GPU009.pages` (60).
 
@@ -177,6 +186,9 @@ def ecc_mode(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     Without ECC a flipped bit changes a weight or a gradient and nobody is told; on older cards it also changes
     the size and speed of memory, so that one GPU is faster and larger than its peers.
+
+    ## Seen as
+    slow
 
     ## How we know
     nvmlDeviceGetEccMode, current and pending. A GPU that differs from most of its model is a warning; where ECC
@@ -287,6 +299,9 @@ def inforom(cluster: Cluster) -> Iterator[Finding]:
     With a corrupted InfoROM the history of the memory is not kept: bad rows that were replaced may come back into
     use with the next reboot, ECC may not be set, and the GPU may be missing at the next start. nvidia-smi prints
     "infoROM is corrupted" and goes on.
+
+    ## Seen as
+    wrong results
 
     ## How we know
     nvmlDeviceValidateInforom, which reads it and verifies its checksums. GPUs without that call are skipped.

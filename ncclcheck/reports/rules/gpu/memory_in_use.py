@@ -55,6 +55,9 @@ def foreign_contexts(cluster: Cluster) -> Iterator[Finding]:
     With eight ranks GPU 0 loses 2 to 7 GiB, and rank 0 runs out of memory where the others have room. A
     `torch.load` without `map_location`, `barrier()` without a device, and a pin_memory thread do the same.
 
+    ## Seen as
+    out of memory
+
     ## How we know
     The same pid on several GPUs in NVML's lists: most of its memory on one, under 2 GiB (`MEM001.gib`) and less
     than half as much on the other. Several processes must run: one process that spreads a model over GPUs is
@@ -110,6 +113,9 @@ def fuller(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     The fullest GPU sets the batch size of all. `nn.DataParallel` gathers outputs and losses on GPU 0; gathering
     metrics or a full state dict on rank 0, and stray contexts (MEM001), do the same to a DDP job.
+
+    ## Seen as
+    out of memory
 
     ## How we know
     nvmlDeviceGetMemoryInfo of GPUs on which the job's processes are, each with 1 GiB or more: over 1.3 times the
@@ -174,6 +180,9 @@ def shared(cluster: Cluster) -> Iterator[Finding]:
     Ranks that lost their LOCAL_RANK all take GPU 0: memory runs out and each gets a part of its speed; with NCCL
     the job stops with "Duplicate GPU detected". A wrapper script, `mpirun` without binding, or the same
     CUDA_VISIBLE_DEVICES for all ranks brings it about.
+
+    ## Seen as
+    slow, out of memory
 
     ## How we know
     NVML's list of processes: at least two that hold 256 MiB (`MEM003.mib`) on this GPU and nothing elsewhere, and

@@ -52,6 +52,9 @@ def contexts(cluster: Cluster) -> Iterator[Finding]:
     Such a context takes 300 to 900 MiB. With eight ranks that all touch GPU 0 it loses 2 to 7 GiB, rank 0 runs
     out of memory first, and the batch size of all must shrink.
 
+    ## Seen as
+    out of memory
+
     ## How we know
     Every rank asks libcuda (`cuDevicePrimaryCtxGetState`) for each visible device, which opens no context and
     holds in containers too; NVML adds the bytes where it knows the process by the same pid. They are asked before
@@ -99,6 +102,9 @@ def skew(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     The ranks of this job do the same work, so they need the same memory. One that holds far more loads the model
     or gathers results for all, or carries what others left behind; it is the first to be killed.
+
+    ## Seen as
+    out of memory, dies
 
     ## How we know
     On GPUs NVML's count for the process (torch's allocator where NVML does not know it): 1.2 times the median
@@ -150,6 +156,9 @@ def growth(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     What grows with every step ends a training run after hours, and looks like a fault of the node that dies first.
 
+    ## Seen as
+    out of memory, dies
+
     ## How we know
     Resident memory of the host, and on GPUs torch's allocated bytes too. Before each look the C library gives
     freed memory back (malloc_trim(3), glibc). Of rows up to 1 MiB: before and after the timed iterations, whose
@@ -192,6 +201,9 @@ def pressure(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     Close to the limit the next larger batch, a longer sequence or one more communicator of NCCL ends the job;
     before that the allocator gives back its cache and asks again, which stops the GPU each time.
+
+    ## Seen as
+    out of memory, dies
 
     ## How we know
     Peak over total: 92 % (`MEM007.share`) is a warning, 97 % a failure. `num_alloc_retries` of

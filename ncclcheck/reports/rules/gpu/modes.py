@@ -22,6 +22,9 @@ def mig(cluster: Cluster) -> Iterator[Finding]:
     A process sees one instance only, with a seventh of the GPU or more; NCCL cannot join instances of one GPU:
     it stops with "Duplicate GPU detected". MIG stays on after a reboot, so one node of many is easily forgotten.
 
+    ## Seen as
+    does not start
+
     ## How we know
     nvmlDeviceGetMigMode. It is a warning where the job has several GPUs or nodes, else a note: one process on
     one instance is what MIG is for.

@@ -28,6 +28,9 @@ def width(cluster: Cluster) -> Iterator[Finding]:
     A GPU at x8 or x1 loads its batches and reaches its NIC at a half or a sixteenth of the speed: one slow rank,
     and no message. A card that is not well seated, a bad riser or a dirty contact is the usual reason.
 
+    ## Seen as
+    slow
+
     ## How we know
     nvmlDeviceGetCurrPcieLinkWidth and ...GetMaxPcieLinkWidth. Some links give up lanes while they are idle, so
     what all GPUs of a model on a node have while they do nothing is a note; a narrower one than its peers, or a
@@ -92,6 +95,9 @@ def generation(cluster: Cluster) -> Iterator[Finding]:
     A link that trained at generation 3 instead of 5 has a quarter of its speed, for loading batches as for
     GPUDirect RDMA.
 
+    ## Seen as
+    slow
+
     ## How we know
     nvmlDeviceGetCurrPcieLinkGeneration and ...GetMaxPcieLinkGeneration. Idle links lower their generation to
     save power, so a lower one counts only on a GPU with at least 20 % utilization (`GPU016.busy`). A lower
@@ -140,6 +146,9 @@ def replays(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     A few are normal (a sound H100 shows 9). Thousands mean a marginal slot, riser or cable: bandwidth drops now,
     and such links are the ones that later fall off the bus (Xid 79).
+
+    ## Seen as
+    slow, dies
 
     ## How we know
     nvmlDeviceGetPcieReplayCounter; at least 1000 (`GPU017.replays`) is a warning.

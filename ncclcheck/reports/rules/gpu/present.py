@@ -41,6 +41,9 @@ def usable(cluster: Cluster) -> Iterator[Finding]:
     a container that was started without its GPUs, a torch without CUDA, a driver that is older than the CUDA
     that torch was built for, and a fabric manager that is not running (CUDA error 802).
 
+    ## Seen as
+    does not start, setting without effect
+
     ## How we know
     PCI vendor 0x10de of class 0x0300 or 0x0302, the device files, and the answers of cuInit, cuDeviceGetCount
     and cuDriverGetVersion of libcuda.so.1, asked in a process of its own; torch/version.py for torch's CUDA.

@@ -47,6 +47,9 @@ def one_domain(cluster: Cluster) -> Iterator[Finding]:
     init with `MNNVL ... is available but not working on this system. Check the IMEX channel configuration`. Nodes
     in different cliques of one rack use the network, at a tenth of the speed.
 
+    ## Seen as
+    does not start, slow, dies
+
     ## How we know
     cluster UUID and clique by nvmlDeviceGetGpuFabricInfoV, the files in /dev/nvidia-caps-imex-channels, and
     open(2) of each. With NCCL_MNNVL_ENABLE=0 no channel is needed. A node in another clique of the rack than

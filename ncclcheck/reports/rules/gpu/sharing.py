@@ -34,6 +34,9 @@ def foreign(cluster: Cluster) -> Iterator[Finding]:
     Somebody else's program takes memory and time: the rank on that GPU is late in every collective or runs out of
     memory, and what is measured is their load. Outside a job system nobody keeps two users apart.
 
+    ## Seen as
+    slow, out of memory
+
     ## How we know
     nvmlDeviceGetComputeRunningProcesses, and the owner from /proc. For `bench` and all that starts a job itself,
     any such process is a failure, the user's own too. For `env`, which may be run beside one's own job, only
@@ -112,6 +115,9 @@ def dead(cluster: Cluster) -> Iterator[Finding]:
     After a rank was killed, its data loader workers or a checkpoint process may live on with /dev/nvidia* open:
     the driver keeps the memory, and the next job runs out of it on what looks like an empty GPU. A zombie's
     parent hangs.
+
+    ## Seen as
+    hangs, dies
 
     ## How we know
     NVML's pids against /proc; only where this process sees all pids of the machine, else it is skipped.

@@ -29,6 +29,9 @@ def throttled(cluster: Cluster) -> Iterator[Finding]:
     A collective goes at the pace of the slowest rank. One GPU at half its clock halves the speed of all, and no
     error is printed anywhere.
 
+    ## Seen as
+    slow
+
     ## How we know
     NVML's reasons for the current clock: hw_slowdown, hw_thermal_slowdown, hw_power_brake_slowdown and
     sw_thermal_slowdown are warnings. Idle, and the power cap that a busy GPU normally runs into, are sound.
@@ -77,6 +80,9 @@ def clocks(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     A clock that was locked for a benchmark or to save power (`nvidia-smi -lgc`, `-ac`) stays locked after the
     job that set it. One such GPU slows every job down, and looks healthy to every other check.
+
+    ## Seen as
+    slow
 
     ## How we know
     nvmlDeviceGetClockInfo. Low clocks of an idle GPU are sound, so only one with at least 50 % utilization
@@ -170,6 +176,9 @@ def heat(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     A GPU that is hot before the job starts, or much hotter than its neighbours, will be throttled under load: a
     fan has failed, a heat sink came loose, or warm air flows back.
+
+    ## Seen as
+    slow
 
     ## How we know
     nvmlDeviceGetMarginTemperature (Hopper and later), else the slowdown threshold less the temperature. At most

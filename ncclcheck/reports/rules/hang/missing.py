@@ -22,6 +22,9 @@ def every_rank_is_there(found: Judged) -> Iterator[Finding]:
     A collective needs all of them. The others wait until the watchdog or a timeout ends them: torch's default is
     10 minutes with NCCL and 30 with gloo.
 
+    ## Seen as
+    hangs
+
     ## How we know
     RANK, LOCAL_RANK, LOCAL_WORLD_SIZE, WORLD_SIZE and MASTER_ADDR in the environment of the processes that are
     there: with a loopback address all ranks belong here, else those between the first and the last of each

@@ -25,6 +25,9 @@ def its_log_names_no_failure(seen_job: Seen) -> Iterator[Finding]:
     NCCL often says what failed long before torch's watchdog ends the job: a completion with an error, a peer that
     closed, a plugin that is not there.
 
+    ## Seen as
+    dies
+
     ## How we know
     The last 256 KiB of the file of each rank on the hosts that were looked at, where it was written since the rank
     began; judged as `ncclcheck logs FILE` does.
@@ -64,6 +67,9 @@ def it_can_be_seen(seen_job: Seen) -> Iterator[Finding]:
     ## Why it matters
     /proc alone tells which rank sleeps or computes, not which collective each is in. What is not switched on
     before a hang cannot be asked for in it.
+
+    ## Seen as
+    hangs
 
     ## How we know
     Why RAS was not asked or did not answer; which ranks gave no record; why NVML said nothing.

@@ -23,6 +23,9 @@ def nobody_is_stopped(found: Judged) -> Iterator[Finding]:
     ## Why it matters
     It does nothing until it is continued, and all others wait for it.
 
+    ## Seen as
+    setting without effect
+
     ## How we know
     State T (stopped) or t (traced) in /proc/PID/stat at both looks, or the kernel's function in which processes of
     a frozen cgroup wait (`__refrigerator`, `do_freezer_trap`), or state D in a wait that a signal could end, such

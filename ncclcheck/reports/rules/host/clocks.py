@@ -31,6 +31,9 @@ def clocks(cluster: Cluster) -> Iterator[Finding]:
     takes the others for dead and starts a world of ONE rank: every node trains alone and ends with exit code 0.
     With one ahead, the job hangs at its exit. Logs of different nodes cannot be put in order either.
 
+    ## Seen as
+    hangs, does not start, dies
+
     ## How we know
     Each node asks its peers for their time, seven times, and keeps the fastest exchange, as NTP does; half its
     round trip is the uncertainty. More than 5 s (HST009.fail_s) from the majority is a failure, more than 1 s

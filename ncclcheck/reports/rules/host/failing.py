@@ -49,6 +49,9 @@ def memory_errors(cluster: Cluster) -> Iterator[Finding]:
     read it end with EIO. A DIMM that corrects all the time is the one that fails next, and each report of an error
     interrupts all cores.
 
+    ## Seen as
+    dies
+
     ## How we know
     dimm_ce_count and dimm_ue_count (or ce_count and ue_count) below /sys/devices/system/edac/mc, and lines of the
     kernel log about uncorrected hardware errors, where it may be read. Uncorrected ones are a warning; more than
@@ -121,6 +124,9 @@ def stuck(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     Such a process waits for a file server, a disk, or a GPU whose driver does not answer. It keeps its GPU memory
     and its ports, the job before it never ends, and the next one hangs at its first checkpoint or at CUDA's start.
+
+    ## Seen as
+    hangs
 
     ## How we know
     /proc/PID/stat and the context switches of each process over two seconds: one that never left state D counts.

@@ -48,6 +48,9 @@ def stack(cluster: Cluster) -> Iterator[Finding]:
     crash in init with a segmentation fault that no message explains. Scripts for Fortran programs, and some job
     systems, set it.
 
+    ## Seen as
+    does not start, dies
+
     ## How we know
     "Max stack size" in /proc/self/limits, which the ranks inherit. NCCL 2.28 and later chooses its own size.
 
@@ -82,6 +85,9 @@ def processes(cluster: Cluster) -> Iterator[Finding]:
     A rank has a hundred threads and more: CUDA, NCCL's proxies, OpenMP, the loader's workers with threads of
     their own. At the limit starting one fails: `pthread_create failed: Resource temporarily unavailable` or
     `can't start new thread`, on the node with the most of the user's other jobs.
+
+    ## Seen as
+    dies
 
     ## How we know
     /proc/self/limits (which does not bind root) and pids.max. Less than `HST011.per_rank` (512) a rank is a
@@ -169,6 +175,9 @@ def address_space(cluster: Cluster) -> Iterator[Finding]:
     torch` ends in `failed to map segment from shared object`, or a rank in `Cannot allocate memory` while most of
     the memory is free. CUDA reserves addresses for the memory of the host and of all GPUs: with a limit
     it reports that it is out of memory. The limit comes from job systems that turn a request for memory into it.
+
+    ## Seen as
+    does not start, out of memory, dies
 
     ## How we know
     "Max address space" in /proc/self/limits. FAIL, and no job is started: less than torch's libraries and 400 MiB
@@ -321,6 +330,9 @@ def port_range(cluster: Cluster) -> Iterator[Finding]:
     a rank ends with `Address already in use` or `Cannot assign requested address`, or waits for one that could
     not listen; with few it happens now and then, for a port rests a minute after its last use.
 
+    ## Seen as
+    does not start, dies
+
     ## How we know
     /proc/sys/net/ipv4/ip_local_port_range, 28,232 ports unless it was changed. FAIL: fewer than 4; measured with
     torchrun and gloo, one rank does not start with 3. warn: fewer than `HST016.ports` (1024): 8 ranks that listen
@@ -388,6 +400,9 @@ def remove_ipc(cluster: Cluster) -> Iterator[Finding]:
     When the user's last session on a machine ends, logind removes all of the user's files in /dev/shm: those of a
     job that Slurm, ssh or mpirun started are among them. NCCL then fails with `unlink shared memory
     /dev/shm/nccl-... No such file`, or a loader with a bus error, when somebody logs out.
+
+    ## Seen as
+    dies
 
     ## How we know
     The last RemoveIPC line of /etc/systemd/logind.conf and logind.conf.d. Where none stands there the distribution

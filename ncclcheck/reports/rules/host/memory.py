@@ -25,6 +25,9 @@ def pressure(cluster: Cluster) -> Iterator[Finding]:
     NCCL's time-out counts these. What fills the memory is most often left from the job before: processes, files in
     /dev/shm, a cache that is pinned.
 
+    ## Seen as
+    hangs, slow
+
     ## How we know
     avg300 of /proc/pressure/memory (Linux 4.20 and later): all tasks stood still for `HST061.percent` (5) of the
     last five minutes or more. Swap in use without such waiting is a note from 1 GiB on: pages that nobody needs
@@ -86,6 +89,9 @@ def promised(cluster: Cluster) -> Iterator[Finding]:
     In this mode the kernel refuses memory that it could not provide to all at once, though it is free. A rank
     whose process holds 200 GB cannot fork a data loader's worker: `OSError: [Errno 12] Cannot allocate memory`,
     while `free` shows plenty.
+
+    ## Seen as
+    out of memory, dies
 
     ## How we know
     /proc/sys/vm/overcommit_memory; CommitLimit and Committed_AS of /proc/meminfo. Modes 0 and 1 are not judged.

@@ -40,6 +40,9 @@ def shared_memory(cluster: Cluster) -> Iterator[Finding]:
     over their batches there. Docker gives a container 64 MB. When it is full NCCL stops with `No space left on
     device` for a file /dev/shm/nccl-*, and a loader worker dies of a bus error.
 
+    ## Seen as
+    does not start, out of memory, dies
+
     ## How we know
     `statvfs("/dev/shm")`. Smaller than `HST003.shm_gib` (1) in size or in free room is a warning; no more than
     64 MiB free where the node has two GPUs or more is a failure, and so is no inode left. NCCL 2.24 and later
@@ -91,6 +94,9 @@ def temporary_directory(cluster: Cluster) -> Iterator[Finding]:
     torchrun keeps the logs and error files of its ranks there, the compiler its kernels, and Python the sockets
     of data loader workers. On a full one each of them fails with `No space left on device` or `No usable
     temporary directory found`, and torchrun cannot say why a rank died.
+
+    ## Seen as
+    out of memory, dies
 
     ## How we know
     A TMPDIR that Python passes over, for it is missing or may not be written, is a warning. `statvfs` of the
@@ -225,6 +231,9 @@ def own_name(cluster: Cluster) -> Iterator[Finding]:
     gloo finds its own address by this name and falls back to loopback without one, which no other node can
     reach; torchrun hands the name of its first node to all others as MASTER_ADDR. NET005 judges which address
     it is once there are several nodes.
+
+    ## Seen as
+    does not start
 
     ## How we know
     `getaddrinfo` of /proc/sys/kernel/hostname, asked on the node, within five seconds. No address is a warning,

@@ -91,6 +91,9 @@ def cards_of_the_product(cluster: Cluster) -> Iterator[Finding]:
     NCCL goes on without a card that is missing: its GPU sends over the card of another one, and the whole job goes
     at that pace. A node that is looked at alone, as in a prolog, has no peer to be compared with.
 
+    ## Seen as
+    slow
+
     ## How we know
     The product name by DMI and /sys/class/infiniband. In a DGX the cards for data are alone on their slot, those
     for storage have two functions; bonds and virtual functions do not count. In a container with a network of its

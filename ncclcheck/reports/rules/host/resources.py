@@ -43,6 +43,9 @@ def memlock(cluster: Cluster) -> Iterator[Finding]:
     RDMA pins every buffer that it sends from. With the 64 KiB or 8 MiB that most systems start with, NCCL ends
     in `ibv_reg_mr failed with error Cannot allocate memory` or cannot create its queues, in the middle of init.
 
+    ## Seen as
+    does not start, out of memory, dies
+
     ## How we know
     `/proc/self/limits` of the process that the launcher started, which is what the ranks inherit; a login
     shell often has another limit. A process with CAP_IPC_LOCK is not bound by it and passes. Below 64 MiB is a
@@ -106,6 +109,9 @@ def nofile(cluster: Cluster) -> Iterator[Finding]:
     Every connection of NCCL and every tensor that a data loader worker hands over is an open file. At the
     limit NCCL says `Too many open files`, and torch `received 0 items of ancdata`, often only after hours.
 
+    ## Seen as
+    out of memory
+
     ## How we know
     `/proc/self/limits`. From 128 ranks on the limit should be at least `HST002.nofile_large` (65536); below
     that at least `HST002.nofile` (1024). The common default of 1024 is a note: it is enough for small jobs,
@@ -167,6 +173,9 @@ def cores(cluster: Cluster) -> Iterator[Finding]:
 
     A CPU quota is worse than few cores: with a tenth of a core (`cpu: 100m` of a pod) every process stands still
     for 90 of 100 ms, and all other ranks wait for it.
+
+    ## Seen as
+    hangs, slow
 
     ## How we know
     The affinity mask (`Cpus_allowed_list`) and the control group's CPU quota, whichever is smaller; ranks from
@@ -260,6 +269,9 @@ def memory_limit(cluster: Cluster) -> Iterator[Finding]:
     files in /dev/shm count as well. At the limit the kernel kills a process: exit code -9, no traceback, and on
     every other rank a misleading `Connection closed by remote peer`.
 
+    ## Seen as
+    dies
+
     ## How we know
     memory.max or memory.limit_in_bytes of the control group and those above it, divided by the ranks of the
     node (as in HST006). Less than `HST007.gib_per_rank` (2) a rank is a warning.
@@ -304,6 +316,9 @@ def clocksource(cluster: Cluster) -> Iterator[Finding]:
     the TSC unstable and gone over to `hpet` or `acpi_pm`, it costs one to several microseconds, one core at a
     time. NCCL's proxy threads, torch's watchdog and every profiler read it all the time, and one such node
     makes the whole job wait.
+
+    ## Seen as
+    slow
 
     ## How we know
     /sys/devices/system/clocksource/clocksource0/current_clocksource.

@@ -25,6 +25,9 @@ def python_starts(cluster: Cluster) -> Iterator[Finding]:
     that does not answer at once: torchrun, every rank and every data worker start late on that node, the others
     wait at the rendezvous, and nothing says why.
 
+    ## Seen as
+    does not start, slow
+
     ## How we know
     `python -c` is started once more; what it computed, and what it waited for a core (schedstat), is taken out. A
     warning from 1.5 s on (HST018.seconds). What is read for the first time after a start of the machine is read

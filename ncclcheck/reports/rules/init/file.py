@@ -54,6 +54,9 @@ def new(cluster: Cluster) -> Iterator[Finding]:
     end with "Connection refused" far from the cause; a run of as many ranks may also get through by luck. A run
     that ends well removes its file; one that is killed does not.
 
+    ## Seen as
+    hangs, does not start, dies
+
     ## How we know
     lstat(2) on every node, before any rank starts. An empty file is as good as none.
 
@@ -107,6 +110,9 @@ def shared(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     On folders of their own, such as /tmp, each node makes a file that only it sees: all ranks wait for the others
     until the time-out, and nothing says that the files are two.
+
+    ## Seen as
+    hangs
 
     ## How we know
     Every node makes a file beside PATH and looks for those of the others for some seconds.
@@ -180,6 +186,9 @@ def locks(cluster: Cluster) -> Iterator[Finding]:
     FileStore writes under flock(2). Where the call is refused, init_process_group fails; where each node locks for
     itself (NFS with nolock or local_lock, Lustre with localflock), ranks of two nodes may write at once and damage
     what the others read: a hang that comes now and then.
+
+    ## Seen as
+    hangs, does not start
 
     ## How we know
     Every node locks its own file; the node of rank 0 keeps its lock while the others try to take it. One that can

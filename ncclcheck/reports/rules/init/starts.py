@@ -36,6 +36,9 @@ def fits(cluster: Cluster) -> Iterator[Finding]:
     every rank, rank 0 too, for a client of the launcher's store. Nobody listens at HOST:PORT, and all ranks
     wait until the time-out with "failed to connect to host HOST:PORT", which looks like a firewall.
 
+    ## Seen as
+    hangs
+
     ## How we know
     How the ranks of this run are started and how they find each other, as `--start` and `--init-method` say.
     Seen with torch 2.13: two ranks under torchrun and tcp:// with a port of its own never meet; without

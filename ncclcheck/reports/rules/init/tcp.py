@@ -65,6 +65,9 @@ def address(cluster: Cluster) -> Iterator[Finding]:
     or a name that /etc/hosts turns into 127.0.1.1, each node looks for rank 0 on itself: a script that ran on
     one machine hangs on two, until the time-out, without a word about the address.
 
+    ## Seen as
+    hangs, setting without effect
+
     ## How we know
     getaddrinfo(3) on every node, the addresses of its interfaces, and a connection to HOST. An address that no
     node has is fine where the connection ends at rank 0, as behind NAT or a Kubernetes Service.
@@ -136,6 +139,9 @@ def port(cluster: Cluster) -> Iterator[Finding]:
     Rank 0 ends with "Address already in use" or "Permission denied", and all others wait until their time-out: on
     their nodes the log says only that nothing answered. What holds the port is often the job before.
 
+    ## Seen as
+    hangs, does not start, dies
+
     ## How we know
     The node of rank 0 opens the very port on all addresses, as torch's TCPStore does, shortly before the job.
     Ports below net.ipv4.ip_unprivileged_port_start (1024 where nobody changed it) are for root.
@@ -185,6 +191,9 @@ def connection(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     A firewall may let pass the ports that everything else uses and drop this one. The rank behind it waits in
     silence until the time-out, and so does everybody who waits for that rank.
+
+    ## Seen as
+    hangs
 
     ## How we know
     The node of rank 0 listens on the port for some seconds and greets; all nodes connect at the address that torch

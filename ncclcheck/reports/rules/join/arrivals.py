@@ -68,6 +68,9 @@ def node_ranks(cluster: Cluster) -> Iterator[Finding]:
     empty: plain torchrun and `init_process_group` wait there until a time-out, and name nobody. A script
     that exports `NODE_RANK=$SLURM_PROCID` before srun gives every task the 0 of the batch script.
 
+    ## Seen as
+    hangs
+
     ## How we know
     Each node tells its node rank, its name and its address to the meeting point on node rank 0 before
     anything runs. The one that came first has the rank; both are named. Node rank 0, where the endpoint is no

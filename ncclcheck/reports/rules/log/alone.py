@@ -32,6 +32,9 @@ def nobody_works_alone_for_long(logs: Logs) -> Iterator[Finding]:
     network. The job dies again and again after exactly the time-out (10 or 30 minutes by default), whatever is
     done to NCCL.
 
+    ## Seen as
+    hangs, dies
+
     ## How we know
     Frames of a traceback or of py-spy: ranks that wait within `main_process_first` or `zero_first`, or the
     frame of a rank that does not wait (`load_dataset`, `evaluate`, `save_checkpoint`). Or a progress bar of

@@ -53,6 +53,9 @@ def virtual(logs: Logs) -> Iterator[Finding]:
     docker0 and virbr0 have the same address on every host: a rank that dials 172.17.0.1 reaches its own host, and
     is refused or waits. A link-local address (fe80::) is reached on its own wire only. The start hangs or ends.
 
+    ## Seen as
+    hangs, does not start
+
     ## How we know
     `Bootstrap : Using docker0:172.17.0.1<0>` or `NET/Socket : Using ...` of processes on several hosts that did
     not come through their start; or a connection failed to such an address, or to one that two hosts call their
@@ -134,6 +137,9 @@ def loopback(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     The other nodes are told "reach me at 127.0.0.1", dial themselves, and wait or are refused.
 
+    ## Seen as
+    does not start
+
     ## How we know
     `Bootstrap : Using lo:127.0.0.1<0>` of processes on several hosts that did not come through their start, or a
     connection failed to a loopback address. NCCL takes lo where no other interface is up, where NCCL_SOCKET_IFNAME
@@ -196,6 +202,9 @@ def no_interface(logs: Logs) -> Iterator[Finding]:
     The rank ends at once or, in newer versions, goes on with an address that nobody wrote, and ends with a line
     about a family that "is neither AF_INET nor AF_INET6". Nothing names the variable.
 
+    ## Seen as
+    dies
+
     ## How we know
     `Bootstrap : no socket interface found`; or the line about the family together with NCCL_SOCKET_IFNAME in the
     log or with a number that is no family of any kind (memory that was never written). Where the number is 0 and
@@ -219,8 +228,11 @@ def no_interface(logs: Logs) -> Iterator[Finding]:
         yield cause(
             found,
             f"no interface of {names([host])} fits NCCL_SOCKET_IFNAME={asked}" if asked
-            else f"NCCL finds no interface on {names([host])} that it may take",
-            why="Without an interface the rank has no address that the others could dial.",
+            else _no_address(host, found),
+            why="Without an interface the rank has no address that the others could dial."
+            if asked or found[0].sign != "socket-family"
+            else "An address that no rank wrote: as a rule one of them found no interface that it may take, or "
+            "ranks of different versions or settings of NCCL meet.",
             owner="job",
             at=at_host(host, found),
             fix=[_LOOK, _HOST_NETWORK] if in_bridge(process_of(logs, found[0])) and asked is None else [
@@ -238,7 +250,7 @@ def no_interface(logs: Logs) -> Iterator[Finding]:
 def _unwritten(logs: Logs, event: LogEvent) -> bool:
     """An address of memory that nobody wrote, rather than one of ranks that differ: in version, or in channels."""
     versions = {one.version for one in logs.processes if one.version}
-    if len(versions) > 1:
+    if len(versions) > 1 or _had_an_address(logs, event):
         return False
     if setting(logs, "NCCL_SOCKET_IFNAME", event) is not None:
         return True
@@ -256,6 +268,9 @@ def no_network(logs: Logs) -> Iterator[Finding]:
     A container without a network (`--network none`), or one with IPv6 addresses on a kernel that has IPv6 switched
     off, has no address to be dialled at. The rank ends with "unhandled system error". A line about libibverbs
     before it is no cause.
+
+    ## Seen as
+    dies
 
     ## How we know
     `Socket creation failed : Address family not supported by protocol` of NCCL (torch's own line about IPv6 with
@@ -315,6 +330,23 @@ def _not_own(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def _no_address(host: str, found: list[LogEvent]) -> str:
+    """In the words of the line, where no interface was asked for."""
+    if found[0].sign != "socket-family":
+        return f"NCCL finds no interface on {names([host])} that it may take"
+    return f"NCCL on {names([host])} dials an address that is none (of family {found[0].fields['family']})"
+
+
+def _had_an_address(logs: Logs, event: LogEvent) -> bool:
+    """Whether NCCL's start came through: what was dialled later was not handed over, or overwritten."""
+    process = process_of(logs, event)
+    return process is not None and process.completed >= process.began > 0
+
+
 def _alone(logs: Logs) -> list[LogEvent]:
     """The line about family 0 where one host only speaks, one version, and no interface was asked for."""
-    return [one for one in said(logs, "socket-family") if within_a_host(logs) and not _unwritten(logs, one)]
+    return [
+        one
+        for one in said(logs, "socket-family")
+        if within_a_host(logs) and not (_unwritten(logs, one) or _had_an_address(logs, one))
+    ]

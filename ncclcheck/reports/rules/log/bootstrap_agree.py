@@ -32,6 +32,9 @@ def one_network(logs: Logs) -> Iterator[Finding]:
     The two do not understand each other: the ranks end in their start, or hang. Mostly one node lost its RDMA
     cards (no device in the container, port down), or a variable is set on one node only.
 
+    ## Seen as
+    hangs, dies
+
     ## How we know
     `socketFinalizeAccept: wrong type 3 != 4` or `4 != 3`: 3 is NET/Socket, 4 NET/IB, the peer's first (2.16 and
     later); or `Using network ...` differs between hosts whose start did not come to its end.
@@ -165,6 +168,9 @@ def one_version(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     What they exchange in the start has another layout in each version. 2.23 and later say so; before that ranks
     end with "Message truncated" or "family 0 is neither AF_INET", or hang.
+
+    ## Seen as
+    hangs, dies
 
     ## How we know
     `Mismatched NCCL version detected`; or versions that processes told; or, where no version is told, the two

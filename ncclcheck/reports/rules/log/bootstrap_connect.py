@@ -46,6 +46,9 @@ def unreached(logs: Logs) -> Iterator[Finding]:
     NCCL listens on ports that the kernel picks (net.ipv4.ip_local_port_range, mostly 32768 to 60999), not on
     MASTER_PORT. A firewall that lets ping, ssh and MASTER_PORT through still ends the job in its start.
 
+    ## Seen as
+    dies
+
     ## How we know
     The error of connect(2) in NCCL's line. `No route to host` between nodes of one subnet is nearly always a
     firewall that rejects, else a node that is down; `Connection timed out` one that drops, or a wrong way;
@@ -114,6 +117,9 @@ def refused(logs: Logs) -> Iterator[Finding]:
     Either the address belongs to another host than the one that told it (two with the same address), or the peer's
     process had died before. In the second case this line follows from what killed the peer.
 
+    ## Seen as
+    dies
+
     ## How we know
     `Connection refused` in NCCL's line, after its retries (NCCL tries several times for seconds; its lines about
     retries alone are harmless). Counts as a cause only where the log has nothing more exact; addresses of bridges,
@@ -153,6 +159,9 @@ def twin(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     The kernel sends to a subnet through one of them, whichever route comes first; NCCL does not bind the other.
     Answers go to an address that the peer did not dial, and connections time out although the interface was named.
+
+    ## Seen as
+    hangs
 
     ## How we know
     `NET/Socket : Using [0]eth0:10.0.3.17<0> [1]eth1:10.0.3.117<0>`: addresses that differ in the last byte only,
@@ -239,6 +248,9 @@ def sidecar(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     NCCL, gloo and torch's store speak their own protocols over ports that nobody declared. A proxy that waits for
     HTTP or TLS, or knows no such port, resets the connections; ranks end in their start, or after an idle hour.
+
+    ## Seen as
+    dies
 
     ## How we know
     Connections come from 127.0.0.6, from which Istio's sidecar passes on what it took, or the log has Envoy's own

@@ -22,6 +22,9 @@ def numbers(logs: Logs) -> Iterator[Finding]:
     NCCL counts who checks in: with a number twice another one is missing, and all wait or end in the start. Mostly
     RANK or WORLD_SIZE is set by hand on a node, or srun starts torchrun once for each GPU.
 
+    ## Seen as
+    dies
+
     ## How we know
     `rank 3 of 16 ranks has already checked in`, `mismatch in rank count from procs 16 : 8`, `Invalid rank
     requested`; of a sampler `Invalid rank 8, rank should be in the interval`. Without such a line: as many

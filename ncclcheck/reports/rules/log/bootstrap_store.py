@@ -48,6 +48,9 @@ def port(logs: Logs) -> Iterator[Finding]:
     that was also told to be rank 0, or node 0. The job ends before its first step. Where several processes of one
     log cannot listen, they are all told to be rank 0: only that one listens.
 
+    ## Seen as
+    does not start
+
     ## How we know
     errno 98, `EADDRINUSE`. Of NCCL itself, without NCCL_COMM_ID, it is the range from which the system gives ports
     that is used up, or very narrow. Not told where the start went well all the same: several agents on one
@@ -169,6 +172,9 @@ def name(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     The node never reaches torch's store: it tries until its time-out (minutes), and all others wait for it.
 
+    ## Seen as
+    hangs
+
     ## How we know
     `The IPv6 network addresses of (HOST, PORT) cannot be retrieved (gai error: -2 ...)` and then the time-out for
     the same host, or so many times that it cannot be the one try that precedes IPv4, or again and again to the end
@@ -268,6 +274,9 @@ def master_is_a_host(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     Nobody can dial it. A bare number is taken for an address (15 is 0.0.0.15), so no resolver complains; the ranks
     try until their time-out and speak of the network.
+
+    ## Seen as
+    hangs
 
     ## How we know
     What torch says that it dials: `network addresses of (, 29500)`, `trying to connect to (255.255.255.0, 29500)`,

@@ -24,6 +24,9 @@ def containers_start_and_stay(logs: Logs) -> Iterator[Finding]:
     All other ranks wait for its rank, and tell of a time-out or of a connection that was closed; why is told by
     Kubernetes or the container runtime alone.
 
+    ## Seen as
+    hangs
+
     ## How we know
     `FailedScheduling ... Insufficient nvidia.com/gpu`, `ErrImagePull`, `could not select device driver`,
     `nvidia-container-cli: ...`, `The node was low on resource: ephemeral-storage`, `Evicted`. A container that

@@ -349,6 +349,9 @@ def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
     well. A job that still runs, a file that was cut and a program that ends without destroying its communicators
     look the same: so it is not known, and the exit code is 3.
 
+    ## Seen as
+    hangs
+
     ## How we know
     NCCL 2.23 to 2.27, run with a collective that one rank skips, with a stopped rank and with kernels that never
     end: after "Init COMPLETE" and "Connected all rings" came nothing, in the log of no rank. What counts as an end

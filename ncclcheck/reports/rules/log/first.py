@@ -37,6 +37,7 @@ from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_r
 from ncclcheck.reports.subjects.logs.reported import several_hosts
 from ncclcheck.reports.subjects.logs.unexplained import ENDS_NO_JOB, behind, unexplained
 from ncclcheck.reports.subjects.logs.wording import (
+    BESIDE,
     SAY_OF_WHY,
     advice,
     before,
@@ -66,7 +67,7 @@ _CAUGHT = ("python-error", "nccl-warning", "nccl-cuda-failure")  # what a progra
 _MOST_OF_TEXT = 400  # of the exception; a terminal shows the first three lines of it
 _SHORT = 120  # the same: where it was raised stands beside it
 _TWICE = re.compile(r"^(.{6,}?)\1+$")  # what two processes say into one line
-_MOST_KINDS = 4
+_MOST_KINDS = 4  # of exceptions that are told: chosen, the first is the cause in most logs
 _SEVERE = re.compile(r"(?:\S{1,40} ){0,3}\[?(?:E\d{4} |ERROR\b|CRITICAL\b|FATAL\b)")
 _ABOVE = 400  # lines: what a library says before the program around it gives up; tracebacks of 8 ranks between
 _DRAWS = ("wandb", "mlflow", "tensorboard", "comet_ml", "neptune", "swanlab", "clearml")  # packages
@@ -374,6 +375,9 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
     NCCL's initialisation waits for all ranks. Those that began and never completed are where the job hangs or
     died; a rank that never began at all is what they wait for.
 
+    ## Seen as
+    hangs, dies
+
     ## How we know
     Where some ranks came through and nothing tells of a failure it is a note: lines of the others are missing.
     A rank that never comes and packets that are dropped leave no line at all, and RAS knows nothing of a job
@@ -499,9 +503,11 @@ def _raised(logs: Logs, same: list[LogEvent]) -> Finding:
         who, at_rank = "the ranks", Where()
     text = _in_its_words(next((one for one in same if not _is_garbled(one)), first))
     short = at and len(text) <= _SHORT
-    hollow = earlier if not known and not general else None
+    hollow = None if known else earlier
     told = known or general or (understood(hollow.text) if hollow else None)
-    after = f"; before it: {quoted(hollow)}" if hollow else ""
+    after = f"; before it: {quoted(hollow, BESIDE)}" if hollow else ""
+    if after and len(text) > BESIDE:
+        text, short = f"{text[:BESIDE].rpartition(' ')[0]} ...", False
     place = (
         f"Look at {at}" if at else "Read the traceback above this line: the last frame of your own is the place"
     )
@@ -607,6 +613,9 @@ def no_warning(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     NCCL warns rarely, and nearly always about what ends the job.
+
+    ## Seen as
+    dies
 
     ## How we know
     Lines of level WARN that none of the known signs is in, by their first words; consequences are not among

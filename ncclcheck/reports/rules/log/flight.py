@@ -39,6 +39,9 @@ def every_dump_was_read(cluster: Cluster) -> Iterator[Finding]:
     A rank whose dump is damaged is as good as missing. And a pickle is a program: a file that asks for a function
     to be called would have run it in whoever loads it with `pickle.load`, torch's own analyser among them.
 
+    ## Seen as
+    wrong results
+
     ## How we know
     Pickles are read instruction by instruction before they are loaded; only those that build lists, dicts, texts
     and numbers are let through, and no class is looked up. Every field is checked for its type. Files of more
@@ -89,6 +92,9 @@ def every_rank_left_a_dump(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     The rank without a dump is often the one to look for: a process that was killed writes none, and a rank whose
     watchdog is stuck cannot. But dumps also stay behind on other nodes, because `/tmp` is each node's own.
+
+    ## Seen as
+    dies
 
     ## How we know
     Each dump tells the global ranks of the groups that its rank is a member of. It fails where others wait for

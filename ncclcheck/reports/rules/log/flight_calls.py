@@ -28,6 +28,9 @@ def same_collective(cluster: Cluster) -> Iterator[Finding]:
     NCCL does not check it. An all-reduce that meets an all-gather hangs, or ends and leaves wrong numbers, and the
     error comes up many calls later on other ranks.
 
+    ## Seen as
+    hangs
+
     ## How we know
     The records of all ranks are laid side by side by group and number, and the first place where they differ is
     told; what follows from it is not. The ranks that differ from most are named. Where they go on with what the
@@ -141,6 +144,9 @@ def an_entered_call_ends(cluster: Cluster) -> Iterator[Finding]:
     Then no program is late: the GPUs do not get to it, or the data does not get through. That is a matter of
     links, cards, GPUs or settings of NCCL, and reading the training code does not help.
 
+    ## Seen as
+    slow
+
     ## How we know
     By the dumps all ranks entered, with the same operation, size and type, and nobody stands in an earlier call.
     The few that differ are named: they alone did not see its end, have not begun it on the GPU (told where
@@ -207,6 +213,9 @@ def no_circle(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     Each of them has done what its own program says, so no rank looks guilty. It hangs every time, or only when the
     timing is unlucky.
+
+    ## Seen as
+    hangs
 
     ## How we know
     From each rank the chain is followed: the call it has waited in for longest, the ranks that did not enter that

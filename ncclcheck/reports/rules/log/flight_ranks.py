@@ -41,6 +41,9 @@ def every_rank_entered(cluster: Cluster) -> Iterator[Finding]:
     A collective ends on no rank before all have entered it. The ranks that wait time out and print errors; the
     rank that did not come prints nothing, and is the one to look at.
 
+    ## Seen as
+    hangs
+
     ## How we know
     torch numbers the collectives of each process group. A rank whose last number is smaller than the one that
     others wait in did not enter; its own dump shows nothing that it waits for itself, so it is where the chain of

@@ -420,6 +420,9 @@ def hardware(logs: Logs) -> Iterator[Finding]:
     One rank dies with a CUDA error and all others hang or lose their connection. The job dies again at the same
     place until the GPU was reset or exchanged.
 
+    ## Seen as
+    hangs, dies
+
     ## How we know
     `uncorrectable ECC error`, `unspecified launch failure`, `GPU is lost`, `Unable to determine the device
     handle`; the driver's Xids where the log has kernel lines: 48, 61, 62, 64, 74, 79, 95, 119, 120, 140 are the
@@ -557,7 +560,7 @@ def _broken(where: Where, found: list[LogEvent], *, sure: bool) -> Finding:
     known = [f"Xid {code}, {(HARDWARE | LESSER)[code]}" for code in sorted(codes) if code in HARDWARE | LESSER]
     what = f"a GPU failed{on(where)}: {'; '.join(known) or found[0].fields.get('error', 'it is lost')}"
     if not sure:
-        what = f"a kernel ended in a launch failure{on(where)}: the GPU is broken, or the kernel is wrong"
+        what = f"a kernel ended in a launch failure{on(where)}: the kernel is wrong, or the GPU is broken"
     return cause(
         found,
         what,

@@ -85,6 +85,9 @@ def group(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     The rank ends with a ValueError; where only some ranks take that way, the others wait for it.
 
+    ## Seen as
+    dies
+
     ## How we know
     `Default process group has not been initialized`, `trying to initialize the default process group twice!`.
 

@@ -36,6 +36,9 @@ def every_rank_came(logs: Logs) -> Iterator[Finding]:
     come: it works alone (rank 0 that evaluates, writes a checkpoint or calls a collective alone), it hangs
     elsewhere, or it is dead.
 
+    ## Seen as
+    hangs
+
     ## How we know
     `Watchdog caught collective operation timeout` names rank and number of the collective; `last enqueued work`
     tells how far each rank came (torch 2.2 and later). A rank whose last is smaller did not come; where none is
@@ -127,6 +130,9 @@ def no_rank_hangs_in_its_loader(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     Slow storage, or a worker that was forked with a lock held, looks like a hang of NCCL on all other ranks.
+
+    ## Seen as
+    hangs
 
     ## How we know
     The rank is behind in the watchdogs' numbers, and a stack in the log (py-spy, faulthandler, a traceback)
@@ -233,11 +239,18 @@ def no_watchdog_gave_up(logs: Logs) -> Iterator[Finding]:
     if waited := in_order(said(logs, "gloo-timeout")):
         yield cause(
             waited,
-            "gloo waited in vain for another rank",
+            f"gloo waited in vain for another rank{_called(logs, waited)}",
             why="The rank that prints it waited; another did not come.",
             owner="job",
             fix=[you("Give the logs of all ranks.", "export TORCH_DISTRIBUTED_DEBUG=DETAIL")],
         )
+
+
+def _called(logs: Logs, waited: list[LogEvent]) -> str:
+    """Where the program called the collective in which it waited."""
+    raised = {(one.file, one.line): one.fields.get("raised_at", "") for one in said(logs, "python-error")}
+    at = next(filter(None, (raised.get((one.file, one.line), "") for one in waited)), "")
+    return f", called at {at}" if at else ""
 
 
 @log_rule("LOG097", "all ranks launch the collectives of two groups in the same order")

@@ -21,6 +21,9 @@ def allocated(logs: Logs) -> Iterator[Finding]:
     The process ends with an exception, and the others wait for it. A size far beyond the host's memory is a
     mistake in a shape; a small one means that the host, its cgroup or a `ulimit -v` was full.
 
+    ## Seen as
+    dies
+
     ## How we know
     `DefaultCPUAllocator: can't allocate memory: you tried to allocate N bytes` (torch), `Unable to allocate 37.3
     GiB for an array` (NumPy), Python's bare `MemoryError`. Where the kernel kills the process instead it is

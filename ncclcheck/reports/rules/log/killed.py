@@ -49,7 +49,7 @@ _KINDS = (
     _Kind(8, ("Floating point exception", "SIGFPE"), "died of an arithmetic error (SIGFPE)", "job", _STACK),
 )  # fmt: skip
 _OUT_OF_MEMORY = _KINDS[0]._replace(what="was killed: host memory was used up, its node's or its cgroup's")
-_CRASH, _ABORT, _BUS = 11, 6, 7  # SIGSEGV, SIGABRT, SIGBUS. Source: signal(7), the same on x86 and arm64
+_KILL, _CRASH, _ABORT, _BUS = 9, 11, 6, 7  # SIGKILL, SIGSEGV, SIGABRT, SIGBUS. Source: signal(7), on x86 and arm64
 _NOT_OURS = "invalid permissions for mapped object"
 _PASSED_ON = re.compile(
     r"(?i)\bunhandled (?:cuda|system) error|\bnccl ?(?:internal|unhandled\w{0,9}|system) ?error"
@@ -104,7 +104,7 @@ def nobody_is_killed(logs: Logs) -> Iterator[Finding]:
         yield _ended(logs, killed + tasks, _OUT_OF_MEMORY)
         return
     for kind in _KINDS:
-        events = _exits(logs, kind) + _named(logs, kind) + (tasks if kind.number == 9 else [])
+        events = _exits(logs, kind) + _named(logs, kind) + (tasks if kind.number == _KILL else [])
         if kind.number in (_CRASH, _ABORT):
             events = [] if _has_another_reason(logs, kind, events) else events + _told_itself(logs, kind)
         events += said(logs, "bus-error") if kind.number == _BUS else []
@@ -142,6 +142,8 @@ def _named(logs: Logs, kind: _Kind) -> list[LogEvent]:
         in names
     ]
     failed = _failures(logs)
+    if kind.number == _KILL:  # what a shell says of the last of them: another had ended before
+        failed += said(logs, "segfault", "aborted", "ray-worker-died", "engine-dead")
     return [one for one in events if not any(other.order < one.order for other in failed)]
 
 

@@ -20,6 +20,9 @@ def same_tensors(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     Horovod waits without end: the job stands still, and only its stall inspector says which ranks are missing.
 
+    ## Seen as
+    hangs
+
     ## How we know
     `One or more tensors were submitted ... by subset of ranks and are waiting for remainder of ranks`, and below
     it `[missing ranks: 3, 6]` or `Missing ranks: 0: [broadcast.x]`. Ranks that are missing for different tensors

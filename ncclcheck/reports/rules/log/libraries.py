@@ -273,6 +273,9 @@ def library(logs: Logs) -> Iterator[Finding]:
     Another, older libnccl was loaded first: by LD_LIBRARY_PATH, from a CUDA 11 wheel beside the one of CUDA 12, by
     cupy or another package, or from the system. Where it lacks no function yet, it is used without a word.
 
+    ## Seen as
+    setting without effect
+
     ## How we know
     `undefined symbol: ncclCommShrink` (or ncclMemFree, ncclCommRegister, ...): the function came with a later
     NCCL; `libnccl.so.2: cannot open shared object file`; vLLM's `Failed to load NCCL library from ...`, which
@@ -347,6 +350,9 @@ def unified_memory(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     CUDA cannot start without it. In virtual machines with vGPU unified memory is off by default, and NCCL 2.23 and
     later wants it for its memory pools.
+
+    ## Seen as
+    does not start
 
     ## How we know
     torch's `CUDA unknown error - this may be due to an incorrectly set up environment`; `Cuda failure 'unknown

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
-from ncclcheck.reports.judgement.findings import Finding, admin, note, you
+from ncclcheck.reports.judgement.findings import Finding, Where, admin, note, you
 from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, lines, log_rule, said, where
 from ncclcheck.reports.subjects.logs.meanings import ends_nothing
 
@@ -45,6 +45,9 @@ def shared_memory(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     Workers hand batches over in /dev/shm. A full tmpfs shows as a bus error at the first write to a page that is
     not there, and kills the worker; the rank ends with it. Containers have 64 MB unless told otherwise.
+
+    ## Seen as
+    dies
 
     ## How we know
     `killed by signal: Bus error`, `Unexpected bus error encountered in worker`, `unable to write to file
@@ -132,6 +135,9 @@ def ragged(logs: Logs) -> Iterator[Finding]:
     One image with one channel, or a text of another length, ends the rank that meets it, after any number of
     steps. The others then wait in a collective for it until its time-out.
 
+    ## Seen as
+    hangs
+
     ## How we know
     `stack expects each tensor to be equal size, but got [3, 224, 224] at entry 0 and [1, 224, 224] at entry 5`.
 
@@ -171,6 +177,9 @@ def memory(logs: Logs) -> Iterator[Finding]:
     Each worker is a process with a copy of what it touches of the dataset. At the limit of the cgroup, or of the
     host, the kernel kills one, and its rank ends.
 
+    ## Seen as
+    dies
+
     ## How we know
     `killed by signal: Killed` is SIGKILL, which the kernel's OOM killer sends, or a person; `Cannot allocate
     memory` at a fork; `exited unexpectedly` alone tells no signal: a crash is as likely.
@@ -188,6 +197,9 @@ def memory(logs: Logs) -> Iterator[Finding]:
     silent = [] if said(logs, "worker-killed", "worker-bus-error") else said(logs, "worker-died")
     for host, found in by_known_host([*killed, *shared, *forks, *silent]).items():
         sure = any(one in found for one in (*killed, *shared, *forks))
+        if all(one in forks for one in found):
+            yield _no_process(host, at_teller(logs, found), found)
+            continue
         yield cause(
             found,
             f"a worker of the data loader was killed or found no memory{_on(host)}" if sure
@@ -205,6 +217,29 @@ def memory(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def _no_process(host: str, at: Where, found: list[LogEvent]) -> Finding:
+    """The kernel refused memory or another process; whose child it was to be, the line does not say."""
+    memory = "memory" in found[0].fields["error"]
+    what = "memory for a child process (ENOMEM)" if memory else "another process or thread (EAGAIN)"
+    limits = (
+        ("free -g", "cat /sys/fs/cgroup/memory.events") if memory else ("ulimit -u", "cat /sys/fs/cgroup/pids.max")
+    )
+    return cause(
+        found,
+        f"the host refused {what}{_on(host)}",
+        why="A limit of the host, the user or the cgroup was reached when a process was to be started; the "
+        "program's own process goes no further.",
+        owner="job",
+        at=at,
+        fix=[
+            you("Confirm, on that host and in that container.", *limits),
+            you("Ask for more memory, or start fewer processes beside each other.", "sbatch --mem=0 job.sh")
+            if memory
+            else you("Start fewer processes and threads, or raise the limit."),
+        ],
+    )  # fmt: skip
+
+
 def _no_memory(logs: Logs) -> list[LogEvent]:
     return [one for one in said(logs, "tensor-file") if one.fields.get("error") == "Cannot allocate memory"]
 
@@ -218,6 +253,9 @@ def crash(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     Workers are forked from a process that may have threads, CUDA and open libraries: OpenCV, HDF5, gRPC and some
     decoders do not stand that. The rank ends with its worker.
+
+    ## Seen as
+    dies
 
     ## How we know
     `killed by signal: Segmentation fault`, `Aborted`, `Illegal instruction`. Under "Exception ignored in" (the
@@ -263,6 +301,9 @@ def late(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     A worker that hangs (a lock held over the fork) or a file system that does not answer ends the rank; without
     `timeout=` the rank would wait for ever, and the others in a collective.
+
+    ## Seen as
+    hangs
 
     ## How we know
     `DataLoader timed out after 120 seconds`.

@@ -57,6 +57,9 @@ def cuda_calls(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     The rank ends with `unhandled cuda error`, and all others wait for it or end with it.
 
+    ## Seen as
+    dies
+
     ## How we know
     `NCCL WARN Cuda failure N '...'`: CUDA's error, and the file of NCCL's sources that stands before it, which
     tells what NCCL was doing.
@@ -84,6 +87,9 @@ def verbs_calls(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     No connection over that card is made, and the rank ends with ncclSystemError.
+
+    ## Seen as
+    dies
 
     ## How we know
     `Call to ibv_... failed with error ...`: the call and the words of its error (errno).
@@ -146,6 +152,9 @@ def own_checks(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     The communicator is of no use after it, and the job ends.
+
+    ## Seen as
+    dies
 
     ## How we know
     NCCL's own words, and the result that its files hand on below them, as `init.cc:1393 -> 3`: 1 a call of CUDA, 2

@@ -39,6 +39,9 @@ def nvls(logs: Logs) -> Iterator[Finding]:
     NVLS is on by default since 2.17 where the GPUs say that they can do it. When the memory then cannot be bound,
     the job ends with an unhandled CUDA error, although NVLink itself is fine.
 
+    ## Seen as
+    dies
+
     ## How we know
     `Failed to bind NVLink SHARP (NVLS) Multicast memory ... CUDA error 401` (2.27 and later): the fabric
     manager or the switches are in a wrong state. Error 1 `invalid argument`, there or in transport/nvls.cc of
@@ -76,6 +79,9 @@ def nvls_in_containers(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     The GPUs in the container say that they can do NVLink SHARP, NCCL takes it, and the job ends with an unhandled
     CUDA error. The machine is fine: the same job runs outside of the container.
+
+    ## Seen as
+    dies
 
     ## How we know
     Error 1 `invalid argument` in transport/nvls.cc, or when the memory is bound, and lines of a container: its
@@ -191,6 +197,9 @@ def mnnvl(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     The right to it comes from IMEX: a daemon on every node and a channel file, which containers must be given.
     Without them NCCL ends in the start; with NCCL_MNNVL_ENABLE=0 it goes over the slower network.
+
+    ## Seen as
+    slow, dies
 
     ## How we know
     `MNNVL (cliqueSize N) is available but not working`: with "channel configuration" the channel file

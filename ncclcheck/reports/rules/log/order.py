@@ -30,6 +30,9 @@ def zero3_is_saved_by_all(logs: Logs) -> Iterator[Finding]:
     Saving gathers each weight from all ranks: called under `if rank == 0` it waits for ever. A time-out of
     `_ALLGATHER_BASE` alone is no sign of it: every forward pass of ZeRO-3 and FSDP gathers.
 
+    ## Seen as
+    hangs
+
     ## How we know
     The watchdog's operation is a gather, a frame or a line tells of saving, and another of ZeRO stage 3.
 
@@ -114,6 +117,9 @@ def groups_have_their_timeout(logs: Logs) -> Iterator[Finding]:
     `new_group` does not take the time-out of `init_process_group`: a job that set two hours there still dies
     after ten minutes in a group of its own.
 
+    ## Seen as
+    hangs, dies
+
     ## How we know
     The watchdog's line: `Timeout(ms)=600000` and a group number other than 0. Where the default group has a
     longer one in the same log, that is said.
@@ -149,6 +155,9 @@ def same_collective(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     NCCL does not check: the job hangs, or continues with wrong results.
+
+    ## Seen as
+    hangs, wrong results
 
     ## How we know
     Watchdogs that gave up at the same number name different operations or elements; or torch's own comparison

@@ -24,6 +24,9 @@ def cores(logs: Logs) -> Iterator[Finding]:
     The rank's Python, its data loaders and NCCL's proxy threads then share one core, and where all ranks of a node
     got the same mask, all of them do: shared memory and network transfers reach a fraction of their speed.
 
+    ## Seen as
+    slow
+
     ## How we know
     `Setting affinity for GPU 0 to 01` (2.4 to 2.26: a hexadecimal mask of cores; 2.27: their numbers) and
     `Affinity for GPU 0 is 0.` (2.28 and later) tell what is left of the job's cores near the GPU.
@@ -73,6 +76,9 @@ def crash(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     With `ulimit -s unlimited` the C library gives threads a stack of 2 MB only. On large jobs NCCL's threads need
     more, before 2.28, and run over it; nothing says so.
+
+    ## Seen as
+    setting without effect
 
     ## How we know
     `Segmentation fault`, signal 11 or exit code -11, and either libnccl in the trace or ranks whose init had

@@ -24,6 +24,9 @@ def sizes_are_divided(logs: Logs) -> Iterator[Finding]:
     The program ends at its start on all ranks; with another number of GPUs than before (one taken out of use,
     another machine) the settings of yesterday fail.
 
+    ## Seen as
+    dies
+
     ## How we know
     `must be divisible by`, `is not divisible by` in an exception, DeepSpeed's `train_batch_size is not equal to
     micro_batch_per_gpu * gradient_acc_step * world_size`, and its `Micro batch size per gpu: 0`: the batch is less
@@ -149,6 +152,9 @@ def disk_has_room(logs: Logs) -> Iterator[Finding]:
     The rank that writes the checkpoint ends, and the others wait for it until their time-out. What it wrote
     last may be damaged.
 
+    ## Seen as
+    hangs, wrong results
+
     ## How we know
     `[Errno 28] No space left on device`, `[Errno 122] Disk quota exceeded`; torch's `PytorchStreamWriter failed
     writing file`, `unexpected pos` and `write(): fd N failed with Input/output error`, which stand for any
@@ -203,6 +209,9 @@ def checkpoint_fits(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     The program ends at its start on every rank, or on the one that loads; NCCL's lines afterwards only follow.
+
+    ## Seen as
+    dies
 
     ## How we know
     `Error(s) in loading state_dict`, `size mismatch for ...: copying a param with shape ... from checkpoint`.
@@ -259,6 +268,9 @@ def assertions_of_torch(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     A rank that catches it leaves out what it was about, and goes on to something else than the other ranks, or
     ends with a code and no traceback. The others then wait in a collective.
+
+    ## Seen as
+    dies
 
     ## How we know
     `INTERNAL ASSERT FAILED at "FILE":LINE, please report a bug to PyTorch`. As an exception with its traceback it

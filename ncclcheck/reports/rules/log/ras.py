@@ -26,6 +26,9 @@ def ras_finds_all(logs: Logs) -> Iterator[Finding]:
     It is the only witness of a hang from within NCCL: the rank that is behind skipped a collective or is still at
     other work; the one that does not answer was stopped or is dead. All others wait for it.
 
+    ## Seen as
+    hangs
+
     ## How we know
     The status that RAS prints (`verbose status`): `Rank 3 has launched up to operation 1` where others have
     launched more, `has status NOCOMM` or `ABORT`, `Missing communicator data`, `considered dead`; seen with
@@ -126,6 +129,9 @@ def progress_is_read(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     The copy needs only a moment of the GPU. One that is pending for minutes means that the GPU does nothing
     more, or that a kernel keeps its copy engines; the counters that RAS then shows are old.
+
+    ## Seen as
+    setting without effect
 
     ## How we know
     `counter DMA still pending after 600.2s (cudaDev 3, ...)`, after

@@ -24,6 +24,9 @@ def ray_kills_nobody(logs: Logs) -> Iterator[Finding]:
     The other workers of the group wait in NCCL for the one that is gone, or see ActorDiedError; neither names the
     memory. It is host memory: GPUs may be empty.
 
+    ## Seen as
+    hangs
+
     ## How we know
     `Task was killed due to the node running low on memory`, `N worker(s) were killed ...` (2.55 and later), or
     raylet's `N Workers (tasks / actors) killed due to memory pressure (OOM)`, which names the node. Ray kills at
@@ -116,6 +119,9 @@ def ray_workers_live(logs: Logs) -> Iterator[Finding]:
     ActorDiedError, RayActorError and EngineDeadError all tell that it ended and not why: it was killed (host
     memory), it crashed, or its program ended itself.
 
+    ## Seen as
+    dies
+
     ## How we know
     `The actor is dead because its worker process has died`, `Worker exit type: SYSTEM_ERROR`. Ray names the
     process and the address of its node there. What the worker printed last is in its own file.
@@ -165,6 +171,9 @@ def nodes_stay(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     All that other ranks print afterwards (closed connections, time-outs, SIGTERM) follows from it.
+
+    ## Seen as
+    hangs
 
     ## How we know
     Slurm's `DUE TO NODE FAILURE`, `Node failure on HOST`, `UNCORRECTABLE MEMORY ERROR`; Ray's `has been marked

@@ -23,6 +23,9 @@ def rccl_finds_its_host(logs: Logs) -> Iterator[Finding]:
     Without the runtime no job starts. Without `iommu=pt` GPUs of several nodes, or of one, may hang in their first
     transfer; RCCL says so on every machine that lacks it, also where all is well.
 
+    ## Seen as
+    hangs, setting without effect
+
     ## How we know
     `ROCr failure`, `ROCm SMI init failure`, `device index not found`: an error. `Missing "iommu=pt" from kernel
     command line` is a warning only where the log tells of a hang or of a start that did not end, else a note.
@@ -74,6 +77,9 @@ def npu_kernels_run(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     torch hears of it in a later call (`ACL stream synchronize failed, error code:507011`), and all other ranks end
     or wait: none of them names the kernel.
+
+    ## Seen as
+    dies
 
     ## How we know
     CANN's own lines: `The error from device(chipId:0, ...) there is an aicore error exception`, `errorStr: ...`,

@@ -42,6 +42,9 @@ def rdma_used(logs: Logs) -> Iterator[Finding]:
     Where only some hosts do it, the job hangs or dies with `wrong type 3 != 4`. With NCCL_NET=IB it ends at once:
     `network IB not found`.
 
+    ## Seen as
+    hangs, slow, dies, setting without effect
+
     ## How we know
     The lines of each process: the network that it took, `Failed to open libibverbs.so` (the image lacks the
     library), `No device found` (no active port, no /dev/infiniband in the container, or NCCL_IB_HCA fits no card),
@@ -192,6 +195,9 @@ def cards_open(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     NCCL goes on without that card. With none left it takes TCP, and dies where the other hosts take RDMA.
 
+    ## Seen as
+    dies
+
     ## How we know
     The line itself. It is FAIL where the process did not reach `Init COMPLETE` or one ended, else a warning. The
     usual reason is a container that shows the host's /sys but has no /dev/infiniband/uverbs*, or whose device
@@ -231,6 +237,9 @@ def same_cards(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     NCCL uses as many channels as the host with the fewest cards can carry: one port that is down slows all. NCCL
     2.30 can also refuse such a job (`Detected mixed local Net device counts`).
+
+    ## Seen as
+    slow
 
     ## How we know
     The lists of the hosts, compared. A port is missing from them when it is not ACTIVE, when its device was not

@@ -23,6 +23,9 @@ def traffic_class(logs: Logs) -> Iterator[Finding]:
     On RoCE the traffic class decides whether a switch queues a packet without loss. A host with another class has
     its packets dropped when the network is busy: bandwidth collapses, and receivers are `not ready` too long.
 
+    ## Seen as
+    slow
+
     ## How we know
     The status of the completion; the variables as each process prints them (a value that only some have counts
     too).
@@ -82,6 +85,9 @@ def card_alive(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     All connections of that card are gone. The other hosts see time-outs (status 12) and flushed requests (status
     5) a little later, which are consequences.
+
+    ## Seen as
+    hangs
 
     ## How we know
     The event of the verbs library as NCCL prints it: `Got async event` up to NCCL 2.22, `async fatal event` since.

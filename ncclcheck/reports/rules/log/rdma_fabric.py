@@ -34,6 +34,9 @@ def no_timeouts(logs: Logs) -> Iterator[Finding]:
     The connection is lost for good, the job with it. A port that comes back (`port active`) within the time-out
     costs a pause only: that is a warning, for it will happen again.
 
+    ## Seen as
+    hangs
+
     ## How we know
     The completion's status, and the port's events before it: the first host and card with a port error is named,
     else the host that is an end of all broken connections. It rests on what else the log tells that this is the
@@ -120,6 +123,9 @@ def no_protection_error(logs: Logs) -> Iterator[Finding]:
     The job ends in its first large collective. Nearly always PCIe Access Control Services (ACS) send the card's
     accesses to GPU memory through the root complex, which refuses them.
 
+    ## Seen as
+    dies
+
     ## How we know
     The status; NCCL 2.30.7 and later says the same as a HINT. It holds where GPUDirect RDMA is in use; with a run
     with NCCL_NET_GDR_LEVEL=LOC that works it is sure.
@@ -157,6 +163,9 @@ def same_mtu(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     A card drops packets larger than its MTU. Small messages pass, so that the job starts well and then hangs or
     dies with the first large one.
+
+    ## Seen as
+    hangs, dies
 
     ## How we know
     The status, or the MTU in NCCL's NET lines (NCCL_DEBUG_SUBSYS=NET) of each host. Where no MTU is printed, it is

@@ -43,6 +43,9 @@ def gid_exists(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     The connection cannot be made, and the job ends in its first collective.
 
+    ## Seen as
+    dies
+
     ## How we know
     The error of the call; NCCL 2.24 and later add index and address. Most often NCCL_IB_GID_INDEX names an entry
     that only some hosts have: entries come and go with IP addresses. On InfiniBand the same error is a matter of
@@ -212,6 +215,9 @@ def gid_table(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     In a pod or container only some entries of the card's GID table are shown. NCCL 2.21 to 2.25 takes an entry
     that it cannot read for an error and gives up; the job dies while it connects.
+
+    ## Seen as
+    dies
 
     ## How we know
     The line itself. NCCL 2.26 steps over such entries.

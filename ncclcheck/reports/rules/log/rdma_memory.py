@@ -92,6 +92,9 @@ def gpudirect(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     Each byte is copied through the host's memory: a tenth of the speed. One such host slows all.
 
+    ## Seen as
+    slow
+
     ## How we know
     NCCL's own lines. Disabled has two reasons that a log cannot tell apart with NCCL up to 2.22: the kernel module
     nvidia-peermem is not loaded, or it is loaded and this NCCL only looks for its predecessor nv_peer_mem. From

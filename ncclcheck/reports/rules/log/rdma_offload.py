@@ -20,6 +20,9 @@ def efa_peers_are_reached(logs: Logs) -> Iterator[Finding]:
     NCCL ends with ncclInternalError while it connects the first two nodes; TCP between them works, so every other
     test of the network is fine.
 
+    ## Seen as
+    dies
+
     ## How we know
     `NET/OFI Unable to insert remote address into address vector`, `Failed call to fi_av_insert`, or `Unresponsive
     receiver (reachable by EFA device but handshake failed)`. EFA's addresses are neither IPv4 nor IPv6: a rule
@@ -65,6 +68,9 @@ def sharp_is_used(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     NCCL goes on by rings and trees, so the job is slower than expected, not dead. What ends a job after these
     lines is something else.
+
+    ## Seen as
+    slow
 
     ## How we know
     `SHARP coll init error: Cannot create SHARP job`, `No Aggregation Manager (sharp_am) detected`, `No resource`.

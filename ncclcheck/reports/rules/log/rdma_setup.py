@@ -35,6 +35,9 @@ def plugin_obeys(logs: Logs) -> Iterator[Finding]:
     People turn RDMA off because it does not work between their hosts. The plugin of HPC-X, which NVIDIA's images
     bring, has a switch of its own; the job then dies as before, with `ibv_modify_qp failed` or status 12.
 
+    ## Seen as
+    dies
+
     ## How we know
     The setting and the network in the same process. It is FAIL where a connection over RDMA then failed, else a
     warning. Without settings in the log this is one of two possible causes: the other is a wrong GID (LOG034).
@@ -79,6 +82,9 @@ def no_prefix(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     The value is a list of beginnings of names, unless it begins with `=`. A card of the storage or management
     network slips in: it is slow, or its network does not reach the other hosts.
+
+    ## Seen as
+    slow
 
     ## How we know
     The value of the variable and the list after `NET/IB : Using`: a card that begins with a name of the value and
@@ -172,6 +178,9 @@ def provider_found(logs: Logs) -> Iterator[Finding]:
     NCCL goes on over TCP, at a small part of an EFA instance's bandwidth, or stops where NCCL_NET asks for the
     plugin.
 
+    ## Seen as
+    slow
+
     ## How we know
     The plugin's line, in a job that is not known to be on one machine only; FAIL where the start did not come to
     its end, or a process ended, and nothing was sent over sockets; else a warning. `.. supporting GPUDirect
@@ -219,6 +228,9 @@ def plugin_works(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     NCCL's start or its next collective ends with it; what the ranks raise afterwards only follows.
+
+    ## Seen as
+    dies
 
     ## How we know
     The plugin's own warning, with the call and libfabric's error, in a job that ended or did not come through its

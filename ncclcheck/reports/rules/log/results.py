@@ -21,6 +21,9 @@ def values_are_right(logs: Logs) -> Iterator[Finding]:
     learns
     nothing, and no line tells why.
 
+    ## Seen as
+    slow
+
     ## How we know
     A number other than 0 in the column `#wrong` (out-of-place or in-place; `N/A` is none), or `Out of bounds
     values :

@@ -58,6 +58,9 @@ def room(logs: Logs) -> Iterator[Finding]:
     Docker and Kubernetes give a container 64 MB. The rank that finds it full dies in the start, all others with
     "Connection closed by remote peer".
 
+    ## Seen as
+    dies
+
     ## How we know
     `Call to posix_fallocate failed : No space left on device` (such as 2.7), `Error: failed to extend
     /dev/shm/nccl-... to N bytes`, in later versions with the error: only `No space left on device` is this
@@ -114,6 +117,9 @@ def allowed(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     NCCL has no other place for what ranks of a node share, and ends with an unhandled system error.
+
+    ## Seen as
+    dies
 
     ## How we know
     `Call to shm_open failed : Permission denied`, `failed to create shared memory file ... error Permission denied
@@ -215,6 +221,9 @@ def host_memory(logs: Logs) -> Iterator[Finding]:
     memory the driver refuses it with errors that speak of GPUs: "out of memory" with empty GPUs, "invalid
     device ordinal". Where only some ranks notice and fall back to /dev/shm, the others hand them a name that is
     none.
+
+    ## Seen as
+    out of memory
 
     ## How we know
     `Error while attaching to shared memory segment /dev/shm/nccl-` with size 0 or a damaged name; such an error of

@@ -39,6 +39,9 @@ def direct(logs: Logs) -> Iterator[Finding]:
     Each byte goes through the host's memory: all_reduce within the host is several times slower, and every ring
     goes through it.
 
+    ## Seen as
+    slow
+
     ## How we know
     The `via` lines, and what else the log shows of these GPUs (the topology with NCCL_DEBUG_SUBSYS=GRAPH, other
     hosts, GDRDMA). Without any of these it is a note: GeForce cards and GPUs below different processors are right
@@ -120,6 +123,9 @@ def nothing_left_on(logs: Logs) -> Iterator[Finding]:
     NCCL_P2P_DISABLE=1 sends data through the host's memory that could use NVLink, a fixed NCCL_ALGO or NCCL_PROTO
     is wrong for most sizes (and NCCL 2.24 and later fails where it does not fit an operation).
 
+    ## Seen as
+    slow
+
     ## How we know
     NCCL prints each variable that it reads (subsystem ENV, at NCCL_DEBUG=INFO). Values at their default are fine.
     With the plugins of AWS and Google Cloud, whose own profiles set some of these, ALGO and PROTO are left out.
@@ -173,6 +179,9 @@ def not_traced(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     Each rank writes lines at the pace of its operations, mostly into one shared file: the job waits for the file
     system, and the log grows without end.
+
+    ## Seen as
+    hangs, slow
 
     ## How we know
     The setting, where it stands in the log and such lines too; lines of the level CALL; or a file of at least 200

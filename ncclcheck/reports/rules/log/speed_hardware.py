@@ -24,6 +24,9 @@ def wide_links(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     All data of that GPU goes through this link. One slow link slows every rank of the job.
 
+    ## Seen as
+    slow
+
     ## How we know
     The line itself; where all GPUs of a host are alike it is a virtual machine's topology, and nothing is said.
     NCCL counts 12 GB/s for 16 lanes of the third generation, and twice as much for each later one. A log shows
@@ -71,6 +74,9 @@ def links_up(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     A ring is as fast as its slowest GPU: the whole host works at that GPU's speed.
 
+    ## Seen as
+    slow
+
     ## How we know
     NCCL's topology (NCCL_DEBUG_SUBSYS=GRAPH), the GPUs of a host compared; NCCL adds up the links that are up.
 
@@ -110,6 +116,9 @@ def none_slow(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     All ranks wait for the slowest in each step.
+
+    ## Seen as
+    slow
 
     ## How we know
     The words of those tools, which measured it. NCCL itself prints no durations.

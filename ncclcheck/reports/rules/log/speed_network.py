@@ -161,6 +161,9 @@ def all_cards(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     The bandwidth between hosts is the sum over the cards: with one of eight it is an eighth.
 
+    ## Seen as
+    slow
+
     ## How we know
     The list after `NET/IB : Using` and the numbers in the `via` lines of all processes of the host; the value of
     NCCL_IB_HCA. At least two connections for each card must be seen. With NCCL 2.22 and later connections are made

@@ -35,6 +35,9 @@ def system_works(logs: Logs) -> Iterator[Finding]:
     The rank on that host stops or dies without a word of its own; all others wait for it, and their time-outs name
     each other.
 
+    ## Seen as
+    hangs, dies, setting without effect
+
     ## How we know
     `BUG: soft lockup`, `INFO: task ... blocked for more than 120 seconds`, `Machine Check: 0 Bank 7: fe..` (the
     bit UC of its status is set: not corrected), `Kernel panic`, `nfs: server ... not responding`, `LustreError:

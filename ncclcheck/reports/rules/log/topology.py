@@ -26,6 +26,9 @@ def topology_files(logs: Logs) -> Iterator[Finding]:
     machines set these variables in /etc/nccl.conf, where nobody looks: a graph written for four GPUs fails on the
     machine with one.
 
+    ## Seen as
+    dies
+
     ## How we know
     `XML Parse : ...`, `XML Mismatch`, `XML Topology has wrong version`: the file is no XML that NCCL reads.
     `XML Import Channel : dev 1 not found`: the graph names a GPU or a card that is not in this job. Where a log

@@ -88,6 +88,9 @@ def group_knows_its_gpu(logs: Logs) -> Iterator[Finding]:
     torch guesses one from the rank. Where the guess is wrong, two ranks meet on one GPU and the barrier hangs,
     or each rank keeps memory on GPU 0.
 
+    ## Seen as
+    hangs
+
     ## How we know
     torch's own warning: "using GPU N to perform barrier as devices used by this process are currently unknown".
     Where steps follow it the guess was right: a note.
@@ -160,6 +163,9 @@ def watchdog_is_not_stopped(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     Its thread waits within CUDA or for Python's lock (GIL): a call of CUDA never came back, or another thread
     holds the lock and waits for CUDA. The collective is not what hangs.
+
+    ## Seen as
+    hangs
 
     ## How we know
     "ProcessGroupNCCL's watchdog got stuck for N seconds without making progress" (torch 2.2 and later).

@@ -38,6 +38,9 @@ def assignment(logs: Logs) -> Iterator[Finding]:
     Only a shell understands `VAR=value` before a command. nohup, srun, mpirun, timeout, setsid and others take
     their first argument for the program, and nothing starts.
 
+    ## Seen as
+    hangs
+
     ## How we know
     `nohup: failed to run command 'VAR=1': No such file or directory`, `execve(): VAR=1: No such file or
     directory`: the program that was not found has the form of an assignment.
@@ -75,6 +78,9 @@ def command(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     The environment that has them was not activated in the job's shell, or not on all nodes; the step ends at once.
+
+    ## Seen as
+    dies
 
     ## How we know
     `torchrun: command not found`, `execve(): torchrun: No such file or directory`, `No module named torch`; a name
@@ -130,6 +136,9 @@ def script(logs: Logs) -> Iterator[Finding]:
     torchrun itself starts well and then tells `ChildFailedError` with exit code 2 (a script) or 1 (a module), far
     below the one line that matters. Mostly a typo, another working directory, or a node without the file system.
 
+    ## Seen as
+    dies
+
     ## How we know
     `can't open file '/home/ada/trian.py': [Errno 2]`, `python: No module named NAME`. Where some ranks only say
     it, it is their node.
@@ -171,6 +180,9 @@ def arguments(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     It ends at once on the node that says it, and the other nodes wait for that one until their time-out.
+
+    ## Seen as
+    hangs, dies
 
     ## How we know
     `torchrun: error: ...` and what it tells of --nnodes, --nproc-per-node and the endpoint. With the rendezvous

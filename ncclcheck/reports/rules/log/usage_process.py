@@ -203,6 +203,9 @@ def cuda_is_not_forked(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     CUDA does not survive a fork: the child ends with an exception, and the other ranks wait for it.
 
+    ## Seen as
+    dies
+
     ## How we know
     `Cannot re-initialize CUDA in forked subprocess`. Something touched CUDA before the workers were started: a
     tensor on the GPU, `torch.cuda.device_count()` of older torch, `set_device`, a library's import.

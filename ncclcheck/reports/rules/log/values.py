@@ -24,6 +24,9 @@ def understood(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     NCCL's initialisation ends with ncclInvalidUsage on every rank that has the value.
 
+    ## Seen as
+    dies
+
     ## How we know
     NCCL's own line, seen with 2.27.7; 2.23.4 took no notice of a word that it does not know. Which variable it
     was is told by

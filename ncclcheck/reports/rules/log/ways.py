@@ -35,6 +35,9 @@ def transport(logs: Logs) -> Iterator[Finding]:
     NCCL_P2P_DISABLE=1 with NCCL_SHM_DISABLE=1 and no network, NCCL_NET=none-such, or an interface filter that
     leaves nothing.
 
+    ## Seen as
+    dies
+
     ## How we know
     `No transport found for rank A[..] -> rank B[..]` (2.12 and later), and the settings that NCCL told of.
 
@@ -83,6 +86,9 @@ def peers(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     Between GPUs that are joined by NVLink it is a broken link or switch, and NCCL ends. Between GPUs on PCIe
     NCCL goes through the host's memory instead: it works, at a fraction of the speed.
+
+    ## Seen as
+    slow
 
     ## How we know
     An error of CUDA in transport/p2p.cc on a single machine: the memory of another rank could not be opened; or
@@ -249,6 +255,9 @@ def pcie(logs: Logs) -> Iterator[Finding]:
     the GPUs do not have (GeForce RTX 4090 and 5090), data never arrive or arrive wrong. NCCL sees nothing: all
     GPUs show 100 %, and after its time the watchdog ends the job.
 
+    ## Seen as
+    dies
+
     ## How we know
     It is a conclusion, and said as one: one machine, every rank's init complete, connections via P2P, chunks of
     128 KB (NCCL uses 512 KB over NVLink), and either the watchdog's time-out of one of the first collectives, the
@@ -361,6 +370,9 @@ def topology(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     All GPUs and NICs then seem equally far from each other. NCCL pairs them at random, turns GPUDirect RDMA off
     for the distance, and reaches a fraction of the network's speed.
+
+    ## Seen as
+    slow
 
     ## How we know
     `Could not open XML topology file` (NCCL_TOPO_FILE names one that is not there, often not mounted into the

@@ -81,6 +81,9 @@ def one_rank_renames(logs: Logs) -> Iterator[Finding]:
     All ranks but the first end in the middle of saving; the first waits for them, and what is saved is not
     complete.
 
+    ## Seen as
+    dies
+
     ## How we know
     `OSError: [Errno 39] Directory not empty: 'tmp-checkpoint-50' -> 'checkpoint-50'`, or `[Errno 2] No such file
     or directory` with an arrow: a rename. With one process it can be a folder that an earlier run left.

@@ -38,6 +38,9 @@ def algorithm_for_all(cluster: Cluster) -> Iterator[Finding]:
     algorithm could not do it. Since 2.24 it does not: the job ends with `no algorithm/protocol available for
     function Broadcast`, often in the first broadcast of DDP's constructor.
 
+    ## Seen as
+    dies
+
     ## How we know
     The value and the version of the libnccl that torch would load. The form `allreduce:tree;broadcast:ring`
     (2.24 and later) is not judged.
@@ -83,6 +86,9 @@ def words_of_this_version(cluster: Cluster) -> Iterator[Finding]:
     does not know, or takes the whole line for something else, and the job runs with other algorithms than its
     script says. NCC004 names words that no version knows.
 
+    ## Seen as
+    setting without effect
+
     ## How we know
     NVLS came with NCCL 2.17, NVLSTree with 2.18, PAT with 2.23, the form `function:list` with 2.24.
 
@@ -124,6 +130,9 @@ def forced_ll128(cluster: Cluster) -> Iterator[Finding]:
     LL128 is right only where 128 bytes are stored as a whole on all of the way: NVLink, and the network for
     some GPUs. NCCL knows where and turns it off elsewhere. Naming it turns that judgement off: jobs read values
     that were never sent, over sockets and on machines with few NVLinks, and lost no word about it.
+
+    ## Seen as
+    wrong results
 
     ## How we know
     The value. `^LL128` and lists without it are fine, and so is LL128 where NCCL has it on by itself: GPUs of one

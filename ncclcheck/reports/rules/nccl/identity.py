@@ -26,6 +26,9 @@ def comm_id(cluster: Cluster) -> Iterator[Finding]:
     that the second process group meets the first one at the same port and hangs. NCCL 2.29.2 to 2.29.7 compare
     subnets the wrong way round with it and take `lo`. A loopback address cannot be reached from another node.
 
+    ## Seen as
+    hangs, does not start, setting without effect
+
     ## How we know
     The variable. A failure where it names loopback and there are several nodes, else a warning.
 
@@ -78,6 +81,9 @@ def host_id(cluster: Cluster) -> Iterator[Finding]:
     and CUDA IPC between machines, and hangs or fails with `invalid argument` or `Duplicate GPU detected`. A fixed
     value in a job script or an image is enough.
 
+    ## Seen as
+    hangs
+
     ## How we know
     The effective value and /proc/sys/kernel/random/boot_id of each node.
 
@@ -111,6 +117,9 @@ def comm_blocking(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     It overrides what the program asks for. torch creates its communicators in one of the two ways and waits for
     them accordingly; with the other one it reads a communicator that is not ready yet, or never sees the time-out.
+
+    ## Seen as
+    hangs, setting without effect
 
     ## How we know
     The variable, in the environment or in nccl.conf.
@@ -149,6 +158,9 @@ def mixed_processors(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     These versions took the cost of the network from the processor's vendor. Ranks on AMD and on Intel nodes then
     chose different algorithms for the same collective, and the job hung in it without a message.
+
+    ## Seen as
+    hangs
 
     ## How we know
     vendor_id of /proc/cpuinfo on each node, the version of libnccl, and NCCL_NET_OVERHEAD, which gives all of them

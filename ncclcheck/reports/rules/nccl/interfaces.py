@@ -45,6 +45,9 @@ def named_interfaces_exist(cluster: Cluster) -> Iterator[Finding]:
     `Bootstrap : no socket interface found`, and the other ranks with stranger messages. gloo ends with
     `Unable to find address for: NAME`; it knows neither `^` nor `=`. Names often differ from node to node.
 
+    ## Seen as
+    dies
+
     ## How we know
     NCCL's own rules are applied to the interfaces of each node: `^` and `=` stand first and hold for the whole
     list, a name without `=` is a prefix, a value of one character is ignored, and since 2.28.3 an interface must

@@ -25,6 +25,9 @@ def peer_to_peer(cluster: Cluster) -> Iterator[Finding]:
     NCCL_P2P_DISABLE=1 means the same as NCCL_P2P_LEVEL=LOC and wins: the level has no effect, all data between
     the GPUs of a node goes through memory of the host, and the script reads as if NVLink were used.
 
+    ## Seen as
+    setting without effect
+
     ## How we know
     Both values as NCCL parses them. Only the value 1 disables.
 
@@ -57,6 +60,9 @@ def way_inside_the_node(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     Ranks of one node then talk over the network card, a hundred times slower than NVLink. Without a network that
     leads back to the node, such as a namespace without one, init ends with `No transport found for rank`.
+
+    ## Seen as
+    does not start, slow, dies
 
     ## How we know
     Both values as NCCL parses them.
@@ -115,6 +121,9 @@ def settings_that_need_another(cluster: Cluster) -> Iterator[Finding]:
     or the bootstrap goes over another interface than the one named. With a fixed GID index the range of addresses
     is not looked at.
 
+    ## Seen as
+    setting without effect
+
     ## How we know
     The variables of the environment and of nccl.conf. A range beside an index is a note where both lead to the
     same entry of every RoCE port.
@@ -172,6 +181,9 @@ def file_and_environment(cluster: Cluster) -> Iterator[Finding]:
     The environment wins, then the user's file, then /etc/nccl.conf. What the site wrote for its network has no
     effect in a job whose image or script sets the variable, and comes back with the next image.
 
+    ## Seen as
+    setting without effect
+
     ## How we know
     Values that mean the same to NCCL are not told.
 
@@ -217,6 +229,9 @@ def forced_nvls(cluster: Cluster) -> Iterator[Finding]:
     With these versions the default, 2, uses NVLink SHARP where it works and goes on without it where binding its
     memory fails: a fabric manager that is not ready, a container without its device files. With 1 the same failure
     ends init.
+
+    ## Seen as
+    does not start
 
     ## How we know
     The value and the version of the libnccl that torch would load. Before 2.27 and since 2.29 both values mean the

@@ -40,6 +40,9 @@ def library_is_the_one_meant(cluster: Cluster) -> Iterator[Finding]:
     torch was built with, symbols are missing (`undefined symbol: ncclCommRegister`), or the nodes run different
     versions without anybody having chosen so.
 
+    ## Seen as
+    does not start
+
     ## How we know
     The dynamic linker itself is asked which libnccl.so.2 it resolves for libtorch_cuda.so, in this environment,
     so LD_LIBRARY_PATH, LD_PRELOAD and the run path count. The library found is asked for its version
@@ -139,6 +142,9 @@ def same_version_everywhere(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     NCCL does not talk to another version of itself. Since 2.23 it says `Mismatched NCCL version detected`; before,
     the job ends with `Message truncated` or a meaningless address family, or hangs while it starts.
+
+    ## Seen as
+    hangs, dies
 
     ## How we know
     Each node's library is asked for its own version (ncclGetVersion). The nodes that differ from most others are

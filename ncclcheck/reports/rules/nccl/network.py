@@ -50,6 +50,9 @@ def network_is_there(cluster: Cluster) -> Iterator[Finding]:
     Without NCCL_NET a missing network is replaced by plain sockets. With it NCCL takes that network or none: init
     ends with an internal error. Where only some nodes lack it, the others wait for them.
 
+    ## Seen as
+    does not start, dies
+
     ## How we know
     /sys/class/infiniband, and the plugins that the dynamic linker would find. `Socket` needs nothing. Whether a
     plugin that was found names its network so cannot be seen from outside.
@@ -95,6 +98,9 @@ def named_plugins(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     NCCL says so at NCCL_DEBUG=INFO only, and goes on with its own network. On a cloud whose fast network needs
     the plugin the job then runs over plain TCP, at a hundredth of the bandwidth, and nobody notices.
+
+    ## Seen as
+    slow, setting without effect
 
     ## How we know
     The name as it stands and as `libnccl-net-NAME.so`, looked for where the linker looks: LD_LIBRARY_PATH and
@@ -186,6 +192,9 @@ def provider_without_device(cluster: Cluster) -> Iterator[Finding]:
     types without EFA, on instances started without the EFA interface, and in containers without its device.
     The other way round libfabric hides every provider that FI_PROVIDER does not name, and EFA lies idle.
 
+    ## Seen as
+    slow, setting without effect
+
     ## How we know
     /sys/class/infiniband, where an EFA device is listed like any other RDMA device; its driver is efa.
 
@@ -247,6 +256,9 @@ def stale_efa(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     Old instructions for EFA ask for all of them. Plugins after 1.5 set what is needed themselves; FI_EFA_FORK_SAFE
     costs speed on kernels from 5.15 on, and NCCL_PROTO=simple takes the faster protocols from small messages.
+
+    ## Seen as
+    slow
 
     ## How we know
     The variables, on nodes where NCCL would load a network plugin.

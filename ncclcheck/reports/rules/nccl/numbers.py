@@ -36,6 +36,9 @@ def sockets(cluster: Cluster) -> Iterator[Finding]:
     64 in all; above that it reduces them by itself and the setting is another than the one that was measured. On
     a slow machine the helper threads also take the cores of the data loaders.
 
+    ## Seen as
+    slow
+
     ## How we know
     Both variables, as NCCL parses them, in the environment or in nccl.conf. One that is not set counts as 1: NCCL
     chooses more by itself only on AWS and Google's cloud.
@@ -73,6 +76,9 @@ def buffer_sizes(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     NCCL does not check them. A size that is no power of two, or for LL128 no multiple of 120 by a power of two,
     made jobs hang in the first collective or fail their result check. The maintainers advise not to set them.
+
+    ## Seen as
+    hangs
 
     ## How we know
     The values as NCCL parses them. A wrong form is a failure for the two LL buffers and a warning for
@@ -115,6 +121,9 @@ def threads(cluster: Cluster) -> Iterator[Finding]:
     NCCL then goes by its own number or by the bound. The variable is meant for finding faults, and any value makes
     some sizes slower.
 
+    ## Seen as
+    slow, wrong results
+
     ## How we know
     The value as NCCL parses it; 64, 128, 256 and 512 are allowed. A number that is not taken is a warning only.
 
@@ -152,6 +161,9 @@ def chunk_size(cluster: Cluster) -> Iterator[Finding]:
     It stands in tuning advice, NVIDIA's own among it, and no code checks it against the buffers. From 1 MiB on
     results were wrong without an error, or the GPU reported Xid 31. NVIDIA reproduced it.
 
+    ## Seen as
+    wrong results, dies
+
     ## How we know
     The value as NCCL parses it.
 
@@ -185,6 +197,9 @@ def channels(cluster: Cluster) -> Iterator[Finding]:
     `ProcessGroupNCCL.Options`. A high minimum takes multiprocessors away from the computation, and on plain
     Ethernet it cut the bandwidth of large messages to a quarter. With a minimum above the maximum NCCL goes by
     the maximum and says so only at NCCL_DEBUG=INFO; older versions stopped with `invalid argument`.
+
+    ## Seen as
+    slow, setting without effect
 
     ## How we know
     The values as NCCL parses them. A minimum above the maximum is a warning, any other value a note.

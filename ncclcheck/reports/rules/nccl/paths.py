@@ -29,6 +29,9 @@ def named_files(cluster: Cluster) -> Iterator[Finding]:
     a cloud machine look like one without PCIe switches, and costs much of its bandwidth. A log or a dump that
     cannot be written is missed when the job has already hung.
 
+    ## Seen as
+    hangs, slow
+
     ## How we know
     Each path on each node: readable, or its directory writable. NCCL and torch do not replace `~`. What follows
     a `%` is not known before the job.
@@ -113,6 +116,9 @@ def one_wheel(cluster: Cluster) -> Iterator[Finding]:
     All of them install the same file, `nvidia/nccl/lib/libnccl.so.2`. With two the one that came last wins, and
     `pip list` does not show which. With an older libnccl than torch was built for, `import torch` ends with
     `undefined symbol: ncclCommRegister`; with another one on some nodes the job hangs.
+
+    ## Seen as
+    hangs, does not start, dies
 
     ## How we know
     The names of the dist-info directories beside torch, and Requires-Dist in torch's own metadata. A newer NCCL

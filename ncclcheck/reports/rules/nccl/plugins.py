@@ -23,7 +23,7 @@ _TUNER: tuple[tuple[Version, int, int], ...] = (
     ((2, 19, 0), 1, 1), ((2, 21, 0), 2, 2), ((2, 22, 0), 2, 3), ((2, 24, 0), 2, 4), ((2, 28, 0), 2, 5),
     ((2, 30, 0), 2, 6),
 )  # fmt: skip
-_LAST_READ = (2, 31, 0)
+_LAST_READ = (2, 31, 0)  # NCCL whose plugin headers were read; of later ones nothing is known
 _TAKES = {"net": _NET, "tuner": _TUNER}
 _EXAMPLE = re.compile(r"(libnccl-tuner-)?(example|basic)(\.so)?")
 
@@ -40,6 +40,9 @@ def same_plugins_everywhere(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     A network plugin that stands on some nodes only makes these speak another protocol than the others: the job
     hangs while it connects, or ends with `wrong type 3 != 4`.
+
+    ## Seen as
+    hangs, dies
 
     ## How we know
     The names that NCCL tries (`libnccl-net.so` and its kin, and what NCCL_NET_PLUGIN and NCCL_TUNER_PLUGIN say)
@@ -84,6 +87,9 @@ def interfaces(cluster: Cluster) -> Iterator[Finding]:
     versions only: 2.26 dropped v5, and a plugin built for v11 alone is too new for 2.27. A plugin without a
     common one is passed over with a line at INFO, and NCCL goes on with what it has itself: on EFA, Slingshot or
     TCPX that is TCP at a tenth of the speed.
+
+    ## Seen as
+    slow
 
     ## How we know
     The symbols in the plugin's file and the version that libnccl answers. NCCL 2.18 to 2.30 are known.
@@ -149,6 +155,9 @@ def example_tuner(cluster: Cluster) -> Iterator[Finding]:
     for channels, which its documentation calls the default, the collective runs in one channel: a fraction of the
     speed on a node with NVLink. A misspelt word in a row means allreduce, ring or simple, lines with fewer than
     eight fields vanish, and nothing is said. A table that is not found slows everything down.
+
+    ## Seen as
+    slow
 
     ## How we know
     The plugin's own text (`TUNER/ExamplePlugin`), or its name: libnccl-tuner-example.so, libnccl-tuner-basic.so.

@@ -79,6 +79,9 @@ def settings_agree(cluster: Cluster) -> Iterator[Finding]:
     truncated`, or computes on damaged data. A launcher that hands over the environment of only one node, or an
     /etc/nccl.conf of one image, is enough.
 
+    ## Seen as
+    hangs, wrong results
+
     ## How we know
     The effective value (environment first, then nccl.conf) of each node is parsed as its reader parses it, and the
     results are compared. FAIL: the value decides what both sides do. warn: it may. note: it only changes what is
@@ -166,6 +169,9 @@ def nothing_left_on(cluster: Cluster) -> Iterator[Finding]:
     NCCL_P2P_DISABLE=1 sends data over the network that could use NVLink, CUDA_LAUNCH_BLOCKING=1 lets nothing
     overlap. Values of NVIDIA's debugging section can break with the next version. A line in ~/.bashrc that a batch
     job never reads makes people believe that a value is set.
+
+    ## Seen as
+    slow
 
     ## How we know
     The effective variables (environment, then nccl.conf) of the user, not the ones that ncclcheck sets for its own

@@ -62,6 +62,9 @@ def names_are_read(cluster: Cluster) -> Iterator[Finding]:
     NCCL never reports a name that it does not know. A typo, a name that was removed years ago or one that an
     article invented looks like a setting and changes nothing.
 
+    ## Seen as
+    setting without effect
+
     ## How we know
     The names stand in the read-only data of the very libnccl that torch would load. Where that could not be read,
     a list of the names of NCCL 2.3 to 2.30 is used, with the versions that read them. A name that an older NCCL
@@ -164,6 +167,9 @@ def values_parse(cluster: Cluster) -> Iterator[Finding]:
     `4M` is 4; `010` is 8. Levels such as NVL count only in capitals. An unknown word in NCCL_DEBUG prints
     nothing. nccl.conf is not a shell script: `NCCL_DEBUG = INFO`, `export NCCL_DEBUG=INFO`, quotes and comments
     behind a value are taken literally. torch raises an exception for a boolean that it does not know.
+
+    ## Seen as
+    dies
 
     ## How we know
     Each value is parsed by the rules of its reader, and the result compared with what is written. A number outside

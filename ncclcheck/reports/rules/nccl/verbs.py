@@ -26,6 +26,9 @@ def lowered_timeout(cluster: Cluster) -> Iterator[Finding]:
     seconds, 20 after half a minute, 22 after two. NCCL raised its default from 14 over 18 to 20, and a value that
     once made jobs more patient makes them less so today: `got completion with error 12` in a long run.
 
+    ## Seen as
+    dies
+
     ## How we know
     The default is 14 before NCCL 2.14, 18 from 2.14 to 2.22, 20 from 2.23 on. An unknown version counts as new.
 

@@ -57,6 +57,9 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
     small collective works and the first large one hangs. RoCE takes its own MTU from it; NCCL 2.20 and later
     hang or stop with `local access violation work queue error` where it differs.
 
+    ## Seen as
+    hangs, dies
+
     ## How we know
     getifaddrs(3) on every node; the odd one out by majority. Where every node's full-size packets were seen to
     arrive at the others it is a note. What the switches between them allow is NET007's matter.
@@ -171,6 +174,9 @@ def name_and_network(cluster: Cluster) -> Iterator[Finding]:
     `127.0.1.1 NAME` into /etc/hosts: every rank then advertises loopback, and the others get
     `connect [127.0.1.1]: Connection refused` or wait. torchrun hands out the name of its first node as
     MASTER_ADDR. NCCL itself does not use the name.
+
+    ## Seen as
+    does not start
 
     ## How we know
     getaddrinfo(3) of the own name, asked on the node, compared with the interface that the job would use. A
@@ -388,6 +394,9 @@ def unique(cluster: Cluster) -> Iterator[Finding]:
     NCCL takes two ranks for neighbours on one machine when host name and boot id are equal, tries shared memory
     between them and hangs or fails with `Duplicate GPU detected`. Of two machines with one address the second
     gets what was meant for the first: `Connection refused`, or the wrong rank.
+
+    ## Seen as
+    hangs, does not start, wrong results
 
     ## How we know
     Addresses of network cards, bonds and VLANs, without those of bridges, tunnels and loopback (docker0 has

@@ -29,6 +29,9 @@ def buffers(cluster: Cluster) -> Iterator[Finding]:
     round trip, however fast the link is. Nothing fails and no log says a word; gloo, and NCCL over sockets, are
     many times slower. Over RDMA it matters for the start of a job only.
 
+    ## Seen as
+    slow
+
     ## How we know
     The last number of net.ipv4.tcp_rmem and net.ipv4.tcp_wmem: 6 MiB and 4 MiB unless they were changed. Less
     than 256 KiB (NET016.kib), what is under way on 10 Gb/s with a round trip of 0.2 ms, is a warning; a failure

@@ -32,6 +32,9 @@ def link_local(cluster: Cluster) -> Iterator[Finding]:
     the second channel is opened. A second card that is cabled and not configured has such an address, and so
     have veth interfaces of containers.
 
+    ## Seen as
+    does not start, dies
+
     ## How we know
     NCCL's own choice, computed from the interfaces and variables of each node (as in NET001).
 
@@ -71,6 +74,9 @@ def master_port_range(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     Now and then another program, or the job's own download before it, already has that port: `Address already in
     use`, in one of a hundred starts, and never when somebody looks.
+
+    ## Seen as
+    does not start
 
     ## How we know
     /proc/sys/net/ipv4/ip_local_port_range, mostly 32768 to 60999. A port that torchrun itself has chosen

@@ -65,6 +65,9 @@ def faster_network(cluster: Cluster) -> Iterator[Finding]:
     names: by names and by order, never by speed. Where /etc/hosts leads all names to the management network, all
     data goes over its 1 Gb/s while the 100 Gb/s beside it carry nothing. No error is written anywhere.
 
+    ## Seen as
+    slow
+
     ## How we know
     Of gloo's choice by /sys/class/net/NAME/speed, where both interfaces are cards: at least twice as fast. After
     a job by what was measured, too: the best exchange of two nodes over the interface that carried it, below

@@ -32,6 +32,9 @@ def flaps(cluster: Cluster) -> Iterator[Finding]:
     A link that is up now may have been down ten times since yesterday. Each time connections over RoCE end with
     status 12 when the retries are used up, and sockets wait for seconds; between two flaps all tests pass.
 
+    ## Seen as
+    dies
+
     ## How we know
     carrier_down_count in /sys/class/net, which every user may read, and the time since boot. More than 6 times
     down, and more than twice a day, is a warning where the same link of other nodes went down less than a third as

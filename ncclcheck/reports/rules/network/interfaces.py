@@ -180,6 +180,9 @@ def better_interface(cluster: Cluster) -> Iterator[Finding]:
     connects to itself and gets `Connection refused`, or waits for ever. lo is a leftover of single-node
     tutorials. NCCL's own exclusions know only docker, lo and virbr.
 
+    ## Seen as
+    hangs, does not start
+
     ## How we know
     The kind of each interface from sysfs, not its name. eth0 of a pod is a veth and right where Kubernetes gave it
     the default route, though the pod has secondary networks beside it, or where there is no better one; a bridge
@@ -264,6 +267,9 @@ def shared_subnet(cluster: Cluster) -> Iterator[Finding]:
     The kernel sends to that subnet through one of them only, and answers ARP for both on either. NCCL does not
     tie a connection to the interface it has chosen: data leaves by the other card, at half the speed, or the
     peer drops it because it came the wrong way.
+
+    ## Seen as
+    slow
 
     ## How we know
     Addresses and prefixes of all interfaces that are up, without loopback and link-local ones. It is a warning

@@ -32,6 +32,9 @@ def latency(cluster: Cluster) -> Iterator[Finding]:
     window in each of them. A node in another room behind a VPN, in another region, or whose traffic takes a detour
     by a firewall appliance, makes the whole job many times slower, though its link is fast and loses nothing.
 
+    ## Seen as
+    slow
+
     ## How we know
     Seven exchanges over an open TCP connection to each peer, of which the fastest counts, so that a busy host does
     not show. A warning from 5 ms (`NET018.ms`) on, and ten times the median of the faster half of all pairs, where

@@ -56,6 +56,9 @@ def master_is_node_0(cluster: Cluster) -> Iterator[Finding]:
     listens: the others retry until a time-out that names the address and not the mistake. Where every node has it
     (172.17.0.1 of docker0), each one connects to itself.
 
+    ## Seen as
+    hangs
+
     ## How we know
     What the host resolves to on the nodes, compared with the addresses of all interfaces of all nodes. An address
     that no node has may be a proxy (a Kubernetes service): a note if nodes came through it. Another network

@@ -22,6 +22,9 @@ def port_is_free(cluster: Cluster) -> Iterator[Finding]:
     than 150 seconds without a word were measured. Two jobs on one machine with the same default port, and ranks
     of an earlier job that did not die, are the common cases.
 
+    ## Seen as
+    dies, setting without effect
+
     ## How we know
     The listeners of node 0 by /proc/net/tcp, without this tool and the torchrun that it runs in; and, in a join,
     whether the port could be opened. The holder's name is seen for processes of the same user only.

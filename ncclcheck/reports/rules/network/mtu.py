@@ -47,6 +47,9 @@ def path_mtu(cluster: Cluster) -> Iterator[Finding]:
     ones pass. ssh works, ranks meet, the first small collective works, and the first large one hangs. Between
     two neighbours TCP goes by the smaller MTU and survives; RoCE does not.
 
+    ## Seen as
+    hangs
+
     ## How we know
     UDP packets that may not be fragmented, of the interface's MTU and of 9000 to 576 bytes, each sent several
     times and confirmed by the receiver. A failure where a burst over TCP stood still as well; a warning where

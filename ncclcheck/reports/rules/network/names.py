@@ -47,6 +47,9 @@ def peer_names(cluster: Cluster) -> Iterator[Finding]:
     it waits with `client socket has timed out`; one that resolves it to another machine connects there, and is
     refused or waits. Names that work on one node say nothing of the others.
 
+    ## Seen as
+    hangs, does not start
+
     ## How we know
     getaddrinfo(3) of the launcher's name for each peer, on each node, compared with the addresses that the peer
     itself has. A warning, for a job that is given addresses (`--rdzv-endpoint`, `--local-addr`) needs no names.

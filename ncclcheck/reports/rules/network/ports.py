@@ -85,6 +85,9 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     Only the port of the rendezvous is fixed; NCCL, gloo and torchrun take random high ports for all else. Where
     a firewall drops them, ssh and ping work, and the job waits without a word until a time-out.
 
+    ## Seen as
+    hangs, does not start, setting without effect
+
     ## How we know
     Each node opens a random port of `net.ipv4.ip_local_port_range`, and each tries those of the others several
     times within 2.5 s. A node that can open no TCP port fails by itself, and so does one with an LD_PRELOAD of

@@ -51,6 +51,9 @@ def shared_network(cluster: Cluster) -> Iterator[Finding]:
     in init until a time-out, half an hour by default. A route through another card than the chosen one
     means that the job runs over a network that nobody meant, often a 1 Gb/s management network.
 
+    ## Seen as
+    hangs, does not start
+
     ## How we know
     The subnet of the chosen address, and the routes of the node's main table (longest prefix, lowest metric),
     proved by connections where the nodes tried each other. No route is a failure, unless connections pass by a

@@ -55,6 +55,9 @@ def link_speed(cluster: Cluster) -> Iterator[Finding]:
     that lost a member, or a filter that limits what one node sends makes every node of the job slow, and no
     error is written anywhere.
 
+    ## Seen as
+    slow
+
     ## How we know
     /sys/class/net/NAME/speed, the odd one out by majority; virtual interfaces report a speed that means nothing
     and are left out. Bursts of 0.2 s to up to three peers, counted at the receiver; the best one counts. A

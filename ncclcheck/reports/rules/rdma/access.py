@@ -89,6 +89,9 @@ def device_files(cluster: Cluster) -> Iterator[Finding]:
     are named in what is said of a sound node, and no other rule judges them. So it is where Slurm gave a part
     of a node to the job.
 
+    ## Seen as
+    slow
+
     ## How we know
     The names in /dev/infiniband, the HCA behind each in /sys/class/infiniband_verbs/uverbsN/ibdev, and open(2)
     of each for reading and writing, closed at once. HCAs that NCCL_IB_HCA leaves out are not judged, nor any

@@ -31,6 +31,9 @@ def same_links(cluster: Cluster) -> Iterator[Finding]:
     `socketFinalizeAccept: wrong type 3 != 4` or hangs. With fewer HCAs than the others a node is slower, and
     NCCL 2.30 and later says that local devices differ. A lost card or a pod without its RDMA resource is enough.
 
+    ## Seen as
+    hangs, does not start, slow, dies
+
     ## How we know
     NCCL's choice by sysfs and NCCL_IB_HCA on each node, EFA devices counted as well; the odd one by majority.
     A node whose devices could not be read is left out and named. Fewer links that follow from a port that is
@@ -118,6 +121,9 @@ def firmware(cluster: Cluster) -> Iterator[Finding]:
     congestion control and relaxed ordering, errors long since fixed. It is a difference that nobody looks for
     when one node of many is slow.
 
+    ## Seen as
+    slow
+
     ## How we know
     fw_ver and board_id (PSID) in /sys/class/infiniband, the odd one by majority; boards are compared with their
     like only.
@@ -194,6 +200,9 @@ def same_fabric(cluster: Cluster) -> Iterator[Finding]:
     Where each rail has a fabric of its own, a cable in the wrong socket puts two HCAs into each other's rail;
     the links are all up, and only some pairs of ranks hang.
 
+    ## Seen as
+    hangs
+
     ## How we know
     The first half of GID 0 and sm_lid of each InfiniBand port; one fabric has one manager, so all its ports know
     the same sm_lid. The odd node by majority. Where names were given in another order on one node, all its HCAs
@@ -258,6 +267,9 @@ def same_slots(cluster: Cluster) -> Iterator[Finding]:
     hot plug. NCCL_IB_HCA then selects other cards on one node than on the rest, and NCCL before 2.29.7, which
     goes by the order of names, joins rail 0 of one node to rail 3 of another: slow on most fabrics, and no
     connection where each rail has switches of its own.
+
+    ## Seen as
+    slow
 
     ## How we know
     The PCI address behind each name in /sys/class/infiniband, the odd node by majority. Nodes whose cards are in

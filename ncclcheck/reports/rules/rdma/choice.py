@@ -54,6 +54,9 @@ def selection(cluster: Cluster) -> Iterator[Finding]:
     which sets the pace where data goes over it. A blank after a comma belongs to the name and makes it match
     nothing. What `^` excludes need not be on every node.
 
+    ## Seen as
+    slow
+
     ## How we know
     NCCL's own grammar, `[^][=]hca[:port[:rail[:plane]]],...` with at most 32 entries (rail and plane since 2.30),
     over the names in /sys/class/infiniband; the value as it is in force, nccl.conf included. A prefix that also
@@ -162,6 +165,9 @@ def any_usable(cluster: Cluster) -> Iterator[Finding]:
     With none, NCCL takes TCP. Where the other nodes take RDMA the job ends in `wrong type 3 != 4` or hangs; where
     none does, it crawls. It is the sum of what RDM005 and RDM006 tell of single ports.
 
+    ## Seen as
+    hangs, dies
+
     ## How we know
     NCCL's choice by sysfs. FAIL where RDMA is asked for (NCCL_NET=IB, NCCL_IB_HCA) or other nodes have it; a
     warning for InfiniBand cards; a note for Ethernet cards, many of which can do RoCE and are meant for TCP.
@@ -226,6 +232,9 @@ def link_layers(cluster: Cluster) -> Iterator[Finding]:
     its partners, which ends in `Attempted to connect incompatible devices` or `ibv_modify_qp failed`, or it is one
     slow rail of many.
 
+    ## Seen as
+    slow, dies
+
     ## How we know
     link_layer of each port that carries data: ACTIVE, not excluded by NCCL_IB_HCA, and to some GPU the widest and
     nearest way in the PCIe tree. NCCL lists the others as well and leaves them idle, so they do no harm.
@@ -283,6 +292,9 @@ def rates(cluster: Cluster) -> Iterator[Finding]:
     A ring is as fast as its slowest link. A port falls back to a lower rate when a cable or transceiver is bad,
     or when the switch port was set so; and a slow card for management that is as near to a GPU as the others
     becomes one of the rails. No error is written for either.
+
+    ## Seen as
+    slow
 
     ## How we know
     /sys/class/infiniband/HCA/ports/N/rate, compared by majority among the ports of one link layer; the odd ones

@@ -63,6 +63,9 @@ def link_errors(cluster: Cluster) -> Iterator[Finding]:
     A flapping link ends the job with `Got async event : port error` or status 12 after hours of good work; one
     with bit errors sends again and is the slowest of all. NVIDIA's advice is to mend it before NCCL is tuned.
 
+    ## Seen as
+    slow, dies
+
     ## How we know
     /sys/class/infiniband/HCA/ports/N/counters, which count since the driver was loaded, so that old errors count
     too; some stop at 255 or 65535. A warning from these on (RDM007.NAME in the site file): symbol_error 1000,
@@ -96,6 +99,9 @@ def losses(cluster: Cluster) -> Iterator[Finding]:
     RDMA expects a network that loses nothing: one lost packet makes the sender repeat all that followed it, and
     a lost acknowledgement costs a time-out. Loss on RoCE comes from switches without flow control for the class
     of this traffic, from a wrong traffic class, and from congestion.
+
+    ## Seen as
+    hangs
 
     ## How we know
     hw_counters and counters of each port, since the driver was loaded. A warning where one is above its bound

@@ -20,6 +20,9 @@ def required_hcas(cluster: Cluster) -> Iterator[Finding]:
     A node that lost an HCA runs on, with its traffic on the others or on TCP, and the whole job goes at its
     pace. In a container /sys/class/infiniband is often there and /dev/infiniband is not, or neither.
 
+    ## Seen as
+    slow
+
     ## How we know
     The names in /sys/class/infiniband. What could not be read counts as missing, for the site asks for proof.
 

@@ -26,6 +26,9 @@ def efa_plugin(cluster: Cluster) -> Iterator[Finding]:
     NCCL itself cannot use EFA; the plugin aws-ofi-nccl does. Without it NCCL takes the plain network cards over
     TCP and says so in one line at INFO: 3 GB/s instead of 489 were measured so, and nobody noticed for weeks.
 
+    ## Seen as
+    setting without effect
+
     ## How we know
     HCAs whose driver is efa, and the files libnccl-net*.so and libnccl-ofi*.so where NCCL would look for them.
     That the plugin works is seen in NCCL's log (`NET/OFI Selected provider is efa`), which `bench` reads.

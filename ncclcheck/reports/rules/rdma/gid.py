@@ -60,6 +60,9 @@ def gid(cluster: Cluster) -> Iterator[Finding]:
     often no switch: the job connects over TCP, then ends with `status=12 vendor err 129` or with
     `ibv_modify_qp failed`. A port whose interface has no IP address has no other entries.
 
+    ## Seen as
+    dies
+
     ## How we know
     gids and gid_attrs in sysfs, with NCCL's own rule. Up to 2.20: index 0, or NCCL_IB_GID_INDEX. Since 2.21: the
     last entry that fits best by NCCL_IB_ADDR_FAMILY (IPv4), NCCL_IB_ROCE_VERSION_NUM (2) and NCCL_IB_ADDR_RANGE.
@@ -213,6 +216,9 @@ def gid_index(cluster: Cluster) -> Iterator[Finding]:
     The index of an address depends on the order in which addresses were given: it moves with a reboot, with a
     second address, in a container. An empty entry ends in `ibv_modify_qp failed with Invalid argument`, one of
     another kind in status 12 after a time-out.
+
+    ## Seen as
+    hangs, dies
 
     ## How we know
     The GID table of each port that NCCL would use. Since NCCL 2.21 the choice is automatic and NVIDIA says that

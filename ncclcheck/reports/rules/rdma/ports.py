@@ -42,6 +42,9 @@ def ports_up(cluster: Cluster) -> Iterator[Finding]:
     NCCL leaves such a port out and says nothing. The node then has fewer links than the others, and the whole
     job goes at its pace; with as many rails as GPUs it may also fail while it connects.
 
+    ## Seen as
+    slow
+
     ## How we know
     /sys/class/infiniband/HCA/ports/N/state and phys_state. Polling: no partner answers at the other end of the
     cable. Disabled: switched off by software. INIT and ARMED on InfiniBand are told by RDM006.

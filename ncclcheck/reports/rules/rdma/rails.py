@@ -42,6 +42,9 @@ def leaves(cluster: Cluster) -> Iterator[Finding]:
     other traffic: the node is the slowest of each ring, with every link up and no error. Where rails are not
     joined, nothing reaches it.
 
+    ## Seen as
+    slow
+
     ## How we know
     The switch at the end of each cable: for Ethernet by LLDP, as systemd-networkd (/run/systemd/netif/lldp) or
     lldpd keeps it; for InfiniBand by `smpquery -D nodeinfo 0,PORT`, which needs /dev/infiniband/umad*. Nodes are
@@ -171,6 +174,9 @@ def across(cluster: Cluster) -> Iterator[Finding]:
     every send to a GPU of another rail does. Where each rail is a network of its own this ends with
     `ibv_modify_qp failed with 110 Connection timed out` or `101 Network is unreachable`: an all-reduce works, and
     the first all-to-all does not.
+
+    ## Seen as
+    hangs, does not start, dies
 
     ## How we know
     The two variables; the GIDs, the addresses of the interfaces and the main routing table. Where there are rules

@@ -54,6 +54,9 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
     the packets, and some percent of the speed. Different sizes on two nodes, or a switch between them that passes
     less, end in `IBV_WC_LOC_LEN_ERR` or in a hang with large messages only.
 
+    ## Seen as
+    hangs, slow, dies
+
     ## How we know
     The interface of the GID that NCCL would take, and its MTU. Whether the switches pass it is not seen here:
     `ping -M do -s 8972 PEER` tells.
@@ -128,6 +131,9 @@ def traffic_class(cluster: Cluster) -> Iterator[Finding]:
     and lacks the setting sends in the ordinary class: its packets are dropped under load, and the whole job slows
     down with it. NCCL_IB_TC overrides the setting, and NCC005 compares that one.
 
+    ## Seen as
+    slow, setting without effect
+
     ## How we know
     /sys/class/infiniband/HCA/tc/N/traffic_class of each port that NCCL would use, which drivers of DOCA-OFED
     have; the odd node by majority. That none has a class is a note: a fabric may be made for that.
@@ -192,6 +198,9 @@ def routed(cluster: Cluster) -> Iterator[Finding]:
     RDMA packets leave by the interface of their GID, whatever the default route says. Without a route there
     `ibv_modify_qp` fails with `Network is unreachable`, or the job waits for a time-out. A typing error in one
     address or prefix length of eight is enough.
+
+    ## Seen as
+    hangs, does not start
 
     ## How we know
     GIDs, the addresses of the interfaces, and the kernel's main routing table; routes by rule (`ip rule`) are not

@@ -25,6 +25,9 @@ def no_fault_was_injected(cluster: Cluster) -> Iterator[Finding]:
     (fewer batches), `leak=1`, `stray=1` (a tensor that should not be there), `slow-data=1:50ms`, `unused` (a
     parameter that takes no part), `no-set-epoch`, `one-file` (all ranks write to one).
 
+    ## Seen as
+    hangs, does not start, slow, wrong results, dies
+
     ## How we know
     The option is written into the result (`job.injected`) with the faults as they were asked for. All other
     checks judge as ever, also between simulated nodes, which are otherwise one machine: that is the purpose.

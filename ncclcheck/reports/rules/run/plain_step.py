@@ -29,6 +29,9 @@ def plain_step(cluster: Cluster) -> Iterator[Finding]:
     SLURM_EXPORT_ENV=NONE, which `sbatch --export=NONE` and the settings of some sites leave in the job, makes srun
     start tasks without MASTER_ADDR, NCCL_* and PATH.
 
+    ## Seen as
+    hangs, slow
+
     ## How we know
     One `srun --immediate=4` beside ncclcheck's own step, which runs a shell that lists the names of its
     variables and ends. `squeue --steps` names the other steps. Where preflight is given a command that begins

@@ -46,6 +46,9 @@ def every_rank_joined(cluster: Cluster) -> Iterator[Finding]:
     A job whose ranks do not all join waits for minutes and then ends with an error about something else.
     When clocks differ, c10d can even form several worlds of one rank that all end with success.
 
+    ## Seen as
+    dies
+
     ## How we know
     Every rank reports to its node's agent when it starts, before it imports torch, and again when
     the process group exists; it compares the world size with the plan first. Exit statuses are torchrun's.
@@ -166,6 +169,9 @@ def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     A collective ends on no rank before all have entered it: one rank that is dead or stopped makes all
     others hang, and they are the ones that print errors.
+
+    ## Seen as
+    hangs
 
     ## How we know
     The agent of each node looks at its ranks twice a second: the state in /proc/PID/stat (T is stopped,

@@ -47,6 +47,9 @@ def own_gpu(script: Script) -> Iterator[Finding]:
     NCCL ends with "Duplicate GPU detected", or hangs. With the rank as the GPU's number the job works on one node,
     and raises "invalid device ordinal" on the second one.
 
+    ## Seen as
+    hangs, dies
+
     ## How we know
     `init_process_group("nccl")` and `.cuda()` or `.to("cuda")` that name no GPU, while no file speaks of
     `set_device`, `device_ids`, a local rank or CUDA_VISIBLE_DEVICES. Or `set_device(rank)` where the rank is that

@@ -60,6 +60,9 @@ def forward(script: Script) -> Iterator[Finding]:
     calls of rank 0 are matched with later ones of the others, and the job hangs. With a backward pass it
     always hangs.
 
+    ## Seen as
+    hangs
+
     ## How we know
     The name that was given to DistributedDataParallel is called there, or handed to a function of the script that
     calls it by that name. It is a warning where the script speaks of BatchNorm, of register_buffer or of a

@@ -22,6 +22,9 @@ def waited_for(script: Script) -> Iterator[Finding]:
     The other ranks come first: they find no file, half a file, or that of an earlier run, and those that go on
     hang in the next collective.
 
+    ## Seen as
+    hangs
+
     ## How we know
     The script is followed from its first line: both paths are made of the same parts, the read comes next, and no
     collective stands between the two.

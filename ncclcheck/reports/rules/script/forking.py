@@ -38,6 +38,9 @@ def forked(script: Script) -> Iterator[Finding]:
     The process raises "Cannot re-initialize CUDA in forked subprocess", or hangs in the driver; the parent waits
     for it in `join`.
 
+    ## Seen as
+    hangs
+
     ## How we know
     The order of the lines: `.cuda()`, `.to("cuda")`, `set_device` and the like in the function that builds the
     process, in functions that it has called, or at the top of the script; then `multiprocessing.Process` with a

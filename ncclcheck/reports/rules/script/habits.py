@@ -202,6 +202,9 @@ def destroyed(script: Script) -> Iterator[Finding]:
     ## Why it matters
     torch warns of it since 2.4; NCCL's threads are ended by force, which may hang or leave errors in the log.
 
+    ## Seen as
+    hangs
+
     ## How we know
     No file has the word, or it stands in one function whose name is used nowhere. Groups over gloo or MPI alone
     are not judged: torch warns of NCCL's only.
@@ -542,6 +545,9 @@ def alone(script: Script) -> Iterator[Finding]:
 
     ## Why it matters
     The others wait for 10 minutes, or what `timeout=` says; then the watchdog ends the job.
+
+    ## Seen as
+    hangs, dies
 
     ## How we know
     The name of a call under a condition on the rank, a barrier after it in the same function, and no `timeout` in

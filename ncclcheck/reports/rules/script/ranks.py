@@ -49,6 +49,9 @@ def rendezvous(script: Script) -> Iterator[Finding]:
     ends as it starts. With a file that is another one on each node, all wait until the timeout. So they do with
     tcp:// under torchrun: it tells rank 0 that there is a store already, and nobody opens one at that address.
 
+    ## Seen as
+    hangs
+
     ## How we know
     The values as they are written. Each was tried with torch 2.13. A rank that is read from RANK or LOCAL_RANK
     tells of torchrun; that is a warning, for Slurm and pods may set them too. MPI gives ranks itself and is not
@@ -160,6 +163,9 @@ def whole_rank(script: Script) -> Iterator[Finding]:
     ## Why it matters
     On several nodes each rank exists twice: `init_process_group` waits until the timeout for those that never
     come, and a sampler gives the same samples to ranks of two nodes.
+
+    ## Seen as
+    hangs
 
     ## How we know
     The argument is called a local rank, or holds LOCAL_RANK. Where the job is known to have several nodes

@@ -240,6 +240,9 @@ def epochs(script: Script) -> Iterator[Finding]:
     ## Why it matters
     Every epoch has the same order and the same samples on each rank: the model trains worse, and nothing says so.
 
+    ## Seen as
+    setting without effect
+
     ## How we know
     The script is followed from its first line: the samples of a backward pass come from a loader with that
     sampler, a loop begins the loader again and again, and no `set_epoch` is called of it. Where that cannot be

@@ -105,6 +105,9 @@ def downloads(script: Script) -> Iterator[Finding]:
     Where the data is not there yet, ranks write and unpack the same files at once: one may read what another has
     half written, and ends with a checksum or an archive that cannot be read.
 
+    ## Seen as
+    dies
+
     ## How we know
     The argument as it is written, reached by all ranks under no condition on the rank, in a folder whose name is
     no rank's. Where a barrier lets one rank come first, as before and after the call, it is not said.

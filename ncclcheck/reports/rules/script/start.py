@@ -53,6 +53,9 @@ def meeting(script: Script) -> Iterator[Finding]:
     On several nodes each would wait for the others at its own address until the timeout. A fixed port is taken
     when two jobs share a node.
 
+    ## Seen as
+    hangs
+
     ## How we know
     The value in `init_process_group` (or the option that it comes from) or in the assignment, which replaces what
     the launcher has set. It fails where the job is known to have several nodes (`--nodes`, or a Slurm allocation),

@@ -168,6 +168,9 @@ def mapped(script: Script) -> Iterator[Finding]:
     Tensors go back to the device that they were saved from, the GPU of rank 0: all ranks of a node allocate there,
     and it may run out of memory.
 
+    ## Seen as
+    out of memory
+
     ## How we know
     The call is reached by all ranks and has no `map_location`, and what it loads is called a model, a checkpoint
     or a state, or goes into `load_state_dict`. Only scripts that use GPUs are judged.

@@ -88,6 +88,9 @@ def conditional(script: Script) -> Iterator[Finding]:
     A collective ends on no rank before all have entered it: the job hangs until the timeout, or the call is
     matched with another one of the other ranks and mixes up numbers.
 
+    ## Seen as
+    hangs
+
     ## How we know
     The conditions around the call, and what stands in the other branch and in other branches of the same function.
     In a loop, the backward pass of a model inside DistributedDataParallel counts as one.
@@ -103,10 +106,11 @@ def conditional(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch, Distributed communication package, "Collective functions"; pytorch/pytorch#21144.
     """
-    told = set()
+    told, read = set(), set()
     for call in reached(script):
         guard = by_rank(call)
-        told |= {(call.file, guard.line)} if guard else set()
+        read |= {(call.file, guard.line)} if guard else set()
+        told |= {(call.file, guard.line)} if guard and _entered(script, call) else set()
         if guard and guard.branch != "rest" and (name := _entered(script, call)) and _alone(script, call, guard):
             yield fail(
                 here(call),
@@ -123,6 +127,8 @@ def conditional(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call), seen(f"{call.file}:{guard.line}", _shown(guard))],
             )
     for guard, call, name in left_alone(script):
+        if (guard.file, guard.line) in read and not _is_plain(call, guard):
+            continue
         if guard.kind == "rank" and (guard.file, guard.line) not in told:
             yield warn(
                 here(call),
@@ -132,6 +138,12 @@ def conditional(script: Script) -> Iterator[Finding]:
                 evidence=[_head(script, guard), written(script, call)],
                 fix=[you("Call it on every rank, outside of the condition.")],
             )
+
+
+def _is_plain(call: Call, guard: Guard) -> bool:
+    """Whether the rank stands in no other condition around the call, and is asked for itself, not in a list."""
+    ranks = [one for one in call.guards if one.kind == "rank" or "rank" in one.text.lower()]
+    return ranks == [guard] and " in " not in guard.text
 
 
 def _head(script: Script, guard: Guard) -> Evidence:
@@ -148,6 +160,9 @@ def leaves(script: Script) -> Iterator[Finding]:
 
     ## Why it matters
     The rank that has left never enters the collective: all others hang in it until the timeout.
+
+    ## Seen as
+    hangs
 
     ## How we know
     The lines that follow in the same block, and functions of the script's own that they call. A rank stands in the

@@ -30,6 +30,9 @@ def caches(cluster: Cluster) -> Iterator[Finding]:
     compiles again. Flight Recorder dumps go there too. Where TMPDIR may not be written or is not there, some
     programs take /tmp without a word and others end: `No usable temporary directory found`.
 
+    ## Seen as
+    slow, dies, setting without effect
+
     ## How we know
     access(2) and statvfs(3) of the directory, or of the nearest one above that exists, on each node. Less than
     64 MiB or no inode counts as not writable. A user without a home (it is not there, or it is `/`) is a note,
@@ -124,6 +127,9 @@ def executable(cluster: Cluster) -> Iterator[Finding]:
     torch.compile, Triton and extensions that are built at run time write shared libraries there and load them.
     With noexec that ends with `failed to map segment from shared object`, at the first compiled step. Hardened
     images mount /tmp in this way, and so does Docker's `--tmpfs` by default.
+
+    ## Seen as
+    dies
 
     ## How we know
     /proc/self/mountinfo.

@@ -39,6 +39,9 @@ def room(cluster: Cluster) -> Iterator[Finding]:
     Checkpoints, logs and profiles are written there by default. A full one ends the job at its first checkpoint,
     hours after its start, and `df -h` shows room where only the inodes are gone.
 
+    ## Seen as
+    out of memory, dies
+
     ## How we know
     statvfs of the working directory on each node. Less than 16 MiB or no inode is a failure; less than
     `STO001.gib` (1) or 1000 inodes a warning. A directory that may not be written is a note: many jobs write
@@ -172,6 +175,9 @@ def locks(cluster: Cluster) -> Iterator[Finding]:
     for ever. On NFS whose lock service is gone, a lock waits without end. Ignored locks damage what two ranks
     write at once.
 
+    ## Seen as
+    hangs
+
     ## How we know
     A child process takes each lock without waiting, and another one tries to take it as well, within four seconds.
     That locks of two nodes exclude each other is not tried.
@@ -224,6 +230,9 @@ def still_there(cluster: Cluster) -> Iterator[Finding]:
     A shell that stands in a deleted directory shows nothing of it, but os.getcwd() fails there. Python scripts and
     launchers end with FileNotFoundError, and `import torch` with `Intel oneMKL FATAL ERROR: Cannot load
     libtorch_cpu.so`, which looks like a broken installation.
+
+    ## Seen as
+    does not start, dies
 
     ## How we know
     getcwd(2) says ENOENT, and the kernel marks /proc/self/cwd with `(deleted)`.

@@ -27,6 +27,9 @@ def stale(cluster: Cluster) -> Iterator[Finding]:
     trace in its log, and the others wait for it in NCCL. A handle that went stale (ESTALE), or a FUSE daemon that
     died (ENOTCONN), ends the job at its first file.
 
+    ## Seen as
+    dies
+
     ## How we know
     stat(2) of each mount of NFS, Lustre, GPFS, BeeGFS, CephFS, FUSE and the like in /proc/self/mountinfo, by a
     child that is killed after four seconds; nothing else touches them. What autofs has not mounted yet is not
@@ -74,6 +77,9 @@ def given_up(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     After an error of its disk ext4 goes read-only, and xfs shuts itself down. The node looks well, `df` shows
     room, and the job ends at its first write there: `Read-only file system`, or `Input/output error`.
+
+    ## Seen as
+    dies
 
     ## How we know
     /proc/self/mountinfo: the mount says rw and the file system below says ro, emergency_ro or shutdown; or the

@@ -94,6 +94,9 @@ def registered_buffers(cluster: Cluster) -> Iterator[Finding]:
     segments that grow, so torch turns it off and says so at INFO only: the speed for which somebody set it is
     not there.
 
+    ## Seen as
+    slow, setting without effect
+
     ## How we know
     Both variables as torch parses them.
 

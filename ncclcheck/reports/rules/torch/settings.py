@@ -40,6 +40,9 @@ def two_ways(cluster: Cluster) -> Iterator[Finding]:
     longer overlap. The watchdog that ends a hang by itself, and the Flight Recorder's dump, are then off whatever
     the other variable says; torch mentions it in its INFO log only.
 
+    ## Seen as
+    hangs, slow
+
     ## How we know
     The variables under their new and old names. Blocking wait alone is a note.
 
@@ -74,6 +77,9 @@ def watchdog(cluster: Cluster) -> Iterator[Finding]:
     When a rank dies, the others wait in NCCL on the GPU, where no time-out of Python reaches them. The watchdog
     ends them after the timeout of the process group; without it the job holds its nodes until its wall clock ends.
     The monitor does the same for a watchdog that is stuck itself, and writes the Flight Recorder's dump.
+
+    ## Seen as
+    hangs, dies
 
     ## How we know
     The variables under their new and old names. torchrun sets the first to 1 only where it is not set.
@@ -113,6 +119,9 @@ def heartbeat(cluster: Cluster) -> Iterator[Finding]:
     while CUDA loads modules, while a debugger or a slow file system holds the interpreter, and while the Flight
     Recorder is written: sound jobs die with `watchdog got stuck for N seconds`, a hanging one without its dump.
 
+    ## Seen as
+    slow, dies
+
     ## How we know
     The variable and TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC as torch parses them.
 
@@ -150,6 +159,9 @@ def flight_recorder(cluster: Cluster) -> Iterator[Finding]:
     The Flight Recorder tells after a hang which rank did not come to which collective. Up to torch 2.10 its
     buffer is off by default: the dump that somebody asked for is empty, which is noticed after the hang of a long
     run.
+
+    ## Seen as
+    hangs
 
     ## How we know
     TORCH_FR_BUFFER_SIZE (TORCH_NCCL_TRACE_BUFFER_SIZE before 2.8) and TORCH_NCCL_ENABLE_MONITORING, by the
@@ -198,6 +210,9 @@ def entries(cluster: Cluster) -> Iterator[Finding]:
     The number is one of collectives that are kept, not one of bytes. 2097152, which was meant as 2 MiB, keeps two
     million of them: some 850 bytes each, 1.7 GB of host memory for every rank, and a dump of that size that eight
     ranks write at once when the job hangs, and that does not get done before they are killed.
+
+    ## Seen as
+    hangs, dies
 
     ## How we know
     The variable, as torch parses it.

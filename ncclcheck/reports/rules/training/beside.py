@@ -11,7 +11,7 @@ from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, 
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.training.trained import checked, place, ranks
 
-_SHOWN = 4
+_SHOWN = 4  # names in one finding, then a count: chosen
 # What is a rank's own by intent: features of its own samples (SwAV's queue), the state of a sequence that goes on.
 _OWN = re.compile(r"queue|bank|memory|mems\b|cache|hidden|carry|history|recent|seen|prev|last", re.IGNORECASE)
 

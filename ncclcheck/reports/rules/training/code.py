@@ -30,6 +30,9 @@ def raise_no_exception(cluster: Cluster) -> Iterator[Finding]:
     One rank meets a bad sample and ends; all others then print "Connection closed by peer" or wait until the
     timeout, and their words are the ones that are found in the log.
 
+    ## Seen as
+    hangs, wrong results
+
     ## How we know
     Each rank tells the exception that ended it with the innermost line outside of Python, torch and other
     packages; the index is the argument of the dataset's `__getitem__` there, which a loader's worker process does

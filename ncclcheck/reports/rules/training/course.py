@@ -38,6 +38,9 @@ def stay_finite(cluster: Cluster) -> Iterator[Finding]:
     One NaN reaches all ranks with the next all_reduce, and all weights with the next step of the optimizer. The
     step at which that happens is often hours in, and the first number that was wrong is in no log.
 
+    ## Seen as
+    wrong results
+
     ## How we know
     Each tensor that an operation gives in the forward pass is looked at, with your line that called it: the first
     NaN that came from numbers is named, else the first infinity (masks of -inf are no fault: they count only where
@@ -133,6 +136,9 @@ def nothing_piles_up(cluster: Cluster) -> Iterator[Finding]:
     `total += loss`, `losses.append(loss)` and outputs kept for a metric hold the graph of their backward pass:
     each step takes more memory than the one before, until it is out of memory after hours.
 
+    ## Seen as
+    wrong results, out of memory
+
     ## How we know
     Containers and tensors are followed from there, by name. Named is what grows with every step but the first:
     by the nodes of the graphs behind it (a warning), or by 64 KiB of tensors a step without a graph (a note:
@@ -193,6 +199,9 @@ def made_for(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     A softmax before cross_entropy, a target of shape (N) beside an output of (N, 1), or cross_entropy over a
     single class raise no error. The loss falls a little, and the model learns little or nothing.
+
+    ## Seen as
+    wrong results
 
     ## How we know
     Calls are seen as they are made. Scores are called probabilities where a softmax or sigmoid gave them, or all

@@ -22,6 +22,9 @@ def entered(cluster: Cluster, found: Entered) -> Iterator[Finding]:
     A collective under a condition that holds on some ranks only, such as `if rank == 0` or `if loss > 1`, hangs
     the job until the timeout, or is matched with another one and mixes up numbers.
 
+    ## Seen as
+    hangs, wrong results
+
     ## How we know
     In the first passes, and with `--step` in each step that is tried (20 at most), all ranks tell each other which
     collective they are about to enter, and from which line, before any of them enters it. Collectives of a group

@@ -42,6 +42,9 @@ def fits_timeout(cluster: Cluster) -> Iterator[Finding]:
     While rank 0 writes, the other ranks wait in the next collective. After the process group's timeout (10
     minutes with nccl since torch 2.2, 30 before) the watchdog ends all of them, in the middle of the save.
 
+    ## Seen as
+    hangs, wrong results
+
     ## How we know
     Seconds grow with bytes: 2 bytes a parameter for 16-bit weights that rank 0 gathers, 14 for the whole state
     with Adam in mixed precision, written in pieces. The seconds have an error bar: a factor of 1.3 up to 10 times
@@ -121,6 +124,9 @@ def fits_memory(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     A save that gathers on rank 0 is killed by the kernel's OOM killer there, and the other ranks time out: the
     report of the job shows an NCCL timeout.
+
+    ## Seen as
+    hangs, wrong results, dies
 
     ## How we know
     2 bytes a parameter, more than which is free: a failure. Some ways of saving copy them once more (16-bit

@@ -49,6 +49,9 @@ def gradients_of_one_process(cluster: Cluster, found: Gradients) -> Iterator[Fin
     A rank whose gradients are not averaged with the others trains a model of its own. A loss that is a sum instead
     of a mean makes the step grow with the number of ranks. Both train without an error, and learn something else.
 
+    ## Seen as
+    wrong results
+
     ## How we know
     The same model, batch and seed with and without the wrap; the mean is made by plain all_reduce. Differences are
     given as a share of the norm: up to 1e-4 in fp32 with TF32 off, 5e-2 in bf16 and fp16. The joined batch is
@@ -96,6 +99,9 @@ def micro_batches_add_up(cluster: Cluster, found: Gradients) -> Iterator[Finding
     ## Why it matters
     Gradient accumulation that synchronises the wrong pass, or divides by the wrong number, trains with gradients
     of another batch size than the one that is written in the paper.
+
+    ## Seen as
+    wrong results
 
     ## How we know
     As TRN004, with the same tolerances; the joined batch holds both micro-batches of the rank.
@@ -220,6 +226,9 @@ def every_parameter_gets_a_gradient(cluster: Cluster, found: Unused) -> Iterator
     DDP waits for the gradient of every parameter. With one that never comes it stops in the next step, and names a
     number instead of a parameter; where only some ranks lack it, the others wait until the timeout.
 
+    ## Seen as
+    hangs, wrong results
+
     ## How we know
     One pass of the model before the wrap, on every rank's own batch; nobody waits. Where one has no gradient,
     some more passes tell whether that changes with random numbers (LayerDrop) or with the batch. The rest of the
@@ -336,6 +345,9 @@ def finite_in_the_precision(cluster: Cluster, found: Precision) -> Iterator[Find
 
     ## Why it matters
     An infinity or NaN on one rank reaches all of them with the next all_reduce; from then on every weight is NaN.
+
+    ## Seen as
+    wrong results
 
     ## How we know
     One forward and backward pass in autocast; fp16 with a constant loss scale of 1024. All gradients are seen.

@@ -38,6 +38,9 @@ def own_checkpoint(_cluster: Cluster, found: OwnCheckpoint) -> Iterator[Finding]
     A scheduler, a GradScaler, an average or a counter that is not in the checkpoint begins anew after every
     resume: the learning rate warms up again, and the curve has a step where the job was restarted.
 
+    ## Seen as
+    wrong results
+
     ## How we know
     Three steps, a save, and three more steps. Then a new model and a new `state`, made by one step; all generators
     at another seed; load; and the same three steps. Compared are what `state` and the attributes of the model's

@@ -35,6 +35,9 @@ def own_step(cluster: Cluster, found: OwnStep) -> Iterator[Finding]:
     A scheduler that steps on rank 0 only, a loss divided by the world size, or gradients that are clipped before
     they are averaged raise no error: the ranks train different models, or with another learning rate than is set.
 
+    ## Seen as
+    wrong results
+
     ## How we know
     Parameters are compared bit by bit over ranks, and the entries of whatever in `state` has a state_dict() and is
     there on all ranks (an average kept on rank 0 alone is left out, and so are BatchNorm's statistics). The

@@ -38,6 +38,9 @@ def every_sample_once(cluster: Cluster, found: Samples) -> Iterator[Finding]:
     Without a sampler that shares out, every rank reads all: W GPUs do the work of one, and the loss looks normal.
     Shards that leave samples out train on less than was collected.
 
+    ## Seen as
+    wrong results
+
     ## How we know
     Each rank's sampler is asked for an epoch without reading data, and the counts are summed up. Padding (fewer
     repeats than a global batch) and `drop_last` (fewer missing than a global batch and one a rank) are named.
@@ -153,6 +156,9 @@ def another_order(cluster: Cluster, found: Orders) -> Iterator[Finding]:
     With the same order in every epoch the same samples share a batch for ever; the model is worse, and nothing
     shows it. Where only some ranks go on to a new order, shards overlap.
 
+    ## Seen as
+    hangs, slow, wrong results
+
     ## How we know
     Both orders are compared by rank, without reading data. A loader that does not shuffle is not judged. Some
     ranks only: a failure; all ranks: a warning.
@@ -194,6 +200,9 @@ def equally_many_batches(cluster: Cluster, found: Lengths) -> Iterator[Finding]:
     ## Why it matters
     The rank that has fewer leaves the loop first; the others wait in their next collective until the timeout. It
     looks like a network that hangs at the end of an epoch.
+
+    ## Seen as
+    hangs, wrong results
 
     ## How we know
     Ranks tell each other the lengths of their loaders before the first step, which takes milliseconds. A stream

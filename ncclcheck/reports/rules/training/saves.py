@@ -58,6 +58,9 @@ def reloads(cluster: Cluster) -> Iterator[Finding]:
     A checkpoint that some ranks cannot read, or read differently, shows when it is needed: after a crash, with
     all nodes waiting. A file that is written in place is half a file when the node dies while it is written.
 
+    ## Seen as
+    wrong results, dies
+
     ## How we know
     Hashes over the bits of every tensor: the model that was read against rank 0's, which was saved. The running
     statistics of BatchNorm that other ranks had are theirs and are not compared. A buffer that no state_dict has
@@ -157,6 +160,9 @@ def merged(cluster: Cluster) -> Iterator[Finding]:
     Validation results that are gathered through files are wrong without a word where a rank's file is missing,
     was overwritten by another rank, or lies on another node's disk.
 
+    ## Seen as
+    wrong results, setting without effect
+
     ## How we know
     Rank 0 counts files and lines, and tries to read each line. Locks are flock(2), which NFS carries from Linux
     2.6.12 on and Lustre with the mount option `flock` only; a lock that cannot be had within 5 s is reported.
@@ -230,6 +236,9 @@ def resumes(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     Jobs on many nodes die every few days. A checkpoint that leaves out the optimizer's state, the random
     generators or the place in the data changes what is learned, and no error says so.
+
+    ## Seen as
+    wrong results, dies, setting without effect
 
     ## How we know
     A hash over the bits of all parameters and buffers at the end of both runs. The checkpoint has model,

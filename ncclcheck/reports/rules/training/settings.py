@@ -24,6 +24,9 @@ def suits(cluster: Cluster) -> Iterator[Finding]:
     Gathering a large model takes longer than the timeout: the watchdog ends the job in its first save, after
     hours. Not gathering leaves pieces that `from_pretrained` does not read.
 
+    ## Seen as
+    hangs, wrong results, dies
+
     ## How we know
     `stage3_gather_16bit_weights_on_model_save` (Accelerate: `zero3_save_16bit_model`) with stage 3, and
     `fsdp_state_dict_type` or Lightning's FSDPStrategy(state_dict_type=...), `strategy="fsdp"` (which gathers)

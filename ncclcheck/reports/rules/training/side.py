@@ -42,6 +42,9 @@ def no_search_in_vain(cluster: Cluster) -> Iterator[Finding]:
     The search goes through the graph of every step, and all ranks must agree on what it found before the last
     bucket is sent. A model that needs it hangs or raises without it; all others pay for nothing.
 
+    ## Seen as
+    hangs, wrong results
+
     ## How we know
     All ranks search for parameters without a gradient. The flag is set and there are none: a warning. Steps
     with the flag and without are timed in turns, and both times are given; expected is no difference. A model
@@ -97,6 +100,9 @@ def enough_samples(cluster: Cluster) -> Iterator[Finding]:
     means are noise, training is worse than on one GPU with the whole batch, and evaluation uses averages
     of rank 0 alone.
 
+    ## Seen as
+    wrong results
+
     ## How we know
     The input of each layer in one forward pass. Fewer than 8 samples a rank (`TRN023.samples`) on several ranks is
     a warning. Beside it: how far the means over a rank's own batch lie from those over the batch of all ranks,
@@ -147,6 +153,9 @@ def workers_start_fast(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     With spawn and forkserver each worker is a new Python: it imports torch and gets the whole dataset by pickling.
     Without `persistent_workers` this is paid again in every epoch, times workers, times ranks.
+
+    ## Seen as
+    wrong results
 
     ## How we know
     One worker is started by `spawn`, and by the loader's own method, while the other ranks wait. Expected is the
@@ -225,6 +234,9 @@ def one_process_a_gpu(cluster: Cluster) -> Iterator[Finding]:
     DataParallel copies the model to all GPUs in every step, runs Python for all of them in one process, and
     gathers outputs and gradients on the first GPU, whose memory then sets the batch size. Within DDP it also takes
     the GPUs of other ranks.
+
+    ## Seen as
+    wrong results
 
     ## How we know
     The modules of the model. Where a rank sees several GPUs, a process of its own times the same model over one of

@@ -39,6 +39,9 @@ def no_wait_for_data(cluster: Cluster) -> Iterator[Finding]:
     While one rank waits for data, its GPU is idle, and so are all others: they wait for it in the backward pass,
     where it looks like a slow network.
 
+    ## Seen as
+    slow, wrong results
+
     ## How we know
     The time in the iterator's `next`, in steps with collectives. Expected is next to nothing: loader workers read
     ahead while the model computes. More than 10 % of the step (`TRN019.percent`) and 1 ms (`TRN019.ms`) is a
@@ -96,6 +99,9 @@ def no_straggler(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     All ranks go at the pace of the slowest. In DDP the backward pass waits for it, so that every rank shows the
     same step time, and the slow one cannot be seen from outside.
+
+    ## Seen as
+    slow, wrong results
 
     ## How we know
     A step without collectives: the same model, loop and data, on all ranks at once, in turns with real steps;
@@ -211,6 +217,9 @@ def communication_is_hidden(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     DDP sends the gradients of the last layers while those of the first are computed. What is not hidden so, is
     added to each step: it is why eight GPUs may train no faster than four.
+
+    ## Seen as
+    slow, wrong results
 
     ## How we know
     A step with collectives less the slowest step without them. DDP's buckets are all-reduced alone as well.

@@ -38,6 +38,9 @@ def the_metric_of_the_whole(cluster: Cluster, found: Metric) -> Iterator[Finding
     Validation decides when training stops and which checkpoint is kept. Ranks whose models or buffers have drifted
     apart report the mean of several models, of which none is the one that is saved.
 
+    ## Seen as
+    wrong results
+
     ## How we know
     Loss times samples and samples are summed up in float64, with the model in `eval()`. More than 1e-4 apart
     (`TRN008.relative`) is a failure. Not checked with FSDP and for more than 16 ranks.
@@ -84,6 +87,9 @@ def own_random_numbers(cluster: Cluster, found: Generators) -> Iterator[Finding]
     ## Why it matters
     With the same stream on every rank all draw the same augmentation and the same dropout mask: W ranks see one
     augmented batch W times, not W different ones.
+
+    ## Seen as
+    wrong results
 
     ## How we know
     Every rank is given a seed of its own before your data factory is called. A state that is then the same on

@@ -46,6 +46,9 @@ def a_batch_is_learned(cluster: Cluster, seen_loss: FixedBatch) -> Iterator[Find
     A model that cannot learn one batch by heart learns nothing: gradients do not arrive, the optimizer holds other
     parameters than the model, or the precision loses the update. Days of training would show only a flat curve.
 
+    ## Seen as
+    wrong results
+
     ## How we know
     On fresh data the loss of a healthy model may rise within some steps; on a batch that comes again it falls. For
     the built-in models it must fall below 0.8 of the first (`TRN001.ratio`). For your own any fall will do, and
@@ -92,6 +95,9 @@ def the_same_weights_before_the_wrap(cluster: Cluster, found: Agreement) -> Iter
     ## Why it matters
     DDP hands out rank 0's weights without a word, so a seed that differs by rank stays unseen: until an average of
     weights is kept that was made before the wrap, or FSDP takes DDP's place, which hands out nothing.
+
+    ## Seen as
+    wrong results, setting without effect
 
     ## How we know
     The model's factory is called on every rank with the same seeds of Python, numpy and torch. Hashes of the bits
@@ -172,6 +178,9 @@ def the_same_weights_after_steps(cluster: Cluster, trained: Trained) -> Iterator
     ## Why it matters
     Ranks that have drifted apart train several models and average their gradients. No error appears; the loss is a
     little worse, and the checkpoint is rank 0's alone.
+
+    ## Seen as
+    wrong results
 
     ## How we know
     A hash of each tensor's bits, compared over ranks; and how many steps the optimizer of each rank took.
@@ -256,6 +265,9 @@ def tied_weights_are_one(_cluster: Cluster, found: Doubles) -> Iterator[Finding]
     `head.weight.data = embedding.weight.data` leaves two parameters on one memory: each has a gradient and moments
     of its own, and each step of the optimizer updates the same numbers twice, weight decay included. After
     `load_state_dict(assign=True)`, a move to another device or sharding they come apart.
+
+    ## Seen as
+    wrong results
 
     ## How we know
     Addresses are compared before the wrap. A parameter that is used at several places is one, and is no fault.

@@ -29,6 +29,9 @@ def cards(cluster: Cluster) -> Iterator[Finding]:
     A card that is missing after a boot, or one whose cable is out, leaves a node with fewer ways than the others,
     and collectives over all nodes go at its pace. NCCL itself says nothing as long as one card is left.
 
+    ## Seen as
+    slow
+
     ## How we know
     /sys/class/net: physical interfaces that are up, by driver. Networks over USB, which the board's management
     controller brings, and virtual functions are left out. Speeds are NET008, RDMA devices are of the RDM family.
@@ -77,6 +80,9 @@ def processors(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     Ranks on slower processors prepare their batches later, and all others wait for them in every step. Some
     versions of NCCL even choose other algorithms (NCC036).
+
+    ## Seen as
+    slow
 
     ## How we know
     /proc/cpuinfo on each node; the odd one out by majority.

@@ -32,6 +32,9 @@ def torch_cuda(cluster: Cluster) -> Iterator[Finding]:
     The version of torch may be the same and its CUDA not (conda, NGC images, a wheel from another index). Each
     brings another libnccl: cu11 and cu12 packages of one torch were mixed like this, and init hung.
 
+    ## Seen as
+    hangs, does not start
+
     ## How we know
     torch/version.py of the Python that runs ncclcheck; a torch without CUDA is left out (GPU001 speaks of it).
 
@@ -67,6 +70,9 @@ def plugin_hashes(cluster: Cluster) -> Iterator[Finding]:
     Plugins of one name and different versions speak to each other over the network in their own way: the job hangs
     as it connects, or a tuner chooses another algorithm on one node than on the others, which hangs in the first
     collective. A pod that kept its old image, or a node that missed an update, is enough.
+
+    ## Seen as
+    hangs
 
     ## How we know
     SHA-256 of each file on each node, and the name and version in its own text. Where a file is missing altogether
@@ -148,6 +154,9 @@ def environment(cluster: Cluster) -> Iterator[Finding]:
     another place on one node, or start threads for every core there. The fault looks like one of that node. A
     PET_STANDALONE=1 that was left in a shell makes torchrun start a job of that node alone, whatever
     --rdzv-endpoint says, and the others wait for it until their time-out.
+
+    ## Seen as
+    hangs
 
     ## How we know
     The environment of the process that the launcher started on each node; the odd one out by majority. Another

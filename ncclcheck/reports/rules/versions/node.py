@@ -29,6 +29,9 @@ def kernel(cluster: Cluster) -> Iterator[Finding]:
     and of huge pages change. A node that was restarted into another kernel after an update is slower or lacks
     GPUDirect, while its software looks the same.
 
+    ## Seen as
+    slow
+
     ## How we know
     /proc/sys/kernel/osrelease on each node; the odd one out by majority.
 
@@ -94,6 +97,9 @@ def hardware(cluster: Cluster) -> Iterator[Finding]:
     A memory module that failed its training at boot takes bandwidth with it, cores that were taken offline or
     another setting of hyper-threading slow the data loaders: the whole job goes at the pace of that node.
 
+    ## Seen as
+    slow
+
     ## How we know
     /sys/devices/system/cpu/online and MemTotal of /proc/meminfo. Sizes of memory within 5 % are the same.
 
@@ -128,6 +134,9 @@ def limits(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     A daemon that was restarted by hand on one node hands its own limits to the jobs there. The job dies on that
     node only, and only where it reaches the limit; on every other node the same script works.
+
+    ## Seen as
+    dies
 
     ## How we know
     /proc/self/limits of the process that the launcher started, and statvfs of /dev/shm (within 5 %). A node that

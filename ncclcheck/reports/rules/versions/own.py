@@ -51,6 +51,9 @@ def own_environment(cluster: Cluster) -> Iterator[Finding]:
     What a shell's startup file, sshd, a daemon or an image gives to one node alone ends or slows ranks there, and
     all other nodes hang or wait. What the ranks say points at torch, gloo or the network.
 
+    ## Seen as
+    hangs, slow
+
     ## How we know
     Nodes that failed are compared with those that did not: what the sound ones agree on, and the failed one has
     otherwise. What the last words of the failure mention is named. Without such words, a crash points at what
@@ -97,6 +100,9 @@ def hidden_modules(cluster: Cluster) -> Iterator[Finding]:
     `python train.py` looks in the script's folder first, `python -m` in the working directory, and every Python in
     PYTHONPATH: the user's queue.py is imported in place of Python's own, and torch ends with an ImportError or an
     AttributeError about something else. Where one node alone has the file, the job dies on that node.
+
+    ## Seen as
+    dies
 
     ## How we know
     The names in these folders, on each node, compared with the modules that `import torch` loads. A folder
@@ -179,6 +185,9 @@ def same_files(cluster: Cluster) -> Iterator[Finding]:
     An installation that was interrupted, or a disk that was full, leaves libraries that are cut short: the version
     is right, and the import ends with "file too short" or a bus error. torch before 2.3 was built for numpy 1:
     with numpy 2 `tensor.numpy()` fails, in data loaders first. Without numpy on one node, its loaders fail there.
+
+    ## Seen as
+    dies
 
     ## How we know
     The sizes of libtorch*.so and libc10*.so, and the metadata of numpy, of the Python that runs ncclcheck on each

@@ -137,6 +137,9 @@ def torch_version(cluster: Cluster) -> Iterator[Finding]:
     versions, bucket gradients differently and change how the store is used. The job hangs in init, or later in
     a collective, and no message names the reason.
 
+    ## Seen as
+    hangs, does not start
+
     ## How we know
     torch/version.py of the Python that runs ncclcheck on each node; the odd one out by majority. Nodes that come
     by ssh have the PYTHONPATH that their own login shell sets beside the one of the launcher.
@@ -261,6 +264,9 @@ def driver_version(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     Features that all ranks must agree on hang on the driver: NVLS, cuMem, DMA-BUF. Where one node lacks one,
     NCCL falls back on that node, or fails in init. A node that was reinstalled last is the usual suspect.
+
+    ## Seen as
+    hangs, does not start
 
     ## How we know
     /proc/driver/nvidia/version on each node; the odd one out by majority.

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from ncclcheck.probes.facts import Box, BoxOom, BoxProcess, BoxRaised, Cluster
-from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.reports.judgement.derived import derived
-from ncclcheck.reports.subjects.box import peers
+from ncclcheck.reports.subjects.box import alike, peers, started, threads, waiting
+from ncclcheck.reports.subjects.box.failure import FRAME, Failure, Kind, frames, is_stopped, own_frames
 from ncclcheck.reports.subjects.nodes import xids
-from ncclcheck.reports.text.visible import in_line
-
-Kind = Literal[
-    "memory", "killed", "crashed", "raised", "left", "exit", "absent", "apart", "outside", "stalled", "vanished",
-    "cut", "gpu",
-]  # fmt: skip
 
 # Seconds between the kernel's count of a process killed for memory and the end of that process, as the watcher
 # sees both: it looks at the count when a process ends, and once a second.
@@ -46,7 +39,6 @@ _OF_OTHERS = re.compile(
     r"|process group .{0,40}abort|no route to host|application timeout caused pair closure|DistNetworkError"
     r"|DistStoreError|is being shut ?down|aborted communicator|connect\(\) .{0,40}fail|failed to connect"
 )
-_BUILD = re.compile(r"^\[\S+:\d+\] ?")  # the line of torch's own source
 _LAUNCHERS = (
     *("ChildFailedError", "ProcessExitedException", "ProcessRaisedException", "SignalException"),
     "RendezvousConnectionError",
@@ -65,54 +57,6 @@ _SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error:\n(
 _WORKER = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\)")
 _LOST_WORKER = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([A-Z][\w ]+)")
 _WORDS = {signal.strsignal(number): int(number) for number in (signal.SIGKILL, *_CRASHES)}  # as torch prints them
-_LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|<frozen|<string>|torch/")
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
-_TRACEBACK = "Traceback (most recent call last)"
-
-
-class Failure(NamedTuple):
-    """One thing that went wrong. of_others: it only tells that another process is gone or did not come.
-
-    number: of the signal, or of the Xid. gpu: NVML's index.
-    """
-
-    t: float
-    kind: Kind
-    box: Box
-    process: BoxProcess | None = None
-    raised: BoxRaised | None = None
-    oom: BoxOom | None = None
-    number: int = 0
-    of_others: bool = False
-    gpu: int = -1
-    cut: peers.CutOff | None = None
-
-    @property
-    def rank(self) -> int:
-        """The rank, -1 for none."""
-        if self.raised is not None and self.raised.rank >= 0:
-            return self.raised.rank
-        return self.process.rank if self.process is not None else -1
-
-    @property
-    def host(self) -> str:
-        """Where it was."""
-        if self.cut is not None:
-            return self.cut.name
-        return (self.raised.host if self.raised is not None else "") or self.box.host
-
-    @property
-    def who(self) -> str:
-        """`rank 2 on h1`, `a worker of rank 2 on h1`, `COMMAND`."""
-        one, host = self.process, self.host
-        if one is not None and one.role == "helper":
-            return f"a worker of {f'rank {one.rank}' if one.rank >= 0 else 'the job'} (pid {one.pid}) on {host}"
-        if self.rank >= 0:
-            return f"rank {self.rank} on {host}"
-        if one is not None and one.role == "root":
-            return f"COMMAND (pid {one.pid}) on {host}"
-        pid = one.pid if one is not None else self.raised.pid if self.raised is not None else 0
-        return f"pid {pid} on {host}" if pid else host
 
 
 class End(NamedTuple):
@@ -129,9 +73,13 @@ def end(cluster: Cluster) -> End:
     alone = len(boxes) == 1
     failures = sorted((one for box in boxes for one in _failures(box, alone=alone)), key=lambda one: one.t)
     failures = _of_the_last_attempt(boxes, _without_launchers([*failures, *_vanished(boxes)]))
-    first = _first(boxes, failures)
+    first = _first(boxes, failures, waiting.holder(cluster))
+    first = threads.behind(boxes, first) if first is not None else None
     then = [
-        one for one in failures if first is None or (one.process or one.raised) != (first.process or first.raised)
+        one
+        for one in failures
+        if first is None
+        or ((one.process or one.raised) != (first.process or first.raised) and one.rank not in first.alike)
     ]
     told = first is not None and first.kind == "stalled"
     return End(first, [one for one in then if one is not first and not (told and one.kind == "stalled")])
@@ -139,7 +87,8 @@ def end(cluster: Cluster) -> End:
 
 def _failures(box: Box, *, alone: bool) -> Iterator[Failure]:
     """Of one node: each process once. alone: it is the only one."""
-    told_of = [_in_its_child(box, one, alone=alone) for one in box.raised if one.type != "KeyboardInterrupt"]
+    ends = [one for one in box.raised if one.type != "KeyboardInterrupt" and not one.thread]
+    told_of = [_in_its_child(box, one, alone=alone) for one in ends]
     raised = {one.pid: one for one in told_of}
     own = {one.pid for one in principals(box)}
     gone = {one.pid for one in box.processes if one.status}
@@ -178,7 +127,7 @@ def _in_its_child(box: Box, told: BoxRaised, *, alone: bool) -> BoxRaised:
     t, pid = min(failed, default=(told.t, told.pid))
     return replace(
         told, t=min(t, told.t), pid=pid, rank=int(named[1]) if alone else -1, type=kind.rpartition(".")[2],
-        message=message, frames=[f"{file}:{line} in {name}" for file, line, name in _FRAME.findall(named[2])],
+        message=message, frames=[f"{file}:{line} in {name}" for file, line, name in FRAME.findall(named[2])],
     )  # fmt: skip
 
 
@@ -293,33 +242,57 @@ def _vanished(boxes: Sequence[Box]) -> Iterator[Failure]:
             yield Failure(box.last, "vanished", box)
 
 
-def _first(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None:
+def _first(
+    boxes: Sequence[Box], failures: Sequence[Failure], holder: tuple[Box, BoxProcess] | None
+) -> Failure | None:
+    """holder: of a lock, at a stall."""
     outside = _from_outside(boxes, failures)
     vanished = [one for one in failures if one.kind == "vanished"]
     own = [one for one in failures if not one.of_others and one.kind not in ("stalled", "vanished")]
     if outside is not None and not [one for one in own if one.t < outside.t]:
         return outside
-    stalled = [one for one in failures if one.kind == "stalled"]
-    if stalled and (not own or stalled[-1].box.stalls[-1].killed):
-        held = odd_at_stall(boxes)
-        if held is None and (cut := _cut(boxes, stalled[0].t + stalled[0].box.stalls[-1].silent)) is not None:
-            return cut
-        return stalled[0]._replace(box=held[0], process=held[1]) if held is not None else stalled[0]
+    if (found := _stalled(boxes, failures, own, holder)) is not None:
+        return found
     if vanished and not [one for one in own if one.t < vanished[0].t - _CLOCK_S]:
         return vanished[0]
     ended = _launcher_was_ended(boxes)
     earlier = [*own, *(one for one in failures if one.raised is not None)]
     if ended is not None and not [one for one in earlier if one.t < ended.t]:
         return ended
-    if own:
-        return _behind(own)
-    told = [one for one in failures if one.of_others]
-    if told and (cut := _cut(boxes, told[0].t)) is not None:
+    return _behind(own) if own else _of_others(boxes, failures)
+
+
+def _stalled(
+    boxes: Sequence[Box],
+    failures: Sequence[Failure],
+    own: Sequence[Failure],
+    holder: tuple[Box, BoxProcess] | None,
+) -> Failure | None:
+    """A stall that no failure of its own had ended, with the rank that all others wait for."""
+    stalled = [one for one in failures if one.kind == "stalled"]
+    if not stalled or (own and not stalled[-1].box.stalls[-1].killed):
+        return None
+    if (unmet := started.not_met(boxes, failures)) is not None:
+        return unmet
+    held = holder or odd_at_stall(boxes)
+    if held is None and (cut := _cut(boxes, stalled[0].t + stalled[0].box.stalls[-1].silent)) is not None:
         return cut
+    return stalled[0]._replace(box=held[0], process=held[1]) if held is not None else stalled[0]
+
+
+def _of_others(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None:
+    """Where each only complains of others: of whom."""
+    told = [one for one in failures if one.of_others]
+    if not told:
+        return None
     return (
-        (_signalled(told) or _left(boxes, told) or _absent(boxes, told) or _apart(told) or told[0])
-        if told
-        else None
+        started.not_met(boxes, failures)
+        or _cut(boxes, told[0].t)
+        or _signalled(told)
+        or _left(boxes, told)
+        or _absent(boxes, told)
+        or _apart(told)
+        or told[0]
     )
 
 
@@ -330,8 +303,14 @@ def _cut(boxes: Sequence[Box], failed: float) -> Failure | None:
 
 
 def _behind(own: Sequence[Failure]) -> Failure:
-    """The earliest; where it tells of a worker that died, that worker."""
+    """The earliest; where it tells of a worker that died, that worker; where all say the same, who began it."""
     first = own[0]
+    same = alike.with_it(first, own)
+    if len(same) > 1:
+        source = alike.source(same)
+        if source is not None:
+            return source[0]._replace(told=source[1])
+        return first._replace(alike=tuple(one.rank for one in same))
     named = _WORKER.search(first.raised.message) if first.raised is not None else None
     pids = {int(pid) for pid in re.findall(r"\d+", named[1])} if named else set()
     return next((one for one in own if one.process is not None and one.process.pid in pids), first)
@@ -405,19 +384,6 @@ def _apart(told: Sequence[Failure]) -> Failure | None:
     return raised[rank]._replace(kind="apart") if rank is not None else None
 
 
-def frames(one: Failure) -> list[str]:
-    """Lines of the user's own program, the innermost first, where they are known."""
-    if one.raised is not None:
-        told = [f"{file}:{line} in {name}" for file, line, name in _FRAME.findall(one.raised.message)]
-        return own_frames((told or one.raised.frames)[::-1])
-    return own_frames(one.process.stack) if one.process is not None else []
-
-
-def own_frames(innermost_first: Sequence[str]) -> list[str]:
-    """Without those of Python and of installed packages; all where there are no others."""
-    return [one for one in innermost_first if not _LIBRARY.search(one)] or [*innermost_first]
-
-
 def odd_one(stacks: dict[int, list[str]]) -> int | None:
     """The only rank whose stack differs, where two and more others are in the same place."""
     groups: dict[tuple[str, ...], list[int]] = {}
@@ -439,46 +405,3 @@ def odd_at_stall(boxes: Sequence[Box]) -> tuple[Box, BoxProcess] | None:
         return ranks[next(iter(stopped))]
     rank = odd_one({rank: stopped.get(rank) or own_frames(one.stack) for rank, (_, one) in ranks.items()})
     return ranks[rank] if rank is not None else None
-
-
-def is_stopped(one: BoxProcess) -> bool:
-    """By SIGSTOP, or by a debugger."""
-    return one.state in ("T", "t")
-
-
-def ended(box: Box) -> str:
-    """`exit code 1`, `SIGKILL`, or that it is not known."""
-    if box.status is None:
-        return "an end that nobody wrote down" if box.last else "an end that no wrapper saw (--print-env)"
-    return f"exit code {box.status}" if box.status >= 0 else signal_name(-box.status)
-
-
-def said(raised: BoxRaised, most: int = 240) -> str:
-    """`ValueError: boom`, in one line."""
-    words = f"{raised.type}: {_BUILD.sub('', raised.message)}"
-    if _TRACEBACK in raised.message:  # of a loader's worker or a spawned process, which torch raises again
-        words = f"{raised.message.strip().splitlines()[-1]} (in a process that it started)"
-    text = in_line(" ".join(words.split()))
-    return text if len(text) <= most else f"{text[:most]} ..."
-
-
-def what(one: Failure) -> str:
-    """What happened to it, in a few words."""
-    status = one.process.status if one.process is not None else None
-    code = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else one.box.status
-    words: dict[Kind, str] = {
-        "memory": "was killed by the kernel for want of memory",
-        "killed": f"was ended by {signal_name(one.number)}",
-        "crashed": f"crashed: {signal_name(one.number)}",
-        "left": "ended with exit code 0 while others went on",
-        "exit": f"ended with exit code {code}, without an exception",
-        "absent": "did not come to what all the others waited for",
-        "apart": "called something else than all the others, which waited for it",
-        "outside": f"the job was sent {signal_name(one.number)}",
-        "stalled": "the job stalled",
-        "vanished": "its record breaks off while the other nodes went on",
-        "cut": f"was cut off from {', '.join(one.cut.by[:4])}" if one.cut is not None else "",
-        "gpu": f"GPU {one.gpu}: {xids.HARDWARE.get(one.number, '')} (Xid {one.number})",
-        "raised": "",
-    }
-    return said(one.raised) if one.raised is not None and one.kind == "raised" else words[one.kind]

@@ -12,12 +12,12 @@ from ncclcheck.reports.judgement.derived import derived
 # All numbers are judgements, tried on gloo jobs of a lab only.
 _MOST_BINS, _LEAST_BIN_S = 120, 2.0  # of the time line that is searched for a change
 _LEAST_S = 15.0  # before the change and after it: shorter ones are checkpoints and evaluations
-_LEAST_BINS = 4
+_LEAST_BINS = 4  # before the change and after it: chosen, of fewer a median is one look
 _TRAINS = 0.3  # of the busiest tenth's traffic: less is the start, before there are steps
 _SLOWER = 0.6  # of the traffic before: a step takes two thirds longer, which no user overlooks
 _STALLED = 0.005  # of it: that is no slow job but one that stands still
 _STANDS_OUT = 0.25  # share of looks by which one rank is busier than all the others, now and since the change
-_BUSY = 0.5
+_BUSY = 0.5  # share of looks in which the busiest rank is busy: chosen, less is no rank that all wait for
 _CLOCK, _CLOCK_OTHERS = 0.85, 0.95  # of the clock before; what GPUs in the same room may vary by
 _WAITS_TO_SEND = 0.5  # share of looks with unsent data
 _NEAR_S = 60.0  # of the change: what the kernel or a counter said then may be why

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ncclcheck.probes.facts import Box
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.jsondoc import Document
-from ncclcheck.reports.subjects.box import first
+from ncclcheck.reports.subjects.box import failure
 from ncclcheck.reports.subjects.box.words import THEN
 from ncclcheck.reports.text.block_text import Style, commands, headed, labelled
 from ncclcheck.reports.text.fold import fold_some
@@ -25,7 +25,7 @@ _LINES = 2  # of one piece of evidence
 def title(document: Document) -> str:
     """What ran, how it ended, where and for how long."""
     boxes = document.measurements.boxes
-    ends = [*dict.fromkeys(map(first.ended, boxes))]
+    ends = [*dict.fromkeys(map(failure.ended, boxes))]
     hosts = fold_some([*dict.fromkeys(box.host for box in boxes)])
     stalled = " and stalled" if any(box.stalls for box in boxes) else ""
     return f"ncclcheck watch: the job ended with {', '.join(ends)}{stalled} after {_lasted(boxes):.1f} s ({hosts})"
@@ -58,7 +58,7 @@ def _beside(block: Block, style: Style) -> list[str]:
     """Its heading; of a job that had become slow all that was seen, for that may be why it was ended."""
     rows = headed(block.state, block.codes, heading(block).text, style)
     if block.codes[0] != _SLOW:
-        return rows[:1]
+        return rows[:_LINES]
     for one in block.evidence:
         rows += labelled("seen", f"{one.source}: {one.value}", style.width)[:1]
     return rows

@@ -7,9 +7,10 @@ from collections import Counter
 from datetime import datetime, timezone
 
 from ncclcheck.probes.facts import BoxProcess, Cluster
-from ncclcheck.reports.judgement.findings import Evidence, Where, seen
-from ncclcheck.reports.subjects.box import first
-from ncclcheck.reports.subjects.box.first import Failure
+from ncclcheck.reports.judgement.findings import Evidence, Remedy, Where, seen, you
+from ncclcheck.reports.subjects.box import failure, first, threads, waiting
+from ncclcheck.reports.subjects.box.failure import Failure
+from ncclcheck.reports.subjects.box.waiting import Waiting
 from ncclcheck.reports.text.visible import in_line
 
 THEN = "then"  # the source of what came after the first failure: the page gives it a line more
@@ -25,18 +26,29 @@ def where(one: Failure) -> Where:
     return Where(node=one.host, rank=one.rank if one.rank >= 0 else None)
 
 
-def heading(one: Failure) -> str:
-    """Who did what."""
+def heading(one: Failure, waits: Waiting | None = None) -> str:
+    """Who did what. waits: what the process of a stall waits for."""
     if one.kind == "stalled" and one.process is not None:
-        how = "is stopped" if first.is_stopped(one.process) else "is elsewhere than all others"
-        return f"the job stalled: {one.who} {how}"
+        if failure.is_stopped(one.process):
+            return f"the job stalled: {one.who} is stopped"
+        at = f" in {waiting.short(place(one))}" if place(one) else ""
+        if waits is not None and waits.words:
+            return f"the job stalled: {one.who} waits {waits.words}{'' if waits.line else at}"
+        return f"the job stalled: {one.who} is elsewhere than all others{f',{at}' if at else ''}"
+    if one.kind == "unmet":
+        return f"the ranks did not meet: {one.told}"
     if one.kind in ("outside", "stalled"):
-        return first.what(one)
+        return failure.what(one)
     if one.kind in ("vanished", "cut"):
-        return f"{one.host}: {first.what(one)}" if one.kind == "vanished" else f"{one.host} {first.what(one)}"
+        return f"{one.host}: {failure.what(one)}" if one.kind == "vanished" else f"{one.host} {failure.what(one)}"
     if one.kind == "gpu":
-        return f"{one.who}: {first.what(one)}"
-    return f"{one.who}: {first.what(one)}" if one.kind == "raised" else f"{one.who} {first.what(one)}"
+        return f"{one.who}: {failure.what(one)}"
+    return f"{one.who}: {failure.what(one)}" if one.kind == "raised" else f"{one.who} {failure.what(one)}"
+
+
+def waits(cluster: Cluster, one: Failure) -> Waiting | None:
+    """What the process of a stall waits for."""
+    return waiting.of(cluster, one.box, one.process) if one.kind == "stalled" and one.process is not None else None
 
 
 def evidence(cluster: Cluster, one: Failure) -> list[Evidence]:
@@ -45,7 +57,7 @@ def evidence(cluster: Cluster, one: Failure) -> list[Evidence]:
     if one.kind != "outside" and (at := place(one)):
         told.append(seen("line", at))
     if one.raised is not None and one.kind == "apart":
-        told.append(seen("raised", first.said(one.raised)))
+        told.append(seen("raised", failure.said(one.raised)))
     if one.raised is not None and one.raised.printed:
         told.append(
             seen("read in", "the job's output: its Python ran without what the box puts into it (-I, -E, -S)")
@@ -53,15 +65,46 @@ def evidence(cluster: Cluster, one: Failure) -> list[Evidence]:
     if one.raised is not None and one.raised.cause:
         told.append(seen("raised from", one.raised.cause[:200]))
     told += [seen("process", _process(one.process))] if one.process is not None else []
+    if (waited := waits(cluster, one)) is not None and waited.line:
+        told.append(seen("its worker", waited.line))
     if one.process is not None and one.process.printed and one.kind in _SILENT:
         told.append(seen("printed last", in_line(one.process.printed[-1])[:200]))
-    told += _of_kind(cluster, one) + _beside(one)
+    told += _of_kind(cluster, one) + _of_threads(cluster, one) + _beside(one)
     then = first.end(cluster).then
     if then:
         more = f"; and {len(then) - _MOST_THEN} more" if len(then) > _MOST_THEN else ""
         words = [f"{max(0.0, other.t - one.t):+.1f} s {_short(other)}" for other in then[:_MOST_THEN]]
         told.append(seen(THEN, "; ".join(words) + more))
     return told
+
+
+def remedies(cluster: Cluster, one: Failure) -> list[Remedy]:
+    """Of a stall."""
+    waited, at = waits(cluster, one), place(one)
+    if waited is not None and waited.lock:
+        return [
+            you(
+                "A process that is forked while a thread holds a lock never gets it: start workers by "
+                'multiprocessing_context="forkserver" or "spawn", or before any thread.'
+            ),
+            you(f"Look who holds the lock of {waited.line}."),
+        ]
+    if waited is not None and waited.line:
+        return [you(f"Look at {waited.line}.")]
+    if waited is not None and "answer" in waited.words:
+        return [you(f"Look at {at or 'that connection'}; give it a timeout, and look after the other end.")]
+    return [you(f"Look at {at}." if at else "See where each process waits, and what HNG says.")]
+
+
+def _of_threads(cluster: Cluster, one: Failure) -> list[Evidence]:
+    """A thread of the same process that an exception had ended before."""
+    died = threads.of(cluster.measurements.boxes, one.process, one.t)
+    if died is None or died == one.raised:
+        return []
+    at = next(iter(failure.own_frames(died.frames[::-1])), "")
+    return [
+        seen("its thread", f"{died.thread} had been ended by {failure.said(died, 120)}{f' at {at}' if at else ''}")
+    ]
 
 
 def _short(one: Failure) -> str:
@@ -73,7 +116,7 @@ def _process(one: BoxProcess) -> str:
     held = [f"pid {one.pid}"]
     held += [f"at most {one.rss_most / 2**30:.2f} GiB"] if one.rss_most else []
     held += [f"no CPU time for {one.idle_s:.0f} s"] if one.idle_s >= 3 else []
-    held += ["stopped"] if first.is_stopped(one) else []
+    held += ["stopped"] if failure.is_stopped(one) else []
     held += [f"waits in {one.wchan}"] if one.wchan else []
     return ", ".join(held)
 
@@ -83,30 +126,43 @@ def _of_kind(cluster: Cluster, one: Failure) -> list[Evidence]:
         counted = ", ".join(f"{by} +{count}" for by, count in one.oom.by.items())
         limit = f"; its limit is {one.oom.limit / 2**30:.2f} GiB" if one.oom.limit else ""
         return [seen("oom_kill", counted + limit)]
-    if one.kind == "outside" and one.raised is not None:
-        return [seen("sent to", f"the launcher (pid {one.raised.pid}), by a process that is not known")]
-    if one.kind == "outside":
-        got = next(s for s in one.box.signals if s.number == one.number)
-        by = f"{got.by} (pid {got.sender})" if got.sender else "the kernel (a terminal)"
-        return [
-            seen("sent by", f"{by}, {'to all of the process group' if got.of_group else 'to the wrapper alone'}")
-        ]
-    if one.kind == "stalled":
-        stall = max(
-            (stall for box in cluster.measurements.boxes for stall in box.stalls), key=lambda stall: stall.t
-        )
-        told = [seen("silent", f"{stall.silent:.0f} s, more than {stall.limit:.0f} s")]
-        lines = [(p, first.own_frames(p.stack)[0]) for p in first.principals(one.box) if p.stack][:_MOST_STACKS]
-        told += [seen(f"rank {p.rank}" if p.rank >= 0 else f"pid {p.pid}", line) for p, line in lines]
-        waits = Counter(f"{p.state} {p.wchan}".strip() for p in first.principals(one.box) if p.state)
-        return [*told, seen("waits", ", ".join(f"{count} x {how}" for how, count in waits.most_common(3)))]
-    if one.kind == "vanished":
-        saw = [box.host for box in cluster.measurements.boxes if one.box.host in box.silent]
-        told = [seen("no sign of it seen by", ", ".join(saw[:4]))] if saw else []
-        return [seen("last written", f"{clock(one.box.last)} UTC"), *told]
     if one.cut is not None:
         return [seen("no answer", f"to what {name} and {one.cut.name} sent each other") for name in one.cut.by[:4]]
-    return []
+    if one.kind == "raised" and one.told:
+        return [seen("printed before, by it alone", in_line(one.told)[:200])]
+    tell = {"crashed": _of_crash, "outside": _of_signal, "stalled": _of_stall, "vanished": _of_silence}.get(
+        one.kind
+    )
+    return tell(cluster, one) if tell is not None else []
+
+
+def _of_signal(_: Cluster, one: Failure) -> list[Evidence]:
+    if one.raised is not None:
+        return [seen("sent to", f"the launcher (pid {one.raised.pid}), by a process that is not known")]
+    got = next(s for s in one.box.signals if s.number == one.number)
+    by = f"{got.by} (pid {got.sender})" if got.sender else "the kernel (a terminal)"
+    return [seen("sent by", f"{by}, {'to all of the process group' if got.of_group else 'to the wrapper alone'}")]
+
+
+def _of_stall(cluster: Cluster, one: Failure) -> list[Evidence]:
+    stall = max((stall for box in cluster.measurements.boxes for stall in box.stalls), key=lambda stall: stall.t)
+    told = [seen("silent", f"{stall.silent:.0f} s, more than {stall.limit:.0f} s")]
+    lines = [(p, failure.own_frames(p.stack)[0]) for p in first.principals(one.box) if p.stack][:_MOST_STACKS]
+    told += [seen(f"rank {p.rank}" if p.rank >= 0 else f"pid {p.pid}", line) for p, line in lines]
+    waited = Counter(f"{p.state} {p.wchan}".strip() for p in first.principals(one.box) if p.state)
+    return [*told, seen("waits", ", ".join(f"{count} x {how}" for how, count in waited.most_common(3)))]
+
+
+def _of_silence(cluster: Cluster, one: Failure) -> list[Evidence]:
+    saw = [box.host for box in cluster.measurements.boxes if one.box.host in box.silent]
+    told = [seen("no sign of it seen by", ", ".join(saw[:4]))] if saw else []
+    return [seen("last written", f"{clock(one.box.last)} UTC"), *told]
+
+
+def _of_crash(cluster: Cluster, _: Failure) -> list[Evidence]:
+    """Where the others were when they lost it."""
+    places = Counter(at for other in first.end(cluster).then if other.rank >= 0 and (at := place(other)))
+    return [seen("the others", f"{count} x at {at}") for at, count in places.most_common(2)]
 
 
 def _beside(one: Failure) -> list[Evidence]:
@@ -132,7 +188,7 @@ def _ours(one: Failure, text: str) -> bool:
 
 def place(one: Failure) -> str:
     """The line of the user's own program, `train.py:12 in step`; empty where nobody knows."""
-    return next(iter(first.frames(one)), "")
+    return next(iter(failure.frames(one)), "")
 
 
 def clock(t: float) -> str:

@@ -15,7 +15,7 @@ from ncclcheck.reports.subjects.links.reached import Pair, Reached, reached
 # Of connections that are opened at once this share may be late, and so many: a wire that loses 1 % of its packets,
 # the most that NET009 passes over, delays 2 % of them. A limit of one a second delays 3 of 8 or more.
 _MOST_PERCENT = 10.0
-_LEAST_LATE = 3
+_LEAST_LATE = 3  # connections, see above
 
 # Connections that may wait for a listener; 128 was the kernel's own number before Linux 5.4, 4096 since. Eight are
 # opened at once here, from each of up to 8 nodes.

@@ -24,9 +24,8 @@ from ncclcheck.reports.subjects.live.running import (
 )
 from ncclcheck.reports.text.fold import fold_ranks
 
-_MOST_SHOWN = (
-    3  # ranks, kinds or frames in one finding: chosen; of kinds the rarest are shown, who hangs is among them
-)
+# ranks, kinds or frames in one finding: chosen; of kinds the rarest are shown, who hangs is among them
+_MOST_SHOWN = 3
 _MOST_PIDS = 6  # processes without a rank named one by one: chosen, six pids take half a line
 _KNOWN_BY = {
     "order": "its rank by the order in which one process started all",

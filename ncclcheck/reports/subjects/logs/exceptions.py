@@ -107,7 +107,8 @@ _FAMILIES = (
     ),
     made(
         r"__nvJitLink|libnvJitLink|undefined symbol: (?:__cu|cu(?:sparse|blas|solver|fft)|_?_?nv)",
-        "Two releases of CUDA's libraries meet: one from pip beside torch, another one from LD_LIBRARY_PATH.",
+        "As a rule two releases of CUDA's libraries meet: one from pip beside torch, another one from "
+        "LD_LIBRARY_PATH.",
         you("Confirm: what already exists there.", "echo $LD_LIBRARY_PATH", _PACKAGES),
         you("Let torch find its own.", "unset LD_LIBRARY_PATH"),
         you("Or install torch anew with all that it wants.", "python -m pip install --force-reinstall torch"),
@@ -115,7 +116,7 @@ _FAMILIES = (
     made(
         r"lib(?:cudart|cublas|cudnn|nvrtc|cufft|cusparse|cusolver|nvJitLink|nvToolsExt"
         r"|cupti)[\w.-]{0,20}: cannot open shared",
-        "An extension was built for another release of CUDA than the one of torch in this environment.",
+        "As a rule an extension was built for another release of CUDA than the one of torch in this environment.",
         you("Confirm: the number in the library's name against torch's CUDA.",
             "python -c 'import torch; print(torch.__version__, torch.version.cuda)'", _PACKAGES),
         you("Install the extension for torch's CUDA, in the same environment on all nodes."),
@@ -128,7 +129,7 @@ _FAMILIES = (
     ),
     made(
         r"numpy\.dtype size changed|_ARRAY_API not found|compiled using NumPy 1\.x|numpy\.core\.multiarray failed",
-        "The module was compiled for another major version of numpy.",
+        "As a rule the module was compiled for another major version of numpy.",
         you("Take the numpy that it was built for, or a newer release of the module.",
             "python -m pip install 'numpy<2'"),
     ),
@@ -210,12 +211,15 @@ _FAMILIES = (
     ),
     made(
         r"(?i)free memory on device.{0,120}less than desired GPU memory utilization",
-        "Less of the GPU's memory is free than the engine was told to take: another process holds the rest.",
+        "Less of the GPU's memory is free than the engine was told to take: another process holds the rest, or "
+        "one of its own that has not ended.",
         you("Confirm: who holds it.", "nvidia-smi --query-compute-apps=pid,used_memory --format=csv"),
         you("End that process; or let the engine take less than what is free: a lower --gpu-memory-utilization."),
     ),
     made(
-        r"KV cache|cache blocks|max seq len|gpu_memory_utilization|mem-fraction-static|GPU memory utilization"
+        r"(?:KV cache|cache blocks)(?! (?:transfer|receiv|send|connector|event)).{0,200}(?:memory|larger|enough"
+        r"|blocks|exceed|space|tokens|util)|(?:memory|room|space|tokens|blocks).{0,80}(?:KV cache|cache blocks)"
+        r"|max seq len|gpu_memory_utilization|mem-fraction-static|GPU memory utilization"
         r"|maximum model length",
         "After the weights too little of the GPU's memory is left for the cache of keys and values, or another "
         "process holds it.",
@@ -228,7 +232,7 @@ _FAMILIES = (
     ),
     made(
         r"memory capacity is unbalanced",
-        "Another process holds memory on some of the GPUs.",
+        "As a rule another process holds memory on some of the GPUs.",
         you("Confirm: who does.", "nvidia-smi --query-compute-apps=pid,gpu_uuid,used_memory --format=csv"),
         you("End what an earlier run left, or leave those GPUs out.", "export CUDA_VISIBLE_DEVICES=4,5,6,7"),
     ),
@@ -244,7 +248,7 @@ _FAMILIES = (
     ),
     made(
         r"running Ray instance|Ray cluster|cluster was started with|GCS (?:server|address)|RAY_ADDRESS",
-        "The program did not come to a Ray cluster, or to one of another version of Ray or Python.",
+        "As a rule the program did not come to a Ray cluster, or to one of another version of Ray or Python.",
         you("Confirm: the same environment on all nodes.", "ray status", "ray --version; python -V"),
         you("Start Ray on all nodes, in the same environment, before the program.",
             "ray start --head --port=6379", "ray start --address=HEAD:6379"),
@@ -293,8 +297,8 @@ _FAMILIES = (
     made(
         r"OutOfResources|out of resource: shared memory|CompilationError|BackendCompilerFailed|InductorError"
         r"|TritonError|PTXAS|ptxas",
-        "Triton or torch.compile could not build a kernel for this GPU: too much shared memory for it, or a "
-        "release that does not know it.",
+        "Triton or torch.compile could not build a kernel for this GPU: as a rule it wants more shared memory "
+        "than this GPU has, or the release does not know the GPU.",
         you("Confirm: it runs without compiling.", "export TORCHDYNAMO_DISABLE=1   # vLLM: --enforce-eager"),
         you("Take a release of triton and torch that go together; delete the cache of kernels.",
             "rm -rf ~/.triton/cache /tmp/torchinductor_*", _PACKAGES),
@@ -343,10 +347,10 @@ _FAMILIES = (
     ),
     made(
         r"PytorchStreamReader|central directory|deserializing header|HeaderTooLarge|Incomplete(?:Buffer"
-        r"|Metadata)|invalid load key|Ran out of input|UnpicklingError: (?!Weights)|EOFError|BadZipFile"
+        r"|Metadata)|invalid load key|Ran out of input|UnpicklingError: (?!Weights)|BadZipFile"
         r"|unexpected EOF|file is corrupted|InvalidHeader",
-        "The file is not whole: a download or a save that was cut off, or a pointer of git-lfs in place of the "
-        "weights.",
+        "What was read ended too early, or is not what its name says: as a rule a download or a save that was cut "
+        "off, or a pointer of git-lfs in place of the weights.",
         you("Confirm: its size, and what it begins with.", "ls -l FILE; head -c 100 FILE"),
         you("Fetch it anew, or go back to the checkpoint before it.", "git lfs pull",
             "hf download MODEL --force-download"),
@@ -394,9 +398,9 @@ _FAMILIES = (
     made(
         r"mat1 and mat2|shapes? .{0,60}(?:mismatch|cannot be|is invalid|do not match|incompatible)"
         r"|size of tensor .{0,40}must match|Sizes of tensors must|index out of range|out of bounds"
-        r"|stack expects each tensor|dimension",
-        "Sizes in the program do not fit: of the model and its input, or of a sample that differs from all "
-        "others.",
+        r"|stack expects each tensor",
+        "Sizes in the program do not fit: as a rule of the model and its input, or of a sample that differs from "
+        "all others.",
         you("Run that step on one process, and print the shapes at the line that is named."),
         you("Where one rank alone raised it, look at the sample that this rank had."),
     ),
@@ -408,14 +412,14 @@ _FAMILIES = (
     made(
         r"does not recognize this architecture|[Mm]odel architectures? .{0,120}not supported"
         r"|Unrecognized configuration class|model type .{0,60}not",
-        "The installed release of the library is older than the model.",
+        "The installed release of the library does not know the model: as a rule it is older.",
         you("Update it, and what builds on it, in the environment of all nodes.",
             "python -m pip install -U transformers"),
     ),
     made(
         r"(?i)bf(?:loat)?16.{0,60}(?:support|only)|support bf16|FP8.{0,60}(?:support|require)|compute capability"
         r"|only supports? (?:Ampere|Hopper)",
-        "This GPU is older than what was asked for.",
+        "As a rule this GPU is older than what was asked for.",
         you("Confirm: 8.0 is an A100, 8.9 Ada, 9.0 an H100.",
             "nvidia-smi --query-gpu=name,compute_cap --format=csv"),
         you("Take fp16 or fp32 in place of bf16 (--dtype half, --fp16), the attention that needs less (sdpa), or "
@@ -434,8 +438,8 @@ _FAMILIES = (
         r"cannot import name|has no attribute '|partially initialized module|unexpected keyword argument"
         r"|missing \d+ required|(?:takes|got) .{0,60}argument|PackageNotFoundError|VersionConflict"
         r"|is required for a normal functioning",
-        "The code wants another release of a library than the one that is installed, or a method of the module "
-        "that a wrapper (DDP, FSDP, the engine) hides: .module has it.",
+        "As a rule the code was written for another release of a library than the one that is installed, or the "
+        "model does not have what was asked of it; a wrapper (DDP, FSDP) hides methods: .module has them.",
         you("Confirm: the releases, against those that the program asks for.", _PACKAGES),
         you("Install those that it was written for, the same on all nodes.",
             "python -m pip install -r requirements.txt"),
@@ -454,7 +458,7 @@ _FAMILIES = (
         r"|validation errors? for \w{0,60}(?:Config|Settings|Arg(?:ument)?s|Options)"
         r"|DeepSpeedConfig|mismatch TrainingArguments|ds_config"
         r"|config(?:uration)? (?:file|value)|HfArgumentParser",
-        "A file of settings cannot be read, or says what the program does not take.",
+        "Settings, or an answer that was to be JSON, cannot be read or say what the program does not take.",
         you("Correct the line or key that the message names; an older or newer release may call it otherwise."),
         you("In DeepSpeed's file leave to transformers what both set: \"auto\"."),
     ),
@@ -485,7 +489,8 @@ _FAMILIES = (
     ),
     made(
         r"BrokenProcessPool|terminated abruptly|subprocesses has abruptly died|worker .{0,40}exited unexpectedly",
-        "A process that prepares data was killed: most often host memory ran out.",
+        "A process of a pool ended before its work did: killed for want of host memory, or a crash; the line does "
+        "not say which.",
         admin("Confirm on its host.", "dmesg -T | grep -iE 'oom|killed process'",
             "cat /sys/fs/cgroup/memory.events"),
         you("Use fewer processes (num_proc, num_workers), or give the job more memory."),
@@ -495,8 +500,8 @@ _FAMILIES = (
         r"\b(?:nan|inf(?:inity)?|(?:not|non)[ -]?finite)\b"
         r"|\b(?:nan|non[ -]?finite|infinite)\b.{0,30}\b(?:loss|grad\w{0,12}|logits?|activations?|weights?)\b"
         r"|probability tensor contains",
-        "The values have ceased to be finite: a learning rate too high, fp16 that overflows, a bad sample or bad "
-        "weights.",
+        "The values have ceased to be finite: as a rule a learning rate too high, fp16 that overflows, a bad "
+        "sample or bad weights.",
         you("Find the first value that is not finite.", "torch.autograd.set_detect_anomaly(True)"),
         you("Try a lower learning rate with a warm-up, clip the gradients, or take bf16 in place of fp16."),
     ),

@@ -15,9 +15,9 @@ from ncclcheck.reports.subjects.logs.attempts import latest
 from ncclcheck.reports.subjects.logs.ending import TEXT, Ending
 from ncclcheck.reports.subjects.logs.wording import with_reasons
 
-_MOST_LINES = (
-    3  # of a log in one finding: chosen, three are read at a glance, the number of all is told beside them
-)
+# of a log in one finding: chosen, three are read at a glance, the number of all is told beside them
+_MOST_LINES = 3
+_SAY_WHY_THEMSELVES = ("LOG001", "LOG004", "LOG005")  # any failure; any exception; any warning
 _TOLD_BY_BOX = ("LOG004", "LOG006")  # any exception; an end from outside
 
 
@@ -58,7 +58,7 @@ def log_rule(
             logs = logs if whole else latest(logs)
             ending = Ending(logs)
             found: Iterator[Finding] = map(ending.judged, body(logs))
-            found = with_reasons(logs, found) if asks_why else found
+            found = found if code in _SAY_WHY_THEMSELVES else with_reasons(logs, found, always=asks_why)
             mild = risk or (slows and ending.finished)
             found = map(ending.of_a_sound_job, found) if mild else found
             yield from found if cluster.command == "logs" else (one for one in found if one.state is State.FAIL)

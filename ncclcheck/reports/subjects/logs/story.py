@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal
@@ -17,6 +16,7 @@ from ncclcheck.reports.subjects.job.pairing import pairing
 from ncclcheck.reports.subjects.logs import meanings
 from ncclcheck.reports.subjects.logs.attempts import latest
 from ncclcheck.reports.subjects.logs.logged import in_order, where
+from ncclcheck.reports.subjects.logs.wording import LEFT_OPEN
 from ncclcheck.reports.text.fold import fold_names, fold_numbers
 
 # causes, kinds of what follows, characters of a line: chosen for one screen
@@ -37,15 +37,11 @@ _NOT_RECORDED = (
     "the only cause that the dumps show; a first send or receive that waits for its peer is not in them"
 )
 _EITHER = "the only cause that these lines show; either side of the send or receive may have to be looked at"
-# A finding that leaves open what is behind it is never sure.
-_OPEN = re.compile(
-    r"\b(?:likely|most often|may|might|perhaps|probably|seems?)\b|,? or (?:a|an|the|it|their|went)\b"
-    r"|(?:which one|why|the error behind it) is not in\b"
-)
 # Said by the kernel or by Slurm of what they ended, wherever it stands: what the others print follows from it.
 _DECISIVE = frozenset(("oom-killed", "gpu-lost", "gpu-xid", "gpu-hang", "preempted", "node-lost"))
 _LATER_S = 120.0  # seconds by the clock after which it is another event: a dead node is known to Slurm in a minute
 _Ranked = tuple[str, Finding, LogEvent | None]
+_FROM_OUTSIDE = ("LOG108",)  # Ray saw that a connection was gone, and says itself that it does not know why
 TELL_LITTLE = (_FIRST, "LOG002", "LOG005")  # that something failed, or is not known
 
 
@@ -193,8 +189,11 @@ def _less_sure(one: Cause, codes: Sequence[str], reason: str) -> Cause:
 
 
 def _level(code: str) -> int:
-    """What explains stands before what was only seen."""
-    return 3 if code in TELL_LITTLE else _SEEN if code in flagged("symptom") else int(code in (_ANY, _GAVE_UP))
+    """What explains stands before what was only seen; last what somebody else saw from outside."""
+    if code in TELL_LITTLE:
+        return 4
+    seen_only = _SEEN if code in flagged("symptom") else int(code in (_ANY, _GAVE_UP))
+    return 3 if code in _FROM_OUTSIDE else seen_only
 
 
 def _event(finding: Finding, events: dict[str, LogEvent]) -> LogEvent | None:
@@ -232,7 +231,7 @@ def _standing(
         return "possible", "tells what was seen; the cause of it is not in the log"
     if index:
         return "possible", f"comes after {ranked[0][0]}, and may follow from it"
-    if _OPEN.search(finding.what) or len(exact) > 1:
+    if LEFT_OPEN.search(finding.what) or len(exact) > 1:
         others = f"the first of {len(exact)} causes that these lines show"
         return "likely", others if len(exact) > 1 else "the lines tell what happened, and leave open why"
     further = any(one[1].state is State.FAIL for one in ranked[1:])

@@ -13,6 +13,16 @@ from ncclcheck.reports.subjects.logs import meanings
 from ncclcheck.reports.subjects.logs.exceptions import Family, made, of_words
 
 _ABOVE = 40  # lines: what a program says of its own failure, and what others print meanwhile
+_ALIKE = 30  # characters by which a line stands in a heading already
+# A finding that leaves open what is behind it.
+LEFT_OPEN = re.compile(
+    r"\b(?:likely|most often|may|might|perhaps|probably|seems?)\b|,? or (?:a|an|the|it|their|went)\b"
+    r"|(?:which one|why|the error behind it) is not in\b|does not know why|\bcrashed \(|\baborted \("
+)
+# What a process said of its own failure, though another line is the better known.
+_SAID_OF_FAILURES = ("complaint", "nccl-warning", "python-error")
+_BY_A_SIGNAL = re.compile(r"\bcrashed \(|\baborted \(|killed by SIG|does not know why")
+_LETTERS = re.compile(r"[a-z]{2,}")
 SAID = ("complaint", "explains", "command-not-run", "executable-missing")
 # The level of a line, by Python's loggers, its warnings or glog.
 MILD = re.compile(r"(?:\S{1,300} ){0,4}\[?(?:[WI]\d{0,4} |WARN|INFO|DEBUG|\w{0,40}[wW]arning\b)")
@@ -23,7 +33,9 @@ _HEAD = re.compile(
     r"|\d{4}-\w{3}-\d\d [\d:.]+ +\d+:\d+ (?:ERROR|FATAL) [A-Z]{2,5}:\w{1,60}) "
 )
 _IDENTITY = re.compile(r" [\w.]{1,60}=(?:'[0-9a-f-]{24,40}'|\d{12,20}\b)|(?<=Error)\(\w{1,40}=\d{12,20}\)")
-_MOST = 220  # characters of a line in a heading: three lines of a terminal
+_MOST = 200  # characters of a line in a heading: four lines of a terminal
+_AFTER = 10  # what is shown behind the words by which it is known
+BESIDE = 140  # characters of a line that stands in a heading beside another one
 # Said of an end, whatever it was.
 _HOLLOW = re.compile(
     r"(?i)\bTraceback\b|\b(?:hit|encountered|raised|caught) (?:an? )?(?:fatal |unhandled "
@@ -32,8 +44,10 @@ _HOLLOW = re.compile(
     r"|\bchild(?:ren)? (?:process )?(?:failed|died)|\bshutting down\b|\bstack trace\b|\broot cause\b|\bsigquit\b"
     r"|\bSee (?:inner|stack|above)\b|\b(?:job|step|run|process|task)s? (?:was |has been "
     r"|is )?(?:failed|aborted|killed|terminated)\b"
-    r"|^\W*(?:error|failed|failure|fatal|fatal error|aborting|aborted)\W*$|core dumped|\bterminate called\b"
+    r"|^\W*(?:errors?|failed|failures?|fatal|fatal error|aborting|aborted)\W*$|core dumped|\bterminate called\b"
     r"|^Exception raised from |sub-exception|might cause deadlock|\bexecuting (?:method|job)\b"
+    r"|^\W*(?:ERROR:?\s+)?Exception in (?:worker |the )?\w{1,60}(?: application| while processing.{0,200})?\W*$"
+    r"|^ray\.exceptions\.(?!\w*(?:Timeout|OutOf))|^(?:.{0,120}\] )?Some NCCL operations have failed"
 )
 # A sentence that tells its reader what to do.
 _ADVICE = re.compile(
@@ -54,6 +68,9 @@ _WEIGHT = {
     "explains": 2,
     "traceback-cut": 2,
 }
+_VAGUE = "did not answer in time"  # the family of any time-out
+# Added to these where the text names a known kind, says what to do, is a consequence, or says nothing: chosen so
+# that a complaint with a reason outweighs an exception without one.
 _KNOWN, _ADVISED, _FOLLOWS, _NOTHING = 2, 1, -3, -4
 _INSTALLED = "python -m pip list | grep -iE 'torch|nvidia|flash|xformers|vllm|transformers|deepspeed|numpy'"
 
@@ -61,30 +78,32 @@ _INSTALLED = "python -m pip list | grep -iE 'torch|nvidia|flash|xformers|vllm|tr
 _CLASSES = (
     made(
         r"(?i)regist\w{0,6} (?:memory|mr|buffer|region)\b.{0,100}bad address",
-        "The RDMA card cannot register the memory of a GPU: the driver's part for it is not loaded.",
+        "The RDMA card cannot register that memory: as a rule it is a GPU's, and the driver's part for it is not "
+        "loaded.",
         admin("Confirm, and load it on every node.", "lsmod | grep nvidia_peermem", "modprobe nvidia_peermem"),
         you("Or let the library copy through the host, where it can."),
     ),
     made(
         r"named symbol not found|PassManager::run failed|invalid device function|no kernel image",
-        "The kernel was not built for this GPU: another architecture, or a build for another CUDA.",
+        "As a rule the kernel was not built for this GPU: another architecture, or a build for another CUDA.",
         you("Confirm: the GPU's compute capability, and what the library was built for.",
             "nvidia-smi --query-gpu=name,compute_cap --format=csv",
             "python -c 'import torch; print(torch.version.cuda, torch.cuda.get_arch_list())'"),
         you("Build the library for this GPU, or choose another backend or kernel for the operation."),
     ),
     made(
-        r"(?:triton|inductor)\w{0,20}[/_]cache|torch_compile_cache|torchinductor_|compile[-_]cache",
-        "What is compiled at the start is kept in a folder that several processes write at once, or that another "
-        "release has filled.",
+        r"(?:No such file|File exists|not empty|Stale|corrupt|Permission denied|EOF|JSONDecode|Errno).{0,300}"
+        r"(?:(?:triton|inductor)\w{0,20}[/_]cache|torch_compile_cache|torchinductor_|compile[-_]cache)",
+        "What is compiled at the start is kept in that folder: as a rule several processes write it at once, or "
+        "another release has filled it.",
         you("Give each process its own folder, on a local disk; delete what is there.",
             "rm -rf ~/.triton/cache /tmp/torchinductor_* ~/.cache/vllm/torch_compile_cache",
             "export TRITON_CACHE_DIR=/tmp/triton-$RANK TORCHINDUCTOR_CACHE_DIR=/tmp/inductor-$RANK"),
     ),
     made(
         r"(?i)peer[- ]to[- ]peer access|\bp2p\b.{0,40}(?:fail|not|error)|ipcgetmemhandle|ipcopenmemhandle",
-        "GPUs of one host cannot reach each other's memory as CUDA says they can: ACS, an IOMMU, a virtual "
-        "machine or containers that see different GPUs.",
+        "GPUs of one host do not reach each other's memory: as a rule ACS, an IOMMU, a virtual machine or "
+        "containers that see different GPUs.",
         you("Confirm: it runs without.", "export NCCL_P2P_DISABLE=1   # vLLM: --disable-custom-all-reduce",
             "nvidia-smi topo -m"),
         admin("Turn ACS off on the bridges above the GPUs, or the IOMMU to pass-through."),
@@ -101,8 +120,8 @@ _CLASSES = (
     ),
     made(
         r"(?i)retry count .{0,80}exceeded|RETRY EXCEEDED|IBV_EVENT_PORT_ERR",
-        "Packets over InfiniBand were sent again and again and never acknowledged: a link, a cable or the peer's "
-        "card, not the program.",
+        "Packets of the RDMA card were sent again and again and never acknowledged: a link, a route, the peer's "
+        "card, or a peer that has ended.",
         admin("Confirm on both hosts that are named.", "ibstat", "dmesg -T | grep -iE 'mlx|link'",
               "grep . /sys/class/infiniband/*/ports/1/counters/{link_downed,symbol_error,port_rcv_errors}"),
         you("Leave the host out until then."),
@@ -121,7 +140,7 @@ _CLASSES = (
         r"|required?s?|but)\b"
         r"|\b(?:mismatch\w*|incompatible|too old|requires?)\b.{0,120}?\bversions?\b|(?:version|driver"
         r"|library) .{0,40}too old",
-        "Two parts are of releases that do not go together: the message says which.",
+        "By its words two parts are of releases that do not go together; the message says which.",
         you("Confirm: the releases on each node.", _INSTALLED, "nvidia-smi | head -4"),
         you("Install the ones that go together, the same on all nodes; nothing of another installation in "
             "LD_LIBRARY_PATH or PYTHONPATH."),
@@ -129,7 +148,7 @@ _CLASSES = (
     made(
         r"(?i)out of memory|cannot allocate memory|not enough memory|insufficient memory|memory (?:limit"
         r"|exhausted)",
-        "It wanted more memory than it may have.",
+        "It wanted more memory than it could have; of the GPU or of the host, the words before it say.",
         you("Confirm, while it runs: of the GPU and of the host.", "nvidia-smi; free -g"),
         you("Let it take less (a smaller batch, shorter sequences, fewer workers), or give it more."),
     ),
@@ -137,15 +156,15 @@ _CLASSES = (
         r"(?i)connection refused|unreachable|no route to host|could(?:n't| not) (?:connect|resolve)"
         r"|cannot (?:connect"
         r"|resolve|reach)|failed to (?:connect|resolve|reach)|unable to (?:connect|resolve|reach)|name resolution",
-        "The host or port that it dials does not answer from this node: nothing listens there, the address is "
-        "another one's, or a firewall is between.",
+        "What it dials does not answer from this node: as a rule nothing listens there (it ended, or has not "
+        "started), the address is another one's, or a firewall is between.",
         you("Confirm, on the node that failed.", "getent hosts NAME; nc -vz HOST PORT"),
         you("Start what listens there first, and give its address as this node reaches it."),
         admin("Open the port between the nodes, where a firewall drops it."),
     ),
     made(
         r"(?i)permission denied|access denied|not permitted|forbidden|unauthori[sz]ed|operation not allowed",
-        "The user, the container or the token may not do that.",
+        "By its words the user, the container or the token may not do that.",
         you("Confirm, in the same way as the job starts.", "id; ls -ld PATH", "cat /proc/self/status | grep Cap"),
         you("Give the right that the message names, or a path or account that has it."),
     ),
@@ -154,7 +173,7 @@ _CLASSES = (
         r"|could(?:n't| not) "
         r"(?:find|open|locate|load)|unable to (?:find|open|locate|load)|not (?:installed|available|there|detected)"
         r"|unavailable|failed to (?:find|open|load|locate)|no \w{1,20} (?:found|available)",
-        "What it names is not there, on this node or in this container.",
+        "By its words something is not there, on this node or in this container; the message names it.",
         you("Confirm, on every node, in the same way as the job starts.",
             "srun --ntasks-per-node=1 bash -c 'hostname; ls -l PATH; command -v PROGRAM'"),
         you("Install it or correct its name or path, on all nodes and in their image."),
@@ -163,22 +182,21 @@ _CLASSES = (
         r"(?i)not (?:yet )?supported|unsupported|does(?:n't| not) support|not implemented|only supports?"
         r"|incompatible"
         r"|not compatible|(?:cannot|can't|can not) be (?:used|combined|enabled)|not allowed",
-        "What was asked for does not go with this model, this hardware or this release: the message says which.",
+        "By its words what was asked for does not go with this model, this hardware or this release.",
         you("Take back the option that it names, or choose one that it supports."),
         you("Where it ought to go, update the library that says so, the same on all nodes.", _INSTALLED),
     ),
     made(
         r"(?i)\b(?:must|should|has to|have to|needs? to) (?:be|have|match|equal|contain)\b|expected"
         r"|invalid|out of range"
-        r"|\bnot in\b|\bunknown\b|unrecogni[sz]ed|not (?:a )?valid|!=|not equal|mismatch|match"
-        r"|greater than|less than"
+        r"|\bnot in\b|\bunknown (?!reason|error|cause)\b|unrecogni[sz]ed|not (?:a )?valid|!=|not equal"
+        r"|mismatch|match|greater than|less than"
         r"|larger than|smaller than|at (?:least|most)\b|exceed|refus|differs?\b|different|inconsisten|conflict"
         r"|only has|but (?:got|found|is)|\bgot\b|assert ",
-        "A value, a size or a setting is not what the code takes: the message names it.",
-        you("Correct it where it is set: on the command line, in the configuration file or in the environment; "
-            "numbers of ranks, nodes and GPUs must be the launcher's."),
-        you("Where all of that is right, two releases differ: install those that the program was written for.",
-            _INSTALLED),
+        "A check of the code failed; where the value that it names comes from, the message alone does not say.",
+        you("Find what it names: on the command line, in the configuration, in the input; numbers of ranks, nodes "
+            "and GPUs must be the launcher's."),
+        you("Where all of that is right, look whether two releases differ.", _INSTALLED),
     ),
 )  # fmt: skip
 
@@ -240,43 +258,78 @@ def _weight(event: LogEvent) -> int:
     base = _WEIGHT.get(event.sign, 0)
     if event.sign == "traceback-cut":
         return base
-    if not text.strip() or _HOLLOW.search(text):
+    family = of_words(event.text)
+    if not text.strip() or (_HOLLOW.search(text) and (family is None or _VAGUE in family.why)):
         return base + _NOTHING
     known, advised = (
-        of_words(event.text) is not None,
+        family is not None,
         bool(advice(event.text)) and not _ADVICE.match(words(event.text)),
     )
     follows = event.sign == "python-error" and meanings.follows(event)
     return base + _KNOWN * known + _ADVISED * advised + _FOLLOWS * follows
 
 
-def quoted(event: LogEvent) -> str:
+def quoted(event: LogEvent, most: int = _MOST) -> str:
     """A line in a heading."""
     text = _IDENTITY.sub("", words(event.text))
     if event.sign == "traceback-cut":
         condition, own = event.fields.get("condition", ""), event.fields.get("called_at", "")
         called = f", called at {own}" if own and own != event.fields["raised_at"] else ""
         text += f"{called}: assert {condition}" if condition else called
-    return text if len(text) <= _MOST else f"{text[:_MOST].rpartition(' ')[0]} ..."
+    if len(text) > most and event.sign == "mpi-box":  # the first sentences say it
+        return f"{text[:most].rpartition(' ')[0]} ..."
+    return text if len(text) <= most else _shortened(text, most)
 
 
-def with_reasons(logs: Logs, findings: Iterator[Finding]) -> Iterator[Finding]:
-    """Each failure with the line before it that says most of why, where there is one."""
-    return (_with_reason(logs, one) for one in findings)
+def _shortened(text: str, most: int) -> str:
+    """How it begins, and the words by which it is known; where none are, how it ends."""
+    known = of_words(text)
+    found = known.words.search(text) if known else None
+    tail = most // 2
+    end = min(len(text), found.end() + _AFTER) if found and found.end() > most - tail else len(text)
+    head, rest = text[: most - tail].rpartition(" ")[0], text[:end][-tail:].partition(" ")[2]
+    return f"{head} ... {rest}" + (" ..." if end < len(text) else "")
 
 
-def _with_reason(logs: Logs, finding: Finding) -> Finding:
+def with_reasons(logs: Logs, findings: Iterator[Finding], *, always: bool) -> Iterator[Finding]:
+    """Each failure with the line before it that says most of why, where there is one.
+
+    always: also what does not say itself that it leaves open what is behind it.
+    """
+    return (
+        _with_reason(logs, one, always=always) if always or LEFT_OPEN.search(one.what) else one for one in findings
+    )
+
+
+def _says_the_same(event: LogEvent, finding: Finding) -> bool:
+    """Whether three words of it on end stand in the finding's heading or evidence, too: an error's name."""
+    told = _LETTERS.findall(" ".join([finding.what, *(one.value for one in finding.evidence)]).lower())
+    held = {*zip(told, told[1:], told[2:], strict=False)}
+    said = _LETTERS.findall(event.text.lower())
+    return not held.isdisjoint(zip(said, said[1:], said[2:], strict=False))
+
+
+def _with_reason(logs: Logs, finding: Finding, *, always: bool) -> Finding:
     places = {one.source for one in finding.evidence}
     told = [one for one in logs.events if f"{one.file}:{one.line}" in places]
     if finding.state is not State.FAIL or not told:
         return finding
-    most = before(logs, min(told, key=lambda one: one.order))
+    by_signal = _BY_A_SIGNAL.search(finding.what) is not None
+    above = [
+        one
+        for one in _above(logs, min(told, key=lambda one: one.order), SAID if always else _SAID_OF_FAILURES)
+        if f"{one.file}:{one.line}" not in places
+        and words(one.text)[:_ALIKE] not in finding.what
+        and (not (one.sign == "python-error" and meanings.follows(one)) or (by_signal and "NCCL" in one.text))
+        and not _says_the_same(one, finding)
+    ]
+    most = tells_most(above) if above else None
     if most is None:
         return finding
     known = understood(most.text)
     return replace(
         finding,
-        what=f"{finding.what}; before it: {quoted(most)}",
+        what=f"{finding.what}; before it: {quoted(most, BESIDE)}",
         evidence=[*finding.evidence[:2], seen(f"{most.file}:{most.line}", most.text), *finding.evidence[2:]],
         remedies=[*(known.fix if known else ()), *finding.remedies],
     )
@@ -284,13 +337,19 @@ def _with_reason(logs: Logs, finding: Finding) -> Finding:
 
 def before(logs: Logs, event: LogEvent) -> LogEvent | None:
     """The line a little above that says most of why."""
-    above = [
+    above = _above(logs, event, SAID)
+    return tells_most(above) if above else None
+
+
+def _above(logs: Logs, event: LogEvent, signs: Sequence[str]) -> list[LogEvent]:
+    """The lines of these signs a little above that say why."""
+    return [
         one
         for one in logs.events
-        if one.sign in SAID
+        if one.sign in signs
         and one.file == event.file
         and 0 < event.line - one.line <= _ABOVE
         and not MILD.match(one.text)
+        and not meanings.ends_nothing(one)
         and tells_why(one)
     ]
-    return tells_most(above) if above else None

@@ -127,7 +127,7 @@ class Parsed:
 # What is held against a name, a path or a word as it stands; a blank at the end of others is passed over or meant.
 _TAKEN_WHOLE = re.compile(r"\w+_(IFNAME|HCA|FILE|PLUGIN|LIB|PATH|HOSTID|SUBSYS)|NCCL_NET")
 _INTEGER = re.compile(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
-_LISTS_ARE_REFUSED_SINCE: Version = (2, 24, 3)
+_LISTS_ARE_REFUSED_SINCE: Version = (2, 24, 3)  # NCCL, for names that it does not know in NCCL_ALGO and NCCL_PROTO
 _OPERATIONS = {"allgather", "allreduce", "broadcast", "reduce", "reducescatter"}
 _TRUE = {"y", "yes", "1", "t", "true"}
 _FALSE = {"n", "no", "0", "f", "false"}

@@ -31,7 +31,8 @@ def _needed(script: Script) -> set[_Fact]:
     """What holds wherever the group is started, whichever of its calls starts it: `args.dist == "ON"`."""
     by_name: dict[str, list[Call]] = {}
     for call in script.calls:
-        by_name.setdefault(call.name, []).append(call)
+        for started in (call.name, *started_by(call)):
+            by_name.setdefault(started, []).append(call)
     ways = [facts for init in by_name.get(INIT, []) for facts in _ways(init, by_name, _DEEP)]
     return set.intersection(*ways) if ways else set()
 

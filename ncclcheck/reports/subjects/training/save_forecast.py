@@ -12,12 +12,12 @@ from ncclcheck.reports.judgement.findings import Finding, State, fail, note, war
 # Bytes a parameter: weights in 16 bits, as ZeRO-3 gathers them; and what a run with Adam in mixed precision needs
 # to go on: 16-bit weights, 32-bit weights and two moments (2 + 4 + 4 + 4).
 WEIGHTS = 2
-STATE = 14
+STATE = 14  # see above
 
 # Of what the whole is to what was measured: up to so many times, and the factor by which seconds may differ. Two
 # saves of 60 MiB within two minutes on one disk gave forecasts of 571 and 1002 s for 130 GiB, 1.75 times apart.
 _MARGINS = ((10.0, 1.3), (100.0, 1.75), (float("inf"), 3.0))
-_MOST_TIMES = 100.0
+_MOST_TIMES = 100.0  # of what was measured: a forecast for more is never a failure, see the last margin
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,7 @@ FAMILIES = (
     ("OSError: [Errno 30] Read-only file system: '/root/.triton'", "written"),
     ("PermissionError: [Errno 13] Permission denied: '/root/.cache'", "read or write"),
     ("FileNotFoundError: [Errno 2] No such file or directory: '/data/train.json'", "not there"),
-    ("safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge", "not whole"),
+    ("safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge", "ended too early"),
     ("_pickle.UnpicklingError: Weights only load failed. This file can still be loaded", "2.6"),
     ("AssertionError: found NaN in local grad norm in backward pass", "not a number"),
     ("RuntimeError: Expected all tensors to be on the same device, but found at least two devices", "two GPUs"),
@@ -138,7 +138,7 @@ FAMILIES = (
     ("ValueError: Bfloat16 is only supported on GPUs with compute capability of at least 8.0.", "older"),
     ("ModuleNotFoundError: No module named 'flash_attn'", "not installed"),
     ("ImportError: cannot import name 'x' from 'transformers.utils'", "another release"),
-    ("omegaconf.errors.ConfigAttributeError: Key 'use_kl' is not in struct", "settings"),
+    ("omegaconf.errors.ConfigAttributeError: Key 'use_kl' is not in struct", "Settings"),
     ("TimeoutError: RPC call to execute_model timed out.", "in time"),
 )  # fmt: skip
 

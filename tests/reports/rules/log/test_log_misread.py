@@ -81,5 +81,5 @@ def test_an_answer_that_pydantic_refuses_is_no_file_of_settings() -> None:
         'Traceback (most recent call last):\n  File "/w/serve.py", line 45, in answer\n    Choice(reason)\n'
         "pydantic_core.ValidationError: 1 validation error for {}\nreason\n  Input should be 'stop'\n"
     )
-    assert "settings cannot be read" not in judged(refused.format("Choice"))["LOG004"].findings[0].why
-    assert "settings cannot be read" in judged(refused.format("EngineArgs"))["LOG004"].findings[0].why
+    assert "Settings, or an answer" not in judged(refused.format("Choice"))["LOG004"].findings[0].why
+    assert "Settings, or an answer" in judged(refused.format("EngineArgs"))["LOG004"].findings[0].why

@@ -1,0 +1,448 @@
+"""Calls of a script's own functions, methods and classes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from types import MappingProxyType
+from typing import NamedTuple
+
+from ncclcheck.probes.facts.script import Branch, Call, Guard
+from ncclcheck.probes.script import conditions, names
+from ncclcheck.probes.script.running import library
+from ncclcheck.probes.script.running.expressions import Expressions
+from ncclcheck.probes.script.running.recording import Left
+from ncclcheck.probes.script.running.values import (
+    AGREED,
+    BY_RANK,
+    NOTHING,
+    SHARE,
+    SOME,
+    Frame,
+    Function,
+    Thing,
+    Value,
+    carried,
+    constant,
+    join,
+)
+from ncclcheck.probes.script.words import text
+
+MOST_CALLS = 20_000  # of the trace
+_DEEP = 14  # calls within calls
+_AGAIN = 3  # times that one function is followed with other arguments
+_MOST_WAYS = 4  # functions that one call may lead to
+
+
+class Way(NamedTuple):
+    """A function or class that a call may lead to. me: what it is a method of. given, named: what it is given
+    besides, by `partial`. by_rank: the rank says which one it is.
+    """
+
+    name: str
+    me: Value | None = None
+    given: tuple[Value, ...] = ()
+    named: Mapping[str, Value] = MappingProxyType({})
+    raw: bool = False
+    by_rank: bool = False
+
+
+class Calling(Expressions):
+    """A rank that calls functions."""
+
+    def called_with(self, node: ast.Call, frame: Frame) -> Value:
+        target, self.target = self.target, ""
+        on = self.value(node.func.value, frame) if isinstance(node.func, ast.Attribute) else NOTHING
+        given, named = self._given(node, frame)
+        node = self._spelled_out(node, frame)
+        self.target = target
+        name = self._library_name(node, self.dotted(node.func, frame), frame)
+        node, name, given, named = self._completed(node, name, given, named, frame)
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "set_epoch":
+            self.add(".set_epoch", node.lineno, {}, [], on=text(node.func.value), more={"on": on})
+        if (value := self._own(node, name, on, given, named, frame)) is not None:
+            self.target = ""
+            return value.with_(*self._handed_on(node, given))
+        if isinstance(node.func, ast.Attribute) and on.of("ddp"):
+            self.add(
+                "attribute",
+                node.lineno,
+                {"0": ast.Constant(node.func.attr)},
+                [],
+                on=text(node.func.value),
+                made=on,
+            )
+        if self.built and text(node.func).startswith("super()"):
+            self.things[self.built.pop()].fields |= library.loader_fields(given, named)
+            return NOTHING
+        value = library.call(self, node, name, on, given, named, frame)
+        self.target = ""
+        return value.with_(*self._handed_on(node, given))
+
+    def _own(
+        self, node: ast.Call, name: str, on: Value, given: list[Value], named: dict[str, Value], frame: Frame
+    ) -> Value | None:
+        """A function, a method or a class of the script; None where it is none."""
+        ways = [one for one in self._called(node, name, on, frame) if one.name in self.classes | self.functions]
+        by_rank = any(one.by_rank for one in ways)
+        found = []
+        for at, one in enumerate(ways[:_MOST_WAYS]):
+            branch: Branch = "else" if at else "if"
+            guard = Guard(kind="rank", branch=branch, text=text(node.func), line=node.lineno, file=frame.file)
+            with self.inside(self.guards, guard) if by_rank else nullcontext():
+                found.append(self._one_way(one, node, given, named, frame))
+        return join(found) if found else None
+
+    def _one_way(
+        self, way: Way, node: ast.Call, given: list[Value], named: dict[str, Value], frame: Frame
+    ) -> Value:
+        if way.name in self.classes:
+            return self._build(way.name, node, given, named)
+        statement = self.statement
+        named = {**way.named, **named}
+        value = self.call(way.name, [*way.given, *given], named, way.me, raw=way.raw)
+        self.statement = statement
+        self._reduced_in(way.name, node, way.me is not None, frame)
+        return value.with_(*self.forward_of(node, frame))
+
+    def _given(self, node: ast.Call, frame: Frame) -> tuple[list[Value], dict[str, Value]]:
+        """What a call is given; lists and tables that are unpacked there are, where their parts are known."""
+        given: list[Value] = []
+        for one in node.args:
+            value = self.value(one, frame)
+            if isinstance(one, ast.Starred) and value.items is not None:
+                given += value.items
+            else:
+                given.append(value)
+        named: dict[str, Value] = {}
+        for key in node.keywords:
+            value = self.value(key.value, frame)
+            table = self.table(value) if key.arg is None else None
+            if table is not None:
+                named |= table
+            else:
+                named[key.arg or ""] = value
+        return given, named
+
+    def _spelled_out(self, node: ast.Call, frame: Frame) -> ast.Call:
+        """The call with `**kwargs` as the arguments that they are, as they were written elsewhere."""
+        if all(one.arg is not None for one in node.keywords):
+            return node
+        keywords: list[ast.keyword] = []
+        for one in node.keywords:
+            value = (
+                self.value(one.value, frame)
+                if one.arg is None and not isinstance(one.value, ast.Call)
+                else NOTHING
+            )
+            table = self.table(value)
+            if one.arg is not None or not table:
+                keywords.append(one)
+                continue
+            written = self.things[value.of("dict")[0]].written
+            keywords += [ast.keyword(arg=key, value=written.get(f"[{key!r}]", ast.Name("..."))) for key in table]
+        return ast.copy_location(ast.Call(node.func, node.args, keywords), node)
+
+    def _completed(
+        self, node: ast.Call, name: str, given: list[Value], named: dict[str, Value], frame: Frame
+    ) -> tuple[ast.Call, str, list[Value], dict[str, Value]]:
+        """A call of `partial(DataLoader, shuffle=True)`, with what it was given there."""
+        held = self._held_value(node, frame)
+        things = held.of("partial") if held is not None else []
+        if len(things) != 1 or not (meant := self.things[things[0]].fields["partial"].symbol):
+            return node, name, given, named
+        thing = self.things[things[0]]
+        before = sorted((key for key in thing.fields if key.isdecimal()), key=int)
+        more = {key: one for key, one in thing.fields.items() if not key.isdecimal() and key != "partial"}
+        keywords = [ast.keyword(arg=key, value=thing.written[key]) for key in more if key not in named]
+        whole = ast.Call(
+            node.func, [*(thing.written[key] for key in before), *node.args], [*keywords, *node.keywords]
+        )
+        given = [*(thing.fields[key] for key in before), *given]
+        return ast.copy_location(whole, node), meant, given, {**more, **named}
+
+    def _held_value(self, node: ast.Call, frame: Frame) -> Value | None:
+        """What the variable or attribute holds that is called."""
+        if isinstance(node.func, ast.Name):
+            return frame.look(node.func.id)
+        return self._held_in(node.func, frame) if isinstance(node.func, ast.Attribute) else None
+
+    def _library_name(self, node: ast.Call, name: str, frame: Frame) -> str:
+        """What a variable that holds a function of a library calls: `sync = dist.all_reduce`."""
+        if ":" in name or name.startswith("torch."):
+            return name
+        held = self._held_value(node, frame)
+        found = [tag.removeprefix("lib:") for tag in held.tags if tag.startswith("lib:")] if held else []
+        return found[0] if len(found) == 1 else name
+
+    def _handed_on(self, node: ast.Call, given: list[Value]) -> list[str]:
+        """For what is given a model to call it: whether that is its wrapper, or the model inside."""
+        via = [f"via:{tag}" for one in given for tag in one.of("ddp")]
+        inner = [one for at, one in zip(node.args, given, strict=False) if text(at).endswith(".module")]
+        past = [f"past:{name}" for name, thing in self.things.items() if thing.kind == "ddp"
+                for one in inner if one.objects and {*one.objects} <= thing.fields["module"].tags]  # fmt: skip
+        return via or past
+
+    def forward_of(self, node: ast.Call, frame: Frame) -> list[str]:
+        """For the forward pass of a model: whether it goes through its wrapper, or past it."""
+        if not isinstance(node.func, ast.Name | ast.Attribute):
+            return []
+        held = self.value(node.func, frame) if isinstance(node.func, ast.Name) else self._held_in(node.func, frame)
+        wrappers = {one: thing.fields["module"].tags for one, thing in self.things.items()
+                    if thing.kind == "ddp" and "module" in thing.fields}  # fmt: skip
+        via = [f"via:{one}" for one in held.of("ddp")]
+        objects = {*held.of("module", "new")}
+        past = [f"past:{one}" for one, inner in wrappers.items() if objects and objects <= inner]
+        return via or past
+
+    def _held_in(self, node: ast.Attribute, frame: Frame) -> Value:
+        """What an attribute holds, where an object has it; a method is none."""
+        on = self.value(node.value, frame)
+        found = [self.things[one].fields.get(node.attr, NOTHING) for one in on.objects]
+        if node.attr == "module":
+            return self._attribute(node, frame)
+        return join(found)
+
+    def _called(self, node: ast.Call, name: str, on: Value, frame: Frame) -> list[Way]:
+        """What of the script's own a call may lead to."""
+        attr = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        found: list[Way] = []
+        for one in on.objects if attr else []:
+            thing = self.things[one]
+            if attr in thing.fields:
+                found += self._held(thing.fields[attr])
+            elif method := self.method(thing.cls, attr):
+                found.append(Way(method, Value(frozenset({one}))))
+        if found:
+            return found
+        if isinstance(node.func, ast.Call | ast.Subscript | ast.IfExp | ast.Lambda):
+            return self._held(self.value(node.func, frame))
+        if (
+            isinstance(node.func, ast.Attribute)
+            and text(node.func.value) == "super()"
+            and "self" in frame.variables
+        ):
+            mine = frame.variables["self"].of("loader")
+            if attr == "__init__" and mine:
+                self.built.append(mine[0])
+            for base in self.bases(frame.owner):
+                if method := self.method(base, attr):
+                    return [Way(method, frame.variables["self"])]
+            return []
+        variable = frame.look(node.func.id) if isinstance(node.func, ast.Name) else None
+        if variable is not None:
+            return self._held(variable)
+        full = name if ":" in name else ""
+        if full in self.functions and self.functions[full].owner and attr:
+            me = frame.variables.get("self") if text(node.func).startswith("self.") else NOTHING
+            return [Way(full, me if me is not None else NOTHING)]
+        return [Way(full)]
+
+    def _held(self, held: Value) -> list[Way]:
+        """What a variable that holds a function, a class or a model calls."""
+        found = []
+        for tag in sorted(held.tags):
+            kind, _, full = tag.partition(":")
+            if kind in ("fn", "raw", "class"):
+                found.append(Way(full, raw=kind == "raw", by_rank=SOME in held.tags))
+        for one in [] if found else held.objects:
+            thing = self.things[one]
+            if thing.kind == "partial":
+                fields = dict(thing.fields)
+                inner = self._held(fields.pop("partial"))
+                given = [fields.pop(at) for at in [*fields] if at.isdecimal()]
+                found += [way._replace(given=tuple(given), named=fields) for way in inner]
+                continue
+            modules = thing.fields.get("module", NOTHING).objects if thing.kind in ("ddp", "fsdp") else [one]
+            for module in modules:
+                cls = self.things[module].cls
+                if method := self.method(cls, "forward") or self.method(cls, "__call__"):
+                    found.append(Way(method, Value(frozenset({module}))))
+        return found
+
+    def _build(self, cls: str, node: ast.Call, given: list[Value], named: dict[str, Value]) -> Value:
+        made = self.make(library.kind_of(self, cls), node, cls)
+        me = Value(frozenset({made}))
+        own = self.class_fields(cls)
+        self.things[made].fields = {**own, **self.things[made].fields}
+        if init := self.method(cls, "__init__"):
+            statement = self.statement
+            self.call(init, given, named, me)
+            self.statement = statement
+        elif own:
+            self.things[made].fields |= {**dict(zip(own, given, strict=False)), **named}
+        if self.things[made].kind == "dataset":
+            return me.with_(*({BY_RANK, SHARE} & carried(*given, *named.values())))
+        return me
+
+    def _reduced_in(self, called: str, node: ast.Call, bound: bool, frame: Frame) -> None:
+        """Tensors that the function has summed in place are so in the caller."""
+        done = self.known.get((called,))
+        if not done or not done[2]:
+            return
+        parameters = self.functions[called].parameters[1 if bound else 0 :]
+        for name, one in zip(parameters, node.args, strict=False):
+            if name in done[2]:
+                library.sum_in_place(one, frame, self)
+
+    def file(self, name: str) -> None:
+        """Its own lines, once, as an import does."""
+        source = self.sources.get(name)
+        if source is None or source.tree is None or name in self.modules:
+            return
+        self.modules[name] = Frame(name, "")
+        outer = self.guards, self.loops, self.statement, self.target
+        self.guards, self.loops = [], []
+        self.stack.append(f"{name}:")
+        try:
+            self.quietly(source.tree.body, self.modules[name])
+        except RecursionError:
+            self.left = 0  # a script that is nested deeper than people write is followed no further
+        self.stack.pop()
+        self.guards, self.loops, self.statement, self.target = outer
+
+    def call(
+        self,
+        name: str,
+        given: Sequence[Value],
+        named: Mapping[str, Value],
+        me: Value | None = None,
+        *,
+        raw: bool = False,
+    ) -> Value:
+        """A function of the script with these arguments; followed anew where they are new.
+
+        raw: what it is without the script's own decorators, which is what these call.
+        """
+        if not raw and (wrapper := self._decorated(name)):
+            outer, around = wrapper
+            before = self.closures.get(outer.rpartition(".")[0])
+            self.closures[outer.rpartition(".")[0]] = around
+            value = self._followed(outer, name, [me, *given] if me is not None else given, named, None)
+            if before is not None:
+                self.closures[outer.rpartition(".")[0]] = before
+            return value
+        return self._followed(name, "", given, named, me)
+
+    def _decorated(self, name: str) -> tuple[str, Frame] | None:
+        """The function of the script that its own decorator puts in its place, and what that knows."""
+        if name in self.decorated:
+            return self.decorated[name]
+        self.decorated[name] = None
+        function = self.functions[name]
+        for one in function.node.decorator_list:
+            called = one.func if isinstance(one, ast.Call) else one
+            full = names.resolved(text(called), "", self.every[function.file], self.every)
+            if full not in self.functions or conditions.of_one_rank(text(called).rpartition(".")[2]):
+                continue
+            home = self._around(function) or Frame(function.file, "")
+            held = Value(frozenset({f"fn:{full}"}))
+            if isinstance(one, ast.Call):
+                held = self.call(full, *self._given(one, home))
+            for way in self._held(held)[:1]:
+                if way.name in self.functions:
+                    made = self._held(
+                        self._followed(way.name, name, [Value(frozenset({f"raw:{name}"}))], {}, None)
+                    )
+                    inner = next((w.name for w in made if w.name in self.functions and w.name != name), "")
+                    if around := self.closures.get(inner.rpartition(".")[0]):
+                        self.decorated[name] = inner, around
+        return self.decorated[name]
+
+    def _followed(
+        self, name: str, by: str, given: Sequence[Value], named: Mapping[str, Value], me: Value | None
+    ) -> Value:
+        """by: the function that it is called in place of."""
+        function = self.functions[name]
+        if name in self.stack or len(self.stack) >= _DEEP:
+            return Value(carried(*given, *named.values()))
+        frame = Frame(function.file, name.partition(":")[2], function.owner, around=self._around(function))
+        bound = me is not None and not any(text(one) == "staticmethod" for one in function.node.decorator_list)
+        self._arguments(function, frame, [me, *given] if bound and me is not None else given, named)
+        key = (name, by, *sorted(frame.variables.items()), *self._fields(me), self.still > 0)
+        many = self.times.get((name, by), 0) >= _AGAIN
+        followed = self.known.get(key) or (self.known.get((name, by)) if many else None)
+        if followed is None:
+            self.times[name, by] = self.times.get((name, by), 0) + 1
+            followed = (*self._body(function, frame), frame.reduced)
+            self.known[key] = self.known[name, by] = followed
+            self.known[name,] = followed
+        value, calls, _ = followed
+        if len(self.trace) < MOST_CALLS:
+            self.trace += map(self._under, calls)
+        return value
+
+    def _body(self, function: Function, frame: Frame) -> tuple[Value, list[Call]]:
+        """What it gives, and what is done in it, under its own conditions and loops only."""
+        outer = self.trace, self.guards, self.loops, self.statement, self.target, self.still
+        self.trace, self.guards, self.loops, self.target = [], [], [], ""
+        for one in function.node.decorator_list:
+            called = one.func if isinstance(one, ast.Call) else one
+            if conditions.of_one_rank(text(called).rpartition(".")[2]):
+                self.guards.append(
+                    Guard(kind="rank", branch="if", text=f"@{text(one)}", line=one.lineno, file=function.file)
+                )
+            self.still += library.is_still(text(called))
+        self.stack.append(function.name)
+        try:
+            self.block(function.node.body, frame)
+        except Left:
+            pass
+        finally:
+            self.stack.pop()
+            calls = self.trace
+            self.trace, self.guards, self.loops, self.statement, self.target, self.still = outer
+        if frame.yielded:
+            return join(frame.yielded), calls
+        value = join(frame.returned)
+        differs = frame.split and AGREED not in value.tags and any(one != value for one in frame.returned)
+        return value.with_(SOME) if differs else value, calls
+
+    def _around(self, function: Function) -> Frame | None:
+        outer = function.name.rpartition(".")[0]
+        if outer in self.functions and outer in self.closures:
+            return self.closures[outer]
+        self.file(function.file)
+        return self.modules.get(function.file)
+
+    def _arguments(
+        self, function: Function, frame: Frame, given: Sequence[Value], named: Mapping[str, Value]
+    ) -> None:
+        arguments = function.node.args
+        parameters = function.parameters
+        variables = frame.variables
+        plain = arguments.defaults
+        for name, default in zip(parameters[len(parameters) - len(plain) :], plain, strict=True):
+            variables[name] = self._default(default)
+        for only, one in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+            variables[only.arg] = self._default(one) if one is not None else NOTHING
+        variables |= dict(zip(parameters, given, strict=False))
+        known = {*parameters, *(one.arg for one in arguments.kwonlyargs)}
+        variables |= {name: value for name, value in named.items() if name in known}
+        if arguments.vararg is not None:
+            variables[arguments.vararg.arg] = Value(items=tuple(given[len(parameters) :]))
+        if arguments.kwarg is not None:
+            more = {f"[{name!r}]": value for name, value in named.items() if name and name not in known}
+            thing = f"dict@{function.file}:{function.node.lineno}.0"
+            self.things[thing] = Thing("dict", fields=more)
+            variables[arguments.kwarg.arg] = Value(frozenset({thing}) | carried(*more.values()))
+        for name in parameters:
+            variables.setdefault(name, Value(symbol=f"{function.name}.{name}"))
+
+    def _default(self, node: ast.expr) -> Value:
+        return constant(node.value) if isinstance(node, ast.Constant) else NOTHING
+
+    def _fields(self, me: Value | None) -> list[object]:
+        """What an object holds, as far as it decides what its methods do."""
+        if me is None:
+            return []
+        return [
+            (one, *sorted((k, v.tags) for k, v in self.things[one].fields.items() if v.tags)) for one in me.objects
+        ]
+
+    def _under(self, call: Call) -> Call:
+        """The call as it is seen from outside its function."""
+        if not self.guards and not self.loops:
+            return call
+        return library.replaced(call, guards=[*self.guards, *call.guards], loops=[*self.loops, *call.loops])

@@ -1,0 +1,316 @@
+"""Expressions of a script -> what is known of their values."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+
+from ncclcheck.probes.script import conditions, names
+from ncclcheck.probes.script.running import library
+from ncclcheck.probes.script.running.recording import Recording
+from ncclcheck.probes.script.running.values import (
+    BY_RANK,
+    CLOCK,
+    FIRST,
+    LIVE,
+    LOCAL,
+    MEAN,
+    NOTHING,
+    NUMBERED,
+    OWN,
+    RANK,
+    SHARE,
+    SOME,
+    SUMMED,
+    Frame,
+    Function,
+    Value,
+    carried,
+    constant,
+    join,
+    symbol,
+)
+from ncclcheck.probes.script.words import text
+
+_TEXT_KEY = re.compile(r"\[(['\"])[^'\"\\\\]*\1\]")
+
+
+class Expressions(Recording):
+    """A rank that works out values."""
+
+    def table(self, value: Value) -> dict[str, Value] | None:
+        """The entries of one table whose keys are texts; None where it is not known."""
+        tables = value.of("dict")
+        if len(tables) != 1:
+            return None
+        fields = self.things[tables[0]].fields
+        keys = {key: ast.literal_eval(key[1:-1]) for key in fields if _TEXT_KEY.fullmatch(key)}
+        return {keys[key]: fields[key] for key in keys} if len(keys) == len(fields) else None
+
+    def value(self, node: ast.expr, frame: Frame) -> Value:
+        """What an expression gives."""
+        kind = type(node)
+        if kind is ast.Constant:
+            return constant(node.value)  # type: ignore[attr-defined]
+        if kind is ast.Name:
+            return self._name(node.id, frame)  # type: ignore[attr-defined]
+        if kind is ast.Attribute:
+            return self._attribute(node, frame)  # type: ignore[arg-type]
+        if kind is ast.Call:
+            return self.called_with(node, frame)  # type: ignore[arg-type]
+        match node:
+            case ast.Tuple() | ast.List():
+                items = tuple(self.value(one, frame) for one in node.elts)
+                return Value(symbol=symbol("list", *items) if items else "", items=items)
+            case ast.Starred() | ast.Await():
+                return self.value(node.value, frame)
+            case ast.IfExp():
+                return self._either(node, frame)
+            case ast.Compare():
+                return self._compare(node, frame)
+            case ast.BoolOp():
+                values = [self.value(one, frame) for one in node.values]
+                first = [FIRST in one.tags for one in values]
+                kept = {tag for one in values for tag in one.tags if "@" in tag}
+                kept |= {FIRST} if any(first) and (isinstance(node.op, ast.And) or all(first)) else set()
+                return Value(carried(*values) | kept)
+            case ast.UnaryOp():
+                inner = self.value(node.operand, frame)
+                return Value(carried(inner) | (inner.tags & {FIRST}), symbol(type(node.op).__name__, inner))
+            case ast.BinOp():
+                left, right = self.value(node.left, frame), self.value(node.right, frame)
+                if isinstance(node.op, ast.Mod) and RANK in left.tags:
+                    return Value((carried(left, right) - {BY_RANK}) | {LOCAL})
+                return self._combined(node.op, left, right, self._joined(node.op, left, right))
+            case ast.JoinedStr():
+                parts = [self.value(one, frame) for one in node.values]
+                return Value(carried(*parts), symbol("text", *parts))
+            case ast.FormattedValue():
+                return self.value(node.value, frame)
+            case ast.Subscript():
+                return self._subscript(node, frame)
+            case ast.Dict():
+                return self._dict(node, frame)
+            case ast.ListComp() | ast.GeneratorExp() | ast.SetComp() | ast.DictComp():
+                return self._comprehension(node, frame)
+            case ast.NamedExpr():
+                value = self.value(node.value, frame)
+                self.bind(node.target, value, frame, self.statement)
+                return value
+            case ast.Yield() | ast.YieldFrom():
+                value = self.value(node.value, frame) if node.value else NOTHING
+                frame.yielded.append(value)
+                return NOTHING
+            case ast.Lambda():
+                return self._lambda(node, frame)
+            case _:
+                parts = [self.value(one, frame) for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
+                return Value(carried(*parts))
+
+    def _combined(self, op: ast.operator, left: Value, right: Value, name: str) -> Value:
+        """What two numbers make; divided, a sum is none any more, and what is a rank's own is an average."""
+        tags = carried(left, right)
+        if isinstance(op, ast.Div | ast.FloorDiv | ast.Mult):
+            tags -= {SUMMED}
+        if isinstance(op, ast.Div) and OWN in left.tags:
+            tags |= {MEAN}
+        return Value(tags, name)
+
+    def _joined(self, op: ast.operator, left: Value, right: Value) -> str:
+        return symbol("path" if isinstance(op, ast.Div) else type(op).__name__, left, right)
+
+    def _name(self, name: str, frame: Frame) -> Value:
+        found = frame.look(name)
+        if found is not None:
+            return found
+        meaning = names.resolved(name, "", self.every[frame.file], self.every)
+        if ":" in meaning:
+            if meaning in self.functions:
+                return Value(frozenset({f"fn:{meaning}"}))
+            if meaning in self.classes:
+                return Value(frozenset({f"class:{meaning}"}))
+            file, _, inner = meaning.partition(":")
+            home = self.modules.get(file)
+            if home and inner in home.variables:
+                return home.variables[inner]
+        if hasattr(builtins, name):
+            return NOTHING
+        if meaning.startswith("torch.distributed."):
+            return Value(frozenset({f"lib:{meaning}"}), meaning)
+        return Value(library.by_name(name), symbol=name if meaning == name else meaning)
+
+    def _attribute(self, node: ast.Attribute, frame: Frame) -> Value:
+        written = text(node)
+        if (known := frame.look(written)) is not None:
+            return known
+        on = self.value(node.value, frame)
+        found = []
+        for name in on.objects:
+            thing = self.things[name]
+            if node.attr in thing.fields:
+                found.append(thing.fields[node.attr])
+            elif method := self.method(thing.cls, node.attr):
+                decorated = {text(one) for one in self.functions[method].node.decorator_list}
+                if "property" in decorated and not isinstance(node.ctx, ast.Store):
+                    found.append(self.call(method, [], {}, Value(frozenset({name}))))
+                else:
+                    found.append(Value(frozenset({f"fn:{method}"})))
+            elif thing.kind == "ddp":
+                self.add(
+                    "attribute", node.lineno, {"0": ast.Constant(node.attr)}, [], on=text(node.value), made=on
+                )
+            if thing.kind in ("ddp", "fsdp") and node.attr == "module" and "module" in thing.fields:
+                found.append(thing.fields["module"])
+        if found:
+            return join(found)
+        full = self.dotted(node, frame)
+        if ":" in full:
+            file, _, inner = full.partition(":")
+            home = self.modules.get(file)
+            if home and inner in home.variables:
+                return home.variables[inner]
+            if full in self.functions:
+                return Value(frozenset({f"fn:{full}"}))
+            if full in self.classes:
+                return Value(frozenset({f"class:{full}"}))
+        for tag in on.tags:
+            if tag.startswith("class:") and node.attr in (own := self.class_fields(tag[6:])):
+                return own[node.attr]
+        tags = carried(on) | library.by_name(node.attr)
+        if full.startswith("torch.distributed."):
+            tags |= {f"lib:{full}"}
+        if node.attr in library.SHAPES:
+            tags -= {OWN, LIVE}
+        return Value(tags, f"{on.symbol}.{node.attr}" if on.symbol else "")
+
+    def _either(self, node: ast.IfExp, frame: Frame) -> Value:
+        guard = self.guard(node.test, "if", frame)
+        found = []
+        for branch, part in (("if", node.body), ("else", node.orelse)):
+            if conditions.single(node.test, branch == "if"):
+                continue
+            with self.inside(self.guards, guard if branch == "if" else library.other_branch(guard)):
+                found.append(self.value(part, frame))
+        value = join(found)
+        return value.with_(SOME) if guard.kind == "rank" and any(one != value for one in found) else value
+
+    def _lambda(self, node: ast.Lambda, frame: Frame) -> Value:
+        """A function without a name, which is followed where it is called."""
+        inner = f"<lambda_{node.lineno}_{node.col_offset}>"
+        full = f"{frame.file}:{frame.scope}.{inner}" if frame.scope else f"{frame.file}:{inner}"
+        if full not in self.functions:
+            body = ast.copy_location(ast.Return(node.body), node.body)
+            made = ast.FunctionDef(name=inner, args=node.args, body=[body], decorator_list=[])
+            self.functions[full] = Function(full, ast.copy_location(made, node), frame.file)
+        if frame.scope:
+            self.closures[full.rpartition(".")[0]] = frame
+        return Value(frozenset({f"fn:{full}"}))
+
+    def class_fields(self, cls: str) -> dict[str, Value]:
+        """What a class gives its objects: `lr: float = 0.1` in its body, or in that of what it is made from."""
+        if cls in self.of_classes:
+            return self.of_classes[cls]
+        self.of_classes[cls] = {}
+        found: dict[str, Value] = {}
+        for base in reversed(self.bases(cls)):
+            found |= self.class_fields(base) if base in self.classes else {}
+        frame = Frame(cls.partition(":")[0], "")
+        for one in self.classes[cls].body:
+            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
+                given = one.value if one.value is not None else ast.Name("...")
+                plain = isinstance(given, ast.Constant)
+                found[one.target.id] = (
+                    constant(given.value) if plain else Value(library.by_name(one.target.id))  # type: ignore[attr-defined]
+                )
+            elif isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name):
+                constants = isinstance(one.value, ast.Constant)
+                name = one.targets[0].id
+                found[name] = self.value(one.value, frame) if constants else Value(library.by_name(name))
+        self.of_classes[cls] = found
+        return found
+
+    def _compare(self, node: ast.Compare, frame: Frame) -> Value:
+        sides = [self.value(one, frame) for one in (node.left, *node.comparators)]
+        tags = set(carried(*sides)) - {LIVE}
+        if any(isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for op in node.ops):
+            tags -= {OWN, CLOCK}
+            if SOME in sides[0].tags and text(node.comparators[0]) == "None":
+                tags |= {FIRST}
+        elif any(one.tags & {RANK, LOCAL} for one in sides) and conditions.kind(node, self.ranks) != "group":
+            tags |= {FIRST}
+        return Value(frozenset(tags))
+
+    def _subscript(self, node: ast.Subscript, frame: Frame) -> Value:
+        if library.is_environ(text(node.value)):
+            return library.variable(text(node.slice).strip("'\""))
+        on, key = self.value(node.value, frame), self.value(node.slice, frame)
+        found = [
+            self.things[name].fields[f"[{key.symbol}]"]
+            for name in on.objects
+            if f"[{key.symbol}]" in self.things[name].fields
+        ]
+        if found:
+            return join(found)
+        held = [one for name in on.of("dict") for one in self.things[name].fields.values()]
+        if any(tag.startswith(("fn:", "class:", "lib:")) for one in held for tag in one.tags):
+            return join(held)  # one of a table of functions
+        if on.items is not None and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
+            at = node.slice.value
+            if -len(on.items) <= at < len(on.items):
+                return on.items[at]
+        tags = carried(on, key)
+        if isinstance(node.slice, ast.Slice) and BY_RANK in key.tags and node.slice.step is not None:
+            tags = (tags - {BY_RANK}) | {SHARE, OWN}
+        if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+            tags |= library.by_name(node.slice.value)
+        return Value(tags, symbol("part", on, key))
+
+    def _dict(self, node: ast.Dict, frame: Frame) -> Value:
+        made = self.make("dict", node)
+        target = self.target
+        for key, value in zip(node.keys, node.values, strict=True):
+            one = self.value(value, frame)
+            if key is not None:
+                name = f"[{self.value(key, frame).symbol}]"
+                self.things[made].fields[name] = one
+                self.things[made].written[name] = value
+            elif (table := self.table(one)) is not None:
+                self.things[made].fields |= {f"[{name!r}]": value for name, value in table.items()}
+        self.target = target
+        return Value(frozenset({made}) | carried(*self.things[made].fields.values()))
+
+    def _comprehension(self, node: ast.expr, frame: Frame) -> Value:
+        before = dict(frame.variables)
+        parts = []
+        for one in node.generators:  # type: ignore[attr-defined]
+            over = self.value(one.iter, frame)
+            parts.append(over)
+            self.bind(one.target, self.element(over), frame, self.statement)
+            for test in one.ifs:
+                self.value(test, frame)
+        inner = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]  # type: ignore[attr-defined]
+        values = [self.value(one, frame) for one in inner]
+        frame.variables = before
+        objects = frozenset(tag for one in values for tag in one.tags if "@" in tag)
+        return Value(carried(*parts, *values) | objects)
+
+    def element(self, value: Value) -> Value:
+        """What a loop over it gives."""
+        if NUMBERED in value.tags:
+            return Value(items=(NOTHING, self.element(value.but(NUMBERED))))
+        if value.items is not None:
+            return join(value.items) if value.items else NOTHING
+        loaders = value.of("loader")
+        tags = set(value.tags - {*loaders})
+        for one in loaders:
+            tags |= {f"from:{one}"}
+            tags |= {OWN} if self.is_shared(one) else set()
+        return Value(frozenset(tags))
+
+    def is_shared(self, loader: str) -> bool:
+        """Whether it gives each rank other samples."""
+        fields = self.things[loader].fields
+        sampler = fields.get("sampler", NOTHING)
+        data = fields.get("dataset", NOTHING).all_tags
+        return bool(sampler.of("sampler", "sampled") or sampler.tags & {BY_RANK, SHARE} or data & {SHARE, BY_RANK})

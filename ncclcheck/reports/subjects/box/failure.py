@@ -1,0 +1,143 @@
+"""One thing that went wrong in a job, and its words."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from ncclcheck.probes.facts import Box, BoxOom, BoxProcess, BoxRaised
+from ncclcheck.probes.facts.run.course import signal_name
+from ncclcheck.reports.subjects.box import peers
+from ncclcheck.reports.subjects.nodes import xids
+from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.text.visible import in_line
+
+Kind = Literal[
+    "memory", "killed", "crashed", "raised", "left", "exit", "absent", "apart", "outside", "stalled", "vanished",
+    "cut", "gpu", "unmet",
+]  # fmt: skip
+
+_BUILD = re.compile(r"^\[\S+:\d+\] ?")  # the line of torch's own source
+_LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|<frozen|<string>|torch/")
+FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_TRACEBACK = "Traceback (most recent call last)"
+_ABORTED = 200  # characters of what a program printed as it aborted
+
+
+class Failure(NamedTuple):
+    """One thing that went wrong. of_others: it only tells that another process is gone or did not come.
+
+    number: of the signal, or of the Xid. gpu: NVML's index. alike: the ranks that raised the same at once, where
+    there are several. told: in words, what is known beside the kind.
+    """
+
+    t: float
+    kind: Kind
+    box: Box
+    process: BoxProcess | None = None
+    raised: BoxRaised | None = None
+    oom: BoxOom | None = None
+    number: int = 0
+    of_others: bool = False
+    gpu: int = -1
+    cut: peers.CutOff | None = None
+    alike: tuple[int, ...] = ()
+    told: str = ""
+
+    @property
+    def rank(self) -> int:
+        """The rank, -1 for none."""
+        if self.alike:
+            return -1
+        if self.raised is not None and self.raised.rank >= 0:
+            return self.raised.rank
+        return self.process.rank if self.process is not None else -1
+
+    @property
+    def host(self) -> str:
+        """Where it was."""
+        if self.cut is not None:
+            return self.cut.name
+        return (self.raised.host if self.raised is not None else "") or self.box.host
+
+    @property
+    def who(self) -> str:
+        """`rank 2 on h1`, `ranks 0-3 on h1`, `a worker of rank 2 on h1`, `COMMAND`."""
+        one, host = self.process, self.host
+        if self.alike:
+            return f"{fold_ranks(self.alike)} on {host}"
+        if one is not None and one.role == "helper":
+            return f"a worker of {f'rank {one.rank}' if one.rank >= 0 else 'the job'} (pid {one.pid}) on {host}"
+        if self.rank >= 0:
+            return f"rank {self.rank} on {host}"
+        if one is not None and one.role == "root":
+            return f"COMMAND (pid {one.pid}) on {host}"
+        pid = one.pid if one is not None else self.raised.pid if self.raised is not None else 0
+        return f"pid {pid} on {host}" if pid else host
+
+
+def frames(one: Failure) -> list[str]:
+    """Lines of the user's own program, the innermost first, where they are known."""
+    if one.raised is not None:
+        told = [f"{file}:{line} in {name}" for file, line, name in FRAME.findall(one.raised.message)]
+        return own_frames((told or one.raised.frames)[::-1])
+    return own_frames(one.process.stack) if one.process is not None else []
+
+
+def own_frames(innermost_first: Sequence[str]) -> list[str]:
+    """Without those of Python and of installed packages; all where there are no others."""
+    return [one for one in innermost_first if not is_library(one)] or [*innermost_first]
+
+
+def is_library(frame: str) -> bool:
+    """Whether it is one of Python's, or of an installed package."""
+    return _LIBRARY.search(frame) is not None
+
+
+def is_stopped(one: BoxProcess) -> bool:
+    """By SIGSTOP, or by a debugger."""
+    return one.state in ("T", "t")
+
+
+def ended(box: Box) -> str:
+    """`exit code 1`, `SIGKILL`, or that it is not known."""
+    if box.status is None:
+        return "an end that nobody wrote down" if box.last else "an end that no wrapper saw (--print-env)"
+    return f"exit code {box.status}" if box.status >= 0 else signal_name(-box.status)
+
+
+def said(raised: BoxRaised, most: int = 240) -> str:
+    """`ValueError: boom`, in one line."""
+    words = f"{raised.type}: {_BUILD.sub('', raised.message)}"
+    if _TRACEBACK in raised.message:  # of a loader's worker or a spawned process, which torch raises again
+        words = f"{raised.message.strip().splitlines()[-1]} (in a process that it started)"
+    text = in_line(" ".join(words.split()))
+    return text if len(text) <= most else f"{text[:most]} ..."
+
+
+def what(one: Failure) -> str:
+    """What happened to it, in a few words."""
+    status = one.process.status if one.process is not None else None
+    code = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else one.box.status
+    aborted = in_line(one.process.aborted)[:_ABORTED] if one.process is not None else ""
+    words: dict[Kind, str] = {
+        "memory": "was killed by the kernel for want of memory",
+        "killed": f"was ended by {signal_name(one.number)}",
+        "crashed": f"crashed: {signal_name(one.number)}{f': {aborted}' if aborted else ''}",
+        "left": "ended with exit code 0 while others went on",
+        "exit": f"ended with exit code {code}, without an exception",
+        "absent": "did not come to what all the others waited for",
+        "apart": "called something else than all the others, which waited for it",
+        "outside": f"the job was sent {signal_name(one.number)}",
+        "stalled": "the job stalled",
+        "vanished": "its record breaks off while the other nodes went on",
+        "cut": f"was cut off from {', '.join(one.cut.by[:4])}" if one.cut is not None else "",
+        "gpu": f"GPU {one.gpu}: {xids.HARDWARE.get(one.number, '')} (Xid {one.number})",
+        "unmet": one.told,
+        "raised": "",
+    }
+    if one.raised is None or one.kind != "raised":
+        return words[one.kind]
+    return said(one.raised) + (f" (in its thread {in_line(one.raised.thread)[:60]})" if one.raised.thread else "")

@@ -1,0 +1,87 @@
+"""Ranks that were started so that they cannot meet: one that is not there, twice there, or told something else."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from ncclcheck.probes.facts import Box, BoxProcess
+from ncclcheck.reports.subjects.box.failure import Failure
+from ncclcheck.reports.text.fold import fold_ranks
+
+_JOINED = re.compile(r"(\d+)/(\d+) clients joined")
+_MEETING = re.compile(r"init_process_group|rendezvous|_store_based_barrier|_create_c10d_store|_create_tcp_store")
+# Seconds before the first failure: who had ended before is of an earlier job of the same COMMAND, or left before
+# the others' timeout, which is told otherwise.
+_EARLIER_S = 5.0
+
+
+def not_met(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None:
+    """Where all that fails or stalls does so while ranks meet: who cannot have come, and why."""
+    meeting = [one for one in failures if _meets(one)]
+    if not meeting or [one for one in failures if one.raised is not None and not _meets(one)]:
+        return None
+    at = min(meeting, key=lambda one: one.t)
+    ranks = [
+        (box, one)
+        for box in boxes
+        for one in box.processes
+        if one.role == "rank" and (one.gone is None or one.gone > at.t - _EARLIER_S)
+    ]
+    why, whose = _why(ranks)
+    if not why:
+        counts = [_JOINED.search(one.raised.message) for one in meeting if one.raised is not None]
+        joined = next((one for one in counts if one is not None), None)
+        if joined is None or int(joined[1]) >= int(joined[2]):
+            return None
+        why = f"{int(joined[2]) - int(joined[1])} of {joined[2]} processes did not come to where ranks meet"
+        whose = None
+    box, process = whose or (at.box, None)
+    return Failure(at.t, "unmet", box, process, told=why)
+
+
+def _meets(one: Failure) -> bool:
+    """Whether it was in init_process_group, or at the store before that."""
+    if one.raised is not None:
+        return bool(_MEETING.search("\n".join(one.raised.frames))) and one.of_others
+    if one.kind != "stalled":
+        return False
+    stacks = [process.stack for process in one.box.processes if process.role == "rank" and process.stack]
+    return bool(stacks) and all(_MEETING.search("\n".join(stack)) for stack in stacks)
+
+
+def _why(ranks: Sequence[tuple[Box, BoxProcess]]) -> tuple[str, tuple[Box, BoxProcess] | None]:
+    """In words, and the process that is odd; both empty where nothing is."""
+    for name, told in (
+        ("WORLD_SIZE", {one.pid: str(one.world) for _, one in ranks if one.world}),
+        ("MASTER_ADDR:MASTER_PORT", {one.pid: one.meets for _, one in ranks if one.meets}),
+    ):
+        usual = next((value for value, _ in Counter(told.values()).most_common(1)), "")
+        odd = [(box, one) for box, one in ranks if told.get(one.pid, usual) != usual]
+        if odd:
+            value = told[odd[0][1].pid]
+            return f"{_named(odd)} was told {name} {value}, and the others {usual}", odd[0]
+    twice = [rank for rank, count in Counter(one.rank for _, one in ranks).items() if count > 1]
+    alive_at_once = [pair for pair in ranks if pair[1].rank in twice]
+    if twice and _together([one for _, one in alive_at_once if one.rank == twice[0]]):
+        pids = ", ".join(str(one.pid) for _, one in alive_at_once if one.rank == twice[0])
+        return f"rank {twice[0]} was started twice (pids {pids})", alive_at_once[0]
+    world = max((one.world for _, one in ranks), default=0)
+    away = sorted({*range(world)} - {one.rank for _, one in ranks})
+    if away and len(away) < world:
+        hosts = ", ".join(sorted({box.host for box, _ in ranks})[:4])
+        come = "did not come: no process of it was" if len(away) == 1 else "did not come: no process of them was"
+        return f"{fold_ranks(away)} of {world} {come} seen on {hosts}", None
+    return "", None
+
+
+def _named(odd: Sequence[tuple[Box, BoxProcess]]) -> str:
+    return fold_ranks(sorted({one.rank for _, one in odd}))
+
+
+def _together(same: Sequence[BoxProcess]) -> bool:
+    """Whether they lived at one time; a rank that was started again did not."""
+    last = sorted(same, key=lambda one: one.born)
+    return any(a.gone is None or a.gone > b.born for a, b in itertools.pairwise(last))

@@ -1,0 +1,105 @@
+"""What a rank comes to is followed through the ways in which people write calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ncclcheck.probes.facts import Cluster, Measurements
+from ncclcheck.probes.script import reading
+from ncclcheck.reports.judgement.findings import State
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
+
+RULES = [rule for rule in all_rules() if rule.code.startswith("SCR")]
+_HEAD = """import functools, os, torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+"""
+_START = """local_rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(local_rank)
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+data = [1, 2]
+"""
+_END = "dist.destroy_process_group()\n"
+
+
+_LOADER = "DataLoader(data, sampler=DistributedSampler(data), **kwargs)\n"
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def _worst(lines: str, code: str) -> list[State]:
+    Path("train.py").write_text(_HEAD + lines)
+    script = reading.read(["train.py"], [], 2)
+    verdicts = judge(Cluster(command="script", measurements=Measurements(script=script)), RULES)
+    return [one.state for verdict in verdicts if verdict.code == code for one in verdict.findings]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        'kwargs = {"shuffle": True, "batch_size": 4}\n' + _LOADER,
+        "kwargs = dict(shuffle=True)\n" + _LOADER,
+        'kwargs = {}\nkwargs["shuffle"] = True\n' + _LOADER,
+        'kwargs = {}\nkwargs.update({"shuffle": True})\n' + _LOADER,
+        "make = functools.partial(DataLoader, shuffle=True)\nmake(data, sampler=DistributedSampler(data))\n",
+        "def make(*args, **kwargs):\n    return DataLoader(*args, **kwargs)\n"
+        "make(data, shuffle=True, sampler=DistributedSampler(data))\n",
+    ],
+)
+def test_arguments_from_elsewhere(lines: str) -> None:
+    assert _worst(_START + lines + _END, "SCR008") == [State.FAIL]
+    assert not _worst(_START + lines.replace("True", "False") + _END, "SCR008")
+
+
+_VALUE = "value = torch.ones(1).cuda()\n"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "class Meter:\n    def __call__(self, t):\n        dist.all_reduce(t)\n"
+        "if rank == 0:\n    Meter()(value)\n",
+        "class Meter:\n    def __init__(self):\n        self.sum = value\n    def close(self):\n"
+        "        dist.all_reduce(self.sum)\nmeters = [Meter()]\nif rank == 0:\n    for one in meters:\n"
+        "        one.close()\n",
+        "share = dist.all_reduce\nif rank == 0:\n    share(value)\n",
+        "share = (lambda t: dist.all_reduce(t)) if rank == 0 else (lambda t: None)\nshare(value)\n",
+        "share = functools.partial(dist.all_reduce, op=dist.ReduceOp.SUM)\nif rank == 0:\n    share(value)\n",
+        'def share(t):\n    dist.all_reduce(t)\nways = {"sum": share}\n'
+        'if rank == 0:\n    ways[os.environ["WAY"]](value)\n',
+        "def first(f):\n    def inner(*args, **kwargs):\n        if dist.get_rank() == 0:\n"
+        "            return f(*args, **kwargs)\n    return inner\n"
+        "@first\ndef share(t):\n    dist.all_reduce(t)\nshare(value)\n",
+        "def share(t, save):\n    if save is None or rank != 0:\n        return\n    dist.all_reduce(t)\n"
+        'share(value, os.environ.get("SAVE"))\n',
+    ],
+)
+def test_a_collective_that_some_ranks_come_to(lines: str) -> None:
+    found = [*_worst(_START + _VALUE + lines + _END, "SCR002"), *_worst(_START + _VALUE + lines + _END, "SCR003")]
+    assert found
+    assert {*found} <= {State.FAIL, State.WARN}
+    sound = (
+        lines.replace("rank == 0", "data").replace("rank != 0", "not data").replace("dist.get_rank() == 0", "data")
+    )
+    assert not _worst(_START + _VALUE + sound + _END, "SCR002")
+    assert not _worst(_START + _VALUE + sound + _END, "SCR003")
+
+
+def test_a_spawn_in_one_branch_and_a_call_in_the_other_start_a_group() -> None:
+    lines = (
+        'def train(rank, n):\n    dist.init_process_group("nccl", init_method="tcp://localhost:1234", '
+        "rank=rank, world_size=n)\n    if rank == 0:\n        dist.barrier()\nif __name__ == '__main__':\n"
+        "    n = torch.cuda.device_count()\n    if n > 1:\n        mp.spawn(train, nprocs=n, args=(n,))\n"
+        "    else:\n        train(0, n)\n"
+    )
+    assert _worst(lines, "SCR002") == [State.FAIL]
