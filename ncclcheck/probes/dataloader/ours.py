@@ -9,8 +9,6 @@ import traceback
 from collections.abc import Iterator
 from types import FrameType
 
-from ncclcheck.base import raised
-
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _PYTHON = os.path.dirname(os.__file__) + os.sep
 _MOST_TEXT = 8000  # characters of a traceback
@@ -69,20 +67,16 @@ def users_line() -> str:
 
 
 def users_lines() -> list[str]:
-    """All lines of the user's own that led here, the innermost first, each with the condition on the rank that it
-    is under: `train.py:20 in save, under if rank == 0`.
-    """
-    return [*_users_lines(conditions=True)]
+    """All lines of the user's own that led here, the innermost first."""
+    return [*_users_lines()]
 
 
-def _users_lines(*, conditions: bool = False) -> Iterator[str]:
+def _users_lines() -> Iterator[str]:
     frame: FrameType | None = sys._getframe(1)
     for _ in range(_DEEPEST):
         if frame is None:
             return
         code = frame.f_code
         if is_users(code.co_filename):
-            under = raised.condition(code.co_filename, frame.f_lineno) if conditions else ""
-            line = f"{code.co_filename.rpartition('/')[2]}:{frame.f_lineno} in {code.co_name}"
-            yield line + (f", under {under}" if under else "")
+            yield f"{code.co_filename.rpartition('/')[2]}:{frame.f_lineno} in {code.co_name}"
         frame = frame.f_back

@@ -9,8 +9,6 @@ from msgspec import Struct, field
 from ncclcheck.probes.facts.guard.bounds import Amount, Count, Whole, Word
 from ncclcheck.probes.facts.training.course import Course
 
-_UNDER = ", under "  # before the condition on the rank, behind a line
-
 
 class Differing(Struct, frozen=True, kw_only=True):
     """A tensor of the model that has other bits on some ranks. ranks: the first of those that differ from the most
@@ -253,9 +251,7 @@ class ReadTwice(Struct, frozen=True, kw_only=True):
 
 
 class Call(Struct, frozen=True):
-    """A collective that a rank is about to enter. lines: the user's, innermost first: `model.py:20 in forward`, or
-    `train.py:9 in save, under if rank == 0`.
-    """
+    """A collective that a rank is about to enter. lines: the user's, innermost first: `model.py:20 in forward`."""
 
     name: str
     lines: tuple[str, ...] = ()
@@ -273,12 +269,7 @@ class Call(Struct, frozen=True):
     @property
     def function(self) -> str:
         """The user's function that calls it."""
-        return self.lines[0].partition(_UNDER)[0].rpartition(" in ")[2]
-
-    @property
-    def condition(self) -> str:
-        """That on the rank, `if rank == 0`, under which it is called; else empty."""
-        return next((one.partition(_UNDER)[2] for one in self.lines if _UNDER in one), "")
+        return self.lines[0].rpartition(" in ")[2]
 
     @property
     def outermost(self) -> str:

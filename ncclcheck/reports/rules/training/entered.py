@@ -41,8 +41,6 @@ def entered(cluster: Cluster, found: Entered) -> Iterator[Finding]:
         return
     odd = found.ranks[0] if found.ranks else 0
     calls = [one for one in found.calls if one.lines]
-    chosen = [one for one in found.calls if one.condition]
-    alone = chosen[0] if 0 < len(chosen) < len(found.calls) else calls[0] if _of_rank_0(found) else None
     told = "; ".join(f"rank {rank} in {one}" for rank, one in enumerate(found.entered[:4]))
     when = f"in step {found.step} of the given steps " if found.step else ""
     yield fail(
@@ -51,7 +49,7 @@ def entered(cluster: Cluster, found: Entered) -> Iterator[Finding]:
         why="A collective ends on no rank before all have entered it: the job hangs, or mixes up numbers.",
         owner="job",
         evidence=[seen(f"rank {rank}", one) for rank, one in enumerate(found.entered[:8])],
-        fix=[_alone(alone) if alone else _together(calls[0] if calls else Call("the collective"))],
+        fix=[_alone(calls[0]) if _of_rank_0(found) else _together(calls[0] if calls else Call("the collective"))],
     )
 
 
@@ -83,7 +81,7 @@ def _of_rank_0(found: Entered) -> bool:
 
 
 def _alone(call: Call) -> Remedy:
-    """Of a call that only some ranks come to: of the collective, or of the user's function that has it."""
+    """Of a call under `if rank == 0`: that of the collective, or of the user's function that has it."""
     in_function = len(call.lines) > 1
     if call.name == "barrier" and not in_function:
         return you(
