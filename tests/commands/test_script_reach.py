@@ -114,7 +114,7 @@ for epoch in range({over}):
 @pytest.mark.parametrize(
     ("resume", "states"),
     [
-        ('if rank == 0:\n    first = torch.load("a.pt", map_location="cpu")["epoch"]\n', [State.WARN]),
+        ('if rank == 0:\n    first = torch.load("a.pt", map_location="cpu")["epoch"]\n', [State.NOTE]),
         ('first = torch.load("a.pt", map_location=f"cuda:{local_rank}")["epoch"]\n', []),
         ('if os.path.exists("a.pt"):\n    first = torch.load("a.pt", map_location="cpu")["epoch"]\n', []),
     ],
