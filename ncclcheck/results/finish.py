@@ -24,9 +24,9 @@ from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.output import terminal
 from ncclcheck.reports.recommend import recommend
 from ncclcheck.reports.subjects.job import trial, tuning, verified
-from ncclcheck.reports.subjects.logs.story import diagnosis
+from ncclcheck.reports.subjects.logs.answer.story import diagnosis
 from ncclcheck.reports.text import closing
-from ncclcheck.reports.text.visible import in_line, visible
+from ncclcheck.reports.text.words.visible import in_line, visible
 from ncclcheck.results import outputs, safe
 from ncclcheck.run.plan.options import Options
 

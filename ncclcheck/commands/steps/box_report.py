@@ -14,7 +14,7 @@ import msgspec
 from ncclcheck.base.errors import UsageError
 from ncclcheck.base.progress import Progress
 from ncclcheck.commands import logs
-from ncclcheck.probes.box import reading
+from ncclcheck.probes.box.read import reading
 from ncclcheck.probes.facts import Box, Cluster, Job, Measurements
 from ncclcheck.probes.live import received
 from ncclcheck.reports.judgement.findings import State

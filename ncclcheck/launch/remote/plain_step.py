@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from ncclcheck.probes.facts import OtherStep, PlainStep, Unread, replace
 from ncclcheck.probes.machine import process
-from ncclcheck.probes.machine.job_system import environment_of_families
+from ncclcheck.probes.machine.environment.job_system import environment_of_families
 
 _NO_REAL_STEP = 4_294_967_280  # ids from here on are salloc's own step, the batch script, and their like
 OWN_NAME = "ncclcheck"  # of our own steps, as squeue shows them

@@ -8,7 +8,7 @@ import select
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from ncclcheck.probes.live.proc import Proc, fields, number
+from ncclcheck.probes.live.machine.proc import Proc, fields, number
 
 VARIABLE = "NCCLCHECK_BOX"
 _MOST = 4096  # processes of one job on one node

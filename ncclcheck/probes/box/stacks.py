@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from ncclcheck.probes.box.journal import NEW
 from ncclcheck.probes.box.processes import Process
-from ncclcheck.probes.live.proc import Proc
+from ncclcheck.probes.live.machine.proc import Proc
 
 # Seconds for all to write: most need milliseconds, on a busy machine more; between looks; for all workers.
 _ALL_S, _LOOK_S, _WORKERS_S = 2.0, 0.02, 5.0

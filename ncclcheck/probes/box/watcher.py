@@ -18,13 +18,14 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from ncclcheck.probes.box import bounds, folders, kernel
+from ncclcheck.probes.box import bounds, kernel
 from ncclcheck.probes.box.gpus import Gpus
 from ncclcheck.probes.box.journal import EVENTS, SAMPLES, Journal
 from ncclcheck.probes.box.processes import Process, Processes
+from ncclcheck.probes.box.read import folders
 from ncclcheck.probes.box.stacks import Stacks
-from ncclcheck.probes.live import connections, wires
-from ncclcheck.probes.live.proc import Proc
+from ncclcheck.probes.live.machine import connections, wires
+from ncclcheck.probes.live.machine.proc import Proc
 
 _TICK_S = 1.0  # between two looks: chosen, what happens within a second is ordered by the ranks' own times
 _QUICK_S, _QUICK_FOR_S = 0.2, 30.0  # at first it looks more often: a rank may die within its first second

@@ -13,7 +13,7 @@ import time
 from typing import Any, Dict, List, Optional
 
 from ncclcheck.probes.live import records
-from ncclcheck.probes.live.proc import Proc, fields, number
+from ncclcheck.probes.live.machine.proc import Proc, fields, number
 from ncclcheck.probes.live.records import Taken
 
 Raw = Dict[str, Any]

@@ -12,8 +12,9 @@ import os
 import sys
 from typing import Any, Dict, List, Tuple
 
-from ncclcheck.probes.live import ask, gpus, look, ras, records, unranked, wires
-from ncclcheck.probes.live.proc import Proc, fields
+from ncclcheck.probes.live import ask, look, ras, records, unranked
+from ncclcheck.probes.live.machine import gpus, wires
+from ncclcheck.probes.live.machine.proc import Proc, fields
 
 Raw = Dict[str, Any]
 
@@ -39,7 +40,7 @@ class Beside:
 
     def __init__(self, proc: Proc, seconds: float) -> None:
         self.proc, self.pid, self.counted = proc, "", {}  # type: Proc, str, Dict[str, Raw]
-        source = SOURCES.get("ncclcheck.probes.live.gpus", "")
+        source = SOURCES.get("ncclcheck.probes.live.machine.gpus", "")
         self.gpus = gpus.Beside(source, seconds) if source and proc.live else None
 
     def first(self, found: List[Raw]) -> None:

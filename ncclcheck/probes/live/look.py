@@ -14,8 +14,8 @@ import sys
 import time
 from typing import Any, Callable, Dict, List
 
-from ncclcheck.probes.live import cgroup, connections
-from ncclcheck.probes.live.proc import TICKS, Proc, Raw, fields, number, status
+from ncclcheck.probes.live.machine import cgroup, connections
+from ncclcheck.probes.live.machine.proc import TICKS, Proc, Raw, fields, number, status
 from ncclcheck.probes.live.processes import find
 
 _MOST_STACKS = 8  # processes; py-spy took 0.3 s for each

@@ -9,7 +9,7 @@ import socket
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ncclcheck.probes.live import present, unranked
-from ncclcheck.probes.live.proc import Proc, Raw, age, fields, number, status
+from ncclcheck.probes.live.machine.proc import Proc, Raw, age, fields, number, status
 
 MOST_PROCESSES = 4096  # of jobs, their helpers among them; a node has 8 to 16 ranks, each with tens of workers
 _MOST_UNSEEN = 32  # processes of other users that are named: chosen, the reason is one

@@ -9,7 +9,7 @@ import socket
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from ncclcheck.probes.live.proc import Proc
+from ncclcheck.probes.live.machine.proc import Proc
 
 Raw = Dict[str, Any]
 Version = Tuple[int, int, int]

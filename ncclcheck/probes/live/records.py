@@ -14,7 +14,7 @@ import time
 import zlib
 from typing import Any, Dict, List, Optional, Tuple
 
-from ncclcheck.probes.live.proc import Proc, number, status
+from ncclcheck.probes.live.machine.proc import Proc, number, status
 
 Raw = Dict[str, Any]
 

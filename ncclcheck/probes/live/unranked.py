@@ -9,8 +9,8 @@ begins with rank 0; else by nothing. Ranks on another host than the store's are 
 import re
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
-from ncclcheck.probes.live import connections
-from ncclcheck.probes.live.proc import Proc, fields
+from ncclcheck.probes.live.machine import connections
+from ncclcheck.probes.live.machine.proc import Proc, fields
 
 Raw = Dict[str, Any]
 Tables = Dict[str, Dict[int, Raw]]

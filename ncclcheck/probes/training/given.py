@@ -20,11 +20,12 @@ from torch.utils.data import DataLoader
 
 from ncclcheck.probes.dataloader.factory import FactoryError, Made, find, resolve
 from ncclcheck.probes.job.context import DataPlan, TrainingPlan
-from ncclcheck.probes.training import lightning, models
-from ncclcheck.probes.training.equal.entered import NoBackward
+from ncclcheck.probes.training import models
+from ncclcheck.probes.training.equal.own.entered import NoBackward
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators
 from ncclcheck.probes.training.equal.state import Alone, bare
 from ncclcheck.probes.training.feed import Batch, distributed
+from ncclcheck.probes.training.wraps import lightning
 
 _EPOCH = 4  # steps at least, of the built-in data
 _WRAPPERS = ("accelerate", "lightning", "pytorch_lightning")  # each gives a plain loader a sampler for its ranks

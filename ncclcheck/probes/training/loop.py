@@ -25,15 +25,16 @@ from ncclcheck.probes.facts.training import Agreement, Entered
 from ncclcheck.probes.job.context import Context, TrainingPlan
 from ncclcheck.probes.job.timing import Peers
 from ncclcheck.probes.machine.host.cores import Cores
-from ncclcheck.probes.training import given, sharding
+from ncclcheck.probes.training import given
 from ncclcheck.probes.training.course.bounds import Bounds, OutOfRange
 from ncclcheck.probes.training.course.operations import compiled
 from ncclcheck.probes.training.equal.alike import structures, told
-from ncclcheck.probes.training.equal.entered import Parted, agreed
+from ncclcheck.probes.training.equal.own.entered import Parted, agreed
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators, seed_all, states
 from ncclcheck.probes.training.equal.state import bare, digest, without_gradient
 from ncclcheck.probes.training.feed import Batch, Feed, moved, samples_of
 from ncclcheck.probes.training.inject import Faults
+from ncclcheck.probes.training.wraps import sharding
 
 __all__ = ["Setting", "Timer", "accumulate", "bare", "digest", "make", "stream", "train_step", "wrap"]
 

@@ -9,8 +9,8 @@ from ncclcheck.reports.compare.result import End, Result
 from ncclcheck.reports.compare.rows import RowChange, Side
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.output.terminal import Style
-from ncclcheck.reports.text.fold import duration, fold_names, many, size
-from ncclcheck.reports.text.wrapping import wrapped
+from ncclcheck.reports.text.words.fold import duration, fold_names, many, size
+from ncclcheck.reports.text.words.wrapping import wrapped
 
 _HEADERS = ("operation", "size", "before", "after", "speed", "verdict")
 _STATES = {"worse": State.FAIL, "better": State.OK, "changed": State.NOTE, "unseen": State.UNKNOWN}

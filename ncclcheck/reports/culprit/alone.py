@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 from ncclcheck.probes.facts import Cluster, Lateness, RankSpeed, at, value_or
 from ncclcheck.reports.culprit.pairs.samples import slowness_at
 from ncclcheck.reports.culprit.pairs.suspects import by
-from ncclcheck.reports.subjects.failures.crowded import own_limits
+from ncclcheck.reports.subjects.failures.limits.crowded import own_limits
 
 FEW = 3  # values: with fewer there is no usual one, and a spread needs one more; chosen
 # us per iteration: a smaller straggle is not worth a finding, however short the iteration; chosen

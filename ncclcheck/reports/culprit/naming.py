@@ -25,10 +25,10 @@ from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Culprit, Where
 from ncclcheck.reports.scale.naming import culprits as scale_culprits
 from ncclcheck.reports.subjects.failures.held_up import HeldUp
-from ncclcheck.reports.subjects.flight import culprits as flight_culprits
 from ncclcheck.reports.subjects.job.pairing import pairing
 from ncclcheck.reports.subjects.links.losses import Lost
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.subjects.logs.flight import culprits as flight_culprits
+from ncclcheck.reports.text.words.fold import fold_names
 
 _LINKS = 4  # slow links, or a quarter of the nodes, from which on they are named together; chosen
 _KNOWN = 0.95  # two measurements of different kinds agree: packets counted before the job, and the job itself

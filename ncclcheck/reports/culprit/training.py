@@ -6,7 +6,7 @@ from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.training import StepTimes
 from ncclcheck.reports.judgement.findings import Culprit, Where
 from ncclcheck.reports.subjects.training import step_losses, step_times
-from ncclcheck.reports.text.fold import duration
+from ncclcheck.reports.text.words.fold import duration
 
 # An order, no probability: slow with all ranks at once and alone; in the first only; waiting for data.
 _ALONE, _TOGETHER, _HUNGRY = 0.95, 0.8, 0.7

@@ -16,7 +16,7 @@ from ncclcheck.reports.culprit.pairs.suspects import Suspect
 from ncclcheck.reports.culprit.pairs.two import Slower
 from ncclcheck.reports.judgement.findings import Where
 from ncclcheck.reports.subjects.nccl import lan
-from ncclcheck.reports.text.fold import duration, flops, fold_names
+from ncclcheck.reports.text.words.fold import duration, flops, fold_names
 
 Kind = Literal["node", "nic", "gpu", "rank", "link", "fabric"]
 

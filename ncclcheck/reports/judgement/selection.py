@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from ncclcheck.reports.judgement.findings import Culprit, State, Verdict
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.judgement.rule import flagged
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _OF_A_NODE = ("node", "nic", "gpu")
 _NAMELESS = re.compile(r"node rank \d+")  # a node of a join that never said its name: no scheduler knows it so

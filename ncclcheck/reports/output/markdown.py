@@ -9,13 +9,13 @@ from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.jsondoc import Document, Recommendation
 from ncclcheck.reports.subjects.data import dataset_text
 from ncclcheck.reports.subjects.job import trial_text, tuning_text
-from ncclcheck.reports.subjects.logs import story_text
+from ncclcheck.reports.subjects.logs.answer import story_text
 from ncclcheck.reports.subjects.training import steps_text
 from ncclcheck.reports.text import closing, summary, table
-from ncclcheck.reports.text.fold import fold_names
 from ncclcheck.reports.text.groups import Block, blocks
 from ncclcheck.reports.text.headings import heading
-from ncclcheck.reports.text.visible import in_line, visible
+from ncclcheck.reports.text.words.fold import fold_names
+from ncclcheck.reports.text.words.visible import in_line, visible
 
 MOST = 65_536  # characters of an issue or a comment on GitHub
 _LEFT_OUT = "\n\n*{} more sections do not fit here, the worst are above; the whole is in the text report.*\n"

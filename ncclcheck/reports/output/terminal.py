@@ -11,14 +11,15 @@ from ncclcheck.reports.judgement.rule import FAMILIES, flagged
 from ncclcheck.reports.subjects.data import dataset_text
 from ncclcheck.reports.subjects.job import trial_text, tuning_text
 from ncclcheck.reports.subjects.live import running_text
-from ncclcheck.reports.subjects.logs import answer, story_text
+from ncclcheck.reports.subjects.logs.answer import screen as answer
+from ncclcheck.reports.subjects.logs.answer import story_text
 from ncclcheck.reports.subjects.training import steps_text
 from ncclcheck.reports.text import block_text, closing, details, recommend_text, summary, table
 from ncclcheck.reports.text.block_text import Style
-from ncclcheck.reports.text.fold import fold_names
 from ncclcheck.reports.text.groups import MOST, Block, blocks, order, ranked
-from ncclcheck.reports.text.visible import in_line
-from ncclcheck.reports.text.wrapping import wrapped
+from ncclcheck.reports.text.words.fold import fold_names
+from ncclcheck.reports.text.words.visible import in_line
+from ncclcheck.reports.text.words.wrapping import wrapped
 
 __all__ = ["Style", "short", "text"]
 _REASONS = 3  # why whole families were skipped; one command has seldom more

@@ -15,7 +15,7 @@ from ncclcheck.reports.subjects.nccl.hca import HcaChoice, UsedPort
 from ncclcheck.reports.subjects.nccl.settings import Settings, settings_of
 from ncclcheck.reports.subjects.nccl.variables import Version, as_version, assigned, effective
 from ncclcheck.reports.subjects.nodes.cards import peers
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 
 @dataclass(frozen=True)

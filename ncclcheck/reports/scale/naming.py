@@ -7,7 +7,7 @@ from ncclcheck.reports.culprit.machines import machines_differ, share_cores
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Culprit, Where
 from ncclcheck.reports.scale.search import Answer, Test, answered
-from ncclcheck.reports.text.fold import fold_some
+from ncclcheck.reports.text.words.fold import fold_some
 
 CODE = "BEN019"
 # An order, no probability: several sets of nodes at the same size, a set tried twice, groups by their halves.

@@ -12,8 +12,8 @@ from ncclcheck.reports.subjects.box import page
 from ncclcheck.reports.subjects.failures import silent
 from ncclcheck.reports.subjects.job import trial
 from ncclcheck.reports.subjects.live import running_text
-from ncclcheck.reports.subjects.logs import story_text
-from ncclcheck.reports.text.fold import fold_names, fold_some
+from ncclcheck.reports.subjects.logs.answer import story_text
+from ncclcheck.reports.text.words.fold import fold_names, fold_some
 
 _SIGNALS = {1: "SIGHUP", 2: "^C (SIGINT)", 15: "SIGTERM"}
 _MOST_LINKS = 3  # named in the last line, then a count: chosen, three fit 80 columns

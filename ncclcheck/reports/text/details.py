@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Interface, Library, Node, Unread, at, value_or
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.jsondoc import Document, NodeEntry
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 _MOST_TRACES = 4  # tracebacks that differ, of all ranks: chosen, each has some twenty lines
 _MOST_NODES = 32  # of which -v lists interfaces and libraries, some 35 lines each on a DGX

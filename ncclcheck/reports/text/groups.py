@@ -11,8 +11,8 @@ from ncclcheck.reports.judgement.causal import causes_first
 from ncclcheck.reports.judgement.findings import OLDER, Evidence, Finding, Remedy, State, UnreadFact, Verdict
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.judgement.rule import FAMILIES
-from ncclcheck.reports.text.fold import fold_some
-from ncclcheck.reports.text.likeness import Likeness
+from ncclcheck.reports.text.words.fold import fold_some
+from ncclcheck.reports.text.words.likeness import Likeness
 
 MOST = 8  # places, and blocks of one check, that are read one by one; of more alike the first FIRST do
 FIRST = 3  # places named before the count in a heading: chosen, three fit a heading of 80 columns

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ncclcheck.reports.judgement.findings import State
-from ncclcheck.reports.text.fold import fold_names
 from ncclcheck.reports.text.groups import Block, Place
+from ncclcheck.reports.text.words.fold import fold_names
 
 _SENTENCE = re.compile(r"(?<=[\w)\]'\"%])\. (?=[A-Z])")
 _TOKEN = re.compile(r"([(\[\"']*)(.*?)([)\]\"'.,:;]*)", re.DOTALL)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from ncclcheck.probes.facts import Measurements, Unread
-from ncclcheck.reports.text.fold import duration, flops, fold_names, size
-from ncclcheck.reports.text.wrapping import wrapped
+from ncclcheck.reports.text.words.fold import duration, flops, fold_names, size
+from ncclcheck.reports.text.words.wrapping import wrapped
 
 _INDENT = 13  # columns: two, a label of ten, a space
 

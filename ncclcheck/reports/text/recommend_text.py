@@ -9,7 +9,7 @@ from ncclcheck.reports.judgement.jsondoc import Document, Recommendation
 from ncclcheck.reports.output import settings_forms
 from ncclcheck.reports.subjects.nccl import wiring
 from ncclcheck.reports.subjects.nccl.variables import nccl_version
-from ncclcheck.reports.text.wrapping import wrapped
+from ncclcheck.reports.text.words.wrapping import wrapped
 
 NOTHING = "nothing to set: NCCL's own choice is right on every node"
 _HEADS = {

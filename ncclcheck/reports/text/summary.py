@@ -10,16 +10,16 @@ from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.judgement.rule import OWN_FAMILIES
 from ncclcheck.reports.subjects.box import page
 from ncclcheck.reports.subjects.live import running_text
-from ncclcheck.reports.subjects.logs import story_text
+from ncclcheck.reports.subjects.logs.answer import story_text
 from ncclcheck.reports.subjects.nccl import carrying
 from ncclcheck.reports.subjects.nccl.choice import Choice
 from ncclcheck.reports.subjects.nccl.lan import choice_of_gloo, choice_of_nccl, network_of
 from ncclcheck.reports.subjects.nccl.variables import assigned
 from ncclcheck.reports.subjects.nccl.wiring import efa
-from ncclcheck.reports.text.fold import fold_names, fold_some, size
 from ncclcheck.reports.text.groups import MOST, MOST_KINDS
-from ncclcheck.reports.text.likeness import Likeness
-from ncclcheck.reports.text.wrapping import wrapped
+from ncclcheck.reports.text.words.fold import fold_names, fold_some, size
+from ncclcheck.reports.text.words.likeness import Likeness
+from ncclcheck.reports.text.words.wrapping import wrapped
 
 _SHOWN = ("NCCL_", "TORCH_NCCL_", "TORCH_GLOO_", "GLOO_", "PET_", "CUDA_VISIBLE_DEVICES")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ncclcheck.probes.facts import Collective, Expectation, Fit
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.text import measured
-from ncclcheck.reports.text.fold import duration, many, size
-from ncclcheck.reports.text.wrapping import wrapped
+from ncclcheck.reports.text.words.fold import duration, many, size
+from ncclcheck.reports.text.words.wrapping import wrapped
 
 _HEADERS = ("operation", "size", "time", "p95", "busbw", "expected", "state")
 _P95, _EXPECTED = 3, 5  # columns of the table, from 0: those that go first where it is too wide or they are empty

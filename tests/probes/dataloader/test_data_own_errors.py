@@ -17,7 +17,7 @@ from ncclcheck.probes import dataloader
 from ncclcheck.probes.dataloader import ours, phases
 from ncclcheck.probes.dataloader.children import child
 from ncclcheck.probes.dataloader.factory import Made
-from ncclcheck.probes.dataloader.samples import glance
+from ncclcheck.probes.dataloader.samples.read import glance
 from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, Run, replace
 from ncclcheck.probes.facts.data import DataReport
 from ncclcheck.probes.facts.data.report import Unseen, by_node

@@ -12,9 +12,9 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from ncclcheck.probes.dataloader import code
 from ncclcheck.probes.dataloader.factory import Made
 from ncclcheck.probes.dataloader.samples.graph import walk
+from ncclcheck.probes.dataloader.source import code
 from ncclcheck.probes.facts.data.made import Handle, Library
 from ncclcheck.probes.facts.data.made import Made as MadeFacts
 

@@ -14,9 +14,10 @@ from ncclcheck.probes.dataloader.races.contest import Touched
 from ncclcheck.probes.dataloader.randomness import entropy
 from ncclcheck.probes.dataloader.randomness.oracle import Oracle, ask
 from ncclcheck.probes.dataloader.ranks import beyond
-from ncclcheck.probes.dataloader.samples import finite, sweep
-from ncclcheck.probes.dataloader.samples.glance import Order
-from ncclcheck.probes.dataloader.samples.reader import Reader
+from ncclcheck.probes.dataloader.samples import finite
+from ncclcheck.probes.dataloader.samples.read import sweep
+from ncclcheck.probes.dataloader.samples.read.glance import Order
+from ncclcheck.probes.dataloader.samples.read.reader import Reader
 from ncclcheck.probes.facts.data import Content
 from ncclcheck.probes.facts.data.content import Fallback, Memory, NotFinite
 from ncclcheck.probes.job.context import DataPlan

@@ -18,9 +18,9 @@ from ncclcheck.probes.dataloader.children.child import Ended, Gate
 from ncclcheck.probes.dataloader.races.written import Writes, watch_writes
 from ncclcheck.probes.dataloader.randomness import seeds
 from ncclcheck.probes.dataloader.randomness.oracle import Oracle
-from ncclcheck.probes.dataloader.samples import glance
-from ncclcheck.probes.dataloader.samples.glance import Order, Pass, Sample, Source, Streams
-from ncclcheck.probes.dataloader.samples.reader import Reader
+from ncclcheck.probes.dataloader.samples.read import glance
+from ncclcheck.probes.dataloader.samples.read.glance import Order, Pass, Sample, Source, Streams
+from ncclcheck.probes.dataloader.samples.read.reader import Reader
 from ncclcheck.probes.facts.data.content import Contest, Wrong
 
 _ENOUGH = 50  # wrong reads of one worker, after which it stops: chosen

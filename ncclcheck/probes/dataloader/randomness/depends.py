@@ -13,7 +13,7 @@ from ncclcheck.probes.dataloader import indices
 from ncclcheck.probes.dataloader.children import child, stops
 from ncclcheck.probes.dataloader.children.child import Ended
 from ncclcheck.probes.dataloader.factory import Made
-from ncclcheck.probes.dataloader.samples.visit import PRIVATE, Read, Visit, Visited, generators, visit
+from ncclcheck.probes.dataloader.samples.read.visit import PRIVATE, Read, Visit, Visited, generators, visit
 from ncclcheck.probes.facts.data.streams import Dependence, Frozen, Reseeded, Stop
 
 _SAMPLES = 32  # chosen: a transform that is applied to one sample in ten is seen in 97 of 100 looks (1 - 0.9**32)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ncclcheck.probes.dataloader.samples.glance import Order, Pass, Sample, Value
-from ncclcheck.probes.dataloader.samples.reader import Reader
+from ncclcheck.probes.dataloader.samples.read.glance import Order, Pass, Sample, Value
+from ncclcheck.probes.dataloader.samples.read.reader import Reader
 from ncclcheck.probes.facts.data.content import Differs, Kind, LeafKind
 
 _NOTHING = Value("nothing", "nothing", "", 0)

@@ -19,7 +19,7 @@ from ncclcheck.probes.dataloader.randomness.depends import Randomness
 from ncclcheck.probes.dataloader.rates import loaded
 from ncclcheck.probes.dataloader.rates.loaded import AsGiven, Course, Ran
 from ncclcheck.probes.dataloader.rates.watched import Watcher
-from ncclcheck.probes.dataloader.samples.visit import Read, Visit, Visited, visit
+from ncclcheck.probes.dataloader.samples.read.visit import Read, Visit, Visited, visit
 from ncclcheck.probes.facts import Unread
 from ncclcheck.probes.facts.data import Streams
 from ncclcheck.probes.facts.data.streams import Option, Refused, Stop

@@ -16,9 +16,9 @@ from ncclcheck.probes.dataloader.children.notes import Mark
 from ncclcheck.probes.dataloader.factory import Made
 from ncclcheck.probes.dataloader.samples import pairing, stacking
 from ncclcheck.probes.dataloader.samples.fingerprint import leaves
+from ncclcheck.probes.dataloader.samples.read.visit import become_worker
 from ncclcheck.probes.dataloader.samples.signatures import Tally, signature
 from ncclcheck.probes.dataloader.samples.stacking import Kept
-from ncclcheck.probes.dataloader.samples.visit import become_worker
 from ncclcheck.probes.facts.data import Structure
 from ncclcheck.probes.facts.data.streams import Stop
 from ncclcheck.probes.facts.data.structure import Unpaired, Unstacked

@@ -8,7 +8,8 @@ from torch import nn
 
 from ncclcheck.probes.facts import Measurements
 from ncclcheck.probes.facts.training import Checks, Smoke, Unchecked
-from ncclcheck.probes.training.equal import equality, own_step, reference, rows, streams
+from ncclcheck.probes.training.equal import equality, reference, rows, streams
+from ncclcheck.probes.training.equal.own import own_step
 from ncclcheck.probes.training.loop import Setting, wrap
 from ncclcheck.probes.training.saves import own_checkpoint
 

@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 from ncclcheck.probes.facts.training import Agreement, Checks, Doubles, FixedBatch, TakenSteps, Trained
 from ncclcheck.probes.training.course.watch import Watch
 from ncclcheck.probes.training.equal.alike import MOST, agreement, told
-from ncclcheck.probes.training.equal.alone import alone
-from ncclcheck.probes.training.equal.beside import Followed
+from ncclcheck.probes.training.equal.own.alone import alone
+from ncclcheck.probes.training.equal.own.beside import Followed
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators
 from ncclcheck.probes.training.equal.state import fingerprints, plain
 from ncclcheck.probes.training.feed import moved

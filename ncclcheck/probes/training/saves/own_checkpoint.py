@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ncclcheck.probes.facts.training import Checks, Lost, OwnCheckpoint, Unchecked
 from ncclcheck.probes.training import given
 from ncclcheck.probes.training.equal.alike import MOST, told
-from ncclcheck.probes.training.equal.own_state import entries, plain_entries, prints
+from ncclcheck.probes.training.equal.own.own_state import entries, plain_entries, prints
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators, seed_all, states
 from ncclcheck.probes.training.equal.state import plain
 from ncclcheck.probes.training.feed import Batch, moved

@@ -13,10 +13,10 @@ import torch.distributed as dist
 from torch import nn
 
 from ncclcheck.probes.facts.training.saves import Saves, ShardedSave
-from ncclcheck.probes.training import sharding
 from ncclcheck.probes.training.loop import Setting
 from ncclcheck.probes.training.saves import places
 from ncclcheck.probes.training.saves.checkpoint import told, written
+from ncclcheck.probes.training.wraps import sharding
 
 _LAYERS = 8  # chosen: several layers, as FSDP shards them one by one
 _LEAST = 2**20  # bytes: chosen, less is a test of opening files

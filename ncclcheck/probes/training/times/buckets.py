@@ -16,8 +16,8 @@ from ncclcheck.probes.job.operations import barrier
 from ncclcheck.probes.job.timing import summary
 from ncclcheck.probes.training.feed import Batch
 from ncclcheck.probes.training.loop import Setting, wrap
-from ncclcheck.probes.training.sharding import Unsupported
 from ncclcheck.probes.training.times.twin import Loop
+from ncclcheck.probes.training.wraps.sharding import Unsupported
 
 _WARM, _ROUNDS = 3, 12  # all-reduces of all buckets that are not counted, and those whose times are told: chosen
 _TOLD = 12  # buckets in JSON: chosen, the first and the last matter

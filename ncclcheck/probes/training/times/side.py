@@ -12,14 +12,14 @@ from torch import nn
 from ncclcheck.probes.facts import Measurements, replace
 from ncclcheck.probes.facts.training import FindUnused, Side, Smoke, Unseen
 from ncclcheck.probes.job.timing import summary
-from ncclcheck.probes.training import parallel
 from ncclcheck.probes.training.equal import norms
 from ncclcheck.probes.training.feed import Batch
 from ncclcheck.probes.training.loop import Setting, stream, wrap
-from ncclcheck.probes.training.sharding import Unsupported
 from ncclcheck.probes.training.times import buckets, starts
 from ncclcheck.probes.training.times.stopwatch import Lap
 from ncclcheck.probes.training.times.twin import Loop
+from ncclcheck.probes.training.wraps import parallel
+from ncclcheck.probes.training.wraps.sharding import Unsupported
 
 # turns of both kinds, steps of each, steps that are not counted: chosen, 24 steps in all
 _ROUNDS, _STEPS, _WARM = 2, 5, 2

@@ -8,7 +8,7 @@ from functools import cache
 from itertools import islice
 
 from ncclcheck.reports.judgement.rule import all_rules
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _TOKEN = re.compile(r"[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?", re.ASCII)
 _FOLDED = re.compile(r"([\w.-]*)\[(\d[\d,-]*)\]([\w.-]*)", re.ASCII)

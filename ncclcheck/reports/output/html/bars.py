@@ -14,7 +14,7 @@ from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.output.html.picture import INK, SERIES, Figure, Table, axis, draw, named
 from ncclcheck.reports.subjects.training import step_losses, step_times
 from ncclcheck.reports.subjects.training.step_times import Row, Steps
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 # in one picture: chosen, of more than 64 bars the labels overlap; beyond that a bar is a block of ranks
 _MOST_BARS = 64

@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from ncclcheck.probes.facts import Collective, Expectation, Fit
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.output.html.picture import INK, MARKERS, SERIES, Figure, Table, axis, draw
-from ncclcheck.reports.text.fold import duration, size
+from ncclcheck.reports.text.words.fold import duration, size
 
 _GOOD_FIT = 0.25  # as in the text report
 _HEADERS = ("size", "time", "p95", "busbw GB/s", "expected", "state")

@@ -19,12 +19,12 @@ from ncclcheck.reports.output.html.limits import Limits, first
 from ncclcheck.reports.output.html.picture import Figure
 from ncclcheck.reports.subjects.data import dataset_text
 from ncclcheck.reports.subjects.job import trial_text, tuning_text
-from ncclcheck.reports.subjects.logs import story_text
+from ncclcheck.reports.subjects.logs.answer import story_text
 from ncclcheck.reports.subjects.training import steps_text
 from ncclcheck.reports.text import closing, measured, recommend_text, summary, table
-from ncclcheck.reports.text.fold import fold_names
 from ncclcheck.reports.text.groups import order
-from ncclcheck.reports.text.visible import visible
+from ncclcheck.reports.text.words.fold import fold_names
+from ncclcheck.reports.text.words.visible import visible
 
 _WIDTH = 100  # columns of the tables in <pre>: the text report's usual width, as wide as the page at its font size
 

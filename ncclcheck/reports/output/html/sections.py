@@ -12,9 +12,9 @@ from ncclcheck.reports.output import settings_forms
 from ncclcheck.reports.output.html import bars, curves, dataset, pairs, timeline
 from ncclcheck.reports.output.html.limits import Limits, Shown, first
 from ncclcheck.reports.output.html.picture import Figure
-from ncclcheck.reports.text.fold import fold_names
 from ncclcheck.reports.text.groups import Block, Place, blocks, order
 from ncclcheck.reports.text.headings import heading
+from ncclcheck.reports.text.words.fold import fold_names
 
 # a heading that holds for more checks than this gives them in a fold: chosen, 12 codes are one line
 _FOLDED_CODES = 12

@@ -13,7 +13,7 @@ from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.output.html.picture import SERIES, Figure, Table, axis, draw, named
 from ncclcheck.reports.subjects.box import first, pace, words
-from ncclcheck.reports.text.fold import duration, size
+from ncclcheck.reports.text.words.fold import duration, size
 
 # rows of ranks, nodes with courses, events in the table: chosen for a picture of at most 14 inches and a page
 # below 5 MB

@@ -25,7 +25,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.text.fold import fold_names, size
+from ncclcheck.reports.text.words.fold import fold_names, size
 
 _ABOVE = 1.1  # times the best possible: more means that the bound or the links assumed are wrong; chosen
 _WHY = "Every step of a training job waits for its collectives, and these move data far slower than they could."

@@ -22,7 +22,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _FAIL_PERCENT = 25.0  # % below the baseline from which on it is a failure, less is a warning; chosen
 _MEASURED_BYTES = 2**20  # bytes from which on a row shows bandwidth and not latency; chosen

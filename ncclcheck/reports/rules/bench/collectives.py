@@ -22,7 +22,7 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.job import changed, corruption
 from ncclcheck.reports.subjects.nccl import lan
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _MOST_RESULTS = 8  # wrong results that are shown; chosen
 _WHY = "Data was corrupted in transit, and nothing reported an error."

@@ -30,7 +30,7 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import lan
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _SHARE = 0.1  # of what a node moved: a link with less did not carry the job (ssh on mgmt0 moves 1 % of it)
 _STEP_S = 1.0  # s by which a clock must jump before it is worth a finding; chosen

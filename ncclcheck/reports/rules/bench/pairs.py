@@ -34,8 +34,8 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.failures import shaping
 from ncclcheck.reports.subjects.failures.held_up import held_up
+from ncclcheck.reports.subjects.failures.limits import shaping
 from ncclcheck.reports.subjects.nccl import lan
 
 _MOST_TOLD = 8  # slow pairs that are named; chosen

@@ -18,7 +18,7 @@ from ncclcheck.reports.culprit.alone import FEW, Late, Slow
 from ncclcheck.reports.culprit.words import late, slow
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, fail, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.failures.crowded import held_back
+from ncclcheck.reports.subjects.failures.limits.crowded import held_back
 
 # What a rank did meanwhile that something outside of its process may have caused.
 _HELD = ("starved", "stopped", "idle", "unseen")

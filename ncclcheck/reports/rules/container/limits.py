@@ -13,7 +13,7 @@ from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.subjects.nccl.choice import Chosen
 from ncclcheck.reports.subjects.nccl.settings import settings_of
 from ncclcheck.reports.subjects.nodes.containers import runtimes, told_by
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _BRIDGES = (ipaddress.ip_network("172.16.0.0/12"), ipaddress.ip_network("10.88.0.0/16"))
 _ON_EVERY_MACHINE = ipaddress.ip_network("172.17.0.0/16")

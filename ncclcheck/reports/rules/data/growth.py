@@ -24,7 +24,7 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.data import examined, own_names
-from ncclcheck.reports.text.fold import many, size
+from ncclcheck.reports.text.words.fold import many, size
 
 _MIB, _PAGE = 2**20, 4096  # bytes; a page is 4 KiB on x86, which looking itself copies
 _DATA = ("data",)

@@ -21,7 +21,7 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.data import examined
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _DATA = ("data",)
 

@@ -12,7 +12,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import wiring
 from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements, group
 from ncclcheck.reports.subjects.nodes.fixes import boot
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _BY_HARDWARE = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 

@@ -11,7 +11,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, n
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import carrying, wiring
 from ncclcheck.reports.subjects.nccl.hca import UsedPort
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 
 @rule("FAB003", "HCAs and PCIe switches run at full PCIe speed and width", worst=State.WARN, needs=("fabric.pci",))

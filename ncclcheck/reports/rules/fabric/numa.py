@@ -22,7 +22,7 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import carrying, profiles, wiring
 from ncclcheck.reports.subjects.nccl.variables import Setting, effective, nccl_version, values
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 # GPUs on one package with their processor: no PCIe switch is hidden, and Azure has no file for them
 # (Azure/azurehpc-health-checks#165).

@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import Cluster, Node, PciDevice, Unread, value_or
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fine, note, seen, unknown, warn
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import carrying, wiring
-from ncclcheck.reports.text.fold import fold_names, many
+from ncclcheck.reports.text.words.fold import fold_names, many
 
 # chosen: the slower the port, the fewer bytes must be under way on PCIe; 400 Gb/s cards were halved
 _FAST_GBIT = 200.0

@@ -21,7 +21,7 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl.variables import parse_int, values
 from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements, group
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _FOLDER = "/dev/nvidia-caps-imex-channels"
 _Place = tuple[str, int]  # the domain's UUID and the clique in it

@@ -9,7 +9,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, admin, fail, no
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.nodes import containers
 from ncclcheck.reports.subjects.nodes.cards import Card, cards, leave_out, reset
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _GPUS = "nodes.gpus.cards"
 _MIB = 2**20  # bytes

@@ -11,7 +11,7 @@ from ncclcheck.reports.subjects.live import words
 from ncclcheck.reports.subjects.live.nccl_ras import advances
 from ncclcheck.reports.subjects.live.running import Judged, works
 from ncclcheck.reports.subjects.live.witnesses import seen_jobs
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 _CANNOT_TELL = {
     "busy": "all compute and no data moved for {s:.0f} s: a long step, or waiting that burns CPU",

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import RasRank
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, fail, seen, warn, you
-from ncclcheck.reports.subjects.flight import words as flight
-from ncclcheck.reports.subjects.flight.match import Mismatch, mismatches
 from ncclcheck.reports.subjects.live import words
 from ncclcheck.reports.subjects.live.nccl_ras import (
     Behind,
@@ -19,7 +17,9 @@ from ncclcheck.reports.subjects.live.nccl_ras import (
     world_rank,
 )
 from ncclcheck.reports.subjects.live.witnesses import Seen, witness_rule
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.subjects.logs.flight import words as flight
+from ncclcheck.reports.subjects.logs.flight.match import Mismatch, mismatches
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 _KINDS = {"operation": "another operation", "size": "another size", "type": "another data type", "total": "sizes"}
 _BRANCH = you(

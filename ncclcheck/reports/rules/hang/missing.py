@@ -9,7 +9,7 @@ from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, fail,
 from ncclcheck.reports.subjects.live import words
 from ncclcheck.reports.subjects.live.running import Judged
 from ncclcheck.reports.subjects.live.words import hang_rule
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 
 @hang_rule("HNG001", "every rank of a running job has a process", "missing")

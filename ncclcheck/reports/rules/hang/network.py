@@ -8,7 +8,7 @@ from ncclcheck.reports.judgement.findings import Finding, admin, fail, seen, you
 from ncclcheck.reports.subjects.live import words
 from ncclcheck.reports.subjects.live.running import Judged
 from ncclcheck.reports.subjects.live.words import hang_rule
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 
 @hang_rule("HNG011", "what the ranks of a running job send over TCP arrives", "network")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.reports.judgement.findings import Finding, Where, fail, note, seen, warn, you
-from ncclcheck.reports.subjects.flight import words as flight
-from ncclcheck.reports.subjects.flight.waits import Waits
 from ncclcheck.reports.subjects.live import words
 from ncclcheck.reports.subjects.live.nccl_ras import Behind, behind, process, standing, world_rank
 from ncclcheck.reports.subjects.live.witnesses import Seen, witness_rule
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.subjects.logs.flight import words as flight
+from ncclcheck.reports.subjects.logs.flight.waits import Waits
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 _LOST = ("T", "t", "gone", "Z", "X")
 

@@ -9,8 +9,8 @@ from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, 
 from ncclcheck.reports.judgement.rule import all_rules
 from ncclcheck.reports.subjects.live import words
 from ncclcheck.reports.subjects.live.witnesses import Seen, witness_rule
-from ncclcheck.reports.subjects.logs.story import diagnosis
-from ncclcheck.reports.text.fold import many
+from ncclcheck.reports.subjects.logs.answer.story import diagnosis
+from ncclcheck.reports.text.words.fold import many
 
 _MOST_TOLD = 3  # causes of a log, and gaps of a host: chosen, the rest is counted
 

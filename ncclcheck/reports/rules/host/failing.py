@@ -18,7 +18,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.text.fold import many
+from ncclcheck.reports.text.words.fold import many
 
 _MANY = 100  # corrected errors of one DIMM since boot; a stray one now and then is what ECC is for
 _RECENT_HOURS = 1.0  # hours back in which a kernel message still describes this machine; chosen

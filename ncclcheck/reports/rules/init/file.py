@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import Cluster, FileInit, InitSeen
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, fail, fine, seen, warn, you
 from ncclcheck.reports.judgement.findings import State as S
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _JOBS = ("bench", "smoke")
 _LOCAL_LOCKS = ("nolock", "local_lock=all", "local_lock=flock", "localflock", "noflock")

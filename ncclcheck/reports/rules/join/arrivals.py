@@ -33,13 +33,14 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.addresses import misnamed
-from ncclcheck.reports.subjects.addresses.master import another_port, named_anew
-from ncclcheck.reports.subjects.failures import cut_off
-from ncclcheck.reports.subjects.links import detours, firewall, kept, own_way, unrouted
+from ncclcheck.reports.subjects.addresses.names import misnamed
+from ncclcheck.reports.subjects.addresses.names.master import another_port, named_anew
+from ncclcheck.reports.subjects.failures.entering import cut_off
+from ncclcheck.reports.subjects.links.filters import firewall, kept
+from ncclcheck.reports.subjects.links.paths import detours, own_way, unrouted
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _WHY_LEAD = "No job can run before the nodes can talk; torchrun would wait here in silence."
 _NO_JOIN = "no join: the launcher numbers the nodes"

@@ -24,11 +24,11 @@ from ncclcheck.reports.subjects.logs.logged import (
     said,
     where,
 )
-from ncclcheck.reports.subjects.logs.meanings import ends_nothing
-from ncclcheck.reports.subjects.logs.unexplained import is_foreign, unexplained
-from ncclcheck.reports.subjects.logs.wording import MILD, SAID, advice, quoted, tells_most
-from ncclcheck.reports.subjects.logs.wording import understood as understood_words
-from ncclcheck.reports.text.fold import fold_numbers, many
+from ncclcheck.reports.subjects.logs.words.meanings import ends_nothing
+from ncclcheck.reports.subjects.logs.words.unexplained import is_foreign, unexplained
+from ncclcheck.reports.subjects.logs.words.wording import MILD, SAID, advice, quoted, tells_most
+from ncclcheck.reports.subjects.logs.words.wording import understood as understood_words
+from ncclcheck.reports.text.words.fold import fold_numbers, many
 
 # What shows that a job ended, or went on once NCCL had started.
 _ENDED = ("ended-well", "nccl-tests-ended", "ended-by-order", "time-limit", "preempted", "shell-time")

@@ -21,7 +21,6 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge
 from ncclcheck.reports.rules.log.nccl_words import WARNINGS, meaning
-from ncclcheck.reports.subjects.logs import meanings
 from ncclcheck.reports.subjects.logs.ending import (
     IMPORTS,
     UPMOST,
@@ -32,11 +31,12 @@ from ncclcheck.reports.subjects.logs.ending import (
     gave_up,
     of_items,
 )
-from ncclcheck.reports.subjects.logs.exceptions import family, of_words, own_service
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, root_cause, said
 from ncclcheck.reports.subjects.logs.reported import several_hosts
-from ncclcheck.reports.subjects.logs.unexplained import ENDS_NO_JOB, behind, unexplained
-from ncclcheck.reports.subjects.logs.wording import (
+from ncclcheck.reports.subjects.logs.words import meanings
+from ncclcheck.reports.subjects.logs.words.exceptions import family, of_words, own_service
+from ncclcheck.reports.subjects.logs.words.unexplained import ENDS_NO_JOB, behind, unexplained
+from ncclcheck.reports.subjects.logs.words.wording import (
     BESIDE,
     SAY_OF_WHY,
     advice,
@@ -49,7 +49,7 @@ from ncclcheck.reports.subjects.logs.wording import (
     understood,
     words,
 )
-from ncclcheck.reports.text.fold import fold_numbers, fold_ranks
+from ncclcheck.reports.text.words.fold import fold_numbers, fold_ranks
 
 _ENDED = (
     "worker-failed",

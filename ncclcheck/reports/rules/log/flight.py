@@ -21,10 +21,10 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.flight import words as text
-from ncclcheck.reports.subjects.flight.view import flight_of, recorded_again, waits_of
-from ncclcheck.reports.subjects.flight.waits import Waits
-from ncclcheck.reports.text.fold import fold_ranks, many
+from ncclcheck.reports.subjects.logs.flight import words as text
+from ncclcheck.reports.subjects.logs.flight.view import flight_of, recorded_again, waits_of
+from ncclcheck.reports.subjects.logs.flight.waits import Waits
+from ncclcheck.reports.text.words.fold import fold_ranks, many
 
 _MOST_DUMPS = 20  # unread files told one by one, then a count: chosen, usually all have one reason
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.judgement.findings import Evidence, Finding, State, Where, admin, fail, seen, you
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.subjects.flight import words as text
-from ncclcheck.reports.subjects.flight.hang import odd_in
-from ncclcheck.reports.subjects.flight.match import Misfit, Mismatch, misfits, mismatches
-from ncclcheck.reports.subjects.flight.state import State as Dumps
-from ncclcheck.reports.subjects.flight.view import recorded_whole, waits_of
-from ncclcheck.reports.subjects.flight.waits import Call, Waits
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.subjects.logs.flight import words as text
+from ncclcheck.reports.subjects.logs.flight.hang import odd_in
+from ncclcheck.reports.subjects.logs.flight.match import Misfit, Mismatch, misfits, mismatches
+from ncclcheck.reports.subjects.logs.flight.state import State as Dumps
+from ncclcheck.reports.subjects.logs.flight.view import recorded_whole, waits_of
+from ncclcheck.reports.subjects.logs.flight.waits import Call, Waits
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 _MOST_CALLS = 8  # findings of one check: chosen; what follows from the first mismatch comes after it
 

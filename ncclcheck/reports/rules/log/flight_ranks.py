@@ -18,14 +18,14 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.subjects.flight import words as text
-from ncclcheck.reports.subjects.flight.given_up import GivenUp, given_up
-from ncclcheck.reports.subjects.flight.state import Stopped
-from ncclcheck.reports.subjects.flight.view import recorded_whole, waits_of
-from ncclcheck.reports.subjects.flight.waits import Call, Waits
 from ncclcheck.reports.subjects.job.pairing import WHY_PAIRING, confirm_pairing, pairing
+from ncclcheck.reports.subjects.logs.flight import words as text
+from ncclcheck.reports.subjects.logs.flight.given_up import GivenUp, given_up
+from ncclcheck.reports.subjects.logs.flight.state import Stopped
+from ncclcheck.reports.subjects.logs.flight.view import recorded_whole, waits_of
+from ncclcheck.reports.subjects.logs.flight.waits import Call, Waits
 from ncclcheck.reports.subjects.logs.logged import lines
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 # calls with ranks outside, and stopped ranks with evidence: chosen; the first call has the cause
 _MOST, _MOST_TOLD = 8, 3

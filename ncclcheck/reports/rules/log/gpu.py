@@ -15,7 +15,7 @@ from ncclcheck.reports.subjects.logs.logged_node import cuda_errors, hosts, in_o
 from ncclcheck.reports.subjects.logs.machines import on_two_machines
 from ncclcheck.reports.subjects.logs.reported import several_hosts, version_seen
 from ncclcheck.reports.subjects.nodes.xids import HARDWARE, LESSER, PROGRAM
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _BUSY = "busy or unavailable"
 

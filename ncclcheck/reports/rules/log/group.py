@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Where, you
-from ncclcheck.reports.subjects.logs import meanings
 from ncclcheck.reports.subjects.logs.logged import at_teller, cause, log_rule, own_exceptions, root_cause, said
+from ncclcheck.reports.subjects.logs.words import meanings
 
 _LOST = ("remote-closed", "connection-reset", "broken-pipe")
 

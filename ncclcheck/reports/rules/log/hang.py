@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, Where, admin, seen, you
 from ncclcheck.reports.judgement.rule import NothingToJudge
-from ncclcheck.reports.subjects.flight.view import RECORD
 from ncclcheck.reports.subjects.job.pairing import WHY_PAIRING, confirm_pairing, pairing
 from ncclcheck.reports.subjects.logs import hangs
+from ncclcheck.reports.subjects.logs.flight.view import RECORD
 from ncclcheck.reports.subjects.logs.hangs import Hang
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, said
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 
 def _last(hang: Hang) -> list[Evidence]:

@@ -8,7 +8,7 @@ from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, admin, you
 from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, log_rule, said
 from ncclcheck.reports.subjects.logs.logged_node import NO_MEMORY, shm_refused
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 
 @log_rule("LOG106", "ranks have enough host memory")

@@ -9,8 +9,6 @@ from typing import NamedTuple
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Owner, Remedy, Where, admin, you
 from ncclcheck.reports.rules.log.process import crashed_in_start
-from ncclcheck.reports.subjects.logs import meanings
-from ncclcheck.reports.subjects.logs.exceptions import of_words
 from ncclcheck.reports.subjects.logs.logged import (
     cause,
     in_order,
@@ -20,6 +18,8 @@ from ncclcheck.reports.subjects.logs.logged import (
     said,
     where,
 )
+from ncclcheck.reports.subjects.logs.words import meanings
+from ncclcheck.reports.subjects.logs.words.exceptions import of_words
 
 
 class _Kind(NamedTuple):

@@ -8,7 +8,7 @@ from shlex import quote
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, you
 from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
-from ncclcheck.reports.text.fold import fold_numbers
+from ncclcheck.reports.text.words.fold import fold_numbers
 
 
 @log_rule("LOG176", "Horovod's ranks submit the same tensors")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, note, you
 from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, lines, log_rule, said, where
-from ncclcheck.reports.subjects.logs.meanings import ends_nothing
+from ncclcheck.reports.subjects.logs.words.meanings import ends_nothing
 
 _FULL = {
     "write to file": ("No space left on device", ""),

@@ -10,7 +10,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, you
 from ncclcheck.reports.subjects.logs import hangs
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, said, where
 from ncclcheck.reports.subjects.logs.reported import set_apart
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 _DEFAULT_MS = 600_000  # torch's default for groups of NCCL since 2.2: 10 minutes
 # By nccl.h: ncclDataType_t and ncclRedOp_t.

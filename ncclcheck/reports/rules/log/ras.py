@@ -9,7 +9,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, y
 from ncclcheck.reports.subjects.live.nccl_ras import membership
 from ncclcheck.reports.subjects.logs.ending import died
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, said, where
-from ncclcheck.reports.text.fold import fold_ranks, many
+from ncclcheck.reports.text.words.fold import fold_ranks, many
 
 _DOES = you("Confirm: see what it does, on its node; ask RAS once more, for a rank that is only late catches up.",
             "py-spy dump --pid PID", "echo 'verbose status' | nc localhost 28028")  # fmt: skip

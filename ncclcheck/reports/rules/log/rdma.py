@@ -16,7 +16,7 @@ from ncclcheck.reports.subjects.logs.reported import (
     starting,
     within_a_host,
 )
-from ncclcheck.reports.text.fold import fold_names, many
+from ncclcheck.reports.text.words.fold import fold_names, many
 
 _ASKED = (
     "NCCL_IB_HCA",

@@ -9,7 +9,7 @@ from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, 
 from ncclcheck.reports.subjects.logs.logged import by_host, cause, lines, log_rule, process_of, said
 from ncclcheck.reports.subjects.logs.network import over_sockets
 from ncclcheck.reports.subjects.logs.reported import processes_by_host, version, version_seen, within_a_host
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _LARGE = 512  # ranks from which the number of connections can exhaust a card
 # NCCL that also looks for the name nvidia_peermem; before, only for nv_peer_mem's files

@@ -19,7 +19,7 @@ from ncclcheck.reports.subjects.logs.reported import (
     version_seen,
     within_a_host,
 )
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _NUMBERED = re.compile(r"_\d+$")  # mlx5_1 is one card, mlx5 is meant as a beginning
 

@@ -17,7 +17,7 @@ from ncclcheck.reports.subjects.logs.logged_node import (
     shm_refused,
 )
 from ncclcheck.reports.subjects.logs.reported import settings_seen, starting, version, version_seen
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _FULL = "No space left on device"
 _GONE = "No such file or directory"

@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, State, Where, admin, note, seen, you
 from ncclcheck.reports.subjects.logs.logged import by_host, cause, lines, log_rule, said
 from ncclcheck.reports.subjects.logs.reported import processes_by_host
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _OFF_IF_SET = frozenset({"NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_CHECK_POINTERS", "NCCL_NVB_DISABLE",
                          "NCCL_IGNORE_DISABLED_P2P"})  # fmt: skip

@@ -9,7 +9,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, n
 from ncclcheck.reports.subjects.logs.logged import by_host, cause, lines, log_rule, said
 from ncclcheck.reports.subjects.logs.network import link, over_sockets, over_verbs
 from ncclcheck.reports.subjects.logs.reported import processes_by_host, settings_seen, several_hosts, within_a_host
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _FAST = 3.0  # GB/s, as of 25 Gb/s: what one TCP stream does not fill
 _SMALL_MTU = "3"  # 1024 bytes, which a RoCE card takes of an Ethernet MTU of 1500

@@ -10,7 +10,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, s
 from ncclcheck.reports.subjects.logs import hangs
 from ncclcheck.reports.subjects.logs.ending import Ending, died, goes_on_after
 from ncclcheck.reports.subjects.logs.logged import by_host, cause, in_order, log_rule, said
-from ncclcheck.reports.text.fold import fold_numbers, fold_ranks
+from ncclcheck.reports.text.words.fold import fold_numbers, fold_ranks
 
 
 @log_rule("LOG085", "all ranks build the same model")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, admin, you
 from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, log_rule, said
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 _NAMES = ("name", "key", "raised", "bare")
 _BELOW = 4  # lines of a traceback, below the frame that reads the environment

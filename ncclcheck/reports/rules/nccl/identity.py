@@ -10,7 +10,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, fail, se
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl.settings import Settings, nodes_with, settings_of
 from ncclcheck.reports.subjects.nodes.agree.agreement import group
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _MIXED_CPUS = ((2, 18, 1), (2, 19, 3))
 

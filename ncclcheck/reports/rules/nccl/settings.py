@@ -33,7 +33,7 @@ from ncclcheck.reports.subjects.nccl.variables import (
     values,
 )
 from ncclcheck.reports.subjects.nodes.cards import peers
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _COMPARED = (
     "NCCL_",

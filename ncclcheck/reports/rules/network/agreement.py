@@ -22,14 +22,15 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.addresses import captured, hosts_file, same_mac, twice
-from ncclcheck.reports.subjects.failures import dialled
+from ncclcheck.reports.subjects.addresses import captured, same_mac, twice
+from ncclcheck.reports.subjects.addresses.names import hosts_file
+from ncclcheck.reports.subjects.failures.entering import dialled
 from ncclcheck.reports.subjects.links import flapping
 from ncclcheck.reports.subjects.links.reached import reached
 from ncclcheck.reports.subjects.nccl import lan, variables, wiring
 from ncclcheck.reports.subjects.nccl.choice import Chosen, gloo_choice
 from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements, group
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _NEEDS = ("network.interfaces",)
 _LEAST_ALIKE = (

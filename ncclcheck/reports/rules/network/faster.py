@@ -24,7 +24,7 @@ from ncclcheck.reports.subjects.job.used import used
 from ncclcheck.reports.subjects.links import flows
 from ncclcheck.reports.subjects.links.reached import reached
 from ncclcheck.reports.subjects.nccl import lan
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 # How many times as fast. By what interfaces report: the next step of Ethernet, 1 to 2.5 or 10 to 25 Gb/s, is 2.5.
 # As measured: bursts and exchanges of the same link differed by up to 2 on two busy cores.

@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import Cluster, Node, Unread, at, value_or
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fine, note, seen, unknown, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import carrying, lan
-from ncclcheck.reports.text.fold import many
+from ncclcheck.reports.text.words.fold import many
 
 # Times down since boot that are still no flapping: a driver that is loaded, a bond that is made and a netplan
 # apply take a link down once each, a reboot of the switch twice. Chosen.

@@ -25,7 +25,7 @@ from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.output.settings_forms import quoted
 from ncclcheck.reports.subjects.nccl import carrying, lan, variables, wiring
 from ncclcheck.reports.subjects.nccl.choice import Choice
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _NEEDS = ("network.interfaces",)
 

@@ -8,7 +8,8 @@ from shlex import quote
 from ncclcheck.probes.facts import Cluster, Unread
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fail, fine, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.failures import held_up, shaping
+from ncclcheck.reports.subjects.failures import held_up
+from ncclcheck.reports.subjects.failures.limits import shaping
 from ncclcheck.reports.subjects.links.delays import Delayed, delayed
 from ncclcheck.reports.subjects.links.reached import Reached, required
 

@@ -21,8 +21,9 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.failures import shaping
-from ncclcheck.reports.subjects.links import firewall, flows, losses
+from ncclcheck.reports.subjects.failures.limits import shaping
+from ncclcheck.reports.subjects.links import flows, losses
+from ncclcheck.reports.subjects.links.filters import firewall
 from ncclcheck.reports.subjects.links.losses import Lost
 from ncclcheck.reports.subjects.links.reached import Reached, required
 from ncclcheck.reports.subjects.nccl import lan

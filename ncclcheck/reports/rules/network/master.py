@@ -19,8 +19,8 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.addresses import hosts_file
-from ncclcheck.reports.subjects.addresses.master import (
+from ncclcheck.reports.subjects.addresses.names import hosts_file
+from ncclcheck.reports.subjects.addresses.names.master import (
     Master,
     address_of_node_0,
     holders_of,
@@ -29,7 +29,7 @@ from ncclcheck.reports.subjects.addresses.master import (
 )
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 
 def _several(cluster: Cluster) -> None:

@@ -20,7 +20,8 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.subjects.links import firewall, flows
+from ncclcheck.reports.subjects.links import flows
+from ncclcheck.reports.subjects.links.filters import firewall
 from ncclcheck.reports.subjects.links.reached import Blame, Pair, Reached, blame, required
 from ncclcheck.reports.subjects.nccl import lan
 

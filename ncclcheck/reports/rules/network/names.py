@@ -20,10 +20,11 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.addresses import behind_nat, hosts_file, name_service
+from ncclcheck.reports.subjects.addresses import behind_nat, name_service
+from ncclcheck.reports.subjects.addresses.names import hosts_file
 from ncclcheck.reports.subjects.links.reached import Pair, Reached, required
 from ncclcheck.reports.subjects.nccl import lan
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _MOST_LINES = 8  # of /etc/hosts in one fix; whoever lacks more names needs DNS
 _LOOPBACK_NAMES = {"localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"}

@@ -23,20 +23,12 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.subjects.addresses import by_name, to_itself, translated
+from ncclcheck.reports.subjects.addresses import to_itself, translated
+from ncclcheck.reports.subjects.addresses.names import by_name
 from ncclcheck.reports.subjects.failures import lost
-from ncclcheck.reports.subjects.links import (
-    firewall,
-    flapping,
-    kept,
-    knocked,
-    neighbours,
-    own_way,
-    trunk,
-    two_cards,
-    unheard,
-    volleys,
-)
+from ncclcheck.reports.subjects.links import flapping
+from ncclcheck.reports.subjects.links.filters import firewall, kept, knocked, trunk, volleys
+from ncclcheck.reports.subjects.links.paths import neighbours, own_way, two_cards, unheard
 from ncclcheck.reports.subjects.links.reached import (
     Blame,
     Pair,
@@ -50,7 +42,7 @@ from ncclcheck.reports.subjects.links.reached import (
     shared_addresses,
 )
 from ncclcheck.reports.subjects.nccl import lan
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _NOT_OURS = "Cannot assign requested address"  # EADDRNOTAVAIL
 _WHY = "The ranks cannot connect to each other: torchrun, gloo and NCCL only wait, for half an hour by default."

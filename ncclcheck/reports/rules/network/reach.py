@@ -23,7 +23,8 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.output.settings_forms import quoted
 from ncclcheck.reports.subjects.addresses import behind_nat, misplaced, prefixes
-from ncclcheck.reports.subjects.links import detours, flapping, unrouted
+from ncclcheck.reports.subjects.links import flapping
+from ncclcheck.reports.subjects.links.paths import detours, unrouted
 from ncclcheck.reports.subjects.links.reached import reached
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.subjects.nccl.ways import Outcome, Subnet, Ways, subnets_of

@@ -20,14 +20,16 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.failures import held_up, shaping
-from ncclcheck.reports.subjects.failures.shaping import Limit
-from ncclcheck.reports.subjects.links import firewall, flows
+from ncclcheck.reports.subjects.failures import held_up
+from ncclcheck.reports.subjects.failures.limits import shaping
+from ncclcheck.reports.subjects.failures.limits.shaping import Limit
+from ncclcheck.reports.subjects.links import flows
+from ncclcheck.reports.subjects.links.filters import firewall
 from ncclcheck.reports.subjects.links.flows import Slow
 from ncclcheck.reports.subjects.links.reached import Pair
 from ncclcheck.reports.subjects.nccl import lan, led_astray
 from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements, group
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _ONE_STREAM_GBIT = 10.0  # Gb/s that one TCP stream is expected to reach on a faster interface; chosen
 # Of what the others carry. A stream that is held up by a slow link carries its buckets, some 100 KB, at the least;

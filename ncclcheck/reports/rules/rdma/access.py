@@ -21,7 +21,7 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import wiring
 from ncclcheck.reports.subjects.nodes import containers
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _OVER_TCP = "NCCL would silently use TCP, at a tenth of the speed or less, or fail to connect."
 _PROVIDERS = {

@@ -26,7 +26,7 @@ from ncclcheck.reports.subjects.nccl import carrying, data_cards, wiring
 from ncclcheck.reports.subjects.nccl.hca import Entry, HcaChoice, HcaPattern, UsedPort, parse_hca, port_number
 from ncclcheck.reports.subjects.nccl.variables import effective, nccl_version, values
 from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _SLOWEST = "The slowest link sets the pace of all nodes."
 _TCP = "NCCL then finds no device and silently uses TCP."

@@ -36,7 +36,7 @@ from ncclcheck.reports.subjects.nccl.hca import (
 )
 from ncclcheck.reports.subjects.nccl.variables import effective, nccl_version, values
 from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 
 def _said(gid: Gid) -> str:

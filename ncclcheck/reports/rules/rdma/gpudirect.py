@@ -10,7 +10,7 @@ from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.nccl import carrying
 from ncclcheck.reports.subjects.nccl.hca import PEERMEM_SINCE
 from ncclcheck.reports.subjects.nccl.variables import as_version, nccl_version, parse_int, values
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _DMABUF_KERNEL = (5, 12, 0)  # the first Linux with dma-buf memory regions for RDMA
 _DMABUF_SINCE = (2, 13, 0)  # the first NCCL that uses dma-buf

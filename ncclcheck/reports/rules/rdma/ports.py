@@ -24,7 +24,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import carrying, wiring
 from ncclcheck.reports.subjects.nccl.hca import HcaChoice, UsedPort, parse_hca
 from ncclcheck.reports.subjects.nccl.variables import values
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _HALF_UP = ("INIT", "ARMED")
 _FEWER = "NCCL skips a port that is not ACTIVE: the job continues over fewer links, or stops."

@@ -24,7 +24,7 @@ from ncclcheck.reports.rules.rdma.roce import interface_of, reaches
 from ncclcheck.reports.subjects.nccl import carrying, wiring
 from ncclcheck.reports.subjects.nccl.hca import address_of, is_routable
 from ncclcheck.reports.subjects.nccl.settings import settings_of
-from ncclcheck.reports.text.fold import fold_names, many
+from ncclcheck.reports.text.words.fold import fold_names, many
 
 Cabling = tuple[tuple[str, str], ...]  # slot or name of each HCA, and the identity of its switch
 

@@ -14,7 +14,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import carrying, profiles, wiring
 from ncclcheck.reports.subjects.nccl.hca import UsedPort, address_of, is_routable
 from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _FULL_MTU = 4096  # bytes, the largest RDMA MTU
 _JUMBO = 9000  # bytes, where no other interface shows what the switches pass

@@ -19,11 +19,12 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.failures import broken_store, deadlock, exhausted, lost
-from ncclcheck.reports.subjects.failures.crowded import crowded_nodes
+from ncclcheck.reports.subjects.failures import broken_store, deadlock, lost
 from ncclcheck.reports.subjects.failures.last_words import Told
+from ncclcheck.reports.subjects.failures.limits import exhausted
+from ncclcheck.reports.subjects.failures.limits.crowded import crowded_nodes
 from ncclcheck.reports.subjects.links.reached import closed, closed_to
-from ncclcheck.reports.text.fold import fold_names, fold_ranks, many
+from ncclcheck.reports.text.words.fold import fold_names, fold_ranks, many
 
 _LAST_STEP = "destroy_process_group"  # of the worker: nothing is measured after it
 

@@ -11,7 +11,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, f
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.rules.host.failing import of_kernel, said
 from ncclcheck.reports.subjects.nodes.agree.agreement import group
-from ncclcheck.reports.text.fold import fold_names, many
+from ncclcheck.reports.text.words.fold import fold_names, many
 
 _GIVEN_UP = ("emergency_ro", "shutdown")
 

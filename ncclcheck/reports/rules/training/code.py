@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import Cluster, RankState
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fail, seen, unknown, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.failures import lost
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 _MOST_KINDS = 4  # of exceptions, and lines of evidence of each: chosen; usually all ranks raise one
 _UNFIT = "FactoryError: "  # what was given cannot be used as it is; raised by the training run itself

@@ -11,7 +11,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.training.save_forecast import SAY, Forecast, forecast, within
 from ncclcheck.reports.subjects.training.save_settings import save_settings, timeout
 from ncclcheck.reports.subjects.training.trained import place
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _JOBS = ("smoke",)
 

@@ -21,7 +21,7 @@ from ncclcheck.reports.subjects.training.trained import (
     steps_itself,
     strategy,
 )
-from ncclcheck.reports.text.fold import many
+from ncclcheck.reports.text.words.fold import many
 
 _JOBS = ("smoke",)
 _SHOWN = 3  # ranks, names or hooks in one finding, then a count: chosen, three names fit a heading of 80 columns

@@ -24,7 +24,7 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.training import trained
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _JOBS = ("smoke",)
 _KEYS = re.compile(r"(?:Missing|Unexpected) key\(s\) in state_dict: .{1,200}?(?=\.(?:\s|$)|$)")

@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import Cluster, Times
 from ncclcheck.probes.facts.training import BatchNorms, DataParallels, FindUnused, LoaderWorkers, WorkerStart
 from ncclcheck.reports.judgement.findings import Finding, State, Where, fine, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.text.fold import duration, many, size
+from ncclcheck.reports.text.words.fold import duration, many, size
 
 _JOBS = ("smoke",)
 

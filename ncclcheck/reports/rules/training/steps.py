@@ -11,7 +11,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, f
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.training import step_losses, step_times
 from ncclcheck.reports.subjects.training.step_times import Row, Steps, Straggler
-from ncclcheck.reports.text.fold import duration
+from ncclcheck.reports.text.words.fold import duration
 
 _JOBS = ("smoke",)
 # On CPUs: the share of its step that a rank waits for data, and how many times as long as others, until that is a

@@ -8,7 +8,7 @@ from ncclcheck.probes.facts import Address, Interface
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, fail, seen, you
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.subjects.nccl.ways import Subnet, Ways
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 
 def seconds(ways: Ways, other: Subnet, main: Subnet) -> Iterator[tuple[lan.Link, tuple[Interface, Address]]]:

@@ -8,7 +8,7 @@ from shlex import quote
 
 from ncclcheck.probes.facts import Address, Node, Resolution, at
 from ncclcheck.reports.judgement.findings import Remedy, admin
-from ncclcheck.reports.subjects.addresses import hosts_file
+from ncclcheck.reports.subjects.addresses.names import hosts_file
 from ncclcheck.reports.subjects.nccl import lan
 
 

@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import Address, Cluster, Way
 from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, admin, fail, seen, warn
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.subjects.nccl.ways import Outcome, Subnet, Ways, subnets_of
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 
 def findings(ways: Ways, subnets: list[Subnet]) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, fail, seen
 from ncclcheck.reports.subjects.links.reached import Reached, reached
 from ncclcheck.reports.subjects.nccl import lan
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 # Each of these has a MAC of its own. An ipvlan, which counts as a macvlan here, has that of its card; an ipoib has
 # none; bridges and tunnels of one make have the same one everywhere, and lead nowhere.

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from ncclcheck.probes.facts import Cluster, Connect, Node, NodeReach, at, value_or, variables
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, admin, fail, seen, you
-from ncclcheck.reports.subjects.links import firewall
+from ncclcheck.reports.subjects.links.filters import firewall
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.subjects.nccl.variables import STARTUP_FILES
 

@@ -9,10 +9,11 @@ from shlex import quote
 from ncclcheck.probes.facts import Cluster, Node, PolicyRule, at, value_or
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, fail, note, seen, warn, you
 from ncclcheck.reports.subjects.failures import held_up
-from ncclcheck.reports.subjects.links import detours, firewall
+from ncclcheck.reports.subjects.links.filters import firewall
+from ncclcheck.reports.subjects.links.paths import detours
 from ncclcheck.reports.subjects.links.reached import Reached, reached
 from ncclcheck.reports.subjects.nccl import lan
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 
 def findings(cluster: Cluster, found: Reached, links: Mapping[str, lan.Link]) -> Iterator[Finding]:

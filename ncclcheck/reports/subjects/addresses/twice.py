@@ -9,7 +9,7 @@ from shlex import quote
 from ncclcheck.probes.facts import Address, Cluster, Interface, Node, Resolution, at
 from ncclcheck.reports.judgement.findings import Remedy, admin, you
 from ncclcheck.reports.output.settings_forms import quoted
-from ncclcheck.reports.subjects.addresses import hosts_file
+from ncclcheck.reports.subjects.addresses.names import hosts_file
 from ncclcheck.reports.subjects.nccl import lan
 
 _FAR = 4096  # addresses of a subnet that are looked through for a free one

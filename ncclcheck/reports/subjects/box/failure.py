@@ -11,8 +11,8 @@ from ncclcheck.probes.facts import Box, BoxOom, BoxProcess, BoxRaised
 from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.reports.subjects.box import peers
 from ncclcheck.reports.subjects.nodes import xids
-from ncclcheck.reports.text.fold import fold_ranks
-from ncclcheck.reports.text.visible import in_line
+from ncclcheck.reports.text.words.fold import fold_ranks
+from ncclcheck.reports.text.words.visible import in_line
 
 Kind = Literal[
     "memory", "killed", "crashed", "raised", "left", "exit", "absent", "apart", "outside", "stalled", "vanished",

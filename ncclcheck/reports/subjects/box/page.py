@@ -10,10 +10,10 @@ from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.subjects.box import failure
 from ncclcheck.reports.subjects.box.words import THEN
 from ncclcheck.reports.text.block_text import Style, commands, headed, labelled
-from ncclcheck.reports.text.fold import fold_some
 from ncclcheck.reports.text.groups import Block, blocks
 from ncclcheck.reports.text.headings import heading
-from ncclcheck.reports.text.wrapping import wrapped
+from ncclcheck.reports.text.words.fold import fold_some
+from ncclcheck.reports.text.words.wrapping import wrapped
 
 MOST_LINES = 25  # what stands on a terminal together with the job's own last words
 # further causes that are told beside the first: chosen, each takes two or three lines of the one screen

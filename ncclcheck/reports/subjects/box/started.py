@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ncclcheck.probes.facts import Box, BoxProcess
 from ncclcheck.reports.subjects.box.failure import Failure
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 _JOINED = re.compile(r"(\d+)/(\d+) clients joined")
 _MEETING = re.compile(r"init_process_group|rendezvous|_store_based_barrier|_create_c10d_store|_create_tcp_store")

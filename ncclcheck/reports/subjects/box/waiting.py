@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ncclcheck.probes.facts import Box, BoxProcess, Cluster, LiveProcess
 from ncclcheck.reports.subjects.box.failure import is_library, is_stopped, own_frames
 from ncclcheck.reports.subjects.live.running import CHILD, sleeps
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 _PLACE = re.compile(r"^(.+):(\d+|\?+) in (.+)$")
 _WORKERS = re.compile(

@@ -11,7 +11,7 @@ from ncclcheck.reports.judgement.findings import Evidence, Remedy, Where, seen, 
 from ncclcheck.reports.subjects.box import failure, first, threads, waiting
 from ncclcheck.reports.subjects.box.failure import Failure
 from ncclcheck.reports.subjects.box.waiting import Waiting
-from ncclcheck.reports.text.visible import in_line
+from ncclcheck.reports.text.words.visible import in_line
 
 THEN = "then"  # the source of what came after the first failure: the page gives it a line more
 _SILENT = ("exit", "left", "killed", "crashed", "absent", "memory")  # what it printed may be all that it said

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ncclcheck.probes.facts.data import DataReport
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.subjects.data import curve
-from ncclcheck.reports.text.fold import fold_names
-from ncclcheck.reports.text.wrapping import wrapped
+from ncclcheck.reports.text.words.fold import fold_names
+from ncclcheck.reports.text.words.wrapping import wrapped
 
 _ASPECTS = {
     "content": "contents",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ncclcheck.probes.facts import RankState, Run
 from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, fail, seen, you
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 _MOST_STACKS = 16  # ranks whose stacks are evidence: a page of text; chosen
 _UNDER = ", under "  # before the condition, in a line of a stack

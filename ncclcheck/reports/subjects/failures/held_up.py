@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ncclcheck.probes.facts import Cluster, Unread, at, value_or
 from ncclcheck.reports.judgement.derived import derived
-from ncclcheck.reports.subjects.failures import shaping
+from ncclcheck.reports.subjects.failures.limits import shaping
 from ncclcheck.reports.subjects.links import delays, flows
 from ncclcheck.reports.subjects.links.flows import Slow
 from ncclcheck.reports.subjects.links.reached import Pair, reached

@@ -9,12 +9,21 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Cluster, Run, Silence, replace
 from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Owner, Remedy, Where, admin, seen, unknown, you
-from ncclcheck.reports.subjects.failures import dialled, exhausted, last_words, let_in, ssh_way
-from ncclcheck.reports.subjects.failures.launching import FELL_SILENT, NOTHING_KNOWN, OWN_WORDS, SSH, TRY, Cause
-from ncclcheck.reports.subjects.failures.launching_slurm import JOIN, SLURM
-from ncclcheck.reports.subjects.links import knocked
+from ncclcheck.reports.subjects.failures import last_words
+from ncclcheck.reports.subjects.failures.entering import dialled, let_in, ssh_way
+from ncclcheck.reports.subjects.failures.entering.launching import (
+    FELL_SILENT,
+    NOTHING_KNOWN,
+    OWN_WORDS,
+    SSH,
+    TRY,
+    Cause,
+)
+from ncclcheck.reports.subjects.failures.entering.launching_slurm import JOIN, SLURM
+from ncclcheck.reports.subjects.failures.limits import exhausted
+from ncclcheck.reports.subjects.links.filters import knocked
 from ncclcheck.reports.subjects.nccl.variables import STARTUP_FILES
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _Words = tuple[Cause, re.Match[str]]
 _CAUSES = (*OWN_WORDS, *SSH, *SLURM, *JOIN)

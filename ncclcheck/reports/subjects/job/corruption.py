@@ -6,7 +6,7 @@ import re
 
 from ncclcheck.probes.facts import Cluster, WrongResult
 from ncclcheck.reports.judgement.findings import Where
-from ncclcheck.reports.text.fold import fold_names, size
+from ncclcheck.reports.text.words.fold import fold_names, size
 
 _ALIGNED = 64  # bytes: a chunk begins at least there where a library copies in chunks
 _CONTRIBUTION = {"missing": "is missing", "doubled": "was counted twice", "changed": "was changed in one bit"}

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Remedy, you
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 WHY_PAIRING = (
     "NCCL makes a communicator for the two first; who waits there for its peer looks like one that stays away."

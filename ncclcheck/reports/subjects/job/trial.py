@@ -10,7 +10,7 @@ from typing import Literal
 from ncclcheck.probes.facts import Cluster, Measurements, Trial, TrialRow, replace
 from ncclcheck.reports.subjects.job.student import quantile
 from ncclcheck.reports.subjects.nccl.variables import effective
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 Word = Literal["failed", "gains", "loses", "mixed", "same", "unknown"]
 

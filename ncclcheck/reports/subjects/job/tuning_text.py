@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Forecast, Tried
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.subjects.job import trial, tuning
-from ncclcheck.reports.text.fold import duration, size
-from ncclcheck.reports.text.wrapping import wrapped
+from ncclcheck.reports.text.words.fold import duration, size
+from ncclcheck.reports.text.words.wrapping import wrapped
 
 _HEADERS = ("operation", "size", "without", "with", "faster", "95 %", "result")
 _LEGEND = (

@@ -7,7 +7,7 @@ from statistics import median
 
 from ncclcheck.probes.facts import Cluster, Unread
 from ncclcheck.reports.judgement.derived import derived
-from ncclcheck.reports.subjects.failures import shaping
+from ncclcheck.reports.subjects.failures.limits import shaping
 from ncclcheck.reports.subjects.links import flows
 from ncclcheck.reports.subjects.links.reached import Pair, Reached, reached
 from ncclcheck.reports.subjects.nccl import lan

@@ -9,8 +9,8 @@ from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.subjects.live import words
 from ncclcheck.reports.subjects.live.running import RunningJob, jobs
-from ncclcheck.reports.text.fold import fold_names, many
-from ncclcheck.reports.text.wrapping import wrapped
+from ncclcheck.reports.text.words.fold import fold_names, many
+from ncclcheck.reports.text.words.wrapping import wrapped
 
 # on the screen, and kinds of ranks of each: chosen, four jobs of five rows fill 24 lines
 _MOST_JOBS, _MOST_ROWS = 4, 5

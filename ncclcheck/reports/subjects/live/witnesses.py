@@ -10,10 +10,10 @@ from ncclcheck.probes.facts import Cluster, JobRecord, Live, LiveGpu, LiveProces
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Finding, State
 from ncclcheck.reports.judgement.rule import Body, rule
-from ncclcheck.reports.subjects.flight.state import state
-from ncclcheck.reports.subjects.flight.waits import Waits, waits
 from ncclcheck.reports.subjects.live.nccl_ras import advances, standing
 from ncclcheck.reports.subjects.live.running import Judged, judged_jobs
+from ncclcheck.reports.subjects.logs.flight.state import state
+from ncclcheck.reports.subjects.logs.flight.waits import Waits, waits
 
 # What /proc shows of a job that goes on, begins or has ended: nobody is accused by what else was seen of it.
 _GOES_ON = ("advances", "works", "alone", "ended", "starting")

@@ -22,7 +22,7 @@ from ncclcheck.reports.subjects.live.running import (
     sleeps,
     works,
 )
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 # ranks, kinds or frames in one finding: chosen; of kinds the rarest are shown, who hangs is among them
 _MOST_SHOWN = 3

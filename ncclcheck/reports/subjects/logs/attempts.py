@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.logs.ending import ENDS
-from ncclcheck.reports.subjects.logs.meanings import follows
+from ncclcheck.reports.subjects.logs.words.meanings import follows
 
 _FAILED = ENDS | {"python-error", "nccl-warning"}
 # A launcher's own last words: what works in the same file below them is not its job any more.

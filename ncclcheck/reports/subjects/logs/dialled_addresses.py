@@ -13,7 +13,7 @@ from ncclcheck.probes.facts import Endpoint, LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Evidence, seen
 from ncclcheck.reports.subjects.logs.logged import process_of, said
 from ncclcheck.reports.subjects.logs.reported import ends
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _VIRTUAL = re.compile(
     r"(?:docker|br-|virbr|veth|cni|flannel|cali|tunl|tailscale|cilium|lxc|lxd|podman|nerdctl|weave|kube-|vxlan|"

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Finding, State
-from ncclcheck.reports.subjects.logs.meanings import AT_THE_END, CONSEQUENCES, CONTEXT, HARMLESS
+from ncclcheck.reports.subjects.logs.words.meanings import AT_THE_END, CONSEQUENCES, CONTEXT, HARMLESS
 
 TEXT = 300  # of a line that is quoted
 _PROOF = ("ended-well", "training-goes-on")

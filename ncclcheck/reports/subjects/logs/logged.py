@@ -10,10 +10,10 @@ from ncclcheck.probes.facts import Cluster, LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Owner, Remedy, State, Where, seen
 from ncclcheck.reports.judgement.rule import Body, NothingToJudge, rule
 from ncclcheck.reports.subjects.failures import lost
-from ncclcheck.reports.subjects.logs import meanings
 from ncclcheck.reports.subjects.logs.attempts import latest
 from ncclcheck.reports.subjects.logs.ending import TEXT, Ending
-from ncclcheck.reports.subjects.logs.wording import with_reasons
+from ncclcheck.reports.subjects.logs.words import meanings
+from ncclcheck.reports.subjects.logs.words.wording import with_reasons
 
 # of a log in one finding: chosen, three are read at a glance, the number of all is told beside them
 _MOST_LINES = 3

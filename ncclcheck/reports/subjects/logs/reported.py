@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import Endpoint, LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Evidence, seen
 from ncclcheck.reports.subjects.logs.logged import process_of
 from ncclcheck.reports.subjects.nccl.variables import Version, as_version
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 
 def version(logs: Logs, event: LogEvent) -> Version | None:

@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import Cluster, Node
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Remedy, you
 from ncclcheck.reports.subjects.nccl import lan, variables
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _NAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 

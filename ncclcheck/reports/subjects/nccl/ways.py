@@ -11,7 +11,7 @@ from functools import cached_property
 from ncclcheck.probes.facts import Address, Cluster, Interface, Node, Unread, Way, at, value_or
 from ncclcheck.reports.subjects.links.reached import Reached, reached
 from ncclcheck.reports.subjects.nccl import lan, led_astray
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _ANSWERED = ("reachable", "stale", "delay", "probe")  # states of a neighbour entry that has an address
 _MOST_EQUAL = 8  # racks of one size are no draw: each is asked only where few stand against each other

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ncclcheck.probes.facts import Mount, Node, Place, Room, at, known, value_or
 from ncclcheck.reports.judgement.findings import Evidence, seen
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 
 def places(node: Node, *names: str) -> list[Place]:

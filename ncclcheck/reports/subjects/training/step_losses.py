@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import Cluster, Unread
 from ncclcheck.probes.facts.training import Communication
 from ncclcheck.reports.subjects.training import step_times
 from ncclcheck.reports.subjects.training.step_times import Row, Steps, Straggler
-from ncclcheck.reports.text.fold import duration
+from ncclcheck.reports.text.words.fold import duration
 
 # all ranks of a node together against one alone; some slowdown (clocks, memory) is usual on every host: chosen
 CONTENDED = 1.25

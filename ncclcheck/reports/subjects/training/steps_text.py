@@ -11,8 +11,8 @@ from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.subjects.training import step_losses, step_times
 from ncclcheck.reports.subjects.training.step_times import Row, Steps
 from ncclcheck.reports.text import measured as beside
-from ncclcheck.reports.text.fold import duration, size
-from ncclcheck.reports.text.wrapping import wrapped
+from ncclcheck.reports.text.words.fold import duration, size
+from ncclcheck.reports.text.words.wrapping import wrapped
 
 # rows of ranks, the slowest; characters to which a node's name may be cut: chosen, for 80 columns
 _MOST, _SHORTEST = 8, 4

@@ -11,7 +11,7 @@ from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, replace
 from ncclcheck.reports.judgement.findings import Finding, Remedy, Verdict
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _SLURM = re.compile(r"(?P<how>#SBATCH|sbatch|srun) --exclude=(?P<name>\S+)(?P<rest> .*)?")
 _MOST_LISTED = 16  # hosts; of more it is easier to take one out of the list than to type it anew

@@ -8,7 +8,7 @@ from shlex import quote
 from ncclcheck.probes.facts import Cluster, Unread, at, replace
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, State, Verdict, admin, seen, you
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _NAME = re.compile(r"\b[A-Z][A-Z0-9_]{3,}\b")
 _MOST = 3  # variables of one finding of which it is said
