@@ -95,8 +95,10 @@ def make(cluster: Cluster, options: Options, story: Story) -> jsondoc.Document:
         verdicts=verdicts,
         culprits=_worked_out(culprits, cluster, []),
         measurements=_worked_out(_completed, cluster, cluster.measurements),
-        recommendations=_worked_out(lambda held: verified.kept(held, recommend(held, judged)), cluster, []),
-        diagnosis=_worked_out(lambda held: diagnosis(held.measurements.logs, verdicts), cluster, None),
+        recommendations=_worked_out(
+            lambda cluster: verified.kept(cluster, recommend(cluster, judged)), cluster, []
+        ),
+        diagnosis=_worked_out(lambda cluster: diagnosis(cluster.measurements.logs, verdicts), cluster, None),
     )
 
 

@@ -38,8 +38,8 @@ class Stacks:
     def ask_workers(self, alive: Mapping[int, Process]) -> None:
         """One by one: a forked process has its parent's descriptor, and writes into its parent's file."""
         until = time.monotonic() + _WORKERS_S
-        for pid, one in alive.items():
-            parent = alive.get(one.parent)
+        for pid, process in alive.items():
+            parent = alive.get(process.parent)
             if parent is None or parent.rank < 0 or time.monotonic() > until:
                 continue
             before = self._size(parent.pid)

@@ -67,14 +67,18 @@ def copies(plan: TrainingPlan, made: nn.Module) -> Callable[[], nn.Module]:
         fresh.load_state_dict(made.state_dict())
         return fresh
 
-    device = next((one.device for one in made.parameters()), torch.device("cpu"))
+    device = next((parameter.device for parameter in made.parameters()), torch.device("cpu"))
     return another
 
 
 def hooked(made: nn.Module) -> list[str]:
     """Parameters with a hook on their gradient, which copy.deepcopy leaves out."""
     kinds = ("_backward_hooks", "_post_accumulate_grad_hooks")
-    return [name for name, one in made.named_parameters() if any(getattr(one, kind, None) for kind in kinds)]
+    return [
+        name
+        for name, parameter in made.named_parameters()
+        if any(getattr(parameter, kind, None) for kind in kinds)
+    ]
 
 
 def optimizer(made: nn.Module, *, sparse: bool) -> Optimizer:
@@ -125,7 +129,7 @@ def _imports(tree: ast.AST) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names |= {one.name.partition(".")[0] for one in node.names}
+            names |= {name.name.partition(".")[0] for name in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
             names.add((node.module or "").partition(".")[0])
     return names

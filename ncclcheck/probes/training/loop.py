@@ -195,7 +195,7 @@ def _find_unreached(setting: Setting) -> None:
     setting.unreached = told(setting.peers, [*unreached][:_MOST_NAMES])
     if setting.unused and not setting.called:
         setting.varying = _varying(setting, unreached)
-    sparse = any(one.grad is not None and one.grad.is_sparse for one in model.parameters())
+    sparse = any(parameter.grad is not None and parameter.grad.is_sparse for parameter in model.parameters())
     setting.sparse = bool(setting.peers.worst([float(sparse)])[0])
 
 
@@ -332,9 +332,9 @@ def is_wrapped(model: nn.Module) -> bool:
 
 
 def _unscale(model: nn.Module) -> None:
-    for one in model.parameters():
-        if one.grad is not None:
-            one.grad.div_(_SCALE)
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad.div_(_SCALE)
 
 
 def _forget_the_others(setting: Setting, model: nn.Module, seen: list[Batch]) -> None:

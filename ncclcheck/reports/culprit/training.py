@@ -20,12 +20,12 @@ def in_training(cluster: Cluster) -> list[Culprit]:
         return []
     slow = [
         _culprit(
-            one.fact,
-            _ALONE if one.fact.solo else _TOGETHER,
+            straggler.fact,
+            _ALONE if straggler.fact.solo else _TOGETHER,
             "TRN020",
-            f"its own work takes {duration(one.own)} a step, that of the others {duration(one.usual)}",
+            f"its own work takes {duration(straggler.own)} a step, that of the others {duration(straggler.usual)}",
         )
-        for one in step_losses.slow(cluster, measured)
+        for straggler in step_losses.slow(cluster, measured)
     ]
     hungry = step_losses.hungry(cluster, measured)
     few = hungry if 2 * len(hungry) <= len(measured.rows) else []

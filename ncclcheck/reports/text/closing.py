@@ -32,8 +32,8 @@ def culprits(document: Document) -> list[str]:
     """Who is to blame, one line each, the surest first."""
     told = {finding.what for verdict in document.verdicts for finding in verdict.findings}
     return [
-        f"Culprit: {_named(one)} (confidence {one.confidence:.2f}): {_brief(one.why, told)}"
-        for one in document.culprits
+        f"Culprit: {_named(culprit)} (confidence {culprit.confidence:.2f}): {_brief(culprit.why, told)}"
+        for culprit in document.culprits
     ]
 
 
@@ -42,9 +42,9 @@ def _brief(why: str, told: Collection[str]) -> str:
     return why.partition("; ")[0] if any(why in what for what in told) else why
 
 
-def _named(one: Culprit) -> str:
-    names = " to ".join(one.names) if one.kind == "link" else fold_names(one.names)
-    return names if names.startswith(one.kind) else f"{one.kind} {names}"
+def _named(culprit: Culprit) -> str:
+    names = " to ".join(culprit.names) if culprit.kind == "link" else fold_names(culprit.names)
+    return names if names.startswith(culprit.kind) else f"{culprit.kind} {names}"
 
 
 def compared(document: Document) -> list[str]:
@@ -111,8 +111,8 @@ def _unseen(document: Document) -> str:
     """Parts of the dataset's examination that did not take place, and why."""
     reasons: dict[str, dict[str, None]] = {}
     for report in document.measurements.data:
-        for one in report.unseen:
-            reasons.setdefault(one.why, {})[_PARTS.get(one.aspect, one.aspect)] = None
+        for unseen in report.unseen:
+            reasons.setdefault(unseen.why, {})[_PARTS.get(unseen.aspect, unseen.aspect)] = None
         if (
             report.streams
             and isinstance(report.streams.depends, Unread)
@@ -168,8 +168,10 @@ def _unfinished(document: Document) -> str:
 
 def _why_silent(document: Document) -> str:
     """`: WHAT` of the one finding of RUN001; empty where it has several."""
-    found = [one for verdict in document.verdicts if verdict.code == "RUN001" for one in verdict.findings]
-    return f": {found[0].what}" if len(found) == 1 else ""
+    findings = [
+        finding for verdict in document.verdicts if verdict.code == "RUN001" for finding in verdict.findings
+    ]
+    return f": {findings[0].what}" if len(findings) == 1 else ""
 
 
 def _caveats(document: Document) -> Iterator[str]:

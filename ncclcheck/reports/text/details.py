@@ -40,8 +40,8 @@ def _worth_a_look(document: Document) -> list[NodeEntry]:
     if len(document.nodes) <= _MOST_NODES:
         return document.nodes
     states = (State.FAIL, State.WARN)
-    found = Counter(f.where.node for v in document.verdicts for f in v.findings if f.state in states)
-    return sorted(document.nodes, key=lambda entry: -found[entry.name])[:_MOST_NODES]
+    counter = Counter(f.where.node for v in document.verdicts for f in v.findings if f.state in states)
+    return sorted(document.nodes, key=lambda entry: -counter[entry.name])[:_MOST_NODES]
 
 
 def _node(node: Node) -> Iterator[str]:

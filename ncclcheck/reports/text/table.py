@@ -109,7 +109,7 @@ def _remarks(document: Document, width: int) -> list[str]:
         remarks.append(f"expected busbw: of large sizes, from {expectation.basis}.")
     else:
         remarks.append(f"expected busbw: none, {_no_expectation(expectation)}.")
-    if fits := [_fit(one) for one in expectation.fits if max(one.median_error, one.last_error) <= _GOOD_FIT]:
+    if fits := [_fit(fit) for fit in expectation.fits if max(fit.median_error, fit.last_error) <= _GOOD_FIT]:
         remarks.append(f"latency + busbw, fitted over sizes: {', '.join(fits)}.")
     remarks.append("time: the slowest rank's, median over iterations; busbw in GB/s of 1e9 bytes.")
     return [line for remark in remarks for line in wrapped(remark, width, first="  ", rest="    ")]

@@ -48,19 +48,19 @@ def read(path: str) -> list[Box]:
     """One box for each node of the last attempt. Raises NoBox."""
     folders = _nodes(path)
     metas = [next(_rows(os.path.join(folder, "meta.json"), "meta"), {}) for folder in folders]
-    clocks: _Raw = next((one["clocks"] for one in metas if isinstance(one.get("clocks"), dict)), {})
+    clocks: _Raw = next((meta["clocks"] for meta in metas if isinstance(meta.get("clocks"), dict)), {})
     most = max(_LEAST_SAMPLES, min(_MOST_SAMPLES, _ALL_SAMPLES // max(1, len(folders))))
-    found = [box for folder in folders if (box := _node(folder, clocks, most)) is not None]
-    if not found:
+    boxes = [box for folder in folders if (box := _node(folder, clocks, most)) is not None]
+    if not boxes:
         raise NoBox(f"{path} holds no record of a job")
-    last = max(found, key=lambda box: box.started)
-    same = [box for box in found if (box.ended or _latest(box)) >= last.started]
+    last = max(boxes, key=lambda box: box.started)
+    same = [box for box in boxes if (box.ended or _latest(box)) >= last.started]
     return sorted(same, key=lambda box: (box.host, box.folder))
 
 
 def _latest(box: Box) -> float:
     """When anything was written there; where there is no wrapper (--print-env) that is what its ranks raised."""
-    return max([box.last, box.started, *(one.t for one in box.raised)])
+    return max([box.last, box.started, *(raised.t for raised in box.raised)])
 
 
 def logs_of(folder: str) -> list[str]:
@@ -271,7 +271,7 @@ class _Node:
             one["host"] = "" if one.get("host") == self.meta["host"] else one.get("host", "")
         if not [one for one in told if not one.get("thread")]:
             told += self._printed()
-        return sorted((msgspec.convert(row, type=BoxRaised) for row in told), key=lambda one: one.t)
+        return sorted((msgspec.convert(row, type=BoxRaised) for row in told), key=lambda raised: raised.t)
 
     def _printed(self) -> list[_Raw]:
         """The exception that the only Python process which could not say it into the box has printed."""

@@ -73,18 +73,20 @@ def _lines(folder: str) -> Iterator[tuple[int, str]]:
     newest = pieces[-1].f if pieces else -1
     held: dict[int, bytes] = {}
     left, wanted = _MOST, list[Piece]()
-    for one in reversed(pieces):
-        left -= one.n
+    for piece in reversed(pieces):
+        left -= piece.n
         if left < 0:
             break
-        wanted.append(one)
-    for one in reversed(wanted):
-        if one.f >= 0 and one.f < newest - 1:
+        wanted.append(piece)
+    for piece in reversed(wanted):
+        if piece.f >= 0 and piece.f < newest - 1:
             continue  # written over
-        if one.f not in held:
-            held[one.f] = _content(os.path.join(folder, "output.log" if one.f < 0 else f"output.{one.f % 2}.log"))
-        words = held[one.f][one.at : one.at + one.n].decode(errors="backslashreplace").split("\n")
-        whose = [pid for pid, count in one.p for _ in range(min(count, len(words)))]  # min: whatever a box says
+        if piece.f not in held:
+            held[piece.f] = _content(
+                os.path.join(folder, "output.log" if piece.f < 0 else f"output.{piece.f % 2}.log")
+            )
+        words = held[piece.f][piece.at : piece.at + piece.n].decode(errors="backslashreplace").split("\n")
+        whose = [pid for pid, count in piece.p for _ in range(min(count, len(words)))]  # min: whatever a box says
         for at, line in enumerate(words):
             if (shown := line.rstrip("\r").rpartition("\r")[2].rstrip()).strip():
                 yield (whose[at] if at < len(whose) else 0), shown
@@ -94,11 +96,11 @@ def _pieces(folder: str) -> Iterator[Piece]:
     for name in _NAMES:
         for line in _content(os.path.join(folder, name)).splitlines():
             try:
-                one = msgspec.json.decode(line, type=Piece)
+                piece = msgspec.json.decode(line, type=Piece)
             except (msgspec.MsgspecError, RecursionError):
                 continue
-            if one.at >= 0 and one.n >= 0 and one.f >= -1:
-                yield one
+            if piece.at >= 0 and piece.n >= 0 and piece.f >= -1:
+                yield piece
 
 
 def _content(path: str) -> bytes:

@@ -101,9 +101,9 @@ def stress(reader: Reader, oracle: Oracle, seconds: float) -> Contest:
     done = [one.value for one in ended if one.ok and one.value]
     return Contest(
         workers=len(works),
-        reads=sum(one.reads for one in done),
-        wrong=sum(one.wrong for one in done),
-        examples=[example for one in done for example in one.examples[:2]][:_EXAMPLES],
+        reads=sum(stressed.reads for stressed in done),
+        wrong=sum(stressed.wrong for stressed in done),
+        examples=[example for stressed in done for example in stressed.examples[:2]][:_EXAMPLES],
         stuck=_stuck(ended),
     )
 

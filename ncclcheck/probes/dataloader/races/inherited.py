@@ -80,8 +80,8 @@ def needed(reader: Reader, oracle: Oracle) -> list[Inherited]:
     if reader.made.workers_unpickle:
         return []
     return [
-        found
-        for found, lose in (*_sockets(reader), *_libraries(reader))
+        inherited
+        for inherited, lose in (*_sockets(reader), *_libraries(reader))
         if reader.left > 0 and _is_needed(reader, oracle, lose)
     ]
 

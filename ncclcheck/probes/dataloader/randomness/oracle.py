@@ -138,9 +138,9 @@ def _differing(a: Pass, b: Pass) -> set[str]:
 
 def _differences(leaf: str, a: Pass, b: Pass) -> list[Differs]:
     return [
-        Differs(index=index, first=one.brief, second=other.brief)
-        for index, one, other in _pairs(leaf, a, b)
-        if one.digest != other.digest
+        Differs(index=index, first=value.brief, second=other.brief)
+        for index, value, other in _pairs(leaf, a, b)
+        if value.digest != other.digest
     ]
 
 

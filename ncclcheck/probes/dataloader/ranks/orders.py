@@ -71,7 +71,7 @@ def _describe(loader: Any, view: View) -> None:
 
 
 def _of_sampler(samplers: tuple[Any, Any], name: str) -> int | None:
-    found = (getattr(one, name, None) for one in samplers)
+    found = (getattr(sampler, name, None) for sampler in samplers)
     return next((one % 2**53 for one in found if isinstance(one, int) and not isinstance(one, bool)), None)
 
 

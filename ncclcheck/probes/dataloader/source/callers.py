@@ -46,7 +46,10 @@ def _trains_on(text: bytes, factory: str) -> bool:
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return False
-    scopes: list[_Scope] = [tree, *(one for one in ast.walk(tree) if isinstance(one, _Scope) and one is not tree)]
+    scopes: list[_Scope] = [
+        tree,
+        *(node for node in ast.walk(tree) if isinstance(node, _Scope) and node is not tree),
+    ]
     return any(
         _leads(loop.iter, scope, tree, factory, _DEEPEST)
         for scope in scopes
@@ -57,13 +60,13 @@ def _trains_on(text: bytes, factory: str) -> bool:
 
 def _is_innermost(loop: ast.For) -> bool:
     """Whether backward() is called in it, and in no loop within it."""
-    inner = [one for one in ast.walk(loop) if isinstance(one, ast.For) and one is not loop]
+    inner = [node for node in ast.walk(loop) if isinstance(node, ast.For) and node is not loop]
     return _has_backward(loop) and not any(map(_has_backward, inner))
 
 
 def _has_backward(node: ast.AST) -> bool:
-    calls = (one.func for one in ast.walk(node) if isinstance(one, ast.Call))
-    return any(isinstance(one, ast.Attribute) and one.attr == "backward" for one in calls)
+    calls = (node.func for node in ast.walk(node) if isinstance(node, ast.Call))
+    return any(isinstance(call, ast.Attribute) and call.attr == "backward" for call in calls)
 
 
 def _own(scope: _Scope) -> Iterator[ast.AST]:
@@ -78,8 +81,8 @@ def _own(scope: _Scope) -> Iterator[ast.AST]:
 
 def _leads(node: ast.AST, scope: _Scope, tree: ast.Module, factory: str, deepest: int) -> bool:
     """Whether a value comes from the factory: by a call, by assignments, or as an argument of this function."""
-    names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
-    attributes = {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
+    names = {node.id for node in ast.walk(node) if isinstance(node, ast.Name)}
+    attributes = {node.attr for node in ast.walk(node) if isinstance(node, ast.Attribute)}
     if factory in names | attributes:
         return True
     if not deepest:
@@ -102,16 +105,18 @@ def _origins(name: str, scope: _Scope, tree: ast.Module) -> Iterator[tuple[ast.A
     places = [one.arg for one in (*scope.args.posonlyargs, *scope.args.args)]
     if name not in (*places, *(one.arg for one in scope.args.kwonlyargs)):
         return
-    for caller in (one for one in ast.walk(tree) if isinstance(one, _Scope)):
-        for call in (one for one in _own(caller) if isinstance(one, ast.Call)):
+    for caller in (node for node in ast.walk(tree) if isinstance(node, _Scope)):
+        for call in (node for node in _own(caller) if isinstance(node, ast.Call)):
             if isinstance(call.func, ast.Name) and call.func.id == scope.name:
                 place = places.index(name) if name in places else len(call.args)
-                given = call.args[place : place + 1] + [one.value for one in call.keywords if one.arg == name]
+                given = call.args[place : place + 1] + [
+                    keyword.value for keyword in call.keywords if keyword.arg == name
+                ]
                 yield from ((value, caller) for value in given)
 
 
 def _binds(target: ast.AST, name: str) -> bool:
-    return any(isinstance(one, ast.Name) and one.id == name for one in ast.walk(target))
+    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(target))
 
 
 def _sources(directory: str) -> Iterator[tuple[str, bytes]]:

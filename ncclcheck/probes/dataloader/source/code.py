@@ -66,9 +66,9 @@ def _reads(function: Any) -> list[str]:
         return []
     index = arguments[0].arg
     found = [
-        ast.unparse(one)
-        for one in ast.walk(tree[1])
-        if isinstance(one, ast.Subscript | ast.Call) and _root(one) == "self" and _is_index(one, index)
+        ast.unparse(node)
+        for node in ast.walk(tree[1])
+        if isinstance(node, ast.Subscript | ast.Call) and _root(node) == "self" and _is_index(node, index)
     ]
     return [text for text in dict.fromkeys(found) if len(text) <= _MOST_TEXT][:_MOST_RETURNS]
 
@@ -82,8 +82,8 @@ def _assigned(owner: type) -> Iterator[Assigned]:
         code = method.__code__
         arguments = {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]} - {"self"}
         others = {*code.co_varnames} - arguments - {"self"}
-        for one in ast.walk(tree[1]):
-            for target, value in _pairs(one.targets[0], one.value) if isinstance(one, ast.Assign) else ():
+        for node in ast.walk(tree[1]):
+            for target, value in _pairs(node.targets[0], node.value) if isinstance(node, ast.Assign) else ():
                 text, names = ast.unparse(value), _names(value)
                 told = text != "None" and len(text) <= _MOST_TEXT and not (names & others)
                 if told and ast.unparse(target).startswith("self."):
@@ -92,9 +92,9 @@ def _assigned(owner: type) -> Iterator[Assigned]:
 
 def _names(value: ast.expr) -> set[str]:
     """That it reads, but for those that its own comprehensions and lambdas bind."""
-    found = {one.id for one in ast.walk(value) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
-    bound = {one.id for one in ast.walk(value) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
-    return found - bound - {one.arg for one in ast.walk(value) if isinstance(one, ast.arg)}
+    found = {node.id for node in ast.walk(value) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    bound = {node.id for node in ast.walk(value) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return found - bound - {node.arg for node in ast.walk(value) if isinstance(node, ast.arg)}
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:

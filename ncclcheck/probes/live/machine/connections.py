@@ -20,7 +20,7 @@ _MOST_LINKS = 16  # of a process, those used last: a ring has 2, a tree 3, of ea
 def established(proc: Proc, pid: str, tables: Dict[str, Dict[int, Raw]]) -> List[Raw]:
     """Its established connections."""
     links = (proc.link(pid, "fd", name) for name in proc.names(pid, "fd"))
-    inodes = {int(one[8:-1]) for one in links if one.startswith("socket:[")}
+    inodes = {int(link[8:-1]) for link in links if link.startswith("socket:[")}
     if not inodes:
         return []
     space = proc.link(pid, "ns", "net")

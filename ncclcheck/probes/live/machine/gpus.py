@@ -114,7 +114,7 @@ class Nvml:
     def xids(self, events: Optional[ctypes.c_void_p]) -> List[List[int]]:
         """(GPU, Xid) of what came since, without waiting."""
         found: List[List[int]] = []
-        handles = [one.value if one else None for one in self.handles]
+        handles = [handle.value if handle else None for handle in self.handles]
         while events is not None and len(found) < 64:
             event = _Event()
             if self.library.nvmlEventSetWait_v2(events, ctypes.byref(event), 0):

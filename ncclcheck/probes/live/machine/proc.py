@@ -63,5 +63,5 @@ def age(proc: Proc, pid: str) -> float:
 
 def number(text: Optional[str]) -> int:
     """The first number in a text, or 0."""
-    held = re.search(r"\d+", text or "")
-    return int(held.group()) if held else 0
+    match = re.search(r"\d+", text or "")
+    return int(match.group()) if match else 0

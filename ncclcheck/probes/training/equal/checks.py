@@ -68,7 +68,7 @@ class _Trained:
         return streams.metric(setting, self._model)
 
 
-def _tell(setting: Setting, found: Checks) -> None:
+def _tell(setting: Setting, checks: Checks) -> None:
     """What all ranks know is told once."""
     if setting.peers.rank == 0:
-        setting.context.emit(Measurements(smoke=Smoke(checks=found)))
+        setting.context.emit(Measurements(smoke=Smoke(checks=checks)))

@@ -49,7 +49,13 @@ def _logged(model: nn.Module) -> list[int]:
     for name in ("rebuilt_bucket_sizes", "bucket_sizes"):
         if sizes := [int(size) for size in re.findall(r"\d+", str(data.get(name, ""))) if int(size)]:
             return _folded(sizes)
-    return [sum(one.numel() * one.element_size() for one in model.parameters() if one.requires_grad)]
+    return [
+        sum(
+            parameter.numel() * parameter.element_size()
+            for parameter in model.parameters()
+            if parameter.requires_grad
+        )
+    ]
 
 
 def _folded(sizes: list[int]) -> list[int]:

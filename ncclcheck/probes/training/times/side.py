@@ -59,9 +59,9 @@ def find_unused(setting: Setting, batch: Batch) -> FindUnused:
     """Steps with the flag and without, in turns. Without it a model with unused parameters does not train."""
     if setting.plan.strategy != "ddp":
         raise Unsupported(f"{setting.plan.strategy} has no find_unused_parameters")
-    found = FindUnused(asked=setting.plan.find_unused, unused=setting.unused[:_NAMED], count=len(setting.unused))
+    unused = FindUnused(asked=setting.plan.find_unused, unused=setting.unused[:_NAMED], count=len(setting.unused))
     if setting.unused:
-        return found
+        return unused
     loops = [Loop.of(setting, _wrapped(setting, flag), repeat(batch)) for flag in (True, False)]
     for loop in loops:
         loop.run(_WARM)
@@ -69,7 +69,7 @@ def find_unused(setting: Setting, batch: Batch) -> FindUnused:
     for number in (0, 1) * _ROUNDS:
         laps[number] += loops[number].run(_STEPS)
     with_flag, without = (summary(setting.peers.worst([lap.whole for lap in kept])) for kept in laps)
-    return replace(found, with_us=with_flag, without_us=without)
+    return replace(unused, with_us=with_flag, without_us=without)
 
 
 def _wrapped(setting: Setting, flag: bool) -> nn.Module:

@@ -28,9 +28,9 @@ def seen(setting: Setting, _batch: Batch) -> LoaderWorkers:
     """
     if setting.builtin:
         raise Unsupported("the built-in data have no worker processes")
-    told = _tried(setting.feed.loader) if setting.context.rank == 0 else LoaderWorkers()
+    workers = _tried(setting.feed.loader) if setting.context.rank == 0 else LoaderWorkers()
     barrier(setting.device)
-    return told
+    return workers
 
 
 def _tried(loader: DataLoader[Any]) -> LoaderWorkers:

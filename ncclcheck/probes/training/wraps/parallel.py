@@ -64,7 +64,7 @@ def _child(plan: TrainingPlan, batch: Batch, gpus: int, pipe: Connection) -> Non
     die_with_parent()
     device = torch.device("cuda", 0) if gpus else torch.device("cpu")
     model, loss = given.model(plan).to(device), given.loss(plan)
-    whole = mapped(batch, lambda one: torch.cat([one] * max(1, gpus)) if one.dim() else one)
+    whole = mapped(batch, lambda tensor: torch.cat([tensor] * max(1, gpus)) if tensor.dim() else tensor)
     parallel = nn.DataParallel(model, device_ids=list(range(gpus)) or None)
     one = _step_us(lambda: loss(model, moved(batch, device)), device)
     pipe.send((one, _step_us(lambda: loss(parallel, moved(whole, device)), device)))

@@ -22,8 +22,8 @@ _Series = list[Collective]
 
 def figures(document: Document) -> Iterator[Figure]:
     """One for each operation of which a size was measured."""
-    told = document.measurements.expectation or Expectation()
-    fits = {one.op: one for one in told.fits if max(one.median_error, one.last_error) <= _GOOD_FIT}
+    expectation = document.measurements.expectation or Expectation()
+    fits = {fit.op: fit for fit in expectation.fits if max(fit.median_error, fit.last_error) <= _GOOD_FIT}
     for number, (op, rows) in enumerate(
         [*_by_operation(document.measurements.collectives).items()][:_MOST_OPERATIONS]
     ):

@@ -46,7 +46,7 @@ def render(document: Document, figures: Sequence[Figure], limits: Limits) -> str
         nothing=recommend_text.NOTHING if recommend_text.may_say_nothing(document) else "",
         families=sections.families(document),
         story=story_text.text(document, _WIDTH),
-        verdicts=sorted(document.verdicts, key=lambda one: (one.state.rank, *order(one))),
+        verdicts=sorted(document.verdicts, key=lambda verdict: (verdict.state.rank, *order(verdict))),
         tables=_tables(document),
         same=[(label, words, _on(names, document)) for label, words, names in summary.folded(document)],
         facts=facts.folded([entry.facts for entry in document.nodes], limits.facts),

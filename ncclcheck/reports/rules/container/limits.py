@@ -88,7 +88,9 @@ def _ends_at_machine(node: Node, chosen: Chosen) -> bool:
     """The container's end of a bridge, a veth; the bridge itself is on the machine (NET002)."""
     names = runtimes(node)
     parsed = ipaddress.ip_address(chosen.address.partition("%")[0])
-    other = any(one.name == chosen.name and one.kind in _NOT_ITS_END for one in lan.interfaces(node))
+    other = any(
+        interface.name == chosen.name and interface.kind in _NOT_ITS_END for interface in lan.interfaces(node)
+    )
     if other or "kubernetes" in names or not _LOCAL_RUNTIMES.intersection(names):
         return False
     own = next((one.host for one in known(at(node, "container.namespaces")) if one.name == "net"), None)

@@ -53,7 +53,7 @@ def _recorded(seen_job: Seen, waits: Waits) -> Iterator[Finding]:
     assert record is not None
     for call in waits.hanging[:2]:
         odd, how = odd_in(waits, call)
-        held = [one for one in seen_job.found.job.ranks if one.rank in odd]
+        held = [rank for rank in seen_job.found.job.ranks if rank.rank in odd]
         told = f": {how}" if how else ""
         judged = fail if seen_job.stands else note
         yield judged(

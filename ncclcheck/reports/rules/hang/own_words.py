@@ -93,7 +93,7 @@ def it_can_be_seen(seen_job: Seen) -> Iterator[Finding]:
 
 
 def _gaps(seen_job: Seen) -> Iterator[tuple[str, str, Remedy | None]]:
-    nccl = any("nccl" in one.libraries for one in seen_job.found.job.ranks)
+    nccl = any("nccl" in rank.libraries for rank in seen_job.found.job.ranks)
     ras = seen_job.ras
     if ras is not None and ras.problem:
         yield "NCCL's RAS", ras.problem, _ras_line(ras.problem)
@@ -104,7 +104,7 @@ def _gaps(seen_job: Seen) -> Iterator[tuple[str, str, Remedy | None]]:
             words.record_next(),
         )
     elif seen_job.record is not None and seen_job.record.flight is not None:
-        unread = [one.why for one in seen_job.record.flight.refused]
+        unread = [refused.why for refused in seen_job.record.flight.refused]
         if unread:
             yield f"{len(unread)} records of Flight Recorder", unread[0], None
     for host in seen_job.hosts:

@@ -256,7 +256,7 @@ def _has_no_peer_access(node: Node) -> bool:
     """Whether no GPU of the node can read another one, as of gaming cards: then nothing is switched off."""
     found = peers(node)
     return bool(found) and all(
-        isinstance(one.p2p, str) and one.p2p != "ok" for some in found.values() for one in some
+        isinstance(peer.p2p, str) and peer.p2p != "ok" for some in found.values() for peer in some
     )
 
 

@@ -83,7 +83,7 @@ def _forgets(cluster: Cluster, node: Node, chains: list[Filter], seconds: int) -
         owner="node",
         evidence=[
             seen(f"/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established of {node.name}", str(seconds)),
-            *(firewall.on_node(node.name, one) for one in chains[:2]),
+            *(firewall.on_node(node.name, chain) for chain in chains[:2]),
         ],
         fix=[
             admin(

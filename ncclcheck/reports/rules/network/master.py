@@ -163,14 +163,14 @@ def _of_another(cluster: Cluster, master: Master, first: str, other: str, addres
     )
 
 
-def _came_through(one: Arrival) -> bool:
-    return one.outcome == "joined" and one.unreached is None
+def _came_through(arrival: Arrival) -> bool:
+    return arrival.outcome == "joined" and arrival.unreached is None
 
 
 def _of_nobody(cluster: Cluster, master: Master, first: str, addresses: list[str]) -> Iterator[Finding]:
     evidence = [seen(master.host, ", ".join(addresses)), seen("node 0", first)]
     meeting = cluster.job.meeting
-    if meeting is not None and any(_came_through(one) for one in meeting.arrivals):
+    if meeting is not None and any(_came_through(arrival) for arrival in meeting.arrivals):
         yield note(
             Where(node=first),
             f"{master.source} {master.host} is no address of its own; the others came through it all the same",

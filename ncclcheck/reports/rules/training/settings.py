@@ -46,42 +46,44 @@ def suits(cluster: Cluster) -> Iterator[Finding]:
     """
     if not (cluster.measurements.smoke and cluster.measurements.smoke.settings):
         raise NothingToJudge("no file was given with --settings")
-    found = save_settings(cluster)
-    if found is None:
+    settings = save_settings(cluster)
+    if settings is None:
         raise NothingToJudge("the files ask neither for ZeRO stage 3 nor for FSDP's state_dict_type")
-    if found.gathers:
-        yield _gathered(cluster, found)
-    elif found.gathers is None:
-        yield _undecided(found)
+    if settings.gathers:
+        yield _gathered(cluster, settings)
+    elif settings.gathers is None:
+        yield _undecided(settings)
     else:
-        yield _in_pieces(found)
+        yield _in_pieces(settings)
 
 
-def _in_pieces(found: SaveSettings) -> Finding:
-    zero = not found.by.setting.name.endswith("state_dict_type")  # Lightning's `deepspeed_stage_3` is ZeRO too
+def _in_pieces(settings: SaveSettings) -> Finding:
+    zero = not settings.by.setting.name.endswith("state_dict_type")  # Lightning's `deepspeed_stage_3` is ZeRO too
     told = (
         ("zero_to_fp32.py puts them together", "python zero_to_fp32.py . model")
         if zero
         else ("accelerate merge-weights puts them together", "accelerate merge-weights CHECKPOINT model")
     )
     return note(
-        Where(device=found.by.file.path),
-        f"{'ZeRO-3' if zero else 'FSDP'} saves pieces: {found.by.words}",
+        Where(device=settings.by.file.path),
+        f"{'ZeRO-3' if zero else 'FSDP'} saves pieces: {settings.by.words}",
         why=f"from_pretrained reads no pieces; {told[0]}.",
         owner="job",
-        evidence=[seen(found.by.file.path, found.by.words)],
+        evidence=[seen(settings.by.file.path, settings.by.words)],
         fix=[you("Put the pieces together after the run.", told[1])],
     )
 
 
-def _undecided(found: SaveSettings) -> Finding:
+def _undecided(settings: SaveSettings) -> Finding:
     return note(
-        Where(device=found.by.file.path),
-        f"whether rank 0 gathers all weights is left to Accelerate: {found.by.words}",
+        Where(device=settings.by.file.path),
+        f"whether rank 0 gathers all weights is left to Accelerate: {settings.by.words}",
         why="Gathering a large model may take longer than the timeout; from_pretrained reads no pieces.",
         owner="job",
-        evidence=[seen(found.by.file.path, found.by.words)],
-        fix=[you("Say which it is to be: true gathers, false saves pieces.", f'"{found.by.setting.name}": false')],
+        evidence=[seen(settings.by.file.path, settings.by.words)],
+        fix=[
+            you("Say which it is to be: true gathers, false saves pieces.", f'"{settings.by.setting.name}": false')
+        ],
     )
 
 
@@ -132,7 +134,9 @@ def _unforecast(cluster: Cluster, asked: SaveSettings, limit: float | None) -> R
     """Why there is no forecast: a timeout that is no number, no time for it, or no size."""
     smoke = cluster.measurements.smoke
     why = (
-        next((one for one in smoke.saves.unseen if one.part == "sharded"), None) if smoke and smoke.saves else None
+        next((unsaved for unsaved in smoke.saves.unseen if unsaved.part == "sharded"), None)
+        if smoke and smoke.saves
+        else None
     )
     if limit is None and asked.timeout:
         return you(f"Write {asked.timeout.setting.name} in numbers, so that it can be read.")

@@ -81,7 +81,7 @@ def _not_seen(reports: list[DataReport]) -> str:
             aspects, nodes = reasons.setdefault(entry.why, ({}, {}))
             aspects[entry.aspect] = nodes[report.node] = None
     return "; ".join(
-        f"{', '.join(_ASPECTS.get(one, one) for one in aspects)}{_on(list(nodes), len(reports))}: {why}"
+        f"{', '.join(_ASPECTS.get(aspect, aspect) for aspect in aspects)}{_on(list(nodes), len(reports))}: {why}"
         for why, (aspects, nodes) in reasons.items()
     )
 

@@ -76,8 +76,8 @@ def _limit(cluster: Cluster) -> tuple[Said | None, float | None]:
 
 def _last(cluster: Cluster, names: tuple[str, ...]) -> Said | None:
     files = cluster.measurements.smoke.settings if cluster.measurements.smoke else []
-    found = [Said(file, one) for file in files for one in file.settings if one.name in names]
-    return found[-1] if found else None
+    saids = [Said(file, setting) for file in files for setting in file.settings if setting.name in names]
+    return saids[-1] if saids else None
 
 
 def _seconds(value: str) -> float | None:

@@ -44,7 +44,7 @@ class Likeness:
         own = self._own(name) if name is not None else frozenset()
         words = "".join([_OWN if part in own else part for part in _TOKEN.split(words)])
         words = " ".join(map(_without_addresses, words.split(" ")))
-        return _NUMBER.sub(lambda found: found["named"] or "<n>", words) if numbers else words
+        return _NUMBER.sub(lambda match: match["named"] or "<n>", words) if numbers else words
 
     def _own(self, name: str) -> frozenset[str]:
         if name not in self._known:

@@ -27,7 +27,7 @@ def in_json(text: str) -> str:
     """JSON that says the same, and that may be printed: what cannot be seen is written as JSON writes it."""
     if text.isascii() and "\x7f" not in text:
         return text
-    return _BEYOND_ASCII.sub(lambda found: _json_escaped(found[0]) if _is_unseen(found[0]) else found[0], text)
+    return _BEYOND_ASCII.sub(lambda match: _json_escaped(match[0]) if _is_unseen(match[0]) else match[0], text)
 
 
 def _is_unseen(character: str) -> bool:

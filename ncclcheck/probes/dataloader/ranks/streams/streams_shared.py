@@ -23,7 +23,7 @@ def stream(views: Sequence[View], whole: View | None) -> Stream:
     workers = [view.passes["workers"] for view in views if "workers" in view.passes]
     seen = Stream(
         items=[len(one.items) for one in alone],
-        worker_items=[len(one.items) for one in workers],
+        worker_items=[len(worker.items) for worker in workers],
         by_worker=[workers[0].workers.count(number) for number in range(workers[0].of)] if workers else [],
         ended=all(one.ended for one in (*alone, *workers)),
         workers=views[0].workers,
@@ -48,7 +48,7 @@ def _compared(
     whole: View | None,
 ) -> dict[str, object]:
     known = set().union(*told)
-    by_worker = [_by_worker(one, leaves, known) for one in workers]
+    by_worker = [_by_worker(worker, leaves, known) for worker in workers]
     together = [set().union(*one.values()) for one in by_worker]
     twice = max((_in_several(told), _in_several(together)), key=len)
     again = [key for one in by_worker for key in _in_several(one.values())]
@@ -62,7 +62,9 @@ def _compared(
     if not seen.ended:
         lists = [_keys(one, leaves) for one in alone]
         found["ranks_alike"] = _in_one_order(lists, len(twice))
-        by_number = sorted((_keys(one, leaves, n) for one in workers[:1] for n in range(one.of)), key=len)[-2:]
+        by_number = sorted(
+            (_keys(worker, leaves, n) for worker in workers[:1] for n in range(worker.of)), key=len
+        )[-2:]
         found["workers_alike"] = _in_one_order(by_number, len(again) // max(1, len(workers)))
     if whole is not None and seen.ended and whole.passes["alone"].ended:
         everything = _told_apart(whole.passes["alone"], leaves)
@@ -88,7 +90,7 @@ def _groups(lists: Sequence[list[Key]]) -> list[list[int]]:
     """Of ranks that read the same in one order; none where all do, or no two do."""
     groups: list[list[int]] = []
     for rank, mine in enumerate(lists):
-        like = (one for one in groups if _begin_alike(lists[one[0]], mine))
+        like = (group for group in groups if _begin_alike(lists[group[0]], mine))
         if (found := next(like, None)) is not None:
             found.append(rank)
         else:
@@ -96,9 +98,9 @@ def _groups(lists: Sequence[list[Key]]) -> list[list[int]]:
     return groups if 1 < len(groups) < len(lists) else []
 
 
-def _begin_alike(one: list[Key], other: list[Key]) -> bool:
+def _begin_alike(keys: list[Key], other: list[Key]) -> bool:
     """As far as both were read."""
-    pairs = [*zip(one, other, strict=False)]
+    pairs = [*zip(keys, other, strict=False)]
     return len(pairs) >= _LEAST and all(first == second for first, second in pairs)
 
 

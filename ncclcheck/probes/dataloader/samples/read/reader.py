@@ -103,8 +103,8 @@ class Reader:
         for one in passes:
             for index, sample in one.items():
                 if sample.error and not self._is_past_the_end(sample.error):
-                    told = Unreadable(index=index, kind="raised", error=sample.error, place=sample.place)
-                    self.unreadable.setdefault(index, told)
+                    unreadable = Unreadable(index=index, kind="raised", error=sample.error, place=sample.place)
+                    self.unreadable.setdefault(index, unreadable)
 
     def _is_past_the_end(self, error: str) -> bool:
         """A dataset without a length was asked for more than it has."""
@@ -115,7 +115,7 @@ class Reader:
 
         A hang is the dataset's way, not the sample's, before any was read, or where threads were at the fork.
         """
-        told = Unreadable(
+        unreadable = Unreadable(
             index=index or 0,
             kind="raised" if ended.error else "hung" if ended.timed_out else "signal" if ended.signal else "left",
             error=ended.how,
@@ -124,11 +124,11 @@ class Reader:
             busy_s=ended.busy_s,
         )
         if index is None or (ended.timed_out and self._hangs_always):
-            self.stuck = told
+            self.stuck = unreadable
         else:
-            self.unreadable[index] = told
+            self.unreadable[index] = unreadable
 
     @property
     def _hangs_always(self) -> bool:
-        hung = sum(told.kind == "hung" for told in self.unreadable.values())
+        hung = sum(unreadable.kind == "hung" for unreadable in self.unreadable.values())
         return not self.has_read or threading.active_count() > 1 or hung > 1

@@ -159,13 +159,20 @@ def fallbacks(reader: Reader, swept: Swept) -> list[Fallback]:
 def _resolve(reader: Reader, suspects: list[Swallowed], swept: Swept) -> list[Fallback]:
     glance.be_worker(reader.made, Order([], reader.plan.seed, workers=reader.plan.workers))
     source, salt = Source(reader.made), reader.plan.seed
-    strange = {one.index for one in swept.swallowed}
+    strange = {swallowed.index for swallowed in swept.swallowed}
     healthy = [index for index in _all_indices(reader) if not reader.is_fatal(index) and index not in strange]
     moving = any(_content(source, index, salt) != _content(source, index, salt + 1) for index in healthy[2:6])
     end = time.monotonic() + 0.8
-    wanted = {one.index: {_content(source, one.index, salt + n) for n in range(3)} for one in suspects}
+    wanted = {
+        swallowed.index: {_content(source, swallowed.index, salt + n) for n in range(3)} for swallowed in suspects
+    }
     owners: dict[str, int] = {}
-    near = [n for one in suspects for n in (one.index + 1, one.index - 1) if n in range(reader.made.length or 0)]
+    near = [
+        n
+        for swallowed in suspects
+        for n in (swallowed.index + 1, swallowed.index - 1)
+        if n in range(reader.made.length or 0)
+    ]
     for index in (*near, *healthy):
         if time.monotonic() > end:
             break
@@ -173,16 +180,18 @@ def _resolve(reader: Reader, suspects: list[Swallowed], swept: Swept) -> list[Fa
             owners.setdefault(_content(source, index, salt), index)
     found = []
     alike = _placeholders(wanted)
-    for one in suspects:
-        if one.index in alike and one.error:
-            other = next(index for index in alike if index != one.index)
+    for suspect in suspects:
+        if suspect.index in alike and suspect.error:
+            other = next(index for index in alike if index != suspect.index)
             found.append(
-                Fallback(index=one.index, of_index=other, error=one.error, place=one.place, placeholder=True)
+                Fallback(
+                    index=suspect.index, of_index=other, error=suspect.error, place=suspect.place, placeholder=True
+                )
             )
             continue
-        owner = next((owners[content] for content in wanted[one.index] if content in owners), None)
-        if owner is not None or (len(wanted[one.index]) > 1 and not moving):
-            found.append(Fallback(index=one.index, of_index=owner, error=one.error, place=one.place))
+        owner = next((owners[content] for content in wanted[suspect.index] if content in owners), None)
+        if owner is not None or (len(wanted[suspect.index]) > 1 and not moving):
+            found.append(Fallback(index=suspect.index, of_index=owner, error=suspect.error, place=suspect.place))
     return found
 
 

@@ -53,15 +53,15 @@ class Followed:
             if not self._of_batch(value) and (path not in self._begun or _hash(self._begun[path]) != _hash(value))
         }
         ranks = told(self._setting.peers, dict([*mine.items()][:_MOST_VALUES]))
-        names = [name for name in ranks[0] if all(name in one for one in ranks)]
-        names.sort(key=lambda name: len({one[name] for one in ranks}) == 1)  # those that differ come first
+        names = [name for name in ranks[0] if all(name in rank for rank in ranks)]
+        names.sort(key=lambda name: len({rank[name] for rank in ranks}) == 1)  # those that differ come first
         paths = {_said(path): path for path in now}
         steer = self._steering({name: paths[name] for name in names[:_MOST_TRIED] if name in paths}, result)
         every = told(self._setting.peers, steer)
         kept = []
         for name in names:
             if any(name in one for one in every):
-                values = [one[name] for one in ranks]
+                values = [rank[name] for rank in ranks]
                 others = odd(values) if len({*values}) > 1 else []
                 kept.append(self._kept(paths[name], now[paths[name]], others))
         return Beside(steps=steps, kept=kept[:MOST]) if kept else None
@@ -182,11 +182,11 @@ def _other(value: Any, begun: Any) -> Any:
 def _apart(some: list[Tensor], others: list[Tensor]) -> bool:
     if len(some) != len(others):
         return True
-    for one, other in zip(some, others, strict=True):
-        if one.shape != other.shape:
+    for tensor, other in zip(some, others, strict=True):
+        if tensor.shape != other.shape:
             return True
-        most = float(one.abs().max()) if one.numel() else 0.0
-        if not torch.allclose(one, other, rtol=0.0, atol=_CLOSE * max(most, 1e-30), equal_nan=True):
+        most = float(tensor.abs().max()) if tensor.numel() else 0.0
+        if not torch.allclose(tensor, other, rtol=0.0, atol=_CLOSE * max(most, 1e-30), equal_nan=True):
             return True
     return False
 
@@ -220,6 +220,6 @@ def _made(owner: Any, name: str) -> str:
     except (OSError, TypeError, SyntaxError):
         return ""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and any(ast.unparse(one) == f"self.{name}" for one in node.targets):
+        if isinstance(node, ast.Assign) and any(ast.unparse(target) == f"self.{name}" for target in node.targets):
             return ast.unparse(node.value)
     return ""

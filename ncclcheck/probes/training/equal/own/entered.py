@@ -129,4 +129,4 @@ def _exchange(peers: Peers, mine: Call) -> None:
 
 def _of_all(given: tuple[Any, ...], named: dict[str, Any]) -> bool:
     groups = [one for one in (*given, *named.values()) if isinstance(one, dist.ProcessGroup)]
-    return all(one is dist.group.WORLD for one in groups)
+    return all(group is dist.group.WORLD for group in groups)

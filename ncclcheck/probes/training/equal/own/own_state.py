@@ -26,8 +26,8 @@ def apart(setting: Setting, state: Mapping[str, Any]) -> list[Differing]:
     """
     mine = {name: one for name, one in entries(state).items() if not name.endswith(_OF_ITS_BATCH)}
     ranks = told(setting.peers, mine)
-    both = [name for name in mine if all(name in one for one in ranks)]
-    columns = {name: [one[name] for one in ranks] for name in both}
+    both = [name for name in mine if all(name in rank for rank in ranks)]
+    columns = {name: [rank[name] for rank in ranks] for name in both}
     trained = _trained(state)
     return [
         Differing(
@@ -59,12 +59,12 @@ def aliased(model: nn.Module, state: Mapping[str, Any]) -> list[str]:
     """What is named as an average of the weights and holds the very weights, so that it is none: `ema`, or
     `ema.shadow` where an object of the user's holds them in that attribute.
     """
-    mine = {one.untyped_storage().data_ptr() for one in _strided([*model.parameters(), *model.buffers()])}
+    mine = {tensor.untyped_storage().data_ptr() for tensor in _strided([*model.parameters(), *model.buffers()])}
     return [
         where
         for name, one in state.items()
-        for where, held in _held(name, one)
-        if held and all(each.untyped_storage().data_ptr() in mine for each in held)
+        for where, tensors in _held(name, one)
+        if tensors and all(each.untyped_storage().data_ptr() in mine for each in tensors)
     ][:MOST]
 
 
@@ -117,7 +117,7 @@ def prints(thing: Any) -> dict[str, str]:
     except Exception:  # ZeroRedundancyOptimizer has none before it is consolidated: ranks hold pieces
         return {}
     return {
-        where: said for where, said in _flat(held, "") if not any(where.startswith(f".{one}.") for one in norms)
+        where: said for where, said in _flat(held, "") if not any(where.startswith(f".{norm}.") for norm in norms)
     }
 
 

@@ -145,7 +145,7 @@ def _seen(setting: Setting, step: Step) -> Checks:
     return Checks(own_step=found, courses=[course], beside=kept)
 
 
-def _not_joined(setting: Setting, passes: int, called: Sequence[str], found: OwnStep) -> str:
+def _not_joined(setting: Setting, passes: int, called: Sequence[str], step: OwnStep) -> str:
     """Why its gradients cannot be compared with those of one process."""
     if any(told(setting.peers, passes > 1)):  # what one gives may go into the next, as in a GAN or SAM
         return "the step has several backward passes"
@@ -153,7 +153,7 @@ def _not_joined(setting: Setting, passes: int, called: Sequence[str], found: Own
         return f"the step calls {others[0]}"
     if setting.plan.strategy != "ddp":
         return "ranks hold pieces of gradients"
-    return "the step sets its own seeds" if found.reseeded else ""
+    return "the step sets its own seeds" if step.reseeded else ""
 
 
 def _parted(setting: Setting, parted: Parted, step: int) -> Checks:
@@ -165,8 +165,12 @@ def _parted(setting: Setting, parted: Parted, step: int) -> Checks:
 
 def _added(model: nn.Module, there: Sequence[Tensor]) -> list[str]:
     """Trained parameters of the model that are none of those that were there."""
-    known = {id(one) for one in there}
-    return [plain(name) for name, one in model.named_parameters() if one.requires_grad and id(one) not in known]
+    known = {id(tensor) for tensor in there}
+    return [
+        plain(name)
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and id(parameter) not in known
+    ]
 
 
 def _replaced(setting: Setting, model: nn.Module, step: int, added: list[str], optimizers: Optimizers) -> Checks:
@@ -182,7 +186,7 @@ def _rounds(model: nn.Module) -> bool:
 
 
 def _trained(model: nn.Module) -> list[str]:
-    return [plain(name) for name, one in model.named_parameters() if one.requires_grad]
+    return [plain(name) for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
 def _factors(setting: Setting, scaled: Scaled) -> list[float]:
@@ -203,13 +207,13 @@ def _only_some(setting: Setting, mine: set[int]) -> list[int]:
 def _alike(setting: Setting, averaged: Averaged) -> bool:
     """Whether all ranks had the same gradients after their last backward pass."""
     ranks = told(setting.peers, averaged.prints)
-    return bool(ranks[0]) and all(one == ranks[0] for one in ranks)
+    return bool(ranks[0]) and all(rank == ranks[0] for rank in ranks)
 
 
 def _everywhere(setting: Setting, mine: list[str]) -> list[str]:
     """Those of these that all ranks have."""
     ranks = told(setting.peers, mine)
-    return [name for name in mine if all(name in one for one in ranks)]
+    return [name for name in mine if all(name in rank for rank in ranks)]
 
 
 def _go_on(
@@ -252,9 +256,9 @@ def _first_gradients(
     found: Grads = {}
 
     def keep(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        for name, one in model.named_parameters():
-            if one.grad is not None and plain(name) not in found:
-                found[plain(name)] = one.grad.detach().to_dense().float().clone()
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None and plain(name) not in found:
+                found[plain(name)] = parameter.grad.detach().to_dense().float().clone()
 
     handle = register_optimizer_step_pre_hook(keep)
     try:
@@ -273,7 +277,7 @@ def _unaveraged(setting: Setting, ours: Grads) -> dict[str, Any]:
     """
     if setting.plan.strategy != "ddp":
         return {}
-    prints = told(setting.peers, {name: fingerprint(one) for name, one in ours.items()})
+    prints = told(setting.peers, {name: fingerprint(tensor) for name, tensor in ours.items()})
     if not all(prints):
         return {}
     apart = [name for name, one in prints[0].items() if any(other.get(name) != one for other in prints)]
@@ -325,7 +329,7 @@ def _after_one(setting: Setting, step: Step) -> Callable[[Any], list[Tensor]]:
         model, state = roots
         with alone(setting.peers.rank):
             grads = _first_gradients(setting, step, Alone(model), state, setting.first[:1])
-        return [*grads.values(), *(one.detach().float() for one in model.parameters())]
+        return [*grads.values(), *(parameter.detach().float() for parameter in model.parameters())]
 
     return of
 

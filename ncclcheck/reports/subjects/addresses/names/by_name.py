@@ -17,27 +17,27 @@ from ncclcheck.reports.text.words.fold import fold_names
 _ANSWERED = ("ok", "refused")  # nothing of ours listens there, so that the kernel refuses what passes
 
 
-def findings(cluster: Cluster, found: Reached, links: Mapping[str, lan.Link]) -> Iterator[Finding]:
+def findings(cluster: Cluster, reached: Reached, links: Mapping[str, lan.Link]) -> Iterator[Finding]:
     """Where gloo is used: the nodes behind such pairs, and the pairs that no node explains, once both ways."""
     tried = {
         pair: peer.by_name
-        for pair, peer in found.seen.items()
+        for pair, peer in reached.seen.items()
         if isinstance(peer.by_name, ByName) and isinstance(peer.connect, Connect) and peer.connect.outcome == "ok"
     }
-    bad = {pair for pair, one in tried.items() if one.connect.outcome not in _ANSWERED}
+    bad = {pair for pair, name in tried.items() if name.connect.outcome not in _ANSWERED}
     if not bad or not lan.uses_gloo(cluster):
         return
     culprits, left = blame(bad, set(tried))
-    for one in culprits:
-        pairs = sorted(one.pairs)
-        yield _explained(cluster, _told(one.node, pairs, tried, found, links), pairs, tried)
+    for culprit in culprits:
+        pairs = sorted(culprit.pairs)
+        yield _explained(cluster, _told(culprit.node, pairs, tried, reached, links), pairs, tried)
     for pair in left:
         if pair[::-1] not in left or pair < pair[::-1]:
             both = [one for one in (pair, pair[::-1]) if one in left]
-            yield _explained(cluster, _told(pair[1], both, tried, found, links), both, tried)
+            yield _explained(cluster, _told(pair[1], both, tried, reached, links), both, tried)
 
 
-def _explained(cluster: Cluster, told: Finding, pairs: list[Pair], tried: Mapping[Pair, ByName]) -> Finding:
+def _explained(cluster: Cluster, finding: Finding, pairs: list[Pair], tried: Mapping[Pair, ByName]) -> Finding:
     """The same with its cause: a kernel without IPv6, or a filter that drops what finds its neighbours."""
     nodes = {node.name: node for node in cluster.nodes}
     for pair in pairs:
@@ -46,20 +46,20 @@ def _explained(cluster: Cluster, told: Finding, pairs: list[Pair], tried: Mappin
         way = Way(address=to.address, error=to.connect.detail) if to.connect.outcome == "unreachable" else None
         if way is not None and (cause := own_way.cause(nodes[pair[0]], way)):
             where = Where(node=pair[0], device=cause.device)
-            by_name = [one for one in told.remedies if one.who == "you"]
-            fix = [*by_name, *(one for one in cause.fix if one.who == "admin")]
-            return replace(told, where=where, what=f"{told.what}: {cause.words}", owner="node", remedies=fix)
-    node = next((one for one in cluster.nodes if one.name == told.where.node), None)
+            by_name = [remedy for remedy in finding.remedies if remedy.who == "you"]
+            fix = [*by_name, *(remedy for remedy in cause.fix if remedy.who == "admin")]
+            return replace(finding, where=where, what=f"{finding.what}: {cause.words}", owner="node", remedies=fix)
+    node = next((node for node in cluster.nodes if node.name == finding.where.node), None)
     chain = own_way.without_neighbours(node) if node else None
-    if node is None or chain is None or told.where.device is None:
-        return told
+    if node is None or chain is None or finding.where.device is None:
+        return finding
     why = own_way.WITHOUT_NEIGHBOURS.format(firewall.shown(chain))
     remedies = [
-        own_way.neighbours_in(node, chain, told.where.device),
-        *(r for r in told.remedies if r.who == "you"),
+        own_way.neighbours_in(node, chain, finding.where.device),
+        *(r for r in finding.remedies if r.who == "you"),
     ]
-    where = replace(told.where, peer=None)
-    return replace(told, where=where, what=f"{told.what}: {why}", owner="node", remedies=remedies)
+    where = replace(finding.where, peer=None)
+    return replace(finding, where=where, what=f"{finding.what}: {why}", owner="node", remedies=remedies)
 
 
 def _told(

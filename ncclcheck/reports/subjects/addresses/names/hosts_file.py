@@ -18,7 +18,7 @@ def named(name: str, address: str, wrong: Iterable[str]) -> str:
     right = address if _ADDRESS.fullmatch(address) else "ADDRESS"
     lines = [_literal(one) for one in dict.fromkeys(wrong) if one != address and _ADDRESS.fullmatch(one)]
     edits = [
-        f"-e '/^[[:space:]]*{one}[[:space:]]/{mine}' -e '/^[[:space:]]*{one}[[:space:]]*$/d'" for one in lines
+        f"-e '/^[[:space:]]*{line}[[:space:]]/{mine}' -e '/^[[:space:]]*{line}[[:space:]]*$/d'" for line in lines
     ]
     removed = f"sed -i -E {' '.join(edits)} /etc/hosts && " if edits else ""
     return f"{removed}echo '{right} {word}' >> /etc/hosts"

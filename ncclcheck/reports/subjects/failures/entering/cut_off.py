@@ -53,9 +53,9 @@ class Lead:
 def arrivals(cluster: Cluster, meeting: Meeting) -> list[Arrival]:
     """Those that came by another address, with what of their words may lead to a command."""
     return [
-        replace(one, unreached=_believed(cluster, meeting, one.unreached))
-        for one in meeting.arrivals
-        if one.unreached is not None and one.outcome == "joined"
+        replace(arrival, unreached=_believed(cluster, meeting, arrival.unreached))
+        for arrival in meeting.arrivals
+        if arrival.unreached is not None and arrival.outcome == "joined"
     ]
 
 
@@ -70,19 +70,19 @@ def _believed(cluster: Cluster, meeting: Meeting, told: Meeting) -> Meeting:
 def by_cause(cluster: Cluster, came: list[Arrival]) -> list[tuple[Lead | None, list[Arrival]]]:
     """What lies on node rank 0 is said once for all that it keeps away; None: nothing explains it."""
     found: list[tuple[Lead | None, list[Arrival]]] = []
-    for one in came:
-        assert one.unreached is not None
-        lead = _cause(cluster, one, one.unreached)
+    for arrival in came:
+        assert arrival.unreached is not None
+        lead = _cause(cluster, arrival, arrival.unreached)
         same = next((group for known, group in found if lead is not None and known == lead), None)
         if same is not None:
-            same.append(one)
+            same.append(arrival)
         else:
-            found.append((lead, [one]))
+            found.append((lead, [arrival]))
     return found
 
 
-def _cause(cluster: Cluster, one: Arrival, met: Meeting) -> Lead | None:
-    node = next((node for node in cluster.nodes if node.name == one.name), None)
+def _cause(cluster: Cluster, arrival: Arrival, met: Meeting) -> Lead | None:
+    node = next((node for node in cluster.nodes if node.name == arrival.name), None)
     if node is None:
         return None
     return (
@@ -99,7 +99,7 @@ def by_another_holder(cluster: Cluster, met: Meeting) -> bool:
     Either as an address, or by a name that node rank 0 itself resolves to the same, so that no node's names are
     wrong and nobody is to write node rank 0's address under that name.
     """
-    host, own = met.endpoint.rpartition(":")[0].strip("[]"), [_bare(one) for one in met.addresses]
+    host, own = met.endpoint.rpartition(":")[0].strip("[]"), [_bare(address) for address in met.addresses]
     first = cluster.nodes[0].name if cluster.nodes else ""
     view = cluster.job.meeting.addresses if cluster.job.meeting else []
     agreed = bool({_bare(one) for one in view} & {*own})
@@ -109,25 +109,25 @@ def by_another_holder(cluster: Cluster, met: Meeting) -> bool:
 def _by_name(cluster: Cluster, node: Node, met: Meeting) -> Lead | None:
     """The name leads the node to an address that node rank 0 does not have, or to none."""
     first, right = cluster.nodes[0].name, address_of_node_0(cluster)
-    told = met.resolver
-    holders = holders_of(cluster, [_bare(one) for one in met.addresses])
-    if told is None or not right or first in holders:
+    resolver = met.resolver
+    holders = holders_of(cluster, [_bare(address) for address in met.addresses])
+    if resolver is None or not right or first in holders:
         return None
     got = ", ".join(met.addresses) or "nothing"
     whose = f"an address of {fold_names(holders)}" if holders else "an address of no node of this job"
-    by = "/etc/hosts" if set(told.files) & set(met.addresses) else "its name service"
-    mute = [one.address for one in told.servers if not one.answered]
+    by = "/etc/hosts" if set(resolver.files) & set(met.addresses) else "its name service"
+    mute = [server.address for server in resolver.servers if not server.answered]
     why = f"its name server {mute[0]} does not answer" if mute and not met.addresses else f"by {by}"
     has = f", {whose}" if met.addresses else ""
-    line = hosts_file.named(told.name, right, [*met.addresses, *told.files])
+    line = hosts_file.named(resolver.name, right, [*met.addresses, *resolver.files])
     return Lead(
         node.name,
         "",
-        f"{told.name} resolves on {node.name} to {got} ({why}){has}, and node rank 0 ({first}) has {right}",
+        f"{resolver.name} resolves on {node.name} to {got} ({why}){has}, and node rank 0 ({first}) has {right}",
         (
             you("Name node rank 0 by its address.", *named_anew(cluster)),
             admin(
-                f"Give {told.name} its address in DNS or in /etc/hosts of {node.name}; look at its other "
+                f"Give {resolver.name} its address in DNS or in /etc/hosts of {node.name}; look at its other "
                 "lines too.",
                 f"{line}   # on {node.name}",
             ),
@@ -140,20 +140,22 @@ def _by_own_way(node: Node, met: Meeting) -> Lead | None:
     """Its own kernel says why nothing comes back."""
     if met.outcome not in ("silent", "no_route", "unrouted") or met.kept == "filter":
         return None
-    found = next((one for way in met.ways if (one := own_way.cause(node, way))), None)
-    return Lead(node.name, found.device, found.words, found.fix) if found else None
+    cause = next((one for way in met.ways if (one := own_way.cause(node, way))), None)
+    return Lead(node.name, cause.device, cause.words, cause.fix) if cause else None
 
 
 def _by_prefix(cluster: Cluster, node: Node, met: Meeting) -> Lead | None:
     """One of the two takes the other for a neighbour on its wire, and it is behind a router (NET003)."""
     first = cluster.nodes[0].name
-    if met.outcome != "silent" or first not in holders_of(cluster, [_bare(one) for one in met.addresses]):
+    if met.outcome != "silent" or first not in holders_of(cluster, [_bare(address) for address in met.addresses]):
         return None
-    found = prefixes.between(cluster, node.name, first)
-    if found is None or found.where.node is None:
+    finding = prefixes.between(cluster, node.name, first)
+    if finding is None or finding.where.node is None:
         return None
-    words = f"on {found.where.node} {found.what}"
-    return Lead(found.where.node, found.where.device or "", words, tuple(found.remedies), tuple(found.evidence))
+    words = f"on {finding.where.node} {finding.what}"
+    return Lead(
+        finding.where.node, finding.where.device or "", words, tuple(finding.remedies), tuple(finding.evidence)
+    )
 
 
 def _led_elsewhere(cluster: Cluster, node: Node, met: Meeting) -> Lead | None:

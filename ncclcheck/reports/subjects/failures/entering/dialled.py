@@ -19,16 +19,18 @@ _HARMLESS = ("identitiesonly", "identityagent", "preferredauthentications", "pub
 
 def of(cluster: Cluster, node: str) -> Dialled | None:
     """The settings for a node, where they were asked for."""
-    return next((one for one in cluster.run.dialled if one.node == node), None)
+    return next((dialled for dialled in cluster.run.dialled if dialled.node == node), None)
 
 
-def shown(one: Dialled) -> Evidence:
+def shown(dialled: Dialled) -> Evidence:
     """As `ssh -G` tells them."""
-    user, by = f"{one.user}@" if one.user else "", f", by {one.by}" if one.by else ""
-    master = f", over the connection of {one.master}" if one.master else ""
-    to = ", ".join(address for address in one.addresses if address != one.host)
-    own = "".join(f"; {line}" for line in one.own)
-    return seen(f"ssh -G {one.node}", f"{user}{one.host}:{one.port}{by}{master}{f' ({to})' if to else ''}{own}")
+    user, by = f"{dialled.user}@" if dialled.user else "", f", by {dialled.by}" if dialled.by else ""
+    master = f", over the connection of {dialled.master}" if dialled.master else ""
+    to = ", ".join(address for address in dialled.addresses if address != dialled.host)
+    own = "".join(f"; {line}" for line in dialled.own)
+    return seen(
+        f"ssh -G {dialled.node}", f"{user}{dialled.host}:{dialled.port}{by}{master}{f' ({to})' if to else ''}{own}"
+    )
 
 
 def see(*nodes: str) -> Remedy:
@@ -43,19 +45,19 @@ def see(*nodes: str) -> Remedy:
 
 def unlike(cluster: Cluster, node: str) -> str:
     """What of them is unlike those of a node that answered: a port, a user, a way."""
-    one = of(cluster, node)
+    dialled = of(cluster, node)
     silent = {each.node for each in cluster.run.silent}
     sound = next((each for each in cluster.run.dialled if each.node not in silent), None)
-    if one is None:
+    if dialled is None:
         return ""
     told = []
-    if one.port != (sound.port if sound else 22):
-        told.append(f"to port {one.port}" + (f" ({sound.port} for {sound.node})" if sound else ""))
-    if sound and one.user != sound.user:
-        told.append(f"as user {one.user} ({sound.user} for {sound.node})")
-    if one.by and (sound is None or one.by != sound.by):
-        told.append(f"by {one.by}")
-    options = [line for line in one.own if sound is None or line not in sound.own]
+    if dialled.port != (sound.port if sound else 22):
+        told.append(f"to port {dialled.port}" + (f" ({sound.port} for {sound.node})" if sound else ""))
+    if sound and dialled.user != sound.user:
+        told.append(f"as user {dialled.user} ({sound.user} for {sound.node})")
+    if dialled.by and (sound is None or dialled.by != sound.by):
+        told.append(f"by {dialled.by}")
+    options = [line for line in dialled.own if sound is None or line not in sound.own]
     if options and not any(line.partition(" ")[0] in _HARMLESS for line in options):
         told.append(f"with {', '.join(options)}")
     return " and ".join(told)
@@ -117,18 +119,18 @@ def _mute(found: Finding, one: Dialled) -> Finding:
     )  # fmt: skip
 
 
-def _through(one: Dialled, what: str) -> str:
+def _through(dialled: Dialled, what: str) -> str:
     """Whoever is silent behind a program of the user's may be that program."""
-    if one.by and "sent no banner" in what:
+    if dialled.by and "sent no banner" in what:
         return "nothing came back through it in 10 s"
-    if one.by and "before any login" in what:
+    if dialled.by and "before any login" in what:
         return "it ended before any sshd had answered"
     return what
 
 
 def same_machine(cluster: Cluster, same: Sequence[Node], hostname: str) -> Finding | None:
     """Two names of the list that ssh's settings, or the name service, lead to one address."""
-    told = [one for node in same if (one := of(cluster, node.name))]
+    told = [dialled for node in same if (dialled := of(cluster, node.name))]
     ends = {(one.port, one.by, *sorted(one.addresses or [one.host])) for one in told}
     if len(told) < len(same) or len(ends) > 1:
         return None

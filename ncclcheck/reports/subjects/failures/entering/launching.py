@@ -57,14 +57,18 @@ class Cause:
             owner=self.owner,
             evidence=[seen(_source(silence, line), line), *evidence],
             fix=[
-                Remedy(who=one.who, text=one.text, commands=[command.format(**safe) for command in one.commands])
-                for one in self.fix
+                Remedy(
+                    who=remedy.who,
+                    text=remedy.text,
+                    commands=[command.format(**safe) for command in remedy.commands],
+                )
+                for remedy in self.fix
             ],
         )
 
 
-def _groups(silence: Silence, found: re.Match[str]) -> dict[str, str]:
-    return {name: value or "" for name, value in found.groupdict().items()} | {"node": silence.node}
+def _groups(silence: Silence, match: re.Match[str]) -> dict[str, str]:
+    return {name: value or "" for name, value in match.groupdict().items()} | {"node": silence.node}
 
 
 def _source(silence: Silence, line: str) -> str:

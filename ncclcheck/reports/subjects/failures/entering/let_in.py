@@ -12,23 +12,23 @@ from ncclcheck.reports.text.words.fold import fold_names
 _USER = re.compile(r"^(?P<user>[A-Za-z_][\w.-]*)@\S+: Permission denied", re.MULTILINE)
 
 
-def explained(cluster: Cluster, found: Finding, words: re.Match[str] | None) -> Finding:
+def explained(cluster: Cluster, finding: Finding, words: re.Match[str] | None) -> Finding:
     """The finding of a host that refuses the keys with which others were entered. words: what ssh said of it."""
     keys = words.groupdict().get("keys") if words else None
-    silent = {one.node: one for one in cluster.run.silent}
+    silent = {silence.node: silence for silence in cluster.run.silent}
     others = [node.name for node in cluster.nodes if node.name not in silent]
-    node = found.where.node or ""
+    node = finding.where.node or ""
     if not keys or not others or node not in silent or cluster.job.launcher != "ssh":
-        return found
+        return finding
     named = _USER.search(silent[node].detail)
     user = named["user"] if named else "the account"
     return replace(
-        found,
+        finding,
         what=f"its sshd refuses {user} (permission denied), and {fold_names(others)} did not: its authorized_keys "
         "lacks the key, or is not read since others may write to it, to .ssh or to the home folder (StrictModes); "
         "or AllowUsers or DenyUsers leave the account out, it has expired, or its login shell does not exist; "
         f"offered: {keys}",
-        remedies=[_see(node, user if named else "USER"), *found.remedies],
+        remedies=[_see(node, user if named else "USER"), *finding.remedies],
     )
 
 

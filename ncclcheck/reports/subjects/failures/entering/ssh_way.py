@@ -29,7 +29,7 @@ class Lost:
 def lost(cluster: Cluster, silence: Silence) -> Lost | None:
     """What the port of ssh there and the job's network tell together."""
     to = dialled.of(cluster, silence.node)
-    answers = bool(silence.knocks) and all(one.answered for one in silence.knocks)
+    answers = bool(silence.knocks) and all(knock.answered for knock in silence.knocks)
     if to is None or not to.port_now or not answers or not silence.last_step:
         return None
     if silence.via != "ssh" or silence.exit not in (None, _FAILED_ITSELF) or silence.detail:
@@ -39,7 +39,7 @@ def lost(cluster: Cluster, silence: Silence) -> Lost | None:
     if to.port_now == "open":
         return _stands_still()
     device = _held_by(cluster, silence.node, to)
-    of_job = {one.address for one in silence.knocks}
+    of_job = {knock.address for knock in silence.knocks}
     if to.port_now == "no answer" and of_job.isdisjoint(to.addresses):
         return _network(silence, to, device)
     return None
@@ -49,12 +49,12 @@ def _held_by(cluster: Cluster, node: str, to: Dialled) -> str:
     """The interface there that has the address by which ssh goes."""
     return next(
         (
-            one.name
+            interface.name
             for each in cluster.nodes
             if each.name == node
-            for one in lan.interfaces(each)
-            for held, _ in lan.global_networks(one)
-            if held.address in to.addresses
+            for interface in lan.interfaces(each)
+            for address, _ in lan.global_networks(interface)
+            if address.address in to.addresses
         ),
         "",
     )

@@ -19,8 +19,8 @@ def lift(path: str, node: str) -> list[Remedy]:
     else:
         asked = [you("Or ask whoever starts the job or container for more CPU time.")]
     on = f"# on {node}"
-    if found := _CONTAINER.search(path):
-        direct = [f'docker update --cpus="$(nproc)" {found[1]}   {on}']
+    if match := _CONTAINER.search(path):
+        direct = [f'docker update --cpus="$(nproc)" {match[1]}   {on}']
     elif units := _UNIT.findall(path):
         direct = [f"systemctl set-property --runtime {quote(units[-1])} CPUQuota=   {on}"]
     elif path:

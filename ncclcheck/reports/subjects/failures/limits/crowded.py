@@ -36,16 +36,18 @@ def own_limits(cluster: Cluster, node: str, pid: int | None = None) -> Exhausted
     had = _had(cluster, node)
     if had is None:
         return None
-    ranks = [one for one in had.ranks if pid in (None, one.pid)]
-    peers = [rank for one in cluster.measurements.resources if one.node != node for rank in one.ranks]
+    ranks = [rank for rank in had.ranks if pid in (None, rank.pid)]
+    peers = [
+        rank for resource in cluster.measurements.resources if resource.node != node for rank in resource.ranks
+    ]
     bound = _traced(ranks) or _quota(cluster, had) or _priority(ranks, peers) or _mask(had, ranks, peers)
     return bound or _paused(cluster, had)
 
 
 def crowded_nodes(cluster: Cluster) -> dict[str, Exhausted]:
     """Nodes that something holds back, where the others have nothing of the kind: why a job may take too long."""
-    names = dict.fromkeys(one.node for one in cluster.measurements.resources)
-    found = {name: held for name in names if (held := held_back(cluster, name))}
+    names = dict.fromkeys(resource.node for resource in cluster.measurements.resources)
+    found = {name: exhausted for name in names if (exhausted := held_back(cluster, name))}
     return found if len(found) < len(names) else {}
 
 
@@ -57,18 +59,18 @@ def throttled(cluster: Cluster, node: str) -> float | None:
 
 def _had(cluster: Cluster, node: str) -> Resources | None:
     """Of several jobs the last one."""
-    return next((one for one in reversed(cluster.measurements.resources) if one.node == node), None)
+    return next((resource for resource in reversed(cluster.measurements.resources) if resource.node == node), None)
 
 
 def _traced(ranks: list[RankUse]) -> Exhausted | None:
     """A debugger stops it when it attaches, and a tracer at every system call."""
-    for one in ranks:
-        if one.traced_by:
+    for rank in ranks:
+        if rank.traced_by:
             return Exhausted(
-                f"a debugger or tracer is attached to it: {one.traced_by}",
+                f"a debugger or tracer is attached to it: {rank.traced_by}",
                 "node",
-                (seen(f"TracerPid of /proc/{one.pid}/status", one.traced_by),),
-                (you("Detach it, or let whoever attached it do so.", f"grep TracerPid /proc/{one.pid}/status"),),
+                (seen(f"TracerPid of /proc/{rank.pid}/status", rank.traced_by),),
+                (you("Detach it, or let whoever attached it do so.", f"grep TracerPid /proc/{rank.pid}/status"),),
             )
     return None
 
@@ -76,10 +78,14 @@ def _traced(ranks: list[RankUse]) -> Exhausted | None:
 def _paused(cluster: Cluster, had: Resources) -> Exhausted | None:
     """Its ranks did not run when they were due and wanted no core: from outside, and only here."""
     share = _still(cluster, had.node)
-    elsewhere = [_still(cluster, one.node) for one in cluster.measurements.resources if one.node != had.node]
+    elsewhere = [
+        _still(cluster, resource.node) for resource in cluster.measurements.resources if resource.node != had.node
+    ]
     if share < _PAUSED or not elsewhere or share < _FAR_MORE * max(elsewhere):
         return None
-    times = max((one.continued for one in cluster.measurements.lateness if one.node == had.node), default=0)
+    times = max(
+        (lateness.continued for lateness in cluster.measurements.lateness if lateness.node == had.node), default=0
+    )
     on = f"# on {had.node}"
     told = f"{100 * share:.0f} % of the time"
     quota = "no CPU quota was used up" if had.throttled is not None else "it has no CPU quota"
@@ -124,8 +130,13 @@ def _paused(cluster: Cluster, had: Resources) -> Exhausted | None:
 
 def _still(cluster: Cluster, node: str) -> float:
     """The share of the time in which the ranks of a node did not run though due, and waited for no core."""
-    told = [one for one in cluster.measurements.lateness if one.node == node and one.wall_s > 0]
-    return min((max(0.0, one.stalled_s - (one.runqueue_s or 0.0)) / one.wall_s for one in told), default=0.0)
+    told = [
+        lateness for lateness in cluster.measurements.lateness if lateness.node == node and lateness.wall_s > 0
+    ]
+    return min(
+        (max(0.0, lateness.stalled_s - (lateness.runqueue_s or 0.0)) / lateness.wall_s for lateness in told),
+        default=0.0,
+    )
 
 
 def _quota(cluster: Cluster, had: Resources) -> Exhausted | None:
@@ -141,24 +152,24 @@ def _quota(cluster: Cluster, had: Resources) -> Exhausted | None:
 
 
 def _quota_path(cluster: Cluster, name: str) -> str:
-    return next((value_or(at(one, "host.quota_path"), "") for one in cluster.nodes if one.name == name), "")
+    return next((value_or(at(node, "host.quota_path"), "") for node in cluster.nodes if node.name == name), "")
 
 
 def _priority(ranks: list[RankUse], peers: list[RankUse]) -> Exhausted | None:
     """A lower priority than that of the ranks elsewhere; the same on all nodes is somebody's will."""
-    usual = max((one.nice for one in peers), default=0)
-    for one in ranks:
-        if one.policy == "idle" and any(peer.policy != "idle" for peer in peers):
-            what, how = "it runs only where nobody else wants the core (SCHED_IDLE)", f"chrt -o -p 0 {one.pid}"
-        elif peers and one.nice > usual:
-            what = f"it runs with nice {one.nice}, the others with {usual}"
-            how = f"renice -n {usual} -p {one.pid}"
+    usual = max((peer.nice for peer in peers), default=0)
+    for rank in ranks:
+        if rank.policy == "idle" and any(peer.policy != "idle" for peer in peers):
+            what, how = "it runs only where nobody else wants the core (SCHED_IDLE)", f"chrt -o -p 0 {rank.pid}"
+        elif peers and rank.nice > usual:
+            what = f"it runs with nice {rank.nice}, the others with {usual}"
+            how = f"renice -n {usual} -p {rank.pid}"
         else:
             continue
         return Exhausted(
             what,
             "job",
-            (seen(f"/proc/{one.pid}/stat", f"nice {one.nice}, policy {one.policy or 'other'}"),),
+            (seen(f"/proc/{rank.pid}/stat", f"nice {rank.nice}, policy {rank.policy or 'other'}"),),
             (
                 you("Start the job there without nice, chrt or a unit that sets Nice= or CPUSchedulingPolicy=."),
                 admin("Give what runs its priority back, as root.", how),
@@ -169,14 +180,14 @@ def _priority(ranks: list[RankUse], peers: list[RankUse]) -> Exhausted | None:
 
 def _mask(had: Resources, ranks: list[RankUse], peers: list[RankUse]) -> Exhausted | None:
     """Fewer cores in its mask than the ranks of the other nodes have, and fewer than the host."""
-    least = min((one.cores for one in peers if one.cores), default=None)
-    for one in ranks:
-        if one.cores is None or least is None or one.cores >= least or one.cores >= (had.cores or one.cores):
+    least = min((peer.cores for peer in peers if peer.cores), default=None)
+    for rank in ranks:
+        if rank.cores is None or least is None or rank.cores >= least or rank.cores >= (had.cores or rank.cores):
             continue
         return Exhausted(
-            f"it may use {one.cores} of {had.cores} cores (affinity mask), ranks elsewhere {least} and more",
+            f"it may use {rank.cores} of {had.cores} cores (affinity mask), ranks elsewhere {least} and more",
             "job",
-            (seen(f"Cpus_allowed_list of pid {one.pid}", f"{one.cores} cores"),),
+            (seen(f"Cpus_allowed_list of pid {rank.pid}", f"{rank.cores} cores"),),
             (
                 you(
                     "Start it there without taskset or a cpuset; ask Slurm for as many cores as elsewhere.",

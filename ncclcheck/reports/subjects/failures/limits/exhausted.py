@@ -101,13 +101,15 @@ def of_silence(cluster: Cluster, silence: Silence) -> Exhausted | None:
 
 
 def _why(cluster: Cluster, name: str, text: str, signal: int, pid: int | None = None) -> Exhausted | None:
-    node = next((one for one in cluster.nodes if one.name == name), None)
-    told: list[Resources | None] = [one for one in cluster.measurements.resources if one.node == name]
+    node = next((node for node in cluster.nodes if node.name == name), None)
+    told: list[Resources | None] = [
+        resource for resource in cluster.measurements.resources if resource.node == name
+    ]
     for had in told or [None]:
-        use = next((one for one in had.ranks if one.pid == pid), None) if had else None
+        use = next((rank for rank in had.ranks if rank.pid == pid), None) if had else None
         case = _Case(node, had, use, text, signal)
-        if found := next((found for ask in _CAUSES if (found := ask(case))), None):
-            return found
+        if exhausted := next((exhausted for ask in _CAUSES if (exhausted := ask(case))), None):
+            return exhausted
     return None
 
 
@@ -299,16 +301,16 @@ def _room(case: _Case) -> Exhausted | None:
     if not (full or quota or closed or case.signal == _SIGBUS):
         return None
     places = case.had.places if case.had else []
-    short = [one for one in places if one.free < _FEW or one.inodes_free == 0]
+    short = [place for place in places if place.free < _FEW or place.inodes_free == 0]
     if case.signal == _SIGBUS and not (full or quota or closed):
-        short = [one for one in short if one.name == "shared memory"]
+        short = [filled for filled in short if filled.name == "shared memory"]
         if not short:
             return None
     where = short[0].path if short else _named(case.text)
     if quota:
         what, do = f"the user's quota is used up{where and f' at {where}'}", "quota -s; lfs quota -h ."
     elif closed:
-        where = next((one.path for one in places if one.read_only), "") or _named(case.text)
+        where = next((place.path for place in places if place.read_only), "") or _named(case.text)
         what, do = f"the file system{where and f' of {where}'} is mounted read-only", f"findmnt -T {where or '.'}"
     else:
         spent = "no inode is left" if short and short[0].inodes_free == 0 else "no room is left"
@@ -316,7 +318,7 @@ def _room(case: _Case) -> Exhausted | None:
     return Exhausted(
         what,
         "node",
-        tuple(seen(one.path, _left(one)) for one in short or places) or (seen("said", case.text[:200]),),
+        tuple(seen(filled.path, _left(filled)) for filled in short or places) or (seen("said", case.text[:200]),),
         (
             you("Make room there, or send files elsewhere.", do, "export TMPDIR=/path/with/room"),
             admin("Clean it, enlarge it or mount it for writing.", f"mount | grep {where or '/'}"),
@@ -332,9 +334,9 @@ def _named(text: str) -> str:
     return ""
 
 
-def _left(one: Filled) -> str:
-    inodes = "" if one.inodes_free is None else f", {one.inodes_free} inodes"
-    return f"{size(one.free)} of {size(one.size)} free{inodes}{', read-only' if one.read_only else ''}"
+def _left(filled: Filled) -> str:
+    inodes = "" if filled.inodes_free is None else f", {filled.inodes_free} inodes"
+    return f"{size(filled.free)} of {size(filled.size)} free{inodes}{', read-only' if filled.read_only else ''}"
 
 
 def _stack(case: _Case) -> Exhausted | None:

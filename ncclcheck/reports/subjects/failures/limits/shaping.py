@@ -46,30 +46,35 @@ def limit(cluster: Cluster, node: Node, link: lan.Link | None, gbit: float, *, s
 
 def _shaped(node: Node, link: lan.Link, gbit: float, *, sends: bool) -> Limit | None:
     shapers: list[Shaper] = value_or(at(node, "network.shapers"), [])
-    for one in shapers:
-        rate = one.bytes_per_s * 8 / 1e9
-        about = 0 < rate <= _ABOUT * gbit or (one.kind == "netem" and not rate)
-        if one.interface == link.interface.name and about and (one.root if sends else True) and _is_of(one, sends):
-            return _traffic_control(one)
+    for shaper in shapers:
+        rate = shaper.bytes_per_s * 8 / 1e9
+        about = 0 < rate <= _ABOUT * gbit or (shaper.kind == "netem" and not rate)
+        if (
+            shaper.interface == link.interface.name
+            and about
+            and (shaper.root if sends else True)
+            and _is_of(shaper, sends)
+        ):
+            return _traffic_control(shaper)
     return None
 
 
-def _is_of(one: Shaper, sends: bool) -> bool:
-    return one.way == ("out" if sends else "in")
+def _is_of(shaper: Shaper, sends: bool) -> bool:
+    return shaper.way == ("out" if sends else "in")
 
 
-def _traffic_control(one: Shaper) -> Limit:
-    device, does = quote(one.interface), "sends" if one.way == "out" else "takes in"
-    rate = f" to {one.bytes_per_s * 8 / 1e6:.4g} Mbit/s" if one.bytes_per_s else ""
-    place = "root" if one.way == "out" else "ingress"
-    kind = "filter" if one.way == "in" else "qdisc"
-    also = " with its classes" if one.kind in ("htb", "hfsc") else ""
+def _traffic_control(shaper: Shaper) -> Limit:
+    device, does = quote(shaper.interface), "sends" if shaper.way == "out" else "takes in"
+    rate = f" to {shaper.bytes_per_s * 8 / 1e6:.4g} Mbit/s" if shaper.bytes_per_s else ""
+    place = "root" if shaper.way == "out" else "ingress"
+    kind = "filter" if shaper.way == "in" else "qdisc"
+    also = " with its classes" if shaper.kind in ("htb", "hfsc") else ""
     return Limit(
-        f"limits what its {one.interface} {does}{rate} (tc, {one.kind})",
-        seen(f"tc {kind} show dev {one.interface}{' ingress' * (one.way == 'in')}", f"{one.kind}{rate}"),
+        f"limits what its {shaper.interface} {does}{rate} (tc, {shaper.kind})",
+        seen(f"tc {kind} show dev {shaper.interface}{' ingress' * (shaper.way == 'in')}", f"{shaper.kind}{rate}"),
         admin(
             f"Take the limit{also} away, here and where it is set up.",
-            f"tc qdisc del dev {device} {place}" if one.way == "out" else f"tc filter del dev {device} {place}",
+            f"tc qdisc del dev {device} {place}" if shaper.way == "out" else f"tc filter del dev {device} {place}",
         ),
     )
 
@@ -97,8 +102,8 @@ def _in_part(node: Node, link: lan.Link, *, sends: bool) -> Limit | None:
     side: firewall.Side = "output" if sends else "input"
     if not (chains := firewall.partial(node, side)):
         return None
-    one = firewall.Partial(node.name, side, chains)
-    return Limit(one.words, one.evidence[0], one.fix(str(link.network)))
+    partial = firewall.Partial(node.name, side, chains)
+    return Limit(partial.words, partial.evidence[0], partial.fix(str(link.network)))
 
 
 def compared(node: Node) -> Limit | None:
@@ -125,8 +130,8 @@ def compared(node: Node) -> Limit | None:
 
 def of_others(cluster: Cluster, node: str, *, sends: bool) -> float:
     """Gb/s that its interface carried in the second before the bursts, which was not ours; 0 where not counted."""
-    told = next((one for one in cluster.measurements.reach if one.node == node), None)
-    beside = told.beside if told else None
+    reach = next((one for one in cluster.measurements.reach if one.node == node), None)
+    beside = reach.beside if reach else None
     if beside is None or isinstance(beside, Unread) or not beside.seconds:
         return 0.0
     return (beside.bytes_out if sends else beside.bytes_in) * 8 / beside.seconds / 1e9
@@ -153,7 +158,7 @@ def filled(cluster: Cluster, link: lan.Link, gbit: float, *, sends: bool) -> Lim
 def has_no_limit(node: Node | None, interface: str) -> bool:
     """Whether its own traffic control was read, and shapes nothing of this interface."""
     shapers = at(node, "network.shapers") if node else Unread("absent", "no such node")
-    return not isinstance(shapers, Unread) and all(one.interface != interface for one in shapers)
+    return not isinstance(shapers, Unread) and all(shaper.interface != interface for shaper in shapers)
 
 
 def lifted(interface: str, node: Node | None = None) -> list[Remedy]:

@@ -51,8 +51,8 @@ def harmful(node: Node, side: Side) -> list[Filter]:
 
 def writing(node: Node, address: str = "") -> list[Filter]:
     """Its chains that can write another sender on what leaves it, from this address: not those for containers."""
-    found = [one for one in _of(node) if one.hook == "postrouting" and _WRITES & set(one.does)]
-    return [one for one in found if not address or _is_for(one, address)]
+    filters = [one for one in _of(node) if one.hook == "postrouting" and _WRITES & set(one.does)]
+    return [one for one in filters if not address or _is_for(one, address)]
 
 
 def _is_for(one: Filter, address: str) -> bool:
@@ -90,7 +90,7 @@ class Partial:
     @property
     def evidence(self) -> list[Evidence]:
         """Its chains."""
-        return [on_node(self.node, one, part(one)) for one in self.chains[:2]]
+        return [on_node(self.node, chain, part(chain)) for chain in self.chains[:2]]
 
     def fix(self, network: str) -> Remedy:
         """The job's network passes before them."""
@@ -100,13 +100,13 @@ class Partial:
 def stops_a_part(nodes: Mapping[str, Node], ways: Collection[tuple[str, str]]) -> Partial | None:
     """The one end that all of these ways have in common whose own filter explains that a part of it is lost."""
     ends = sorted(set.intersection(*(set(way) for way in ways)) & {*nodes}) if ways else []
-    found = [
+    partials = [
         Partial(node, side, chains)
         for node in ends
         for side, place in zip(SIDES, (1, 0), strict=True)
         if any(way[place] == node for way in ways) and (chains := partial(nodes[node], side))
     ]
-    return found[0] if len({one.node for one in found}) == 1 else None
+    return partials[0] if len({one.node for one in partials}) == 1 else None
 
 
 def part(one: Filter) -> str:
@@ -171,7 +171,7 @@ def let_in(text: str, networks: Sequence[str], on: str, ports: tuple[int, int] =
 def _lines(networks: list[str], ports: tuple[int, int]) -> list[tuple[str, str]]:
     """Between these networks, both ways: new connections come in at one end and leave the other."""
     first, last = ports
-    six = any(ip_network(one, strict=False).version == 6 for one in networks)
+    six = any(ip_network(network, strict=False).version == 6 for network in networks)
     ip, tables = ("ip6", "ip6tables") if six else ("ip", "iptables")
     among, span = ",".join(networks), f"{first}" if first == last else f"{first}-{last}"
     either = f"{{ {', '.join(networks)} }}" if len(networks) > 1 else among
@@ -185,6 +185,9 @@ def _lines(networks: list[str], ports: tuple[int, int]) -> list[tuple[str, str]]
             f"for c in INPUT OUTPUT; do {tables} -I $c -s {among} -d {among} -p tcp --dport {colon} -j ACCEPT; "
             "done",
         ),
-        ("firewalld", "; ".join(f"firewall-cmd --zone=trusted --add-source={one}" for one in networks)),
-        ("ufw", "; ".join(f"ufw prepend allow proto tcp from {one} to any port {colon}" for one in networks)),
+        ("firewalld", "; ".join(f"firewall-cmd --zone=trusted --add-source={network}" for network in networks)),
+        (
+            "ufw",
+            "; ".join(f"ufw prepend allow proto tcp from {network} to any port {colon}" for network in networks),
+        ),
     ]

@@ -43,16 +43,16 @@ def kept(cluster: Cluster, found: Reached, bad: Collection[Pair]) -> list[Kept]:
     return [Kept(nodes[name], by, tuple(pairs)) for (name, by), pairs in by_cause.items()]
 
 
-def findings(found: Reached, all_kept: Sequence[Kept], links: Mapping[str, lan.Link]) -> Iterator[Finding]:
+def findings(reached: Reached, all_kept: Sequence[Kept], links: Mapping[str, lan.Link]) -> Iterator[Finding]:
     """One for each of them."""
     for one in all_kept:
         a, b = one.pairs[0]
-        address = found.seen[a, b].address
+        address = reached.seen[a, b].address
         why = _CAUSES[one.by](one.node, address, links.get(a))
         peers = fold_names(peer for _, peer in one.pairs)
-        said = f"{found.connects[a, b].detail}; {_HOW[one.by]}"
+        said = f"{reached.connects[a, b].detail}; {_HOW[one.by]}"
         yield fail(
-            Where(node=a, device=found.interface(a) or None),
+            Where(node=a, device=reached.interface(a) or None),
             f"{a} itself does not send to {peers}: {why.words}",
             why=_WHY,
             owner="node",

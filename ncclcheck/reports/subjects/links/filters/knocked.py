@@ -14,8 +14,8 @@ _MOST_WAYS = 4  # named in one sentence, then dots: chosen
 
 def sides(silence: Silence) -> tuple[list[str], list[str]]:
     """The nodes that had an answer from its host, and those that had none."""
-    reach = [one.by for one in silence.knocks if one.answered]
-    return reach, [one.by for one in silence.knocks if not one.answered]
+    reach = [knock.by for knock in silence.knocks if knock.answered]
+    return reach, [knock.by for knock in silence.knocks if not knock.answered]
 
 
 def words(silence: Silence, silent: Sequence[Silence]) -> str:
@@ -29,7 +29,9 @@ def words(silence: Silence, silent: Sequence[Silence]) -> str:
             "or another machine has taken the address"
         )
     if len(miss) == 1 and not reach:
-        return _to_one(miss[0], [one.node for one in silent if not any(each.answered for each in one.knocks)])
+        return _to_one(
+            miss[0], [silence.node for silence in silent if not any(each.answered for each in silence.knocks)]
+        )
     if not reach:
         return f"no answer from its host to {fold_names(miss)}: the host or its link is away"
     ways = ", ".join(f"{one} - {silence.node}" for one in miss[:_MOST_WAYS])
@@ -42,14 +44,14 @@ def words(silence: Silence, silent: Sequence[Silence]) -> str:
 
 def _filtered(silence: Silence) -> str:
     """A host that lives while its ports are silent: a link without carrier, or a dead host, answers nothing."""
-    own = [one.by for one in silence.knocks if one.kept in ("filter", "route")]
+    own = [knock.by for knock in silence.knocks if knock.kept in ("filter", "route")]
     if own and len(own) == len(silence.knocks):
         return f"{fold_names(own)} itself does not send to it any more: a rule or filter that came during the run"
-    shut = [one for one in silence.knocks if one.alive and not one.answered]
-    if not shut or any(one.answered for one in silence.knocks):
+    shut = [knock for knock in silence.knocks if knock.alive and not knock.answered]
+    if not shut or any(knock.answered for knock in silence.knocks):
         return ""
     return (
-        f"its host and link are alive (its {shut[0].alive} answers {fold_names(one.by for one in shut)}), and "
+        f"its host and link are alive (its {shut[0].alive} answers {fold_names(knock.by for knock in shut)}), and "
         "new connections to the job's ports are dropped: a packet filter that came during the run"
     )
 
@@ -87,10 +89,10 @@ def _to_one(witness: str, lost: Sequence[str]) -> str:
     return f"no answer from its host to {witness}: the host, its link or that of {witness} is away"
 
 
-def tried(one: Knock) -> Evidence:
+def tried(knock: Knock) -> Evidence:
     """One try."""
-    also = f"; its {one.alive} answers" if one.alive else ""
-    return seen("TCP connect after the job", f"{one.by} to {one.of} ({one.address}): {one.detail}{also}")
+    also = f"; its {knock.alive} answers" if knock.alive else ""
+    return seen("TCP connect after the job", f"{knock.by} to {knock.of} ({knock.address}): {knock.detail}{also}")
 
 
 def findings(cluster: Cluster) -> Iterator[Finding]:

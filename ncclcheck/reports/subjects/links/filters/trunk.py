@@ -32,9 +32,9 @@ class Trunk:
     pairs: frozenset[Pair]
 
 
-def trunk(found: Reached) -> Trunk | None:
+def trunk(reached: Reached) -> Trunk | None:
     """Where the nodes fall into two groups in each of which all connections pass at once, and across only some."""
-    tried = {pair: _lost(peer) for pair, peer in found.seen.items()}
+    tried = {pair: _lost(peer) for pair, peer in reached.seen.items()}
     clean = [pair for pair, lost in tried.items() if lost is False]
     nodes = list(dict.fromkeys(node for pair in tried for node in pair))
     both_ways = [(a, b) for a, b in clean if tried.get((b, a), False) is False]
@@ -45,7 +45,7 @@ def trunk(found: Reached) -> Trunk | None:
     across = [pair for pair in tried if side[pair[0]] != side[pair[1]]]
     inside = [lost for pair, lost in tried.items() if side[pair[0]] == side[pair[1]]]
     bad = [pair for pair in across if tried[pair]]
-    some_pass = any(_passes(found.seen[pair]) for pair in across)
+    some_pass = any(_passes(reached.seen[pair]) for pair in across)
     # Both ends of every pair across are hit, in one way at least.
     hit = all(tried[pair] or tried.get(pair[::-1]) for pair in across)
     if any(inside) or not hit or not some_pass or len(bad) < len(across) / 2:
@@ -61,11 +61,11 @@ class ByPorts:
     pairs: frozenset[Pair]
 
 
-def by_ports(found: Reached, explained: Collection[Pair] = ()) -> ByPorts | None:
+def by_ports(reached: Reached, explained: Collection[Pair] = ()) -> ByPorts | None:
     """Where source ports decide, twice over, whether a connection is answered."""
-    told = {pair for pair, peer in found.seen.items() if pair not in explained and _decided_by_port(peer)}
+    told = {pair for pair, peer in reached.seen.items() if pair not in explained and _decided_by_port(peer)}
     # The other direction of such a pair may have had only ports of one fate.
-    pairs = told | {(b, a) for a, b in told if (b, a) in found.seen}
+    pairs = told | {(b, a) for a, b in told if (b, a) in reached.seen}
     if not pairs:
         return None
     common = set.intersection(*(set(pair) for pair in pairs)) if len({*map(frozenset, pairs)}) > 1 else set()
@@ -73,12 +73,12 @@ def by_ports(found: Reached, explained: Collection[Pair] = ()) -> ByPorts | None
 
 
 def _decided_by_port(peer: PeerReach) -> bool:
-    one = peer.volley
+    volley = peer.volley
     return (
-        isinstance(one, Volley)
-        and one.again >= _LEAST_AGAIN
-        and one.same == one.again
-        and _LEAST_OF_EACH <= one.late <= one.opened - _LEAST_OF_EACH
+        isinstance(volley, Volley)
+        and volley.again >= _LEAST_AGAIN
+        and volley.same == volley.again
+        and _LEAST_OF_EACH <= volley.late <= volley.opened - _LEAST_OF_EACH
     )
 
 
@@ -133,17 +133,17 @@ def _passes(peer: PeerReach) -> bool:
     return isinstance(peer.connect, Connect) and peer.connect.outcome == "ok"
 
 
-def findings(found: Reached, one: Trunk) -> Iterator[Finding]:
+def findings(reached: Reached, one: Trunk) -> Iterator[Finding]:
     """One for the way between the two groups."""
     ends = [fold_names(group) for group in one.groups]
     pairs = sorted(one.pairs)
-    volleys = {p: v for p in pairs if isinstance(v := found.seen[p].volley, Volley)}
+    volleys = {p: v for p in pairs if isinstance(v := reached.seen[p].volley, Volley)}
     opened, late = (sum(getattr(v, name) for v in volleys.values()) for name in ("opened", "late"))
-    dead = [p for p in pairs if not _passes(found.seen[p])]
+    dead = [p for p in pairs if not _passes(reached.seen[p])]
     said = "; ".join(f"{a} to {b}: {v.late} of {v.opened}" for (a, b), v in list(volleys.items())[:4])
     alike = sorted({a for a, _ in one.pairs})[0]
     far = next(b for a, b in pairs if a == alike)
-    address = found.seen[alike, far].address
+    address = reached.seen[alike, far].address
     yield fail(
         Where(),
         f"between {ends[0]} and {ends[1]} a part of the connections is lost, by their ports, and inside of either "

@@ -52,9 +52,9 @@ def findings(
     networks: the subnet of each node. What the node's own kernel says of it is the cause. in_vain: the job did not
     come to its end, and no rank or host was lost: this is why.
     """
-    for one in _slow_ones(found, loss_percent):
-        told = _explained(_finding(found, one, networks), one, nodes.get(one.node), networks)
-        yield _of_the_job(told) if in_vain else told
+    for slow_one in _slow_ones(found, loss_percent):
+        finding = _explained(_finding(found, slow_one, networks), slow_one, nodes.get(slow_one.node), networks)
+        yield _of_the_job(finding) if in_vain else finding
 
 
 def stops_a_job(cluster: Cluster, loss_percent: float) -> bool:
@@ -98,11 +98,11 @@ def _worst(volleys: Mapping[Pair, Volley]) -> _Slow | None:
     return max(bad, key=lambda one: (one.late.percent, one.inward), default=None)
 
 
-def _explained(told: Finding, slow: _Slow, node: Node | None, networks: Mapping[str, str]) -> Finding:
+def _explained(finding: Finding, slow: _Slow, node: Node | None, networks: Mapping[str, str]) -> Finding:
     """The same, where the node itself does it: by the queue of its listeners, or by a chain of its own filter."""
     if node is None:
-        return told
-    by_hand = [one for one in told.remedies if one.who == "you"]
+        return finding
+    by_hand = [remedy for remedy in finding.remedies if remedy.who == "you"]
     waiting = value_or(at(node, "system.somaxconn"), _ENOUGH_WAITING)
     if slow.inward and waiting < _ENOUGH_WAITING:
         words = f"its kernel lets {waiting} connections wait for a listener (net.core.somaxconn = {waiting})"
@@ -110,21 +110,26 @@ def _explained(told: Finding, slow: _Slow, node: Node | None, networks: Mapping[
             "Give it back its usual size, and keep it in /etc/sysctl.d; what listens already must start anew.",
             f"sysctl -w net.core.somaxconn=4096   # on {node.name}",
         )
-        said = seen("/proc/sys/net/core/somaxconn", str(waiting))
+        evidence = seen("/proc/sys/net/core/somaxconn", str(waiting))
         return replace(
-            told, what=f"{words}: {told.what}", evidence=[said, *told.evidence], remedies=[fix, *by_hand]
+            finding,
+            what=f"{words}: {finding.what}",
+            evidence=[evidence, *finding.evidence],
+            remedies=[fix, *by_hand],
         )
     side: firewall.Side = "input" if slow.inward else "output"
     counting = firewall.limiting(node, side)
     chains = counting or firewall.harmful(node, side)
     near = [networks[node.name]] if node.name in networks else []
     if not chains or not near:
-        return told
+        return finding
     show = firewall.part if counting else firewall.shown
     words = f"a rule of its own packet filter limits new connections ({show(chains[0])})"
-    shown = [firewall.on_node(node.name, one, show(one)) for one in chains[:2]]
+    shown = [firewall.on_node(node.name, chain, show(chain)) for chain in chains[:2]]
     fix = firewall.let_pass(chains, side, near[0])
-    return replace(told, what=f"{words}: {told.what}", evidence=[*shown, *told.evidence], remedies=[fix, *by_hand])
+    return replace(
+        finding, what=f"{words}: {finding.what}", evidence=[*shown, *finding.evidence], remedies=[fix, *by_hand]
+    )
 
 
 def _unlimited(slow: _Slow, networks: Mapping[str, str]) -> Iterator[Remedy]:
@@ -134,17 +139,19 @@ def _unlimited(slow: _Slow, networks: Mapping[str, str]) -> Iterator[Remedy]:
         yield firewall.let_in("Or let the job's nodes in before the limit.", near, slow.node)
 
 
-def _of_the_job(found: Finding) -> Finding:
+def _of_the_job(finding: Finding) -> Finding:
     """The same after a job that waited in vain."""
-    what = f"{found.what}; the job then waited for connections until its end"
-    return fail(found.where, what, why=found.why, owner=found.owner, evidence=found.evidence, fix=found.remedies)
+    what = f"{finding.what}; the job then waited for connections until its end"
+    return fail(
+        finding.where, what, why=finding.why, owner=finding.owner, evidence=finding.evidence, fix=finding.remedies
+    )
 
 
 def _finding(found: Reached, slow: _Slow, networks: Mapping[str, str]) -> Finding:
     way = f"come in to {slow.node}" if slow.inward else f"leave {slow.node}"
     shown = (
-        f"{a} to {b}: {one.late} of {one.opened} late" + f", {one.refused} refused" * bool(one.refused)
-        for (a, b), one in list(slow.volleys.items())[:4]
+        f"{a} to {b}: {volley.late} of {volley.opened} late" + f", {volley.refused} refused" * bool(volley.refused)
+        for (a, b), volley in list(slow.volleys.items())[:4]
     )
     refused = slow.refused == slow.late.lost
     does, fate = ("refused", "were refused") if refused else ("dropped", "had no answer in 0.8 s")

@@ -75,9 +75,9 @@ def _detour(node: Node, routes: lan.Routes, meant: Interface, network: lan.IPNet
     route, device = routes.route(peer.version, int(peer)), _device(meant.name)
     if route is None or route.interface == device:
         return None
-    own = [one for one in lan.interfaces(node) if _device(one.name) == route.interface]
-    held = [(address, net) for one in own for address, net in lan.global_networks(one) if peer in net]
-    enslaved = any(device in value_or(one.members, []) for one in own)
+    own = [interface for interface in lan.interfaces(node) if _device(interface.name) == route.interface]
+    held = [(address, net) for interface in own for address, net in lan.global_networks(interface) if peer in net]
+    enslaved = any(device in value_or(interface.members, []) for interface in own)
     if enslaved or any(net == network for _, net in held):
         return None
     return Detour(route, held[0][0] if held else None, meant.name, network)
@@ -142,14 +142,14 @@ def _goes_by_itself(found: Reached | None, link: lan.Link, peer: lan.Link) -> bo
 
 def _finding(cluster: Cluster, link: lan.Link, detour: Detour, peers: list[lan.Link]) -> Finding:
     found = reached(cluster)
-    pairs = [pair for one in peers for pair in ((link.node, one.node), (one.node, link.node))]
+    pairs = [pair for peer in peers for pair in ((link.node, peer.node), (peer.node, link.node))]
     lost = [pair for pair in pairs if found and _failed(found, pair)]
-    slow = slow_words(cluster, link.node, [one.node for one in peers])
+    slow = slow_words(cluster, link.node, [peer.node for peer in peers])
     level = fail if lost or slow else warn
     leads = f"by {detour.route.interface}, not by the chosen {link.interface.name}"
     return level(
         Where(node=link.node, device=detour.route.interface, peer=peers[0].node),
-        f"{link.node} sends to {fold_names(one.node for one in peers)} {leads}: its route {detour.line} comes "
+        f"{link.node} sends to {fold_names(peer.node for peer in peers)} {leads}: its route {detour.line} comes "
         f"before {detour.network}" + (", and connections fail" if lost else slow),
         why="What goes out by one interface and comes back by another is dropped as forged (rp_filter), or never "
         "arrives."
@@ -167,11 +167,11 @@ def _finding(cluster: Cluster, link: lan.Link, detour: Detour, peers: list[lan.L
 
 def slow_words(cluster: Cluster, node: str, peers: Sequence[str]) -> str:
     """How slow the first of these ways is that bursts found slow; empty where none is."""
-    told = held_up.slowness(cluster)
+    slowness = held_up.slowness(cluster)
     for pair in ((node, peer) for peer in peers):
-        if others := told.beside_others(pair):
-            return f", and carries {told.rates[pair]:.2g} Gb/s, where other pairs carry {others:.2g} (median)"
-        if pair not in told.rates and (carried := held_up.in_the_job(cluster, pair)):
+        if others := slowness.beside_others(pair):
+            return f", and carries {slowness.rates[pair]:.2g} Gb/s, where other pairs carry {others:.2g} (median)"
+        if pair not in slowness.rates and (carried := held_up.in_the_job(cluster, pair)):
             own, others = carried
             return f", and carries {own:.2g} Gb/s in the job, where other pairs carry {others:.2g} (median)"
     return ""

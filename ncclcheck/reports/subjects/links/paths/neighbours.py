@@ -28,7 +28,7 @@ class Misled:
     owner: str
 
 
-def misled(cluster: Cluster, found: Reached, bad: Collection[Pair]) -> list[Misled]:
+def misled(cluster: Cluster, reached: Reached, bad: Collection[Pair]) -> list[Misled]:
     """Those of the bad pairs that such an entry explains.
 
     What a machine answered counts where some entry in the cluster is true, so that this wire shows true MACs.
@@ -38,12 +38,12 @@ def misled(cluster: Cluster, found: Reached, bad: Collection[Pair]) -> list[Misl
     macs = {node.name: _macs(node) for node in cluster.nodes}
     entries = {
         (a, b): peer.neighbour
-        for (a, b), peer in found.seen.items()
+        for (a, b), peer in reached.seen.items()
         if isinstance(peer.neighbour, Neighbour) and macs[b] and b in links and links[b].address == peer.address
     }
     shown = any(entry.mac in macs[b] for (_, b), entry in entries.items())
     return [
-        Misled(pair, found.seen[pair].address, entries[pair], owners.get(entries[pair].mac, ""))
+        Misled(pair, reached.seen[pair].address, entries[pair], owners.get(entries[pair].mac, ""))
         for pair in sorted(bad)
         if pair in entries
         and entries[pair].mac not in macs[pair[1]]

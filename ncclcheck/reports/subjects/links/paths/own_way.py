@@ -71,18 +71,18 @@ def cause(node: Node, way: Way) -> Cause | None:
     return next((found for explain in _CAUSES if (found := explain(node, way))), None)
 
 
-def findings(cluster: Cluster, found: Reached, bad: Collection[Pair]) -> Iterator[tuple[Finding, set[Pair]]]:
+def findings(cluster: Cluster, reached: Reached, bad: Collection[Pair]) -> Iterator[tuple[Finding, set[Pair]]]:
     """One a node and cause, with the pairs that it explains."""
     nodes = {node.name: node for node in cluster.nodes}
     by_cause: dict[tuple[str, str], list[tuple[Pair, Cause, Way]]] = {}
     for pair in sorted(bad):
-        way = found.seen[pair].way
+        way = reached.seen[pair].way
         if isinstance(way, Way) and (one := cause(nodes[pair[0]], way)):
             by_cause.setdefault((pair[0], one.device), []).append((pair, one, way))
     for (name, device), all_of_it in by_cause.items():
         (first, one, way), pairs = all_of_it[0], {pair for pair, _, _ in all_of_it}
         peers = fold_names(sorted(peer for _, peer in pairs))
-        connect = found.connects.get(first)
+        connect = reached.connects.get(first)
         said = (connect.detail or connect.outcome) if connect else "not finished in time"
         always = "always " if connect and connect.outcome == "ok" else ""
         yield (
@@ -98,22 +98,22 @@ def findings(cluster: Cluster, found: Reached, bad: Collection[Pair]) -> Iterato
         )
 
 
-def half_lost(found: Reached) -> set[Pair]:
+def half_lost(reached: Reached) -> set[Pair]:
     """Pairs that connect, but not every time: their route has several next hops, and one does not answer."""
     return {
         pair
-        for pair, peer in found.seen.items()
+        for pair, peer in reached.seen.items()
         if isinstance(peer.way, Way) and len(peer.way.hops) > 1 and any(map(_is_silent, peer.way.hops))
     }
 
 
-def without_volleys(found: Reached, pairs: Collection[Pair]) -> Reached:
+def without_volleys(reached: Reached, pairs: Collection[Pair]) -> Reached:
     """The same without what the connections opened at once tell of these pairs: answers take such a way too."""
     both = {*pairs, *((b, a) for a, b in pairs)}
     told = Unread("absent", "a dead next hop explains it")
     return Reached(
-        found.of_node,
-        {pair: replace(peer, volley=told) if pair in both else peer for pair, peer in found.seen.items()},
+        reached.of_node,
+        {pair: replace(peer, volley=told) if pair in both else peer for pair, peer in reached.seen.items()},
     )
 
 
@@ -127,13 +127,13 @@ def _interfaces(node: Node) -> list[Interface]:
 
 def _named(node: Node, name: str) -> list[Interface]:
     """An interface with its aliases: eth0 and eth0:1."""
-    return [one for one in _interfaces(node) if one.name.partition(":")[0] == name]
+    return [interface for interface in _interfaces(node) if interface.name.partition(":")[0] == name]
 
 
 def _held(node: Node, device: str, version: int) -> list[tuple[Address, lan.IPNetwork]]:
     """The addresses of a device that are good beyond its wire, of one family."""
     return [
-        (held, net) for one in _named(node, device) for held, net in lan.global_networks(one)
+        (address, net) for interface in _named(node, device) for address, net in lan.global_networks(interface)
         if net.version == version
     ]  # fmt: skip
 
@@ -144,10 +144,15 @@ def _peer(way: Way) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 def _ipv6_is_off(node: Node, way: Way) -> Cause | None:
     """The address is one of IPv6, and this host has none for it is turned off."""
-    off = [one.name for one in _interfaces(node) if one.ipv6_off and one.kind != "loopback"]
+    off = [
+        interface.name for interface in _interfaces(node) if interface.ipv6_off and interface.kind != "loopback"
+    ]
     if _peer(way).version == 4 or not off or (way.hops and way.hops[0].interface not in off):
         return None
-    device = next((one.name for one in _interfaces(node) if one.name in off and lan.is_usable(one)), off[0])
+    device = next(
+        (interface.name for interface in _interfaces(node) if interface.name in off and lan.is_usable(interface)),
+        off[0],
+    )
     setting = f"net.ipv6.conf.{device.replace('.', '/')}.disable_ipv6"
     return Cause(
         f"IPv6 is turned off on {device} ({setting} = 1), and {way.address} is an address of IPv6",
@@ -165,23 +170,23 @@ def _ipv6_is_off(node: Node, way: Way) -> Cause | None:
 
 def _not_used(node: Node, way: Way) -> Cause | None:
     """Its only address of that subnet failed duplicate address detection: the kernel never sends from it."""
-    devices = {hop.interface for hop in way.hops} or {one.name for one in _interfaces(node)}
+    devices = {hop.interface for hop in way.hops} or {interface.name for interface in _interfaces(node)}
     held = [(device, one, net) for device in devices for one, net in _held(node, device, 6)]
     bad = [(device, one) for device, one, net in held if one.state and (_peer(way) in net or not way.hops)]
     good = {net for _, one, net in held if not one.state}
     if _peer(way).version == 4 or not bad or any(_peer(way) in net for net in good):
         return None
-    device, one = bad[0]
-    if one.state == "tentative":
+    device, address = bad[0]
+    if address.state == "tentative":
         words = "is tentative: the kernel still looks whether another machine has it, and sends nothing from it"
     else:
         words = (
             "failed its duplicate address detection (dadfailed): another machine on this wire has it, and the "
             "kernel sends nothing from it"
         )
-    name, whole = quote(device), f"{one.address}/{one.prefix}"
+    name, whole = quote(device), f"{address.address}/{address.prefix}"
     return Cause(
-        f"its own address {one.address} on {device} {words}",
+        f"its own address {address.address} on {device} {words}",
         device,
         (
             admin(
@@ -196,13 +201,13 @@ def _not_used(node: Node, way: Way) -> Cause | None:
 def _no_link(node: Node, way: Way) -> Cause | None:
     """The route leads to a device that is down or has no carrier."""
     for hop in way.hops:
-        for one in _named(node, hop.interface):
-            if False in (one.up, one.running) and not _is_inside(node, one):
-                state = "is down" if one.up is False else "is up and has no link (no carrier)"
+        for interface in _named(node, hop.interface):
+            if False in (interface.up, interface.running) and not _is_inside(node, interface):
+                state = "is down" if interface.up is False else "is up and has no link (no carrier)"
                 return Cause(
-                    f"its route goes by {one.name}, which {state}",
-                    one.name,
-                    (flapping.bring_up(node, one.name),),
+                    f"its route goes by {interface.name}, which {state}",
+                    interface.name,
+                    (flapping.bring_up(node, interface.name),),
                 )
     return None
 
@@ -210,13 +215,16 @@ def _no_link(node: Node, way: Way) -> Cause | None:
 def _port_of_a_bridge(node: Node, way: Way) -> Cause | None:
     """The device is a port of a bridge and has the address itself: what comes in is the bridge's."""
     for hop in way.hops:
-        bridges = [one for one in _interfaces(node)
-                   if one.kind == "bridge" and hop.interface in value_or(one.members, [])]  # fmt: skip
+        bridges = [interface for interface in _interfaces(node)
+                   if interface.kind == "bridge" and hop.interface in value_or(interface.members, [])]  # fmt: skip
         held = _held(node, hop.interface, _peer(way).version)
         if bridges and held:
             bridge, port = quote(bridges[0].name), quote(hop.interface)
             moves = [
-                *(f"ip addr add {one.address}/{one.prefix} dev {bridge}   # on {node.name}" for one, _ in held),
+                *(
+                    f"ip addr add {address.address}/{address.prefix} dev {bridge}   # on {node.name}"
+                    for address, _ in held
+                ),
                 f"ip addr flush dev {port}   # on {node.name}",
             ]
             return Cause(
@@ -239,7 +247,7 @@ def _port_of_a_bridge(node: Node, way: Way) -> Cause | None:
 def _no_arp(node: Node, way: Way) -> Cause | None:
     """The device asks nobody for a MAC address, on a wire where every machine has one."""
     for hop in way.hops:
-        kinds = [value_or(one.kind, "") for one in _named(node, hop.interface)]
+        kinds = [value_or(interface.kind, "") for interface in _named(node, hop.interface)]
         if hop.state == "noarp" and kinds and kinds[0] in _ON_A_WIRE:
             name = quote(hop.interface)
             return Cause(
@@ -263,14 +271,14 @@ def another_device(node: Node, way: Way) -> Cause | None:
     if any(_peer(way) in net for _, net in _held(node, taken, _peer(way).version)):
         return None
     near = [
-        (one.name.partition(":")[0], net)
-        for one in _interfaces(node)
-        if lan.is_usable(one) and one.kind not in ("loopback", *_KINDS)
-        for _, net in lan.global_networks(one)
+        (interface.name.partition(":")[0], net)
+        for interface in _interfaces(node)
+        if lan.is_usable(interface) and interface.kind not in ("loopback", *_KINDS)
+        for _, net in lan.global_networks(interface)
         if _peer(way) in net
     ]
     meant = [pair for pair in near if pair[0] != taken]
-    inside = [value_or(one.kind, "") for one in _named(node, taken)[:1] if _is_inside(node, one)]
+    inside = [value_or(interface.kind, "") for interface in _named(node, taken)[:1] if _is_inside(node, interface)]
     if not meant and not inside:
         return None
     what = f"{taken}, {_KINDS[inside[0]]}" if inside else taken
@@ -298,12 +306,12 @@ def _another_card(node: Node, way: Way) -> Cause | None:
     if not way.hops or not unanswered(way):
         return None
     taken, version = way.hops[0].interface, _peer(way).version
-    here = [(held, net) for held, net in _held(node, taken, version) if _peer(way) in net]
+    here = [(address, net) for address, net in _held(node, taken, version) if _peer(way) in net]
     others = [
-        (one.name.partition(":")[0], net)
-        for one in _interfaces(node)
-        if lan.is_usable(one) and one.kind not in ("loopback", *_KINDS)
-        for _, net in lan.global_networks(one)
+        (interface.name.partition(":")[0], net)
+        for interface in _interfaces(node)
+        if lan.is_usable(interface) and interface.kind not in ("loopback", *_KINDS)
+        for _, net in lan.global_networks(interface)
         if _peer(way) in net
     ]
     meant = [pair for pair in others if pair[0] != taken]
@@ -327,9 +335,9 @@ def _another_card(node: Node, way: Way) -> Cause | None:
     )
 
 
-def _is_inside(node: Node, one: Interface) -> bool:
+def _is_inside(node: Node, interface: Interface) -> bool:
     """Whether it is a tunnel, or leads to no card of this node."""
-    return value_or(one.kind, "") in _KINDS and not lan.is_real(one, _interfaces(node))
+    return value_or(interface.kind, "") in _KINDS and not lan.is_real(interface, _interfaces(node))
 
 
 def _line(way: Way, hop: Hop, gateway: str = "") -> str:
@@ -349,7 +357,7 @@ def _rule(node: Node, way: Way) -> tuple[int, str] | None:
     version = _peer(way).version
     rules = [one for one in value_or(at(node, "network.rules"), [])
              if one.version == version and one.action == f"lookup {way.table}"]  # fmt: skip
-    fits = [one for one in rules if not one.destination or _in(one.destination, way)]
+    fits = [rule for rule in rules if not rule.destination or _in(rule.destination, way)]
     return (fits[0].priority, f"{fits[0].selector} {fits[0].action}") if fits else None
 
 
@@ -390,17 +398,17 @@ def _lost_route(node: Node, way: Way) -> Cause | None:
     """It has an address of that subnet on a device that is up, and no route to it: somebody took that away."""
     if way.hops or way.kind:
         return None
-    for one in _interfaces(node):
-        for held, net in lan.global_networks(one) if lan.is_usable(one) else ():
+    for interface in _interfaces(node):
+        for address, net in lan.global_networks(interface) if lan.is_usable(interface) else ():
             if _peer(way) in net and net.prefixlen < net.max_prefixlen:
-                six, name = " -6" if net.version == 6 else "", one.name.partition(":")[0]
+                six, name = " -6" if net.version == 6 else "", interface.name.partition(":")[0]
                 return Cause(
-                    f"{name} has {held.address}/{held.prefix}, and the routing table has no route to {net}",
+                    f"{name} has {address.address}/{address.prefix}, and the routing table has no route to {net}",
                     name,
                     (
                         admin(
                             "Put it back, and see what removed it (NetworkManager, a VPN, a script).",
-                            f"ip{six} route add {net} dev {quote(name)} src {held.address}   # on {node.name}",
+                            f"ip{six} route add {net} dev {quote(name)} src {address.address}   # on {node.name}",
                             f"ip{six} route   # on {node.name}",
                         ),
                     ),
@@ -429,7 +437,7 @@ def _silent_gateway(node: Node, way: Way) -> Cause | None:
 def _other_gateway(node: Node, way: Way, hop: Hop) -> Iterator[Remedy]:
     six, on = " -6" if _peer(way).version == 6 else "", f"# on {node.name}"
     see = f"ip neigh show {quote(hop.address)}   {on}"
-    alive = [one for one in way.hops if one.state not in _UNANSWERED]
+    alive = [hop for hop in way.hops if hop.state not in _UNANSWERED]
     if alive:
         yield admin(
             "Take the dead next hop out of the route, here and where it is made, or bring that router back.",
@@ -437,7 +445,7 @@ def _other_gateway(node: Node, way: Way, hop: Hop) -> Iterator[Remedy]:
             f"ip{six} route replace {_line(way, alive[0])}   {on}",
         )
         return
-    likely = [one for one in way.routers if one != hop.address]
+    likely = [router for router in way.routers if router != hop.address]
     if not likely:
         yield admin("Bring that router back, or give the route the right gateway.", see, f"ip{six} route   {on}")
         return
@@ -451,7 +459,7 @@ def _other_gateway(node: Node, way: Way, hop: Hop) -> Iterator[Remedy]:
 
 def _deaf_to_neighbours(node: Node, way: Way) -> Cause | None:
     """No machine is found on the wire, and this host's own filter drops what finds them."""
-    hop = next((one for one in way.hops if _is_silent(one)), None)
+    hop = next((hop for hop in way.hops if _is_silent(hop)), None)
     chain = without_neighbours(node) if hop and _peer(way).version == 6 else None
     if hop is None or chain is None:
         return None
@@ -469,7 +477,7 @@ WITHOUT_NEIGHBOURS = "its own packet filter drops ICMPv6 ({}), by which IPv6 fin
 def without_neighbours(node: Node) -> Filter | None:
     """The chain of its own packet filter that drops ICMPv6."""
     chains = firewall.harmful(node, "input")
-    return next((one for one in chains if re.search("icmpv6|ipv6-icmp", one.rule)), None)
+    return next((chain for chain in chains if re.search("icmpv6|ipv6-icmp", chain.rule)), None)
 
 
 def neighbours_in(node: Node, chain: Filter, device: str) -> Remedy:
@@ -501,13 +509,13 @@ _CAUSES: tuple[Callable[[Node, Way], Cause | None], ...] = (
 
 def unanswered(way: Way) -> str:
     """Where the address itself is on the wire and nobody there answers for it; empty where it is not so."""
-    hop = next((one for one in way.hops if one.address == way.address and one.state in _UNANSWERED), None)
+    hop = next((hop for hop in way.hops if hop.address == way.address and hop.state in _UNANSWERED), None)
     return f"no machine on {hop.interface} answers for {way.address} ({hop.state.upper()})" if hop else ""
 
 
 def wire(way: Way, node: str) -> Remedy | None:
     """Where nobody on the wire answers for the address: what to look at, which is no firewall of TCP."""
-    hop = next((one for one in way.hops if one.address == way.address and one.state in _UNANSWERED), None)
+    hop = next((hop for hop in way.hops if hop.address == way.address and hop.state in _UNANSWERED), None)
     if hop is None:
         return None
     name = quote(hop.interface)

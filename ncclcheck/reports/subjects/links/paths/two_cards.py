@@ -11,10 +11,10 @@ from ncclcheck.reports.subjects.nccl import lan
 
 def twin(host: Node, link: lan.Link) -> str:
     """Another interface of a node in the subnet of the chosen one."""
-    for one in lan.interfaces(host):
-        near = lan.is_usable(one) and any(net == link.network for _, net in lan.global_networks(one))
-        if near and one.name.partition(":")[0] != link.interface.name.partition(":")[0]:
-            return one.name
+    for interface in lan.interfaces(host):
+        near = lan.is_usable(interface) and any(net == link.network for _, net in lan.global_networks(interface))
+        if near and interface.name.partition(":")[0] != link.interface.name.partition(":")[0]:
+            return interface.name
     return ""
 
 
@@ -25,10 +25,10 @@ _FILTERS = {
 }
 
 
-def filtering(node: str, one: Interface) -> Iterator[Evidence]:
+def filtering(node: str, interface: Interface) -> Iterator[Evidence]:
     """How the kernel filters what comes in by an interface, where it was read."""
-    if not isinstance(one.rp_filter, Unread) and one.rp_filter in _FILTERS:
-        yield seen(f"rp_filter of {one.name} on {node}", _FILTERS[one.rp_filter])
+    if not isinstance(interface.rp_filter, Unread) and interface.rp_filter in _FILTERS:
+        yield seen(f"rp_filter of {interface.name} on {node}", _FILTERS[interface.rp_filter])
 
 
 def dropped(

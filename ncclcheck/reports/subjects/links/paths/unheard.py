@@ -61,21 +61,21 @@ def in_the_switch(node: str, interface: str) -> Remedy:
     )
 
 
-def deaf(found: Reached, pairs: Sequence[Pair]) -> Deaf | None:
+def deaf(reached: Reached, pairs: Sequence[Pair]) -> Deaf | None:
     """The one node that all of these pairs have in common, where nothing arrived at its interface."""
     for node in sorted({node for pair in pairs for node in pair}):
-        out, back = ([found.seen[p] for p in pairs if p[end] == node] for end in (0, 1))
-        received = _received(found, node)
+        out, back = ([reached.seen[p] for p in pairs if p[end] == node] for end in (0, 1))
+        received = _received(reached, node)
         if len(out) + len(back) != len(pairs) or len(back) < 2 or not out:
             continue
         if received is None or received > _MOST_OF_A_DEAF_ONE:
             continue
-        held = [one.neighbour for one in back if isinstance(one.neighbour, Neighbour)]
-        asks = all(found.connects[pair].kept == "neighbour" for pair in pairs if pair[0] == node)
-        known = len(held) == len(back) and not any(one.permanent for one in held)
+        neighbours = [reach.neighbour for reach in back if isinstance(reach.neighbour, Neighbour)]
+        asks = all(reached.connects[pair].kept == "neighbour" for pair in pairs if pair[0] == node)
+        known = len(neighbours) == len(back) and not any(neighbour.permanent for neighbour in neighbours)
         if not known or not (asks or all(map(_was_sent, back))):
             continue
-        return Deaf(node, received, asks, heard=not any(one.held_before for one in held))
+        return Deaf(node, received, asks, heard=not any(neighbour.held_before for neighbour in neighbours))
     return None
 
 
@@ -83,9 +83,9 @@ def _was_sent(peer: PeerReach) -> bool:
     return not isinstance(peer.echoes, Unread) and peer.echoes.sent > 0
 
 
-def _received(found: Reached, node: str) -> int | None:
+def _received(reached: Reached, node: str) -> int | None:
     """Bytes that its interface received while nodes tried each other, where they were counted."""
-    of_node = found.of_node.get(node)
+    of_node = reached.of_node.get(node)
     if of_node is None or isinstance(of_node.beside, Unread) or isinstance(of_node.counters, Unread):
         return None
     if not (of_node.beside.seconds and of_node.beside.bytes_out):
@@ -93,10 +93,10 @@ def _received(found: Reached, node: str) -> int | None:
     return of_node.beside.bytes_in + of_node.counters.bytes_in
 
 
-def kept_apart(found: Reached, bad: Collection[Pair], passed: Collection[Pair]) -> set[Pair]:
+def kept_apart(reached: Reached, bad: Collection[Pair], passed: Collection[Pair]) -> set[Pair]:
     """Pairs between which nothing passes, either way, not even ARP, though both ends reach a third node."""
-    mutual = {pair for pair in bad if pair[::-1] in bad and not _udp_arrived(found, pair)}
-    unasked = {pair for pair in mutual if found.connects[pair].kept == "neighbour"}
+    mutual = {pair for pair in bad if pair[::-1] in bad and not _udp_arrived(reached, pair)}
+    unasked = {pair for pair in mutual if reached.connects[pair].kept == "neighbour"}
     met: defaultdict[str, set[str]] = defaultdict(set)  # the nodes that each reaches, and that reach it
     for one, peer in passed:
         if (peer, one) in passed:
@@ -108,20 +108,20 @@ def kept_apart(found: Reached, bad: Collection[Pair], passed: Collection[Pair]) 
     }
 
 
-def _udp_arrived(found: Reached, pair: Pair) -> bool:
-    echoes = found.seen[pair].echoes
+def _udp_arrived(reached: Reached, pair: Pair) -> bool:
+    echoes = reached.seen[pair].echoes
     return not isinstance(echoes, Unread) and echoes.arrived > 0
 
 
-def apart_finding(found: Reached, pairs: Collection[Pair], evidence: Sequence[Evidence], why: str) -> Finding:
+def apart_finding(reached: Reached, pairs: Collection[Pair], evidence: Sequence[Evidence], why: str) -> Finding:
     """One for all of them: it is one setting of the switch."""
     nodes = sorted({node for pair in pairs for node in pair})
     a, b = min(pairs)
     alone = len(pairs) == len(nodes) == 2
     many = "" if alone else f" ({len(pairs) // 2} pairs)"
-    name, address = quote(found.interface(a) or "eth0"), quote(found.seen[a, b].address)
+    name, address = quote(reached.interface(a) or "eth0"), quote(reached.seen[a, b].address)
     return fail(
-        Where(node=a, peer=b, device=found.interface(a) or None) if alone else Where(),
+        Where(node=a, peer=b, device=reached.interface(a) or None) if alone else Where(),
         f"the switch keeps {fold_names(nodes)} apart: not even ARP passes between them, either way, though other "
         f"nodes reach them{many}: isolated or protected ports, or a private VLAN",
         why=why,

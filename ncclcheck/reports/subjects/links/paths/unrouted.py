@@ -31,7 +31,12 @@ def cause(node: Node, peer: _IP) -> Unrouted:
     """The likeliest cause of a route that is not there."""
     listed = at(node, "network.interfaces")
     others = [] if isinstance(listed, Unread) else [one for one in listed if one.kind != "loopback"]
-    near = [(one, held) for one in others for held, net in lan.global_networks(one) if net.version == peer.version]
+    near = [
+        (one, address)
+        for one in others
+        for address, net in lan.global_networks(one)
+        if net.version == peer.version
+    ]
     return _refused(node, peer) or _down(others, peer) or _narrow(node, near, peer) or _missing(node, near, peer)
 
 
@@ -43,12 +48,12 @@ def _refused(node: Node, peer: _IP) -> Unrouted | None:
 
 def _down(others: list[Interface], peer: _IP) -> Unrouted | None:
     """An interface is down: the one in whose subnet the peer is, else any that is not a bridge or a tunnel."""
-    down = [one for one in others if one.up is False]
-    inside = [one for one in down if any(peer in net for _, net in lan.global_networks(one))]
-    cards = [one for one in down if one.kind not in ("bridge", "tunnel", "virtual")]
-    if not (found := inside or cards):
+    down = [interface for interface in others if interface.up is False]
+    inside = [interface for interface in down if any(peer in net for _, net in lan.global_networks(interface))]
+    cards = [interface for interface in down if interface.kind not in ("bridge", "tunnel", "virtual")]
+    if not (interfaces := inside or cards):
         return None
-    name = found[0].name
+    name = interfaces[0].name
     words = f"{name} is down" + (f", and {peer} is in its subnet" if inside else "")
     return Unrouted(
         words, name, [admin("Bring the link up.", f"ip link set dev {name} up", f"ip route get {peer}")]
@@ -58,13 +63,13 @@ def _down(others: list[Interface], peer: _IP) -> Unrouted | None:
 def _narrow(node: Node, near: list[tuple[Interface, Address]], peer: _IP) -> Unrouted | None:
     """The peer is in the usual subnet around an address of ours, but not in the one that we have."""
     usual = _USUAL[peer.version]
-    for one, held in near:
-        around = ipaddress.ip_network(f"{held.address}/{usual}", strict=False)
-        if usual < held.prefix < around.max_prefixlen and peer in around:
+    for interface, address in near:
+        around = ipaddress.ip_network(f"{address.address}/{usual}", strict=False)
+        if usual < address.prefix < around.max_prefixlen and peer in around:
             return Unrouted(
-                f"{one.name} has {held.address}/{held.prefix}, so that {peer} is not in its subnet",
-                one.name,
-                [prefixes.put_right(node.name, one.name, held, usual)],
+                f"{interface.name} has {address.address}/{address.prefix}, so that {peer} is not in its subnet",
+                interface.name,
+                [prefixes.put_right(node.name, interface.name, address, usual)],
             )
     return None
 
@@ -76,22 +81,22 @@ def _missing(node: Node, near: list[tuple[Interface, Address]], peer: _IP) -> Un
         return Unrouted(
             words, None, [admin("Give this node an address of that family.", "ip -br addr", "ip route")]
         )
-    one, held = near[0]
-    network = ipaddress.ip_network(f"{peer}/{max(held.prefix, _USUAL[peer.version])}", strict=False)
-    return Unrouted(words, one.name, offers(node, one.name, held, network, "node rank 0", [node]))
+    interface, address = near[0]
+    network = ipaddress.ip_network(f"{peer}/{max(address.prefix, _USUAL[peer.version])}", strict=False)
+    return Unrouted(words, interface.name, offers(node, interface.name, address, network, "node rank 0", [node]))
 
 
 def offers(
-    node: Node, device: str, held: Address, network: lan.IPNetwork, peer: str, nodes: Iterable[Node]
+    node: Node, device: str, address: Address, network: lan.IPNetwork, peer: str, nodes: Iterable[Node]
 ) -> list[Remedy]:
     """A way into the subnet of a peer: by a router, and where both are on one wire by an address in it."""
     return [
-        _by_router(node, device, held, network),
-        *one_wire.offer(nodes, node, device, held, network, peer),
+        _by_router(node, device, address, network),
+        *one_wire.offer(nodes, node, device, address, network, peer),
     ]
 
 
-def _by_router(node: Node, device: str, held: Address, network: lan.IPNetwork) -> Remedy:
+def _by_router(node: Node, device: str, address: Address, network: lan.IPNetwork) -> Remedy:
     on = f"# on {node.name}"
     add = f"ip route add {network} via {{}} dev {quote(device)}   {on}"
     if known := _gateway(node, device):
@@ -101,7 +106,7 @@ def _by_router(node: Node, device: str, held: Address, network: lan.IPNetwork) -
             add.format(quote(known)),
         )
     text = f"If a router joins the two subnets, give {node.name} a route by its address on this wire"
-    if not (likely := _first_or_last(held)):
+    if not (likely := _first_or_last(address)):
         return admin(f"{text}, here and in the network configuration.", f"ip route   {on}")
     return admin(
         f"{text}, most often the first one of the subnet, here and in the network configuration; see first "
@@ -110,11 +115,11 @@ def _by_router(node: Node, device: str, held: Address, network: lan.IPNetwork) -
     )
 
 
-def _first_or_last(held: Address) -> str:
+def _first_or_last(address: Address) -> str:
     """Where a router is by custom; empty in a subnet that has no room for one."""
-    own = ipaddress.ip_network(f"{held.address}/{held.prefix}", strict=False)
+    own = ipaddress.ip_network(f"{address.address}/{address.prefix}", strict=False)
     ends = [str(own[1]), str(own[-2])] if own.num_addresses >= 4 else []
-    return next((one for one in ends if one != held.address), "")
+    return next((end for end in ends if end != address.address), "")
 
 
 def _gateway(node: Node, device: str) -> str:

@@ -60,14 +60,17 @@ def shown(document: Document) -> Iterator[Block]:
 
     What only tells what was seen is left out where an exact cause says why, and an exception that is its evidence.
     """
-    causes = [one.code for one in document.diagnosis.causes] if document.diagnosis else []
+    causes = [cause.code for cause in document.diagnosis.causes] if document.diagnosis else []
     exact = bool(causes) and causes[0] not in flagged("symptom")
     proofs: set[str] = set()
     stopped = [block for block in blocks(document, [State.UNKNOWN]) if block.codes == [_FROM_OUTSIDE]]
     failed = [*blocks(document, [State.FAIL])]
     yield from [] if failed else stopped  # before what is only a risk
     for block in blocks(document, [State.FAIL, State.WARN]):
-        code, sources = block.codes[0], {one.source for one in block.evidence if _PLACE.fullmatch(one.source)}
+        code, sources = (
+            block.codes[0],
+            {evidence.source for evidence in block.evidence if _PLACE.fullmatch(evidence.source)},
+        )
         if code == _ANY_EXCEPTION and sources and sources <= proofs:
             continue
         if not code.startswith("LOG") or (code in causes and not (exact and code in flagged("symptom"))):
@@ -80,7 +83,9 @@ def shown(document: Document) -> Iterator[Block]:
 
 def _head(document: Document, width: int) -> list[str]:
     """What was read, and the facts that a person asks for first."""
-    facts = {one.source: one.value for one in (document.diagnosis.facts if document.diagnosis else [])}
+    facts = {
+        evidence.source: evidence.value for evidence in (document.diagnosis.facts if document.diagnosis else [])
+    }
     told = [f"NCCL {value}" if name == "NCCL" else value for name in _FACTS if (value := facts.get(name))]
     title = wrapped(summary.title(document), width, "", "  ")
     return [*title, *_cut(wrapped("; ".join(told), width, "  ", "  "), _FACTS_LINES, width)]
@@ -90,7 +95,7 @@ def _in_full(block: Block, style: Style, room: int) -> list[str]:
     """Its heading, evidence, why and fix in so many lines."""
     width, told = style.width, heading(block)
     rows = _cut(headed(block.state, block.codes, told.text, style), _HEADING_LINES, width)
-    for place in [one for one in told.below[:1] if one.what not in told.text]:
+    for place in [place for place in told.below[:1] if place.what not in told.text]:
         rows += _cut(wrapped(str(place), width, " " * 8, " " * 8), _SEEN_LINES, width)
     for source, value in _seen(block.evidence):
         rows += _cut(labelled("seen", f"{source}: {value}", width), _SEEN_LINES, width)
@@ -108,12 +113,18 @@ def _seen(evidence: Sequence[Evidence]) -> list[tuple[str, str]]:
         else:
             others.append(one)
     told = [
-        (_places([one.source for one in same]), _STAMP.sub("", same[0].value, count=1)) for same in lines.values()
+        (_places([evidence.source for evidence in same]), _STAMP.sub("", same[0].value, count=1))
+        for same in lines.values()
     ]
     kept = told[: _MOST_SEEN - bool(others)] if others else told[:_MOST_SEEN]
     if others:
         first, *more = others
-        kept.append((first.source, "; ".join([first.value, *(f"{one.source}: {one.value}" for one in more)])))
+        kept.append(
+            (
+                first.source,
+                "; ".join([first.value, *(f"{evidence.source}: {evidence.value}" for evidence in more)]),
+            )
+        )
     return kept
 
 
@@ -128,10 +139,12 @@ def _places(sources: Sequence[str]) -> str:
 
 def _fixes(remedies: Sequence[Remedy], width: int, room: int) -> list[str]:
     """What to do, as far as there is room: all steps, and the commands of the first fix before the others'."""
-    fixes = [at for at, one in enumerate(remedies) if not one.text.startswith("Confirm")]
+    fixes = [at for at, remedy in enumerate(remedies) if not remedy.text.startswith("Confirm")]
     order = sorted(range(len(remedies)), key=lambda at: at != (fixes or [0])[0])
     for whole in range(len(remedies), -1, -1):
-        rows = [row for at, one in enumerate(remedies) for row in _fix(one, width, whole=at in order[:whole])]
+        rows = [
+            row for at, remedy in enumerate(remedies) for row in _fix(remedy, width, whole=at in order[:whole])
+        ]
         if _height(rows, width) <= room:
             return rows
     kept = max(1, len(remedies) - 1)
@@ -142,7 +155,7 @@ def _fixes(remedies: Sequence[Remedy], width: int, room: int) -> list[str]:
 
 def _first_steps(remedies: Sequence[Remedy], kept: int, width: int) -> list[str]:
     """The first steps without their commands, and how many there are more."""
-    rows = [row for one in remedies[:kept] for row in _fix(one, width, whole=False)]
+    rows = [row for remedy in remedies[:kept] for row in _fix(remedy, width, whole=False)]
     left = len(remedies) - kept
     return [*rows, *([f"{'':14}and {many(left, 'more step')} (-v)"] if left else [])]
 
@@ -161,10 +174,10 @@ def _height(rows: Sequence[str], width: int) -> int:
 
 def _follows(document: Document, cause: Block, width: int) -> list[str]:
     """One line for all that the other processes say of it, but what stands above as evidence."""
-    seen = {one.source for one in cause.evidence}
-    told = document.diagnosis.consequences if document.diagnosis else []
-    count = sum(one.count - (one.place in seen) for one in told)
-    place = next((one.place for one in told if one.place not in seen), "")
+    seen = {evidence.source for evidence in cause.evidence}
+    tolds = document.diagnosis.consequences if document.diagnosis else []
+    count = sum(one.count - (one.place in seen) for one in tolds)
+    place = next((one.place for one in tolds if one.place not in seen), "")
     if not (count and place):
         return []
     words = (
@@ -177,11 +190,11 @@ def _follows(document: Document, cause: Block, width: int) -> list[str]:
 
 def _harmless(document: Document, width: int) -> list[str]:
     """What frightens and means nothing, a line each."""
-    told = document.diagnosis.harmless if document.diagnosis else []
-    words = [f"{one.place}: {_clipped(one.text)}: {one.why}" for one in told[:_MOST_HARMLESS]]
-    if left := len(told) - len(words):
+    tolds = document.diagnosis.harmless if document.diagnosis else []
+    words = [f"{one.place}: {_clipped(one.text)}: {one.why}" for one in tolds[:_MOST_HARMLESS]]
+    if left := len(tolds) - len(words):
         words.append(f"and {many(left, 'more kind')} of harmless lines (-v)")
-    return [row for said in words for row in _cut(labelled("fine", said, width), _NOTE_LINES, width)]
+    return [row for word in words for row in _cut(labelled("fine", word, width), _NOTE_LINES, width)]
 
 
 def _clipped(text: str) -> str:
@@ -214,7 +227,9 @@ def decision(document: Document) -> str:
     """The last line: who and how sure, where the heading has said what; else the whole sentence."""
     told = [*shown(document)]
     causes = document.diagnosis.causes if document.diagnosis else []
-    named = [one for one in causes[:1] if told and one.code == told[0].codes[0] and one.code not in TELL_LITTLE]
+    named = [
+        cause for cause in causes[:1] if told and cause.code == told[0].codes[0] and cause.code not in TELL_LITTLE
+    ]
     return _confidence(named[0]) if named else closing.decision(document)
 
 

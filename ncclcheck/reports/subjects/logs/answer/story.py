@@ -99,12 +99,12 @@ def _bad(verdicts: Sequence[Verdict]) -> list[tuple[str, Finding]]:
 def _first(logs: Logs, verdicts: Sequence[Verdict]) -> Told | None:
     """The earliest line that a failed check rests on."""
     places = {e.source for _, finding in _bad(verdicts) if finding.state is State.FAIL for e in finding.evidence}
-    bad = [one for one in logs.events if _place(one) in places and one.sign not in meanings.CONSEQUENCES]
+    bad = [event for event in logs.events if _place(event) in places and event.sign not in meanings.CONSEQUENCES]
     return _told(in_order(bad)[:1]) if bad else None
 
 
 def _causes(logs: Logs, verdicts: Sequence[Verdict]) -> list[Cause]:
-    events = {_place(one): one for one in logs.events}
+    events = {_place(event): event for event in logs.events}
     found = [(code, finding, _event(finding, events)) for code, finding in _bad(verdicts)]
     clock = all(event.time is not None for _, _, event in found if event)
 
@@ -126,17 +126,17 @@ def _causes(logs: Logs, verdicts: Sequence[Verdict]) -> list[Cause]:
     ranked, twice = _told_once(ranked)
     causes = [_cause(ranked, index, why) for index in range(min(len(ranked), _MOST_CAUSES))]
     if not logs.events:
-        causes = [_less_sure(one, ("LOG132",), _NOT_RECORDED) for one in causes]
+        causes = [_less_sure(cause, ("LOG132",), _NOT_RECORDED) for cause in causes]
     elif pairing(logs):
-        causes = [_less_sure(one, ("LOG080", "LOG132"), _EITHER) for one in causes]
-    return [_confirmed(one) if one.code in twice else one for one in causes]
+        causes = [_less_sure(cause, ("LOG080", "LOG132"), _EITHER) for cause in causes]
+    return [_confirmed(cause) if cause.code in twice else cause for cause in causes]
 
 
 def _is_decisive(finding: Finding, events: dict[str, LogEvent], began: float | None) -> bool:
     """Whether the kernel or Slurm says it, not long after the first failure where both have a clock."""
-    told = [events[one.source] for one in finding.evidence if one.source in events]
-    by = [one for one in told if one.sign in _DECISIVE]
-    late = all(began is not None and one.time is not None and one.time > began + _LATER_S for one in by)
+    told = [events[evidence.source] for evidence in finding.evidence if evidence.source in events]
+    by = [event for event in told if event.sign in _DECISIVE]
+    late = all(began is not None and event.time is not None and event.time > began + _LATER_S for event in by)
     return bool(by) and not late
 
 
@@ -174,18 +174,18 @@ def _agree(log: Finding, dumps: Finding) -> bool:
     return None in (log.where.rank, dumps.where.rank) or log.where.rank == dumps.where.rank
 
 
-def _confirmed(one: Cause) -> Cause:
+def _confirmed(cause: Cause) -> Cause:
     """Two witnesses are better than one."""
-    if one.confidence == "possible":
-        return one
-    return msgspec.structs.replace(one, reason=f"{one.reason}; the watchdogs' lines and the dumps agree")
+    if cause.confidence == "possible":
+        return cause
+    return msgspec.structs.replace(cause, reason=f"{cause.reason}; the watchdogs' lines and the dumps agree")
 
 
-def _less_sure(one: Cause, codes: Sequence[str], reason: str) -> Cause:
+def _less_sure(cause: Cause, codes: Sequence[str], reason: str) -> Cause:
     """Who waits for its peer in a first send or receive seems absent."""
-    if one.code not in codes or one.confidence != "sure":
-        return one
-    return msgspec.structs.replace(one, confidence="likely", reason=reason)
+    if cause.code not in codes or cause.confidence != "sure":
+        return cause
+    return msgspec.structs.replace(cause, confidence="likely", reason=reason)
 
 
 def _level(code: str) -> int:
@@ -197,7 +197,7 @@ def _level(code: str) -> int:
 
 
 def _event(finding: Finding, events: dict[str, LogEvent]) -> LogEvent | None:
-    return next((events[one.source] for one in finding.evidence if one.source in events), None)
+    return next((events[evidence.source] for evidence in finding.evidence if evidence.source in events), None)
 
 
 def _cause(ranked: Sequence[_Ranked], index: int, why: dict[int, str]) -> Cause:
@@ -207,7 +207,7 @@ def _cause(ranked: Sequence[_Ranked], index: int, why: dict[int, str]) -> Cause:
         code=code,
         what=finding.what,
         where=finding.where,
-        place=_place(event) if event else next((one.source for one in finding.evidence), ""),
+        place=_place(event) if event else next((evidence.source for evidence in finding.evidence), ""),
         confidence=confidence,
         reason=reason,
     )
@@ -244,8 +244,8 @@ def _kinds(logs: Logs, known: dict[str, str], used: set[str]) -> list[Told]:
     for event in logs.events:
         if event.sign in known and _place(event) not in used:
             kinds.setdefault(event.sign, []).append(event)
-    told = [_told(events, known[sign]) for sign, events in kinds.items()]
-    return told[:_MOST_TOLD]
+    tolds = [_told(events, known[sign]) for sign, events in kinds.items()]
+    return tolds[:_MOST_TOLD]
 
 
 def _told(events: Sequence[LogEvent], why: str = "") -> Told:
@@ -266,14 +266,14 @@ def _place(event: LogEvent) -> str:
 def _facts(logs: Logs) -> list[Evidence]:
     """The lines that a person looks for first."""
     told = {
-        "NCCL": _counted(one.version for one in logs.processes) or logs.version,
+        "NCCL": _counted(process.version for process in logs.processes) or logs.version,
         "world": _world(logs),
-        "nodes": fold_names(sorted({one.host for one in logs.processes})),
+        "nodes": fold_names(sorted({process.host for process in logs.processes})),
         "initialisation": _initialised(logs.processes),
-        "bootstrap": _counted(one.bootstrap.interface for one in logs.processes if one.bootstrap),
-        "network": _counted(one.network for one in logs.processes),
-        "adapters": _counted(", ".join(one.devices) for one in logs.processes),
-        "plugin": _counted(one.plugin for one in logs.processes),
+        "bootstrap": _counted(process.bootstrap.interface for process in logs.processes if process.bootstrap),
+        "network": _counted(process.network for process in logs.processes),
+        "adapters": _counted(", ".join(process.devices) for process in logs.processes),
+        "plugin": _counted(process.plugin for process in logs.processes),
         "transports": _transports(logs.processes),
         "settings": _settings(logs.processes),
     }
@@ -299,21 +299,21 @@ def _world(logs: Logs) -> str:
 
 
 def _initialised(processes: Sequence[LogProcess]) -> str:
-    began = [one for one in processes if one.began]
-    done = [one for one in began if one.completed]
-    joined = " rings and trees connected" if any(one.rings and one.trees for one in processes) else ""
+    began = [process for process in processes if process.began]
+    done = [process for process in began if process.completed]
+    joined = " rings and trees connected" if any(process.rings and process.trees for process in processes) else ""
     return f"{len(done)} of {len(began)} processes came to Init COMPLETE{joined and ','}{joined}" if began else ""
 
 
 def _transports(processes: Sequence[LogProcess]) -> str:
     total: Counter[str] = Counter()
-    for one in processes:
-        total.update(one.vias)
+    for process in processes:
+        total.update(process.vias)
     return ", ".join(f"{kind} x{count}" for kind, count in total.most_common(6))
 
 
 def _settings(processes: Sequence[LogProcess]) -> str:
     """Those of most processes first; where processes differ, both are told."""
-    total = Counter(f"{name}={value}" for one in processes for name, value in one.settings.items())
+    total = Counter(f"{name}={value}" for process in processes for name, value in process.settings.items())
     some = "" if not total or min(total.values()) == len(processes) else " (not on all processes)"
     return ", ".join(name for name, _ in total.most_common(10)) + some

@@ -36,16 +36,16 @@ _NOT_KNOWN = (
 
 def text(document: Document, width: int) -> str:
     """Empty where no log was read."""
-    told = document.diagnosis
-    if told is None or (document.command != "logs" and not told.causes):
+    diagnosis = document.diagnosis
+    if diagnosis is None or (document.command != "logs" and not diagnosis.causes):
         return ""
     if document.command != "logs":
-        return "\n\n".join([_first(told, width), _causes(told, width)])
-    lines = [line for one in told.facts for line in _row(one.source, one.value, width)]
-    parts = ["\n".join(lines), _first(told, width), _causes(told, width)]
-    parts += [_kinds("Follows from it, and is no cause:" if told.causes else "Follows from another fault:",
-                     told.consequences, width)]  # fmt: skip
-    parts += [_kinds("Frightens and is harmless:", told.harmless, width)]
+        return "\n\n".join([_first(diagnosis, width), _causes(diagnosis, width)])
+    lines = [line for fact in diagnosis.facts for line in _row(fact.source, fact.value, width)]
+    parts = ["\n".join(lines), _first(diagnosis, width), _causes(diagnosis, width)]
+    parts += [_kinds("Follows from it, and is no cause:" if diagnosis.causes else "Follows from another fault:",
+                     diagnosis.consequences, width)]  # fmt: skip
+    parts += [_kinds("Frightens and is harmless:", diagnosis.harmless, width)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -63,24 +63,26 @@ def size(document: Document) -> str:
 
 def decision(document: Document) -> str:
     """One sentence: the cause, that none was found, or that the log is healthy."""
-    told = document.diagnosis
-    bad = [one for one in told.causes if one.confidence != "possible"] if told else []
+    diagnosis = document.diagnosis
+    bad = [cause for cause in diagnosis.causes if cause.confidence != "possible"] if diagnosis else []
     if bad:
         who = f" on {bad[0].where}".replace("  ", " ") if str(bad[0].where) else ""
         return f"Cause: {bad[0].code}{who}: {bad[0].what}."
-    if told and told.causes and told.causes[0].code not in TELL_LITTLE and document.state == "fail":
-        first = told.causes[0]
+    if diagnosis and diagnosis.causes and diagnosis.causes[0].code not in TELL_LITTLE and document.state == "fail":
+        first = diagnosis.causes[0]
         who = f" on {first.where}" if str(first.where) else ""
         return f"As far as the log tells, {first.code}{who}: {first.what}."
     if document.state == "incomplete":
         return next(
             (said for code, said in _NOT_KNOWN if _is_unknown(document, code)), _WITHOUT_CAUSE["incomplete"]
         )
-    if document.state == "fail" and any(SAY_OF_WHY in one.what for v in document.verdicts for one in v.findings):
+    if document.state == "fail" and any(
+        SAY_OF_WHY in finding.what for v in document.verdicts for finding in v.findings
+    ):
         return "This job failed; what these lines say of why is above, and what would show more."
     if document.state in _WITHOUT_CAUSE:
         return _WITHOUT_CAUSE[document.state]
-    if any(one.code == _INTERRUPTED and one.state is State.NOTE for one in document.verdicts):
+    if any(verdict.code == _INTERRUPTED and verdict.state is State.NOTE for verdict in document.verdicts):
         return "No failure is logged: the job was ended from outside, its work done (LOG006)."
     if _went_on(document):
         return "No failure so far: the job went on to the end of these lines."
@@ -88,7 +90,7 @@ def decision(document: Document) -> str:
 
 
 def _is_unknown(document: Document, code: str) -> bool:
-    return any(one.code == code and one.state is State.UNKNOWN for one in document.verdicts)
+    return any(verdict.code == code and verdict.state is State.UNKNOWN for verdict in document.verdicts)
 
 
 def _went_on(document: Document) -> bool:
@@ -106,33 +108,33 @@ def _row(label: str, value: str, width: int) -> list[str]:
     )
 
 
-def _first(told: Diagnosis, width: int) -> str:
-    if told.first is None:
+def _first(diagnosis: Diagnosis, width: int) -> str:
+    if diagnosis.first is None:
         return ""
-    who = f" ({told.first.where})" if str(told.first.where) else ""
-    lines = [f"What happened first: {told.first.place}{who}"]
-    return "\n".join([*lines, *_wrapped(told.first.text, width)])
+    who = f" ({diagnosis.first.where})" if str(diagnosis.first.where) else ""
+    lines = [f"What happened first: {diagnosis.first.place}{who}"]
+    return "\n".join([*lines, *_wrapped(diagnosis.first.text, width)])
 
 
-def _causes(told: Diagnosis, width: int) -> str:
-    if not told.causes:
+def _causes(diagnosis: Diagnosis, width: int) -> str:
+    if not diagnosis.causes:
         return ""
     lines = ["Causes, the likeliest first:"]
-    for index, one in enumerate(told.causes, 1):
-        lines += wrapped(f"{index}. {one.code}  {_said(one)}", width, first="  ", rest="     ")
+    for index, cause in enumerate(diagnosis.causes, 1):
+        lines += wrapped(f"{index}. {cause.code}  {_said(cause)}", width, first="  ", rest="     ")
     return "\n".join(lines)
 
 
-def _said(one: Cause) -> str:
-    who = f"{one.where}: " if str(one.where) else ""
-    return f"{who}{one.what} [{one.confidence}: {one.reason}]"
+def _said(cause: Cause) -> str:
+    who = f"{cause.where}: " if str(cause.where) else ""
+    return f"{who}{cause.what} [{cause.confidence}: {cause.reason}]"
 
 
-def _kinds(head: str, told: list[Told], width: int) -> str:
-    if not told:
+def _kinds(head: str, tolds: list[Told], width: int) -> str:
+    if not tolds:
         return ""
     lines = [head]
-    for one in told:
+    for one in tolds:
         times = f" x{one.count}" if one.count > 1 else ""
         lines += _wrapped(f"{one.place}{times}  {textwrap.shorten(one.text, 150)}  ({one.why})", width)
     return "\n".join(lines)

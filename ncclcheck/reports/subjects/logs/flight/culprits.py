@@ -18,7 +18,7 @@ def culprits(flight: Flight, pairing: Collection[int] = ()) -> list[Culprit]:
     """Each rank once, by its surest reason. pairing: ranks that may wait where nothing is recorded."""
     job = waits(state(flight))
     found: dict[int, Culprit] = {}
-    for rank, confidence, code, why in sorted(_suspects(job, pairing), key=lambda one: -one[1]):
+    for rank, confidence, code, why in sorted(_suspects(job, pairing), key=lambda suspect: -suspect[1]):
         found.setdefault(rank, _culprit(rank, confidence, code, why))
     return [*found.values()]
 
@@ -32,10 +32,12 @@ def _culprit(rank: int, confidence: float, code: str, why: str) -> Culprit:
 
 def _suspects(job: Waits, pairing: Collection[int]) -> Iterator[tuple[int, float, str, str]]:
     dumps = job.state
-    for one in mismatches(dumps):
-        code = "LOG134" if one.kind == "operation" else "LOG135"
-        name = text.group(dumps.group(one.group))
-        yield from ((rank, 0.9, code, f"differs from the others at call {one.seq} of {name}") for rank in one.odd)
+    for mismatch in mismatches(dumps):
+        code = "LOG134" if mismatch.kind == "operation" else "LOG135"
+        name = text.group(dumps.group(mismatch.group))
+        yield from (
+            (rank, 0.9, code, f"differs from the others at call {mismatch.seq} of {name}") for rank in mismatch.odd
+        )
     for rank in job.causes:
         call = job.awaiting(rank)[0]
         awaited = f"{text.waiting(job.waiting(call))} for it in {text.call(dumps, call)}"

@@ -34,8 +34,8 @@ def given_up(waits: Waits) -> list[GivenUp]:
             if call.group in state.failed_too and call.peer is None and call.state == "completed":
                 over[call.group][call.seq] = call.op
     known = {*waits.causes, *waits.standing}
-    found = (next(_in_group(state, group, calls, known), None) for group, calls in sorted(over.items()))
-    return [one for one in found if one and not waits.is_mismatched(one.call)]
+    ups = (next(_in_group(state, group, calls, known), None) for group, calls in sorted(over.items()))
+    return [one for one in ups if one and not waits.is_mismatched(one.call)]
 
 
 def _in_group(state: State, group: int, over: dict[int, str], known: set[int]) -> Iterator[GivenUp]:

@@ -41,7 +41,10 @@ def mismatches(state: State) -> list[Mismatch]:
             if call.peer is None:
                 groups[call.group][call.seq][dump.rank] = call
     found = (next(_in_group(state, group, calls), None) for group, calls in groups.items())
-    return sorted((one for one in found if one), key=lambda one: min(one.calls[rank].at_ns for rank in one.calls))
+    return sorted(
+        (mismatch for mismatch in found if mismatch),
+        key=lambda mismatch: min(mismatch.calls[rank].at_ns for rank in mismatch.calls),
+    )
 
 
 def _in_group(state: State, group: int, by_seq: dict[int, dict[int, FlightCall]]) -> Iterator[Mismatch]:

@@ -51,8 +51,8 @@ class State:
 
     def own(self, rank: int, group: int, seq: int) -> FlightCall | None:
         """A rank's own record of a collective that it waits for."""
-        found = (c for c in self.pending.get(rank, []) if (c.group, c.seq, c.peer) == (group, seq, None))
-        return next(found, None)
+        calls = (c for c in self.pending.get(rank, []) if (c.group, c.seq, c.peer) == (group, seq, None))
+        return next(calls, None)
 
     def group(self, index: int) -> FlightGroup:
         """One process group."""
@@ -79,8 +79,8 @@ def state(flight: Flight) -> State:
     certain = {group: ranks for group, ranks in ended.items() if group not in made.failed_too}
     latest = {group: max(ranks, key=lambda rank: ranks[rank]) for group, ranks in certain.items()}
     for dump in flight.dumps:
-        if found := _stopped(made, dump, latest):
-            made.stopped[dump.rank] = found
+        if stopped := _stopped(made, dump, latest):
+            made.stopped[dump.rank] = stopped
     made.pending = {dump.rank: _pending(made, dump) for dump in flight.dumps}
     return made
 
@@ -99,7 +99,7 @@ def _stopped(made: State, dump: FlightDump, latest: dict[int, int]) -> Stopped |
         unnoticed = [call for call in calls if seen and call.seq < max(seen)]
         if unnoticed:
             found.append(Stopped(dump.rank, group, unnoticed, max(seen), peer))
-    return max(found, key=lambda one: len(one.calls), default=None)
+    return max(found, key=lambda stopped: len(stopped.calls), default=None)
 
 
 def _pending(made: State, dump: FlightDump) -> list[FlightCall]:

@@ -58,8 +58,8 @@ class Waits:
 
     def is_mismatched(self, call: Call) -> bool:
         """Whether ranks had called different things in this group before: what follows is a consequence."""
-        found = self.mismatched.get(call.group)
-        return found is not None and (call.src is not None or found.seq <= call.seq)
+        mismatch = self.mismatched.get(call.group)
+        return mismatch is not None and (call.src is not None or mismatch.seq <= call.seq)
 
     def waiting(self, call: Call) -> list[int]:
         """Ranks that stand in this call."""
@@ -85,7 +85,7 @@ def waits(state: State) -> Waits:
     for rank, pending in state.pending.items():
         if first := _first(pending):
             standing[rank] = (_named(rank, first), first)
-    made = Waits(state, standing, {}, {one.group: one for one in mismatches(state)})
+    made = Waits(state, standing, {}, {mismatch.group: mismatch for mismatch in mismatches(state)})
     ranks: list[int] = [*standing]
     made.after.update({rank: [standing[rank][0]] for rank in ranks})
     for call in dict.fromkeys(named for named, _ in standing.values()):
@@ -156,8 +156,8 @@ def _without_end(after: dict[Node, list[int] | list[Call]]) -> set[Node]:
     """Nodes from which no chain comes to an end."""
     before: dict[Node, list[Node]] = defaultdict(list)
     for node, follows in after.items():
-        for one in follows:
-            before[one].append(node)
+        for follow in follows:
+            before[follow].append(node)
     ends = [node for node in {*after, *before} if not after.get(node)]
     ending = set(ends)
     while ends:

@@ -534,11 +534,11 @@ _OWN_PORT = re.compile(rf"(?<![\w.]){_HERE}['\"]?(?::|, (?:port=)?)(?P<port>\d{{
 
 def own_service(events: Sequence[LogEvent]) -> Family | None:
     """Where a port of the node itself refused a connection: no network is at fault, a service does not run."""
-    refused = (one.text for one in events if _REFUSED.search(one.text))
-    port = next((found["port"] for text in refused if (found := _OWN_PORT.search(text))), "")
+    refused = (event.text for event in events if _REFUSED.search(event.text))
+    port = next((match["port"] for text in refused if (match := _OWN_PORT.search(text))), "")
     if not port:
         return None
-    client = next((one.fields["client"] for one in events if "client" in one.fields), "")
+    client = next((event.fields["client"] for event in events if "client" in event.fields), "")
     who, whose = client or "the program", f"{client}'s server" if client else "that service"
     return made(
         "",

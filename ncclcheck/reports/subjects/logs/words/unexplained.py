@@ -67,23 +67,25 @@ def unexplained(logs: Logs) -> list[LogEvent]:
     if is_foreign(logs):
         return []
     ending, gone = Ending(logs), died(logs)
-    tries = {(one.file, one.line) for one in logs.events if meanings.of_one_try(one)}
-    found = (
-        one
-        for one in logs.events
-        if _can_be_a_failure(one)
-        and not _of_a_worker(logs, one)
-        and not (one.text.startswith(_STACK_OF_CPP) and (one.file, one.line - 1) in tries)
+    tries = {(event.file, event.line) for event in logs.events if meanings.of_one_try(event)}
+    events = (
+        event
+        for event in logs.events
+        if _can_be_a_failure(event)
+        and not _of_a_worker(logs, event)
+        and not (event.text.startswith(_STACK_OF_CPP) and (event.file, event.line - 1) in tries)
     )
     of_samples = of_items(logs)
     return [
-        one for one in found if gone or not ((one.file, one.line) in of_samples or _survived(logs, ending, one))
+        event
+        for event in events
+        if gone or not ((event.file, event.line) in of_samples or _survived(logs, ending, event))
     ]
 
 
 def is_foreign(logs: Logs) -> bool:
     """Whether no line is NCCL's, torch's, a launcher's or otherwise known."""
-    known = any(one.sign not in (*_SAID, *_OF_ANYTHING) for one in logs.events)
+    known = any(event.sign not in (*_SAID, *_OF_ANYTHING) for event in logs.events)
     familiar = any(file.familiar for file in logs.files)
     return not (known or familiar or logs.processes or logs.version or logs.flight)
 
@@ -100,7 +102,7 @@ def _of_a_worker(logs: Logs, event: LogEvent) -> bool:
     """Whether C++'s word of an abort is that of a worker that ended as its loader was taken down."""
     if event.sign != "aborted" or not event.text.startswith("terminate called"):
         return False
-    left = (one for one in logs.events if one.sign == "worker-killed" and meanings.ends_nothing(one))
+    left = (event for event in logs.events if event.sign == "worker-killed" and meanings.ends_nothing(event))
     return any(
         one.file == event.file
         and 0 < one.line - event.line <= _OF_A_WORKER

@@ -239,7 +239,7 @@ def words(text: str) -> str:
 
 def advice(text: str) -> list[Remedy]:
     """What a message itself says is to be done."""
-    told = next((one[0] for one in _ADVICE.finditer(words(text))), "").strip()
+    told = next((match[0] for match in _ADVICE.finditer(words(text))), "").strip()
     return [you(f"Its own advice: {told[:_MOST_OF_ADVICE]}")] if told else []
 
 
@@ -284,9 +284,9 @@ def quoted(event: LogEvent, most: int = _MOST) -> str:
 def _shortened(text: str, most: int) -> str:
     """How it begins, and the words by which it is known; where none are, how it ends."""
     known = of_words(text)
-    found = known.words.search(text) if known else None
+    match = known.words.search(text) if known else None
     tail = most // 2
-    end = min(len(text), found.end() + _AFTER) if found and found.end() > most - tail else len(text)
+    end = min(len(text), match.end() + _AFTER) if match and match.end() > most - tail else len(text)
     head, rest = text[: most - tail].rpartition(" ")[0], text[:end][-tail:].partition(" ")[2]
     return f"{head} ... {rest}" + (" ..." if end < len(text) else "")
 
@@ -297,31 +297,36 @@ def with_reasons(logs: Logs, findings: Iterator[Finding], *, always: bool) -> It
     always: also what does not say itself that it leaves open what is behind it.
     """
     return (
-        _with_reason(logs, one, always=always) if always or LEFT_OPEN.search(one.what) else one for one in findings
+        _with_reason(logs, finding, always=always) if always or LEFT_OPEN.search(finding.what) else finding
+        for finding in findings
     )
 
 
 def _says_the_same(event: LogEvent, finding: Finding) -> bool:
     """Whether three words of it on end stand in the finding's heading or evidence, too: an error's name."""
-    told = _LETTERS.findall(" ".join([finding.what, *(one.value for one in finding.evidence)]).lower())
+    told = _LETTERS.findall(" ".join([finding.what, *(evidence.value for evidence in finding.evidence)]).lower())
     held = {*zip(told, told[1:], told[2:], strict=False)}
     said = _LETTERS.findall(event.text.lower())
     return not held.isdisjoint(zip(said, said[1:], said[2:], strict=False))
 
 
 def _with_reason(logs: Logs, finding: Finding, *, always: bool) -> Finding:
-    places = {one.source for one in finding.evidence}
-    told = [one for one in logs.events if f"{one.file}:{one.line}" in places]
-    if finding.state is not State.FAIL or not told:
+    places = {evidence.source for evidence in finding.evidence}
+    events = [event for event in logs.events if f"{event.file}:{event.line}" in places]
+    if finding.state is not State.FAIL or not events:
         return finding
     by_signal = _BY_A_SIGNAL.search(finding.what) is not None
     above = [
-        one
-        for one in _above(logs, min(told, key=lambda one: one.order), SAID if always else _SAID_OF_FAILURES)
-        if f"{one.file}:{one.line}" not in places
-        and words(one.text)[:_ALIKE] not in finding.what
-        and (not (one.sign == "python-error" and meanings.follows(one)) or (by_signal and "NCCL" in one.text))
-        and not _says_the_same(one, finding)
+        event
+        for event in _above(
+            logs, min(events, key=lambda event: event.order), SAID if always else _SAID_OF_FAILURES
+        )
+        if f"{event.file}:{event.line}" not in places
+        and words(event.text)[:_ALIKE] not in finding.what
+        and (
+            not (event.sign == "python-error" and meanings.follows(event)) or (by_signal and "NCCL" in event.text)
+        )
+        and not _says_the_same(event, finding)
     ]
     most = tells_most(above) if above else None
     if most is None:
