@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import linecache
 import os
 import re
@@ -94,7 +95,7 @@ def _standing(frame: FrameType | None) -> Iterator[str]:
                 yield f"{frame.f_code.co_name}()"
             elif _is_users(file):
                 line = _said(file, frame.f_lineno, frame.f_code.co_name)
-                yield line + (f", under {test}" if (test := _condition(file, frame.f_lineno)) else "")
+                yield line + (f", under {test}" if (test := condition(file, frame.f_lineno)) else "")
         frame = frame.f_back
 
 
@@ -102,7 +103,8 @@ def _is_torchs(file: str) -> bool:
     return _TORCH in file or (file.startswith(_OTHERS[:2]) and "packages" not in file)
 
 
-def _condition(file: str, line: int) -> str:
+@functools.lru_cache(maxsize=512)
+def condition(file: str, line: int) -> str:
     """The innermost condition on the rank under which this line is reached: `if rank == 0`. Of an else, and of
     what comes after `if rank != 0: return`, it is `if not (rank != 0)`.
     """

@@ -251,10 +251,12 @@ class Agent:
         """Look once more, end what is left, and say how it went."""
         self._drain(running)
         exits = running.exits()
-        self._tell([replace(s, exit=exits.get(s.pid or -1)) for s in running.looked_at()])
+        states = [replace(s, exit=exits.get(s.pid or -1)) for s in running.looked_at()]
+        self._tell(states)
         status = 0 if running.all_done else running.child.poll()
         stuck = process.kill_tree()
-        detail = explain_end(running.log) if status else ""
+        died = status is None and any(s.proc_state == "gone" and not s.error for s in states)
+        detail = explain_end(running.log) if status or died else ""
         self.channel.say(wire.Result(part=running.proof()))
         self._ended(status, detail, [_leftover(self.options.name, s) for s in stuck])
 

@@ -103,3 +103,69 @@ def test_a_spawn_in_one_branch_and_a_call_in_the_other_start_a_group() -> None:
         "    else:\n        train(0, n)\n"
     )
     assert _worst(lines, "SCR002") == [State.FAIL]
+
+
+_TRAINED = """net = DDP(torch.nn.Linear(9, 1).cuda(), device_ids=[local_rank])
+for epoch in range({over}):
+    net(torch.ones(1, 9).cuda()).sum().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("resume", "states"),
+    [
+        ('if rank == 0:\n    first = torch.load("a.pt", map_location="cpu")["epoch"]\n', [State.NOTE]),
+        ('first = torch.load("a.pt", map_location=f"cuda:{local_rank}")["epoch"]\n', []),
+        ('if os.path.exists("a.pt"):\n    first = torch.load("a.pt", map_location="cpu")["epoch"]\n', []),
+    ],
+)
+def test_a_loop_that_begins_elsewhere_on_one_rank(resume: str, states: list[State]) -> None:
+    assert _worst(_START + "first = 0\n" + resume + _TRAINED.format(over="first, 9") + _END, "SCR002") == states
+
+
+@pytest.mark.parametrize(
+    ("given", "states"),
+    [("2, 0", [State.WARN]), ("2, rank", []), ("1, 0", []), ("num_replicas=2, rank=1", [State.WARN])],
+)
+def test_a_sampler_with_one_number_for_all_ranks(given: str, states: list[State]) -> None:
+    assert (
+        _worst(_START + _TRAINED.format(over="9") + f"DistributedSampler(data, {given})\n" + _END, "SCR007")
+        == states
+    )
+
+
+_SAVED = """class Trainer:
+    def __init__(self, model):
+        self.model = model
+        if os.path.exists("a.pt"):
+            self.load()
+        self.model = DDP(self.model, device_ids=[local_rank])
+    def load(self):
+        self.model.load_state_dict(torch.load("a.pt", map_location="cpu")["model"])
+    def save(self):
+        torch.save({"model": self.model.MODULE.state_dict()}, "a.pt")
+trainer = Trainer(torch.nn.Linear(9, 1).cuda())
+if rank == 0:
+    trainer.save()
+"""
+
+
+def test_a_file_that_is_saved_from_the_wrapper_and_loaded_before_it() -> None:
+    assert _worst(_START + _SAVED.replace(".MODULE", "") + _END, "SCR006") == [State.FAIL]
+    assert not _worst(_START + _SAVED.replace(".MODULE", ".module") + _END, "SCR006")
+    later = (
+        'torch.save(net.module.state_dict(), "b.pt")\n'
+        'net.load_state_dict(torch.load("b.pt", map_location="cpu"))\n'
+    )
+    assert _worst(_START + _TRAINED.format(over="9") + later + _END, "SCR006") == [State.FAIL]
+
+
+@pytest.mark.parametrize(
+    ("rank", "states"), [('os.environ["LOCAL_RANK"]', [State.WARN]), ('os.environ["RANK"]', [])]
+)
+def test_a_local_rank_that_is_handed_on_under_another_name(rank: str, states: list[State]) -> None:
+    lines = (
+        'def setup(number, n):\n    dist.init_process_group("nccl", rank=number, world_size=n)\n'
+        f'setup(int({rank}), int(os.environ["WORLD_SIZE"]))\n'
+    )
+    assert _worst(lines + _END, "SCR026") == states

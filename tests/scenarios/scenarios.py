@@ -6,6 +6,7 @@ from ncclcheck.reports.judgement.findings import State
 from tests.lab import faults
 from tests.scenarios.scenario import ALL, Expect, Scenario, both
 from tests.scenarios.scenarios_of_environments import OF_ENVIRONMENTS
+from tests.scenarios.scenarios_of_filters import OF_FILTERS
 from tests.scenarios.scenarios_of_init import OF_INIT
 from tests.scenarios.scenarios_of_jobs import OF_JOBS
 from tests.scenarios.scenarios_of_joins import OF_JOINS
@@ -193,5 +194,15 @@ _VARIABLES = (
 
 SCENARIOS = (
     *(*_HEALTHY, *_ADDRESSES, *_LINKS, *_VARIABLES, *OF_NETWORKS, *OF_OWN_WAYS, *OF_JOINS),
-    *(*OF_NODES, *OF_SILENCE, *OF_JOBS, *OF_LIMITS, *OF_SPEED, *OF_STARTS, *OF_INIT, *OF_ENVIRONMENTS),
+    *(
+        *OF_NODES,
+        *OF_SILENCE,
+        *OF_JOBS,
+        *OF_LIMITS,
+        *OF_SPEED,
+        *OF_STARTS,
+        *OF_INIT,
+        *OF_ENVIRONMENTS,
+        *OF_FILTERS,
+    ),
 )

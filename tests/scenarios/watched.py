@@ -91,7 +91,7 @@ CASES = [
     Case("sound", "BOX007", "SIGINT", "job", outside="INT", exit=None),
     Case("sound", "BOX007", "SIGTERM", "job", outside="timeout", exit=None),
     Case("sound", "BOX002", "SIGKILL", "job", outside="KILL of torchrun", exit=None),
-    Case("thread-died", "BOX008", "in _uploaded", stalls=True, exit=75),
+    Case("thread-died", "BOX004", "in its thread", stalls=True, exit=75),
     Case("cpu-limit", "BOX002", "SIGXCPU"),
     Case("bus", "BOX003", "SIGBUS"),
     Case("spawned", "BOX004", "list index out of range", how="spawn"),

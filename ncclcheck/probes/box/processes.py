@@ -63,7 +63,9 @@ class Processes:
     def __init__(self, box: str, root: int, proc: Proc) -> None:
         self.box, self.root, self._proc = box, root, proc
         self.alive: dict[int, Process] = {}
-        self._others: dict[int, str] = {}  # pid -> start, of processes that are none of the job's
+        self._others: dict[
+            int, str
+        ] = {}  # pid -> start, of processes that are none of the job's, or none any more
         self._poll = select.poll()
         self._by_file: dict[int, Process] = {}
 
@@ -141,6 +143,7 @@ class Processes:
             one.status = number(stat[49])
         one.state = "gone"
         self.alive.pop(one.pid, None)
+        self._others[one.pid] = one.start  # its parent may not wait for it for long
         if one.watched >= 0:
             self._poll.unregister(one.watched)
             del self._by_file[one.watched]

@@ -29,6 +29,8 @@ _ALL_SAMPLES, _LEAST_SAMPLES = 10_000, 60  # of all nodes together, and of each
 _MOST_CLOCK_S = 86400.0  # off by more than a day is no clock
 _OUTPUT_END = 65536  # characters of each output file: chosen, some hundred lines
 _STACK_LINES = 12  # frames, the innermost: chosen, from torch's collective up to the training loop
+_MOST_THREADS = 16  # of one process: chosen
+_LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|<frozen|<string>")
 _FRAME = re.compile(r'  File "(.+)", line (\d+|\?\?\?) in (.+)')
 _Raw = dict[str, Any]
 
@@ -195,7 +197,8 @@ class _Node:
                 root = {"pid": row["pid"], "born": row["t"], "role": "root", "command": command}
                 found[row["pid"]] = root
         for row in self._of("gone"):
-            if known := found.get(row["pid"], {}):
+            known = found.get(row["pid"], {})
+            if known and "gone" not in known:
                 known.update(gone=row["t"], status=row["status"], rss_most=row["rss_most"])
                 known["injected"] = row.get("injected")
         for row in self._of("stall"):
@@ -215,7 +218,7 @@ class _Node:
         self._spoken(found)
         self._aborted(found)
         for pid, known in found.items():
-            known["stack"] = _stack(_text(os.path.join(self.folder, "fault", f"{pid}.txt")))
+            known["stack"], known["threads"] = _stacks(_text(os.path.join(self.folder, "fault", f"{pid}.txt")))
             if known["role"] == "rank":
                 known["cores"], known["apart"] = series.of_process(pid, self.groups)
         return [msgspec.convert(one, type=BoxProcess) for one in found.values()]
@@ -240,6 +243,10 @@ class _Node:
             known["printed"] = last.of(pid, known["rank"] if known["role"] == "rank" else -1)
             if known["role"] == "root" and not ranks:
                 known["printed"] = [*last.any]
+        known_ranks = [known for known in found.values() if known["role"] == "rank"]
+        if not any(known["printed"] for known in known_ranks):  # Python itself, before it runs anything
+            for known in known_ranks:
+                known["printed"] = [*last.loose]
 
     def _aborted(self, found: dict[int, _Raw]) -> None:
         """What a C++ exception or an assertion printed, where it can be only one process's."""
@@ -316,10 +323,11 @@ def _counted(row: _Raw) -> str:
     return f"{row['name']}: " + ", ".join(f"{name} +{count}" for name, count in row["trouble"].items())
 
 
-def _stack(text: str) -> list[str]:
+def _stacks(text: str) -> tuple[list[str], list[str]]:
     """The current thread of the last dump in a file of faulthandler, the innermost frame first.
 
     Where that is none of Python's, as one of gloo's that aborts, the main thread: it is the last one of a dump.
+    And the user's own lines in which the other threads before it were.
     """
     text = text[max(text.rfind("Fatal Python error"), 0) :]
     marks = re.findall(r"^(Current thread|Thread) 0x", text, flags=re.MULTILINE)
@@ -331,4 +339,11 @@ def _stack(text: str) -> list[str]:
     ]
     current = [frames for mark, frames in dumped if mark == "Current thread"] or [one for _, one in dumped]
     frames = current[-1] if current else []
+    ends = [at for at, (mark, _) in enumerate(dumped) if mark == "Current thread"]
+    others = dumped[ends[-2] + 1 if len(ends) > 1 else 0 : ends[-1] if ends else 0]
+    own = [[frame for frame in _shown(one) if not _LIBRARY.search(frame)] for _, one in others[-_MOST_THREADS:]]
+    return _shown(frames), [one[0] for one in own if one]
+
+
+def _shown(frames: list[tuple[str, str, str]]) -> list[str]:
     return [f"{file}:{line} in {name}"[:300] for file, line, name in frames[:_STACK_LINES]]

@@ -19,6 +19,8 @@ _LINES, _LONG = 3, 300  # last lines of a process, and characters of each: chose
 _RANK = re.compile(r"^\[(?:rank|default)(\d{1,7})\]:")
 _NCCL = re.compile(r"^\S+:(\d{1,10}):\d+ (?:\[\w+\] )?NCCL ")
 
+_LOGGED = re.compile(r"[IWEF]\d{4} \d\d:|[ =\-\[<{(]|\w[\w.]*\.ChildFailedError|Root Cause|Failures:")
+
 
 class Piece(msgspec.Struct, frozen=True):
     """A line of output.jsonl. f: which of the files in turn, -1 the first; p: pid and lines of each run."""
@@ -37,6 +39,7 @@ class Last:
         self.by_pid: dict[int, deque[str]] = {}
         self.by_rank: dict[int, deque[str]] = {}
         self.any: deque[str] = deque(maxlen=_LINES)
+        self.loose: deque[str] = deque(maxlen=_LINES)  # of nobody known, and not of torchrun's log
         traced: set[tuple[int, int]] = set()  # who is within a traceback
         for pid, line in _lines(folder):
             rank, nccl = _RANK.match(line), _NCCL.match(line)
@@ -52,6 +55,8 @@ class Last:
                 _keep(self.by_pid, whose[0], line)
             elif rank:
                 _keep(self.by_rank, whose[1], line)
+            elif not _LOGGED.match(line):
+                self.loose.append(line[:_LONG])
 
     def of(self, pid: int, rank: int) -> list[str]:
         """The oldest one first; empty where none can be told from those of others."""

@@ -54,7 +54,8 @@ class View(Struct, kw_only=True):
 
     table: where the dataset is a Subset, the file of its indices, below: the length of what it is a part of.
     starts: generator -> digest of the state that a worker (or the rank itself) starts with.
-    setter: where set_epoch stands, `loader.sampler`; own_batches: a class of the user's makes the batches.
+    seed, as_rank: those that the sampler holds. setter: where set_epoch stands, `loader.sampler`; own_batches: a
+    class of the user's makes the batches.
     unseen: starts, order or content -> why that look failed. defect: the traceback of a defect of ours.
     """
 
@@ -71,6 +72,8 @@ class View(Struct, kw_only=True):
     sampler: str = ""
     batch: int | None = None
     replicas: int | None = None
+    seed: int | None = None
+    as_rank: int | None = None
     workers: int | None = None
     drop_last: bool = False
     replacement: bool = False

@@ -49,11 +49,16 @@ def test_how_a_process_ended(tmp_path: Path) -> None:
         'Thread 0x1 (most recent call first):\n  File "other.py", line 1 in wait\n\n'
         "Current thread 0x2 (most recent call first):\n"
         '  File "train.py", line 8 in step\n  File "train.py", line 9 in main\n'
+        'Thread 0x3 (most recent call first):\n  File "/lib/python3.11/queue.py", line 1 in get\n'
+        '  File "save.py", line 4 in write\n\n'
+        "Current thread 0x2 (most recent call first):\n"
+        '  File "train.py", line 8 in step\n  File "train.py", line 9 in main\n'
     )
     [box] = reading.read(str(tmp_path / "box"))
     [process] = box.processes
     assert (process.status, process.gone, process.rss_most) == (9, T + 9, 10)
     assert process.stack == ["train.py:8 in step", "train.py:9 in main"]
+    assert process.threads == ["save.py:4 in write"]
     assert (box.status, box.ended, box.world) == (1, T + 10, 2)
     assert "the kernel's log may not be read" in box.lost
 

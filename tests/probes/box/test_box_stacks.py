@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from ncclcheck.probes.box.processes import Process
+from ncclcheck.probes.box.processes import Process, Processes
 from ncclcheck.probes.box.stacks import Stacks
 from ncclcheck.probes.live.proc import Proc
 from tests.conftest import environment
@@ -75,3 +75,15 @@ def test_a_process_that_does_not_catch_the_signal_gets_none(tmp_path: Path) -> N
             assert job.poll() is None
         finally:
             job.kill()
+
+
+def test_a_process_that_nobody_waits_for_ends_once(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "0.3"]) as child:
+        jobs = Processes(str(tmp_path), child.pid, Proc())
+        assert [one.pid for one in jobs.find(time.time())] == [child.pid]
+        ended: list[int] = []
+        for _ in range(20):
+            time.sleep(0.05)
+            assert jobs.find(time.time()) == []
+            ended += [one.pid for one in [*jobs.measure(), *jobs.wait(0)]]
+        assert ended == [child.pid]

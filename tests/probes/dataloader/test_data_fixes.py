@@ -118,6 +118,37 @@ class Lines(IterableDataset):
         yield from samples
 def make(): return DataLoader(Lines(), batch_size=4, num_workers=2)
 """
+OF_RANKS = STREAM.replace(
+    "range(400))", 'range(int(os.environ.get("RANK", 0)), 400, int(os.environ.get("WORLD_SIZE", 1))))'
+)
+OF_WORKERS = STREAM.replace(
+    "        yield from samples",
+    """        info = torch.utils.data.get_worker_info()
+        yield from itertools.islice(samples, info.id, None, info.num_workers) if info else samples""",
+)
+KEPT = """
+class Kept(Dataset):
+    def __init__(self): self.kept = {}
+    def __len__(self): return 4000
+    def __getitem__(self, number):
+        if not 0 <= number < 4000: raise IndexError(number)
+        value = torch.full((4096,), float(number))
+        self.kept[number, len(self.kept)] = value
+        return value + 1
+def make(): return DataLoader(Kept(), batch_size=4, num_workers=2)
+"""
+SEEDED_BY_RANK = """
+class Plain(Dataset):
+    def __len__(self): return 120
+    def __getitem__(self, index):
+        if not 0 <= index < 120: raise IndexError(index)
+        return torch.full((4,), float(index))
+def make():
+    dataset, rank = Plain(), int(os.environ.get("RANK", 0))
+    world = int(os.environ.get("WORLD_SIZE", 1))
+    sampler = torch.utils.data.DistributedSampler(dataset, world, rank, seed=rank)
+    return DataLoader(dataset, batch_size=4, sampler=sampler)
+"""
 UNSAMPLED = """
 class Plain(Dataset):
     def __len__(self): return 120
@@ -374,13 +405,14 @@ def _lazily(source: str, lines: list[str], opened: str) -> str:
     return before.replace(opened, none) + f"{within}        if not 0 <=" + after
 
 
-def _opened_anew(source: str, lines: list[str], last: str) -> str:
-    """Lines of __init__ behind its last, then the first ones of __getitem__."""
+def _opened_anew(source: str, lines: list[str], _: str) -> str:
+    """The first lines of __init__, then those of __getitem__."""
     told = [line.partition("  #")[0] for line in lines]
     at = next(number for number, line in enumerate(told) if line.startswith("if "))
     init, item = ("".join(f"        {line}\n" for line in part) for part in (told[:at], told[at:]))
-    source = source.replace(f"{last}\n", f"{last}\n{init}", 1)
-    return source.replace("        if not 0 <=", f"{item}        if not 0 <=", 1)
+    before, head, after = source.partition("    def __init__")
+    first, _, rest = after.partition("\n")
+    return f"{before}{head}{first}\n{init}{rest}".replace("        if not 0 <=", f"{item}        if not 0 <=", 1)
 
 
 def _privately(source: str, lines: list[str], written: str) -> str:
@@ -423,8 +455,15 @@ def _within(source: str, lines: list[str], last: str) -> str:
     return source.replace(last, f"{lines[0]}\n        {last}")
 
 
-def _shared_out(source: str, lines: list[str], line: str) -> str:
-    return source.replace(line, "\n        ".join(lines))
+def _shared_out(source: str, lines: list[str], _: str) -> str:
+    """What was __iter__ is renamed, and the printed one added."""
+    method = "".join(f"    {line}\n" for line in lines)
+    return source.replace("def __iter__", "def samples", 1).replace("def make", f"{method}def make", 1)
+
+
+def _sampler_of(source: str, lines: list[str], _: str) -> str:
+    assert lines == ["DistributedSampler(dataset, seed=0)"]
+    return source.replace("seed=rank", "seed=0")
 
 
 def _sampled(source: str, lines: list[str], line: str) -> str:
@@ -473,11 +512,11 @@ def _anew(source: str, lines: list[str], _: str) -> str:
 Apply = Callable[[str, list[str], str], str]
 NIGHTLY = [pytest.mark.nightly]
 CASES: list[Any] = [
-    pytest.param("DAT005", OFFSETS, _opened_anew, 'self.source = open(PATH, "rb")', id="offset"),
-    pytest.param("DAT004", ZIPPED, _opened_anew, "self.archive = zipfile.ZipFile(PATH)", id="zip", marks=NIGHTLY),
-    pytest.param("DAT005", SQLITE, _opened_anew, "self.db = sqlite3.connect(PATH)", id="sqlite", marks=NIGHTLY),
-    pytest.param("DAT005", NAMED, _opened_anew, "self.count = len(self.names)", id="names-of-an-archive"),
-    pytest.param("DAT005", EARLY, _opened_anew, "self.size = len(self[0])", id="read-in-init", marks=NIGHTLY),
+    pytest.param("DAT005", OFFSETS, _opened_anew, "", id="offset"),
+    pytest.param("DAT004", ZIPPED, _opened_anew, "", id="zip", marks=NIGHTLY),
+    pytest.param("DAT005", SQLITE, _opened_anew, "", id="sqlite", marks=NIGHTLY),
+    pytest.param("DAT005", NAMED, _opened_anew, "", id="names-of-an-archive"),
+    pytest.param("DAT005", EARLY, _opened_anew, "", id="read-in-init", marks=NIGHTLY),
     pytest.param("DAT004", TENSOR, _privately, "self.scratch.fill_(index)", id="shared-tensor"),
     pytest.param("DAT004", ARRAY, _privately, "self.scratch[:] = [float", id="shared-array", marks=NIGHTLY),
     pytest.param("DAT006", FLIPPED, _instead, "value = self.records[index]", id="in-place", marks=NIGHTLY),
@@ -524,7 +563,11 @@ CASES: list[Any] = [
         id="lengths-by-place", marks=NIGHTLY,
     ),
     pytest.param("DAT014", IMAGES, _within, "return image", id="images", marks=NIGHTLY),
-    pytest.param("DAT016", STREAM, _shared_out, "yield from samples", id="stream", marks=NIGHTLY),
+    pytest.param("DAT016", STREAM, _shared_out, "", id="stream", marks=NIGHTLY),
+    pytest.param("DAT016", OF_RANKS, _shared_out, "", id="stream-of-ranks"),
+    pytest.param("DAT016", OF_WORKERS, _shared_out, "", id="stream-of-workers", marks=NIGHTLY),
+    pytest.param("DAT021", KEPT, _within, "self.kept[number, len", id="growing-dict", marks=NIGHTLY),
+    pytest.param("DAT016", SEEDED_BY_RANK, _sampler_of, "", id="another-seed", marks=NIGHTLY),
     pytest.param("DAT016", UNSAMPLED, _sampled, "loader = DataLoader(dataset, batch_size=4)", id="sampler"),
     pytest.param("DAT024", PICKLED, _unpickled, "", id="pickle", marks=NIGHTLY),
     pytest.param(

@@ -182,7 +182,7 @@ if rank == 0:
 )
 def test_the_condition_on_the_rank_that_a_line_is_under(tmp_path: Path, line: int, condition: str) -> None:
     (tmp_path / "train.py").write_text(GUARDED)
-    assert raised._condition(str(tmp_path / "train.py"), line) == condition
+    assert raised.condition(str(tmp_path / "train.py"), line) == condition
 
 
 def test_a_rank_hands_over_the_traceback_from_the_users_first_line_on(project: ModuleType) -> None:

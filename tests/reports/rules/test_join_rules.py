@@ -204,6 +204,7 @@ def test_a_second_node_rank_0() -> None:
     assert (found.state.value, found.where.node) == ("fail", "b")
     assert "another machine is it already" in found.what
     assert any("--node-rank 1" in line for one in found.remedies for line in one.commands)
+    assert _joined(_node("b", "10.1.0.2"), code="RUN007", meeting=meeting).state.value != "fail"
 
 
 def test_one_node_twice() -> None:

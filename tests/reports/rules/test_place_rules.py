@@ -444,3 +444,16 @@ def test_a_read_only_tmp_is_not_a_small_one_and_its_fix_names_another_folder() -
     commands = [line for fix in found.remedies for line in fix.commands]
     assert "is mounted read-only" in found.what
     assert commands == ["mkdir -p $HOME/tmp && export TMPDIR=$HOME/tmp", "mount -o remount,rw /tmp"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "says", "fix"),
+    [
+        ("1777", "is mounted read-only", "mount -o remount,rw /dev/shm"),
+        ("0755", "(mode 0755)", "chmod 1777 /dev/shm"),
+    ],
+)
+def test_what_forbids_writing_to_shared_memory(mode: str, says: str, fix: str) -> None:
+    (found,) = verdict("CON006", boxed(shm=replace(shm(writable=False), mode=mode))).findings
+    assert says in found.what
+    assert fix in [line for one in found.remedies for line in one.commands]

@@ -156,6 +156,25 @@ def test_all_ranks_raise_the_same_at_once() -> None:
     assert _first(ranks, raised).alike == (0, 1, 2)
 
 
+def test_all_ranks_end_with_the_same_code() -> None:
+    ranks = [replace(one, status=2 << 8, printed=["python: can't open file"]) for one in _ranks()]
+    found = _first(ranks, [])
+    assert (found.kind, found.alike, what(found)) == (
+        "exit",
+        (0, 1, 2),
+        "ended with exit code 2, without an exception",
+    )
+    ranks[0] = replace(ranks[0], status=3 << 8, gone=T + 6)
+    assert _first(ranks, []).rank == 0
+
+
+def test_a_port_that_is_taken_is_the_ranks_own() -> None:
+    message = "The server socket has failed to listen on any local network address. port: 29500, EADDRINUSE"
+    taken = {"type": "DistNetworkError", "message": message, "frames": [_TRAIN, _INIT]}
+    found = _first(_ranks(), [_lost(0, T + 2, **taken), _lost(1, **_UNMET), _lost(2, **_UNMET)])
+    assert (found.kind, found.rank) == ("raised", 0)
+
+
 def test_the_same_words_seconds_later_are_another_failure() -> None:
     raised = [_lost(1, T + 1, **_NAN), _lost(0, T + 5, **_NAN)]
     found = _first(_ranks(), raised)
@@ -248,6 +267,44 @@ def test_a_worker_for_which_its_rank_waits(wchan: str, stack: list[str], words_:
     assert f"rank 1 on h1 waits for its worker (pid 21), {words_}" in words.heading(
         found, words.waits(cluster, found)
     )
+
+
+@pytest.mark.parametrize(
+    ("child", "kind", "told"),
+    [
+        ({"status": 1 << 8, "printed": ["Process ForkProcess-1:", "ValueError: bad checksum"]}, "exit",
+         "ended with exit code 1: ValueError: bad checksum"),
+        ({"status": 9}, "killed", "was ended by SIGKILL"),
+        ({"status": 1 << 8, "command": "grep"}, "stalled", ""),
+        ({"status": 1 << 8, "gone": T - 60}, "stalled", ""),
+        ({"status": 0}, "stalled", ""),
+    ],
+)  # fmt: skip
+def test_a_process_of_the_stalled_rank_that_had_failed(child: dict[str, Any], kind: str, told: str) -> None:
+    ranks = _ranks(gone=None, status=None, stack=[_TRAIN])
+    ranks[1] = replace(ranks[1], stack=["/data/train.py:11 in main"])
+    given = {"parent": 11, "rank": 1, "role": "helper", "command": "python train.py", "born": T, "gone": T + 1}
+    found = _first([*ranks, BoxProcess(pid=30, **{**given, **child})], [], stalls=_STALL)
+    if kind == "killed":  # counts by itself, whether the job stalls or not
+        assert (found.kind, found.process and found.process.pid) == (kind, 30)
+        return
+    assert (found.kind, found.rank) == (kind, 1)
+    assert told in what(found)
+
+
+@pytest.mark.parametrize(
+    ("wchan", "words_"),
+    [
+        ("do_wait", "for a program that it has started: aws (pid 21),"),
+        ("anon_pipe_read", "for an answer of a program that it has started: aws (pid 21),"),
+        ("futex_do_wait", ""),
+    ],
+)
+def test_a_program_for_which_a_rank_waits(wchan: str, words_: str) -> None:
+    one = BoxProcess(pid=1, rank=0, role="rank", wchan=wchan, stack=[_TRAIN])
+    child = BoxProcess(pid=21, parent=1, rank=0, role="helper", command="aws")
+    box = Box(host="h1", folder="b", started=T, processes=[one, child])
+    assert waiting.of(Cluster(measurements=Measurements(boxes=[box])), box, one).words == words_
 
 
 @pytest.mark.parametrize(

@@ -64,11 +64,12 @@ def measure(made: Made, seed: int, seconds: float) -> Footprint:
     fresh = _fresh(made, samples, seconds / 3, each)
     if isinstance(fresh, Growth) and _grows(fresh):
         longer = _longer(before_fresh, _lengths(made), fresh.reads // 2)
-        fresh = replace(fresh, growing=longer)
+        fresh = replace(fresh, growing=longer, kinds=_kinds(made, longer))
     again = _again(samples, seconds / 3, each)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     if _grows(again):
-        again = replace(again, growing=_growing(made, samples))
+        longer = _growing(made, samples)
+        again = replace(again, growing=longer, kinds=_kinds(made, longer))
     return Footprint(
         again=again,
         fresh=fresh,
@@ -92,6 +93,17 @@ def _longer(before: dict[str, int], after: dict[str, int], least: int) -> list[s
 def _lengths(made: Made) -> dict[str, int]:
     held = ((path, value) for path, value in walk(made.dataset) if isinstance(value, list | dict | set | deque))
     return {path: len(value) for path, value in held}
+
+
+def _kinds(made: Made, paths: list[str]) -> list[str]:
+    names = {dict: "dict", set: "set", list: "list", deque: "deque"}
+    found = {
+        path: name
+        for path, value in walk(made.dataset)
+        for kind, name in names.items()
+        if path in paths and isinstance(value, kind)
+    }
+    return [found.get(path, "") for path in paths]
 
 
 def _more_descriptors() -> None:

@@ -65,8 +65,14 @@ def _describe(loader: Any, view: View) -> None:
     view.own_batches = own and not isinstance(batches, list | tuple)
     view.batch = _number(loader.batch_size or getattr(batches, "batch_size", None))
     view.replicas = _number(getattr(sampler, "num_replicas", getattr(inner, "num_replicas", None)))
+    view.seed, view.as_rank = (_of_sampler((sampler, inner), name) for name in ("seed", "rank"))
     view.drop_last = any(bool(getattr(one, "drop_last", False)) for one in (loader, batches, sampler, inner))
     view.replacement = any(_draws_again(one) for one in (sampler, inner))
+
+
+def _of_sampler(samplers: tuple[Any, Any], name: str) -> int | None:
+    found = (getattr(one, name, None) for one in samplers)
+    return next((one % 2**53 for one in found if isinstance(one, int) and not isinstance(one, bool)), None)
 
 
 def _number(value: Any) -> int | None:

@@ -156,6 +156,7 @@ def _shares(views: Sequence[View]) -> list[Share]:
         Share(
             rank=view.rank, error=view.error, place=view.place, length=view.length, asked=view.asked,
             samples=_samples(view), batches=_batches(view), seconds=max(0.0, view.seconds),
+            seed=view.seed, as_rank=view.as_rank,
         )
         for view in views
     ]  # fmt: skip

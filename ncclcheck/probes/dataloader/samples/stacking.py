@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,15 +28,24 @@ _TIME_S = 0.4  # for whole batches through the collate function: chosen
 
 @dataclass
 class Kept:
-    """Samples that are kept to make batches of: two of each kind, by index."""
+    """Samples that are kept to make batches of: two of each kind, by index; and the ones with the fewest and the
+    most elements: how many, and the index.
+    """
 
     tally: Tally
     samples: dict[Signature, dict[int, Any]]
+    smallest: tuple[int, int, Any] | None = None
+    largest: tuple[int, int, Any] | None = None
 
     def add(self, index: int, sample: Any) -> None:
         """Count a sample, and keep it where its kind is new or has one so far."""
         kind = signature(sample)
         self.tally.add(index, kind)
+        elements = sum(math.prod(look.shape) for _, look in kind)
+        if self.smallest is None or elements < self.smallest[0]:
+            self.smallest = (elements, index, sample)
+        if self.largest is None or elements > self.largest[0]:
+            self.largest = (elements, index, sample)
         known = self.samples.get(kind)
         if known is not None and len(known) < 2:
             known[index] = sample
@@ -96,6 +106,9 @@ def _mixtures(made: Made, kept: Kept) -> Iterator[Batch]:
         yield from _of_loader(made, kept)
         return
     usual = next(iter(kept.samples[kept.usual].items()))
+    for extreme in (kept.largest, kept.smallest):  # what is padded or cut to a fixed length fails with these
+        if extreme is not None and extreme[1] != usual[0]:
+            yield [usual[0], extreme[1]], [usual[1], extreme[2]], False
     others = [kind for kind, _ in kept.tally.counts.most_common() if kind in kept.samples and kind != kept.usual]
     for kind in others[:_MOST_KINDS]:
         other = next(iter(kept.samples[kind].items()))

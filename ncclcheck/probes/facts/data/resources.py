@@ -19,7 +19,7 @@ class Growth(Struct, frozen=True, kw_only=True, tag="growth"):
     descriptors: open at the end and not before; opened: on what, some of them. memory: new private memory.
     copied: memory that was shared with the process which made the dataset, and that reading made private
     (copy-on-write; a count of references is written into each Python object that is read). growing: lists,
-    dicts and sets of the dataset that got longer with the reads, by path: `self.memory`.
+    dicts and sets of the dataset that got longer with the reads, by path: `self.memory`; kinds: what each is.
     """
 
     reads: Count
@@ -28,6 +28,7 @@ class Growth(Struct, frozen=True, kw_only=True, tag="growth"):
     memory: list[Grown] = field(default_factory=list)
     copied: list[Grown] = field(default_factory=list)
     growing: list[str] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
 
 
 class Container(Struct, frozen=True, kw_only=True):

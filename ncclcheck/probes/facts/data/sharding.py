@@ -15,6 +15,7 @@ Cause = Literal["", "listing", "entropy", "interpreter"]
 class Share(Struct, frozen=True, kw_only=True):
     """One emulated rank. error: why the factory failed there; asked: how it asked for its rank (`RANK`,
     `dist.get_rank`, `rank=`), empty where it never did. samples, batches: of one epoch, None where not counted.
+    seed, as_rank: the seed and the rank that its sampler holds.
     """
 
     rank: Count
@@ -25,6 +26,8 @@ class Share(Struct, frozen=True, kw_only=True):
     samples: Whole | None = None
     batches: Whole | None = None
     seconds: Amount = 0.0
+    seed: Whole | None = None
+    as_rank: int | None = None
 
 
 class Reader(Struct, frozen=True, kw_only=True):

@@ -22,7 +22,8 @@ class BoxProcess(Struct, frozen=True, kw_only=True):
     cores, apart: of a rank, for each of the box's samples: cores in use, and the share of looks at which its main
     thread waited for nobody. injected: whether its Python could say why it ended; null where nobody looked.
     printed: its last lines in the job's output, as far as they can be told from those of others. aborted: what was
-    printed as SIGABRT ended it. world, meets: WORLD_SIZE and MASTER_ADDR:MASTER_PORT in its environment.
+    printed as SIGABRT ended it. threads: lines of the user's in which its other threads were then. world, meets:
+    WORLD_SIZE and MASTER_ADDR:MASTER_PORT in its environment.
     """
 
     pid: Pid
@@ -44,6 +45,7 @@ class BoxProcess(Struct, frozen=True, kw_only=True):
     stack: list[str] = field(default_factory=list)
     printed: list[str] = field(default_factory=list)
     aborted: str = ""
+    threads: list[str] = field(default_factory=list)
     world: Whole = 0
     meets: str = ""
 

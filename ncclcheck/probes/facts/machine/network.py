@@ -107,7 +107,8 @@ class Filter(Struct, frozen=True, kw_only=True):
 
     does: what its rules do to a packet, e.g. drop. rule: the first such rule, shortened; empty where the chain's
     policy does it. slows: the first rule that drops what is above a rate. part: the first that stops a part of the
-    packets alone, by their size, number or chance. passed: how many rules a packet of an open connection is
+    packets alone, by their size, number or chance. stateful: it lets packets of connections that are known pass.
+    passed: how many rules a packet of an open connection is
     compared with, one by one; 0: not recorded, or fewer than 1,000.
     """
 
@@ -119,6 +120,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     rule: str = ""
     slows: str = ""
     part: str = ""
+    stateful: bool = False
     passed: int = 0
 
 
@@ -198,7 +200,11 @@ class Resolver(Struct, frozen=True, kw_only=True, tag="resolver"):
 
 
 class Network(Struct, frozen=True, kw_only=True, tag="network"):
-    """Interfaces in getifaddrs(3) order, which is the order in which NCCL considers them."""
+    """Interfaces in getifaddrs(3) order, which is the order in which NCCL considers them.
+
+    forgets_s: after so many seconds without a packet the packet filter knows an open TCP connection no more;
+    absent where it follows none. adopts: whether a packet of one that it does not know begins a new one for it.
+    """
 
     interfaces: list[Interface] | Unread = NOT_RECORDED
     routes: list[Route] | Unread = NOT_RECORDED
@@ -206,3 +212,5 @@ class Network(Struct, frozen=True, kw_only=True, tag="network"):
     refusing: list[RefusingRoute] | Unread = NOT_RECORDED
     shapers: list[Shaper] | Unread = NOT_RECORDED
     filters: list[Filter] | Unread = NOT_RECORDED
+    forgets_s: int | Unread = NOT_RECORDED
+    adopts: bool | Unread = NOT_RECORDED

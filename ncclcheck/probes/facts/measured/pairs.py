@@ -14,7 +14,8 @@ class PairTime(Struct, frozen=True, kw_only=True):
     """One exchange between two nodes; each direction is timed apart, at its receiver.
 
     rail: the local rank that measured on both nodes, which goes with one NIC where nodes have several.
-    timed_out: nothing had arrived in time; failed: the transport reported an error (`reason`).
+    timed_out: nothing had arrived in time; failed: the transport reported an error (`reason`). changed: bytes of
+    a direction that arrived otherwise than they were sent; null where that was not looked at.
     """
 
     a: str
@@ -24,6 +25,8 @@ class PairTime(Struct, frozen=True, kw_only=True):
     round: Count = 0
     a_to_b_gb_s: Amount | None = None
     b_to_a_gb_s: Amount | None = None
+    a_to_b_changed: Whole | None = None
+    b_to_a_changed: Whole | None = None
     latency_us: Amount | None = None
     state: Literal["ok", "timed_out", "failed"] = "ok"
     reason: str = ""

@@ -30,12 +30,13 @@ _GROWTH = 8  # times as large is the next piece: chosen, from 64 KiB to 64 MiB i
 _REPEATS = 8  # of the final size; their median counts: chosen, within _DIRECTION_S there are seldom more
 _DIRECTION_S = 0.15  # for one direction of one pair, so that a round of many pairs stays below a second: chosen
 _POLL_S = 20e-6  # between two questions: chosen, much less than a ping over TCP takes, and no busy loop
+_SENT, _UNWRITTEN = 0x5A, 0  # what every byte of a message is, and of the buffer before it arrives: chosen
 
 
 class View(Struct, frozen=True, kw_only=True):
     """What one side saw: the rate at which the other's bytes came in, and in how large pieces.
 
-    met: whether the other side came to it at all.
+    met: whether the other side came to it at all. changed: bytes that came in and were not as they were sent.
     """
 
     state: Literal["ok", "timed_out", "failed"] = "ok"
@@ -43,6 +44,7 @@ class View(Struct, frozen=True, kw_only=True):
     met: bool = True
     gb_s: float | None = None
     bytes: int = 0
+    changed: int | None = None
     latency_us: float | None = None
 
 
@@ -59,7 +61,7 @@ class Exchange:
         self._store = every.PrefixStore(name, context.store or every.distributed_c10d._get_default_store())
         self._group: Any = None
         self._word = torch.zeros(1, dtype=torch.int64, device=context.device)
-        self._data = torch.zeros(plan.bytes, dtype=torch.uint8, device=context.device)
+        self._data = torch.full((plan.bytes,), _SENT, dtype=torch.uint8, device=context.device)
 
     def run(self) -> View:
         """Measure, the lower rank first. Never raises for what the transport does, and never hangs."""
@@ -96,6 +98,7 @@ class Exchange:
     def _receive(self) -> None:
         """GB/s from the other side, and the size of the pieces that it was measured with."""
         self._doing = "waiting for data"
+        self._view = replace(self._view, changed=0)
         end, size = time.monotonic() + _DIRECTION_S, min(_SMALLEST_BYTES, self._plan.bytes)
         seconds = [self._asked(size)]
         while len(seconds) < _REPEATS and (left := end - time.monotonic()) > min(seconds):
@@ -104,12 +107,17 @@ class Exchange:
             seconds.append(self._asked(size))
         self._view = replace(self._view, gb_s=size / statistics.median(seconds) / 1e9, bytes=size)
         self._ask(0)
+        self._data.fill_(_SENT)
 
     def _asked(self, size: int) -> float:
+        data = self._data[:size].fill_(_UNWRITTEN)
         begin = time.perf_counter()
         self._ask(size)
-        self._pass(self._data[:size], sends=False)
-        return time.perf_counter() - begin
+        self._pass(data, sends=False)
+        seconds = time.perf_counter() - begin
+        changed = (self._view.changed or 0) + int((data != _SENT).sum().item())
+        self._view = replace(self._view, changed=changed)
+        return seconds
 
     def _ask(self, size: int) -> None:
         self._word.fill_(size)

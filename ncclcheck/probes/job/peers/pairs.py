@@ -180,6 +180,8 @@ def _together(order: Order, context: Context, mine: View, other: View | None) ->
         round=order.round,
         a_to_b_gb_s=other.gb_s,
         b_to_a_gb_s=mine.gb_s,
+        a_to_b_changed=other.changed,
+        b_to_a_changed=mine.changed,
         latency_us=mine.latency_us,
         state=worst.state,
         reason="; ".join(dict.fromkeys(reasons)),

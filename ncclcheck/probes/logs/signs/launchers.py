@@ -239,13 +239,18 @@ SIGNS = (
         "native-frame",  # of MPI, of absl, of UCX
         r"^\s{0,4}\[ ?\d{1,2}\] (?P<library>/\S{1,200}\.so[.\d]{0,12})\((?P<function>[A-Za-z_]\w{3,200})\+0x"
         r"|@\s{1,8}0x[0-9a-f]{6,16}\s.{0,40}?\s(?P<named>[A-Za-z_][\w:]{3,200})\(\)"
-        r"|^\s{0,4}\d{1,2} {1,2}0x[0-9a-f]{6,16} (?P<walked>[A-Za-z_][\w:]{3,200})\(\) {1,4}(?P<source>/\S{1,300}:\d{1,6})",
+        r"|^\s{0,4}\d{1,2} {1,2}0x[0-9a-f]{6,16} (?P<walked>[A-Za-z_][\w:]{3,200})\(\) {1,4}(?P<source>/\S{1,300}:\d{1,6})"
+        # of gdb
+        r"|^#\d{1,3} {1,3}(?:0x[0-9a-f]{6,16} in )?(?P<stacked>[A-Za-z_][\w:]{3,200}) \(.{0,400}\) "
+        r"(?:from (?P<from>/\S{1,300})|at (?P<at>\S{1,300}:\d{1,6}))",
         (
             "[ 1] /usr/lib/x86_64-linux-gnu/libopen-pal.so.20(opal_hwloc_base_free_topology+0x76)[0x7f3042871ca6]",
             "PC: @     0x7f37a8c2d7a1  (unknown)  ncclCuMemHostEnable()",
             " 2 0x0000000000049b8a addProxyOpIfNeeded()  /build/nccl/src/enqueue.cc:180",
+            "#3  0x00007fffdb52d030 in cuMemCreate () from /lib/x86_64-linux-gnu/libcuda.so.1",
+            "#6  initOnceFunc () at misc/cudawrap.cc:271",
         ),
-        words=("+0x", "@ ", " 0x"),
+        words=("+0x", "@ ", " 0x", ") from /", ") at "),
         often=True,
     ),
     Sign(

@@ -10,7 +10,9 @@ _IB = "gpu-a17:4711:4790 [0] transport/net_ib.cc:1290 NCCL WARN"
 _VERBS = "gpu-a17:4711:4790 [0] misc/ibvwrap.cc:130 NCCL WARN"
 _INFO = "gpu-a17:4711:4790 [0] NCCL INFO"
 _ROCE_V1 = "NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid argument"
-_FAILS = re.compile(r"(?i)\b(?:fail(?:ed|ure)|errors?)\b")  # what says this lists no card
+_FAILS = re.compile(
+    r"(?i)\b(?:fail(?:ed|ure)|errors?|local protection|exceeded)\b"
+)  # what says this lists no card
 _FROM = "NET/IB : Got completion from peer 10.0.3.18<40113> with"
 
 

@@ -92,6 +92,7 @@ def _filters(listed: list[dict[str, Any]]) -> Iterator[Filter]:
                 rule=harms[0][1] if harms else "",
                 slows=next((rule for harm, rule in harms if harm == "drop" and _slows(rule)), ""),
                 part=next((rule for harm, rule in harms if _STOPS.search(harm) and _in_part(rule)), ""),
+                stateful=_is_stateful(rules, (chain["family"], chain["table"], chain["name"]), set()),
                 passed=_many(rules, chain),
             )
 
@@ -108,6 +109,18 @@ def _harms(rules: _Rules, chain: _Key, seen: set[_Key]) -> Iterator[tuple[str, s
             yield from ((harm, _words(rule)) for harm in _verdicts(part))
             for target in _targets(part):
                 yield from _harms(rules, (*chain[:2], target), seen)
+
+
+def _is_stateful(rules: _Rules, chain: _Key, seen: set[_Key]) -> bool:
+    """Whether it, or one that it jumps to, lets packets of known connections pass, which others may not."""
+    if chain in seen:
+        return False
+    seen.add(chain)
+    listed = rules.get(chain, [])
+    targets = (target for rule in listed for part in rule for target in _targets(part))
+    return any(map(_accepts_known, listed)) or any(
+        _is_stateful(rules, (*chain[:2], target), seen) for target in targets
+    )
 
 
 def _many(rules: _Rules, chain: Mapping[str, Any]) -> int:
@@ -135,8 +148,13 @@ def _passed(rules: _Rules, chain: _Key, seen: set[_Key]) -> int:
 
 def _accepts_open_ones(rule: list[Any]) -> bool:
     """`ct state established accept`, also with `related`, and in a verdict map."""
+    return len(rule) < _FEW_PARTS and _accepts_known(rule)
+
+
+def _accepts_known(rule: list[Any]) -> bool:
+    """It may be for some interfaces or addresses alone."""
     words = msgspec.json.encode(rule)
-    return len(rule) < _FEW_PARTS and b'"state"' in words and b'"established"' in words and b'"accept"' in words
+    return b'"state"' in words and b'"established"' in words and b'"accept"' in words
 
 
 def _slows(rule: str) -> bool:

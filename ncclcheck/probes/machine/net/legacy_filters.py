@@ -29,6 +29,7 @@ _DOES = {
 }
 _PART = re.compile(r"-m (connlimit|hashlimit|limit|recent|connbytes|quota|statistic|string|length|u32|bpf)\b")
 _NO_JOBS = re.compile(r"-p (ipv6-)?icmp|--[sd]port \d+(?= |$)")
+_KNOWN = re.compile(r"--(?:ct)?state \S*ESTABLISHED\S* -j ACCEPT")
 _TARGET = re.compile(r" -[jg] (\S+)")
 _MOST_WORDS = 160  # characters of a rule that is shown, as of nft's
 
@@ -78,6 +79,7 @@ def _of_table(text: str, family: str) -> Iterator[Filter]:
                 hook=_HOOKS[chain_name],
                 does=does,
                 rule=harms[0][1][:_MOST_WORDS] if harms else "",
+                stateful=any(map(_KNOWN.search, (rule for listed in rules.values() for rule in listed))),
                 part=next((rule[:_MOST_WORDS] for harm, rule in harms if _stops_a_part(harm, rule)), ""),
             )
 

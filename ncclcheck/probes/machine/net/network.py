@@ -79,7 +79,17 @@ def probe(machine: Machine) -> Network:
         refusing=machine.ask("refusing_routes", list[RefusingRoute], lambda: _listed(netlink.refusing_routes)),
         shapers=machine.ask("shapers", list[Shaper], lambda: _listed(netlink.shapers)),
         filters=filters(machine),
+        forgets_s=_number(machine, "nf_conntrack_tcp_timeout_established"),
+        adopts=(loose if isinstance(loose := _number(machine, "nf_conntrack_tcp_loose"), Unread) else loose != 0),
     )
+
+
+def _number(machine: Machine, name: str) -> int | Unread:
+    """A setting of the kernel's connection tracking; it is there once any rule has asked for states."""
+    text = machine.read(f"/proc/sys/net/netfilter/{name}")
+    if isinstance(text, Unread):
+        return text
+    return int(text) if text.strip().isdecimal() else Unread("broken", f"{name} is {text[:40]!r}")
 
 
 def _listed(listing: Callable[[], list[T]]) -> list[T] | Unread:

@@ -16,7 +16,9 @@ from ncclcheck.probes.script.running.values import (
     LIVE,
     NOTHING,
     OWN,
+    SHARE,
     SOME,
+    UNEVEN,
     Frame,
     Value,
     carried,
@@ -116,6 +118,8 @@ class Run(Calling):
                 if isinstance(statement.op, ast.Add):
                     self.keep(statement.target, statement.value, new, frame)
                 made = self._combined(statement.op, old, new, "")
+                if any(one.kind == "rank" and "%" in one.text for one in self.guards):
+                    made = made.with_(OWN, SHARE)  # of each so many samples one is this rank's
                 self.bind(statement.target, made, frame, statement)
             case ast.Expr():
                 self.value(statement.value, frame)
@@ -231,6 +235,11 @@ class Run(Calling):
         loop = Loop(line=statement.lineno, target=target, over=text(over), of=of)
         with self.inside(self.loops, loop):
             if not isinstance(statement, ast.While):
+                if UNEVEN in value.tags:
+                    written = f"for {target} in {text(over)}"
+                    uneven = Guard(kind="rank", branch="if", text=written, line=statement.lineno, file=frame.file)
+                    with self.inside(self.guards, uneven):
+                        self.add("break", statement.lineno)
                 if value.of("loader"):
                     self.add("iterate", statement.lineno, {"0": over}, [value])
                 frame.variables = dict(before)
@@ -296,7 +305,7 @@ class Run(Calling):
                 several = value.items if value.items is not None and len(value.items) == len(target.elts) else None
                 for at, one in enumerate(target.elts):
                     inner = one.value if isinstance(one, ast.Starred) else one
-                    part = several[at] if several else Value(value.tags)
+                    part = several[at] if several else Value(value.tags - {SOME})
                     self.bind(inner, part, frame, statement)
             case ast.Attribute():
                 on = self.value(target.value, frame)
@@ -313,6 +322,9 @@ class Run(Calling):
                     return
                 on = self.value(target.value, frame)
                 key = self.value(target.slice, frame).symbol
+                groups = [loop.over for loop in self.loops if loop.target == text(target.value)]
+                if key == "'lr'" and "param_groups" in "".join([text(target.value), *groups]):
+                    self.add("set lr", target.lineno, {}, [], on=text(target.value))
                 for name in on.objects:
                     self.things[name].fields[f"[{key}]"] = value
                     if isinstance(statement, ast.Assign):

@@ -27,6 +27,7 @@ from ncclcheck.probes.script.running.values import (
     SHARE,
     SOME,
     SUMMED,
+    UNEVEN,
     WORLD,
     Frame,
     Value,
@@ -242,6 +243,8 @@ def call(
         return Value(carried(on, *every), symbol("path", on, *every))
     if last in ("parameters", "named_parameters"):
         return _parameters(on)
+    if (state := _state(name, last, on, given)) is not None:
+        return state
     if last in ("filter", "map"):
         return Value(carried(*every))
     if last == "range":
@@ -384,8 +387,9 @@ def _summed(run: Run, node: ast.Call, name: str, given: list[Value], frame: Fram
     """A sum over ranks of what is an average of each."""
     sum_in_place(node.args[0], frame, run)
     op = text(named_node(node, "op")) if named_node(node, "op") else ""
-    op = op or (text(node.args[1]) if len(node.args) > 1 and name.endswith("all_reduce") else "")
-    adds = name.endswith("all_reduce") and (op in ("", "''") or op.endswith("SUM"))
+    at = 1 if name.endswith("all_reduce") else 2
+    op = op or (text(node.args[at]) if len(node.args) > at else "")
+    adds = name.endswith("reduce") and (op in ("", "''") or op.endswith("SUM"))
     if adds and OWN in given[0].tags and given[0].tags & {MEAN, LIVE} and isinstance(node.args[0], ast.Name):
         frame.variables[node.args[0].id] = given[0].but(OWN).with_(SUMMED)
 
@@ -452,6 +456,16 @@ def _of_python(
     return None
 
 
+def _state(name: str, last: str, on: Value, given: list[Value]) -> Value | None:
+    """What a model is saved as, and what a file of such states gives."""
+    if last == "state_dict" and (models := on.of("ddp", "module", "new", "object", "optimizer")):
+        return Value(frozenset(f"state:{one}" for one in models))
+    if name == "torch.load" and given:
+        path = {f"loaded:{given[0].symbol.replace(' ', '_')}"} if given[0].symbol else set()
+        return Value(carried(given[0]) | path)
+    return None
+
+
 def _updated(run: Run, last: str, on: Value, given: list[Value], named: Mapping[str, Value]) -> None:
     """A table is given the entries of another one."""
     for made in on.of("dict") if last == "update" else []:
@@ -513,7 +527,9 @@ def _parameters(on: Value) -> Value:
 def _range(given: list[Value]) -> Value:
     tags = carried(*given)
     if len(given) == 3 and given[0].tags & {RANK, LOCAL}:
-        tags = (tags - {BY_RANK}) | {SHARE, OWN}
+        return Value((tags - {BY_RANK}) | {SHARE, OWN})
+    if any(SOME in one.tags for one in given):
+        tags |= {UNEVEN}
     return Value(tags)
 
 

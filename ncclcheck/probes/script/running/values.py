@@ -17,12 +17,13 @@ CHANCE = "chance"  # drawn without a seed that is known
 BY_RANK = "byrank"  # made of the rank, or of a test of it, in some way
 AGREED = "agreed"  # exchanged by all ranks
 MEAN, SUMMED = "mean", "summed"  # an average over samples of this rank; such averages, added over ranks
+UNEVEN = "uneven"  # a range whose length differs by rank
 GPU_0 = "gpu0"  # the device that is taken where no number is given
 CPU = "cpu"
 NUMBERED = "numbered"  # what a loop over it gives begins with a count
 _LONG = 160  # characters of a symbol
 # What goes over to a result: the loader that its samples came from, the model that its parameters are of.
-_CARRIED = ("from:", "params:", "via:", "past:")
+_CARRIED = ("from:", "params:", "via:", "past:", "state:", "loaded:")
 _PROPERTIES = {CLOCK, BY_RANK, AGREED, WORLD, OWN, LIVE, SHARE, CHANCE, MEAN, SUMMED}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Collective, WrongResult
 from ncclcheck.reports.judgement.findings import (
@@ -19,7 +20,8 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.job import corruption
+from ncclcheck.reports.subjects.job import changed, corruption
+from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.text.fold import size
 
 _MOST_RESULTS = 8  # wrong results that are shown; chosen
@@ -53,7 +55,9 @@ def results_are_correct(cluster: Cluster) -> Iterator[Finding]:
     The pattern points at the cause: one bit, or always the same bit, is memory or a wire; a chunk that is aligned
     is a buffer read too early or written twice; a piece of one rank is that rank or the link from it. A rank
     is named as the contributor to a reduction only where its contribution being left out, counted twice or
-    changed in a bit explains 32 or more different wrong results, and no other rank's does.
+    changed in a bit explains 32 or more different wrong results, and no other rank's does. What nodes
+    exchange two by two is compared, too: where exchanges with changed data have one node in common, and the others
+    have none, that node is to blame, and the wrong results of all ranks follow from it.
 
     ## Fix
     - **you**: repeat the row alone (`--ops OP --sizes SIZE --soak 60`); the same rank again points at its node.
@@ -71,8 +75,9 @@ def results_are_correct(cluster: Cluster) -> Iterator[Finding]:
     if not checked:
         raise NothingToJudge("no result was checked")
     wrong = cluster.measurements.wrong
-    for alike in corruption.grouped(cluster):
-        yield _wrong(cluster, alike)
+    found = [_wrong(cluster, alike) for alike in corruption.grouped(cluster)]
+    guilty = changed.guilty(cluster)
+    yield from [_by_exchanges(cluster, guilty, found)] if guilty else found
     told = {(one.op, one.bytes) for one in wrong}
     yield from (_nameless(row) for row in checked if row.correct is False and (row.op, row.bytes) not in told)
     yield from _soaked(cluster)
@@ -108,6 +113,29 @@ def _wrong(cluster: Cluster, alike: list[WrongResult]) -> Finding:
                 _again(first.op, first.bytes, first.dtype),
             ),
             admin("Take the node out and test its memory, GPU and NIC.", "dcgmi diag -r 3"),
+        ],
+    )
+
+
+def _by_exchanges(cluster: Cluster, guilty: changed.Guilty, found: list[Finding]) -> Finding:
+    """Exchanges two by two say who changes data; the wrong results of ranks follow from it."""
+    links = {link.node: link.interface.name for link in lan.read_links(cluster)}
+    node, device = quote(guilty.nodes[0]), quote(links.get(guilty.nodes[0], "eth0"))
+    return fail(
+        guilty.where,
+        guilty.words,
+        why=_WHY,
+        owner="node",
+        evidence=[*guilty.evidence, *(seen(f"{one.where.node} rank {one.where.rank}", one.what) for one in found)],
+        fix=[
+            admin(
+                "Look at its NIC, cable and switch port for errors, let the kernel check sums in the NIC's place, "
+                "and test its memory.",
+                f"ethtool -S {device} | grep -iE 'err|crc|csum|drop'   # on {node}",
+                f"ethtool -K {device} rx off tx off   # on {node}: damaged packets are then sent again; undo: on",
+                "edac-util -v; dmesg -T | grep -iE 'mce|edac|ecc'",
+            ),
+            you("Leave the node out until then.", f"#SBATCH --exclude={node}"),
         ],
     )
 

@@ -196,6 +196,10 @@ def nobody_left(cluster: Cluster, one: Failure) -> Iterator[Finding]:
         why = "It ended by itself; no process that it started failed before it."
         yield _finding(cluster, one, why, you("Look at what it printed last; the box has a copy."))
         return
+    if one.process is not None and one.process.role == "helper":
+        why = "Its rank waited for it, and was not told of its end; the others wait for the rank."
+        yield _finding(cluster, one, why, you("Look at what it printed last; the box has a copy."))
+        return
     yield _finding(
         cluster,
         one,

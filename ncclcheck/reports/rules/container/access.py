@@ -125,7 +125,7 @@ def shared_memory_access(cluster: Cluster) -> Iterator[Finding]:
     ## Fix
     - **you** start the container with `--ipc host` or `--shm-size`; in a pod an emptyDir with `medium: Memory` and
       a `securityContext.fsGroup` of the user.
-    - **admin** `chmod 1777 /dev/shm`.
+    - **admin** `chmod 1777 /dev/shm`; where it is mounted read-only `mount -o remount,rw /dev/shm`.
 
     ## Source
     NVIDIA/nccl#328; shm_overview(7).
@@ -133,14 +133,20 @@ def shared_memory_access(cluster: Cluster) -> Iterator[Finding]:
     for node in cluster.nodes:
         shm = known(at(node, "container.shm"))
         if not shm.writable:
+            # Everybody may write there by its mode, so that the mount itself is what forbids it.
+            by_mount = shm.mode.endswith(("7", "3", "2", "6"))
             yield fail(
                 Where(node=node.name),
-                f"this user may not write to /dev/shm (mode {shm.mode})",
+                "/dev/shm is mounted read-only"
+                if by_mount
+                else f"this user may not write to /dev/shm (mode {shm.mode})",
                 why="NCCL and data loader workers make their shared memory there.",
                 owner="job" if runtimes(node) else "node",
                 evidence=[seen("access(/dev/shm)", f"not writable, mode {shm.mode}")],
                 fix=[
                     you("Give the container a /dev/shm of its own.", "docker run --shm-size=16g ..."),
-                    admin("Give it its usual mode.", "chmod 1777 /dev/shm"),
+                    admin("Make the mount writable; undo: ro.", "mount -o remount,rw /dev/shm")
+                    if by_mount
+                    else admin("Give it its usual mode.", "chmod 1777 /dev/shm"),
                 ],
             )

@@ -149,12 +149,13 @@ def memory(cluster: Cluster) -> Iterator[Finding]:
     yield from unread
     made = {one.node: one.made or Made() for one in cluster.measurements.data}
     for node, held in judged:
-        copies = _copies(cluster, node, made.get(node, Made()), held)
-        finding = _leak(cluster, node, held) or copies or _cache(cluster, node, made.get(node, Made()), held)
+        own = made.get(node, Made())
+        copies = _copies(cluster, node, own, held)
+        finding = _leak(cluster, node, own, held) or copies or _cache(cluster, node, own, held)
         yield finding or fine(Where(node=node), "reading leaves nothing behind that grows")
 
 
-def _leak(cluster: Cluster, node: str, held: Resources) -> Finding | None:
+def _leak(cluster: Cluster, node: str, made: Made, held: Resources) -> Finding | None:
     again = known(held.again)
     kept = [new + copied for new, copied in zip(again.memory, again.copied, strict=False)]
     each = min(kept, default=0) * len(kept) / max(1, again.reads)
@@ -175,15 +176,21 @@ def _leak(cluster: Cluster, node: str, held: Resources) -> Finding | None:
             seen("/proc/self/smaps_rollup", told),
             *_available(held),
         ],
-        fix=[_without_growth(again.growing)],
+        fix=[_without_growth(made, again)],
     )
 
 
-def _without_growth(growing: list[str]) -> Remedy:
-    if growing:
+def _without_growth(made: Made, again: Growth) -> Remedy:
+    if again.growing:
+        name, kind = again.growing[0], next(iter(again.kinds), "")
+        told = f"Do not keep every sample in {name}, or only the last few."
+        if kind in ("dict", "set"):
+            oldest = f"{name}.pop(next(iter({name})))" if kind == "dict" else f"{name}.pop()"
+            where = f"the first line of {own_names.owner(made)}.__getitem__"
+            return you(told, f"while len({name}) > 64: {oldest}  # {where}")
         return you(
-            f"Do not keep every sample in {growing[0]}, or only the last few.",
-            f"{growing[0]} = collections.deque(maxlen=64)  # in __init__, instead of a list that never ends",
+            told,
+            f"{name} = collections.deque(maxlen=64)  # in __init__, instead of a list that never ends",
         )
     return you(
         "Keep nothing in self that grows with reads; this shows where memory is allocated.",

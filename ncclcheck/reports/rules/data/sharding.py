@@ -206,13 +206,19 @@ def _left_out(node: str, held: Sharding, account: Account, missing: int) -> Find
         Where(node=node),
         told,
         why=_OWN_ORDERS
-        if _by_chance(held, account)
+        if _by_chance(held, account) or _by_arguments(held)
         else "They are never learned from, and never validated on; nothing else shows it.",
         owner="job",
         evidence=_evidence(held, account),
         fix=[
             *_other_world(held),
-            *(_alike_first(held) or _one_order(held, account) or by_local_rank(held) or by_sampler(held)),
+            *(
+                _by_arguments(held)
+                or _alike_first(held)
+                or _one_order(held, account)
+                or by_local_rank(held)
+                or by_sampler(held)
+            ),
         ],
     )
 
@@ -223,6 +229,30 @@ def _other_world(held: Sharding) -> list[Remedy]:
         return []
     text = f"The sampler is made for {held.replicas} ranks, {held.ranks} were emulated. If the job has as many:"
     return [you(text, f"ncclcheck data --nproc-per-node {held.replicas} MODULE:FACTORY")]
+
+
+def _by_arguments(held: Sharding) -> list[Remedy]:
+    """What the sampler of each rank was given, where that explains it: another seed, or the wrong rank."""
+    seeds = {share.rank: share.seed for share in held.shares if share.seed is not None}
+    if len(seeds) == len(held.shares) and len({*seeds.values()}) > 1:
+        told = ", ".join(f"{seed} on rank {rank}" for rank, seed in [*seeds.items()][:3])
+        return [
+            you(
+                f"Give {held.sampler} the same seed on all ranks: it is {told}. Each takes its part of another "
+                "order.",
+                f"{held.sampler}(dataset, seed=0)",
+            )
+        ]
+    wrong = [share for share in held.shares if share.as_rank is not None and share.as_rank != share.rank]
+    if wrong and held.replicas == held.ranks:
+        return [
+            you(
+                f"Give {held.sampler} the rank in the job: on rank {wrong[0].rank} it takes itself for rank "
+                f"{wrong[0].as_rank}.",
+                f"{held.sampler}(dataset, num_replicas=dist.get_world_size(), rank=dist.get_rank())",
+            )
+        ]
+    return []
 
 
 def _alike_first(held: Sharding) -> list[Remedy]:
@@ -269,7 +299,11 @@ def _overlap(node: str, held: Sharding, account: Account) -> Finding:
         why=_OWN_ORDERS if _by_chance(held, account) else _TWICE,
         owner="job",
         evidence=_evidence(held, account),
-        fix=_alike_first(held) or _one_order(held, account) or by_local_rank(held) or by_sampler(held),
+        fix=_by_arguments(held)
+        or _alike_first(held)
+        or _one_order(held, account)
+        or by_local_rank(held)
+        or by_sampler(held),
     )
 
 

@@ -318,7 +318,8 @@ def cpu_time(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-@rule("HST016", "the ephemeral port range is large enough", worst=State.FAIL, needs=("system.ports",))
+@rule("HST016", "the ephemeral port range is large enough", worst=State.FAIL,
+      needs=("system.ports",), gates_job="by any failure")  # fmt: skip
 def port_range(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -11,6 +11,7 @@ from ncclcheck.probes.facts import Cluster, LogEvent, LogFile, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Finding, State, Where, fine, note, seen, unknown, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.rules.log.first import SENT, errors, hung_up, terminated
+from ncclcheck.reports.rules.log.killed import stood_in
 from ncclcheck.reports.subjects.logs.attempts import earlier, latest
 from ncclcheck.reports.subjects.logs.ending import died, goes_on_after
 from ncclcheck.reports.subjects.logs.logged import (
@@ -433,9 +434,11 @@ def _stops(logs: Logs, began: list[LogProcess], reason: LogEvent | None, *, agai
         named = f"rank{'s' if len(left) > 1 else ''} {fold_numbers(left)}" if left else "a process"
         where_ = f"do not show that {named} destroyed its communicators, as others did"
     by = "an earlier attempt failed by" if again else "where it failed, this may be why"
+    stack = [stood_in(one.fields) for one in said(logs, "native-frame") if "stacked" in one.fields]
+    stands = f"a debugger's stack: the process stood in {', called by '.join(stack[:3])}; " if stack else ""
     return unknown(
         Where(),
-        "nobody complains, and these lines do not show that the job ended or went on"
+        f"{stands}nobody complains, and these lines do not show that the job ended or went on"
         + (f": they {where_}" if began else "")
         + (f"; {by}: {quoted(reason)}" if reason else ""),
         why="A rank that never arrived at a collective or was stopped, or a network that drops packets, leaves no "

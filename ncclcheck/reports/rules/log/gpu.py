@@ -515,14 +515,15 @@ def _of_another_container(where: Where, found: list[LogEvent], call: str) -> Fin
     """A GPU that the driver does not show to this process, though it answers."""
     return cause(
         found,
-        f"the driver{on(where)} does not know a GPU that NCCL asks for ({call}: Not Found): it may be another "
-        "container's, or have fallen off the bus",
+        f"the driver{on(where)} does not know a GPU that NCCL asks for ({call}: Not Found): it may be hidden "
+        "from this process (another container's, or by the scheduler's binding), or have fallen off the bus",
         why="Containers of one machine with the same host name and boot ID are one host to NCCL, which then looks "
         "for the GPUs of all of them.",
         owner="node",
         fix=[
             admin("Confirm: whether all GPUs are there, in each container and on the host.", "nvidia-smi -L",
                   "dmesg -T | grep -iE 'nvrm|xid'"),
+            you("Under Slurm let each task see all GPUs of its node.", "srun --gpu-bind=none ..."),
             you("Give each container all GPUs of the job on that host, or a host ID of its own.",
                 "docker run --gpus all IMAGE", "export NCCL_HOSTID=$(hostname)-$(readlink /proc/self/ns/mnt)"),
         ],

@@ -244,9 +244,14 @@ def _native(logs: Logs, events: list[LogEvent]) -> str:
     frame = next((one.fields for one in told if 0 <= one.line - first.line <= _STACK_LINES), None)
     if frame is None:
         return ""
-    name = frame.get("function") or frame.get("named") or frame["walked"]
-    place = frame.get("library", "").rpartition("/")[2] or frame.get("source", "").rpartition("/")[2]
-    return f"{name}() of {place}" if place else f"{name}()"
+    return stood_in(frame)
+
+
+def stood_in(frame: dict[str, str]) -> str:
+    """The function of a frame, and the library or file that it is in."""
+    name = next(frame[key] for key in ("function", "named", "walked", "stacked") if key in frame)
+    place = next((frame[key] for key in ("library", "source", "from", "at") if key in frame), "")
+    return f"{name}() of {place.rpartition('/')[2]}" if place else f"{name}()"
 
 
 def _by_mpi(events: list[LogEvent]) -> list[Remedy]:

@@ -153,7 +153,7 @@ def asked(logs: Logs) -> Iterator[Finding]:
     yield from _findings(logs, said(logs, "nccl-warning"), ASKED, _words)
 
 
-@log_rule("LOG189", "NCCL's own checks hold, and it gives up nowhere")
+@log_rule("LOG189", "NCCL's own checks hold, and it gives up nowhere", asks_why=True)
 def own_checks(logs: Logs) -> Iterator[Finding]:
     """
     ## What

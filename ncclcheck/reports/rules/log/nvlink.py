@@ -59,14 +59,23 @@ def nvls(logs: Logs) -> Iterator[Finding]:
         if not _in_a_container(logs, where, found):
             yield cause(
                 found,
-                f"NVLink SHARP (NVLS) cannot be set up{on(where)}: the fabric manager or the NVSwitches are in a "
-                "wrong state",
+                f"NVLink SHARP (NVLS) cannot be set up{on(where)}: {_refusal(found[0])}",
                 why="NCCL takes it where GPUs offer it, and ends when its memory cannot be bound.",
                 owner="node",
                 fix=[_MANAGER, _WITHOUT],
                 at=where,
                 more=[*version_seen(logs, found[0]), *settings_seen(logs, "NCCL_NVLS_ENABLE")],
             )
+
+
+def _refusal(event: LogEvent) -> str:
+    """What may stand behind CUDA's refusal."""
+    if "out of memory" in event.text:
+        return (
+            "CUDA has no memory for it: the multicast slots of the NVSwitches are used up by many communicators, "
+            "or the fabric manager is in a wrong state"
+        )
+    return "the fabric manager or the NVSwitches are in a wrong state"
 
 
 @log_rule("LOG074", "containers have what NVLink SHARP (NVLS) needs")

@@ -108,7 +108,9 @@ def _crashed(logs: Logs, events: list[LogEvent]) -> Finding:
     known = version(logs, found[0])
     stack = known is None or known < _SETS_ITS_OWN_STACK
     blame = (
-        "the stack may be too small (ulimit -s unlimited)" if stack else "a plugin, or two libnccl in one process"
+        "the stack may be too small (ulimit -s unlimited)"
+        if stack
+        else "it may be a plugin, or two libnccl in one process"
     )
     limit = you("Limit the stack in the job script.", "ulimit -s 8192")
     other = you(
@@ -118,7 +120,7 @@ def _crashed(logs: Logs, events: list[LogEvent]) -> Finding:
     )
     return cause(
         found,
-        f"a rank crashed in NCCL's start{on(where)}: {blame}",
+        f"a rank crashed (segmentation fault) as NCCL started{on(where)}; why is not in these lines: {blame}",
         why="A rank that crashes before the job is connected leaves all others waiting.",
         owner="node" if stack else "job",
         fix=[

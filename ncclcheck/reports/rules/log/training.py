@@ -236,8 +236,14 @@ def _kernel(logs: Logs, event: LogEvent) -> str:
     return (
         f"the kernel {name} failed{asserted}{fault}"
         if name
-        else f"a kernel failed{fault}; which one is not in these lines"
+        else f"a kernel failed{fault}; which one is not in these lines{_seen_by(event)}"
     )
+
+
+def _seen_by(event: LogEvent) -> str:
+    """Where CUDA's error was noticed, which is after the kernel: NCCL's place, or a file of a library's."""
+    place = event.fields.get("place") or next(iter(_NOTICED.findall(event.text)), "")
+    return f" (noticed at {place.rpartition('/')[2]})" if place else ""
 
 
 def _named(logs: Logs, event: LogEvent) -> dict[str, str]:
@@ -256,6 +262,7 @@ _FAULT = re.compile(  # CUDA's and ROCm's words for what it did
     r"|an illegal instruction was encountered|invalid program counter|operation not supported on global/shared"
     r"|Memory access fault by GPU|HSA_STATUS_ERROR_\w{1,40}"
 )
+_NOTICED = re.compile(r"(?<![\w/.])((?!ProcessGroup)[\w./-]{1,200}\.(?:cuh?|cc|cpp|hpp?):\d{1,6})\b")
 _WHICH = you(
     "Let the tool that watches every access name the kernel; where it is a library's, take another release of it.",
     "compute-sanitizer --target-processes all python train.py",

@@ -275,6 +275,8 @@ def _cause(ways: Ways, link: lan.Link, other: Subnet, down: str) -> str:
     if bare := _bare(ways, link, other):
         none = f"{bare} has no address of IPv{other.network.version}"
         return f"{none}, so the job would use {name} ({link.address}), which has"
+    if astray := ways.astray.get(link.node):
+        return f"{astray.words}, and has"
     if link.network.overlaps(other.network):
         own, theirs = link.network.prefixlen, other.network.prefixlen
         return f"{name} has the prefix length /{own}, the others /{theirs}; it has"
@@ -285,6 +287,8 @@ def _mend(ways: Ways, link: lan.Link, peer: lan.Link, down: str) -> list[Remedy]
     name, node = link.interface.name, ways.nodes[link.node]
     if down:
         return [flapping.bring_up(node, down)]
+    if astray := ways.astray.get(link.node):
+        return [astray.fix]
     if bare := next((one.name for one in lan.interfaces(node) if _is_bare(one, link, peer)), ""):
         return [
             admin(
@@ -303,7 +307,8 @@ def _elsewhere(ways: Ways, link: lan.Link, other: Subnet, leads: str) -> Finding
     peer, down = other.links[0], _down(ways, link, other)
     failed = ways.passes(link, other) is False
     level = fail if failed else warn
-    because = f"{flapping.off(ways.nodes[link.node], down)}; " if down else ""
+    astray = None if down else ways.astray.get(link.node)
+    because = f"{flapping.off(ways.nodes[link.node], down)}; " if down else f"{astray.words}; " if astray else ""
     return level(
         Where(node=link.node, device=down or link.interface.name, peer=peer.node),
         f"{because}its way to {other} leaves by {leads}, not by the chosen {link.interface.name}"
@@ -313,7 +318,7 @@ def _elsewhere(ways: Ways, link: lan.Link, other: Subnet, leads: str) -> Finding
         else _WAIT,
         owner="node",
         evidence=[seen("routes", f"to {peer.address} by {leads}")],
-        fix=[*([] if down else [_lead_there(leads)]), *_mend(ways, link, peer, down)],
+        fix=[astray.fix] if astray else [*([] if down else [_lead_there(leads)]), *_mend(ways, link, peer, down)],
     )
 
 

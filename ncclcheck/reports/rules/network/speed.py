@@ -25,7 +25,7 @@ from ncclcheck.reports.subjects.failures.shaping import Limit
 from ncclcheck.reports.subjects.links import firewall, flows
 from ncclcheck.reports.subjects.links.flows import Slow
 from ncclcheck.reports.subjects.links.reached import Pair
-from ncclcheck.reports.subjects.nccl import lan
+from ncclcheck.reports.subjects.nccl import lan, led_astray
 from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements, group
 from ncclcheck.reports.text.fold import fold_names
 
@@ -135,7 +135,8 @@ def _bursts(cluster: Cluster, odd: set[str]) -> Iterator[Finding]:
         * limits.get("NET008.of_reported_percent", 10.0) / 100
         for node, link in links.items()
     }  # fmt: skip
-    slow, pairs = [one for one in told.nodes if one.node not in odd], told.pairs
+    astray = led_astray.found(cluster)  # NET003 says why they are on another network
+    slow, pairs = [one for one in told.nodes if one.node not in {*odd, *astray}], told.pairs
     nodes = {node.name: node for node in cluster.nodes}
     for one in slow:
         limit = shaping.limit(cluster, nodes[one.node], links.get(one.node), one.best, sends=one.sends)

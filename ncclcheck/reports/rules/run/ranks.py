@@ -19,7 +19,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.failures import deadlock, exhausted, lost
+from ncclcheck.reports.subjects.failures import broken_store, deadlock, exhausted, lost
 from ncclcheck.reports.subjects.failures.crowded import crowded_nodes
 from ncclcheck.reports.subjects.failures.last_words import Told
 from ncclcheck.reports.subjects.links.reached import closed, closed_to
@@ -308,6 +308,8 @@ def _more_time(run: Run, more: str) -> str:
 def _culprits(cluster: Cluster, late: list[RankState]) -> list[Finding]:
     """A torchrun that was killed, a network that was lost, ranks that are to blame: the first that there is."""
     blamed = _killed(cluster) or _closed(cluster, late)
+    if not blamed and not lost.ended(late) and (broken := broken_store.found(cluster)):
+        blamed = [broken_store.finding(broken)]
     return blamed or [_lost(cluster, rank) for rank in _blamed(cluster, late)]
 
 

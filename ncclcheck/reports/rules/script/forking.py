@@ -23,7 +23,8 @@ _DEEP = 4  # functions within functions that are followed
 _PROCESS = re.compile(r"(?:^(?:torch\.)?multiprocessing(?:\.\w+)*)\.(?:Process|start_processes)$")
 # What opens CUDA in the process that calls it; seeds and is_available only put off or ask.
 _OPENS = re.compile(
-    r"torch\.cuda\.(?:set_device|init|current_device|synchronize|get_device_properties|mem_get_info)$"
+    r"torch\.cuda\.(?:set_device|init|current_device|synchronize|mem_get_info"
+    r"|get_device_(?:properties|name|capability)|memory_allocated|memory_reserved)$"
 )
 
 
@@ -81,10 +82,15 @@ def forked(script: Script) -> Iterator[Finding]:
 def _child(script: Script, call: Call) -> bool:
     """Whether the function that it runs uses CUDA, as far as names tell."""
     target = call.arguments.get("target", call.arguments.get("0", ""))
-    name = f"{call.file}:{target}"
-    return any(
-        one.name == INIT and "nccl" in "".join(one.arguments.values()) for one in in_function(script, name)
-    ) or (_first(script, name, _DEEP) is not None)
+    handed = re.findall(r"\w+", call.arguments.get("args", ""))  # one of them may be what it runs
+    return any(_uses(script, f"{call.file}:{one}") for one in (target, *handed))
+
+
+def _uses(script: Script, name: str) -> bool:
+    inside = in_function(script, name)
+    nccl = any(one.name == INIT and "nccl" in "".join(one.arguments.values()) for one in inside)
+    named = any(one.name == "torch.device" and "cuda" in one.arguments.get("0", "") for one in inside)
+    return nccl or named or _first(script, name, _DEEP) is not None
 
 
 def _opened(script: Script, call: Call) -> Call | None:

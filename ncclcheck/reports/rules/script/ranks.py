@@ -189,6 +189,13 @@ def whole_rank(script: Script) -> Iterator[Finding]:
                    fix=[_of_the_job(script, call, call.arguments["rank"])])  # fmt: skip
     if script.nodes == 1 or spawns(script):
         return
+    for call in _handed_local(script):
+        rank = call.arguments.get("rank", call.arguments.get("4", ""))
+        said = f"{rank} is the rank in one node, from $LOCAL_RANK, and is given as that in the whole job"
+        several = (script.nodes or 1) > 1
+        make = fail if several and waits_for_all(script, call) else warn if several else note
+        yield make(here(call), said, why=_TWICE, owner="job", evidence=[written(script, call)],
+                   fix=[_of_the_job(script, call, rank)])  # fmt: skip
     for call in calls:
         if call.function not in everywhere:
             continue
@@ -213,6 +220,16 @@ def whole_rank(script: Script) -> Iterator[Finding]:
                 yield warn(here(call), said, why=why, owner="job", evidence=evidence, fix=fix)
             else:
                 yield note(here(call), f"{said}: this works on one node only", evidence=[written(script, call)])
+
+
+def _handed_local(script: Script) -> Iterator[Call]:
+    """Groups that are given what was read from LOCAL_RANK, handed on under another name."""
+    for call in script.trace:
+        rank = call.arguments.get("rank", call.arguments.get("4", ""))
+        given = tags(call, "rank") | tags(call, "4")
+        named = LOCAL_RANK.match(rank) or _holds_local(script, rank)
+        if call.name == INIT and rank and not named and "local" in given and not given & {"rank", "byrank"}:
+            yield call
 
 
 def _of_spawned(script: Script) -> Call | None:

@@ -51,7 +51,7 @@ def shared_out(script: Script) -> Iterator[Finding]:
     """
     ## What
     A DataLoader that shuffles, in a script with DistributedDataParallel, and nothing that shares the samples out.
-    Or `DistributedSampler(num_replicas=0)`, which shares them out among no ranks.
+    Or `DistributedSampler(num_replicas=0)`, which shares them out among no ranks, and `rank=0` on all of them.
 
     ## Why it matters
     Every rank goes through the whole dataset: an epoch takes as long as on one GPU, and with one seed for all
@@ -83,6 +83,15 @@ def shared_out(script: Script) -> Iterator[Finding]:
                 fix=[you("Leave num_replicas and rank out: the sampler takes both from the group.")],
             )
     told = set()
+    for call in _of_one_number(script):
+        yield warn(
+            here(call),
+            "the sampler is given one number as the rank, on all ranks",
+            why="All ranks get the same part of the samples, and the rest is never seen.",
+            owner="job",
+            evidence=[written(script, call)],
+            fix=[you("Leave rank and num_replicas out: the sampler takes both from the group.")],
+        )
     for call in _not_shared(script):
         told.add(call.place)
         yield _whole(script, call)
@@ -114,6 +123,18 @@ def _whole(script: Script, call: Call) -> Finding:
 
 def _at_random(loader: Call) -> bool:
     return loader.arguments.get("shuffle", loader.arguments.get("2")) == "True"
+
+
+def _of_one_number(script: Script) -> Iterator[Call]:
+    """Samplers of several ranks whose rank is a number that is written there."""
+    told = set()
+    for call in script.trace:
+        rank = call.arguments.get("rank", call.arguments.get("2", ""))
+        one = call.arguments.get("num_replicas", call.arguments.get("1", "")) in ("0", "1", "")
+        asked = any(guard.kind in ("rank", "group") for guard in call.guards)
+        if call.name in SAMPLER and rank.isdecimal() and not one and not asked and call.place not in told:
+            told.add(call.place)
+            yield call
 
 
 def _not_shared(script: Script) -> Iterator[Call]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from msgspec import structs
 
 from ncclcheck.probes.facts.script import Call, Guard, Script
-from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, seen, warn
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, seen, warn, you
 from ncclcheck.reports.subjects.script.scripts import (
     DDP,
     by_rank,
@@ -26,7 +26,9 @@ from ncclcheck.reports.subjects.script.scripts import (
     with_argument,
     written,
 )
+from ncclcheck.reports.subjects.script.traced import objects, tags
 
+_MODELS = ("ddp", "module", "new", "object")  # kinds of things that may be one
 _TELLS = re.compile(r"(?:^|\.)(?:print|info|debug|warning|log)$")  # calls that only name the file
 # An option that says where, or whether, something is saved: all ranks are started with the same ones.
 _OPTION = re.compile(
@@ -46,6 +48,7 @@ _WITHOUT_TENSORS = re.compile(
     re.IGNORECASE,
 )
 _IS_WRAPPED = re.compile(r"module|isinstance|hasattr|[pP]arallel|distributed|ddp", re.IGNORECASE)  # of a condition
+
 _STATE = re.compile(r"ckpt|checkpoint|model|state|weights|resume|snapshot|\.bin\b|pretrained", re.IGNORECASE)
 
 
@@ -241,6 +244,9 @@ def prefixes(script: Script) -> Iterator[Finding]:
     PyTorch documentation, DistributedDataParallel; torch.nn.modules.utils.consume_prefix_in_state_dict_if_present.
     """
     calls = of_many_ranks(script)
+    if one := _by_path(script):
+        yield one
+        return
     yield from _under_keys(script, calls)
     if says(script, "module.", "module", "consume_prefix_in_state_dict_if_present", "_orig_mod."):
         return
@@ -252,6 +258,40 @@ def prefixes(script: Script) -> Iterator[Finding]:
         saves = [call for call in same if call.name == ".state_dict" and call.line > wrap.line]
         if loads and saves and not wrap.guards and not loads[0].arguments.get("strict"):
             yield _prefixed(script, saves[0], loads[0])
+
+
+def _by_path(script: Script) -> Finding | None:
+    """The file of a wrapped model's state that a bare one loads, or the other way round."""
+    if says(script, "module.", "consume_prefix_in_state_dict_if_present", "_orig_mod.", "hasattr"):
+        return None  # which one it is may be asked there
+    saves: dict[str, tuple[Call, bool]] = {}
+    for call in script.trace:
+        path = call.values.get("path", "")
+        found = {one.partition("@")[0].removeprefix("state:") for one in tags(call, "0") if "state:" in one}
+        models = found & {*_MODELS}
+        clear = models == {"ddp"} or (models and "ddp" not in models)
+        if call.name == "torch.save" and path.startswith("path:") and clear:
+            saves[path.removeprefix("path:").replace(" ", "_")] = call, models == {"ddp"}
+    for call in script.trace:
+        loaded = [one.removeprefix("loaded:") for one in tags(call, "0") if one.startswith("loaded:")]
+        if call.name != ".load_state_dict" or len(loaded) != 1 or "strict" in call.arguments:
+            continue
+        on = {one.partition("@")[0] for one in objects(call, "on", *_MODELS, "optimizer")}
+        save, wrapped = saves.get(loaded[0], (call, False))
+        if save is call:
+            continue
+        if wrapped and on and not on & {"ddp", "optimizer"} and re.search("model|net", call.on, re.IGNORECASE):
+            return _prefixed(script, save, call)
+        if not wrapped and on == {"ddp"}:
+            return fail(
+                here(call),
+                f"{call.on} is wrapped: its names begin with module., those saved at {save.place} do not",
+                why="load_state_dict raises when the job is to resume: no name fits.",
+                owner="job",
+                evidence=[written(script, save), written(script, call)],
+                fix=[you(f"Load it into {call.on}.module.")],
+            )
+    return None
 
 
 def _under_keys(script: Script, calls: list[Call]) -> Iterator[Finding]:
@@ -280,11 +320,12 @@ def _under_keys(script: Script, calls: list[Call]) -> Iterator[Finding]:
 
 def _prefixed(script: Script, save: Call, load: Call) -> Finding:
     line = line_of(script, save.file, save.line)
-    old = f"{save.on}.state_dict("
-    new = line.replace(old, f"{save.on}.module.state_dict(") if line.count(old) == 1 else ""
+    on = save.on if save.name == ".state_dict" else load.on
+    old = f"{on}.state_dict("
+    new = line.replace(old, f"{on}.module.state_dict(") if line.count(old) == 1 else ""
     return fail(
         here(save),
-        f"{save.on} is saved with the prefix module. and loaded without it, at line {load.line}",
+        f"{on} is saved with the prefix module. and loaded without it, at line {load.line}",
         why="load_state_dict raises when the job is to resume: no name fits.",
         owner="job",
         evidence=[written(script, save), seen(load.place, written(script, load).value)],

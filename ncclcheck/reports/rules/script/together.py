@@ -130,9 +130,13 @@ def conditional(script: Script) -> Iterator[Finding]:
         if (guard.file, guard.line) in read and not _is_plain(call, guard):
             continue
         if guard.kind == "rank" and (guard.file, guard.line) not in told:
-            yield warn(
-                here(call),
-                f"{name.rstrip(',')} is not entered by all ranks: {_shown(guard)} does not hold on all",
+            uneven = guard.text.startswith("for ")  # its length may be alike on all ranks after all
+            said = f"{name.rstrip(',')} is not entered by all ranks: {_shown(guard)} does not hold on all"
+            if uneven:
+                said = f"ranks may come to {name.rstrip(',')} another number of times: {guard.text}"
+            yield (note if uneven else warn)(
+                Where(device=f"{guard.file}:{guard.line}") if uneven else here(call),
+                said,
                 why="The ranks that do not enter it leave the others waiting until the timeout.",
                 owner="job",
                 evidence=[_head(script, guard), written(script, call)],

@@ -15,18 +15,23 @@ _NOT_FINITE = re.compile(r"(?i)(?<![\w.])[-+]?(?:nan|inf)(?![\w])")
 
 def with_it(first: Failure, own: Sequence[Failure]) -> list[Failure]:
     """Those of other ranks that say the same from the same line, in the order of ranks; with the first."""
-    if first.raised is None or first.raised.thread or first.rank < 0:
+    if first.rank < 0 or (first.raised is not None and first.raised.thread):
         return [first]
     told = {one.rank: one for one in reversed(own) if _same(one, first)}
     return [told[rank] for rank in sorted(told)]
 
 
 def _same(one: Failure, first: Failure) -> bool:
-    if one.raised is None or first.raised is None or one.raised.thread or one.rank < 0:
+    if one.rank < 0 or one.kind != first.kind or one.t - first.t > _AT_ONCE_S:
+        return False
+    if one.raised is None or first.raised is None:
+        ends = [told.process.status for told in (one, first) if told.process is not None and told.kind == "exit"]
+        return len(ends) == 2 and ends[0] == ends[1] and one.raised is first.raised
+    if one.raised.thread:
         return False
     words, others = (_NUMBER.sub("#", told.message) for told in (one.raised, first.raised))
     here, there = (next(iter(frames(told)), "") for told in (one, first))
-    return (one.raised.type, words, here) == (first.raised.type, others, there) and one.t - first.t <= _AT_ONCE_S
+    return (one.raised.type, words, here) == (first.raised.type, others, there)
 
 
 def source(same: Sequence[Failure]) -> tuple[Failure, str] | None:

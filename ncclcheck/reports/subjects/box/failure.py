@@ -127,7 +127,7 @@ def what(one: Failure) -> str:
         "killed": f"was ended by {signal_name(one.number)}",
         "crashed": f"crashed: {signal_name(one.number)}{f': {aborted}' if aborted else ''}",
         "left": "ended with exit code 0 while others went on",
-        "exit": f"ended with exit code {code}, without an exception",
+        "exit": f"ended with exit code {code}{f': {in_line(one.told)}' if one.told else ', without an exception'}",
         "absent": "did not come to what all the others waited for",
         "apart": "called something else than all the others, which waited for it",
         "outside": f"the job was sent {signal_name(one.number)}",

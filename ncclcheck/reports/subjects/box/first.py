@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ncclcheck.probes.facts import Box, BoxOom, BoxProcess, BoxRaised, Cluster
 from ncclcheck.reports.judgement.derived import derived
-from ncclcheck.reports.subjects.box import alike, peers, started, threads, waiting
+from ncclcheck.reports.subjects.box import alike, children, peers, started, threads, waiting
 from ncclcheck.reports.subjects.box.failure import FRAME, Failure, Kind, frames, is_stopped, own_frames
 from ncclcheck.reports.subjects.nodes import xids
 
@@ -39,6 +39,7 @@ _OF_OTHERS = re.compile(
     r"|process group .{0,40}abort|no route to host|application timeout caused pair closure|DistNetworkError"
     r"|DistStoreError|is being shut ?down|aborted communicator|connect\(\) .{0,40}fail|failed to connect"
 )
+_TAKEN = re.compile(r"(?i)EADDRINUSE|address already in use")  # its own port, whatever torch's class is
 _LAUNCHERS = (
     *("ChildFailedError", "ProcessExitedException", "ProcessRaisedException", "SignalException"),
     "RendezvousConnectionError",
@@ -74,7 +75,7 @@ def end(cluster: Cluster) -> End:
     failures = sorted((one for box in boxes for one in _failures(box, alone=alone)), key=lambda one: one.t)
     failures = _of_the_last_attempt(boxes, _without_launchers([*failures, *_vanished(boxes)]))
     first = _first(boxes, failures, waiting.holder(cluster))
-    first = threads.behind(boxes, first) if first is not None else None
+    first = threads.behind(boxes, children.behind(first)) if first is not None else None
     then = [
         one
         for one in failures
@@ -196,7 +197,8 @@ def _is_launchers(said: BoxRaised) -> bool:
 def _is_of_others(said: BoxRaised) -> bool:
     if _is_launchers(said):
         return True
-    return _OF_OTHERS.search(f"{said.type}: {said.message} {said.cause}") is not None and not _is_elsewhere(said)
+    words = f"{said.type}: {said.message} {said.cause}"
+    return _OF_OTHERS.search(words) is not None and not _TAKEN.search(words) and not _is_elsewhere(said)
 
 
 def _is_elsewhere(said: BoxRaised) -> bool:

@@ -52,7 +52,7 @@ def of(cluster: Cluster, box: Box, one: BoxProcess) -> Waiting:
         lock = _waits_for_a_lock(worker)
         does = "waits for a lock" if lock else "is"
         return Waiting(f"for its worker (pid {worker.pid}), which {does} in {short(at)}", at, lock)
-    words = words or (_for_a_child(box, one) if one.wchan == CHILD else "")
+    words = words or _for_a_child(box, one)
     words = words or (_by_look(live) if live is not None else "")
     return Waiting(words or _by_frames(one.stack))
 
@@ -74,8 +74,11 @@ def _by_connection_or_lock(live: LiveProcess) -> str:
 
 def _for_a_child(box: Box, one: BoxProcess) -> str:
     below = _below(box, one)
+    reads = bool(below) and "pipe_read" in one.wchan
+    if one.wchan != CHILD and not reads:
+        return ""
     named = f": {below[0].command[:60]} (pid {below[0].pid})" if len(below) == 1 else ""
-    return f"for a program that it has started{named}"
+    return f"{'for an answer of' if reads else 'for'} a program that it has started{named},"
 
 
 def _by_look(live: LiveProcess) -> str:

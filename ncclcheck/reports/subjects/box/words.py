@@ -147,6 +147,8 @@ def _of_signal(_: Cluster, one: Failure) -> list[Evidence]:
 def _of_stall(cluster: Cluster, one: Failure) -> list[Evidence]:
     stall = max((stall for box in cluster.measurements.boxes for stall in box.stalls), key=lambda stall: stall.t)
     told = [seen("silent", f"{stall.silent:.0f} s, more than {stall.limit:.0f} s")]
+    if one.process is not None and one.process.threads:
+        told.append(seen("its other threads", "; ".join(dict.fromkeys(one.process.threads[:_MOST_STACKS]))))
     lines = [(p, failure.own_frames(p.stack)[0]) for p in first.principals(one.box) if p.stack][:_MOST_STACKS]
     told += [seen(f"rank {p.rank}" if p.rank >= 0 else f"pid {p.pid}", line) for p, line in lines]
     waited = Counter(f"{p.state} {p.wchan}".strip() for p in first.principals(one.box) if p.state)

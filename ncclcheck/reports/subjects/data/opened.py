@@ -78,7 +78,7 @@ def _anew(made: Made, name: str) -> list[str]:
         return []
     return [
         *kept,
-        f"self.opened_in = os.getpid()  # the last line of {own}.__init__",
+        f"self.opened_in = os.getpid()  # the first line of {own}.__init__",
         f"if self.opened_in != os.getpid():  # the first lines of {own}.{read}",
         *lines,
         "    self.opened_in = os.getpid()",

@@ -60,8 +60,18 @@ def by_local_rank(held: Sharding) -> list[Remedy]:
     ]
 
 
-def by_stream(dataset: str = "") -> list[Remedy]:
-    """The lines that share a stream out among the workers of all ranks. dataset: its type, `datasets.X`."""
+_WORKER = (
+    "    info = torch.utils.data.get_worker_info()",
+    "    worker, workers = (info.id, info.num_workers) if info else (0, 1)",
+)
+_RANK = ('    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))',)
+
+
+def by_stream(dataset: str = "", *, ranks: bool = True, workers: bool = True) -> list[Remedy]:
+    """The lines that share a stream out among the workers of all ranks. dataset: its type, `datasets.X`.
+
+    ranks, workers: which of them do not share it out yet.
+    """
     if dataset.startswith("datasets."):
         return [
             you(
@@ -79,15 +89,31 @@ def by_stream(dataset: str = "") -> list[Remedy]:
                 "wds.WebDataset(urls, nodesplitter=wds.split_by_node)  # workersplitter is split_by_worker",
             )
         ]
+    who = "worker of each rank" if ranks and workers else "rank" if ranks else "worker"
+    done = "" if ranks and workers else " of what its rank reads" if workers else " of what its workers read"
+    part = "rank * workers + worker, None, world * workers" if ranks and workers else ""
+    part = part or ("rank, None, world" if ranks else "worker, None, workers")
     return [
         you(
-            "Let each worker of each rank take its part, in __iter__.",
-            "info = torch.utils.data.get_worker_info()",
-            "worker, workers = (info.id, info.num_workers) if info else (0, 1)",
-            'rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))',
-            "yield from itertools.islice(samples, rank * workers + worker, None, world * workers)",
+            f"Let each {who} take its part{done}: rename __iter__ to samples, and add this.",
+            "def __iter__(self):",
+            *(_WORKER if workers else ()),
+            *(_RANK if ranks else ()),
+            f"    yield from itertools.islice(self.samples(), {part})",
         )
     ]
+
+
+def shared_out_once() -> Remedy:
+    """For a stream of which nobody reads a part."""
+    return you(
+        "It is shared out twice, or among more readers than there are: leave the divisions by rank and worker out "
+        "of what gives the samples, and divide once, in __iter__.",
+        "def __iter__(self):  # self.samples(): all of them, for every reader",
+        *_WORKER,
+        *_RANK,
+        "    yield from itertools.islice(self.samples(), rank * workers + worker, None, world * workers)",
+    )
 
 
 def in_more_parts(parts: int, dataset: str = "") -> Remedy:

@@ -7,7 +7,13 @@ from collections.abc import Collection, Iterator
 from ncclcheck.probes.facts.data import Sharding
 from ncclcheck.probes.facts.data.sharding import Stream
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, fail, fine, note, seen, warn
-from ncclcheck.reports.subjects.data.sharded import by_local_rank, by_stream, in_more_parts, joined
+from ncclcheck.reports.subjects.data.sharded import (
+    by_local_rank,
+    by_stream,
+    in_more_parts,
+    joined,
+    shared_out_once,
+)
 
 _ENDLESS = "As it should be where the stream has no end and each reader shuffles it for itself, as llama2.c does."
 
@@ -28,8 +34,7 @@ def of_stream(node: str, held: Sharding, frameworks: Collection[str] = (), datas
     elif held.ranks > 1 and stream.between_ranks >= held.ranks:
         yield _ranks_repeat(node, held, stream, frameworks, dataset)
         bad = True
-    read = stream.compared if stream.ended else min(stream.compared, sum(stream.worker_items) // 2)
-    if 2 * stream.between_workers >= read > 0:
+    if _repeats_in_workers(stream):
         yield _workers_repeat(node, held, stream, dataset)
         bad = True
     lost = max(stream.lost_to_workers if (stream.workers or 0) > 1 else 0, stream.lost_to_ranks or 0)
@@ -46,17 +51,18 @@ def of_stream(node: str, held: Sharding, frameworks: Collection[str] = (), datas
 def _ranks_repeat(node: str, held: Sharding, stream: Stream, frameworks: Collection[str], dataset: str) -> Finding:
     told = f"{stream.between_ranks} of {stream.compared} samples of the stream are read by every rank"
     why = "All GPUs do the work of one. Accelerate shares a stream out itself; Lightning does not."
+    fix = by_stream(dataset, workers=_repeats_in_workers(stream))
     if held.wanted < 2:
         return note(
             Where(node=node),
             f"{told}: right for this job of one rank, not for more",
             why=why,
-            fix=by_stream(dataset),
+            fix=fix,
         )
     if not stream.ended and not stream.ranks_alike:
         return note(Where(node=node), f"{told}, in other orders", why=_ENDLESS)
     make = warn if frameworks else fail
-    return make(Where(node=node), told, why=why, owner="job", evidence=_evidence(stream), fix=by_stream(dataset))
+    return make(Where(node=node), told, why=why, owner="job", evidence=_evidence(stream), fix=fix)
 
 
 def _some_ranks_repeat(node: str, held: Sharding, stream: Stream) -> Finding:
@@ -79,9 +85,10 @@ def _some_ranks_repeat(node: str, held: Sharding, stream: Stream) -> Finding:
 def _workers_repeat(node: str, held: Sharding, stream: Stream, dataset: str) -> Finding:
     told = f"workers of one rank read the same {stream.between_workers // max(1, held.ranks)} samples"
     why = "Each sample comes as many times an epoch as there are workers."
+    fix = by_stream(dataset, ranks=not 1 < held.ranks > stream.between_ranks)
     if stream.workers is None or stream.workers < 2:
         has = "no loader was given" if stream.workers is None else f"this loader has {stream.workers} workers"
-        return note(Where(node=node), f"{told}; {has}", why=why, fix=by_stream(dataset))
+        return note(Where(node=node), f"{told}; {has}", why=why, fix=fix)
     if not stream.ended and not stream.workers_alike:
         return note(Where(node=node), f"{told}, in other orders", why=_ENDLESS)
     return fail(
@@ -90,8 +97,13 @@ def _workers_repeat(node: str, held: Sharding, stream: Stream, dataset: str) -> 
         why=why,
         owner="job",
         evidence=_evidence(stream),
-        fix=by_stream(dataset),
+        fix=fix,
     )
+
+
+def _repeats_in_workers(stream: Stream) -> bool:
+    read = stream.compared if stream.ended else min(stream.compared, sum(stream.worker_items) // 2)
+    return 2 * stream.between_workers >= read > 0
 
 
 def _lost(node: str, stream: Stream, lost: int, dataset: str) -> Finding:
@@ -103,7 +115,7 @@ def _lost(node: str, stream: Stream, lost: int, dataset: str) -> Finding:
         why="They are never learned from; nothing else shows it.",
         owner="job",
         evidence=_evidence(stream),
-        fix=by_stream(dataset),
+        fix=by_stream(dataset) if dataset.startswith(("datasets.", "webdataset.")) else [shared_out_once()],
     )
 
 

@@ -106,12 +106,22 @@ def first_dead(cluster: Cluster, late: Sequence[RankState]) -> list[RankState]:
     Else one that died without a word, else the first error that is no consequence; words about a peer that left
     accuse the ranks of that peer, and only where nobody knows these, who said them.
     """
-    if first := [rank for rank in late if rank.first]:
+    if first := [rank for rank in late if rank.first and not taken_along(cluster.run, rank)]:
         return first
     mute = [rank for rank in late if not rank.error and rank.exit not in (None, 0, _SIGTERM)]
     told = [rank for rank in late if rank.error]
     own = [rank for rank in told if not in_vain(rank)]
     return (mute or own or _left(cluster, late) or told)[:1]
+
+
+def taken_along(run: Run, rank: RankState) -> bool:
+    """Its torchrun had lost the others, and ends its ranks before it ends itself: nothing of its own killed it."""
+    ends = [end for end in run.ends if end.node == rank.node]
+    return not rank.error and rank.exit is None and any(end.exit is None and _in_vain_of(end) for end in ends)
+
+
+def _in_vain_of(end: JobEnd) -> bool:
+    return bool(_IN_VAIN.search(last_line(end.detail)))
 
 
 def _left(cluster: Cluster, late: Sequence[RankState]) -> list[RankState]:
@@ -140,7 +150,7 @@ def _addresses(cluster: Cluster) -> dict[str, str]:
 
 def gave_up(end: JobEnd) -> bool:
     """Its words say that it waited for others in vain, or that they left: whoever speaks so is not to blame."""
-    return end.exit is not None and end.exit > 0 and bool(_IN_VAIN.search(last_line(end.detail)))
+    return (end.exit is None or end.exit > 0) and _in_vain_of(end)
 
 
 def behind(ranks: Sequence[RankState]) -> list[RankState]:

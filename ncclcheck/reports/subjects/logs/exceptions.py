@@ -27,6 +27,13 @@ def made(words: str, why: str, *fix: Remedy, of_all: bool = False) -> Family:
 _PACKAGES = "python -m pip list | grep -iE 'torch|nvidia|flash|xformers|vllm|transformers|deepspeed|numpy'"
 _FAMILIES = (
     made(
+        r"make_empty_intermediate_tensors|SupportsPP|[Pp]ipeline parallel\w{0,4} (?:is|are) (?:not|only)",
+        "The model does not have what pipeline parallelism asks for, in this release of the engine.",
+        you("Spread it by tensor parallelism alone.", "vllm serve MODEL --pipeline-parallel-size 1 "
+            "--tensor-parallel-size 8"),
+        you("Or take a release in which the model supports it."),
+    ),
+    made(
         r"tcp_transport\.cpp.{0,60}Body failed.{0,40}Bad address",
         "The transfer engine (Mooncake) sends by TCP from memory that the kernel cannot read: as a rule a GPU's.",
         you("Let it take RDMA, by the cards of the compute network.",

@@ -125,6 +125,9 @@ def gid_reason(logs: Logs, event: LogEvent) -> str:
         return ""
     if index is not None:
         return "" if index == _USUAL else f"NCCL_IB_GID_INDEX={index} names it"
+    process = process_of(logs, event)
+    if process is not None and "IB" in process.devices.values():
+        return ""  # of two fabrics: the pair need not be of RoCE
     if known is not None:
         return "" if known >= AUTOMATIC_GID else "NCCL before 2.21 takes index 0 unless set"
     old = "with error" in event.text

@@ -38,7 +38,7 @@ _AFTER = 10  # what is shown behind the words by which it is known
 BESIDE = 140  # characters of a line that stands in a heading beside another one
 # Said of an end, whatever it was.
 _HOLLOW = re.compile(
-    r"(?i)\bTraceback\b|\b(?:hit|encountered|raised|caught) (?:an? )?(?:fatal |unhandled "
+    r"(?i)\bTraceback \(most|^\W*Traceback\b|\b(?:hit|encountered|raised|caught) (?:an? )?(?:fatal |unhandled "
     r"|unexpected )?(?:exception|error)\b"
     r"|\bexit(?:s|ed|ing)?\b.{0,30}\b(?:code|status|abnormal\w*)\b|\bexitcode\b|non-?zero|\bdied unexpectedly\b"
     r"|\bchild(?:ren)? (?:process )?(?:failed|died)|\bshutting down\b|\bstack trace\b|\broot cause\b|\bsigquit\b"

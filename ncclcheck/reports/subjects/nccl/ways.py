@@ -10,7 +10,7 @@ from functools import cached_property
 
 from ncclcheck.probes.facts import Address, Cluster, Interface, Node, Unread, Way, at, value_or
 from ncclcheck.reports.subjects.links.reached import Reached, reached
-from ncclcheck.reports.subjects.nccl import lan
+from ncclcheck.reports.subjects.nccl import lan, led_astray
 from ncclcheck.reports.text.fold import fold_names
 
 _ANSWERED = ("reachable", "stale", "delay", "probe")  # states of a neighbour entry that has an address
@@ -145,6 +145,7 @@ class Ways:
         self._routes = {node.name: lan.Routes(node) for node in cluster.nodes}
         self.nodes = {node.name: node for node in cluster.nodes}
         self.found = reached(cluster)
+        self.astray = led_astray.found(cluster)
         self._alike: dict[int, list[list[lan.Link]]] = {}
         self._answers: dict[tuple[str, int], tuple[Outcome, str]] = {}
 

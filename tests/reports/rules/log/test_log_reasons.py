@@ -95,3 +95,42 @@ def test_a_log_that_was_quoted_is_read() -> None:
 def test_a_class_of_exceptions_is_no_explanation(text: str, not_said: str) -> None:
     assert not_said not in _first(f'Traceback (most recent call last):\n  File "/w/t.py", line 1, in f\n{text}\n',
                                   "LOG004").why  # fmt: skip
+
+
+_STACK = (
+    "#2  0x00007fffdb54879a in ?? () from /lib/x86_64-linux-gnu/libcuda.so.1\n"
+    "#3  0x00007fffdb52d030 in cuMemCreate () from /lib/x86_64-linux-gnu/libcuda.so.1\n"
+    "#4  0x00007fffe18b7182 in ncclCuMemHostEnable () at misc/cudawrap.cc:92\n"
+)
+
+
+def test_a_debuggers_stack_is_told() -> None:
+    told = judged(_STACK)["LOG007"].findings[0].what
+    assert "stood in cuMemCreate() of libcuda.so.1, called by ncclCuMemHostEnable() of cudawrap.cc:92" in told
+
+
+def test_where_an_error_was_noticed_is_told() -> None:
+    line = "RuntimeError: CUDA error: an illegal memory access was encountered /w/csrc/custom_all_reduce.cuh:368\n"
+    assert _first(line, "LOG091").what.endswith("(noticed at custom_all_reduce.cuh:368)")
+
+
+def test_a_pair_of_two_fabrics_need_not_be_of_roce() -> None:
+    card = "NCCL INFO NET/IB : Using [0]mlx5_0:1/{} [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.2.0.4<0>\n"
+    error = "NCCL WARN NET/IB : Got completion from peer 10.2.0.5<33092> with error 12, opcode 0, vendor err 129\n"
+    text = f"n2:1:1 [0] {card}n2:1:2 [0] transport/net_ib.cc:1296 {error}"
+    assert judged(text.format("RoCE"))["LOG034"].findings
+    assert not judged(text.format("IB"))["LOG034"].findings
+
+
+def test_what_could_be_said_after_a_failure_takes_nothing_back() -> None:
+    line = "Prefill transfer failed for request rank=0: Decode instance could be dead, 10.0.0.1:16043 failed"
+    assert [one.sign for one in parsed(line + "\n").events] == ["ended-badly"]
+    assert not parsed("if the node could be reached, it failed to say so\n").events
+
+
+def test_an_exception_shares_its_heading_with_what_was_complained_of_before() -> None:
+    raised = "\n".join(
+        ("Prefill transfer failed for request 1", "Traceback (most recent call last):",
+         '  File "/w/t.py", line 1, in f', "pydantic_core.ValidationError: 1 validation error for Choice\n")
+    )  # fmt: skip
+    assert "before it: Prefill transfer failed" in _first(raised, "LOG004").what

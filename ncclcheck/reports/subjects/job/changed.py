@@ -1,0 +1,77 @@
+"""Who changes data on its way: exchanges of two nodes in which bytes did not arrive as they were sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ncclcheck.probes.facts import Cluster, PairTime
+from ncclcheck.reports.judgement.findings import Evidence, Where, seen
+
+_MOST_TOLD = 8  # exchanges that are evidence; chosen
+_LEAST_PAIRS = 2  # that one node must have in common, and others be sound, before it is named
+
+
+@dataclass(frozen=True)
+class Guilty:
+    """The node, or the two nodes with what is between them. way: in what it sends, receives, or both."""
+
+    nodes: tuple[str, ...]
+    way: str
+    changed: list[PairTime]
+    sound: list[PairTime]
+
+    @property
+    def where(self) -> Where:
+        """The node, or one of the two with its peer."""
+        return Where(node=self.nodes[0], peer=self.nodes[1] if len(self.nodes) > 1 else None)
+
+    @property
+    def words(self) -> str:
+        """What the exchanges say."""
+        if len(self.nodes) > 1:
+            one, other = self.nodes
+            return f"data between {one} and {other} is changed on its way, and between either and others it is not"
+        many = f"each of {len(self.changed)} nodes" if len(self.changed) > 1 else "another node"
+        away = " and not in what others exchange" if self.sound else ""
+        return f"data is changed on its way in what {self.nodes[0]} {self.way} {many}{away}"
+
+    @property
+    def evidence(self) -> list[Evidence]:
+        """The exchanges."""
+        return [*map(_told, self.changed[:_MOST_TOLD]), *map(_told, self.sound[: _MOST_TOLD // 2])]
+
+
+def _told(one: PairTime) -> Evidence:
+    there, here = one.a_to_b_changed or 0, one.b_to_a_changed or 0
+    return seen(
+        f"exchange of {one.a} and {one.b}",
+        f"{there or 'no'} bytes arrived changed at {one.b}, {here or 'none'} at {one.a}",
+    )
+
+
+def guilty(cluster: Cluster) -> Guilty | None:
+    """The one node that all exchanges with changed data have in common, and no sound one; else the two of one."""
+    told = [one for one in cluster.measurements.pairs if None not in (one.a_to_b_changed, one.b_to_a_changed)]
+    bad = {(one.a, one.b): one for one in told if one.a_to_b_changed or one.b_to_a_changed}
+    good = {(one.a, one.b): one for one in told if (one.a, one.b) not in bad}
+    if not bad:
+        return None
+    common = set.intersection(*({*pair} for pair in bad))
+    met = {node for pair in good for node in pair}
+    if len(common) == 1 and len(bad) >= _LEAST_PAIRS and not common & met:
+        (node,) = common
+        return Guilty((node,), _way(node, [*bad.values()]), [*bad.values()], [*good.values()])
+    if len(bad) == 1:
+        (pair,) = bad
+        only = [node for node in pair if node not in met]
+        if len(only) == 1 and len(met) > 1:
+            return Guilty((only[0],), _way(only[0], [*bad.values()]), [*bad.values()], [*good.values()])
+        if not only:
+            return Guilty(pair, "", [*bad.values()], [*good.values()])
+    return None
+
+
+def _way(node: str, bad: list[PairTime]) -> str:
+    sends = any((one.a_to_b_changed if one.a == node else one.b_to_a_changed) for one in bad)
+    takes = any((one.b_to_a_changed if one.a == node else one.a_to_b_changed) for one in bad)
+    return "exchanges with" if sends and takes else "sends to" if sends else "receives from"
