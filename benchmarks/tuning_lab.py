@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -31,18 +31,18 @@ import torch
 import torch.distributed as dist
 
 from ncclcheck.probes.facts import Candidate, Tuning
-from ncclcheck.reports.subjects.job import tuning
+from ncclcheck.reports.subjects.job import trial, tuning
 from ncclcheck.reports.subjects.job.tuning import Search
 from ncclcheck.run.plan.tune_plan import LOOKS
-from tests.lab import Lab
-from tests.lab.tools import tool
+from tests.lab import Lab, faults
 from tests.nccl.job import WALKED, Job, Rank
 
-# Bytes, and kbit/s of the faster interface: 21 to 84 ms a call, far above the burst that a bucket lets through,
-# and what two ranks compute on a busy core is little beside it.
+# Bytes, and kbit/s of the faster interface: what a bucket lets through at once (32 KiB) is little beside it, and
+# so is what the ranks compute, which for our CUDA on busy cores is tens of milliseconds a call.
 SIZES = {"gloo": (2**18, 2**20), "nccl": (2**18, 2**19)}
-RATE = {"gloo": 100_000, "nccl": 50_000}
-WARM, CALLS = 2, 8
+RATE = {"gloo": 100_000, "nccl": 10_000}
+CALLS = {"gloo": 8, "nccl": 3}
+WARM = 2
 _NEWNET = 0x40000000
 _JOB_S = 60.0
 Times = dict[tuple[str, int], float]
@@ -72,6 +72,9 @@ def main() -> None:
         done[gain][2] += bool(names) if gain == 0 else bool(names - {"IFNAME"})
         spent = time.monotonic() - began
         print(f"{gain:.0%}: {sorted(names)}, {spent:.0f} s, load {os.getloadavg()[0]:.0f}", flush=True)
+        if names != ({"IFNAME"} if gain else set()):
+            for one in filter(None, (*told.tried, told.whole)):
+                print(f"  {tuning.named(one)}, {one.pairs} pairs: {', '.join(map(trial.effect, one.rows))}")
     for gain, (runs, right, wrong) in done.items():
         print(f"planted {gain:.0%}: {runs} runs, it alone recommended in {right}, anything beside it in {wrong}")
 
@@ -79,11 +82,11 @@ def main() -> None:
 @contextmanager
 def throttled(lab: Lab, kind: str, gain: float) -> Iterator[None]:
     """eth0, the default, sends slower by the gain than mgmt0."""
-    for host in lab.hosts:
-        for interface, rate in (("eth0", RATE[kind] / (1 + gain)), ("mgmt0", RATE[kind])):
-            limit = ["tbf", "rate", f"{rate:.0f}kbit", "burst", "256kbit", "latency", "400ms"]
-            tool(["tc", "-n", host.namespace, "qdisc", "add", "dev", interface, "root", *limit])
-    yield
+    with ExitStack() as all_:
+        for host in lab.hosts:
+            for interface, rate in (("eth0", RATE[kind] / (1 + gain)), ("mgmt0", RATE[kind])):
+                all_.enter_context(faults.limited(host, f"{rate:.0f}kbit", interface))
+        yield
 
 
 def searched(job: OneJob) -> Tuning:
@@ -110,7 +113,7 @@ def searched(job: OneJob) -> Tuning:
 
 def of_nccl(lab: Lab, spared: bool) -> Times:
     """Two ranks of NCCL: calls of one size are queued together, for the wait polls."""
-    calls = " ".join(f"all_reduce:{size // 4} " * CALLS + f"sync mark:{size}" for size in SIZES["nccl"])
+    calls = " ".join(f"all_reduce:{size // 4} " * CALLS["nccl"] + f"sync mark:{size}" for size in SIZES["nccl"])
     warm = f"all_reduce:{min(SIZES['nccl']) // 4} " * WARM
     steps = f"init {warm}sync {calls} destroy"
     env = {**WALKED, "NCCL_SOCKET_IFNAME": "mgmt0" if spared else "eth0", "NCCL_IB_DISABLE": "1"}
@@ -120,7 +123,9 @@ def of_nccl(lab: Lab, spared: bool) -> Times:
     said, told, begun = ended.ranks[0].said, {}, 0.0
     for before, line in pairwise(said):
         if str(line["step"]).startswith("mark:"):
-            told[("all_reduce", int(str(line["step"])[5:]))] = 1e6 * (float(str(before["at"])) - begun) / CALLS
+            told[("all_reduce", int(str(line["step"])[5:]))] = (
+                1e6 * (float(str(before["at"])) - begun) / CALLS["nccl"]
+            )
             begun = float(str(line["at"]))
         elif str(line["step"]) == "sync" and not begun:
             begun = float(str(line["at"]))
@@ -153,7 +158,7 @@ def _rank(rank: int, lab: Lab, folder: str, interface: str) -> None:
     told = {}
     for size in SIZES["gloo"]:
         data, took = torch.ones(size // 4), []
-        for call in range(WARM + CALLS):
+        for call in range(WARM + CALLS["gloo"]):
             begun = time.perf_counter()
             dist.all_reduce(data)
             if call >= WARM:

@@ -399,15 +399,15 @@ def few_connections(host: Host, per_second: int = 1) -> Iterator[None]:
 
 
 @contextmanager
-def limited(host: Host, rate: str = "100mbit") -> Iterator[None]:
-    """eth0 sends no faster than this (tc's words); what it receives is not limited."""
+def limited(host: Host, rate: str = "100mbit", interface: str = "eth0") -> Iterator[None]:
+    """It sends no faster than this (tc's words); what it receives is not limited."""
     need("tc")
     qdisc = ["tc", "-n", host.namespace, "qdisc"]
-    tool([*qdisc, "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "256kbit", "latency", "400ms"])
+    tool([*qdisc, "add", "dev", interface, "root", "tbf", "rate", rate, "burst", "256kbit", "latency", "400ms"])
     try:
         yield
     finally:
-        tool([*qdisc, "del", "dev", "eth0", "root"])
+        tool([*qdisc, "del", "dev", interface, "root"])
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from ncclcheck.reports.judgement.causal import causes_first
 from ncclcheck.reports.judgement.findings import Culprit, State, Where
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.subjects.box import page
+from ncclcheck.reports.subjects.data import examined
 from ncclcheck.reports.subjects.failures import silent
 from ncclcheck.reports.subjects.job import trial
 from ncclcheck.reports.subjects.live import running_text
@@ -32,8 +33,8 @@ def culprits(document: Document) -> list[str]:
     """Who is to blame, one line each, the surest first."""
     told = {finding.what for verdict in document.verdicts for finding in verdict.findings}
     return [
-        f"Culprit: {_named(culprit)} (confidence {culprit.confidence:.2f}): {_brief(culprit.why, told)}"
-        for culprit in document.culprits
+        f"Culprit: {_named(one)} (confidence {one.confidence:.2f}): {_brief(one.why, told)}"
+        for one in document.culprits
     ]
 
 
@@ -42,9 +43,9 @@ def _brief(why: str, told: Collection[str]) -> str:
     return why.partition("; ")[0] if any(why in what for what in told) else why
 
 
-def _named(culprit: Culprit) -> str:
-    names = " to ".join(culprit.names) if culprit.kind == "link" else fold_names(culprit.names)
-    return names if names.startswith(culprit.kind) else f"{culprit.kind} {names}"
+def _named(one: Culprit) -> str:
+    names = " to ".join(one.names) if one.kind == "link" else fold_names(one.names)
+    return names if names.startswith(one.kind) else f"{one.kind} {names}"
 
 
 def compared(document: Document) -> list[str]:
@@ -75,7 +76,8 @@ def _decision(document: Document) -> str:
     if document.command == "hang":
         return running_text.decision(document)
     if any(v.state is State.FAIL for v in document.verdicts):
-        return f"Not ready: fix {_first_failed(document)} first."
+        unseen = _unseen(document) if document.command == "data" else ""
+        return f"Not ready: fix {_first_failed(document)} first{f'; {unseen}' if unseen else ''}."
     if document.state == "incomplete":
         return f"Not finished. {_unfinished(document)}"
     return " ".join([_ready(document), *_caveats(document)])
@@ -111,8 +113,10 @@ def _unseen(document: Document) -> str:
     """Parts of the dataset's examination that did not take place, and why."""
     reasons: dict[str, dict[str, None]] = {}
     for report in document.measurements.data:
-        for unseen in report.unseen:
-            reasons.setdefault(unseen.why, {})[_PARTS.get(unseen.aspect, unseen.aspect)] = None
+        for one in report.unseen:
+            reasons.setdefault(one.why, {})[_PARTS.get(one.aspect, one.aspect)] = None
+        if why := examined.growth_unseen(report):
+            reasons.setdefault(why, {})[_PARTS["resources"]] = None
         if (
             report.streams
             and isinstance(report.streams.depends, Unread)
@@ -168,10 +172,8 @@ def _unfinished(document: Document) -> str:
 
 def _why_silent(document: Document) -> str:
     """`: WHAT` of the one finding of RUN001; empty where it has several."""
-    findings = [
-        finding for verdict in document.verdicts if verdict.code == "RUN001" for finding in verdict.findings
-    ]
-    return f": {findings[0].what}" if len(findings) == 1 else ""
+    found = [one for verdict in document.verdicts if verdict.code == "RUN001" for one in verdict.findings]
+    return f": {found[0].what}" if len(found) == 1 else ""
 
 
 def _caveats(document: Document) -> Iterator[str]:

@@ -102,3 +102,19 @@ def test_where_torchrun_meets_by_other_means_the_nodes_never_meet(name: str, sta
     stack = Stack(executable="/usr/bin/python3", python="3.11.7")
     nodes = [node("a", stack=stack), node("b", stack=stack, env={name: "etcd-v2"})]
     assert verdict("VER013", *nodes).state.value == state
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "state"),
+    [
+        ("/mpi/lib:/mpi/lib", "/mpi/lib:/mpi/lib:/mpi/lib:", "ok"),
+        ("/mpi/lib:/cuda/lib", "/mpi/lib:/mpi/lib:/cuda/lib", "ok"),
+        ("/mpi/lib:/cuda/lib", "/cuda/lib:/mpi/lib", "warn"),
+        ("/mpi/lib", "/cuda/lib:/mpi/lib", "warn"),
+    ],
+)
+def test_a_folder_that_a_launcher_puts_before_again_changes_nothing(here: str, there: str, state: str) -> None:
+    """Open MPI 5 over ssh: its own folder three times on the first host, four times and an empty one elsewhere."""
+    stack = Stack(executable="/usr/bin/python3", python="3.11.7")
+    nodes = [node(name, stack=stack, env={"LD_LIBRARY_PATH": path}) for name, path in (("a", here), ("b", there))]
+    assert verdict("VER013", *nodes).state.value == state

@@ -124,7 +124,7 @@ def _path(cluster: Cluster, name: str) -> str:
     return next(file.path for node in cluster.nodes for file in _files(node) if file.name == name)
 
 
-_WARNED = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_DEVICE_MAX_CONNECTIONS")
+_WARNED = ("LD_PRELOAD", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_DEVICE_MAX_CONNECTIONS")
 # Each node's own: its rank and its address, and where it writes.
 _OWN_TO_A_NODE = re.compile(r"PET_(NODE_RANK|LOCAL_ADDR|LOG_DIR|LOGS_SPECS|LOCAL_RANKS_FILTER|NPROC_PER_NODE)")
 _RANKS = "PET_NPROC_PER_NODE"  # of a node by right, but a leftover where the other nodes do not set it at all
@@ -159,7 +159,8 @@ def environment(cluster: Cluster) -> Iterator[Finding]:
     hangs
 
     ## How we know
-    The environment of the process that the launcher started on each node; the odd one out by majority. Another
+    The environment of the process that the launcher started on each node; the odd one out by majority. Of
+    LD_LIBRARY_PATH each folder counts once. Another
     path of the interpreter is a note where Python and torch are of the same version on all nodes. PET_STANDALONE
     is a failure wherever there are several nodes, and so are a back end or an id of the rendezvous that differ.
     Any other PET_* that differs is a warning (an endpoint may have several names), but for the rank and address of
@@ -177,6 +178,7 @@ def environment(cluster: Cluster) -> Iterator[Finding]:
     facts: list[tuple[str, Callable[..., Finding], Callable[[Node], str]]] = [
         ("the interpreter", note if _same_software(cluster) else warn, _interpreter),
         ("the number of devices in CUDA_VISIBLE_DEVICES", warn, _visible),
+        ("LD_LIBRARY_PATH", warn, _searched),
         *((name, warn, _variable(name)) for name in _WARNED),
         *((name, note, _variable(name)) for name in _NOTED),
     ]
@@ -251,6 +253,13 @@ def _interpreter(node: Node) -> str:
 
 def _variable(name: str) -> Callable[[Node], str]:
     return lambda node: variables(node).get(name, "not set")
+
+
+def _searched(node: Node) -> str:
+    """The folders once each: Open MPI's mpirun puts its own before them again on each host it goes through."""
+    value = variables(node).get("LD_LIBRARY_PATH")
+    folders = [one for one in (value or "").split(":") if one]
+    return "not set" if value is None else ":".join(dict.fromkeys(folders))
 
 
 def _visible(node: Node) -> str:

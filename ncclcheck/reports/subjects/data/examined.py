@@ -23,6 +23,12 @@ def resources(cluster: Cluster, *needs: str) -> tuple[list[tuple[str, Resources]
     return [(node, held) for node, held in looked if node not in lacking], unread
 
 
+def growth_unseen(report: DataReport) -> str:
+    """Why it was not seen what reading leaves behind, where the process that looked gave no answer."""
+    again = report.resources.again if report.resources else None
+    return again.why if isinstance(again, Unread) and again.kind == "absent" else ""
+
+
 def speeds(cluster: Cluster) -> list[tuple[str, Speed]]:
     """Node by node. Raises NothingToJudge."""
     looked = [(report.node, report.speed) for report in cluster.measurements.data if report.speed is not None]

@@ -76,7 +76,7 @@ def steps(cluster: Cluster) -> Steps | None:
     """None where no rank measured both kinds of steps."""
     smoke = cluster.measurements.smoke
     told = smoke.steps if smoke else []
-    both = [(times, times.full, times.twin) for times in told if _took(times.full) and _took(times.twin)]
+    both = [(one, one.full, one.twin) for one in told if _took(one.full) and _took(one.twin)]
     if not both:
         return None
     twins = [twin.step_us.p50 for _, _, twin in both]
@@ -138,7 +138,7 @@ def stragglers(measured: Steps, ratio: float) -> list[Straggler]:
     most = {name: usual([getattr(row.twin.phases, name) for row in rows]) for name in PHASES}
     slow = [row for row in rows if _is_slow(row, own, confirmed, ratio)]
     found = [Straggler(row.fact, row.twin.own_us.p50, own, *_phase(row, most)) for row in slow]
-    return sorted(found, key=lambda straggler: -straggler.own)
+    return sorted(found, key=lambda one: -one.own)
 
 
 def usual(values: Sequence[float]) -> float:
@@ -204,20 +204,17 @@ def lack_cores(measured: Steps) -> bool:
     return 2 * sum(_lacks_a_core(row.twin) for row in measured.rows) > len(measured.rows)
 
 
-def by_chance(measured: Steps, straggler: Straggler) -> bool:
-    """Whether all lack cores, and this rank loses no more than the time in which it had none.
+def by_chance(measured: Steps, one: Straggler) -> bool:
+    """Whether all lack cores, or ranks on CPUs this one, and it loses no more than the time in which it had none.
 
     Its threads wait for each other, so its own time grows as well; which rank loses most changes with the run. On
     CPUs that others use too, a rank that was not timed alone is not told from one that got fewer cores.
     """
-    twin = straggler.fact.twin
-    if (
-        not measured.on_gpus
-        and straggler.fact.solo is None
-        and any(_short_of_cores(row.twin) for row in measured.rows)
-    ):
+    twin = one.fact.twin
+    if not measured.on_gpus and one.fact.solo is None and any(_short_of_cores(row.twin) for row in measured.rows):
         return True
-    return lack_cores(measured) and twin is not None and straggler.own - straggler.usual <= (twin.core_us or 0.0)
+    shared = not measured.on_gpus or lack_cores(measured)
+    return shared and twin is not None and one.own - one.usual <= (twin.core_us or 0.0)
 
 
 def exposure(communication: Communication, measured: Steps) -> float:
