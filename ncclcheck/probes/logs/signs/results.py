@@ -20,6 +20,14 @@ SIGNS = (
         words=("nccl", "rccl"),
     ),
     Sign(
+        "tests-device",  # nccl-tests: before its first row, of each rank
+        r"^# {1,6}Rank {1,8}(?P<number>\d{1,7}) (?:Group {1,4}\d{1,5} )?Pid {1,8}(?P<process>\d{1,8}) on {1,40}(?P<machine>\S{1,253}) "
+        r"device {1,4}\d",
+        ("#  Rank  0 Group  0 Pid    810 on    birch07 device  0 [0x21] NVIDIA H100",),
+        words=("pid ",),
+        often=True,
+    ),
+    Sign(
         "tests-failure",
         r"Test NCCL failure (?P<at>[\w./-]{1,200}:\d{1,6}) '(?P<error>[^']{1,400})"
         r"|Test timeout \((?P<seconds>\d{1,7})s\)",

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 from ncclcheck.probes.logs.signs.sign import Sign
 
 _INFO = "gpu-a17:4711:4790 [0] NCCL INFO"
+_NO_STEP = re.compile(r"\bhas different values for step\b|\bmaxBytes \d")  # FSDP's states, nccl-tests' header
+
+
+def _steps(text: str) -> bool:
+    return _NO_STEP.search(text) is None
+
 
 SIGNS = (
     Sign(
@@ -224,5 +232,6 @@ SIGNS = (
         ),
         words=("iter", "step", "epoch", "eta: ", "loss", "batch"),
         often=True,
+        check=_steps,
     ),
 )

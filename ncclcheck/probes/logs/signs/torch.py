@@ -167,6 +167,13 @@ SIGNS = (
         ),
     ),
     Sign(
+        "optimizer-states-differ",  # FSDP compares what is one number for all
+        r"Rank (?P<odd>\d{1,7}) has different values for (?P<state>[\w.]{1,80}): (?P<own>[^\s]{1,80}?)\.? Other ranks: "
+        r"(?P<other>\S{1,80}?)\.?(?=\s|$)",
+        ("AssertionError: Rank 3 has different values for step: 1200.0. Other ranks: 1100.0",),
+        words=("has different values for",),
+    ),
+    Sign(
         "parameters-without-gradient",
         r"Expected to have finished reduction in the prior iteration before starting a new one"
         r"|has parameters that were not used in producing the loss returned",

@@ -343,11 +343,15 @@ SIGNS = (
         "weights-differ",
         r"size mismatch for (?P<name>\S{1,200}): copying a param with shape (?P<have>torch\.Size\(\[[\d, ]{0,80}\]\)) from "
         r"checkpoint, the shape in current model is (?P<want>torch\.Size\(\[[\d, ]{0,80}\]\))"
+        r"|Trying to set a tensor of shape (?P<given>torch\.Size\(\[[\d, ]{0,80}\]\)) in \"(?P<weight>[^\"\s]{1,200})\" "
+        r"\(which has shape (?P<holds>torch\.Size\(\[[\d, ]{0,80}\]\))\)"
         r"|Error\(s\) in loading state_dict for (?P<model>\w{1,120})",
         (
             "        size mismatch for model.norm.weight: copying a param with shape torch.Size([1024]) from checkpoint, the "
             "shape in current model is torch.Size([4096]).",
             "RuntimeError: Error(s) in loading state_dict for DistributedDataParallel:",
+            'ValueError: Trying to set a tensor of shape torch.Size([4096, 512]) in "weight" (which has shape '
+            "torch.Size([0])), this look incorrect.",
         ),
     ),
     Sign(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, fail, seen, you
 from ncclcheck.reports.subjects.logs.dialled_addresses import names
-from ncclcheck.reports.subjects.logs.logged import cause, log_rule, process_of, said, where
+from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, process_of, said, where
 from ncclcheck.reports.subjects.logs.reported import starting
 
 
@@ -28,7 +29,8 @@ def numbers(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `rank 3 of 16 ranks has already checked in`, `mismatch in rank count from procs 16 : 8`, `Invalid rank
     requested`; of a sampler `Invalid rank 8, rank should be in the interval`. Without such a line: as many
-    processes as the job has ranks began, none came through, and two hosts began with one number.
+    processes as the job has ranks began, none came through, and two hosts began with one number. Processes of
+    nccl-tests that all list themselves as rank 0 were built without MPI.
 
     ## Fix
     - **you** let one launcher number the ranks: torchrun once a node (`--ntasks-per-node=1`), or srun with
@@ -62,6 +64,7 @@ def numbers(logs: Logs) -> Iterator[Finding]:
         )
         return
     else:
+        yield from _tests_without_mpi(logs)
         return
     yield cause(
         sorted([*twice, *differ, *outside], key=lambda one: one.order),
@@ -86,6 +89,35 @@ _FIX = [
         "--rdzv-endpoint=$HEAD:29500 train.py",
     ),
 ]
+
+
+def _tests_without_mpi(logs: Logs) -> Iterator[Finding]:
+    """Processes of nccl-tests that each call themselves by one number, at one time: each is a job of its own."""
+    devices = in_order(said(logs, "tests-device"))
+    between = [event.order for event in said(logs, *_OF_ANOTHER_RUN)]
+    for one, other in pairwise(devices):
+        mine, its = one.fields, other.fields
+        alike = mine["number"] == its["number"] and (mine["process"], mine["machine"]) != (
+            its["process"],
+            its["machine"],
+        )
+        if one.file == other.file and alike and not any(one.order < order < other.order for order in between):
+            yield cause(
+                [one, other],
+                f"two processes of nccl-tests are rank {mine['number']}: it was built without MPI, and each of "
+                "them tests its own GPUs alone",
+                why="Without MPI=1 it knows nothing of what mpirun started beside it: no byte goes between them.",
+                owner="job",
+                at=Where(),
+                fix=[
+                    you("Confirm: it is not linked with MPI.", "ldd build/all_reduce_perf | grep libmpi"),
+                    you("Build it with MPI.", "make clean; make MPI=1 MPI_HOME=/usr/lib/x86_64-linux-gnu/openmpi"),
+                ],
+            )
+            return
+
+
+_OF_ANOTHER_RUN = ("launched", "nccl-tests-row", "nccl-tests-ended", "tests-failure")
 
 
 def _begun_twice(logs: Logs) -> list[LogProcess]:

@@ -385,6 +385,7 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
     hangs, dies
 
     ## How we know
+    Lines that hold nothing but starts are an excerpt, and a note: they tell of no end at all.
     Where some ranks came through and nothing shows a failure it is a note: lines of the others are missing.
     A rank that never comes and packets that are dropped leave no line at all, and RAS knows nothing of a job
     before its ranks have met (seen with 2.26 and 2.27).
@@ -412,6 +413,13 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
         others = "its results follow" if worked else "others came through"
         told = f"of {len(stuck)} processes the end of NCCL's initialisation was not told; {others}"
         yield note(Where(), told, why="It ends on all ranks together; their lines may have gone elsewhere.")
+        return
+    if not errors(logs) and sum(file.lines for file in logs.files) <= sum(one.began for one in began):
+        yield note(
+            Where(),
+            f"{len(stuck)} processes began NCCL's initialisation; these lines hold nothing else of them",
+            why="They are an excerpt: the lines that would tell of its end may have been left out.",
+        )
         return
     missing = _missing(logs)
     who = fold_numbers([one.rank for one in stuck if one.rank is not None]) or f"{len(stuck)} processes"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, admin, seen, you
@@ -215,6 +216,7 @@ def checkpoint_fits(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `Error(s) in loading state_dict`, `size mismatch for ...: copying a param with shape ... from checkpoint`.
+    A weight of size 0 is partitioned (ZeRO-3) or an empty shard, and no sign of another model.
     Of torch.distributed.checkpoint its `assert metadata is not None`: rank 0 writes `.metadata` last of all.
 
     ## Fix
@@ -230,8 +232,11 @@ def checkpoint_fits(logs: Logs) -> Iterator[Finding]:
     if not events:
         yield from _without_metadata(logs)
         return
-    shape = next((event.fields for event in events if "name" in event.fields), None)
-    told = f": {shape['name']} is {shape['have']} there and {shape['want']} here" if shape else ""
+    shape = next((found for event in events if (found := _shapes(event))), None)
+    if shape and (_NOTHING.search(shape.there) or _NOTHING.search(shape.here)):
+        yield _empty(logs, events, shape)
+        return
+    told = f": {shape.name} is {shape.there} there and {shape.here} here" if shape else ""
     yield cause(
         events,
         f"the checkpoint is of another model{told}",
@@ -240,6 +245,51 @@ def checkpoint_fits(logs: Logs) -> Iterator[Finding]:
         at=at_teller(logs, events),
         fix=[you("Confirm: compare the configuration beside the weights with the one in use.",
                  "cat CHECKPOINT/config.json")],
+    )  # fmt: skip
+
+
+class _Shapes(NamedTuple):
+    """Of a weight, in the checkpoint (there) and in the model that loads it (here)."""
+
+    name: str
+    there: str
+    here: str
+
+
+def _shapes(event: LogEvent) -> _Shapes | None:
+    for name, there, here in (("name", "have", "want"), ("weight", "given", "holds")):
+        if name in event.fields:
+            return _Shapes(event.fields[name], event.fields[there], event.fields[here])
+    return None
+
+
+_NOTHING = re.compile(r"[\[ ]0[,\]]")  # a dimension of size 0
+
+
+def _empty(logs: Logs, events: list[LogEvent], shape: _Shapes) -> Finding:
+    """A weight without elements: it is partitioned, which says nothing of another model."""
+    here = _NOTHING.search(shape.here) is not None
+    name = f"the weight {shape.name}"
+    return cause(
+        events,
+        f"{name} has size 0 in the model that loads ({shape.here}; in the checkpoint {shape.there}): most "
+        "often ZeRO-3 has partitioned it; else this rank's shard is empty"
+        if here
+        else f"the checkpoint gives this rank an empty shard of {name} ({shape.there}, of {shape.here} here): its "
+        "first dimension may not divide by the number of ranks",
+        why="A partitioned weight holds nothing between its uses, and cannot be loaded into like a whole one."
+        if here
+        else "Which of the parts are empty depends on how many ranks share the weight, now and as it was saved.",
+        owner="job",
+        at=at_teller(logs, events),
+        fix=[
+            you("Confirm: see whether ZeRO-3 or FSDP is on where the weights are loaded.",
+                "grep -n '\"stage\"' ds_config.json"),
+            you("Load before the weights are partitioned (no zero.Init, no HfDeepSpeedConfig, ZeRO-2), or within "
+                "deepspeed.zero.GatheredParameters(..., modifier_rank=0).")
+            if here
+            else you("Load with as many ranks as it was saved by, or from a checkpoint that was merged into one."),
+        ],
     )  # fmt: skip
 
 

@@ -17,16 +17,18 @@ from ncclcheck.reports.text.words.fold import fold_numbers, fold_ranks
 def same_model(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    DDP's comparison of the parameters of all ranks.
+    DDP's comparison of the parameters of all ranks, and FSDP's of what its optimizer holds once for all of them
+    (the number of steps).
 
     ## Why it matters
     Ranks with other layers, other sizes or another order of parameters cannot add up their gradients.
 
     ## How we know
     DDP says it when the model is wrapped: "DDP expects same model across all ranks", or names the parameter
-    whose size differs.
+    whose size differs. FSDP: "Rank 3 has different values for step: 1200. Other ranks: 1100".
 
     ## Fix
+    - **you** of an optimizer's state: load one checkpoint on all ranks; a local disk may hold another.
     - **you** build the model from the same configuration on all ranks; nothing in it may depend on the rank, on
       a random number before the seed, or on the data of the rank (the number of classes).
 
@@ -41,6 +43,19 @@ def same_model(logs: Logs) -> Iterator[Finding]:
             owner="job",
             fix=[you("Confirm: print the number of parameters on each rank."),
                  you("Build the model from the same configuration and data on all ranks.")],
+        )  # fmt: skip
+    if odd := in_order(said(logs, "optimizer-states-differ")):
+        told = odd[0].fields
+        yield cause(
+            odd,
+            f"ranks hold different states of the optimizer: {told['state']} is {told['own']} on rank "
+            f"{told['odd']} and {told['other']} on the others",
+            why="They have loaded different checkpoints, or have not made the same steps.",
+            owner="job",
+            at=Where(rank=int(told["odd"])),
+            fix=[you("Confirm: one checkpoint lies on every node.",
+                     "srun --ntasks-per-node=1 ls -la CHECKPOINT"),
+                 you("Load one checkpoint on all ranks, from a file system that all share.")],
         )  # fmt: skip
 
 
