@@ -26,7 +26,7 @@ from ncclcheck.probes.logs.reading import Reading
 from ncclcheck.reports.judgement.findings import State, Verdict
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules, flagged
-from ncclcheck.reports.subjects.logs.story import Cause, diagnosis
+from ncclcheck.reports.subjects.logs.answer.story import Cause, diagnosis
 from tests.helpers.logcases import FOLDER, Case, cases
 
 MODES = Path(__file__).resolve().parent / "log_modes"

@@ -7,7 +7,7 @@ import sys
 import time
 
 from ncclcheck.probes.facts.guard.secrets import masked
-from ncclcheck.reports.text.visible import in_line
+from ncclcheck.reports.text.words.visible import in_line
 
 
 class Progress:

@@ -20,7 +20,7 @@ def of(*modules: str) -> int:
     """
     rows: set[str] = set()
     for name, module in list(sys.modules.items()):
-        if name in modules or name.startswith(tuple(f"{one}." for one in modules)):
+        if name in modules or name.startswith(tuple(f"{module}." for module in modules)):
             rows.update(row for alias, value in vars(module).items() for row in _rows(alias, value))
     return int.from_bytes(hashlib.sha256("\n".join(sorted(rows)).encode()).digest()[:6], "big")
 

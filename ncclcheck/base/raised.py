@@ -127,10 +127,10 @@ def _passed(statement: ast.stmt, line: int) -> str:
     if not isinstance(statement, ast.If) or not _OF_RANK.search(ast.unparse(statement.test)):
         return ""
     test = " ".join(ast.unparse(statement.test).split())[:_LONGEST_CONDITION]
-    if any(_spans(one, line) for one in statement.body):
+    if any(_spans(node, line) for node in statement.body):
         return f"if {test}"
     leaves = isinstance(statement.body[-1], ast.Return | ast.Raise | ast.Continue | ast.Break)
-    if any(_spans(one, line) for one in statement.orelse) or (leaves and (statement.end_lineno or 0) < line):
+    if any(_spans(node, line) for node in statement.orelse) or (leaves and (statement.end_lineno or 0) < line):
         return f"if not ({test})"
     return ""
 

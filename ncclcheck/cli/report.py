@@ -10,7 +10,7 @@ from ncclcheck.base.errors import UsageError
 from ncclcheck.cli.common import HELP, SiteCommand, of_files, parse, with_options
 from ncclcheck.commands.steps import box_report
 from ncclcheck.fleet import store
-from ncclcheck.probes.box import reading
+from ncclcheck.probes.box.read import reading
 from ncclcheck.results import outputs, saved
 from ncclcheck.run.plan.config import Site
 from ncclcheck.run.plan.option_table import OUTPUT, Flag, Option, options_of

@@ -53,8 +53,8 @@ def examine(stages: Stages, data: DataOptions) -> None:
         plans = {index: data_plan.plan(data, nodes, index, directory=os.getcwd()) for index in nodes}
         session.examine(
             {
-                index: wire.Examine(plan=msgspec.Raw(msgspec.json.encode(one)), seconds=seconds)
-                for index, one in plans.items()
+                index: wire.Examine(plan=msgspec.Raw(msgspec.json.encode(plan)), seconds=seconds)
+                for index, plan in plans.items()
             },
             seconds + 2.0,
         )

@@ -120,16 +120,16 @@ def _answers(
         hosts = (
             hostfile.from_option(options.hosts) if options.hosts else hostfile.from_file(options.hostfile or "")
         )
-        ways = beside.by_ssh({one.name: one.target for one in hosts}, arguments, options.via)
+        ways = beside.by_ssh({host.name: host.target for host in hosts}, arguments, options.via)
         return "ssh", beside.answers(ways, program, limit)
     return "local", beside.answers(beside.here(arguments, options.via), program, limit)
 
 
-def _received(said: beside.Answer) -> Received:
+def _received(answer: beside.Answer) -> Received:
     """What the probe tells of one host; a problem where it tells nothing."""
-    if said.problem:
-        return Received(live=Live(host=said.host, problem=said.problem))
+    if answer.problem:
+        return Received(live=Live(host=answer.host, problem=answer.problem))
     try:
-        return received.host(said.line, "" if said.host == "this host" else said.host)
+        return received.host(answer.line, "" if answer.host == "this host" else answer.host)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        return Received(live=Live(host=said.host, problem=f"what it said is not understood: {error}"[:200]))
+        return Received(live=Live(host=answer.host, problem=f"what it said is not understood: {error}"[:200]))

@@ -135,7 +135,9 @@ class Preflight:
     def _leave_out(self) -> None:
         """Nodes that are bad by what is known now; all are, then none is left out."""
         names = self.stages.choice.names
-        silent = {one.node for one in self.stages.session.gathered.run(started_job=False, stopped_by="").silent}
+        silent = {
+            silence.node for silence in self.stages.session.gathered.run(started_job=False, stopped_by="").silent
+        }
         cluster = self.cluster()
         bad = bad_nodes(judge(cluster), culprits(cluster), [node.name for node in cluster.nodes])
         for name in (*silent, *bad):
@@ -146,8 +148,15 @@ class Preflight:
     def _verify(self) -> None:
         """Run shortly with what would be recommended; what does not survive is not handed out."""
         cluster = self.cluster()
-        found = [one for one in recommend(cluster, judge(cluster)) if one.action in ("set", "unset")]
-        settings = {one.variable: one.value if one.action == "set" else None for one in found}
+        recommendations = [
+            recommendation
+            for recommendation in recommend(cluster, judge(cluster))
+            if recommendation.action in ("set", "unset")
+        ]
+        settings = {
+            recommendation.variable: recommendation.value if recommendation.action == "set" else None
+            for recommendation in recommendations
+        }
         if not settings:
             return
         if not self.wanted.verify:
@@ -159,5 +168,5 @@ class Preflight:
         self._job = kept
         if not survived:
             self.settings = before
-        told = Verified(variables=[*settings], survived=survived)
-        self.stages.session.gathered.parts.append(Measurements(verified=told))
+        verified = Verified(variables=[*settings], survived=survived)
+        self.stages.session.gathered.parts.append(Measurements(verified=verified))

@@ -70,7 +70,7 @@ def train(job: TorchJob, smoke: SmokeOptions) -> None:
     job.announce(smoke_plan.stated_seconds(smoke))
     try:
         if job.run("smoke", parts) and _was_interrupted(job) and parts.training is not None:
-            lasting = [one for one in parts.injected if one.kind in faults.LASTING]
+            lasting = [injection for injection in parts.injected if injection.kind in faults.LASTING]
             again = replace(parts, training=replace(parts.training, resume=True), injected=lasting)
             job.run("resume", again, only=("smoke",))
     finally:

@@ -73,14 +73,17 @@ class _Tune:
         self.stages.reach()
         if self._job.prepare("tune") is None:
             return
-        found, parts = self._planned()
-        about = tune_plan.stated_seconds(self.wanted, len(found))
-        self.stages.progress.say("to be tried: " + ", ".join(f"{one.variable}={one.value or ''}" for one in found))
+        candidates, parts = self._planned()
+        about = tune_plan.stated_seconds(self.wanted, len(candidates))
+        self.stages.progress.say(
+            "to be tried: "
+            + ", ".join(f"{candidate.variable}={candidate.value or ''}" for candidate in candidates)
+        )
         self._job.announce(about)
-        search = Search(found, LOOKS[self.wanted.level])
+        search = Search(candidates, LOOKS[self.wanted.level])
         try:
             with self.stages.stage(
-                "tune", f"{len(found)} settings in pairs of jobs, without and with each"
+                "tune", f"{len(candidates)} settings in pairs of jobs, without and with each"
             ) as told:
                 told.state, told.reason = self._take_turns(search, parts)
         finally:
@@ -96,19 +99,19 @@ class _Tune:
         simulated = self.stages.choice.simulated
         if self._job.ranks < 2:
             raise UsageError("tune: one rank sends nothing; take --nproc-per-node 2 or --nodes 2")
-        found = tune_plan.candidates(self.wanted, shape, nodes, simulated=simulated)
+        candidates = tune_plan.candidates(self.wanted, shape, nodes, simulated=simulated)
         rows = tuple(self._used.heaviest(tune_plan.MOST_ROWS, self._job.ranks))
         wanted = dataclasses.replace(self.wanted, rows=rows)
-        return [one for one in found if self._may_run(one)], tune_plan.job(
+        return [candidate for candidate in candidates if self._may_run(candidate)], tune_plan.job(
             wanted, shape, nodes, simulated=simulated
         )
 
     def _may_run(self, one: Candidate) -> bool:
         """Whether no rule of settings speaks against it; else it is said and left out."""
-        told = [f for f in foreseen(self.cluster(), one.variable, one.value) if f.state is State.FAIL]
-        for finding in told:
+        findings = [f for f in foreseen(self.cluster(), one.variable, one.value) if f.state is State.FAIL]
+        for finding in findings:
             complain(f"{one.variable}={one.value or ''} is not tried: {finding.what}")
-        return not told
+        return not findings
 
     def _take_turns(self, search: Search, parts: JobPlan) -> tuple[State, str | None]:
         """How the stage went, and why not better."""
@@ -133,7 +136,7 @@ class _Tune:
     def _turns_of(self, settings: list[Candidate]) -> Turns:
         key = tuple(settings)
         if key not in self._turns:
-            given = {one.variable: one.value for one in settings}
+            given = {setting.variable: setting.value for setting in settings}
             self._turns[key] = Turns(self.stages, self.wanted, given, self._job.place, self._longest)
             self._turns[key].prepare("tune")
         self._turns[key].longest = self._longest
@@ -142,4 +145,4 @@ class _Tune:
     def _forecasts(self, parts: JobPlan) -> list[Forecast]:
         """Those of the sizes that are measured."""
         sizes_ = {row.bytes for row in parts.collectives.rows}
-        return [one for size, one in sorted(self._used.forecasts.items()) if size in sizes_]
+        return [forecast for size, forecast in sorted(self._used.forecasts.items()) if size in sizes_]

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from ncclcheck.base.exits import NOT_FOUND, NOT_STARTED, of_signal
 from ncclcheck.base.leaving import do_last_acts
 from ncclcheck.base.progress import complain
-from ncclcheck.probes.box import folders
 from ncclcheck.probes.box.journal import EVENTS, Journal
+from ncclcheck.probes.box.read import folders
 from ncclcheck.run.plan.option_table import OUTPUT, Choice, Flag, Number, typed
 from ncclcheck.run.plan.options import Options
 from ncclcheck.watch import folder, settings, wrapping

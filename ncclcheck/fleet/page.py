@@ -7,7 +7,7 @@ from html import escape
 
 from ncclcheck.fleet import text
 from ncclcheck.fleet.answers import Fleet, Slower
-from ncclcheck.reports.text.visible import visible
+from ncclcheck.reports.text.words.visible import visible
 
 _MOST = 200  # rows of one question: the page stays below a megabyte
 _WIDTH, _HEIGHT = 640, 120  # pixels of a trend: chosen, several fit a screen

@@ -121,7 +121,7 @@ def _slower(tables: Any, upgraded: dict[tuple[str, str], list[datetime]]) -> Ite
                 ],
             )
         )
-    yield from sorted(made, key=lambda one: (one.recovered, one.change))
+    yield from sorted(made, key=lambda slower: (slower.recovered, slower.change))
 
 
 def _series(tables: Any) -> list[tuple[Any, ...]]:
@@ -175,7 +175,7 @@ def _together(tables: Any) -> list[Together]:
                 nodes=sorted(names[serial] for serial in both)[:_MOST_NAMES],
                 shared=[],
             )
-    return sorted(found.values(), key=lambda one: -one.failing / one.of)
+    return sorted(found.values(), key=lambda together: -together.failing / together.of)
 
 
 def _values(held: dict[str, str]) -> list[str]:
@@ -209,7 +209,7 @@ class _Move(NamedTuple):
 
 def _upgrades(tables: Any) -> tuple[list[Upgrade], dict[tuple[str, str], list[datetime]]]:
     """What changed with each version, and when nodes whose figure it changed were upgraded."""
-    found: list[Upgrade] = []
+    upgrades: list[Upgrade] = []
     when: dict[tuple[str, str], list[datetime]] = defaultdict(list)
     for attribute in _changing(tables):
         for (before, after), moves in _moves(tables, attribute).items():
@@ -228,11 +228,11 @@ def _upgrades(tables: Any) -> tuple[list[Upgrade], dict[tuple[str, str], list[da
                 low, high = (expm1(one) for one in drift.interval(changes))
                 change = expm1(median(changes))
                 if low * high > 0 and abs(change) >= _LEAST_GAIN:
-                    found.append(move.changed(metric, change, low, high))
+                    upgrades.append(move.changed(metric, change, low, high))
                     for serial, at in moves:
                         when[serial, metric].append(at)
-            found += [move.changed(*told) for told in _rates(tables, len(moves))]
-    return sorted(found, key=lambda one: -abs(one.change)), when
+            upgrades += [move.changed(*rate) for rate in _rates(tables, len(moves))]
+    return sorted(upgrades, key=lambda upgrade: -abs(upgrade.change)), when
 
 
 def _changing(tables: Any) -> list[str]:

@@ -127,17 +127,21 @@ def _found(document: Document) -> Iterator[tuple[str, str, str, str]]:
 
 def _measured(document: Document) -> Iterator[tuple[str, str, float, bool]]:
     """Figures by node: the slowest of its GPUs, the bandwidth within it, the median of its pairs."""
-    told = document.measurements
+    measurements = document.measurements
     least: dict[tuple[str, str], float] = {}
-    for speed in told.rank_speeds:
+    for speed in measurements.rank_speeds:
         for metric in ("memory_gb_s", "matmul_gflop_s", "to_device_gb_s", "from_device_gb_s"):
             if (value := getattr(speed, metric)) is not None:
                 least[speed.node, metric] = min(value, least.get((speed.node, metric), value))
     yield from ((node, metric, value, True) for (node, metric), value in least.items())
-    yield from ((one.node, "node_busbw_gb_s", one.busbw_gb_s, True) for one in told.node_speeds if one.busbw_gb_s)
+    yield from (
+        (node_speed.node, "node_busbw_gb_s", node_speed.busbw_gb_s, True)
+        for node_speed in measurements.node_speeds
+        if node_speed.busbw_gb_s
+    )
     speeds: dict[str, list[float]] = defaultdict(list)
     waits: dict[str, list[float]] = defaultdict(list)
-    for pair in told.pairs:
+    for pair in measurements.pairs:
         for node in (pair.a, pair.b):
             speeds[node] += [v for v in (pair.a_to_b_gb_s, pair.b_to_a_gb_s) if v is not None]
             waits[node] += [pair.latency_us] if pair.latency_us is not None else []

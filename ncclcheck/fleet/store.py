@@ -122,7 +122,7 @@ def _load(
         if not held.items() <= there.items():
             held = {}
         apart = [file for file in there if file not in held]
-        made.execute(f"CREATE TABLE {name} ({', '.join(f'{one} {_type_of(one)}' for one in fields)})")
+        made.execute(f"CREATE TABLE {name} ({', '.join(f'{field} {_type_of(field)}' for field in fields)})")
         for listed, time in ([[whole] * bool(held), "TIMESTAMP"], [apart, "TIMESTAMPTZ"]):
             if listed:
                 query = f"""INSERT INTO {name} SELECT * FROM (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.fleet.answers import Fleet, Repeats, Slower, Together, Upgrade
-from ncclcheck.reports.text.fold import fold_some
-from ncclcheck.reports.text.visible import in_line
+from ncclcheck.reports.text.words.fold import fold_some
+from ncclcheck.reports.text.words.visible import in_line
 
 _MOST = 20  # lines of one question; -o json has all
 

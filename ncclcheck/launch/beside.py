@@ -113,15 +113,15 @@ def job_of(given: str) -> Job:
     """The number and nodes of a running job. Raises UsageError where Slurm has none."""
     if not _JOB.fullmatch(given):
         raise UsageError(f"--job: {given[:40]!r} is no number of a job: 4711, or 4711_3 of an array")
-    said = process.run(
+    output = process.run(
         ["squeue", "--noheader", "--jobs", given, "--format", "%A|%T|%N"], _ASK_S, env=_environment()
     )
-    if isinstance(said, Unread):
-        raise UsageError(f"--job: {said.why}")
-    rows = [line.split("|") for line in said.out.splitlines() if line.count("|") == 2]
+    if isinstance(output, Unread):
+        raise UsageError(f"--job: {output.why}")
+    rows = [line.split("|") for line in output.out.splitlines() if line.count("|") == 2]
     running = [row for row in rows if row[1] in ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED")]
     if not running:
-        states = ", ".join(sorted({row[1] for row in rows})) or said.err.strip()[:200] or "it knows no such job"
+        states = ", ".join(sorted({row[1] for row in rows})) or output.err.strip()[:200] or "it knows no such job"
         raise UsageError(f"--job: Slurm runs no job {given}: {states}")
     if len({row[0] for row in running}) > 1:
         raise UsageError(f"--job: {given} are several jobs ({', '.join(row[0] for row in running[:8])}); name one")
@@ -145,15 +145,15 @@ def _environment() -> dict[str, str]:
 
 def _pods(selector: str, of: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Name, and why it cannot be entered. Raises UsageError."""
-    said = process.run(
+    output = process.run(
         ["kubectl", "get", "pods", *of, "--selector", selector, "--output", "json"], _ASK_S, most=_MOST
     )
-    if isinstance(said, Unread):
-        raise UsageError(f"--pods: {said.why}")
-    if said.status:
-        raise UsageError(f"--pods: kubectl: {said.err.strip()[:300] or f'it ended with {said.status}'}")
+    if isinstance(output, Unread):
+        raise UsageError(f"--pods: {output.why}")
+    if output.status:
+        raise UsageError(f"--pods: kubectl: {output.err.strip()[:300] or f'it ended with {output.status}'}")
     try:
-        items: list[dict[str, Any]] = json.loads(said.out)["items"]
+        items: list[dict[str, Any]] = json.loads(output.out)["items"]
         found = [(str(one["metadata"]["name"]), str(one.get("status", {}).get("phase", ""))) for one in items]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UsageError(f"--pods: what kubectl said is no list of pods: {error}") from None
@@ -181,7 +181,7 @@ def in_job(job: Job, arguments: Sequence[str], via: str | None, program: bytes, 
     ways = in_steps(job._replace(nodes=left), arguments, via, each=True)
     again: dict[str, Answer] = {}
     for at in range(0, len(ways), _ONE_BY_ONE):
-        again.update((one.host, one) for one in answers(ways[at : at + _ONE_BY_ONE], program, limit))
+        again.update((answer.host, answer) for answer in answers(ways[at : at + _ONE_BY_ONE], program, limit))
     return [again.get(one.host, one) for one in found]
 
 

@@ -60,11 +60,11 @@ def endpoint_of(options: Options, env: Env) -> Where | None:
 
 
 def _parsed(text: str, source: str) -> Where:
-    found = _ENDPOINT.fullmatch(text)
-    port = int(found["port"] or TORCHRUN_PORT) if found else 0
-    if found is None or not 1 <= port <= 65535:
+    match = _ENDPOINT.fullmatch(text)
+    port = int(match["port"] or TORCHRUN_PORT) if match else 0
+    if match is None or not 1 <= port <= 65535:
         raise UsageError(f"{source}: {text!r} is not HOST:PORT with a port from 1 to 65535")
-    return Where(host_of(found["host"].strip("[]"), source), port, source)
+    return Where(host_of(match["host"].strip("[]"), source), port, source)
 
 
 def host_of(text: str, source: str) -> str:
@@ -91,12 +91,12 @@ def _is_address(text: str) -> bool:
 def tasks_of(text: str, node: int) -> int | None:
     """`8(x2),4` -> how many tasks the node with this number has."""
     for part in text.split(","):
-        found = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", part)
-        if found is None:
+        match = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", part)
+        if match is None:
             return None
-        if node < int(found[2] or 1):
-            return int(found[1])
-        node -= int(found[2] or 1)
+        if node < int(match[2] or 1):
+            return int(match[1])
+        node -= int(match[2] or 1)
     return None
 
 
@@ -104,10 +104,10 @@ def count(text: str, name: str) -> int | None:
     """`4`, or torchrun's `4:4`; None for nothing and for a range, which leaves the number open."""
     if not text:
         return None
-    found = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", text)
-    if found is None or int(found[1]) < 1:
+    match = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", text)
+    if match is None or int(match[1]) < 1:
         raise UsageError(f"{name}: {text!r} is not a number of nodes; allowed are N and MIN:MAX")
-    return int(found[1]) if found[2] in (None, found[1]) else None
+    return int(match[1]) if match[2] in (None, match[1]) else None
 
 
 class Reader:

@@ -167,19 +167,19 @@ class SrunLink:
             if seen.state == "T":
                 self._stopped[node] = pid
             return seen
-        told = process.run(["sinfo", "-h", "-N", "-n", name, "-o", "%T, reason: %E"], seconds, env=self._env)
-        said = told.out.split("\n", 1)[0].strip() if isinstance(told, process.Output) else ""
+        output = process.run(["sinfo", "-h", "-N", "-n", name, "-o", "%T, reason: %E"], seconds, env=self._env)
+        said = output.out.split("\n", 1)[0].strip() if isinstance(output, process.Output) else ""
         return Look(came="no", said=said.removesuffix(", reason: none"))
 
     def _suspended(self, seconds: float) -> str:
         """`job 12: SUSPENDED`: no step of it can look at anything."""
         job = self._env.get("SLURM_JOB_ID", "")
-        told = (
+        output = (
             process.run(["squeue", "-h", "-j", job, "-o", "%T"], seconds, env=self._env)
             if job.isdecimal()
             else None
         )
-        state = told.out.strip() if isinstance(told, process.Output) else ""
+        state = output.out.strip() if isinstance(output, process.Output) else ""
         return f"job {job}: {state}" if state == "SUSPENDED" else ""
 
     def close(self, seconds: float) -> None:

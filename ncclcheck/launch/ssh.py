@@ -25,7 +25,7 @@ from ncclcheck.launch.remote import doorstep, large_packets, look, other_port, s
 from ncclcheck.launch.remote import ssh_settings as dialled
 from ncclcheck.probes.facts import Dialled, Look
 from ncclcheck.probes.machine import process
-from ncclcheck.probes.machine.job_system import environment_of_families
+from ncclcheck.probes.machine.environment.job_system import environment_of_families
 
 _Other = Callable[[Sequence[str], float], list[str]]
 

@@ -24,9 +24,9 @@ from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.output import terminal
 from ncclcheck.reports.recommend import recommend
 from ncclcheck.reports.subjects.job import trial, tuning, verified
-from ncclcheck.reports.subjects.logs.story import diagnosis
+from ncclcheck.reports.subjects.logs.answer.story import diagnosis
 from ncclcheck.reports.text import closing
-from ncclcheck.reports.text.visible import in_line, visible
+from ncclcheck.reports.text.words.visible import in_line, visible
 from ncclcheck.results import outputs, safe
 from ncclcheck.run.plan.options import Options
 
@@ -95,8 +95,10 @@ def make(cluster: Cluster, options: Options, story: Story) -> jsondoc.Document:
         verdicts=verdicts,
         culprits=_worked_out(culprits, cluster, []),
         measurements=_worked_out(_completed, cluster, cluster.measurements),
-        recommendations=_worked_out(lambda held: verified.kept(held, recommend(held, judged)), cluster, []),
-        diagnosis=_worked_out(lambda held: diagnosis(held.measurements.logs, verdicts), cluster, None),
+        recommendations=_worked_out(
+            lambda cluster: verified.kept(cluster, recommend(cluster, judged)), cluster, []
+        ),
+        diagnosis=_worked_out(lambda cluster: diagnosis(cluster.measurements.logs, verdicts), cluster, None),
     )
 
 

@@ -23,8 +23,8 @@ def merged(results: Sequence[Named]) -> Saved:
         return every[0]
     cluster = Cluster(
         command=clusters[0].command,
-        nodes=[node for one in clusters for node in one.nodes],
-        job=_job([one.job for one in clusters]),
+        nodes=[node for cluster in clusters for node in cluster.nodes],
+        job=_job([cluster.job for cluster in clusters]),
         run=_run(clusters),
         measurements=merge_jobs.measured(clusters),
         policy=clusters[0].policy,
@@ -88,16 +88,16 @@ def _job(jobs: list[Job]) -> Job:
 
 
 def _run(clusters: Sequence[Cluster]) -> Run:
-    runs = [one.run for one in clusters]
-    met = {f"{_NUMBERED}{one.job.meeting.node_rank}" for one in clusters if one.job.meeting}
-    silent = [one for run in runs for one in run.silent if one.node not in met]
+    runs = [cluster.run for cluster in clusters]
+    met = {f"{_NUMBERED}{cluster.job.meeting.node_rank}" for cluster in clusters if cluster.job.meeting}
+    silent = [silence for run in runs for silence in run.silent if silence.node not in met]
     return Run(
         ranks=merge_jobs.ranks(clusters),
-        silent=[*silent, *(one for cluster in clusters for one in _apart(cluster))],
-        ends=[one for run in runs for one in run.ends],
-        examiners=[one for run in runs for one in run.examiners],
-        leftovers=[one for run in runs for one in run.leftovers],
-        dialled=[one for run in runs for one in run.dialled],
+        silent=[*silent, *(silence for cluster in clusters for silence in _apart(cluster))],
+        ends=[end for run in runs for end in run.ends],
+        examiners=[examiner for run in runs for examiner in run.examiners],
+        leftovers=[leftover for run in runs for leftover in run.leftovers],
+        dialled=[dialled for run in runs for dialled in run.dialled],
         started_job=any(run.started_job for run in runs),
         stopped_by=next((run.stopped_by for run in runs if run.stopped_by), ""),
     )
@@ -121,9 +121,9 @@ def _stages(results: Sequence[Saved]) -> list[Stage]:
     return [
         Stage(
             name=name,
-            state=worst([one.state for one in alike]),
-            seconds=max(one.seconds for one in alike),
-            reason=next((one.reason for one in alike if one.reason), None),
+            state=worst([stage.state for stage in alike]),
+            seconds=max(stage.seconds for stage in alike),
+            reason=next((stage.reason for stage in alike if stage.reason), None),
         )
         for name, alike in found.items()
     ]

@@ -75,10 +75,10 @@ def measured(clusters: Sequence[Cluster]) -> Measurements:
     ]
     return replace(
         together(every),
-        collectives=_slowest(row for one in every for row in one.collectives),
-        startup_s=_whole([one.startup_s for one in every], _longest),
-        soak=_whole([one.soak for one in every], _soaked),
-        diagnostics=_whole([one.diagnostics for one in every], _diagnosed),
+        collectives=_slowest(row for measurements in every for row in measurements.collectives),
+        startup_s=_whole([measurements.startup_s for measurements in every], _longest),
+        soak=_whole([measurements.soak for measurements in every], _soaked),
+        diagnostics=_whole([measurements.diagnostics for measurements in every], _diagnosed),
         expectation=None,  # worked out anew
     )
 
@@ -94,21 +94,22 @@ def ranks(clusters: Sequence[Cluster]) -> list[RankState]:
 
 def _firsts(clusters: Sequence[Cluster]) -> list[int]:
     """The new number of each job's rank 0."""
-    counts = [max([one.job.ranks, *(rank.rank + 1 for rank in one.run.ranks)]) for one in clusters]
+    counts = [max([cluster.job.ranks, *(rank.rank + 1 for rank in cluster.run.ranks)]) for cluster in clusters]
     return [0, *accumulate(counts[:-1])]
 
 
-def _renumbered(one: Measurements, first: int) -> Measurements:
+def _renumbered(measurements: Measurements, first: int) -> Measurements:
     wrong = [
-        row if row.source_rank is None else replace(row, source_rank=row.source_rank + first) for row in one.wrong
+        row if row.source_rank is None else replace(row, source_rank=row.source_rank + first)
+        for row in measurements.wrong
     ]
     return replace(
-        one,
+        measurements,
         wrong=_moved(wrong, first),
-        lateness=_moved(one.lateness, first),
-        rank_speeds=_moved(one.rank_speeds, first),
-        transport=_moved(one.transport, first),
-        memory=JobMemory(ranks=_moved(one.memory.ranks, first)),
+        lateness=_moved(measurements.lateness, first),
+        rank_speeds=_moved(measurements.rank_speeds, first),
+        transport=_moved(measurements.transport, first),
+        memory=JobMemory(ranks=_moved(measurements.memory.ranks, first)),
     )
 
 
@@ -134,19 +135,21 @@ def _whole(found: Sequence[T | None], join: Callable[[list[T]], T]) -> T | None:
     return join(known) if known else None
 
 
-def _longest(found: list[Startup]) -> Startup:
-    return Startup(**{name: max(getattr(one, name) for one in found) for name in Startup.__struct_fields__})
+def _longest(startups: list[Startup]) -> Startup:
+    return Startup(
+        **{name: max(getattr(startup, name) for startup in startups) for name in Startup.__struct_fields__}
+    )
 
 
-def _soaked(found: list[Soak]) -> Soak:
-    spans = {name: max(getattr(one, name) for one in found) for name in ("asked_s", "seconds")}
-    counts = {name: sum(getattr(one, name) for one in found) for name in ("rounds", "results", "wrong", "bytes")}
+def _soaked(soaks: list[Soak]) -> Soak:
+    spans = {name: max(getattr(soak, name) for soak in soaks) for name in ("asked_s", "seconds")}
+    counts = {name: sum(getattr(soak, name) for soak in soaks) for name in ("rounds", "results", "wrong", "bytes")}
     return Soak(**spans, **counts)
 
 
 def _diagnosed(found: list[Diagnostics]) -> Diagnostics:
     return Diagnostics(
-        results=[result for one in found for result in one.results],
-        seconds=max(one.seconds for one in found),
-        problem=next((one.problem for one in found if one.problem), ""),
+        results=[result for diagnostics in found for result in diagnostics.results],
+        seconds=max(diagnostics.seconds for diagnostics in found),
+        problem=next((diagnostics.problem for diagnostics in found if diagnostics.problem), ""),
     )

@@ -91,18 +91,18 @@ def with_baseline(options: Options) -> Options:
 def compare_files(before: str, after: str, options: Options) -> int:
     """Say what changed between two saved results; the exit code. Raises UsageError."""
     ends = [_end(path, "report", options.policy) for path in (before, after)]
-    found = compare.result(ends[0], ends[1], __version__, options.policy.thresholds)
+    result = compare.result(ends[0], ends[1], __version__, options.policy.thresholds)
     if options.anonymise:
         from ncclcheck.reports.output.anonymise import Disguise  # noqa: PLC0415 - few runs hide anything
 
-        found = Disguise(*ends, found).on(found)
+        result = Disguise(*ends, result).on(result)
     printed = True
     if options.output == "json":
-        printed = finish.emit(compare.encode(found).decode())
-    elif not (options.quiet and found.exit_code == 0):
+        printed = finish.emit(compare.encode(result).decode())
+    elif not (options.quiet and result.exit_code == 0):
         render = compare.short if options.output == "short" else compare.text
-        printed = finish.say(render(found, finish.style(options)))
-    return found.exit_code if printed or found.exit_code else Exit.INCOMPLETE
+        printed = finish.say(render(result, finish.style(options)))
+    return result.exit_code if printed or result.exit_code else Exit.INCOMPLETE
 
 
 def _end(path: str, told_by: str, policy: Policy) -> Baseline:

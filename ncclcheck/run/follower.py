@@ -26,7 +26,7 @@ from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.probes.machine import process
 from ncclcheck.probes.reach import protocol
 from ncclcheck.probes.reach.knock import MOST_S, knock
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 from ncclcheck.run.own_command import LEAST_PORT, NotOurs, OwnCommand
 from ncclcheck.run.plan.options import Options
 from ncclcheck.run.session import Session, signals_as_events

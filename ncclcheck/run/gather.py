@@ -139,7 +139,7 @@ class Gathered:
             node.reach = seen.reach
         else:
             node.knocked = True
-            self.knocks += [replace(one, by=node.name) for one in seen.found]
+            self.knocks += [replace(knock, by=node.name) for knock in seen.found]
 
     def _take_rank(self, state: RankState) -> None:
         """The first rank that was seen dead or stopped is marked: what others say later is a consequence."""
@@ -379,20 +379,23 @@ class Gathered:
             via=seen.via,
             exit=seen.exit,
             look=node.look,
-            knocks=[one for one in self.knocks if node.door and one.address == node.door.address],
+            knocks=[knock for knock in self.knocks if node.door and knock.address == node.door.address],
         )
 
     def measurements(self) -> Measurements:
         """All parts that ranks and agents have handed over, merged into one."""
         nodes = self.nodes.values()
-        before = [told for node in nodes if (told := node.reach_before or node.reach) is not None]
+        before = [reach for node in nodes if (reach := node.reach_before or node.reach) is not None]
         after = [node.reach for node in nodes if node.reach is not None and node.reach_before is not None]
         refused = [replace(n.listening.problem, node=n.name) for n in nodes if n.listening and n.listening.problem]
         tried = [node.init for node in nodes if node.init is not None]
         first = Measurements(reach=before, reach_after=after, no_doors=refused, init=tried)
         whole = together([*self.parts, first])
         silent = {node.name: round(node.longest_silence, 3) for node in nodes}
-        heard = [replace(one, silent_s=silent.get(one.node, 0.0)) for one in whole.interruptions]
+        heard = [
+            replace(interruption, silent_s=silent.get(interruption.node, 0.0))
+            for interruption in whole.interruptions
+        ]
         return replace(whole, interruptions=heard)
 
 

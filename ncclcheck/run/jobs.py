@@ -121,7 +121,7 @@ class TorchJob:
     def _refusal(self, name: str) -> tuple[str, Stage] | None:
         """Why no job is started, and the stage that says so."""
         left_out = {name for index, name in enumerate(self.stages.choice.names) if index in self.without}
-        if silent := [one for one in self.stages.cluster().run.silent if one.node not in left_out]:
+        if silent := [silence for silence in self.stages.cluster().run.silent if silence.node not in left_out]:
             if self.session.stopped_by == "deadline":
                 reason = "the deadline came before the facts of all nodes"
                 return "deadline", Stage(name=name, state=State.UNKNOWN, seconds=0.0, reason=reason)
@@ -142,7 +142,7 @@ class TorchJob:
         cluster = self.cluster()
         job = replace(cluster.job, ranks=self._planned_ranks())
         members = [*self.members.values()]
-        init = [one for one in cluster.measurements.init if one.node in {node.name for node in members}]
+        init = [seen for seen in cluster.measurements.init if seen.node in {node.name for node in members}]
         cluster = replace(cluster, job=job, nodes=members, measurements=replace(cluster.measurements, init=init))
         gates = {rule.code: rule for rule in all_rules() if rule.gates_job}
         needed = {code for rule in gates.values() if rule.gates_job == "by any failure" for code in rule.ground}
@@ -151,7 +151,7 @@ class TorchJob:
         return [
             v.code
             for v in failed
-            if gates[v.code].gates_job == "by any failure" or any(one.blocks_job for one in v.findings)
+            if gates[v.code].gates_job == "by any failure" or any(finding.blocks_job for finding in v.findings)
         ]
 
     def _planned_ranks(self) -> int:

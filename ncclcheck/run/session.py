@@ -103,8 +103,8 @@ class Session:
         end = time.monotonic() + min(_DIAL_S, self.deadline.left / 4)
         for node in self.gathered.doubtful[:_MOST_LOOKS]:
             link = self._of_node[node]
-            if isinstance(link, DialledLink) and time.monotonic() < end and (told := link.dialled(node)):
-                self.gathered.dialled.append(told)
+            if isinstance(link, DialledLink) and time.monotonic() < end and (dialled := link.dialled(node)):
+                self.gathered.dialled.append(dialled)
 
     def _dial_lost(self, lost: Collection[int]) -> None:
         """Whither ssh goes for nodes that were lost in mid-run, and whether its port there still answers."""
@@ -114,9 +114,9 @@ class Session:
             if (
                 isinstance(link, DialledLink)
                 and time.monotonic() < end
-                and (told := link.dialled(node, lost=True))
+                and (dialled := link.dialled(node, lost=True))
             ):
-                self.gathered.dialled.append(told)
+                self.gathered.dialled.append(dialled)
 
     def _go_on_without(self, unheard: Collection[int]) -> bool:
         tied = [link for link in self.links if isinstance(link, TiedLink)] if unheard else []

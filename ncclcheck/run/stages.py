@@ -102,9 +102,9 @@ class Stages:
             return {}
         taken = {i: lan.choice_of_gloo(node).bootstrap for i, node in self.indexed() if i in links}
         return {
-            i: one.address
-            for i, one in taken.items()
-            if one and one.address != links[i].address and lan.is_routable(one.address)
+            i: chosen.address
+            for i, chosen in taken.items()
+            if chosen and chosen.address != links[i].address and lan.is_routable(chosen.address)
         }
 
     def knock(self) -> None:

@@ -50,8 +50,8 @@ def written(target: int, data: bytes) -> bool:
 
 def main(pairs: list[str]) -> None:
     """SOURCE:TARGET of each stream."""
-    for one in _ENDS_JOBS:
-        signal.signal(one, signal.SIG_IGN)  # last words of what they end come through here
+    for signals in _ENDS_JOBS:
+        signal.signal(signals, signal.SIG_IGN)  # last words of what they end come through here
     targets = {int(source): int(target) for source, _, target in (pair.partition(":") for pair in pairs)}
     for number in {0, 1, 2} - {*targets.values()}:
         os.close(number)  # a reader of it waits for its end

@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 from ncclcheck import __version__
 from ncclcheck.base.errors import UsageError
-from ncclcheck.probes.box import folders, injected
+from ncclcheck.probes.box import injected
 from ncclcheck.probes.box.journal import NEW
+from ncclcheck.probes.box.read import folders
 from ncclcheck.probes.facts.guard.secrets import is_secret, masked
 from ncclcheck.watch import settings
 

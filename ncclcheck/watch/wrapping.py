@@ -61,7 +61,7 @@ class Told(NamedTuple):
 
 def run(argv: Sequence[str], env: Mapping[str, str], told: Told) -> int:
     """Start it and wait for it; its status as subprocess gives it, negative for a signal. Raises OSError."""
-    taken = [one for one in _FORWARDED if signal.getsignal(one) != signal.SIG_IGN]
+    taken = [signals for signals in _FORWARDED if signal.getsignal(signals) != signal.SIG_IGN]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, taken)
     group = _Group(taken, before)
     try:
@@ -97,8 +97,8 @@ class _Group:
         try:  # the child: it never returns
             os.close(self._hold)
             os.close(self.said)
-            for one in taken:
-                signal.signal(one, lambda number, _: os.write(tell, bytes([number])) and None)
+            for signals in taken:
+                signal.signal(signals, lambda number, _: os.write(tell, bytes([number])) and None)
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             os.read(alive, 1)
         finally:
@@ -173,9 +173,9 @@ class _Streams:
 
     def leave_screens(self) -> None:
         """The user's terminal is as it was."""
-        for one in self.screens:
+        for screen in self.screens:
             with suppress(termios.error):
-                one.end()
+                screen.end()
 
     def started(self) -> None:
         """The job has its ends."""
@@ -244,8 +244,8 @@ class _Conversation:
         """Relay until the end of the job, and what it printed last."""
         screens = self._streams.screens
         while self._ended not in self._relayed([self._ended], min((one.wait_s for one in screens), default=None)):
-            for one in screens:
-                one.follow(self._child.pid)
+            for screen in screens:
+                screen.follow(self._child.pid)
         status = self._child.wait()
         idle_s = _IDLE_S if status else 0.0
         until = time.monotonic() + _LAST_S

@@ -14,7 +14,7 @@ from ncclcheck.probes.facts import Cluster, Job, JobEnd, Measurements, Run, Sile
 from ncclcheck.probes.logs.reading import Reading
 from ncclcheck.reports.judgement import jsondoc
 from ncclcheck.reports.output import junit, markdown, prometheus
-from ncclcheck.reports.text.visible import in_json, visible
+from ncclcheck.reports.text.words.visible import in_json, visible
 from ncclcheck.results import finish
 from ncclcheck.run.plan.options import Options
 from tests.conftest import Command

@@ -18,7 +18,8 @@ import msgspec
 import pytest
 
 from ncclcheck.probes.facts import Live, replace
-from ncclcheck.probes.live import look, proc
+from ncclcheck.probes.live import look
+from ncclcheck.probes.live.machine import proc
 from ncclcheck.reports.subjects.live.running import START_S, RunningJob, jobs, judged
 from tests.conftest import ROOT
 

@@ -19,7 +19,7 @@ from ncclcheck.probes.facts import Cluster, Flight, Logs, Measurements
 from ncclcheck.probes.logs import flight
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
-from ncclcheck.reports.subjects.logs.story import Diagnosis, diagnosis
+from ncclcheck.reports.subjects.logs.answer.story import Diagnosis, diagnosis
 from tests.helpers.logs import parsed
 
 FOLDER = Path(__file__).resolve().parents[1] / "data/logs/torch"

@@ -20,7 +20,6 @@ _ALLOWED = (
     "reports/culprit/",
     "reports/scale/",
     "reports/subjects/logs/",
-    "reports/subjects/flight/",
     "reports/subjects/failures/held_up.py",
     "reports/subjects/box/page.py",
     "reports/subjects/script/scripts.py",

@@ -12,8 +12,8 @@ import pytest
 from ncclcheck.launch.remote import ssh_refused, ssh_settings
 from ncclcheck.probes.facts import Cluster, Dialled, Node, Run, Silence
 from ncclcheck.probes.machine.net import addresses
-from ncclcheck.reports.subjects.failures import dialled as told
 from ncclcheck.reports.subjects.failures import silent
+from ncclcheck.reports.subjects.failures.entering import dialled as told
 
 _DENIED = "root@10.0.0.2: Permission denied (publickey)."
 

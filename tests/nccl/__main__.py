@@ -27,7 +27,7 @@ from tabulate import tabulate
 
 from benchmarks.logs import read
 from ncclcheck.probes.logs.reading import Reading
-from ncclcheck.reports.subjects.logs.meanings import CONSEQUENCES, HARMLESS
+from ncclcheck.reports.subjects.logs.words.meanings import CONSEQUENCES, HARMLESS
 from tests.lab import Lab, need
 from tests.nccl import from_source, wheels
 from tests.nccl.case import Case

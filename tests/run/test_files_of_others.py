@@ -12,7 +12,7 @@ import pytest
 from ncclcheck.base.errors import UsageError
 from ncclcheck.commands.steps.cache import Cache
 from ncclcheck.launch.hosts import hostfile
-from ncclcheck.probes.dataloader.callers import set_epoch_callers
+from ncclcheck.probes.dataloader.source.callers import set_epoch_callers
 from ncclcheck.probes.facts import Policy
 from ncclcheck.probes.logs import flight
 from ncclcheck.probes.machine import files

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
-from ncclcheck.reports.subjects.links.firewall import let_in
+from ncclcheck.reports.subjects.links.filters.firewall import let_in
 
 _CHAINS = """\
 table ip filter {

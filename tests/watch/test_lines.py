@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck.probes.box import reading
+from ncclcheck.probes.box.read import reading
 from ncclcheck.watch import lines
 from ncclcheck.watch.lines import Lines
 from tests.conftest import environment

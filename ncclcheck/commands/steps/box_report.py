@@ -14,7 +14,7 @@ import msgspec
 from ncclcheck.base.errors import UsageError
 from ncclcheck.base.progress import Progress
 from ncclcheck.commands import logs
-from ncclcheck.probes.box import reading
+from ncclcheck.probes.box.read import reading
 from ncclcheck.probes.facts import Box, Cluster, Job, Measurements
 from ncclcheck.probes.live import received
 from ncclcheck.reports.judgement.findings import State
@@ -42,9 +42,9 @@ def document(paths: Sequence[str], options: Options) -> Document:
         measurements=Measurements(
             boxes=boxes,
             logs=logs.read(printed, begun + _LOGS_S, Progress(quiet=True)) if printed else None,
-            live=[one.live for one in looks],
-            ras=[ras for one in looks for ras in one.ras],
-            records=received.records(piece for one in looks for piece in one.pieces),
+            live=[look.live for look in looks],
+            ras=[ras for look in looks for ras in look.ras],
+            records=received.records(piece for look in looks for piece in look.pieces),
         ),
         policy=options.policy,
     )
@@ -78,5 +78,10 @@ def page(made: Document, options: Options, box: str) -> None:
 def at_fault(made: Document, codes: tuple[str, ...]) -> dict[str, str]:
     """node -> why, of what failed by these checks."""
     verdicts = [verdict for verdict in made.verdicts if verdict.code.startswith(codes)]
-    findings = [one for verdict in verdicts for one in verdict.findings if one.state in (State.FAIL, State.WARN)]
-    return {one.where.node: one.what for one in findings if one.where.node}
+    findings = [
+        finding
+        for verdict in verdicts
+        for finding in verdict.findings
+        if finding.state in (State.FAIL, State.WARN)
+    ]
+    return {finding.where.node: finding.what for finding in findings if finding.where.node}

@@ -124,11 +124,11 @@ def _become(wanted: PreflightOptions, document: Document | None, chosen: Sequenc
 
 def _apply(env: dict[str, str], document: Document) -> None:
     """The settings that were recommended, and proved where that was asked for."""
-    for one in document.recommendations:
-        if one.action == "set" and one.value is not None:
-            env[one.variable] = one.value
-        elif one.action == "unset":
-            env.pop(one.variable, None)
+    for recommendation in document.recommendations:
+        if recommendation.action == "set" and recommendation.value is not None:
+            env[recommendation.variable] = recommendation.value
+        elif recommendation.action == "unset":
+            env.pop(recommendation.variable, None)
 
 
 def _on_nodes(

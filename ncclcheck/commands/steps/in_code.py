@@ -79,9 +79,9 @@ def _in_a_job() -> bool:
     return any(name in os.environ for name in ("RANK", "SLURM_STEP_ID", "SLURM_JOB_NODELIST", "MASTER_ADDR"))
 
 
-def _run(argv: list[str], seconds: float, said: Path) -> tuple[int, str]:
+def _run(argv: list[str], seconds: float, path: Path) -> tuple[int, str]:
     """Exit code and text; a child that stays is killed with all that it started."""
-    with open(said, "wb") as out:
+    with open(path, "wb") as out:
         child = process.start(argv, env=agent_environment(os.environ), out=out, err=subprocess.STDOUT)
     try:
         code = child.wait(seconds)
@@ -89,4 +89,4 @@ def _run(argv: list[str], seconds: float, said: Path) -> tuple[int, str]:
         code = int(Exit.INCOMPLETE)
     finally:
         process.kill_tree(child.pid)
-    return code, said.read_text(encoding="utf-8", errors="backslashreplace")[-_MOST_TEXT:]
+    return code, path.read_text(encoding="utf-8", errors="backslashreplace")[-_MOST_TEXT:]

@@ -71,10 +71,10 @@ class _Trial:
         assert shape is not None
         simulated = self.stages.choice.simulated
         trial_plan.refuse(self.setting, shape, nodes, simulated=simulated)
-        for one in foreseen(self.cluster(), self.setting.variable, self.setting.value):
-            if one.state is State.FAIL:
-                raise UsageError(f"--with {self.setting}: {one.where}: {one.what}")
-            complain(f"--with {self.setting}: {one.where}: {one.what}")
+        for finding in foreseen(self.cluster(), self.setting.variable, self.setting.value):
+            if finding.state is State.FAIL:
+                raise UsageError(f"--with {self.setting}: {finding.where}: {finding.what}")
+            complain(f"--with {self.setting}: {finding.where}: {finding.what}")
         parts = trial_plan.job(self.wanted, shape, nodes, simulated=simulated)
         bench.refuse_demands(self._turns.without, parts)
         return parts

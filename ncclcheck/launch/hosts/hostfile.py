@@ -70,16 +70,16 @@ def _collect(entries: Iterable[tuple[str, str]]) -> tuple[Host, ...]:
 
 def _host(entry: str, where: str) -> Host:
     first, *words = re.sub(r"\s*=\s*", "=", entry).split() or [""]
-    found = _ENTRY.fullmatch(first)
-    if found is None:
+    match = _ENTRY.fullmatch(first)
+    if match is None:
         raise UsageError(f"{where}: {first[:80]!r} is no host; an IPv6 address stands in brackets: [fe80::1]")
-    name = _address(found["ip6"], where) if found["ip6"] is not None else found["host"]
-    user = found["user"]
-    if found["ip6"] is None and not _HOST.fullmatch(name):
+    name = _address(match["ip6"], where) if match["ip6"] is not None else match["host"]
+    user = match["user"]
+    if match["ip6"] is None and not _HOST.fullmatch(name):
         raise UsageError(f"{where}: {name[:80]!r} is no host name; allowed are letters, digits, '.', '-' and '_'")
     if user is not None and not _USER.fullmatch(user):
         raise UsageError(f"{where}: {user[:80]!r} is no user name that ssh takes; set User in ~/.ssh/config")
-    slots = _after_colon(found["slots"], where)
+    slots = _after_colon(match["slots"], where)
     for count in _keywords(words, where):
         slots = count
     return Host(target=name if user is None else f"{user}@{name}", name=name, slots=slots)

@@ -48,23 +48,23 @@ def _elements(text: str) -> Iterator[list[_Piece]]:
     element: list[_Piece] = []
     at = 0
     while at < len(text):
-        found = _PIECE.match(text, at)
-        if found is None:
+        match = _PIECE.match(text, at)
+        if match is None:
             raise ValueError(f"{text[at : at + 20]!r} is not understood")
-        at = found.end()
-        if found["comma"]:
+        at = match.end()
+        if match["comma"]:
             yield element
             element = []
         else:
-            element.append(found["text"] or [_range(part) for part in found["ranges"].split(",")])
+            element.append(match["text"] or [_range(part) for part in match["ranges"].split(",")])
     yield element
 
 
 def _range(part: str) -> tuple[range, int]:
-    found = _RANGE.fullmatch(part)
-    if found is None or int(found[2] or found[1]) < int(found[1]):
+    match = _RANGE.fullmatch(part)
+    if match is None or int(match[2] or match[1]) < int(match[1]):
         raise ValueError(f"{part!r} is no range of numbers")
-    return range(int(found[1]), int(found[2] or found[1]) + 1), len(found[1])
+    return range(int(match[1]), int(match[2] or match[1]) + 1), len(match[1])
 
 
 def _spellings(piece: _Piece) -> list[str]:
@@ -105,8 +105,8 @@ def fold(names: Sequence[str]) -> str:
 
 def _split(name: str) -> tuple[str, int, int]:
     """A name as prefix, digits and number at its end; no digits where it ends in none."""
-    found = _NUMBERED.fullmatch(name)
-    return (found[1], len(found[2]), int(found[2])) if found else (name, 0, 0)
+    match = _NUMBERED.fullmatch(name)
+    return (match[1], len(match[2]), int(match[2])) if match else (name, 0, 0)
 
 
 def _runs(numbers: Sequence[int], digits: int) -> Iterator[str]:

@@ -62,7 +62,7 @@ def reach(
     """Try until node rank 0 lets us join, turns us away, or the wait is over. Raises Stopped."""
     begun = time.monotonic()
     shown, said_at, pause, patience = "", 0.0, _AGAIN_S[0], Patience()
-    told: Failure | None = None
+    failure: Failure | None = None
     aside_at = _ASIDE_AFTER_S
     while True:
         found = _try_all(who, command)
@@ -71,10 +71,10 @@ def reach(
             return found
         if found.outcome == "misfit" and waited > _MISFIT_S:
             found = replace(found, outcome="turned_away")
-        told = _more_telling(told, found)
+        failure = _more_telling(failure, found)
         is_over = waited + pause > wait or found.outcome == "turned_away" or patience.is_over(found.outcome)
         if is_over or waited > aside_at:
-            record, aside_at = _unreached(who, told, waited), waited + _ASIDE_EVERY_S
+            record, aside_at = _unreached(who, failure, waited), waited + _ASIDE_EVERY_S
             if (by_another := _aside(who, command, found, record)) is not None:
                 return by_another
             if is_over:
@@ -105,7 +105,7 @@ def _aside(who: Identity, command: str, failure: Failure, record: Meeting) -> Co
 def is_reached(who: Identity) -> bool:
     """Whether node rank 0 of this run greets at the endpoint now."""
     addresses = resolve(who.host)
-    return not isinstance(addresses, Failure) and any(_greets(who, one, who.ports[0]) for one in addresses)
+    return not isinstance(addresses, Failure) and any(_greets(who, address, who.ports[0]) for address in addresses)
 
 
 def _greets(who: Identity, address: str, port: int) -> bool:
@@ -131,7 +131,7 @@ def _sleep(seconds: float, stop: Callable[[], bool]) -> None:
 
 def _unreached(who: Identity, failure: Failure, waited: float) -> Meeting:
     entries = value_or(neighbours(), {})
-    ways = [way for one in failure.addresses if not isinstance(way := way_to(one), Unread)]
+    ways = [way for address in failure.addresses if not isinstance(way := way_to(address), Unread)]
     looks = failure.outcome in _NAMED_WRONGLY and not failure.refused
     named = _resolver(who) if looks else None
     return Meeting(
@@ -141,7 +141,7 @@ def _unreached(who: Identity, failure: Failure, waited: float) -> Meeting:
         node_rank=who.node_rank,
         detail=failure.detail,
         addresses=failure.addresses,
-        neighbours={one: entries[one] for one in failure.addresses if one in entries},
+        neighbours={address: entries[address] for address in failure.addresses if address in entries},
         sources=[value_or(source_to(address), "") for address in failure.addresses],
         seconds=round(waited, 1),
         kept=failure.kept,
@@ -165,7 +165,7 @@ def _resolver(who: Identity) -> Resolver | None:
 
 def _elsewhere(who: Identity, tried: list[str], named: Resolver | None) -> list[str]:
     """Other addresses that this host knows, at which node rank 0 of this run greets."""
-    answers = [one for server in named.servers for one in server.answers] if named else []
+    answers = [answer for server in named.servers for answer in server.answers] if named else []
     listed = named.known if named else known()
     others = [one for one in dict.fromkeys([*answers, *listed]) if one not in tried][:_MOST_OTHERS]
     return [address for address, _ in _that_greet(who, [(one, who.ports[0]) for one in others])]
@@ -179,12 +179,12 @@ def _that_greet(who: Identity, places: list[tuple[str, int]]) -> list[tuple[str,
         if _greets(who, address, port):
             found.append((address, port))
 
-    threads = [threading.Thread(target=look, args=one, daemon=True, name="elsewhere") for one in places]
+    threads = [threading.Thread(target=look, args=place, daemon=True, name="elsewhere") for place in places]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(2 * _GREETING_S)
-    return [one for one in places if one in found]
+    return [place for place in places if place in found]
 
 
 def _try_all(who: Identity, command: str) -> Connection | Failure:
@@ -292,8 +292,8 @@ def _join(
     connection: socket.socket, who: Identity, command: str, where: str, ours: Container[str]
 ) -> Connection | Failure:
     """Greeting, join, welcome. Raises OSError where nothing comes, ValueError for what no lead says."""
-    said = Lines(connection)
-    greeting = _greeting(said.line(_GREETING_S))
+    lines = Lines(connection)
+    greeting = _greeting(lines.line(_GREETING_S))
     if greeting.nonce in ours:
         return Failure("stranger", f"{where} leads back to this node")
     other = _of_others(who, greeting, where)
@@ -316,7 +316,7 @@ def _join(
     connection.sendall(join_protocol.encode(structs.replace(join, proof=hand.of_node() if other is None else "")))
     if other is not None:  # it was said who came, so that node rank 0 can say it too
         return other
-    answer = join_protocol.from_meeting(said.line(join_protocol.HANDSHAKE_S))
+    answer = join_protocol.from_meeting(lines.line(join_protocol.HANDSHAKE_S))
     if not isinstance(answer, (join_protocol.Welcome, join_protocol.Refused)):
         raise ValueError("it speaks out of turn")
     if not sealed.same(answer.proof, hand.of_meeting(answer)):
@@ -325,8 +325,8 @@ def _join(
         raise ValueError("it does not know this run's secret")
     if isinstance(answer, join_protocol.Refused):
         return Failure("turned_away", answer.reason)
-    said.trust()
-    return Connection(connection, answer.name, said, hand.seals())
+    lines.trust()
+    return Connection(connection, answer.name, lines, hand.seals())
 
 
 def _of_others(who: Identity, greeting: join_protocol.Greeting, where: str) -> Failure | None:

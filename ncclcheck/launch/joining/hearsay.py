@@ -31,29 +31,29 @@ def name_of_node(text: str) -> str:
     return _NO_NAME.sub("_", text[:64]).lstrip("-") or "unnamed"
 
 
-def sound(said: Meeting) -> Meeting:
+def sound(meeting: Meeting) -> Meeting:
     """The same, of addresses that are some and words that may be printed. Raises ValueError for what no node says.
 
     Nothing of it is tried or run; rules judge it as they judge the node's other facts.
     """
-    if said.resolver and said.resolver.name != said.endpoint.rpartition(":")[0]:
+    if meeting.resolver and meeting.resolver.name != meeting.endpoint.rpartition(":")[0]:
         raise ValueError("another name was asked for than that of the endpoint")
     return replace(
-        said,
-        endpoint=_endpoint(said.endpoint),
-        told_by=printable(said.told_by),
-        detail=printable(said.detail),
-        addresses=_addresses(said.addresses),
-        sources=[one and _address(one) for one in said.sources[:_MOST]],
+        meeting,
+        endpoint=_endpoint(meeting.endpoint),
+        told_by=printable(meeting.told_by),
+        detail=printable(meeting.detail),
+        addresses=_addresses(meeting.addresses),
+        sources=[source and _address(source) for source in meeting.sources[:_MOST]],
         neighbours={
             _address(one): replace(entry, mac=printable(entry.mac), interface=_device(entry.interface))
-            for one, entry in [*said.neighbours.items()][:_MOST]
+            for one, entry in [*meeting.neighbours.items()][:_MOST]
         },
         arrivals=[],
-        seconds=_seconds(said.seconds),
-        ways=[_way(one) for one in said.ways[:_MOST]],
-        resolver=said.resolver and _resolver(said.resolver),
-        elsewhere=_addresses(said.elsewhere),
+        seconds=_seconds(meeting.seconds),
+        ways=[_way(way) for way in meeting.ways[:_MOST]],
+        resolver=meeting.resolver and _resolver(meeting.resolver),
+        elsewhere=_addresses(meeting.elsewhere),
     )
 
 
@@ -89,7 +89,7 @@ def _way(way: Way) -> Way:
         error=printable(way.error),
         source=way.source and _address(way.source),
         table=_NO_NAME.sub("_", way.table[:32]).lstrip("-"),
-        hops=[_hop(one) for one in way.hops[:_MOST]],
+        hops=[_hop(hop) for hop in way.hops[:_MOST]],
         routers=_addresses(way.routers),
     )
 
@@ -102,23 +102,24 @@ def _device(name: str) -> str:
     return _NO_DEVICE.sub("_", name[:15]).lstrip("-")
 
 
-def _resolver(told: Resolver) -> Resolver:
+def _resolver(resolver: Resolver) -> Resolver:
     """Files of that node say what somebody wrote into them: what is no address is left out."""
     return replace(
-        told,
-        name=name_of_node(told.name),
-        seconds=_seconds(told.seconds),
-        files=_those_that_are(told.files),
-        beside=[name_of_node(one) for one in told.beside[:_MOST]],
-        servers=[_server(one) for one in told.servers[:_MOST] if _those_that_are([one.address])],
+        resolver,
+        name=name_of_node(resolver.name),
+        seconds=_seconds(resolver.seconds),
+        files=_those_that_are(resolver.files),
+        beside=[name_of_node(one) for one in resolver.beside[:_MOST]],
+        servers=[_server(server) for server in resolver.servers[:_MOST] if _those_that_are([server.address])],
         known={
-            one: [name_of_node(name) for name in told.known[one][:_MOST]] for one in _those_that_are(told.known)
+            one: [name_of_node(name) for name in resolver.known[one][:_MOST]]
+            for one in _those_that_are(resolver.known)
         },
     )
 
 
-def _server(told: NameServer) -> NameServer:
-    return replace(told, answers=_those_that_are(told.answers))
+def _server(server: NameServer) -> NameServer:
+    return replace(server, answers=_those_that_are(server.answers))
 
 
 def _those_that_are(some: Iterable[str]) -> list[str]:

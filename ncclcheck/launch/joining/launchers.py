@@ -147,9 +147,9 @@ def of_volcano(options: Options, env: Env, hostname: str) -> Place | None:
     if "VC_TASK_INDEX" not in env:
         return None
     listed = {
-        found[1]: hosts.split(",")
+        match[1]: hosts.split(",")
         for name, hosts in env.items()
-        if (found := re.fullmatch(r"VC_([A-Z0-9_]+)_HOSTS", name)) and hosts
+        if (match := re.fullmatch(r"VC_([A-Z0-9_]+)_HOSTS", name)) and hosts
     }
     if not listed:
         return None

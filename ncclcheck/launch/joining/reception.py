@@ -195,7 +195,7 @@ class Reception:
     def _unique(self, name: str) -> str:
         taken = set(self.here.values())
         names = (name if number == 1 else f"{name}#{number}" for number in range(1, self.nodes + 2))
-        return next(one for one in names if one not in taken)
+        return next(name for name in names if name not in taken)
 
     async def _hear(self, guest: Guest, reader: asyncio.StreamReader) -> None:
         assembler = wire.Assembler()

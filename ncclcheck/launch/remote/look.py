@@ -38,12 +38,12 @@ def take(argv: Sequence[str], env: Mapping[str, str], pid: int | None, seconds: 
     except OSError:
         return Look(came="no")
     _, out, err = process.watch(child, seconds)
-    found = re.search(r"^ncclcheck-stat (?:(gone)$|.*\) ([A-Za-z]) )", out, re.MULTILINE)
-    if found is None:
+    match = re.search(r"^ncclcheck-stat (?:(gone)$|.*\) ([A-Za-z]) )", out, re.MULTILINE)
+    if match is None:
         return Look(came="in" if _LET_IN.search(err) else "no")
     wchan = re.search(r"^ncclcheck-wchan (\w+)$", out, re.MULTILINE)
     oom = re.search(r"^ncclcheck-oom (\d+)$", out, re.MULTILINE)
-    state = (found[1] or found[2]) if pid else ""
+    state = (match[1] or match[2]) if pid else ""
     return Look(
         came="ran",
         state=state,

@@ -37,6 +37,6 @@ def _banner(address: str, port: int) -> str:
     """`SSH-2.0-OpenSSH_9.2`; empty where none came."""
     with suppress(OSError), socket.create_connection((address, port), _WITHIN_S) as connection:
         connection.settimeout(_WITHIN_S)
-        found = _BANNER.match(connection.recv(_MOST_BANNER))
-        return found[0].decode() if found else ""
+        match = _BANNER.match(connection.recv(_MOST_BANNER))
+        return match[0].decode() if match else ""
     return ""

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from ncclcheck.probes.facts import OtherStep, PlainStep, Unread, replace
 from ncclcheck.probes.machine import process
-from ncclcheck.probes.machine.job_system import environment_of_families
+from ncclcheck.probes.machine.environment.job_system import environment_of_families
 
 _NO_REAL_STEP = 4_294_967_280  # ids from here on are salloc's own step, the batch script, and their like
 OWN_NAME = "ncclcheck"  # of our own steps, as squeue shows them
@@ -54,8 +54,8 @@ class Trial:
             self._thread.join(max(0.0, seconds))
 
     def _run(self) -> None:
-        found = _tried(self._env, given(self._command))
-        self.fact = found and replace(found, typed=_is_srun(self._command))
+        step = _tried(self._env, given(self._command))
+        self.fact = step and replace(step, typed=_is_srun(self._command))
 
 
 def is_possible(env: Mapping[str, str]) -> bool:
@@ -84,17 +84,17 @@ def given(command: Sequence[str]) -> list[str]:
 def _tried(env: Mapping[str, str], options: list[str]) -> PlainStep | None:
     argv = ["srun", *options, f"--immediate={_AT_ONCE_S}", "/bin/sh", "-c", _ASK]
     begun = time.monotonic()
-    told = process.run(argv, _WITHIN_S, env=env)
-    if isinstance(told, Unread):
+    output = process.run(argv, _WITHIN_S, env=env)
+    if isinstance(output, Unread):
         return None  # neither started nor refused: a controller or a node that does not answer, which others tell
     seconds = round(time.monotonic() - begun, 1)
-    refused = _REFUSED.search(told.err)
+    refused = _REFUSED.search(output.err)
     said = refused[1][:_MOST_SAID] if refused else ""
-    if _BUSY.search(told.err):
+    if _BUSY.search(output.err):
         others = _others(env)
-        found = PlainStep(outcome="waits", said=said, seconds=seconds, others=others, given=options)
-        return found if others else None
-    _, came, names = told.out.partition(f"{_MARK}\n")
+        step = PlainStep(outcome="waits", said=said, seconds=seconds, others=others, given=options)
+        return step if others else None
+    _, came, names = output.out.partition(f"{_MARK}\n")
     if came:
         lost = sorted({*_needed(env)} - {*names.split()})
         return PlainStep(outcome="starts", seconds=seconds, lost=lost, given=options)
@@ -113,8 +113,8 @@ def _others(env: Mapping[str, str]) -> list[OtherStep]:
     job = env.get("SLURM_JOB_ID", "")
     if not job.isdecimal():
         return []
-    told = process.run(["squeue", "--steps", "-h", "-j", job, "-o", "%i|%j|%N"], _LIST_S, env=env)
-    rows = [] if isinstance(told, Unread) else [line.strip().split("|") for line in told.out.splitlines()]
+    output = process.run(["squeue", "--steps", "-h", "-j", job, "-o", "%i|%j|%N"], _LIST_S, env=env)
+    rows = [] if isinstance(output, Unread) else [line.strip().split("|") for line in output.out.splitlines()]
     return [
         OtherStep(id=row[0], name=row[1][:80], nodes=row[2][:200])
         for row in rows

@@ -66,11 +66,11 @@ class Relay:
 
     def close(self) -> None:
         """End all agents: first they are told, then killed."""
-        threads = [threading.Thread(target=one.close, args=(_CLOSE_S,)) for one in self._links.values()]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join(_CLOSE_S)
+        threads = [threading.Thread(target=link.close, args=(_CLOSE_S,)) for link in self._links.values()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(_CLOSE_S)
         process.kill_tree()
 
     def _obey(self, orders: BinaryIO) -> None:

@@ -24,14 +24,14 @@ _NOT_CREATED = re.compile(
 def failed_nodes(line: str) -> Iterator[str]:
     """Nodes on which srun says that it could not start, or that are lost."""
     for form in _FAILED:
-        if found := form.match(line):
-            yield from _names(found["nodes"])
+        if match := form.match(line):
+            yield from _names(match["nodes"])
 
 
 def ended_tasks(line: str) -> Iterator[str]:
     """Nodes whose task has ended otherwise than well."""
-    if found := _TASK.match(line):
-        yield from _names(found["nodes"])
+    if match := _TASK.match(line):
+        yield from _names(match["nodes"])
 
 
 def not_created(text: str) -> bool:
@@ -42,8 +42,8 @@ def not_created(text: str) -> bool:
 def about(name: str, line: str, words: str) -> str:
     """What was said of the end of one node's task: our own words from there, else what no other node said."""
     lines = [one for one in words.splitlines() if one != line]
-    mine = [one for one in lines if one.startswith(f"ncclcheck: {name}: ")]
-    rest = [one for one in lines if not one.startswith("ncclcheck: ") and not _TASK.match(one)]
+    mine = [line for line in lines if line.startswith(f"ncclcheck: {name}: ")]
+    rest = [line for line in lines if not line.startswith("ncclcheck: ") and not _TASK.match(line)]
     return "\n".join([*(mine or rest), line])
 
 

@@ -31,16 +31,16 @@ _VALID = re.compile(r"^\s*Valid: (.+)$", re.MULTILINE)
 
 def reasons(argv: Sequence[str], env: Mapping[str, str]) -> str:
     """What ssh says with -v, a line each; empty where it tells nothing, or comes in this time."""
-    told = process.run(argv, WITHIN_S, env=env)
-    return "" if isinstance(told, Unread) or told.status != 255 else "\n".join(_lines(told.err, env))
+    output = process.run(argv, WITHIN_S, env=env)
+    return "" if isinstance(output, Unread) or output.status != 255 else "\n".join(_lines(output.err, env))
 
 
 def _lines(said: str, env: Mapping[str, str]) -> Iterator[str]:
-    found = list(dict.fromkeys(one[0].removeprefix("debug1: ") for one in _TELLING.finditer(said)))
+    found = list(dict.fromkeys(match[0].removeprefix("debug1: ") for match in _TELLING.finditer(said)))
     yield from (f"ssh -v: {line[:300]}" for line in found[:_MOST_LINES])
     if "Authentications that can continue" not in said or "\nAuthenticated to " in said:
         return
-    offered = [(one["file"], one["kind"]) for one in _OFFERED.finditer(said)]
+    offered = [(match["file"], match["kind"]) for match in _OFFERED.finditer(said)]
     keys = ", ".join(f"{file} ({kind})" for file, kind in offered[:_MOST_LINES])
     yield f"ssh -v: keys that were offered: {keys}" if keys else "ssh -v: no key was offered"
     for file, kind in offered[:_MOST_LINES]:
@@ -50,9 +50,9 @@ def _lines(said: str, env: Mapping[str, str]) -> Iterator[str]:
 
 def _validity(file: str, env: Mapping[str, str]) -> str:
     """`from 2020-01-01T00:00:00 to 2021-01-01T00:00:00`, in local time; `forever`. One of today with its age."""
-    told = process.run(["ssh-keygen", "-L", "-f", file], WITHIN_S, env=env)
-    found = None if isinstance(told, Unread) else _VALID.search(told.out)
-    return f"{found[1][:100]}{_age(found[1])}" if found else ""
+    output = process.run(["ssh-keygen", "-L", "-f", file], WITHIN_S, env=env)
+    match = None if isinstance(output, Unread) else _VALID.search(output.out)
+    return f"{match[1][:100]}{_age(match[1])}" if match else ""
 
 
 def _age(valid: str) -> str:

@@ -26,10 +26,10 @@ _DECIDE = (
 
 def dialled(ssh: Sequence[str], target: str, node: str, env: Mapping[str, str]) -> Dialled | None:
     """What ssh would do for this host; None where it does not tell. ssh: the program and its options."""
-    told = process.run([ssh[0], "-G", *ssh[1:], "--", target], _WITHIN_S, env=env)
-    if isinstance(told, Unread) or told.status:
+    output = process.run([ssh[0], "-G", *ssh[1:], "--", target], _WITHIN_S, env=env)
+    if isinstance(output, Unread) or output.status:
         return None
-    words = dict(line.split(" ", 1) for line in told.out.splitlines() if " " in line)
+    words = dict(line.split(" ", 1) for line in output.out.splitlines() if " " in line)
     host, path = words.get("hostname", target), words.get("controlpath", "none")
     addresses, by = _addresses(host, env), _by(words, env)
     return Dialled(
@@ -41,7 +41,7 @@ def dialled(ssh: Sequence[str], target: str, node: str, env: Mapping[str, str]) 
         by=by,
         no_arp="" if by else unanswered_on(addresses[:1]),
         master=path if _is_socket(path) else "",
-        own=_own(ssh, target, told.out, env),
+        own=_own(ssh, target, output.out, env),
         silent_master=_is_socket(path) and _hangs([ssh[0], "-O", "check", *ssh[1:], "--", target], env),
     )
 
@@ -85,8 +85,8 @@ def _by(words: Mapping[str, str], env: Mapping[str, str]) -> str:
 
 def _addresses(host: str, env: Mapping[str, str]) -> list[str]:
     """By a child of its own: a name service that hangs must not hold us up."""
-    told = process.run(["getent", "ahosts", host], _WITHIN_S, env=env)
-    lines = [] if isinstance(told, Unread) else told.out.splitlines()
+    output = process.run(["getent", "ahosts", host], _WITHIN_S, env=env)
+    lines = [] if isinstance(output, Unread) else output.out.splitlines()
     return list(dict.fromkeys(line.split()[0] for line in lines if line.strip()))[:_MOST_ADDRESSES]
 
 
@@ -99,5 +99,5 @@ def _is_socket(path: str) -> bool:
 
 def _hangs(argv: Sequence[str], env: Mapping[str, str]) -> bool:
     """Whether an earlier ssh that holds the connection open is there and does not answer."""
-    told = process.run(argv, _WITHIN_S, env=env)
-    return isinstance(told, Unread) and told.kind == "timed_out"
+    output = process.run(argv, _WITHIN_S, env=env)
+    return isinstance(output, Unread) and output.kind == "timed_out"

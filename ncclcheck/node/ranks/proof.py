@@ -47,12 +47,12 @@ class Proof:
     def joined(self, state: RankState) -> None:
         """See to whom a rank of gloo is connected now: it has joined, or some time has passed."""
         if self._log is None and state.pid is not None:
-            found = traffic.connections(state.pid, self._store_ports(state.pid))
+            counter = traffic.connections(state.pid, self._store_ports(state.pid))
             before = self._sockets.get(state.rank)
             if isinstance(before, Unread) or before is None:
-                self._sockets[state.rank] = found
-            elif not isinstance(found, Unread):
-                self._sockets[state.rank] = before | found
+                self._sockets[state.rank] = counter
+            elif not isinstance(counter, Unread):
+                self._sockets[state.rank] = before | counter
 
     def _store_ports(self, pid: int) -> set[int]:
         """Ranks hold connections to the stores of torchrun, too: the one that we named, and its own."""
@@ -81,8 +81,8 @@ class Proof:
             return [by_sockets(rank, self._node, self._sockets.get(rank, gone)) for rank in sorted(ranks)]
         pids = {rank: state.pid for rank, state in ranks.items() if state.pid is not None}
         why = Unread("timed_out", f"NCCL's log ({chosen.pattern}) could not be read within {_READ_S:g} s")
-        found = [unseen(rank, self._node, why) for rank in sorted(pids)]
-        return _in_time(lambda: place.transports(chosen, pids, self._node, printed, ranks.keys()), found)
+        transports = [unseen(rank, self._node, why) for rank in sorted(pids)]
+        return _in_time(lambda: place.transports(chosen, pids, self._node, printed, ranks.keys()), transports)
 
 
 def _in_time(read: Callable[[], T], otherwise: T) -> T:

@@ -58,7 +58,7 @@ def explain_end(log: str) -> str:
     text = process.tail(log, 65536)
     if known := last_words.told(text):
         return known.line[:2000]
-    errors = [_joined(found[0]) for found in _EXCEPTION.finditer(text)]
+    errors = [_joined(match[0]) for match in _EXCEPTION.finditer(text)]
     if told := [line for line in errors if not line.endswith("ChildFailedError:")]:
         return told[-1][:2000]
     if failures := _FAILED.findall(text):

@@ -55,7 +55,7 @@ def _spent() -> float:
     total = 0.0
     with suppress(psutil.Error):
         me = psutil.Process()
-        for one in (me, *me.children(recursive=True)):
+        for process in (me, *me.children(recursive=True)):
             with suppress(psutil.Error):
-                total += sum(one.cpu_times()[:2])
+                total += sum(process.cpu_times()[:2])
     return total

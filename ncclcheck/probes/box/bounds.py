@@ -6,8 +6,8 @@ import ctypes
 import os
 from contextlib import suppress
 
-from ncclcheck.probes.box.folders import listed
 from ncclcheck.probes.box.journal import NEW
+from ncclcheck.probes.box.read.folders import listed
 
 # Bytes of all NCCL's files of a node, as much again for their beginnings. A judgement: warnings fill a screen, or
 # come without end; with the 36 MiB of our own, and 4 for a look at a stall, a box stays below 50 MB.

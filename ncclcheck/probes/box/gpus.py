@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from ncclcheck.probes.live.gpus import Nvml
+from ncclcheck.probes.live.machine.gpus import Nvml
 
 _EVERY_S = 1.0  # NVML's utilisation is an average over up to a second (nvml.h): more often tells nothing new
 _PR_SET_PDEATHSIG, _SIGKILL = 1, 9  # Source: linux/prctl.h, signal(7)

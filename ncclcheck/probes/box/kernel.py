@@ -34,11 +34,11 @@ def oom_kills(folders: Iterable[str]) -> dict[str, int]:
     counted: dict[str, int] = {}
     for folder in folders:
         for name in ("memory.events.local", "memory.events", "memory.oom_control"):
-            if held := re.search(r"^oom_kill (\d+)$", _text(f"{folder}/{name}"), re.MULTILINE):
-                counted[folder] = int(held[1])
+            if match := re.search(r"^oom_kill (\d+)$", _text(f"{folder}/{name}"), re.MULTILINE):
+                counted[folder] = int(match[1])
                 break
-    if held := re.search(r"^oom_kill (\d+)$", _text("/proc/vmstat"), re.MULTILINE):
-        counted["node"] = int(held[1])
+    if match := re.search(r"^oom_kill (\d+)$", _text("/proc/vmstat"), re.MULTILINE):
+        counted["node"] = int(match[1])
     return counted
 
 
@@ -56,8 +56,8 @@ def node() -> list[int]:
     """Ticks of all cores in use, ticks taken by the hypervisor, pages read from swap: since the node started."""
     row = [int(word) for word in _text("/proc/stat").split("\n", 1)[0].split()[1:9]]
     user, nice, system, _, _, irq, softirq, steal = row if len(row) == 8 else [0] * 8
-    held = re.search(r"^pswpin (\d+)$", _text("/proc/vmstat"), re.MULTILINE)
-    return [user + nice + system + irq + softirq, steal, int(held[1]) if held else 0]
+    match = re.search(r"^pswpin (\d+)$", _text("/proc/vmstat"), re.MULTILINE)
+    return [user + nice + system + irq + softirq, steal, int(match[1]) if match else 0]
 
 
 def throttled(folders: Iterable[str]) -> int:
@@ -65,8 +65,8 @@ def throttled(folders: Iterable[str]) -> int:
     total = 0
     for folder in folders:
         text = _text(f"{folder.replace('/sys/fs/cgroup/memory', '/sys/fs/cgroup/cpu')}/cpu.stat")
-        if held := re.search(r"^throttled_(usec|time) (\d+)$", text, re.MULTILINE):
-            total += int(held[2]) // (1 if held[1] == "usec" else 1000)
+        if match := re.search(r"^throttled_(usec|time) (\d+)$", text, re.MULTILINE):
+            total += int(match[2]) // (1 if match[1] == "usec" else 1000)
     return total
 
 

@@ -8,7 +8,7 @@ import select
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from ncclcheck.probes.live.proc import Proc, fields, number
+from ncclcheck.probes.live.machine.proc import Proc, fields, number
 
 VARIABLE = "NCCLCHECK_BOX"
 _MOST = 4096  # processes of one job on one node
@@ -128,8 +128,8 @@ class Processes:
         """Those that ended within so many seconds; back at once when one does."""
         ready = [file for file, _ in self._poll.poll(max(0.0, seconds) * 1000)]
         ended = [self._by_file[file] for file in ready if file in self._by_file]
-        for one in ended:
-            self._bury(one)
+        for process in ended:
+            self._bury(process)
         return ended
 
     def wake_on(self, file: int) -> None:
@@ -153,22 +153,26 @@ class Processes:
     def measure(self) -> list[Process]:
         """CPU, memory and I/O of each; those that are gone without a word of the kernel's."""
         gone: list[Process] = []
-        for one in [*self.alive.values()]:
-            stat = fields(self._proc.text(str(one.pid), "stat"))
-            if stat[19] != one.start or stat[0] in ("Z", "X"):
-                if one.watched < 0:
-                    self._bury(one)
-                    gone.append(one)
+        for process in [*self.alive.values()]:
+            stat = fields(self._proc.text(str(process.pid), "stat"))
+            if stat[19] != process.start or stat[0] in ("Z", "X"):
+                if process.watched < 0:
+                    self._bury(process)
+                    gone.append(process)
                 continue
-            io = dict(line.partition(":")[::2] for line in self._proc.text(str(one.pid), "io").splitlines())
-            one.state, one.parent = stat[0], number(stat[1])
-            one.cpu = number(stat[11]) + number(stat[12])
-            one.rss = number(stat[21]) * _PAGE
-            one.rss_most = max(one.rss_most, one.rss)
-            one.moved = number(io.get("rchar")) + number(io.get("wchar"))
-            one.injected = one.injected or os.path.exists(os.path.join(self.box, "fault", f"{one.pid}.txt"))
-            if one.rank >= 0:
-                one.apart = one.state in "RD" or not _WAITS.search(self._proc.text(str(one.pid), "wchan"))
+            io = dict(line.partition(":")[::2] for line in self._proc.text(str(process.pid), "io").splitlines())
+            process.state, process.parent = stat[0], number(stat[1])
+            process.cpu = number(stat[11]) + number(stat[12])
+            process.rss = number(stat[21]) * _PAGE
+            process.rss_most = max(process.rss_most, process.rss)
+            process.moved = number(io.get("rchar")) + number(io.get("wchar"))
+            process.injected = process.injected or os.path.exists(
+                os.path.join(self.box, "fault", f"{process.pid}.txt")
+            )
+            if process.rank >= 0:
+                process.apart = process.state in "RD" or not _WAITS.search(
+                    self._proc.text(str(process.pid), "wchan")
+                )
         return gone
 
     def helper(self, one: Process) -> bool:

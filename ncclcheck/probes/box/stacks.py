@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from ncclcheck.probes.box.journal import NEW
 from ncclcheck.probes.box.processes import Process
-from ncclcheck.probes.live.proc import Proc
+from ncclcheck.probes.live.machine.proc import Proc
 
 # Seconds for all to write: most need milliseconds, on a busy machine more; between looks; for all workers.
 _ALL_S, _LOOK_S, _WORKERS_S = 2.0, 0.02, 5.0
@@ -38,8 +38,8 @@ class Stacks:
     def ask_workers(self, alive: Mapping[int, Process]) -> None:
         """One by one: a forked process has its parent's descriptor, and writes into its parent's file."""
         until = time.monotonic() + _WORKERS_S
-        for pid, one in alive.items():
-            parent = alive.get(one.parent)
+        for pid, process in alive.items():
+            parent = alive.get(process.parent)
             if parent is None or parent.rank < 0 or time.monotonic() > until:
                 continue
             before = self._size(parent.pid)

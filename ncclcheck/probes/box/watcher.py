@@ -18,13 +18,14 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from ncclcheck.probes.box import bounds, folders, kernel
+from ncclcheck.probes.box import bounds, kernel
 from ncclcheck.probes.box.gpus import Gpus
 from ncclcheck.probes.box.journal import EVENTS, SAMPLES, Journal
 from ncclcheck.probes.box.processes import Process, Processes
+from ncclcheck.probes.box.read import folders
 from ncclcheck.probes.box.stacks import Stacks
-from ncclcheck.probes.live import connections, wires
-from ncclcheck.probes.live.proc import Proc
+from ncclcheck.probes.live.machine import connections, wires
+from ncclcheck.probes.live.machine.proc import Proc
 
 _TICK_S = 1.0  # between two looks: chosen, what happens within a second is ordered by the ranks' own times
 _QUICK_S, _QUICK_FOR_S = 0.2, 30.0  # at first it looks more often: a rank may die within its first second
@@ -96,8 +97,8 @@ class Watcher:
                 self.tick(ticks)
                 ticks += 1
                 next_ = now + (_QUICK_S if now - begun < _QUICK_FOR_S else _TICK_S)
-            for one in self.jobs.wait(next_ - time.monotonic()):
-                self.ended(one)
+            for process in self.jobs.wait(next_ - time.monotonic()):
+                self.ended(process)
             alone_since = 0.0 if self.jobs.alive else alone_since or time.monotonic()
             if self.told_to_end():
                 self.settle()
@@ -112,8 +113,8 @@ class Watcher:
         """The launcher is gone: its ranks end a little later, if they do."""
         until = time.monotonic() + _SETTLE_S
         while self.jobs.alive and (left := until - time.monotonic()) > 0:
-            for one in self.jobs.wait(left):
-                self.ended(one)
+            for process in self.jobs.wait(left):
+                self.ended(process)
 
     def told_to_end(self) -> bool:
         """Whether the wrapper says that the job is over; its death says nothing."""
@@ -222,8 +223,8 @@ class Watcher:
 
     def storage(self) -> None:
         """Room where ranks have files open for writing."""
-        for one in [one for one in [*self.jobs.alive.values()] if one.rank >= 0 or one.pid == self.jobs.root]:
-            pid = str(one.pid)
+        for process in [one for one in [*self.jobs.alive.values()] if one.rank >= 0 or one.pid == self.jobs.root]:
+            pid = str(process.pid)
             for name in self.proc.names(pid, "fd")[:_MOST_FILES]:
                 path = self.proc.link(pid, "fd", name)
                 flags = self.proc.text(pid, "fdinfo", name).partition("flags:")[2].split()
@@ -268,7 +269,9 @@ class Watcher:
             return
         self.life.told = True
         # Before the look, which takes seconds: a timeout of the job's own may end it meanwhile.
-        states = [[one.pid, one.rank, one.state, self.wchan(one)] for one in self.jobs.alive.values()][:256]
+        states = [
+            [process.pid, process.rank, process.state, self.wchan(process)] for process in self.jobs.alive.values()
+        ][:256]
         self.note("stacks", why="no sign of life", pids=self.stacks.ask(self.jobs.alive, wait=True))
         self.stacks.ask_workers(self.jobs.alive)
         looked = self.look()
@@ -331,8 +334,8 @@ class Watcher:
                     os.kill(pid, signal.SIGCONT)
             until = time.monotonic() + seconds
             while self.jobs.alive and time.monotonic() < until:
-                for one in self.jobs.wait(0.2):
-                    self.ended(one)
+                for process in self.jobs.wait(0.2):
+                    self.ended(process)
 
 
 class Life:
@@ -353,7 +356,10 @@ class Life:
         """Seconds without output, I/O or CPU time of any process."""
         now = time.monotonic()
         passed, self._looked = max(now - self._looked, 1e-3), now
-        cpu, moved = {one.pid: one.cpu for one in alive}, {one.pid: one.moved for one in alive}
+        cpu, moved = (
+            {process.pid: process.cpu for process in alive},
+            {process.pid: process.moved for process in alive},
+        )
         used = max((count - self._cpu.get(pid, 0) for pid, count in cpu.items()), default=0)
         busy = used / os.sysconf("SC_CLK_TCK") / passed > _CPU
         io = any(count - self._moved.get(pid, 0) > _MOVED * passed for pid, count in moved.items())

@@ -120,10 +120,10 @@ class FileTrial:
         self._token, self._said = token, SimpleQueue[_Said]()
         self._child: subprocess.Popen[bytes] | None = None
         mount = mounts.under(mounts.mounts(Machine()), os.path.dirname(path))
-        told = FileInit(path=path)
+        init = FileInit(path=path)
         if not isinstance(mount, Unread):
-            told = replace(told, filesystem=mount.kind, options=mount.options)
-        self._seen = InitSeen(node=node, file=told)
+            init = replace(init, filesystem=mount.kind, options=mount.options)
+        self._seen = InitSeen(node=node, file=init)
         argv = [sys.executable, "-I", "-S", "-c", _CHILD, path, self._name(node), str(seconds / 2), "01"[hosts]]
         try:
             self._child = process.start(argv, control=True, err=subprocess.DEVNULL)

@@ -20,8 +20,8 @@ _FLIPPED = 4  # the bit of one element; the lowest byte, which no type is too na
 
 def iterations(context: Context) -> Callable[[], None]:
     """The tick of a rank before each of its iterations; late, or the last one, where that was asked for."""
-    mine = [one for one in context.plan.injected if one.rank == context.rank]
-    faults = [one for one in mine if one.kind in ("slow-rank", "hang", "crash")]
+    mine = [injection for injection in context.plan.injected if injection.rank == context.rank]
+    faults = [injection for injection in mine if injection.kind in ("slow-rank", "hang", "crash")]
     return _Faulty(context.tick, faults) if faults else context.tick
 
 
@@ -51,7 +51,8 @@ def _end(fault: Injection) -> None:
 def corrupting(context: Context, op: Op, form: Build) -> Build:
     """The form of an operation; on a rank that is to be corrupted, with one bit of its results flipped."""
     asked = any(
-        one.kind == "corrupt" and (one.rank, one.op) == (context.rank, op) for one in context.plan.injected
+        injection.kind == "corrupt" and (injection.rank, injection.op) == (context.rank, op)
+        for injection in context.plan.injected
     )
     return _corrupted(form) if asked else form
 
@@ -78,5 +79,9 @@ def _flip(result: Tensor) -> None:
 def seconds_a_byte(context: Context, peer: int) -> float:
     """By how much later all is sent between this rank's node and that of another one, for each byte."""
     ends = {context.node, context.node_of[peer]}
-    slow = (one for one in context.plan.injected if one.kind == "slow-link" and set(one.nodes) == ends)
-    return sum(one.seconds for one in slow) / _MIB
+    slow = (
+        injection
+        for injection in context.plan.injected
+        if injection.kind == "slow-link" and set(injection.nodes) == ends
+    )
+    return sum(injection.seconds for injection in slow) / _MIB

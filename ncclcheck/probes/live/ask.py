@@ -13,7 +13,7 @@ import time
 from typing import Any, Dict, List, Optional
 
 from ncclcheck.probes.live import records
-from ncclcheck.probes.live.proc import Proc, fields, number
+from ncclcheck.probes.live.machine.proc import Proc, fields, number
 from ncclcheck.probes.live.records import Taken
 
 Raw = Dict[str, Any]
@@ -42,15 +42,15 @@ def chosen(told: List[Raw]) -> List[Raw]:
 def dumps(proc: Proc, ranks: List[Raw], taken: Taken) -> List[str]:
     """Let ranks write their Flight Recorder down, by the pipe that torch made for that; read what they wrote."""
     asked, problems = [], []
-    for one in ranks:
-        prefix = one["env"].get(PIPE, "")
+    for rank in ranks:
+        prefix = rank["env"].get(PIPE, "")
         if not prefix:
             continue
-        path = "{}{}.pipe".format(prefix, one["rank"])
-        if trigger(proc, one, path):
-            asked.append((one, time.time()))
+        path = "{}{}.pipe".format(prefix, rank["rank"])
+        if trigger(proc, rank, path):
+            asked.append((rank, time.time()))
         else:
-            problems.append("rank {}: {} is not a pipe that it holds open".format(one["rank"], path))
+            problems.append("rank {}: {} is not a pipe that it holds open".format(rank["rank"], path))
     end = time.time() + _DUMP_S
     waiting = list(asked)
     while waiting and time.time() < end:
@@ -61,9 +61,9 @@ def dumps(proc: Proc, ranks: List[Raw], taken: Taken) -> List[str]:
     return problems
 
 
-def trigger(proc: Proc, one: Raw, path: str) -> bool:
+def trigger(proc: Proc, raw: Raw, path: str) -> bool:
     """One byte into the pipe, where it is one, of the rank's own user, and the rank has it open."""
-    pid = one["pid"]
+    pid = raw["pid"]
     place = records.beside(proc, pid, path)
     descriptor = records.opened(place, records.owner(proc, pid), os.O_WRONLY, stat.S_ISFIFO)
     if descriptor is None:
@@ -88,11 +88,11 @@ def is_same(proc: Proc, pid: int, name: str, file: os.stat_result) -> bool:
     return (other.st_dev, other.st_ino) == (file.st_dev, file.st_ino)
 
 
-def fresh(proc: Proc, one: Raw, since: float) -> bool:
+def fresh(proc: Proc, raw: Raw, since: float) -> bool:
     """Whether a dump of this rank was written since, and is no longer growing."""
-    for name in records.dump_names(one):
+    for name in records.dump_names(raw):
         try:
-            told = os.stat(records.beside(proc, one["pid"], name))
+            told = os.stat(records.beside(proc, raw["pid"], name))
         except (OSError, ValueError):
             continue
         if told.st_mtime >= since - 0.01 and told.st_size and time.time() - told.st_mtime > 0.3:
@@ -103,27 +103,27 @@ def fresh(proc: Proc, one: Raw, since: float) -> bool:
 def stacks(proc: Proc, ranks: List[Raw], word: str) -> List[str]:
     """Have faulthandler write the stacks of ranks whose handler of this signal is known to be its own."""
     problems = []
-    for one in ranks:
-        begun = size_of(proc, one)
-        problem = sent(proc, one, SIGNALS[word])
+    for rank in ranks:
+        begun = size_of(proc, rank)
+        problem = sent(proc, rank, SIGNALS[word])
         if problem:
-            problems.append("rank {}: {}".format(one["rank"], problem))
+            problems.append("rank {}: {}".format(rank["rank"], problem))
             continue
         time.sleep(_STACKS_S)
-        one["stack"] = written(proc, one, begun)
-        if not one["stack"]:
+        rank["stack"] = written(proc, rank, begun)
+        if not rank["stack"]:
             problems.append(
-                "rank {}: SIG{} was sent; its stack is in the output of the job".format(one["rank"], word)
+                "rank {}: SIG{} was sent; its stack is in the output of the job".format(rank["rank"], word)
             )
     return problems
 
 
-def sent(proc: Proc, one: Raw, wanted: int) -> str:
+def sent(proc: Proc, raw: Raw, wanted: int) -> str:
     """Send it, or say why it was not sent. Who would die of it, and who is no longer the same, gets none."""
-    pid = one["pid"]
+    pid = raw["pid"]
     door = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
     try:
-        if fields(proc.text(str(pid), "stat"))[19] != one["start"]:
+        if fields(proc.text(str(pid), "stat"))[19] != raw["start"]:
             return "it has ended"
         if not records.handles(proc, pid, wanted):
             return "it has no handler for this signal, which would end it: nothing was sent"
@@ -139,21 +139,21 @@ def sent(proc: Proc, one: Raw, wanted: int) -> str:
     return ""
 
 
-def size_of(proc: Proc, one: Raw) -> Optional[int]:
+def size_of(proc: Proc, raw: Raw) -> Optional[int]:
     """The length of the file that its standard error goes to; None where that is no file."""
     try:
-        told = os.stat(os.path.join(proc.root, str(one["pid"]), "fd", "2"))
+        told = os.stat(os.path.join(proc.root, str(raw["pid"]), "fd", "2"))
     except OSError:
         return None
     return told.st_size if stat.S_ISREG(told.st_mode) else None
 
 
-def written(proc: Proc, one: Raw, since: Optional[int]) -> List[str]:
+def written(proc: Proc, raw: Raw, since: Optional[int]) -> List[str]:
     """What faulthandler wrote of its current thread since then, the innermost frame first."""
     if since is None:
         return []
     try:
-        with open(os.path.join(proc.root, str(one["pid"]), "fd", "2"), "rb") as file:
+        with open(os.path.join(proc.root, str(raw["pid"]), "fd", "2"), "rb") as file:
             file.seek(since)
             text = file.read(_MOST_STACK).decode(errors="replace")
     except OSError:

@@ -12,8 +12,9 @@ import os
 import sys
 from typing import Any, Dict, List, Tuple
 
-from ncclcheck.probes.live import ask, gpus, look, ras, records, unranked, wires
-from ncclcheck.probes.live.proc import Proc, fields
+from ncclcheck.probes.live import ask, look, ras, records, unranked
+from ncclcheck.probes.live.machine import gpus, wires
+from ncclcheck.probes.live.machine.proc import Proc, fields
 
 Raw = Dict[str, Any]
 
@@ -39,7 +40,7 @@ class Beside:
 
     def __init__(self, proc: Proc, seconds: float) -> None:
         self.proc, self.pid, self.counted = proc, "", {}  # type: Proc, str, Dict[str, Raw]
-        source = SOURCES.get("ncclcheck.probes.live.gpus", "")
+        source = SOURCES.get("ncclcheck.probes.live.machine.gpus", "")
         self.gpus = gpus.Beside(source, seconds) if source and proc.live else None
 
     def first(self, found: List[Raw]) -> None:
@@ -62,11 +63,11 @@ class Beside:
         }
 
 
-def further(proc: Proc, told: Raw, words: List[str]) -> Raw:
+def further(proc: Proc, raw: Raw, words: List[str]) -> Raw:
     """Job by job, where it moves no data."""
     taken, answers, not_had = records.Taken(), [], []
     jobs: Dict[Tuple[str, str], List[Raw]] = {}
-    for one in told["processes"]:
+    for one in raw["processes"]:
         one["inside"] = records.pids_inside(proc, one["pid"])[1]
         if not one["helper"] and one["job"] != unranked.ADRIFT:
             start = fields(proc.text(str(one["pid"]), "stat"))[19]
@@ -75,7 +76,7 @@ def further(proc: Proc, told: Raw, words: List[str]) -> Raw:
     still = [
         (key, ranks)
         for key, ranks in sorted(jobs.items())
-        if not any(one["moved"] and one["moved"] >= _MOVED for one in ranks)
+        if not any(rank["moved"] and rank["moved"] >= _MOVED for rank in ranks)
     ]
     why = "{} jobs stand still on this host, and {} of them were asked".format(len(still), _MOST_JOBS)
     not_had += [{"job": job, "scope": scope, "why": why} for (job, scope), _ in still[_MOST_JOBS:]]
@@ -83,37 +84,37 @@ def further(proc: Proc, told: Raw, words: List[str]) -> Raw:
         answers += _ras(proc, ranks, words)
         records.files(proc, ranks, taken)
         records.servers(proc, ranks, taken)
-        problems = _asked(proc, told, ranks, words, taken) if "stacks" in words else []
+        problems = _asked(proc, raw, ranks, words, taken) if "stacks" in words else []
         problems += taken.skipped
         taken.skipped = []
         not_had += [{"job": job, "scope": scope, "why": why} for why in problems[:_MOST_PROBLEMS]]
-    for one in answers:
-        ras.asked_again(one, "stacks" in words)
+    for answer in answers:
+        ras.asked_again(answer, "stacks" in words)
     return {"ras": answers, "records": taken.pieces, "not_had": not_had}
 
 
 def _asked(proc: Proc, told: Raw, ranks: List[Raw], words: List[str], taken: records.Taken) -> List[str]:
     """What has to be asked of ranks; why it was not had."""
-    some = ask.chosen([one for one in ranks if one["state"] not in _LOST])
+    some = ask.chosen([rank for rank in ranks if rank["state"] not in _LOST])
     return ask.dumps(proc, some, taken) + _stacks(proc, told, some, words)
 
 
 def _ras(proc: Proc, ranks: List[Raw], words: List[str]) -> List[Raw]:
-    here = any(one["rank"] == 0 for one in ranks) or "first" not in words
-    if not here or "ras=never" in words or not any("nccl" in one["libraries"] for one in ranks):
+    here = any(rank["rank"] == 0 for rank in ranks) or "first" not in words
+    if not here or "ras=never" in words or not any("nccl" in rank["libraries"] for rank in ranks):
         return []
-    lost = any(one["state"] in _LOST or one["was"] in _LOST for one in ranks)
-    young = min(one["age_s"] for one in ranks) < _YOUNG_S
+    lost = any(rank["state"] in _LOST or rank["was"] in _LOST for rank in ranks)
+    young = min(rank["age_s"] for rank in ranks) < _YOUNG_S
     return [ras.asked(proc, ranks, lost, young, "ras=always" in words)]
 
 
-def _stacks(proc: Proc, told: Raw, ranks: List[Raw], words: List[str]) -> List[str]:
-    word = next((one[7:] for one in words if one.startswith("signal=")), "")
+def _stacks(proc: Proc, raw: Raw, ranks: List[Raw], words: List[str]) -> List[str]:
+    word = next((word[7:] for word in words if word.startswith("signal=")), "")
     if word not in ask.SIGNALS:
         return []
     problems = ask.stacks(proc, ranks, word)
-    stacks = {one["pid"]: one["stack"] for one in ranks if one["stack"]}
-    for one in told["processes"]:
+    stacks = {rank["pid"]: rank["stack"] for rank in ranks if rank["stack"]}
+    for one in raw["processes"]:
         one["stack"] = stacks.get(one["pid"]) or one["stack"]
     return problems
 

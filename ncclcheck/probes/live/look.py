@@ -14,8 +14,8 @@ import sys
 import time
 from typing import Any, Callable, Dict, List
 
-from ncclcheck.probes.live import cgroup, connections
-from ncclcheck.probes.live.proc import TICKS, Proc, Raw, fields, number, status
+from ncclcheck.probes.live.machine import cgroup, connections
+from ncclcheck.probes.live.machine.proc import TICKS, Proc, Raw, fields, number, status
 from ncclcheck.probes.live.processes import find
 
 _MOST_STACKS = 8  # processes; py-spy took 0.3 s for each
@@ -66,7 +66,7 @@ def look(
 
 def sampled(proc: Proc, ranks: List[Raw], end: float) -> Dict[int, float]:
     """The share of the time until `end` in which each main thread waited for no thread and no poll."""
-    pids, rounds, apart = [one["pid"] for one in ranks[:_MOST_SAMPLED]], 0, {}  # type: List[int], int, Dict[int, int]
+    pids, rounds, apart = [rank["pid"] for rank in ranks[:_MOST_SAMPLED]], 0, {}  # type: List[int], int, Dict[int, int]
     while time.time() < end:
         time.sleep(max(0.0, min(_SAMPLE_S, end - time.time())))
         rounds += 1
@@ -84,9 +84,9 @@ def snapshot(proc: Proc, found: List[Raw]) -> Dict[int, Raw]:
     return {one["pid"]: glance(proc, one, tables) for one in found}
 
 
-def glance(proc: Proc, one: Raw, tables: Dict[str, Dict[int, Raw]]) -> Raw:
+def glance(proc: Proc, raw: Raw, tables: Dict[str, Dict[int, Raw]]) -> Raw:
     """One look at one process."""
-    pid = str(one["pid"])
+    pid = str(raw["pid"])
     stat, told = fields(proc.text(pid, "stat")), status(proc, pid)
     io = dict(line.partition(":")[::2] for line in proc.text(pid, "io").splitlines())
     calls = proc.text(pid, "task", pid, "syscall").split()
@@ -100,7 +100,7 @@ def glance(proc: Proc, one: Raw, tables: Dict[str, Dict[int, Raw]]) -> Raw:
         "stream": stream_of(proc, pid, calls),
         "ticks": number(stat[11]) + number(stat[12]),
         "threads": {tid: number(one[11]) + number(one[12]) for tid, one in threads.items()},
-        "slices": {} if one["helper"] else {tid: slices(proc, pid, tid) for tid in threads},
+        "slices": {} if raw["helper"] else {tid: slices(proc, pid, tid) for tid in threads},
         "stuck": sorted(
             proc.text(pid, "task", tid, "wchan").strip("0\n") for tid, one in threads.items() if one[0] == "D"
         ),
@@ -164,24 +164,24 @@ def stream_of(proc: Proc, pid: str, calls: List[str]) -> str:
     )
 
 
-def compared(one: Raw, first: Raw, last: Raw, seconds: float) -> Raw:
+def compared(raw: Raw, first: Raw, last: Raw, seconds: float) -> Raw:
     """What changed between two looks. A pid that another process has by now is gone."""
     if last["start"] != first["start"]:
         last = dict(last, state="gone")
     before = {s["inode"]: s["moved"] for s in first["sockets"]}
     asked = connections.asks(last, last["sockets"]) if last["file"] == first["file"] else ""
     # But those to the store, which beat whether the job moves or not.
-    used = [s for s in last["sockets"] if one["port"] not in (s["from"], s["to"])]
+    used = [s for s in last["sockets"] if raw["port"] not in (s["from"], s["to"])]
     moved = [
         s["moved"] - before[s["inode"]]
         for s in used
         if s["moved"] is not None and before.get(s["inode"]) is not None
     ]
-    still = sum(moved) < _MOVED and not one["helper"]
+    still = sum(moved) < _MOVED and not raw["helper"]
     slices_ = [
         (count - first["slices"][tid]) / seconds
         for tid, count in last["slices"].items()
-        if tid != str(one["pid"])
+        if tid != str(raw["pid"])
         and count >= 0
         and first["slices"].get(tid, -1) >= 0
         and (last["threads"][tid] - first["threads"].get(tid, 0)) / TICKS / seconds < _ASKS_CPU
@@ -197,7 +197,7 @@ def compared(one: Raw, first: Raw, last: Raw, seconds: float) -> Raw:
         and (last["threads"][tid] - first["threads"].get(tid, 0)) / TICKS / seconds > _COMPUTES
     ]
     grown = {name: max(0, count - first["group"][name]) for name, count in last["group"].items()}
-    told = {key: one[key] for key in one if key not in ("port", "slurm", "place", "agent", "elastic")}
+    told = {key: raw[key] for key in raw if key not in ("port", "slurm", "place", "agent", "elastic")}
     told.update(
         was=first["state"],
         state=last["state"],
@@ -237,9 +237,11 @@ def add_stacks(ranks: List[Raw]) -> None:
     """By py-spy: those that do what few do, and one of each kind."""
     tool = shutil.which("py-spy") or shutil.which("py-spy", path=os.path.dirname(sys.executable))
     kinds: Dict[Any, List[Raw]] = {}
-    for one in ranks:
-        kinds.setdefault((one["job"], one["state"], one["wchan"], one["cpu"] > 0.5), []).append(one)
-    alike = len(kinds) == len({one["job"] for one in ranks})  # nobody stands out: the difference is in the stacks
+    for rank in ranks:
+        kinds.setdefault((rank["job"], rank["state"], rank["wchan"], rank["cpu"] > 0.5), []).append(rank)
+    alike = len(kinds) == len(
+        {rank["job"] for rank in ranks}
+    )  # nobody stands out: the difference is in the stacks
     asked = [one for same in sorted(kinds.values(), key=len) for one in (same if alike else same[:2])]
     end = time.time() + _PYSPY_ALL_S
     for one in asked[:_MOST_STACKS] if tool else []:

@@ -10,7 +10,7 @@ import os
 import struct
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-from ncclcheck.probes.live.proc import Proc
+from ncclcheck.probes.live.machine.proc import Proc
 
 _MOST_POINTERS = 4096  # variables
 _STRING = 512  # bytes of a variable; those that are asked for are shorter

@@ -9,7 +9,7 @@ import socket
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ncclcheck.probes.live import present, unranked
-from ncclcheck.probes.live.proc import Proc, Raw, age, fields, number, status
+from ncclcheck.probes.live.machine.proc import Proc, Raw, age, fields, number, status
 
 MOST_PROCESSES = 4096  # of jobs, their helpers among them; a node has 8 to 16 ranks, each with tens of workers
 _MOST_UNSEEN = 32  # processes of other users that are named: chosen, the reason is one
@@ -63,7 +63,7 @@ def find(proc: Proc, job: str = "", inside: bool = False) -> Tuple[List[Raw], Li
     loose: List[Raw] = []
     unseen: List[Raw] = []
     own = ours(proc)
-    for name in sorted((one for one in proc.names() if one.isdigit() and one not in own), key=int):
+    for name in sorted((name for name in proc.names() if name.isdigit() and name not in own), key=int):
         command = proc.text(name, "cmdline").replace("\0", " ").strip()
         environ = proc.text(name, "environ")
         if not environ and is_hidden(proc, name, command):
@@ -170,7 +170,7 @@ def orphaned(proc: Proc, pid: str, command: str, library: bool) -> bool:
         tid for tid in proc.names(pid, "task") if tid != pid and "poll" in proc.text(pid, "task", tid, "wchan")
     ]
     links = [proc.link(pid, "fd", name) for name in proc.names(pid, "fd")]
-    return not serving and len(proc.names(pid, "task")) < 5 and any(one.startswith("socket:[") for one in links)
+    return not serving and len(proc.names(pid, "task")) < 5 and any(link.startswith("socket:[") for link in links)
 
 
 def adopted(proc: Proc, parent: str) -> bool:

@@ -9,7 +9,7 @@ import socket
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from ncclcheck.probes.live.proc import Proc
+from ncclcheck.probes.live.machine.proc import Proc
 
 Raw = Dict[str, Any]
 Version = Tuple[int, int, int]
@@ -58,10 +58,10 @@ def version_of(proc: Proc, pid: str) -> Optional[Version]:
         return None
     try:
         with open(os.path.join(proc.root, pid, "root", path.strip().lstrip("/")), "rb") as library:
-            found = _VERSION.search(library.read(_HEAD))
+            match = _VERSION.search(library.read(_HEAD))
     except OSError:
         return None
-    return (int(found.group(1)), int(found.group(2)), int(found.group(3))) if found else None
+    return (int(match.group(1)), int(match.group(2)), int(match.group(3))) if match else None
 
 
 def listening(proc: Proc, pids: List[str], port: int) -> List[Tuple[str, str]]:
@@ -175,7 +175,7 @@ def diagnostics(address: str, port: int) -> str:
 
 def asked(proc: Proc, ranks: List[Raw], lost: bool, young: bool, always: bool) -> Raw:
     """The first answer of one job, or why there is none. ranks: its processes here, with their environment."""
-    pids = [str(one["pid"]) for one in ranks]
+    pids = [str(rank["pid"]) for rank in ranks]
     version = next(filter(None, (version_of(proc, pid) for pid in pids[:2])), None)
     env = ranks[0]["env"]
     port = port_of(env.get("NCCL_RAS_ADDR", ""))
@@ -207,27 +207,27 @@ def asked(proc: Proc, ranks: List[Raw], lost: bool, young: bool, always: bool) -
     return told
 
 
-def _first(told: Raw, version: Optional[Version]) -> None:
+def _first(raw: Raw, version: Optional[Version]) -> None:
     """Text; and where RAS knows JSON, and it would not be too long, that."""
-    first = status(told["address"], told["port"])
+    first = status(raw["address"], raw["port"])
     if not first["problem"] and version is not None and version >= _JSON_SINCE:
         sizes = sum(int(comms) * int(ranks) for comms, ranks in _SIZES.findall(first["text"]))
-        first = status(told["address"], told["port"], json=True) if sizes < _MOST_FOR_JSON else first
-    told["looks"].append(first)
-    told["problem"] = first["problem"]
-    told["until"] = time.time() + (
+        first = status(raw["address"], raw["port"], json=True) if sizes < _MOST_FOR_JSON else first
+    raw["looks"].append(first)
+    raw["problem"] = first["problem"]
+    raw["until"] = time.time() + (
         _LONG_APART_S if "MISMATCH" in first["text"] or first["form"] == "json" else _APART_S
     )
-    told["begun"] = time.time()
+    raw["begun"] = time.time()
 
 
-def asked_again(told: Raw, active: bool) -> None:
+def asked_again(raw: Raw, active: bool) -> None:
     """The second answer, some time after the first. active: and DIAGNOSTICS, for which ranks look at GPUs."""
-    if not told["looks"] or told["problem"] or told["looks"][0]["seconds"] > _SLOW_S:
+    if not raw["looks"] or raw["problem"] or raw["looks"][0]["seconds"] > _SLOW_S:
         return
-    time.sleep(max(0.0, told["until"] - time.time()))
-    told["apart_s"] = round(time.time() - told["begun"], 1)
-    told["looks"].append(status(told["address"], told["port"], json=told["looks"][0]["form"] == "json"))
-    version = tuple(int(part) for part in told["version"].split(".")) if told["version"] else (0,)
+    time.sleep(max(0.0, raw["until"] - time.time()))
+    raw["apart_s"] = round(time.time() - raw["begun"], 1)
+    raw["looks"].append(status(raw["address"], raw["port"], json=raw["looks"][0]["form"] == "json"))
+    version = tuple(int(part) for part in raw["version"].split(".")) if raw["version"] else (0,)
     if active and version >= _DIAGNOSTICS_SINCE:
-        told["diagnostics"] = diagnostics(told["address"], told["port"])
+        raw["diagnostics"] = diagnostics(raw["address"], raw["port"])

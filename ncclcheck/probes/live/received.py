@@ -84,18 +84,18 @@ def host(said: str, name: str = "") -> Received:
     """
     told = msgspec.json.decode(said, type=Live)
     name = name or told.host
-    live = replace(told, host=name, processes=[replace(one, host=name) for one in told.processes])
+    live = replace(told, host=name, processes=[replace(process, host=name) for process in told.processes])
     beside = msgspec.json.decode(said, type=_Beside)
     return Received(live=live, ras=[_ras(name, one) for one in beside.ras], pieces=beside.records)
 
 
 def _ras(name: str, told: _Ras) -> Ras:
     looks, problem = [], told.problem
-    for one in told.looks:
+    for look in told.looks:
         try:
-            looks.append(_look(one))
+            looks.append(_look(look))
         except ras_text.NoStatus as error:
-            problem = problem or one.problem or str(error)
+            problem = problem or look.problem or str(error)
     lines = told.diagnostics.splitlines()[:_MOST_DIAGNOSTICS]
     return Ras(
         job=told.job,
@@ -118,22 +118,22 @@ def _look(one: _Look) -> RasLook:
 def records(pieces: Iterable[Piece]) -> list[JobRecord]:
     """What ranks have written, job by job."""
     jobs: dict[tuple[str, str], list[Piece]] = {}
-    for one in pieces:
-        jobs.setdefault((one.job, one.scope), []).append(one)
-    return [_record(held) for _, held in sorted(jobs.items())]
+    for piece in pieces:
+        jobs.setdefault((piece.job, piece.scope), []).append(piece)
+    return [_record(pieces) for _, pieces in sorted(jobs.items())]
 
 
 def _record(pieces: Sequence[Piece]) -> JobRecord:
-    dumps = [one for one in pieces if one.source != "log"]
-    ages = [one.age_s for one in dumps]
+    dumps = [piece for piece in pieces if piece.source != "log"]
+    ages = [dump.age_s for dump in dumps]
     return JobRecord(
         job=pieces[0].job,
         scope=pieces[0].scope,
         flight=_flight(dumps) if dumps else None,
         oldest_s=max(ages, default=0.0),
         youngest_s=min(ages, default=0.0),
-        written_ns={str(one.rank): one.at_ns for one in dumps},
-        logs=_logs([one for one in pieces if one.source == "log"]),
+        written_ns={str(dump.rank): dump.at_ns for dump in dumps},
+        logs=_logs([piece for piece in pieces if piece.source == "log"]),
     )
 
 
@@ -142,17 +142,21 @@ def _flight(dumps: Sequence[Piece]) -> Flight:
     with tempfile.TemporaryDirectory(prefix="ncclcheck-") as folder:
         names: dict[str, str] = {}
         room = _MOST_IN_ALL
-        for at, one in enumerate(dumps):
-            data = _data(one)
+        for at, piece in enumerate(dumps):
+            data = _data(piece)
             room -= len(data)
             if room < 0:
                 break
-            path = Path(folder) / f"{at}_rank_{one.rank}"
+            path = Path(folder) / f"{at}_rank_{piece.rank}"
             path.write_bytes(data)
-            names[str(path)] = one.name
+            names[str(path)] = piece.name
         read = flight.read(names)
-    told = [replace(one, file=names.get(one.file, one.file)) for one in read.dumps]
-    refused = [replace(one, file=names.get(one.file, one.file)) for one in read.refused if not one.replaced]
+    told = [replace(dump, file=names.get(dump.file, dump.file)) for dump in read.dumps]
+    refused = [
+        replace(refused, file=names.get(refused.file, refused.file))
+        for refused in read.refused
+        if not refused.replaced
+    ]
     return replace(read, dumps=told, refused=refused)
 
 
@@ -161,18 +165,18 @@ def _logs(pieces: Sequence[Piece]) -> Logs | None:
         return None
     reading = Reading(until=time.monotonic() + _READ_S)
     with tempfile.TemporaryDirectory(prefix="ncclcheck-") as folder:
-        for at, one in enumerate(pieces):
+        for at, piece in enumerate(pieces):
             path = Path(folder) / str(at)
-            path.write_bytes(_data(one))
+            path.write_bytes(_data(piece))
             with path.open("rb") as file:
-                reading.take(one.name, file)
+                reading.take(piece.name, file)
     return reading.logs()
 
 
-def _data(one: Piece) -> bytes:
+def _data(piece: Piece) -> bytes:
     """Its bytes, bounded; what is damaged is cut there, and its reader says so."""
     unpack = zlib.decompressobj()
     try:
-        return unpack.decompress(base64.b64decode(one.data, validate=True), _MOST_BYTES)
+        return unpack.decompress(base64.b64decode(piece.data, validate=True), _MOST_BYTES)
     except (ValueError, zlib.error):
         return b""

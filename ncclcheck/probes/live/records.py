@@ -14,7 +14,7 @@ import time
 import zlib
 from typing import Any, Dict, List, Optional, Tuple
 
-from ncclcheck.probes.live.proc import Proc, number, status
+from ncclcheck.probes.live.machine.proc import Proc, number, status
 
 Raw = Dict[str, Any]
 
@@ -102,38 +102,38 @@ class Taken:
 
 def files(proc: Proc, ranks: List[Raw], taken: Taken) -> None:
     """Dumps and logs that ranks have written since they were started."""
-    for one in ranks:
-        uid = owner(proc, one["pid"])
-        for name in dump_names(one):
-            _file(proc, one, uid, "file", name, taken)
-        if one["env"].get(LOG):
-            _file(proc, one, uid, "log", log_name(one, one["env"][LOG]), taken)
+    for rank in ranks:
+        uid = owner(proc, rank["pid"])
+        for name in dump_names(rank):
+            _file(proc, rank, uid, "file", name, taken)
+        if rank["env"].get(LOG):
+            _file(proc, rank, uid, "log", log_name(rank, rank["env"][LOG]), taken)
 
 
-def dump_names(one: Raw) -> List[str]:
+def dump_names(raw: Raw) -> List[str]:
     """Where its Flight Recorder writes: as it is told, else where torch does by itself."""
-    told = next((one["env"][name] for name in PREFIXES if one["env"].get(name)), "")
+    told = next((raw["env"][name] for name in PREFIXES if raw["env"].get(name)), "")
     if told:
-        return [told + str(one["rank"])]
-    cache = one["env"].get("XDG_CACHE_HOME") or one["env"].get("HOME", "") + "/.cache"
-    names = [prefix + str(one["rank"]) for prefix in _DEFAULTS]
-    return names + [os.path.join(cache, "torch", kind + str(one["rank"])) for kind in
+        return [told + str(raw["rank"])]
+    cache = raw["env"].get("XDG_CACHE_HOME") or raw["env"].get("HOME", "") + "/.cache"
+    names = [prefix + str(raw["rank"]) for prefix in _DEFAULTS]
+    return names + [os.path.join(cache, "torch", kind + str(raw["rank"])) for kind in
                     ("nccl_trace_rank_", "comm_lib_trace_rank_")]  # fmt: skip
 
 
-def log_name(one: Raw, told: str) -> str:
+def log_name(raw: Raw, told: str) -> str:
     """NCCL's %h and %p."""
-    return told.replace("%h", one.get("host", "")).replace("%p", str(one["pid"]))
+    return told.replace("%h", raw.get("host", "")).replace("%p", str(raw["pid"]))
 
 
-def _file(proc: Proc, one: Raw, uid: int, source: str, name: str, taken: Taken) -> None:
-    descriptor = opened(beside(proc, one["pid"], name), uid, os.O_RDONLY, stat.S_ISREG)
+def _file(proc: Proc, raw: Raw, uid: int, source: str, name: str, taken: Taken) -> None:
+    descriptor = opened(beside(proc, raw["pid"], name), uid, os.O_RDONLY, stat.S_ISREG)
     if descriptor is None:
         return
     with os.fdopen(descriptor, "rb") as file:
         told = os.fstat(descriptor)
         age = max(0.0, time.time() - told.st_mtime)
-        if age > one["age_s"] + 1.0 or not told.st_size:
+        if age > raw["age_s"] + 1.0 or not told.st_size:
             return  # of an earlier job
         if source == "log":
             file.seek(max(0, told.st_size - _LOG_TAIL))
@@ -143,31 +143,31 @@ def _file(proc: Proc, one: Raw, uid: int, source: str, name: str, taken: Taken) 
             return
         else:
             data = file.read(_MOST_BYTES)
-    taken.add(one, source, name, data, age, told.st_size)
+    taken.add(raw, source, name, data, age, told.st_size)
 
 
 def servers(proc: Proc, ranks: List[Raw], taken: Taken) -> None:
     """Flight Recorder's record by torch's worker server, where a rank has one on a socket of its own file."""
     end = time.time() + _SERVERS_S
-    for one in ranks:
-        box = one["env"].get(BOX, "")
-        path = one["env"].get(SERVER, "") or (f"{box}/server/{one.get('inside', one['pid'])}" if box else "")
-        place = beside(proc, one["pid"], path) if path else ""
+    for rank in ranks:
+        box = rank["env"].get(BOX, "")
+        path = rank["env"].get(SERVER, "") or (f"{box}/server/{rank.get('inside', rank['pid'])}" if box else "")
+        place = beside(proc, rank["pid"], path) if path else ""
         if place and time.time() > end:
             why = "rank {}: its worker server was not asked, since others did not answer"
-            taken.skipped.append(why.format(one["rank"]))
+            taken.skipped.append(why.format(rank["rank"]))
             continue
         try:
             told = os.stat(place) if place else None
         except (OSError, ValueError):
             continue
-        if told is None or not stat.S_ISSOCK(told.st_mode) or told.st_uid != owner(proc, one["pid"]):
+        if told is None or not stat.S_ISSOCK(told.st_mode) or told.st_uid != owner(proc, rank["pid"]):
             continue
         begun = time.time()
         for handler in _HANDLERS:
             body = ask_server(place, handler) if time.time() < begun + _SERVER_S else b""
             if b'"entries"' in body:
-                taken.add(one, "server", f"{handler} of {path}", body, 0.0, len(body))
+                taken.add(rank, "server", f"{handler} of {path}", body, 0.0, len(body))
                 break
 
 

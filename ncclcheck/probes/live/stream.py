@@ -4,21 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ncclcheck.probes.live import (
-    ask,
-    cgroup,
-    connections,
-    evidence,
-    gpus,
-    look,
-    present,
-    proc,
-    processes,
-    ras,
-    records,
-    unranked,
-    wires,
-)
+from ncclcheck.probes.live import ask, evidence, look, present, processes, ras, records, unranked
+from ncclcheck.probes.live.machine import cgroup, connections, gpus, proc, wires
 
 # Each after those that it imports.
 MODULES = (proc, cgroup, connections, present, unranked, processes, look, wires, gpus, ras, records, ask, evidence)
@@ -27,12 +14,12 @@ import sys
 import types
 
 SOURCES = {sources!r}
-for name in ("ncclcheck", "ncclcheck.probes", "ncclcheck.probes.live"):
+for name in ("ncclcheck", "ncclcheck.probes", "ncclcheck.probes.live", "ncclcheck.probes.live.machine"):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = []
 for name, source in SOURCES.items():
     module = sys.modules[name] = types.ModuleType(name)
-    setattr(sys.modules["ncclcheck.probes.live"], name.rpartition(".")[2], module)
+    setattr(sys.modules[name.rpartition(".")[0]], name.rpartition(".")[2], module)
     exec(compile(source, name, "exec"), module.__dict__)
 sys.modules[{main!r}].SOURCES = SOURCES
 sys.modules[{main!r}].main(sys.argv[1:])

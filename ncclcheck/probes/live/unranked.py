@@ -9,8 +9,8 @@ begins with rank 0; else by nothing. Ranks on another host than the store's are 
 import re
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
-from ncclcheck.probes.live import connections
-from ncclcheck.probes.live.proc import Proc, fields
+from ncclcheck.probes.live.machine import connections
+from ncclcheck.probes.live.machine.proc import Proc, fields
 
 Raw = Dict[str, Any]
 Tables = Dict[str, Dict[int, Raw]]
@@ -53,8 +53,10 @@ def join(proc: Proc, found: List[Raw], loose: List[Raw], make: Callable[[str], R
     tables: Tables = {}
     ties = {one["pid"]: list(_ties(proc, one, tables)) for one in using}
     taken: Set[int] = set()
-    for store in sorted(_stores(proc, using, ties), key=lambda one: (-len(one.members) - one.remote, one.end)):
-        pids = {one["pid"] for one in store.members}
+    for store in sorted(
+        _stores(proc, using, ties), key=lambda store: (-len(store.members) - store.remote, store.end)
+    ):
+        pids = {member["pid"] for member in store.members}
         if pids & taken or len(pids) + store.remote < 2:
             continue
         taken |= pids
@@ -68,20 +70,20 @@ def join(proc: Proc, found: List[Raw], loose: List[Raw], make: Callable[[str], R
             found.append(dict(one, job=ADRIFT, rank=at, rank_by="nothing", stores=far[:_MOST_FAR]))
 
 
-def _is_agent(one: Raw, found: List[Raw]) -> bool:
+def _is_agent(raw: Raw, found: List[Raw]) -> bool:
     """Whether it starts ranks, and has none: torchrun, or a program that uses torch's elastic agent."""
-    if one["agent"]:
+    if raw["agent"]:
         return True
-    return not one["elastic"] and any(child["parent"] == one["pid"] and child["elastic"] for child in found)
+    return not raw["elastic"] and any(child["parent"] == raw["pid"] and child["elastic"] for child in found)
 
 
 def _is_here(end: str) -> bool:
     return end.startswith(_LOOPBACK)
 
 
-def _ties(proc: Proc, one: Raw, tables: Tables) -> Iterator[_Tie]:
+def _ties(proc: Proc, raw: Raw, tables: Tables) -> Iterator[_Tie]:
     """Its connections."""
-    for link in connections.established(proc, str(one["pid"]), tables):
+    for link in connections.established(proc, str(raw["pid"]), tables):
         if "ends" in link:
             family, near, far = link["ends"]
             yield _Tie(
@@ -116,17 +118,17 @@ def _tops(held: Dict[int, List[Raw]]) -> List[Raw]:
     """Of those that hold the same connection, which a fork copies, the one that the others come from."""
     told: Dict[int, Raw] = {}
     for holders in held.values():
-        pids = {one["pid"] for one in holders}
-        top = min(holders, key=lambda one: (one["orphan"], one["parent"] in pids, one["pid"]))
+        pids = {holder["pid"] for holder in holders}
+        top = min(holders, key=lambda holder: (holder["orphan"], holder["parent"] in pids, holder["pid"]))
         told[top["pid"]] = top
     return [told[pid] for pid in sorted(told)]
 
 
 def _are_ranked(members: List[Raw]) -> bool:
     """Whether the environment tells each of them apart; an agent without a rank may have the store."""
-    ranks = [one["rank"] for one in members if one["rank"] is not None]
-    parents = {one["parent"] for one in members if one["rank"] is not None}
-    without = [one for one in members if one["rank"] is None and one["pid"] not in parents]
+    ranks = [member["rank"] for member in members if member["rank"] is not None]
+    parents = {member["parent"] for member in members if member["rank"] is not None}
+    without = [member for member in members if member["rank"] is None and member["pid"] not in parents]
     return bool(ranks) and len(set(ranks)) == len(ranks) and not without
 
 
@@ -181,7 +183,9 @@ def _parent(proc: Proc, pid: int) -> int:
 
 def _ended(proc: Proc, members: List[Raw], make: Callable[[str], Raw]) -> List[Raw]:
     """Processes of the same parent that have ended, and that it has not asked after yet."""
-    names = {one["parent"]: _name(proc, str(one["pid"])) for one in members if one["launcher"] not in POOLS}
+    names = {
+        member["parent"]: _name(proc, str(member["pid"])) for member in members if member["launcher"] not in POOLS
+    }
     told = []
     for name in proc.names():
         stat = proc.text(name, "stat") if name.isdigit() else ""
@@ -199,10 +203,10 @@ def _name(proc: Proc, pid: str) -> str:
 
 def _numbers(proc: Proc, owner: Raw, members: List[Raw]) -> Dict[int, Tuple[int, str]]:
     """pid -> the rank, and by what it is known."""
-    told = [one["rank"] for one in members]
-    numbers = {one["pid"]: (one["rank"], "environment") for one in members
-               if one["rank"] is not None and told.count(one["rank"]) == 1}  # fmt: skip
-    marks = [(_by_pipe(proc, one["pid"]), one["pid"], "pipe") for one in members]
+    told = [member["rank"] for member in members]
+    numbers = {member["pid"]: (member["rank"], "environment") for member in members
+               if member["rank"] is not None and told.count(member["rank"]) == 1}  # fmt: skip
+    marks = [(_by_pipe(proc, member["pid"]), member["pid"], "pipe") for member in members]
     marks += [(0, owner["pid"], "store"), *_by_order(proc, owner, members)]
     for rank, pid, by in marks:
         if rank is not None and pid not in numbers and rank not in {one for one, _ in numbers.values()}:
@@ -212,8 +216,8 @@ def _numbers(proc: Proc, owner: Raw, members: List[Raw]) -> Dict[int, Tuple[int,
 
 def _by_pipe(proc: Proc, pid: int) -> Optional[int]:
     """By the pipe of its Flight Recorder, which has the rank in its name, and which it holds open."""
-    held = [_PIPE.search(proc.link(str(pid), "fd", name)) for name in proc.names(str(pid), "fd")]
-    told = {int(one.group(1)) for one in held if one}
+    matches = [_PIPE.search(proc.link(str(pid), "fd", name)) for name in proc.names(str(pid), "fd")]
+    told = {int(match.group(1)) for match in matches if match}
     return told.pop() if len(told) == 1 else None
 
 
@@ -225,15 +229,15 @@ def _by_order(proc: Proc, owner: Raw, members: List[Raw]) -> List[Tuple[Optional
     """
     if owner["launcher"] in POOLS:
         return []
-    started = [one for one in members if one["parent"] == owner["parent"] and not one["orphan"]]
+    started = [member for member in members if member["parent"] == owner["parent"] and not member["orphan"]]
     first = 0
     if len(started) == 1:
-        started, first = [one for one in members if one["parent"] == owner["pid"]], 1
+        started, first = [member for member in members if member["parent"] == owner["pid"]], 1
     started.sort(key=lambda one: (int(fields(proc.text(str(one["pid"]), "stat"))[19] or 0), one["pid"]))
     if not started or (first == 0 and started[0] is not owner):
         return []
     handles = [_HANDLE.search(one["command"]) for one in started]
-    told = [(at, int(held.group(1))) for at, held in enumerate(handles) if held]
+    told = [(at, int(match.group(1))) for at, match in enumerate(handles) if match]
     for (here, before), (there, after) in zip(told, told[1:]):  # noqa: B905, RUF007 - Python 3.6
         if (after - before) / (there - here) > _MOST_STEP:
             return []

@@ -41,7 +41,7 @@ class Box:
         if not _OF_MPI.search(whole) or _OF_AN_END.search(whole):
             return ""
         known = [
-            f"{found['what']}: {found['value'].rstrip()}" for one in self.lines if (found := _KNOWN.match(one))
+            f"{match['what']}: {match['value'].rstrip()}" for line in self.lines if (match := _KNOWN.match(line))
         ]
         told = " ".join(one for one in whole.partition("\n\n")[0].split("\n") if not _KNOWN.match(one))
         told = " ".join(told.split())[:_MOST_OF_TEXT]

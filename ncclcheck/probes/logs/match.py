@@ -43,8 +43,8 @@ class Pattern(NamedTuple):
 
     def found_in(self, text: str) -> re.Match[str] | None:
         """Where it is in a line, if all of it is so."""
-        found = self.search.search(text)
-        return None if found and self.check and not self.check(text) else found
+        match = self.search.search(text)
+        return None if match and self.check and not self.check(text) else match
 
     def is_near(self, text: str) -> bool:
         """Whether a line with all digits alike has one of its words."""
@@ -169,7 +169,7 @@ class Matcher:
     def _searched(self, shape: bytes, line: bytes) -> tuple[Pattern, ...]:
         alike = shape.decode(errors="backslashreplace")
         candidates = (self._patterns[index] for index in self._vocabulary.candidates(alike))
-        near = [one for one in candidates if one.is_near(alike)]
+        near = [candidate for candidate in candidates if candidate.is_near(alike)]
         text = bare(line.decode(errors="backslashreplace")) if near else ""
         return tuple(one for one in near if one.may_be_in(text))
 
@@ -191,12 +191,12 @@ class Matcher:
     def signs(text: str, patterns: Sequence[Pattern]) -> Iterator[tuple[str, dict[str, str]]]:
         """The signs that the line has, each with what is named in it."""
         known = False
-        for one in patterns:
-            if one.last and known:
+        for pattern in patterns:
+            if pattern.last and known:
                 return
-            if found := one.found_in(text):
-                known = known or not one.often or one.last
-                yield one.name, {key: value for key, value in found.groupdict().items() if value}
+            if match := pattern.found_in(text):
+                known = known or not pattern.often or pattern.last
+                yield pattern.name, {key: value for key, value in match.groupdict().items() if value}
 
 
 @lru_cache(maxsize=4)
@@ -204,18 +204,18 @@ def _ready(signs: tuple[Sign, ...]) -> tuple[list[Pattern], Vocabulary]:
     """The signs as patterns, those that are looked for last at the end; worked out once."""
     patterns = [
         Pattern(
-            one.name,
-            re.compile(one.pattern),
-            words(one.pattern),
-            tuple(shape_of(word.encode()).decode() for word in one.words),
-            one.check is not None or _DIGIT.search(_NO_DIGIT.sub("", one.pattern)) is not None,
-            one.often,
-            one.check,
-            one.last,
+            sign.name,
+            re.compile(sign.pattern),
+            words(sign.pattern),
+            tuple(shape_of(word.encode()).decode() for word in sign.words),
+            sign.check is not None or _DIGIT.search(_NO_DIGIT.sub("", sign.pattern)) is not None,
+            sign.often,
+            sign.check,
+            sign.last,
         )
-        for one in sorted(signs, key=lambda one: (one.last, one.often))
+        for sign in sorted(signs, key=lambda sign: (sign.last, sign.often))
     ]
-    return patterns, Vocabulary([one.any_case or one.words for one in patterns])
+    return patterns, Vocabulary([pattern.any_case or pattern.words for pattern in patterns])
 
 
 def shape_of(text: bytes) -> bytes:

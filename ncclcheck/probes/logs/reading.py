@@ -116,9 +116,9 @@ class Message:
             return True
         self.below += [" ".join(text.split())] if text.strip() else []
         if self.below:
-            for one in self.of:
-                one.text = f"{one.text.rstrip()} {self.below[-1]}"[:_LONG]
-                one.fields["text"] = f"{one.fields.get('text', '').rstrip()} {self.below[-1]}".strip()[:_LONG]
+            for kept in self.of:
+                kept.text = f"{kept.text.rstrip()} {self.below[-1]}"[:_LONG]
+                kept.fields["text"] = f"{kept.fields.get('text', '').rstrip()} {self.below[-1]}".strip()[:_LONG]
         return len(self.below) >= _MOST_BELOW
 
 
@@ -424,12 +424,12 @@ class Reading:
         if process is None and (here.message is not None or text[:1] in BEGIN):
             self._read_on(here, (*group, known), text, number)
         if process is None and before.rank is not None and not level:
-            said = self._said_often(patterns, (host, pid, known, group))
-            for one in said:
+            kepts = self._said_often(patterns, (host, pid, known, group))
+            for kept in kepts:
                 self._dropped += 1
-                one.again(number, text, order, here.time)
-            if said:
-                self._often = said
+                kept.again(number, text, order, here.time)
+            if kepts:
+                self._often = kepts
                 return
         found = _told([*Matcher.signs(text, patterns)], level)
         found = [] if found and not process and _MEANT.search(text) else found
@@ -458,10 +458,10 @@ class Reading:
             self._counts[key] = same
             if not level and _is_bad(text, found):  # asked only of what is kept: it takes long
                 level = "ERROR"
-            one = Kept(sign, number, text[:_LONG], order, group, process, at, pid, rank, here.time, level, fields)
-            same.append(one)
-            self.kept.append(one)
-            said_now += [one] if sign in (_RAISED, _STOOD) else []
+            kept = Kept(sign, number, text[:_LONG], order, group, process, at, pid, rank, here.time, level, fields)
+            same.append(kept)
+            self.kept.append(kept)
+            said_now += [kept] if sign in (_RAISED, _STOOD) else []
         if said_now and _GOES_ON.search(text):
             here.message = Message(said_now, (*group, known), number + _SOON)
 
@@ -503,24 +503,28 @@ class Reading:
 
         Empty where it may do: where digits, or a host in the line, decide what it is.
         """
-        told: list[Kept] = []
+        kepts: list[Kept] = []
         known = not any(one.last for one in patterns)
-        for one in patterns:
-            if one.last:
+        for pattern in patterns:
+            if pattern.last:
                 break  # what is looked for last is not, where another sign is known
-            same = self._counts.get((one.name, *who), [])
-            if one.digits or len(same) < _MOST_OF_A_SIGN or not (who[0] or "here" not in one.search.groupindex):
+            same = self._counts.get((pattern.name, *who), [])
+            if (
+                pattern.digits
+                or len(same) < _MOST_OF_A_SIGN
+                or not (who[0] or "here" not in pattern.search.groupindex)
+            ):
                 return []
-            known = known or not one.often
-            told.append(same[-1])
-        return told if known else []
+            known = known or not pattern.often
+            kepts.append(same[-1])
+        return kepts if known else []
 
     def logs(self) -> Logs:
         """All that was said."""
         ranks: dict[tuple[str, str], set[int]] = {}
-        for one in self.kept:
-            if one.rank is not None:
-                ranks.setdefault(one.group, set()).add(one.rank)
+        for kept in self.kept:
+            if kept.rank is not None:
+                ranks.setdefault(kept.group, set()).add(kept.rank)
         alone = {group: min(found) for group, found in ranks.items() if len(found) == 1}
         who = told.Writers(self.log, self.groups, alone)
         events = [self._event(one, who) for one in self.kept]
@@ -529,27 +533,27 @@ class Reading:
         return Logs(
             files=[
                 LogFile(
-                    name=one.name,
-                    bytes=one.bytes,
-                    lines=one.lines,
-                    records=one.records,
-                    operations=one.operations,
-                    last_record=one.last_record,
-                    advanced=one.advanced,
-                    familiar=one.familiar,
-                    problem=one.problem,
-                    empty_folder=one.empty_folder,
+                    name=file.name,
+                    bytes=file.bytes,
+                    lines=file.lines,
+                    records=file.records,
+                    operations=file.operations,
+                    last_record=file.last_record,
+                    advanced=file.advanced,
+                    familiar=file.familiar,
+                    problem=file.problem,
+                    empty_folder=file.empty_folder,
                 )
-                for one in self._files
+                for file in self._files
             ],
             events=events,
             processes=processes,
             ranks=_ranks(
-                [one.rank for one in events]
-                + [one.rank for one in processes]
-                + [rank for one in processes for rank in one.several]
+                [event.rank for event in events]
+                + [process.rank for process in processes]
+                + [rank for process in processes for rank in process.several]
             ),
-            world=max((one.nranks for one in processes if one.nranks), default=None),
+            world=max((process.nranks for process in processes if process.nranks), default=None),
             version=self.log.version,
             dropped=self._dropped,
         )

@@ -79,16 +79,16 @@ def _lines(used: Used, file: Iterable[bytes]) -> None:
         taken += len(line)
         if taken > _MOST:
             return
-        if (found := _COLL.search(line)) and (op := _OPS.get(found[1].decode().lower())):
-            kind = int(found[3])
-            size = int(found[2]) * (_BYTES[kind] if kind < len(_BYTES) else 4)
+        if (match := _COLL.search(line)) and (op := _OPS.get(match[1].decode().lower())):
+            kind = int(match[3])
+            size = int(match[2]) * (_BYTES[kind] if kind < len(_BYTES) else 4)
             (used.of_a_part if op in _WHOLE_IS_ALL else used.calls)[op, size] += 1
-        elif (found := _INSPECTOR.search(line)) and (op := _OPS.get(found[1].decode().lower())):
-            used.calls[op, int(found[2])] += 1
-        elif found := _TUNING.search(line):
-            size = int(found[1])
+        elif (match := _INSPECTOR.search(line)) and (op := _OPS.get(match[1].decode().lower())):
+            used.calls[op, int(match[2])] += 1
+        elif match := _TUNING.search(line):
+            size = int(match[1])
             used.forecasts[size] = Forecast(
-                bytes=size, time_us=float(found[4]), algorithm=int(found[2]), protocol=int(found[3])
+                bytes=size, time_us=float(match[4]), algorithm=int(match[2]), protocol=int(match[3])
             )
 
 

@@ -31,7 +31,13 @@ class Writers:
         self.ranks: dict[Key, int] = {}
         self.several: dict[Key, list[int]] = {}  # of a process with several GPUs; which wrote a line is not told
         for key, process in log.processes.items():
-            ranks = sorted({one.rank for one in process.all if one.rank >= 0 and one.nranks == world})
+            ranks = sorted(
+                {
+                    communicator.rank
+                    for communicator in process.all
+                    if communicator.rank >= 0 and communicator.nranks == world
+                }
+            )
             if len(ranks) == 1:
                 self.ranks[key] = ranks[0]
             elif ranks:
@@ -53,9 +59,9 @@ class Writers:
         if pid is None and (named := _PID.search(group[1])):
             pid, rank = int(named[1]), self._alone.get(group, rank) if rank is None else rank
             same = [
-                one
-                for one in self._processes
-                if one[1] == pid and (not host or is_address(host) or one[0] == host)
+                process
+                for process in self._processes
+                if process[1] == pid and (not host or is_address(host) or process[0] == host)
             ]
             if len(same) == 1:
                 return *same[0], self.ranks.get(same[0], rank)
@@ -81,7 +87,7 @@ def processes(log: Log, who: Writers, begins: Mapping[Key, tuple[str, int]]) -> 
 
 def _process(process: Process, rank: int | None, several: list[int], file: str, line: int) -> LogProcess:
     world = process.largest
-    known = [one for one in process.all if one.rank >= 0]
+    known = [communicator for communicator in process.all if communicator.rank >= 0]
     return LogProcess(
         host=process.host,
         pid=max(1, process.pid),
@@ -104,9 +110,9 @@ def _process(process: Process, rank: int | None, several: list[int], file: str, 
         local_ranks=world.local_ranks or None,
         bus_id=world.bus_id,
         channels=world.channels,
-        began=sum(one.began or one.complete for one in known),
-        completed=sum(one.complete for one in known),
-        ended=sum(one.ended for one in known),
+        began=sum(communicator.began or communicator.complete for communicator in known),
+        completed=sum(communicator.complete for communicator in known),
+        ended=sum(communicator.ended for communicator in known),
         rings=process.rings,
         trees=process.trees,
         nvls=process.nvls,
@@ -118,14 +124,19 @@ def _process(process: Process, rank: int | None, several: list[int], file: str, 
 
 
 def _rails(process: Process) -> list[int]:
-    devices = {device for one in process.all for (kind, device, *_) in one.seen if kind.startswith("NET/")}
+    devices = {
+        device
+        for communicator in process.all
+        for (kind, device, *_) in communicator.seen
+        if kind.startswith("NET/")
+    }
     return sorted(device for device in devices if device is not None)[:_MOST_RAILS]
 
 
 def _vias(process: Process) -> dict[str, int]:
     """All connections by kind."""
-    found: Counter[str] = Counter()
-    for one in process.all:
-        for (kind, *_), count in one.seen.items():
-            found[kind] += count
-    return dict(found)
+    counter: Counter[str] = Counter()
+    for communicator in process.all:
+        for (kind, *_), count in communicator.seen.items():
+            counter[kind] += count
+    return dict(counter)

@@ -79,33 +79,33 @@ class Tracebacks:
         """Take a line that may be part of one; whether it is a frame. bad: its level is that of an error."""
         said = text.lstrip()
         if said.startswith('File "'):
-            if found := _FRAME.match(said):
+            if match := _FRAME.match(said):
                 stack = self._of(writer)
-                stack.last, stack.condition, stack.line = _place(found), "", number
+                stack.last, stack.condition, stack.line = _place(match), "", number
                 stack.bad = stack.bad or bad
-                library = _LIBRARY.search(found["path"]) is not None
+                library = _LIBRARY.search(match["path"]) is not None
                 stack.own = stack.own if library else stack.last
                 carries = not library or _CARRIES.match(stack.last) is not None
                 stack.client = stack.client if carries else stack.last.partition("/")[0]
-                if not library and found["function"] == "<module>" and not stack.main:
-                    stack.main = found["path"].rpartition("/")[2]
+                if not library and match["function"] == "<module>" and not stack.main:
+                    stack.main = match["path"].rpartition("/")[2]
                 stack.helper = stack.helper or _HELPER.search(stack.last) is not None
-            elif found := _UNREADABLE.match(said):
-                if found["path"].rpartition("/")[2] == self._of(writer).main:  # it ran before: in another attempt
+            elif match := _UNREADABLE.match(said):
+                if match["path"].rpartition("/")[2] == self._of(writer).main:  # it ran before: in another attempt
                     self._open.pop(writer)
-                self._of(writer).unreadable = _place(found)
-        elif found := _ASSERTED.match(said):
+                self._of(writer).unreadable = _place(match)
+        elif match := _ASSERTED.match(said):
             if writer in self._open:
-                self._open[writer].condition = found[1].rstrip()
+                self._open[writer].condition = match[1].rstrip()
         elif said.startswith(_BEGINS):
             stack = self._of(writer)
             stack.last, stack.own, stack.main, stack.client, stack.helper = "", "", "", "", False
             stack.bad = True
         elif said.startswith(_CHAINED):
             self._of(writer).chained = True
-        elif found := _SPAWNED.match(said):
+        elif match := _SPAWNED.match(said):
             self._open.pop(writer, None)
-            self._of(writer).spawned = found[1]
+            self._of(writer).spawned = match[1]
         elif said.startswith(_IGNORED):
             self._open.pop(writer, None)
             self._of(writer).ends = "nothing"
@@ -142,8 +142,8 @@ class Tracebacks:
 
     def exception(self, writer: Writer, text: str) -> dict[str, str] | None:
         """Type and text of an exception whose name tells nothing, below the frames of an open traceback."""
-        found = _ANY_TYPE.match(text) if self.is_open(writer) else None
-        return {key: value for key, value in found.groupdict().items() if value} if found else None
+        match = _ANY_TYPE.match(text) if self.is_open(writer) else None
+        return {key: value for key, value in match.groupdict().items() if value} if match else None
 
     def raised(self, writer: Writer) -> dict[str, str]:
         """Where the exception that ends the traceback was raised, as fields of its line."""
@@ -173,11 +173,11 @@ class Tracebacks:
         return self._open.setdefault(writer, _Stack())
 
 
-def _place(found: re.Match[str]) -> str:
+def _place(match: re.Match[str]) -> str:
     """`data/loader.py:14 (__getitem__)`: of a library from its package on, else the end of the path."""
-    path = found["path"]
+    path = match["path"]
     shown = _PACKAGES.sub("", path)
     if shown == path and len(path) > _LONG:
         shown = "/".join(path.split("/")[-_MOST_PARTS:])
-    function = found["function"].strip()
-    return f"{shown}:{found['line']}" + (f" ({function})" if function and not function.startswith("<") else "")
+    function = match["function"].strip()
+    return f"{shown}:{match['line']}" + (f" ({function})" if function and not function.startswith("<") else "")

@@ -20,7 +20,7 @@ PROBES = {
     "gpu": "gpu",
     "host": "host.host",
     "network": "net.network",
-    "job": "job_system",
+    "job": "environment.job_system",
     "rdma": "devices.rdma",
     "fabric": "devices.fabric",
     "stack": "software.stack",

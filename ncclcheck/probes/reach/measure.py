@@ -65,7 +65,7 @@ def _measured(
     counted = work.bursts(begun, seconds, _ordered(doors))
     work.finish(begun + seconds)
     peers = work.peers()
-    reached = all(isinstance(one.connect, Connect) and one.connect.outcome == "ok" for one in peers)
+    reached = all(isinstance(peer.connect, Connect) and peer.connect.outcome == "ok" for peer in peers)
     return NodeReach(
         node=me.name,
         interface=me.interface,
@@ -207,9 +207,9 @@ class _Work:
     def _neighbour(self, entries: Mapping[str, Neighbour] | Unread, address: str) -> Neighbour | Unread:
         if isinstance(entries, Unread):
             return entries
-        found = entries.get(address)
+        neighbour = entries.get(address)
         before = isinstance(self._entries, Unread) or address in self._entries
-        return _NO_NEIGHBOUR if found is None else replace(found, held_before=before)
+        return _NO_NEIGHBOUR if neighbour is None else replace(neighbour, held_before=before)
 
     def own(self) -> Connect | Unread:
         """The connection to our own address."""

@@ -32,30 +32,32 @@ def _made_in(owner: ast.ClassDef) -> set[str]:
     """Its lists and arrays; what it is given may read files: another dataset, a memory map."""
     return {
         text(target)
-        for one in ast.walk(owner)
-        if isinstance(one, ast.Assign)
-        and (isinstance(one.value, ast.List | ast.ListComp) or _ARRAY.match(text(one.value)))
-        for target in one.targets
+        for node in ast.walk(owner)
+        if isinstance(node, ast.Assign)
+        and (isinstance(node.value, ast.List | ast.ListComp) or _ARRAY.match(text(node.value)))
+        for target in node.targets
     }
 
 
 def _reads_only(function: ast.FunctionDef, made: set[str]) -> bool:
-    parts = [one for statement in function.body for one in ast.walk(statement)]
-    read = {text(one.value) for one in parts if isinstance(one, ast.Subscript)}
-    return bool(read) and read <= made and not any(isinstance(one, ast.Call) for one in parts)
+    parts = [node for statement in function.body for node in ast.walk(statement)]
+    read = {text(part.value) for part in parts if isinstance(part, ast.Subscript)}
+    return bool(read) and read <= made and not any(isinstance(part, ast.Call) for part in parts)
 
 
 def _methods(source: Source, method: str) -> Iterator[tuple[ast.ClassDef, ast.FunctionDef]]:
     for found in source.of(ast.ClassDef):
-        yield from ((found, one) for one in found.body if isinstance(one, ast.FunctionDef) and one.name == method)
+        yield from (
+            (found, node) for node in found.body if isinstance(node, ast.FunctionDef) and node.name == method
+        )
 
 
 def _may_leave_out(function: ast.FunctionDef) -> bool:
     """Whether a layer is called in one branch of a condition, or the function returns there."""
-    for one in ast.walk(function):
-        if isinstance(one, ast.If | ast.IfExp) and not _FIXED.fullmatch(text(one.test)):
-            branches: list[ast.AST] = [one.body, one.orelse] if isinstance(one, ast.IfExp) else []
-            branches += [*one.body, *one.orelse] if isinstance(one, ast.If) else []
+    for node in ast.walk(function):
+        if isinstance(node, ast.If | ast.IfExp) and not _FIXED.fullmatch(text(node.test)):
+            branches: list[ast.AST] = [node.body, node.orelse] if isinstance(node, ast.IfExp) else []
+            branches += [*node.body, *node.orelse] if isinstance(node, ast.If) else []
             if any(_uses_layer(part) for branch in branches for part in ast.walk(branch)):
                 return True
     return False

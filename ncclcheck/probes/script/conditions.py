@@ -49,14 +49,14 @@ def kind(test: ast.expr, ranks: Collection[str], *, holds: bool = True) -> Guard
     holds: where it holds what stands under it is done; `a or rank != 0` tells ranks apart where it does not.
     """
     if isinstance(test, ast.Compare) and any(
-        isinstance(one, ast.Name) and one.id == "__name__" for one in _sides(test)
+        isinstance(side, ast.Name) and side.id == "__name__" for side in _sides(test)
     ):
         return "main"
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return kind(test.operand, ranks, holds=not holds)
     if isinstance(test, ast.BoolOp):
         every = isinstance(test.op, ast.And) or not holds
-        return _of_several([kind(one, ranks, holds=holds) for one in test.values], every)
+        return _of_several([kind(node, ranks, holds=holds) for node in test.values], every)
     if isinstance(test, ast.Compare):
         return _of_comparison(test, ranks)
     if isinstance(test, ast.Call):
@@ -104,7 +104,7 @@ def single(test: ast.expr, holds: bool) -> bool:
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return single(test.operand, not holds)
     if isinstance(test, ast.BoolOp):
-        each = [single(one, holds) for one in test.values]
+        each = [single(node, holds) for node in test.values]
         return any(each) if isinstance(test.op, ast.And) == holds else all(each)
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         if _NO_GPU.fullmatch(_name(test.left)) and _value(test.comparators[0]) is None:

@@ -12,11 +12,11 @@ from ncclcheck.probes.script.words import text
 def of_source(source: Source) -> dict[str, str]:
     """Variables that are given one device, and nothing else anywhere in the file: `device = "cuda"`."""
     given: dict[str, list[str]] = {}
-    for one in source.of(ast.Assign):
-        for target in one.targets:
-            given.setdefault(text(target), []).append(_device(one.value))
+    for assign in source.of(ast.Assign):
+        for target in assign.targets:
+            given.setdefault(text(target), []).append(_device(assign.value))
     held = {name: found[0] for name, found in given.items() if found[0] and len({*found}) == 1}
-    stores = Counter(one.id for one in source.of(ast.Name) if held and isinstance(one.ctx, ast.Store))
+    stores = Counter(name.id for name in source.of(ast.Name) if held and isinstance(name.ctx, ast.Store))
     return {name: one for name, one in held.items() if stores[name] in (0, len(given[name]))}
 
 

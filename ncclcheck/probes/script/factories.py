@@ -20,9 +20,11 @@ def of_source(source: Source) -> list[str]:
     """Their names; none where the file does its work as it is imported."""
     if source.tree is None or not all(_is_still(statement) for statement in source.tree.body):
         return []
-    functions = [one for one in source.tree.body if isinstance(one, ast.FunctionDef)]
+    functions = [node for node in source.tree.body if isinstance(node, ast.FunctionDef)]
     return [
-        one.name for one in functions if _MAKES.fullmatch(one.name) and _needs_nothing(one) and _gives_one(one)
+        function.name
+        for function in functions
+        if _MAKES.fullmatch(function.name) and _needs_nothing(function) and _gives_one(function)
     ]
 
 
@@ -33,7 +35,7 @@ def _is_still(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.Expr):
         return isinstance(statement.value, ast.Constant)
     if isinstance(statement, ast.Assign | ast.AnnAssign):
-        calls = [one for one in ast.walk(statement) if isinstance(one, ast.Call)]
+        calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
         return not any(_RUNS.search(text(call.func)) for call in calls)
     kept = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Try
     return isinstance(statement, kept)
@@ -47,5 +49,5 @@ def _needs_nothing(function: ast.FunctionDef) -> bool:
 
 def _gives_one(function: ast.FunctionDef) -> bool:
     """One thing is returned, not a tuple of a loader and its sampler."""
-    returned = [one.value for one in ast.walk(function) if isinstance(one, ast.Return)]
-    return bool(returned) and all(isinstance(one, ast.Name | ast.Call) for one in returned)
+    returned = [node.value for node in ast.walk(function) if isinstance(node, ast.Return)]
+    return bool(returned) and all(isinstance(node, ast.Name | ast.Call) for node in returned)

@@ -37,15 +37,15 @@ def of_source(source: Source) -> Names:
     if source.tree is None:
         return names
     for plain in source.of(ast.Import):
-        for one in plain.names:
-            module = one.name if one.asname else one.name.partition(".")[0]
-            names.meaning[one.asname or module] = _module(source, one.name if one.asname else module)
+        for name in plain.names:
+            module = name.name if name.asname else name.name.partition(".")[0]
+            names.meaning[name.asname or module] = _module(source, name.name if name.asname else module)
     for node in source.of(ast.ImportFrom):
         _from(node, source, names)
     for statement in source.tree.body:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
             names.own[statement.name] = f"{source.name}:{statement.name}"
-            inner = [one for one in statement.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+            inner = [node for node in statement.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
             for function in inner:
                 names.own.setdefault(function.name, f"{source.name}:{statement.name}.{function.name}")
         elif isinstance(statement, ast.ClassDef):
@@ -71,8 +71,8 @@ def _alias(given: ast.Assign, names: Names) -> None:
 
 
 def _methods(statement: ast.ClassDef, file: str) -> dict[str, str]:
-    methods = [one for one in statement.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
-    return {f"{statement.name}.{one.name}": f"{file}:{statement.name}.{one.name}" for one in methods}
+    methods = [node for node in statement.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return {f"{statement.name}.{method.name}": f"{file}:{statement.name}.{method.name}" for method in methods}
 
 
 def _module(source: Source, module: str) -> str:
@@ -82,16 +82,16 @@ def _module(source: Source, module: str) -> str:
 
 def _from(node: ast.ImportFrom, source: Source, names: Names) -> None:
     module = "." * node.level + (node.module or "")
-    for one in node.names:
-        inner = f"{module}{'.' if node.module else ''}{one.name}"
-        if one.name == "*":
+    for name in node.names:
+        inner = f"{module}{'.' if node.module else ''}{name.name}"
+        if name.name == "*":
             names.stars += [source.local[module]] if module in source.local else []
         elif inner in source.local:
-            names.meaning[one.asname or one.name] = f"{source.local[inner]}:"
+            names.meaning[name.asname or name.name] = f"{source.local[inner]}:"
         elif module in source.local:
-            names.meaning[one.asname or one.name] = f"{source.local[module]}:{one.name}"
+            names.meaning[name.asname or name.name] = f"{source.local[module]}:{name.name}"
         else:
-            names.meaning[one.asname or one.name] = f"{module}.{one.name}"
+            names.meaning[name.asname or name.name] = f"{module}.{name.name}"
 
 
 def chain_of(node: ast.expr) -> str:

@@ -65,7 +65,7 @@ def _read(found: Sequence[Source], arguments: Sequence[str], nodes: int | None) 
             walk.devices = devices.of_source(source)
             walk.block(source.tree.body)
         calls += walk.calls
-        files.append(_file(source, walk.calls, [one for one in trace if one.file == source.name]))
+        files.append(_file(source, walk.calls, [call for call in trace if call.file == source.name]))
     return Script(files=files, calls=calls[:_MOST_CALLS], arguments=[*arguments], nodes=nodes, trace=trace)
 
 
@@ -74,7 +74,7 @@ def _of_rank(source: Source) -> Iterator[str]:
     for given in source.of(ast.Assign):
         a_test = isinstance(given.value, ast.Compare | ast.BoolOp | ast.UnaryOp)
         if a_test and conditions.kind(given.value, ()) == "rank":
-            yield from (text(one).rpartition(".")[2] for one in given.targets)
+            yield from (text(target).rpartition(".")[2] for target in given.targets)
     for function in source.of(ast.FunctionDef):
         if isinstance(last := function.body[-1], ast.Return):
             value = last.value
@@ -106,12 +106,16 @@ def _made_of_rank(source: Source) -> set[str]:
     made: set[str] = set()
     if not _speaks_of_rank(source):
         return made
-    given = [(one.targets, one.value) for one in source.of(ast.Assign) if not isinstance(one.value, ast.Constant)]
+    given = [
+        (assign.targets, assign.value)
+        for assign in source.of(ast.Assign)
+        if not isinstance(assign.value, ast.Constant)
+    ]
     for _ in range(2):  # of what was made of a rank, something else is made
         lines = _with_rank(source, made)
         for targets, value in given:
             if _stands_in(value, lines) and conditions.by_rank(value, made):
-                made |= {text(one) for one in targets}
+                made |= {text(target) for target in targets}
     return made
 
 
@@ -129,7 +133,9 @@ def _stands_in(value: ast.expr, lines: Container[int]) -> bool:
 
 def _wrapped(source: Source, every: Mapping[str, Names]) -> set[str]:
     """Variables that hold a model inside DistributedDataParallel, somewhere in the file."""
-    calls = [(one.targets, one.value) for one in source.of(ast.Assign) if isinstance(one.value, ast.Call)]
+    calls = [
+        (assign.targets, assign.value) for assign in source.of(ast.Assign) if isinstance(assign.value, ast.Call)
+    ]
     return {
         text(target)
         for targets, value in calls
@@ -210,7 +216,7 @@ class _Walk:
     def block(self, body: Sequence[ast.stmt]) -> None:
         """Statements; after an `if` that leaves, the rest stands under its opposite; a `return` ends them."""
         before = len(self.guards)
-        last = {one.name: at for at, one in enumerate(body) if isinstance(one, ast.FunctionDef)}
+        last = {node.name: at for at, node in enumerate(body) if isinstance(node, ast.FunctionDef)}
         for at, statement in enumerate(body):
             other = last[statement.name] if isinstance(statement, ast.FunctionDef) else at
             if at < other and not _is_used(statement, body[at + 1 : other]):
@@ -231,7 +237,7 @@ class _Walk:
         if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Name) or self.here.stars:
             return False
         name = statement.value.id
-        given = {one.id for one in self.source.of(ast.Name) if isinstance(one.ctx, ast.Store)}
+        given = {name.id for name in self.source.of(ast.Name) if isinstance(name.ctx, ast.Store)}
         given |= {one.arg for one in self.source.of(ast.arg)}
         given |= {one.asname or one.name.partition(".")[0] for one in self.source.of(ast.alias)}
         given |= {one.name for one in self.source.of(ast.FunctionDef)} | {
@@ -299,7 +305,7 @@ class _Walk:
         """Which model a variable holds from here on; `model = model.cuda()` and `compile(model)` keep it."""
         value = statement.value
         for target in {*map(text, statement.targets)} & self.wrapped:
-            named = [text(one) for one in ast.walk(value) if isinstance(one, ast.Name | ast.Attribute)]
+            named = [text(node) for node in ast.walk(value) if isinstance(node, ast.Name | ast.Attribute)]
             if isinstance(value, ast.Call) and _wraps(text(value.func), self.here, self.every):
                 self.held[target] = True
             elif target not in named:
@@ -315,7 +321,7 @@ class _Walk:
     def _import(self, statement: ast.Import | ast.ImportFrom) -> None:
         """Imports of libraries that read variables as they are loaded."""
         imported = (
-            [one.name for one in statement.names] if isinstance(statement, ast.Import) else [statement.module]
+            [name.name for name in statement.names] if isinstance(statement, ast.Import) else [statement.module]
         )
         for name in imported:
             if name and name.partition(".")[0] in _IMPORTS and not self.scope:
@@ -327,15 +333,15 @@ class _Walk:
         saved = self.saved
         self.guards, self.loops, self.held, self.saved = [], [], {}, set()
         self.parameters = {one.arg for one in [*function.args.args, *function.args.kwonlyargs]}
-        for one in function.decorator_list:
-            called = one.func if isinstance(one, ast.Call) else one
+        for node in function.decorator_list:
+            called = node.func if isinstance(node, ast.Call) else node
             if conditions.of_one_rank(ast.unparse(called).rpartition(".")[2]):
-                self.guards.append(Guard(kind="rank", branch="if", text=f"@{text(one)}", line=one.lineno))
+                self.guards.append(Guard(kind="rank", branch="if", text=f"@{text(node)}", line=node.lineno))
         with self._in(self.scope, function.name):
-            for one in function.decorator_list:
-                if isinstance(one, ast.Call) and _NO_GRADIENTS.search(name := self._dotted(one.func)):
-                    self.statement = ast.copy_location(ast.Expr(one), one)
-                    self._add(name, one.lineno, {})
+            for node in function.decorator_list:
+                if isinstance(node, ast.Call) and _NO_GRADIENTS.search(name := self._dotted(node.func)):
+                    self.statement = ast.copy_location(ast.Expr(node), node)
+                    self._add(name, node.lineno, {})
             self.block(function.body)
         self.guards, self.loops, self.parameters, self.held = guards, loops, parameters, held
         self.saved = saved
@@ -399,7 +405,9 @@ class _Walk:
         """The expression, after its parts."""
         if isinstance(expression, ast.Call):
             self._call(expression)
-        elif isinstance(expression, ast.Dict) and (handed := [one for one in expression.values if _is_chain(one)]):
+        elif isinstance(expression, ast.Dict) and (
+            handed := [node for node in expression.values if _is_chain(node)]
+        ):
             self._hand_on(expression, handed)
         elif isinstance(expression, ast.Yield) and expression.value and len(self.loops) > 1:
             self._add("yield", expression.lineno, {"0": text(expression.value)})
@@ -411,7 +419,7 @@ class _Walk:
 
     def _hand_on(self, table: ast.Dict, values: Sequence[ast.expr]) -> None:
         """A table of the script's own functions, one of which is chosen later."""
-        known = [text(one) for one in values if ":" in self._dotted(one)]
+        known = [text(node) for node in values if ":" in self._dotted(node)]
         if known:
             self._add("dict", table.lineno, {str(at): one for at, one in enumerate(known)})
 
@@ -421,16 +429,18 @@ class _Walk:
         kept = wrapped or name in self.parameters or _is_kept(name) or self._takes_saved(call) or _to_number(call)
         if not kept and not _reports_loss(name, call):
             return
-        arguments = {str(at): text(one) for at, one in enumerate(call.args) if not isinstance(one, ast.Starred)}
-        arguments |= {one.arg: text(one.value) for one in call.keywords if one.arg}
-        if any(isinstance(one, ast.Starred) for one in call.args) or any(one.arg is None for one in call.keywords):
+        arguments = {str(at): text(node) for at, node in enumerate(call.args) if not isinstance(node, ast.Starred)}
+        arguments |= {keyword.arg: text(keyword.value) for keyword in call.keywords if keyword.arg}
+        if any(isinstance(node, ast.Starred) for node in call.args) or any(
+            keyword.arg is None for keyword in call.keywords
+        ):
             arguments["*"] = "*"
         if name == "torch.save":
             self.saved |= {arguments.get("1", arguments.get("f", ""))} - {""}
         on = text(call.func.value) if isinstance(call.func, ast.Attribute) else ""
         on = text(call.func) if wrapped else on
-        given = [*call.args, *(one.value for one in call.keywords)]
-        shared = [text(one) for one in given if self._is_wrapped(one)]
+        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        shared = [text(node) for node in given if self._is_wrapped(node)]
         if name in (".state_dict", ".load_state_dict") and isinstance(call.func, ast.Attribute):
             shared += [on] if self._is_wrapped(call.func.value) else []
         device = arguments.get("0", arguments.get("device", ""))
@@ -442,13 +452,13 @@ class _Walk:
         """Whether it is given, or is a method of, a path that was saved to before in this function."""
         if not self.saved:
             return False
-        parts = [call.func, *call.args, *(one.value for one in call.keywords)]
+        parts = [call.func, *call.args, *(keyword.value for keyword in call.keywords)]
         return any(path in text(part) for path in self.saved for part in parts)
 
     def _by_rank(self, call: ast.Call) -> list[str]:
         given = [
-            *((str(at), one) for at, one in enumerate(call.args)),
-            *((one.arg, one.value) for one in call.keywords),
+            *((str(at), node) for at, node in enumerate(call.args)),
+            *((keyword.arg, keyword.value) for keyword in call.keywords),
         ]
         return [name for name, value in given if name and self._unlike(value)]
 
@@ -489,7 +499,7 @@ class _Walk:
                 shared=[*shared],
                 inner=self.within > 0,
                 device=device,
-                guards=[one if isinstance(one, Guard) else self._guard(one) for one in self.guards],
+                guards=[guard if isinstance(guard, Guard) else self._guard(guard) for guard in self.guards],
                 loops=[*self.loops],
             )
         )
@@ -518,8 +528,8 @@ class _Walk:
 
 def _reports_loss(name: str, call: ast.Call) -> bool:
     """`logger.info(f"loss {loss}")`, `wandb.log({"loss": loss})`."""
-    given = [*call.args, *(one.value for one in call.keywords)]
-    return bool(_REPORTS.search(name)) and any("loss" in text(one).lower() for one in given)
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return bool(_REPORTS.search(name)) and any("loss" in text(node).lower() for node in given)
 
 
 def _to_number(call: ast.Call) -> bool:

@@ -165,7 +165,7 @@ def _by_type(name: str, tree: ast.AST) -> dict[type[ast.AST], list[ast.AST]]:
                     below += value
                 elif kind not in _PLAIN:
                     below.append(value)
-        level = [one for one in below if type(one) not in _MARKS and isinstance(one, ast.AST)]
+        level = [node for node in below if type(node) not in _MARKS and isinstance(node, ast.AST)]
     return found
 
 
@@ -185,9 +185,9 @@ def _local(modules: Iterator[str], name: str, roots: Sequence[str]) -> dict[str,
 def _imported(source: Source) -> Iterator[str]:
     """Modules as written, relative ones with their dots; `from a import b` may mean the module a.b."""
     for plain in source.of(ast.Import):
-        yield from (one.name for one in plain.names)
+        yield from (name.name for name in plain.names)
     for node in source.of(ast.ImportFrom):
-        yield from _of_from("." * node.level + (node.module or ""), [one.name for one in node.names])
+        yield from _of_from("." * node.level + (node.module or ""), [name.name for name in node.names])
 
 
 def _imported_as_text(data: bytes) -> Iterator[str]:
@@ -205,7 +205,7 @@ def _imported_as_text(data: bytes) -> Iterator[str]:
 def _of_from(module: str, names: Sequence[str]) -> Iterator[str]:
     if module.strip("."):
         yield module
-    yield from (f"{module}{'.' if module.strip('.') else ''}{one}" for one in names)
+    yield from (f"{module}{'.' if module.strip('.') else ''}{name}" for name in names)
 
 
 def _file_of(module: str, name: str, root: str, inside: str) -> str:

@@ -49,10 +49,10 @@ def of_source(source: Source) -> list[str]:
 
 def modules(source: Source) -> list[str]:
     """What it imports, but for its own files."""
-    found = {one.name for node in source.of(ast.Import) for one in node.names}
+    found = {name.name for node in source.of(ast.Import) for name in node.names}
     for node in source.of(ast.ImportFrom):
         if node.module and not node.level:
-            found |= {node.module, *(f"{node.module}.{one.name}" for one in node.names)}
+            found |= {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
     return sorted(found - {*source.local})[:_MOST_WORDS]
 
 

@@ -73,5 +73,5 @@ def _setup(setting: Setting) -> Setup:
         batch=(setting.feed.loader.batch_size or 0) * plan.accumulate,
         accumulate=plan.accumulate,
         find_unused=plan.find_unused,
-        parameters=sum(one.numel() for one in setting.model.parameters()),
+        parameters=sum(parameter.numel() for parameter in setting.model.parameters()),
     )

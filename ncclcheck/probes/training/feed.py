@@ -104,7 +104,7 @@ def distributed(dataset: Dataset[Any], batch: int, *, shuffle: bool = True, **mo
 
 def moved(batch: Batch, device: torch.device) -> Batch:
     """The batch with all of its tensors on the device."""
-    return mapped(batch, lambda one: one.to(device, non_blocking=True))
+    return mapped(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
 
 def mapped(batch: Batch, change: Callable[[Tensor], Any]) -> Batch:
@@ -122,11 +122,11 @@ def mapped(batch: Batch, change: Callable[[Tensor], Any]) -> Batch:
 
 def tensors_of(batch: Batch) -> list[Tensor]:
     """All tensors of a batch, in a fixed order."""
-    found: list[Tensor] = []
-    mapped(batch, found.append)
-    return found
+    tensors: list[Tensor] = []
+    mapped(batch, tensors.append)
+    return tensors
 
 
 def samples_of(batch: Batch) -> int:
     """How many samples a batch has: the first dimension of its first tensor."""
-    return next((one.shape[0] for one in tensors_of(batch) if one.dim()), 1)
+    return next((tensor.shape[0] for tensor in tensors_of(batch) if tensor.dim()), 1)

@@ -20,11 +20,12 @@ from torch.utils.data import DataLoader
 
 from ncclcheck.probes.dataloader.factory import FactoryError, Made, find, resolve
 from ncclcheck.probes.job.context import DataPlan, TrainingPlan
-from ncclcheck.probes.training import lightning, models
-from ncclcheck.probes.training.equal.entered import NoBackward
+from ncclcheck.probes.training import models
+from ncclcheck.probes.training.equal.own.entered import NoBackward
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators
 from ncclcheck.probes.training.equal.state import Alone, bare
 from ncclcheck.probes.training.feed import Batch, distributed
+from ncclcheck.probes.training.wraps import lightning
 
 _EPOCH = 4  # steps at least, of the built-in data
 _WRAPPERS = ("accelerate", "lightning", "pytorch_lightning")  # each gives a plain loader a sampler for its ranks
@@ -66,14 +67,18 @@ def copies(plan: TrainingPlan, made: nn.Module) -> Callable[[], nn.Module]:
         fresh.load_state_dict(made.state_dict())
         return fresh
 
-    device = next((one.device for one in made.parameters()), torch.device("cpu"))
+    device = next((parameter.device for parameter in made.parameters()), torch.device("cpu"))
     return another
 
 
 def hooked(made: nn.Module) -> list[str]:
     """Parameters with a hook on their gradient, which copy.deepcopy leaves out."""
     kinds = ("_backward_hooks", "_post_accumulate_grad_hooks")
-    return [name for name, one in made.named_parameters() if any(getattr(one, kind, None) for kind in kinds)]
+    return [
+        name
+        for name, parameter in made.named_parameters()
+        if any(getattr(parameter, kind, None) for kind in kinds)
+    ]
 
 
 def optimizer(made: nn.Module, *, sparse: bool) -> Optimizer:
@@ -124,7 +129,7 @@ def _imports(tree: ast.AST) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names |= {one.name.partition(".")[0] for one in node.names}
+            names |= {name.name.partition(".")[0] for name in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
             names.add((node.module or "").partition(".")[0])
     return names

@@ -32,10 +32,17 @@ class Faults:
     @classmethod
     def of(cls, context: Context) -> Faults:
         """Those of this rank, and those of all."""
-        mine = {one.kind: one for one in context.plan.injected if one.rank in (context.rank, -1)}
-        ends = [one for one in context.plan.injected if one.kind in ("hang", "crash")]
+        mine = {
+            injection.kind: injection
+            for injection in context.plan.injected
+            if injection.rank in (context.rank, -1)
+        }
+        ends = [injection for injection in context.plan.injected if injection.kind in ("hang", "crash")]
         plan = msgspec.structs.replace(context.plan, injected=ends)
-        return cls({str(kind): one for kind, one in mine.items()}, inject.iterations(replace(context, plan=plan)))
+        return cls(
+            {str(kind): injection for kind, injection in mine.items()},
+            inject.iterations(replace(context, plan=plan)),
+        )
 
     def has(self, kind: TrainingFault) -> bool:
         """Whether this rank does it."""

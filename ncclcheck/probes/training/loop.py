@@ -25,15 +25,16 @@ from ncclcheck.probes.facts.training import Agreement, Entered
 from ncclcheck.probes.job.context import Context, TrainingPlan
 from ncclcheck.probes.job.timing import Peers
 from ncclcheck.probes.machine.host.cores import Cores
-from ncclcheck.probes.training import given, sharding
+from ncclcheck.probes.training import given
 from ncclcheck.probes.training.course.bounds import Bounds, OutOfRange
 from ncclcheck.probes.training.course.operations import compiled
 from ncclcheck.probes.training.equal.alike import structures, told
-from ncclcheck.probes.training.equal.entered import Parted, agreed
+from ncclcheck.probes.training.equal.own.entered import Parted, agreed
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators, seed_all, states
 from ncclcheck.probes.training.equal.state import bare, digest, without_gradient
 from ncclcheck.probes.training.feed import Batch, Feed, moved, samples_of
 from ncclcheck.probes.training.inject import Faults
+from ncclcheck.probes.training.wraps import sharding
 
 __all__ = ["Setting", "Timer", "accumulate", "bare", "digest", "make", "stream", "train_step", "wrap"]
 
@@ -194,7 +195,7 @@ def _find_unreached(setting: Setting) -> None:
     setting.unreached = told(setting.peers, [*unreached][:_MOST_NAMES])
     if setting.unused and not setting.called:
         setting.varying = _varying(setting, unreached)
-    sparse = any(one.grad is not None and one.grad.is_sparse for one in model.parameters())
+    sparse = any(parameter.grad is not None and parameter.grad.is_sparse for parameter in model.parameters())
     setting.sparse = bool(setting.peers.worst([float(sparse)])[0])
 
 
@@ -331,9 +332,9 @@ def is_wrapped(model: nn.Module) -> bool:
 
 
 def _unscale(model: nn.Module) -> None:
-    for one in model.parameters():
-        if one.grad is not None:
-            one.grad.div_(_SCALE)
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad.div_(_SCALE)
 
 
 def _forget_the_others(setting: Setting, model: nn.Module, seen: list[Batch]) -> None:

@@ -63,9 +63,9 @@ def together(found: Iterable[Change]) -> list[Change]:
     for change in found:
         key = (change.part, change.fact, change.before, change.after, change.verdict)
         groups.setdefault(key, []).append(change)
-    listed = [replace(alike[0], nodes=[n for one in alike for n in one.nodes]) for alike in groups.values()]
+    listed = [replace(alike[0], nodes=[n for change in alike for n in change.nodes]) for alike in groups.values()]
     order = ("worse", "changed", "better", "unseen")
-    return sorted(listed, key=lambda one: (order.index(one.verdict), not one.grave))
+    return sorted(listed, key=lambda change: (order.index(change.verdict), not change.grave))
 
 
 def _both(before: Node, after: Node, path: str) -> bool:

@@ -33,7 +33,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
 def compare(before: Cluster, after: Cluster, thresholds: Mapping[str, float] | None = None) -> Comparison:
     """Rows and facts of two results; nodes are matched by name, else by host name."""
     matched = dict(_matched(before.nodes, after.nodes))
-    silent = set(after.job.missing) | {one.node for one in after.run.silent}
+    silent = set(after.job.missing) | {silence.node for silence in after.run.silent}
     lost = [node.name for node in before.nodes if node.name not in matched]
     known = {node.name for node in matched.values()}
     return Comparison(
@@ -49,7 +49,7 @@ def compare(before: Cluster, after: Cluster, thresholds: Mapping[str, float] | N
 def rows_of(before: Cluster, after: Cluster, thresholds: Mapping[str, float]) -> list[RowChange]:
     """The rows of two benches; none is compared where hardware or shape are not the same."""
     found = differences(fingerprint(before), fingerprint(after))
-    differs = "; ".join(str(one) for one in found if one.kind != "software")
+    differs = "; ".join(str(difference) for difference in found if difference.kind != "software")
     floor = floor_percent(after, thresholds)
     return compare_rows(before.measurements.collectives, after.measurements.collectives, differs, floor)
 

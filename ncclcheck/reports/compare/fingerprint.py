@@ -63,7 +63,7 @@ def differences(before: Fingerprint, after: Fingerprint) -> list[Difference]:
             if _kinds(old[name]) != _kinds(new[name]):
                 words = _words(old[name]), _words(new[name])
                 found.append(Difference(kind=kind, field=name, before=words[0], after=words[1]))
-    return sorted(found, key=lambda one: (one.kind, one.field))
+    return sorted(found, key=lambda difference: (difference.kind, difference.field))
 
 
 def _kinds(counted: Mapping[str, int]) -> Mapping[str, float]:
@@ -128,12 +128,14 @@ def _cards(node: Node) -> str | None:
     interfaces = at(node, "network.interfaces")
     if type(interfaces) is Unread:
         return _missing(interfaces)
-    return _number_of(_card(one) for one in interfaces if one.kind == "physical" and one.running is True)
+    return _number_of(
+        _card(interface) for interface in interfaces if interface.kind == "physical" and interface.running is True
+    )
 
 
-def _card(one: Interface) -> str:
-    speed = "" if type(one.speed_mbit) is Unread else f" at {one.speed_mbit / 1000:g} Gb/s"
-    return value_or(one.driver, "card") + speed
+def _card(interface: Interface) -> str:
+    speed = "" if type(interface.speed_mbit) is Unread else f" at {interface.speed_mbit / 1000:g} Gb/s"
+    return value_or(interface.driver, "card") + speed
 
 
 def _number_of(things: object) -> str:

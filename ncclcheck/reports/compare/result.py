@@ -46,14 +46,14 @@ class Result(Comparison, frozen=True, kw_only=True):
 
 def result(before: Baseline, after: Baseline, version: str, thresholds: dict[str, float]) -> Result:
     """Compare two saved results."""
-    found = compare(before.cluster, after.cluster, thresholds)
+    comparison = compare(before.cluster, after.cluster, thresholds)
     return Result(
         version=version,
-        state="worse" if found.worse else "ok",
-        exit_code=1 if found.worse else 0,
+        state="worse" if comparison.worse else "ok",
+        exit_code=1 if comparison.worse else 0,
         before=_end(before),
         after=_end(after),
-        **{name: getattr(found, name) for name in Comparison.__struct_fields__},
+        **{name: getattr(comparison, name) for name in Comparison.__struct_fields__},
     )
 
 

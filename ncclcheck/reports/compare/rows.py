@@ -120,15 +120,15 @@ def _judge(before: Side, after: Side, floor_percent: float) -> tuple[RowVerdict,
     return "inconclusive", "the times of each run vary more than they differ"
 
 
-def _slower(one: Side, other: Side, floor: float) -> bool:
+def _slower(side: Side, other: Side, floor: float) -> bool:
     """Whether intervals lie apart, and the usual iteration of one is slower than nearly all of the other.
 
     An interval tells how well the median of one run is known, not how far from it the next run's will be: on a
     busy machine that is what p95 shows.
     """
-    if one.low_us is None or other.high_us is None:
+    if side.low_us is None or other.high_us is None:
         return False
-    return one.low_us > floor * other.high_us and one.p50_us > other.p95_us
+    return side.low_us > floor * other.high_us and side.p50_us > other.p95_us
 
 
 def _with_speed(row: RowChange, before: Side, after: Side) -> RowChange:

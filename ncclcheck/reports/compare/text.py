@@ -9,8 +9,8 @@ from ncclcheck.reports.compare.result import End, Result
 from ncclcheck.reports.compare.rows import RowChange, Side
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.output.terminal import Style
-from ncclcheck.reports.text.fold import duration, fold_names, many, size
-from ncclcheck.reports.text.wrapping import wrapped
+from ncclcheck.reports.text.words.fold import duration, fold_names, many, size
+from ncclcheck.reports.text.words.wrapping import wrapped
 
 _HEADERS = ("operation", "size", "before", "after", "speed", "verdict")
 _STATES = {"worse": State.FAIL, "better": State.OK, "changed": State.NOTE, "unseen": State.UNKNOWN}
@@ -32,7 +32,7 @@ def text(result: Result, style: Style) -> str:
 def short(result: Result, style: Style) -> str:
     """What is worse, a line each, and the decision."""
     rows = [f"{_name(row)}: {_speed(row)} speed {row.reason}".rstrip() for row in result.rows_of("worse")]
-    facts = [f"{_nodes(one)}{one}" for one in result.changes_of("worse")]
+    facts = [f"{_nodes(change)}{change}" for change in result.changes_of("worse")]
     silent = [f"{fold_names(result.silent)}: did not answer"] if result.silent else []
     lines = [style.paint(State.FAIL, "worse") + f"  {line}" for line in [*rows, *facts, *silent]]
     return "\n".join([*lines, decision(result)]) + "\n"
@@ -53,12 +53,12 @@ def _heads(result: Result, style: Style) -> Iterator[str]:
     for label, end in (("before", result.before), ("after", result.after)):
         yield from _lines(f"  {label:11}", _end(end), style.width)
     for kind in ("shape", "hardware", "software"):
-        found = [one for one in result.differences if one.kind == kind]
+        differences = [one for one in result.differences if one.kind == kind]
         fields = [getattr(end.fingerprint, kind) for end in (result.before, result.after)]
-        if not found:
+        if not differences:
             yield f"  {kind:11}" + ("the same" if fields[0].keys() & fields[1].keys() else "not reported by both")
-        for one in found:
-            yield from _lines(f"  {kind:11}", str(one), style.width)
+        for difference in differences:
+            yield from _lines(f"  {kind:11}", str(difference), style.width)
     for label, names in (("new", result.new), ("gone", result.gone), ("silent", result.silent)):
         if names:
             yield from _lines(f"  {label:11}", fold_names(names), style.width)
@@ -142,14 +142,15 @@ def _facts(result: Result, style: Style) -> Iterator[str]:
     if not result.changes:
         yield "  facts      nothing that is compared changed on the nodes that both files hold"
     for verdict in ("worse", "changed", "better", "unseen"):
-        found = result.changes_of(verdict)
-        most = len(found) if style.verbose else 0 if verdict == "unseen" else _MOST_CHANGES
-        for change in found[:most]:
+        changes = result.changes_of(verdict)
+        most = len(changes) if style.verbose else 0 if verdict == "unseen" else _MOST_CHANGES
+        for change in changes[:most]:
             first = style.paint(_STATES[verdict], f"{verdict:9}")
             lines = _lines(" " * 9, f"{_nodes(change)}{change}", style.width)
             yield from ["\n".join([first + lines[0][9:], *lines[1:]])]
-        if len(found) > most:
-            yield f"{verdict:9}{'and ' if most else ''}{len(found) - most} {'more ' if most else ''}(-v shows all)"
+        if len(changes) > most:
+            more = len(changes) - most
+            yield f"{verdict:9}{'and ' if most else ''}{more} {'more ' if most else ''}(-v shows all)"
 
 
 def _nodes(change: Change) -> str:

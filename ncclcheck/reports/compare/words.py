@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ncclcheck.probes.facts import Address, Unread
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 # characters of a value: chosen, two lines of 80 columns with its name; a kernel command line has more
 _LONGEST_VALUE = 120

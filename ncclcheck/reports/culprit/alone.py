@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 from ncclcheck.probes.facts import Cluster, Lateness, RankSpeed, at, value_or
 from ncclcheck.reports.culprit.pairs.samples import slowness_at
 from ncclcheck.reports.culprit.pairs.suspects import by
-from ncclcheck.reports.subjects.failures.crowded import own_limits
+from ncclcheck.reports.subjects.failures.limits.crowded import own_limits
 
 FEW = 3  # values: with fewer there is no usual one, and a spread needs one more; chosen
 # us per iteration: a smaller straggle is not worth a finding, however short the iteration; chosen
@@ -85,38 +85,40 @@ class Slow:
 
 def late_ranks(cluster: Cluster) -> list[Late]:
     """Ranks that are late in most iterations, or so much in some that it costs time. The latest first."""
-    return [one for one in _all_late(cluster) if not _by_chance(cluster, one)]
+    return [late for late in _all_late(cluster) if not _by_chance(cluster, late)]
 
 
 def late_by_chance(cluster: Cluster) -> list[Late]:
     """Ranks that seem late where all of them lack cores: which of them waits longest changes with the next run."""
-    return [one for one in _all_late(cluster) if _by_chance(cluster, one)]
+    return [late for late in _all_late(cluster) if _by_chance(cluster, late)]
 
 
-def _by_chance(cluster: Cluster, one: Late) -> bool:
+def _by_chance(cluster: Cluster, late: Late) -> bool:
     """A quota, a priority or a mask that the other nodes do not have is no chance."""
-    return one.by_chance and own_limits(cluster, one.fact.node) is None
+    return late.by_chance and own_limits(cluster, late.fact.node) is None
 
 
 def _all_late(cluster: Cluster) -> list[Late]:
-    told = [one for one in cluster.measurements.lateness if one.iterations > 0 and one.wall_s > 0]
+    told = [
+        lateness for lateness in cluster.measurements.lateness if lateness.iterations > 0 and lateness.wall_s > 0
+    ]
     if len(told) < 2:
         return []
     least = cluster.policy.thresholds.get("BEN003.percent", 10.0) / 100
     usual = _Usual(told)
-    found = (_late(one, usual, least) for one in told)
-    return sorted((one for one in found if one), key=lambda one: (-one.by_us, one.fact.rank))
+    lates = (_late(lateness, usual, least) for lateness in told)
+    return sorted((late for late in lates if late), key=lambda late: (-late.by_us, late.fact.rank))
 
 
 class _Usual:
     """Lateness, CPU and waiting of most ranks; of two ranks the lateness of the one that waits."""
 
     def __init__(self, told: Sequence[Lateness]) -> None:
-        self.steady = _limits([one.late_us.p50 for one in told])
-        self.mean = _limits([one.late_us.mean for one in told])
-        self.often = _limits([one.late_us.p95 for one in told])
-        self.cpu = median(one.cpu_s / one.wall_s for one in told)
-        self.runqueue = median((one.runqueue_s or 0.0) / one.wall_s for one in told)
+        self.steady = _limits([lateness.late_us.p50 for lateness in told])
+        self.mean = _limits([lateness.late_us.mean for lateness in told])
+        self.often = _limits([lateness.late_us.p95 for lateness in told])
+        self.cpu = median(lateness.cpu_s / lateness.wall_s for lateness in told)
+        self.runqueue = median((lateness.runqueue_s or 0.0) / lateness.wall_s for lateness in told)
         self.lack = 2 * sum(map(lacks_cores, told)) > len(told)
 
 
@@ -145,10 +147,10 @@ def _late(fact: Lateness, usual: _Usual, least: float) -> Late | None:
     return Late(fact, by_us, min(1.0, by_us / iteration), reason, usual.cpu, usual.runqueue, usual.lack)
 
 
-def lacks_cores(one: Lateness) -> bool:
+def lacks_cores(lateness: Lateness) -> bool:
     """Its threads had no core for most of the time in which they wanted one, on a machine that has too few."""
-    waited = one.runqueue_s or 0.0
-    return waited > _LACKING * (waited + one.cpu_s) and (one.running or 0.0) > _BUSY
+    waited = lateness.runqueue_s or 0.0
+    return waited > _LACKING * (waited + lateness.cpu_s) and (lateness.running or 0.0) > _BUSY
 
 
 def _reason(fact: Lateness, lost_s: float, cpu: float, runqueue: float) -> Reason:
@@ -167,18 +169,20 @@ def slow_ranks(cluster: Cluster) -> list[Slow]:
     percent = cluster.policy.thresholds.get("BEN015.percent", 85.0)
     models = _models(cluster)
     alike = by(cluster.measurements.rank_speeds, lambda one: (one.device[:4], models.get(one.node, ())))
-    found: list[Slow] = []
+    slows: list[Slow] = []
     for metric in METRICS:
         for peers in alike.values():
-            values = [(one, getattr(one, metric)) for one in peers if getattr(one, metric) and _had_cores(one)]
-            for one, value, healthy in _outliers(values, percent):
-                found.append(Slow(one.node, one.rank, one.device, metric, value, healthy, len(values)))
-    return found
+            values = [
+                (peer, getattr(peer, metric)) for peer in peers if getattr(peer, metric) and _had_cores(peer)
+            ]
+            for speed, value, healthy in _outliers(values, percent):
+                slows.append(Slow(speed.node, speed.rank, speed.device, metric, value, healthy, len(values)))
+    return slows
 
 
-def _had_cores(one: RankSpeed) -> bool:
+def _had_cores(speed: RankSpeed) -> bool:
     """Whether a speed may be judged: on a GPU always, on a CPU where the rank had cores."""
-    return one.device != "cpu" or one.waited <= _WAITED
+    return speed.device != "cpu" or speed.waited <= _WAITED
 
 
 def _models(cluster: Cluster) -> dict[str, tuple[str, ...]]:
@@ -195,12 +199,12 @@ def slow_nodes(cluster: Cluster) -> list[Slow]:
     percent = cluster.policy.thresholds.get("BEN016.percent", 85.0)
     models = _models(cluster)
     alike = by(cluster.measurements.node_speeds, lambda one: (one.ranks, one.bytes, models.get(one.node, ())))
-    found: list[Slow] = []
+    slows: list[Slow] = []
     for peers in alike.values():
-        values = [(one, one.busbw_gb_s) for one in peers if one.busbw_gb_s and one.waited <= _WAITED]
-        for one, value, healthy in _outliers(values, percent):
-            found.append(Slow(one.node, None, None, "busbw_gb_s", value, healthy, len(values)))
-    return found
+        values = [(peer, peer.busbw_gb_s) for peer in peers if peer.busbw_gb_s and peer.waited <= _WAITED]
+        for speed, value, healthy in _outliers(values, percent):
+            slows.append(Slow(speed.node, None, None, "busbw_gb_s", value, healthy, len(values)))
+    return slows
 
 
 def _outliers(values: Sequence[tuple[T, float]], percent: float) -> list[tuple[T, float, float]]:
@@ -209,19 +213,19 @@ def _outliers(values: Sequence[tuple[T, float]], percent: float) -> list[tuple[T
         return []
     logs = [math.log(value) for _, value in values]
     middle = median(logs)
-    spread = _MAD * median(abs(one - middle) for one in logs)
+    spread = _MAD * median(abs(log - middle) for log in logs)
     limit = middle - max(slowness_at(percent), _SPREADS * spread)
     return [(one, value, math.exp(middle)) for one, value in values if math.log(value) < limit]
 
 
 def by_node(slow: Iterable[Slow]) -> dict[tuple[str, int | None], list[Slow]]:
     """The outliers of each rank; None for those of the whole node."""
-    return by(slow, lambda one: (one.node, one.rank))
+    return by(slow, lambda slow: (slow.node, slow.rank))
 
 
 def ranks_of(speeds: Iterable[RankSpeed | Lateness]) -> dict[str, list[int]]:
     """The ranks of each node, in order: the first stands for rail 0."""
     found: dict[str, list[int]] = {}
-    for one in speeds:
-        found.setdefault(one.node, []).append(one.rank)
+    for speed in speeds:
+        found.setdefault(speed.node, []).append(speed.rank)
     return {node: sorted(set(ranks)) for node, ranks in found.items()}

@@ -24,22 +24,22 @@ def broken(cluster: Cluster) -> list[Culprit]:
 
 def _computes_wrong(cluster: Cluster) -> list[Culprit]:
     """GPUs, or hosts without one, that multiplied two known matrices wrong."""
-    found: list[Culprit] = []
-    for one in cluster.measurements.rank_speeds:
-        if one.wrong_products:
-            on_gpu = one.device.startswith("cuda")
-            device = one.device if on_gpu else None
-            found.append(
+    culprits: list[Culprit] = []
+    for rank_speed in cluster.measurements.rank_speeds:
+        if rank_speed.wrong_products:
+            on_gpu = rank_speed.device.startswith("cuda")
+            device = rank_speed.device if on_gpu else None
+            culprits.append(
                 Culprit(
                     kind="gpu" if on_gpu else "node",
-                    names=[f"{one.node}/{device}" if on_gpu else one.node],
-                    where=[Where(node=one.node, device=device, rank=one.rank)],
+                    names=[f"{rank_speed.node}/{device}" if on_gpu else rank_speed.node],
+                    where=[Where(node=rank_speed.node, device=device, rank=rank_speed.rank)],
                     confidence=_CONTRIBUTED,
                     explains=["BEN042"],
-                    why=f"{one.wrong_products} of {one.products} matrix products were wrong",
+                    why=f"{rank_speed.wrong_products} of {rank_speed.products} matrix products were wrong",
                 )
             )
-    return found
+    return culprits
 
 
 def _changed_data(cluster: Cluster) -> list[Culprit]:
@@ -67,18 +67,18 @@ def _changed_data(cluster: Cluster) -> list[Culprit]:
 def _rows(wrong: Sequence[WrongResult]) -> list[list[WrongResult]]:
     """Wrong results in groups, one for each run of an operation, of all ranks that saw it."""
     rows: dict[tuple[object, ...], list[WrongResult]] = {}
-    for one in wrong:
-        rows.setdefault((one.op, one.bytes, one.dtype, one.iteration, one.soak), []).append(one)
+    for result in wrong:
+        rows.setdefault((result.op, result.bytes, result.dtype, result.iteration, result.soak), []).append(result)
     return list(rows.values())
 
 
 def _blamed(row: Sequence[WrongResult]) -> tuple[int | None, float]:
     """A fault before or in an operation reaches several ranks, one behind it only its own."""
-    sources = {one.source_rank for one in row}
+    sources = {result.source_rank for result in row}
     source = next(iter(sources)) if len(sources) == 1 else None
-    if source is not None and all(one.contribution for one in row):
+    if source is not None and all(result.contribution for result in row):
         return source, _CONTRIBUTED
-    seen_by = {one.rank for one in row}
+    seen_by = {result.rank for result in row}
     if len(seen_by) > 1:
         return source, _SENT
     return row[0].rank, _SEEN_ALONE if source in (None, row[0].rank) else _CAME_TO_IT
@@ -86,11 +86,11 @@ def _blamed(row: Sequence[WrongResult]) -> tuple[int | None, float]:
 
 def _has_part(rank: int, row: Sequence[WrongResult]) -> bool:
     """Whether a rank saw, or sent, one of the wrong results of a run."""
-    return any(rank in (one.rank, one.source_rank) for one in row)
+    return any(rank in (result.rank, result.source_rank) for result in row)
 
 
 def _said(rows: Sequence[WrongResult]) -> str:
-    counted = Counter(one.op for one in rows)
+    counted = Counter(row.op for row in rows)
     told = ", ".join(f"{op} ({count} times)" if count > 1 else op for op, count in counted.items())
     return f"wrong results of {told}; first {corruption.what([rows[0]])}"
 
@@ -102,12 +102,12 @@ def _kept_waiting(cluster: Cluster) -> list[Culprit]:
     code = "RUN002" if late and late[0].phase == "start" else "RUN003"
     if killed := lost.killed(run):
         return [_node(end.node, [code], lost.ending(cluster, end)) for end in killed]
-    if found := lost.ended(late):
-        return _of_ranks(found, run.ranks, _ENDED, code)
+    if states := lost.ended(late):
+        return _of_ranks(states, run.ranks, _ENDED, code)
     if run.silent or lost.by_defect(late):
         return []
-    if found := [rank for rank in lost.first_dead(cluster, late) if not rank.error]:
-        return _of_ranks(found, run.ranks, _FIRST, code)
+    if states := [rank for rank in lost.first_dead(cluster, late) if not rank.error]:
+        return _of_ranks(states, run.ranks, _FIRST, code)
     if (raised := lost.raised(run)) and len(raised) < len(run.ranks):
         return [_culprit(rank.rank, rank.node, _FIRST, ["TRN026"], _raised(rank)) for rank in raised]
     if deadlock.is_one(run):
@@ -116,11 +116,11 @@ def _kept_waiting(cluster: Cluster) -> list[Culprit]:
     return _of_ranks(lost.behind(late), run.ranks, _BEHIND, code)
 
 
-def _of_ranks(found: Sequence[RankState], ranks: Sequence[RankState], sure: float, code: str) -> list[Culprit]:
+def _of_ranks(states: Sequence[RankState], ranks: Sequence[RankState], sure: float, code: str) -> list[Culprit]:
     """A node where all of its ranks are lost, for one cause is likelier than many."""
     told = []
-    for node in dict.fromkeys(rank.node for rank in found):
-        lost_here = [rank for rank in found if rank.node == node]
+    for node in dict.fromkeys(rank.node for rank in states):
+        lost_here = [rank for rank in states if rank.node == node]
         if 1 < len(lost_here) == sum(rank.node == node for rank in ranks):
             told.append(_node(node, [code], f"all {len(lost_here)} ranks of it: {_lost(lost_here[0])}", sure))
         else:

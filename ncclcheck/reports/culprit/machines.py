@@ -39,13 +39,17 @@ def machines_differ(cluster: Cluster, *, but_for: str = "none") -> bool:
 def share_cores(cluster: Cluster) -> bool:
     """Two nodes are under one kernel (the boot id is its own), or most ranks waited long for a core."""
     boots = [boot for node in cluster.nodes if (boot := value_or(at(node, "host.boot_id"), ""))]
-    waits = [(one.runqueue_s or 0.0) / one.wall_s for one in cluster.measurements.lateness if one.wall_s > 0]
+    waits = [
+        (lateness.runqueue_s or 0.0) / lateness.wall_s
+        for lateness in cluster.measurements.lateness
+        if lateness.wall_s > 0
+    ]
     return len(boots) > len({*boots}) or (bool(waits) and median(waits) > _LONG)
 
 
 def lack_cores(cluster: Cluster) -> bool:
     """Whether most ranks lacked cores; False with GPUs, which work on without."""
-    told = [lacks_cores(one) for one in cluster.measurements.lateness if one.wall_s > 0]
+    told = [lacks_cores(lateness) for lateness in cluster.measurements.lateness if lateness.wall_s > 0]
     return cluster.job.backend != "nccl" and 2 * sum(told) > len(told)
 
 

@@ -25,10 +25,10 @@ from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Culprit, Where
 from ncclcheck.reports.scale.naming import culprits as scale_culprits
 from ncclcheck.reports.subjects.failures.held_up import HeldUp
-from ncclcheck.reports.subjects.flight import culprits as flight_culprits
 from ncclcheck.reports.subjects.job.pairing import pairing
 from ncclcheck.reports.subjects.links.losses import Lost
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.subjects.logs.flight import culprits as flight_culprits
+from ncclcheck.reports.text.words.fold import fold_names
 
 _LINKS = 4  # slow links, or a quarter of the nodes, from which on they are named together; chosen
 _KNOWN = 0.95  # two measurements of different kinds agree: packets counted before the job, and the job itself
@@ -47,12 +47,12 @@ def culprits(cluster: Cluster) -> list[Culprit]:
     ]
     found = _merged(alone)
     shown = through_network(cluster) if machines_differ(cluster, but_for="slow-link") else []
-    for one in (each.culprit for each in shown):
-        cause = next((i for i, c in enumerate(found) if _causes(cluster, c, one)), None)
+    for culprit in (each.culprit for each in shown):
+        cause = next((i for i, c in enumerate(found) if _causes(cluster, c, culprit)), None)
         if cause is None:
-            found.append(one)
+            found.append(culprit)
         else:
-            found[cause] = _joined(found[cause], one)
+            found[cause] = _joined(found[cause], culprit)
     own = by_own_environment(cluster)
     accused = {one.names[0] for one in own}
     told = [one for one in (*broken(cluster), *found) if not {place.node for place in one.where} & accused]
@@ -86,23 +86,25 @@ def through_network(cluster: Cluster) -> list[Found]:
     place = words.places(cluster)
     slowed = slowed_by_loss(cluster)
     known = [
-        Found(_lossy(one, one.cause, place), one.slowness, "NET009")
-        for one in slowed
-        if isinstance(one.cause, Lost)
+        Found(_lossy(slowed, slowed.cause, place), slowed.slowness, "NET009")
+        for slowed in slowed
+        if isinstance(slowed.cause, Lost)
     ]
     held = slowed_by_cause(cluster)
-    known += [Found(_held_up(one, cause, place), one.slowness, cause.code) for one, cause in _causes_of(held)]
+    known += [
+        Found(_held_up(slowed, cause, place), slowed.slowness, cause.code) for slowed, cause in _causes_of(held)
+    ]
     slowed = [*slowed, *held]
     if len(samples.names) < FEW:
-        return known or [Found(one, None) for one in _of_two(cluster)]
+        return known or [Found(culprit, None) for culprit in _of_two(cluster)]
     guilty = _not_explained(cluster, samples, slowed) if slowed else guilty
     links = [one for one in guilty if one.suspect.part == "link"]
     many = len(links) >= max(_LINKS, len(samples.names) // 4)
     rest = [one for one in guilty if not many or one.suspect.part != "link"]
-    found = [Found(_culprit(one, samples, place), one.slowness) for one in rest]
-    if not (known or found or many) and (apart := islands(cluster.measurements.pairs)):
+    founds = [Found(_culprit(one, samples, place), one.slowness) for one in rest]
+    if not (known or founds or many) and (apart := islands(cluster.measurements.pairs)):
         return [_apart(apart)]
-    return [*known, *found, *([_many_links(links, samples)] if many else [])]
+    return [*known, *founds, *([_many_links(links, samples)] if many else [])]
 
 
 def _not_explained(cluster: Cluster, samples: Samples, slowed: list[Slowed]) -> list[Blame]:
@@ -110,10 +112,10 @@ def _not_explained(cluster: Cluster, samples: Samples, slowed: list[Slowed]) -> 
 
     A link at one end of such a pair, and no slower, may have waited for it: it is judged once the loss is gone.
     """
-    explained = {ends for one in slowed for ends in one.ends}
-    beside = {name: one.slowness for one in slowed for ends in one.ends for name in ends}
+    explained = {ends for slowed in slowed for ends in slowed.ends}
+    beside = {name: slowed.slowness for slowed in slowed for ends in slowed.ends for name in ends}
     left = replaced(samples, ways=tuple(way for way in samples.ways if ends_of(way) not in explained))
-    if len(left.names) < FEW and any(isinstance(one.cause, HeldUp) for one in slowed):
+    if len(left.names) < FEW and any(isinstance(slowed.cause, HeldUp) for slowed in slowed):
         return []
     return [
         one
@@ -151,10 +153,10 @@ def _culprit(one: Blame, samples: Samples, place: words.Place) -> Culprit:
 
 
 def _causes_of(held: list[Slowed]) -> list[tuple[Slowed, HeldUp]]:
-    return [(one, one.cause) for one in held if isinstance(one.cause, HeldUp)]
+    return [(slowed, slowed.cause) for slowed in held if isinstance(slowed.cause, HeldUp)]
 
 
-def _held_up(one: Slowed, cause: HeldUp, place: words.Place) -> Culprit:
+def _held_up(slowed: Slowed, cause: HeldUp, place: words.Place) -> Culprit:
     """A node of which the cause is known from before the job."""
     nic = place(cause.node, None)
     return Culprit(
@@ -163,11 +165,11 @@ def _held_up(one: Slowed, cause: HeldUp, place: words.Place) -> Culprit:
         where=[nic],
         confidence=_KNOWN,
         explains=[cause.code, "BEN004"],
-        why=f"{one.what}, because of {cause.code} on {cause.node}",
+        why=f"{slowed.what}, because of {cause.code} on {cause.node}",
     )
 
 
-def _lossy(one: Slowed, lost: Lost, place: words.Place) -> Culprit:
+def _lossy(slowed: Slowed, lost: Lost, place: words.Place) -> Culprit:
     """A way, or a node, of which the loss is known from before the job."""
     nic = place(lost.node, None)
     return Culprit(
@@ -176,7 +178,7 @@ def _lossy(one: Slowed, lost: Lost, place: words.Place) -> Culprit:
         where=[Where(node=lost.node, peer=lost.peer) if lost.peer else nic],
         confidence=_KNOWN,
         explains=["NET009", "BEN004"],
-        why=f"{one.what}, because of NET009: {lost.loss} packets are lost on the way",
+        why=f"{slowed.what}, because of NET009: {lost.loss} packets are lost on the way",
     )
 
 
@@ -197,12 +199,12 @@ def _apart(apart: Islands) -> Found:
 
 def _many_links(links: Sequence[Blame], samples: Samples) -> Found:
     """So many single links are no accident of cables: something between them is at fault."""
-    names = sorted({name for one in links for name in one.suspect.names})
-    slowest = max(links, key=lambda one: one.slowness)
+    names = sorted({name for link in links for name in link.suspect.names})
+    slowest = max(links, key=lambda link: link.slowness)
     culprit = Culprit(
         kind="fabric",
         names=names,
-        where=[Where(node=one.suspect.names[0], peer=one.suspect.names[1]) for one in links],
+        where=[Where(node=link.suspect.names[0], peer=link.suspect.names[1]) for link in links],
         confidence=0.6,
         explains=["BEN004"],
         why=f"{len(links)} links between nodes that are fast with others are slow; the slowest "
@@ -233,18 +235,18 @@ def wrong_of_two(cluster: Cluster) -> str:
     pairs = cluster.measurements.pairs
     if pairs and all(pair.state != "ok" for pair in pairs):
         return f"no exchange succeeded ({pairs[-1].reason or pairs[-1].state})"
-    found = two.slower(pairs)
-    if found is None or not found.is_proven(short_of_cores=lack_cores(cluster)):
+    slower = two.slower(pairs)
+    if slower is None or not slower.is_proven(short_of_cores=lack_cores(cluster)):
         return ""
-    return words.of_two(found)
+    return words.of_two(slower)
 
 
 def unproven_of_two(cluster: Cluster) -> two.Slower | None:
     """A direction between two nodes that is slow, but too seldom measured or too little so to accuse anybody."""
     if len({name for pair in cluster.measurements.pairs for name in (pair.a, pair.b)}) != 2:
         return None
-    found = two.slower(cluster.measurements.pairs)
-    return None if found is None or found.is_proven(short_of_cores=lack_cores(cluster)) else found
+    slower = two.slower(cluster.measurements.pairs)
+    return None if slower is None or slower.is_proven(short_of_cores=lack_cores(cluster)) else slower
 
 
 def _slow(cluster: Cluster) -> list[Culprit]:
@@ -255,7 +257,7 @@ def _slow(cluster: Cluster) -> list[Culprit]:
         of_node.setdefault(one.node, []).append(one)
     measured = ranks_of(cluster.measurements.rank_speeds)
     for node, numbers in of_node.items():
-        ranks = {one.rank for one in numbers}
+        ranks = {number.rank for number in numbers}
         if len(ranks) > 1 and len(ranks) == len(measured[node]):
             found.append(_alone("node", node, Where(node=node), numbers, "BEN015"))
         else:
@@ -271,18 +273,21 @@ def _slow(cluster: Cluster) -> list[Culprit]:
                     found.append(
                         _alone("rank", f"{node}/rank {rank}", Where(node=node, rank=rank), of_rank, "BEN015")
                     )
-    return found + [_alone("node", one.node, Where(node=one.node), [one], "BEN016") for one in slow_nodes(cluster)]
+    return found + [
+        _alone("node", slow_node.node, Where(node=slow_node.node), [slow_node], "BEN016")
+        for slow_node in slow_nodes(cluster)
+    ]
 
 
 def _alone(kind: words.Kind, name: str, where: Where, numbers: Sequence[Slow], code: str) -> Culprit:
-    worst = min(one.percent for one in numbers)
+    worst = min(number.percent for number in numbers)
     return Culprit(
         kind=kind,
         names=[name],
         where=[where],
         confidence=round(min(0.97, 0.97 - max(0.0, worst - 60) / 100), 2),
         explains=[code],
-        why="; ".join(words.slow(one) for one in numbers),
+        why="; ".join(words.slow(number) for number in numbers),
     )
 
 
@@ -291,25 +296,25 @@ def _late(cluster: Cluster) -> list[Culprit]:
     late = late_ranks(cluster)
     ranks = ranks_of(cluster.measurements.lateness)
     found: list[Culprit] = []
-    for node in dict.fromkeys(one.fact.node for one in late):
-        of_node = [one for one in late if one.fact.node == node]
+    for node in dict.fromkeys(late.fact.node for late in late):
+        of_node = [late for late in late if late.fact.node == node]
         whole = len(of_node) == len(ranks[node]) or (len(of_node) > 1 and 2 * len(of_node) > len(ranks[node]))
         found += (
             [_late_culprit(of_node[0], whole=True)]
             if whole
-            else [_late_culprit(one, whole=False) for one in of_node]
+            else [_late_culprit(late, whole=False) for late in of_node]
         )
     return found
 
 
-def _late_culprit(one: Late, *, whole: bool) -> Culprit:
-    rank, node = one.fact.rank, one.fact.node
-    said = f"rank {rank} {words.late(one)}"
+def _late_culprit(late: Late, *, whole: bool) -> Culprit:
+    rank, node = late.fact.rank, late.fact.node
+    said = f"rank {rank} {words.late(late)}"
     return Culprit(
         kind="node" if whole else "rank",
         names=[node if whole else f"{node}/rank {rank}"],
         where=[Where(node=node, rank=None if whole else rank)],
-        confidence=round(min(0.97, 0.75 + 0.3 * one.share), 2),
+        confidence=round(min(0.97, 0.75 + 0.3 * late.share), 2),
         explains=["BEN003"],
         why=said,
     )
@@ -317,19 +322,19 @@ def _late_culprit(one: Late, *, whole: bool) -> Culprit:
 
 def _named_once(culprits: Iterable[Culprit]) -> list[Culprit]:
     found: dict[tuple[str, ...], Culprit] = {}
-    for one in culprits:
-        name = (one.kind, *one.names)
-        found[name] = _joined(found[name], one) if name in found else one
+    for culprit in culprits:
+        name = (culprit.kind, *culprit.names)
+        found[name] = _joined(found[name], culprit) if name in found else culprit
     return list(found.values())
 
 
 def _merged(alone: Iterable[Culprit]) -> list[Culprit]:
     """One name once; what is said of a rank or GPU of a node that is named as a whole goes to the node."""
     found: dict[str, Culprit] = {}
-    for one in sorted(alone, key=lambda one: one.kind != "node"):
-        node = one.where[0].node or ""
-        name = node if node in found and found[node].kind == "node" else one.names[0]
-        found[name] = _joined(found[name], one) if name in found else one
+    for culprit in sorted(alone, key=lambda one: one.kind != "node"):
+        node = culprit.where[0].node or ""
+        name = node if node in found and found[node].kind == "node" else culprit.names[0]
+        found[name] = _joined(found[name], culprit) if name in found else culprit
     return list(found.values())
 
 
@@ -342,14 +347,14 @@ def _joined(cause: Culprit, follows: Culprit) -> Culprit:
     )
 
 
-def _causes(cluster: Cluster, cause: Culprit, one: Culprit) -> bool:
+def _causes(cluster: Cluster, cause: Culprit, culprit: Culprit) -> bool:
     """A slow node makes its pairs slow, a slow GPU or late rank those of its rail."""
     place = cause.where[0]
-    if one.kind not in ("node", "nic") or one.where[0].node != place.node:
+    if culprit.kind not in ("node", "nic") or culprit.where[0].node != place.node:
         return False
-    rail = one.where[0].rail
-    if cause.kind == "node" or one.kind == "node" or not isinstance(rail, int):
-        return cause.kind == "node" or one.kind == "nic"
+    rail = culprit.where[0].rail
+    if cause.kind == "node" or culprit.kind == "node" or not isinstance(rail, int):
+        return cause.kind == "node" or culprit.kind == "nic"
     ranks = ranks_of([*cluster.measurements.lateness, *cluster.measurements.rank_speeds]).get(place.node or "", [])
     rank = place.rank
     if rank is None and isinstance(place.gpu, int):

@@ -79,12 +79,12 @@ class Accused:
     @property
     def named(self) -> bool:
         """Whether the last words of the failure name it."""
-        return any(one.is_named_in(self.failure.said) for one in self.differences)
+        return any(difference.is_named_in(self.failure.said) for difference in self.differences)
 
     @property
     def what(self) -> str:
         """`LD_PRELOAD=/x.so, which no other node has: torchrun itself was killed by SIGABRT`."""
-        alone = ", ".join(one.here for one in self.differences)
+        alone = ", ".join(difference.here for difference in self.differences)
         return f"{alone}, unlike the nodes that do not fail; here {self.failure.how}"
 
 
@@ -92,15 +92,15 @@ class Accused:
 def accused(cluster: Cluster) -> list[Accused]:
     """Nodes that failed where others did not, each with the differences that bear on it."""
     failures = _failures(cluster)
-    failed = {one.node for one in failures}
+    failed = {failure.node for failure in failures}
     sound = [node for node in cluster.nodes if node.name not in failed]
     if not sound or cluster.job.simulated:
         return []
     by_name = {node.name: node for node in cluster.nodes}
     found = [
-        Accused(one, _bearing(one, [*_differences(by_name[one.node], sound)]))
-        for one in failures
-        if one.node in by_name
+        Accused(failure, _bearing(failure, [*_differences(by_name[failure.node], sound)]))
+        for failure in failures
+        if failure.node in by_name
     ]
     return [one for one in found if one.differences]
 
@@ -109,9 +109,11 @@ def by_own_environment(cluster: Cluster) -> list[Culprit]:
     """The same as culprits, and nodes of which the last words name a file that hides a module."""
     found = accused(cluster)
     own = [_culprit(one.failure, "VER017", one.what, _SURE if one.named else _LIKELY) for one in found]
-    rest = [one for one in _failures(cluster) if one.node not in {each.failure.node for each in found}]
+    rest = [failure for failure in _failures(cluster) if failure.node not in {each.failure.node for each in found}]
     return own + [
-        _culprit(one, "VER018", f"{path}: {one.how}", _SURE) for one in rest if (path := _hides(cluster, one))
+        _culprit(failure, "VER018", f"{path}: {failure.how}", _SURE)
+        for failure in rest
+        if (path := _hides(cluster, failure))
     ]
 
 
@@ -140,18 +142,18 @@ def _failures(cluster: Cluster) -> list[Failure]:
         return []
     late = lost.late(run)
     code = "RUN002" if (late and late[0].phase == "start") or not run.ranks else "RUN003"
-    found = [
+    failures = [
         Failure(end.node, lost.ending(cluster, end), code, end.detail, lost.meaning(end))
         for end in lost.killed(run)
         if signal_name(-(end.exit or 0)) not in _FROM_OUTSIDE
     ]
-    if not found and not lost.killed(run):
-        found = [*_ranks_that_died(cluster, code)] or [
+    if not failures and not lost.killed(run):
+        failures = [*_ranks_that_died(cluster, code)] or [
             Failure(end.node, lost.ending(cluster, end), code, end.detail, lost.meaning(end))
             for end in run.ends
             if end.detail and end.exit and not lost.gave_up(end) and not late_elsewhere(cluster, end.node)
         ]
-    return [*{one.node: one for one in reversed(found or [*_slow(cluster)])}.values()]
+    return [*{failure.node: failure for failure in reversed(failures or [*_slow(cluster)])}.values()]
 
 
 def late_elsewhere(cluster: Cluster, node: str) -> bool:
@@ -171,36 +173,40 @@ def _ranks_that_died(cluster: Cluster, code: str) -> Iterator[Failure]:
 
 
 def _slow(cluster: Cluster) -> Iterator[Failure]:
-    for one in late_ranks(cluster):
-        how = f"rank {one.fact.rank} {words.late(one)}"
-        yield Failure(one.fact.node, how, "BEN003", slow=True, mild=100 * one.share < _HALF)
+    for late_rank in late_ranks(cluster):
+        how = f"rank {late_rank.fact.rank} {words.late(late_rank)}"
+        yield Failure(late_rank.fact.node, how, "BEN003", slow=True, mild=100 * late_rank.share < _HALF)
     if not share_cores(cluster):
-        for code, found in (("BEN015", slow_ranks(cluster)), ("BEN016", slow_nodes(cluster))):
-            for slow in found:
+        for code, slows in (("BEN015", slow_ranks(cluster)), ("BEN016", slow_nodes(cluster))):
+            for slow in slows:
                 yield Failure(slow.node, words.slow(slow), code, slow=True, mild=slow.percent >= _HALF)
 
 
 def _bearing(failure: Failure, differences: Sequence[Difference]) -> list[Difference]:
     """Those that its words name; else those that are known to do such a thing."""
-    if named := [one for one in differences if one.is_named_in(failure.said)]:
+    if named := [difference for difference in differences if difference.is_named_in(failure.said)]:
         return named
     if failure.slow:
-        return [one for one in differences if _SLOWS.fullmatch(one.name)]
+        return [difference for difference in differences if _SLOWS.fullmatch(difference.name)]
     if failure.told is not None:
         bears = failure.told.bears
-        return [one for one in differences if bears and one.name and re.fullmatch(bears, one.name)]
+        return [
+            difference
+            for difference in differences
+            if bears and difference.name and re.fullmatch(bears, difference.name)
+        ]
     if re.search(r"\w(?:Error|Exception)\b", failure.said):
         return [
-            one
-            for one in differences
-            if one.name and f"{one.name.partition('_')[0].lower()} " in f"{failure.said.lower()} "
+            difference
+            for difference in differences
+            if difference.name and f"{difference.name.partition('_')[0].lower()} " in f"{failure.said.lower()} "
         ]
-    return [one for one in differences if _CRASHES.fullmatch(one.name)]
+    return [difference for difference in differences if _CRASHES.fullmatch(difference.name)]
 
 
 def _differences(node: Node, sound: Sequence[Node]) -> Iterator[Difference]:
     """Where the healthy nodes agree and this one differs."""
-    mine, theirs = variables(node), [variables(one) for one in sound]
+    mine, theirs = variables(node), [variables(node) for node in sound]
     for name in sorted({*mine, *(name for each in theirs for name in each)}):
         values = {each.get(name) for each in theirs}
         if len(values) == 1 and mine.get(name) not in values and not _is_no_matter(name):
@@ -253,7 +259,7 @@ _INSTALLED = (
 
 def _installed(node: Node, sound: Sequence[Node]) -> Iterator[Difference]:
     for path, words_for_it, marks in _INSTALLED:
-        here, others = _read(node, path), {_read(one, path) for one in sound}
+        here, others = _read(node, path), {_read(node, path) for node in sound}
         if len(others) == 1 and here not in others and "" not in (here, *others):
             other = next(iter(others))
             yield Difference(

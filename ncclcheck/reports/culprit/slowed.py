@@ -43,16 +43,16 @@ class Slowed:
 @derived
 def slowed_by_loss(cluster: Cluster) -> list[Slowed]:
     """Only what is below the limit of a failure in BEN004, and in more than one measurement."""
-    lossy = [one for one in losses.lost(cluster) if one.node]
+    lossy = [lost for lost in losses.lost(cluster) if lost.node]
     if not lossy or not cluster.measurements.pairs:
         return []
     slow = _slow_ways(cluster)
-    found = [(one, [way for way in slow if _loses(one, way)]) for one in lossy]
-    return [Slowed(one, tuple(ways), max(slow[way] for way in ways)) for one, ways in found if ways]
+    found = [(lost, [way for way in slow if _loses(lost, way)]) for lost in lossy]
+    return [Slowed(lost, tuple(ways), max(slow[way] for way in ways)) for lost, ways in found if ways]
 
 
-def _loses(one: Lost, way: Way) -> bool:
-    loss = one.by_pair.get((way.source, way.target))
+def _loses(lost: Lost, way: Way) -> bool:
+    loss = lost.by_pair.get((way.source, way.target))
     return loss is not None and loss.lost > 0
 
 
@@ -68,7 +68,7 @@ def _slow_ways(cluster: Cluster, causes: Sequence[HeldUp] = ()) -> dict[Way, flo
         slower = two.slower(cluster.measurements.pairs)
         proven = slower is not None and slower.is_proven(short_of_cores=lack_cores(cluster))
         return {slower.way: -math.log(slower.share)} if slower and proven else {}
-    far = {pair for one in causes for pair in one.pairs if in_the_job(cluster, pair)}
+    far = {pair for cause in causes for pair in cause.pairs if in_the_job(cluster, pair)}
     return {
         way: way.slowness
         for way in samples.ways
@@ -87,5 +87,5 @@ def slowed_by_cause(cluster: Cluster) -> list[Slowed]:
     if not causes or not cluster.measurements.pairs:
         return []
     slow = _slow_ways(cluster, causes)
-    found = [(one, [way for way in slow if (way.source, way.target) in one.pairs]) for one in causes]
+    found = [(cause, [way for way in slow if (way.source, way.target) in cause.pairs]) for cause in causes]
     return [Slowed(one, tuple(ways), max(slow[way] for way in ways)) for one, ways in found if ways]

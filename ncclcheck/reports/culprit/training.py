@@ -6,7 +6,7 @@ from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.training import StepTimes
 from ncclcheck.reports.judgement.findings import Culprit, Where
 from ncclcheck.reports.subjects.training import step_losses, step_times
-from ncclcheck.reports.text.fold import duration
+from ncclcheck.reports.text.words.fold import duration
 
 # An order, no probability: slow with all ranks at once and alone; in the first only; waiting for data.
 _ALONE, _TOGETHER, _HUNGRY = 0.95, 0.8, 0.7
@@ -20,12 +20,12 @@ def in_training(cluster: Cluster) -> list[Culprit]:
         return []
     slow = [
         _culprit(
-            one.fact,
-            _ALONE if one.fact.solo else _TOGETHER,
+            straggler.fact,
+            _ALONE if straggler.fact.solo else _TOGETHER,
             "TRN020",
-            f"its own work takes {duration(one.own)} a step, that of the others {duration(one.usual)}",
+            f"its own work takes {duration(straggler.own)} a step, that of the others {duration(straggler.usual)}",
         )
-        for one in step_losses.slow(cluster, measured)
+        for straggler in step_losses.slow(cluster, measured)
     ]
     hungry = step_losses.hungry(cluster, measured)
     few = hungry if 2 * len(hungry) <= len(measured.rows) else []

@@ -16,7 +16,7 @@ from ncclcheck.reports.culprit.pairs.suspects import Suspect
 from ncclcheck.reports.culprit.pairs.two import Slower
 from ncclcheck.reports.judgement.findings import Where
 from ncclcheck.reports.subjects.nccl import lan
-from ncclcheck.reports.text.fold import duration, flops, fold_names
+from ncclcheck.reports.text.words.fold import duration, flops, fold_names
 
 Kind = Literal["node", "nic", "gpu", "rank", "link", "fabric"]
 
@@ -80,28 +80,30 @@ def where(suspect: Suspect, place: Place) -> list[Where]:
     return [Where(node=name) for name in suspect.names]
 
 
-def confidence(one: Blame, samples: Samples) -> float:
+def confidence(blame: Blame, samples: Samples) -> float:
     """An order, no probability: how far above the limit, and how often and with how many seen."""
-    above = one.slowness / samples.least(one.seen) - 1
-    spare = one.seen - repeats(2 * len(samples.names))
+    above = blame.slowness / samples.least(blame.seen) - 1
+    spare = blame.seen - repeats(2 * len(samples.names))
     return round(min(0.99, 0.8 + 0.1 * min(1.0, above) + 0.02 * max(0, min(5, spare))), 2)
 
 
-def numbers(one: Blame, samples: Samples) -> str:
+def numbers(blame: Blame, samples: Samples) -> str:
     """`reaches 6.1 of 11.8 GB/s (52 %)`, or that nothing arrived."""
-    if one.is_dead:
+    if blame.is_dead:
         return "carries nothing"
-    speed = samples.healthy_gb_s * math.exp(-one.slowness)
-    return f"reaches {speed:.3g} of {samples.healthy_gb_s:.3g} GB/s ({100 * math.exp(-one.slowness):.0f} %)"
+    speed = samples.healthy_gb_s * math.exp(-blame.slowness)
+    return f"reaches {speed:.3g} of {samples.healthy_gb_s:.3g} GB/s ({100 * math.exp(-blame.slowness):.0f} %)"
 
 
-def what(one: Blame, samples: Samples) -> str:
+def what(blame: Blame, samples: Samples) -> str:
     """One sentence: how slow, in which direction, seen with whom."""
-    suspect, told = one.suspect, numbers(one, samples)
+    suspect, told = blame.suspect, numbers(blame, samples)
     rail = f" on rail {suspect.rail}" if suspect.rail is not None and suspect.part in ("link", "fabric") else ""
     if suspect.part == "link":
         there = "in both directions" if suspect.direction == "both" else f"from {suspect.names[0]}"
-        return f"the link{rail} {told} {there}, {one.seen} times of {one.seen}; both nodes are fast with others"
+        return (
+            f"the link{rail} {told} {there}, {blame.seen} times of {blame.seen}; both nodes are fast with others"
+        )
     if suspect.part == "fabric":
         rest, way = fold_names(suspect.others), _between(suspect)
         told = f"all pairs {told} {way}"
@@ -109,14 +111,14 @@ def what(one: Blame, samples: Samples) -> str:
     if suspect.part == "rail":
         return f"rail {suspect.rail} {told} on all nodes, and the other rails of the same nodes are fast"
     return (
-        f"{told} {_DIRECTION[suspect.direction]}, with each of {one.partners} partners that are fast with others"
+        f"{told} {_DIRECTION[suspect.direction]}, with each of {blame.partners} partners that are fast with others"
     )
 
 
-def of_two(found: Slower) -> str:
+def of_two(slower: Slower) -> str:
     """The slower direction between two nodes."""
-    way, rail = found.way, f" on rail {found.way.rail}" if found.rails > 1 else ""
-    return f"{way.source} to {way.target}{rail} carries {100 * found.share:.0f} % of what the best way does"
+    way, rail = slower.way, f" on rail {slower.way.rail}" if slower.rails > 1 else ""
+    return f"{way.source} to {way.target}{rail} carries {100 * slower.share:.0f} % of what the best way does"
 
 
 def _between(suspect: Suspect) -> str:

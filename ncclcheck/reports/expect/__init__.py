@@ -105,12 +105,12 @@ def completed(cluster: Cluster) -> Measurements:
         return measured
     found = outlooks(cluster)
     rows = [replace(row, expected_gb_s=_expected(row, found.of_op.get(row.op))) for row in measured.collectives]
-    known = [one.bound for one in found.of_op.values() if one.bound]
+    known = [outlook.bound for outlook in found.of_op.values() if outlook.bound]
     return replace(
         measured,
         collectives=rows,
         expectation=Expectation(
-            fits=[one.fit for one in found.of_op.values() if one.fit],
+            fits=[outlook.fit for outlook in found.of_op.values() if outlook.fit],
             basis=known[0].basis if known else "",
             reason=found.reason or next((one.unusual for one in known if one.unusual), ""),
         ),

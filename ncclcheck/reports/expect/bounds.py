@@ -165,5 +165,5 @@ def _alone(on: Ground, within: Inside, op: str) -> Bound:
 def _forced(algorithms: str, op: str) -> bool:
     """Whether NCCL_ALGO leaves the ring alone for this operation: `ring`, or `allreduce:ring` since 2.24."""
     name = op.replace("_", "")
-    found = re.search(rf"(?:^|;)\s*{name}:([^;]+)", algorithms)
-    return (found[1] if found else algorithms).strip() == "ring"
+    match = re.search(rf"(?:^|;)\s*{name}:([^;]+)", algorithms)
+    return (match[1] if match else algorithms).strip() == "ring"

@@ -108,5 +108,5 @@ def _copies(node: Node, card: Gpu) -> list[Floor]:
 def _sharing(node: Node) -> int:
     """How many GPUs at most hang below one root port; 0 where that cannot be seen, as in a guest."""
     gpus = wiring.functions(node, "gpu")
-    ports = [value_or(one.path, [])[:1] for one in gpus]
+    ports = [value_or(device.path, [])[:1] for device in gpus]
     return max((ports.count(port) for port in ports), default=0) if all(ports) else 0

@@ -48,7 +48,7 @@ def slowest(cluster: Cluster, own: int) -> Inside | str:
         if isinstance(one, str):
             return f"{one} ({node.name})"
         found.append(one)
-    return min(found, key=lambda one: (one.nvlink, one.limit), default="no node has reported its facts")
+    return min(found, key=lambda inside: (inside.nvlink, inside.limit), default="no node has reported its facts")
 
 
 def one_domain(cluster: Cluster) -> bool:

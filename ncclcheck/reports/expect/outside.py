@@ -49,7 +49,7 @@ def slowest(cluster: Cluster, own: int) -> Rate | str:
         rates[node.name] = found
     if len({rate.carrier == "rdma" for rate in rates.values()}) > 1:
         return "some nodes would use RDMA and others TCP"
-    name = min(rates, key=lambda one: rates[one].gb_s)
+    name = min(rates, key=lambda rate: rates[rate].gb_s)
     others = [rate.gb_s for rate in rates.values() if rate.gb_s > rates[name].gb_s]
     each = " a node" if rates[name].carrier == "rdma" else ""
     least = f", {name} the least" if others else ""
@@ -149,7 +149,7 @@ def _socket(cluster: Cluster, node: Node, burst: float | None) -> Rate | str:
         raise unseen(node, "the interfaces", interfaces)
     gloo = lan.uses_gloo(cluster)
     choice = lan.choice_of_gloo(node) if gloo else lan.choice_of_nccl(node)
-    used = [one for one in interfaces if one.name in choice.names]
+    used = [interface for interface in interfaces if interface.name in choice.names]
     if not used or any(one.kind == "loopback" for one in used):
         return f"the job would use {', '.join(choice.names) or 'no interface'}"
     name = "+".join(one.name for one in used)

@@ -36,8 +36,8 @@ def _as_note(finding: Finding) -> Finding:
 
 def counts(verdicts: list[Verdict]) -> dict[str, int]:
     """How many verdicts have each state."""
-    found = Counter(v.state for v in verdicts)
-    return {state.value: found[state] for state in reversed(State)}
+    counter = Counter(v.state for v in verdicts)
+    return {state.value: counter[state] for state in reversed(State)}
 
 
 def outcome(verdicts: list[Verdict]) -> Outcome:

@@ -14,8 +14,8 @@ from ncclcheck.reports.judgement import compact
 from ncclcheck.reports.judgement.decision import Outcome
 from ncclcheck.reports.judgement.findings import Culprit, State, Verdict
 from ncclcheck.reports.judgement.rule import OWN_FAMILIES, all_rules
-from ncclcheck.reports.subjects.logs.story import Diagnosis
-from ncclcheck.reports.text.visible import in_json
+from ncclcheck.reports.subjects.logs.answer.story import Diagnosis
+from ncclcheck.reports.text.words.visible import in_json
 
 SCHEMA = 1  # of the document; rises by one when an older ncclcheck would misread what is written
 

@@ -129,8 +129,8 @@ def _with_older_said_once(findings: list[Finding]) -> list[Finding]:
 
 
 def _older(node: str | None) -> Finding:
-    found = unknown(Where(node=node), OLDER, why=_WHY_OLDER, fix=[_RUN_THIS])
-    return replace(found, unread=UnreadFact(path="", kind=NOT_RECORDED.kind, reason=NOT_RECORDED.why))
+    finding = unknown(Where(node=node), OLDER, why=_WHY_OLDER, fix=[_RUN_THIS])
+    return replace(finding, unread=UnreadFact(path="", kind=NOT_RECORDED.kind, reason=NOT_RECORDED.why))
 
 
 def _is_of_older(finding: Finding) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from ncclcheck.reports.judgement.findings import Culprit, State, Verdict
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.judgement.rule import flagged
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _OF_A_NODE = ("node", "nic", "gpu")
 _NAMELESS = re.compile(r"node rank \d+")  # a node of a join that never said its name: no scheduler knows it so
@@ -24,7 +24,11 @@ def bad_nodes(verdicts: Iterable[Verdict], culprits: Iterable[Culprit], names: S
     found: dict[str, str] = {}
     failed = {verdict.code for verdict in verdicts if verdict.state is State.FAIL}
     for verdict in verdicts:
-        owned = [one.where.node for one in verdict.findings if one.state is State.FAIL and one.owner == "node"]
+        owned = [
+            finding.where.node
+            for finding in verdict.findings
+            if finding.state is State.FAIL and finding.owner == "node"
+        ]
         _add(found, {name for name in owned if name is not None and name in names}, verdict.code, names)
     for culprit in culprits:
         explained = [code for code in culprit.explains if code in failed]
@@ -43,7 +47,7 @@ def of_document(document: Document) -> tuple[list[str], dict[str, str]]:
     """The fit nodes in the launcher's order, and the others with what speaks against them."""
     names = [entry.name for entry in document.nodes]
     bad = bad_nodes(document.verdicts, document.culprits, names)
-    silent = {one.node: "RUN001" for one in document.run.silent}
+    silent = {silence.node: "RUN001" for silence in document.run.silent}
     if len(silent) >= document.job.nodes_asked > 1:
         silent = {}  # what ails all of them is no node's fault
     return [name for name in names if name not in bad and name not in silent], {**silent, **bad}
@@ -51,7 +55,9 @@ def of_document(document: Document) -> tuple[list[str], dict[str, str]]:
 
 def best(document: Document, healthy: Sequence[str], count: int) -> list[str]:
     """So many of the fit nodes, in the launcher's order: those first that no warning names."""
-    warned = Counter(one.where.node for v in document.verdicts for one in v.findings if one.state is State.WARN)
+    warned = Counter(
+        finding.where.node for v in document.verdicts for finding in v.findings if finding.state is State.WARN
+    )
     chosen = sorted(healthy, key=lambda name: warned[name])[:count]
     return [name for name in healthy if name in chosen]
 
@@ -61,11 +67,11 @@ def against_the_rest(document: Document, bad: Collection[str], *, strict: bool) 
 
     A finding is left out with the node that it names, or where the culprit that explains it is.
     """
-    explained = {code for one in document.culprits if _all_in(one, bad) for code in one.explains}
+    explained = {code for culprit in document.culprits if _all_in(culprit, bad) for code in culprit.explains}
     for verdict in document.verdicts:
-        for one in verdict.findings:
-            elsewhere = one.where.node in bad or (one.where.node is None and verdict.code in explained)
-            if not elsewhere and _counts(verdict.code, one.state, strict=strict):
+        for finding in verdict.findings:
+            elsewhere = finding.where.node in bad or (finding.where.node is None and verdict.code in explained)
+            if not elsewhere and _counts(verdict.code, finding.state, strict=strict):
                 return verdict.code
     return ""
 

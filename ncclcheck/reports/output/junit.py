@@ -68,17 +68,19 @@ def _case(suite: ElementTree.Element, command: str, verdict: Verdict, outcome: s
     family = FAMILIES[verdict.code[:3]]
     name = _clean(f"{verdict.code} {verdict.title}")
     case = ElementTree.SubElement(suite, "testcase", classname=f"{command}.{family}", name=name, time="0")
-    told = [finding for finding in verdict.findings if finding.state in _TOLD]
-    told.sort(key=lambda finding: finding.state.rank)
-    words = "\n\n".join(_finding(finding) for finding in told[:_MOST_FINDINGS])
-    more = f"\n\nand {len(told) - _MOST_FINDINGS} more like these" if len(told) > _MOST_FINDINGS else ""
+    findings = [finding for finding in verdict.findings if finding.state in _TOLD]
+    findings.sort(key=lambda finding: finding.state.rank)
+    words = "\n\n".join(_finding(finding) for finding in findings[:_MOST_FINDINGS])
+    more = f"\n\nand {len(findings) - _MOST_FINDINGS} more like these" if len(findings) > _MOST_FINDINGS else ""
     if outcome == "skipped":
         reason = (
-            verdict.reason or "; ".join(_place(finding) for finding in told[:_MOST_FINDINGS]) or "nothing to judge"
+            verdict.reason
+            or "; ".join(_place(finding) for finding in findings[:_MOST_FINDINGS])
+            or "nothing to judge"
         )
         ElementTree.SubElement(case, "skipped", message=_clean(f"{verdict.state.word}: {reason}"))
     elif outcome:
-        message = _clean(_place(told[0]) if told else verdict.reason or verdict.title)
+        message = _clean(_place(findings[0]) if findings else verdict.reason or verdict.title)
         element = ElementTree.SubElement(case, outcome, message=message, type=verdict.code)
         element.text = _clean(words + more)
     elif words:
@@ -93,7 +95,7 @@ def _place(finding: Finding) -> str:
 def _finding(finding: Finding) -> str:
     lines = [f"{finding.state.word}  {_place(finding)}"]
     lines += [f"  why   {finding.why}"] if finding.why else []
-    lines += [f"  seen  {one.source}: {one.value}" for one in finding.evidence[:_MOST_FINDINGS]]
+    lines += [f"  seen  {evidence.source}: {evidence.value}" for evidence in finding.evidence[:_MOST_FINDINGS]]
     for remedy in finding.remedies:
         lines.append(f"  fix   [{remedy.who}] {remedy.text}")
         lines += [f"          {command}" for command in remedy.commands]

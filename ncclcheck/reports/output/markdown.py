@@ -9,13 +9,13 @@ from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.jsondoc import Document, Recommendation
 from ncclcheck.reports.subjects.data import dataset_text
 from ncclcheck.reports.subjects.job import trial_text, tuning_text
-from ncclcheck.reports.subjects.logs import story_text
+from ncclcheck.reports.subjects.logs.answer import story_text
 from ncclcheck.reports.subjects.training import steps_text
 from ncclcheck.reports.text import closing, summary, table
-from ncclcheck.reports.text.fold import fold_names
 from ncclcheck.reports.text.groups import Block, blocks
 from ncclcheck.reports.text.headings import heading
-from ncclcheck.reports.text.visible import in_line, visible
+from ncclcheck.reports.text.words.fold import fold_names
+from ncclcheck.reports.text.words.visible import in_line, visible
 
 MOST = 65_536  # characters of an issue or a comment on GitHub
 _LEFT_OUT = "\n\n*{} more sections do not fit here, the worst are above; the whole is in the text report.*\n"
@@ -73,7 +73,7 @@ def _head(document: Document) -> str:
     lines = [
         f"## {_plain(summary.title(document))}",
         f"**{_plain(closing.decision(document))}**",
-        *(f"- {_plain(one)}" for one in closing.culprits(document)[:_MOST_PLACES]),
+        *(f"- {_plain(culprit)}" for culprit in closing.culprits(document)[:_MOST_PLACES]),
         ", ".join(counted) or "nothing was judged",
     ]
     return "\n\n".join(lines)
@@ -91,7 +91,7 @@ def _block(block: Block) -> str:
         if remedy.commands:
             parts.append(_fenced("\n".join(map(_clipped, remedy.commands)), "sh"))
     if block.evidence:
-        seen = _listed(f"{_code(one.source)}: {_code(one.value)}" for one in block.evidence)
+        seen = _listed(f"{_code(evidence.source)}: {_code(evidence.value)}" for evidence in block.evidence)
         parts.append(_folded("How we know", f"{seen}\n\nCheck: {_plain(block.title)}"))
     return "\n\n".join(parts)
 
@@ -113,8 +113,12 @@ def _settings(recommendations: list[Recommendation]) -> str:
     return "\n".join(["### Settings", "", "| | variable | why here |", "|---|---|---|", *rows])
 
 
-def _assignment(one: Recommendation) -> str:
-    return one.variable if one.value is None or one.action == "unset" else f"{one.variable}={one.value}"
+def _assignment(recommendation: Recommendation) -> str:
+    return (
+        recommendation.variable
+        if recommendation.value is None or recommendation.action == "unset"
+        else f"{recommendation.variable}={recommendation.value}"
+    )
 
 
 def _folded(title: str, inner: str, *, opened: bool = False) -> str:
@@ -130,16 +134,16 @@ def _fenced(words: str, language: str = "text") -> str:
 
 def _code(words: str) -> str:
     """A value in a line or in the cell of a table, where no backslash protects anything."""
-    return f"<code>{_IN_CODE.sub(lambda found: f'&#{ord(found[0])};', _clipped(words))}</code>"
+    return f"<code>{_IN_CODE.sub(lambda match: f'&#{ord(match[0])};', _clipped(words))}</code>"
 
 
 def _plain(words: str) -> str:
     """A sentence, in which nothing is taken for markup, for a user's name or for the number of an issue."""
     last, parts = 0, []
     clean = _clipped(words)
-    for found in _MEANT.finditer(clean):
-        parts += [_SPECIAL.sub(r"\\\1", clean[last : found.start()]), _code(found[0])]
-        last = found.end()
+    for match in _MEANT.finditer(clean):
+        parts += [_SPECIAL.sub(r"\\\1", clean[last : match.start()]), _code(match[0])]
+        last = match.end()
     return "".join([*parts, _SPECIAL.sub(r"\\\1", clean[last:])])
 
 

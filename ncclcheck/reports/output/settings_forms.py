@@ -23,25 +23,29 @@ def env_file(recs: Recommendations) -> str:
 def nccl_conf(recs: Recommendations) -> str:
     """nccl.conf in NCCL's own grammar: NAME=value, nothing quoted. It can set NCCL's variables, and unset none."""
     lines = [f"{_HEAD}, for ~/.nccl.conf, NCCL_CONF_FILE or /etc/nccl.conf"]
-    for one in _of(recs, "unset"):
-        lines.append(_comment(f"{one.variable} cannot be taken away here: remove it from {_places(one)}"))
-    for one in _of(recs, "set"):
-        lines.append(_comment(one.why))
-        lines.append(_conf_line(one))
+    for recommendation in _of(recs, "unset"):
+        lines.append(
+            _comment(
+                f"{recommendation.variable} cannot be taken away here: remove it from {_places(recommendation)}"
+            )
+        )
+    for recommendation in _of(recs, "set"):
+        lines.append(_comment(recommendation.why))
+        lines.append(_conf_line(recommendation))
     return _lines(*lines)
 
 
-def _conf_line(one: Recommendation) -> str:
-    value = one.value or ""
+def _conf_line(recommendation: Recommendation) -> str:
+    value = recommendation.value or ""
     fits = (
         "\n" not in value and "\0" not in value and len(value.encode(errors="backslashreplace")) <= _LONGEST_VALUE
     )
-    if not one.variable.startswith("NCCL_") or not _NAME.fullmatch(one.variable):
-        return _comment(f"{one.variable} is not read from this file: export it in the job script")
+    if not recommendation.variable.startswith("NCCL_") or not _NAME.fullmatch(recommendation.variable):
+        return _comment(f"{recommendation.variable} is not read from this file: export it in the job script")
     return (
-        f"{one.variable}={value}"
+        f"{recommendation.variable}={value}"
         if fits
-        else _comment(f"the value of {one.variable} fits in no line of this file")
+        else _comment(f"the value of {recommendation.variable} fits in no line of this file")
     )
 
 
@@ -52,7 +56,10 @@ def sbatch(recs: Recommendations) -> str:
 
 def docker(recs: Recommendations) -> str:
     """One command of docker; an image's own ENV goes with `env -u` in front of the program."""
-    flags = [f"-e {shlex.quote(f'{one.variable}={one.value}')}" for one in _of(recs, "set")]
+    flags = [
+        f"-e {shlex.quote(f'{recommendation.variable}={recommendation.value}')}"
+        for recommendation in _of(recs, "set")
+    ]
     words = ["docker run --gpus all --network=host --ipc=host", *flags, "IMAGE", *_env_u(recs), "torchrun ..."]
     return _lines(" \\\n  ".join(words))
 
@@ -61,16 +68,21 @@ def kubernetes(recs: Recommendations) -> str:
     """The `env:` of a container; every value a quoted string, as YAML wants numbers too."""
     rows = [
         row
-        for one in _of(recs, "set")
-        for row in (f"- name: {one.variable}", f"  value: {_yaml(one.value or '')}")
+        for recommendation in _of(recs, "set")
+        for row in (f"- name: {recommendation.variable}", f"  value: {_yaml(recommendation.value or '')}")
     ]
-    gone = [_comment(f"remove {one.variable} from {_places(one)}") for one in _of(recs, "unset")]
+    gone = [
+        _comment(f"remove {recommendation.variable} from {_places(recommendation)}")
+        for recommendation in _of(recs, "unset")
+    ]
     return _lines("env:" if rows else "env: []", *rows, *gone)
 
 
 def torchrun(recs: Recommendations) -> str:
     """The variables in front of torchrun, to be typed on every node."""
-    values = [f"{one.variable}={quoted(one.value or '')}" for one in _of(recs, "set")]
+    values = [
+        f"{recommendation.variable}={quoted(recommendation.value or '')}" for recommendation in _of(recs, "set")
+    ]
     gone = _env_u(recs)
     return _lines(" ".join([*(gone or (["env"] if values else [])), *values, "torchrun ..."]))
 
@@ -78,7 +90,7 @@ def torchrun(recs: Recommendations) -> str:
 def revert(recs: Recommendations) -> str:
     """A POSIX script that brings back what was before."""
     done = [*_of(recs, "unset"), *_of(recs, "set")]
-    return _lines("# What was before", *(one.undo for one in done if one.undo))
+    return _lines("# What was before", *(recommendation.undo for recommendation in done if recommendation.undo))
 
 
 def quoted(value: str) -> str:
@@ -87,46 +99,54 @@ def quoted(value: str) -> str:
     return f"'{value}'" if word == value and value.startswith(("=", "^")) else word
 
 
-def measure(one: Recommendation) -> str:
+def measure(recommendation: Recommendation) -> str:
     """The command that measures one setting against none; what torch reads shows in a training only."""
-    if one.variable.startswith("NCCL_"):
-        return f"ncclcheck bench --with {one.variable}={quoted(one.value or '')}".removesuffix("''")
-    change = f"env -u {one.variable}" if one.value is None else f"{one.variable}={quoted(one.value)}"
+    if recommendation.variable.startswith("NCCL_"):
+        return (
+            f"ncclcheck bench --with {recommendation.variable}={quoted(recommendation.value or '')}".removesuffix(
+                "''"
+            )
+        )
+    change = (
+        f"env -u {recommendation.variable}"
+        if recommendation.value is None
+        else f"{recommendation.variable}={quoted(recommendation.value)}"
+    )
     return f"{change} ncclcheck smoke --baseline before.json"
 
 
 def _shell(recs: Recommendations) -> Iterator[str]:
-    for one in _of(recs, "unset"):
-        yield _comment(one.why)
-        files = [place for place in one.set_in if place != "environment"]
+    for recommendation in _of(recs, "unset"):
+        yield _comment(recommendation.why)
+        files = [place for place in recommendation.set_in if place != "environment"]
         if files:
-            yield _comment(f"{one.variable} stands in {', '.join(files)}: take that line out")
-        if not files or "environment" in one.set_in:
-            yield f"unset {one.variable}"
-    for one in _of(recs, "set"):
-        yield _comment(one.why)
-        yield f"export {one.variable}={quoted(one.value or '')}"
+            yield _comment(f"{recommendation.variable} stands in {', '.join(files)}: take that line out")
+        if not files or "environment" in recommendation.set_in:
+            yield f"unset {recommendation.variable}"
+    for recommendation in _of(recs, "set"):
+        yield _comment(recommendation.why)
+        yield f"export {recommendation.variable}={quoted(recommendation.value or '')}"
 
 
 def _tries(recs: Recommendations) -> Iterator[str]:
-    for one in _of(recs, "try"):
-        yield _comment(f"to be tried, not proved: {measure(one)}")
+    for recommendation in _of(recs, "try"):
+        yield _comment(f"to be tried, not proved: {measure(recommendation)}")
 
 
 def _of(recs: Recommendations, action: str) -> list[Recommendation]:
     """Those of one list whose name can be one of a variable."""
-    return [one for one in recs if one.action == action and _NAME.fullmatch(one.variable)]
+    return [rec for rec in recs if rec.action == action and _NAME.fullmatch(rec.variable)]
 
 
 def _env_u(recs: Recommendations) -> list[str]:
-    gone = [one.variable for one in _of(recs, "unset")]
+    gone = [recommendation.variable for recommendation in _of(recs, "unset")]
     return ["env " + " ".join(f"-u {name}" for name in gone)] if gone else []
 
 
-def _places(one: Recommendation) -> str:
-    return " and ".join("the job's environment" if place == "environment" else place for place in one.set_in) or (
-        "wherever it is set"
-    )
+def _places(recommendation: Recommendation) -> str:
+    return " and ".join(
+        "the job's environment" if place == "environment" else place for place in recommendation.set_in
+    ) or ("wherever it is set")
 
 
 def _yaml(value: str) -> str:

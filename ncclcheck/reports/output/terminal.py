@@ -11,14 +11,15 @@ from ncclcheck.reports.judgement.rule import FAMILIES, flagged
 from ncclcheck.reports.subjects.data import dataset_text
 from ncclcheck.reports.subjects.job import trial_text, tuning_text
 from ncclcheck.reports.subjects.live import running_text
-from ncclcheck.reports.subjects.logs import answer, story_text
+from ncclcheck.reports.subjects.logs.answer import screen as answer
+from ncclcheck.reports.subjects.logs.answer import story_text
 from ncclcheck.reports.subjects.training import steps_text
 from ncclcheck.reports.text import block_text, closing, details, recommend_text, summary, table
 from ncclcheck.reports.text.block_text import Style
-from ncclcheck.reports.text.fold import fold_names
 from ncclcheck.reports.text.groups import MOST, Block, blocks, order, ranked
-from ncclcheck.reports.text.visible import in_line
-from ncclcheck.reports.text.wrapping import wrapped
+from ncclcheck.reports.text.words.fold import fold_names
+from ncclcheck.reports.text.words.visible import in_line
+from ncclcheck.reports.text.words.wrapping import wrapped
 
 __all__ = ["Style", "short", "text"]
 _REASONS = 3  # why whole families were skipped; one command has seldom more
@@ -41,7 +42,7 @@ def text(document: Document, style: Style) -> str:
         story_text.text(document, style.width),
         running_text.text(document, style.width),
         _families(document, style) if document.command != "hang" or style.verbose else "",
-        *(block_text.text(one, style) for one in _blocks(document, style) if _told(one, document, style)),
+        *(block_text.text(block, style) for block in _blocks(document, style) if _told(block, document, style)),
         recommend_text.text(document, style.width, verbose=style.verbose),
         _end(document, style),
     ]
@@ -76,8 +77,8 @@ def _blocks(document: Document, style: Style) -> Iterator[Block]:
 
 def _shown(style: Style) -> list[State]:
     """The states of findings that are told, worst first."""
-    told = [State.FAIL, State.WARN, State.UNKNOWN, State.NOTE]
-    return [*told, State.OK] if style.verbose else told
+    states = [State.FAIL, State.WARN, State.UNKNOWN, State.NOTE]
+    return [*states, State.OK] if style.verbose else states
 
 
 def _told(block: Block, document: Document, style: Style) -> bool:
@@ -153,8 +154,8 @@ def _end(document: Document, style: Style) -> str:
 
 def _codes(document: Document) -> list[str]:
     """What has a page worth reading now: what is bad, else why the run did not finish, else what was not seen."""
-    told = ranked(document)
-    bad = [v for v in told if v.state in (State.FAIL, State.WARN)]
-    unseen = [v for v in told if v.state is State.UNKNOWN]
+    verdicts = ranked(document)
+    bad = [v for v in verdicts if v.state in (State.FAIL, State.WARN)]
+    unseen = [v for v in verdicts if v.state is State.UNKNOWN]
     chosen = bad or [v for v in unseen if v.code.startswith("RUN")] or unseen
     return [v.code for v in sorted(chosen, key=lambda v: v.state.rank)]

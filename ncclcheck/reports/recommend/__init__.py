@@ -59,9 +59,15 @@ def recommend(cluster: Cluster, verdicts: Sequence[Verdict]) -> list[Recommendat
     Nor what a fix says otherwise: a finding is about a fault that was seen.
     """
     site, told = Site(cluster, verdicts), one_voice.told_by(verdicts)
-    found = [_recommendation(site, one) for one in advice(site)]
-    found = [one for one in found if told.get(one.variable, one.value) == one.value]
-    return sorted(measured.weighed(site, found), key=lambda one: _ORDER.index(one.action))
+    recommendations = [_recommendation(site, one) for one in advice(site)]
+    recommendations = [
+        recommendation
+        for recommendation in recommendations
+        if told.get(recommendation.variable, recommendation.value) == recommendation.value
+    ]
+    return sorted(
+        measured.weighed(site, recommendations), key=lambda recommendation: _ORDER.index(recommendation.action)
+    )
 
 
 def advice(site: Site) -> list[Advice]:
@@ -83,10 +89,10 @@ def _all(site: Site) -> Iterator[Advice]:
 
 def _found(rule: SettingRule, site: Site) -> list[Found]:
     """What a rule finds; a fact that was not read calls for nothing."""
-    found: list[Found] = []
+    founds: list[Found] = []
     with suppress(NotKnown, NothingToJudge):
-        found.extend(rule.find(site))
-    return found
+        founds.extend(rule.find(site))
+    return founds
 
 
 def _changes_nothing(site: Site, found: Found) -> bool:

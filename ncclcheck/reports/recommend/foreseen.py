@@ -10,20 +10,20 @@ from ncclcheck.reports.judgement.rule import all_rules
 
 def foreseen(cluster: Cluster, name: str, value: str | None) -> list[Finding]:
     """The failures and warnings that come with it."""
-    before = {(one.where, one.what) for one in _told(cluster)}
+    before = {(finding.where, finding.what) for finding in _told(cluster)}
     after = replace(cluster, nodes=[_with(node, name, value) for node in cluster.nodes])
-    return [one for one in _told(after) if (one.where, one.what) not in before]
+    return [finding for finding in _told(after) if (finding.where, finding.what) not in before]
 
 
 def _told(cluster: Cluster) -> list[Finding]:
     verdicts = judge(cluster, [rule for rule in all_rules() if rule.of_one_setting])
-    return [one for v in verdicts for one in v.findings if one.state in (State.FAIL, State.WARN)]
+    return [finding for v in verdicts for finding in v.findings if finding.state in (State.FAIL, State.WARN)]
 
 
 def _with(node: Node, name: str, value: str | None) -> Node:
     """The node as if its job had the setting."""
     if not isinstance(node.job, JobFacts) or isinstance(node.job.variables, Unread):
         return node
-    others = [one for one in node.job.variables if one.name != name]
+    others = [variable for variable in node.job.variables if variable.name != name]
     given = [] if value is None else [Variable(name=name, value=value)]
     return replace(node, job=replace(node.job, variables=[*others, *given]))

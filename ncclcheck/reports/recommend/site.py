@@ -15,7 +15,7 @@ from ncclcheck.reports.subjects.nccl.hca import HcaChoice, UsedPort
 from ncclcheck.reports.subjects.nccl.settings import Settings, settings_of
 from ncclcheck.reports.subjects.nccl.variables import Version, as_version, assigned, effective
 from ncclcheck.reports.subjects.nodes.cards import peers
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 
 @dataclass(frozen=True)
@@ -51,15 +51,17 @@ class Site:
     def findings(self, *codes: str) -> list[Finding]:
         """What fails or warns by these codes."""
         judged = (self._verdicts[code] for code in codes if code in self._verdicts)
-        return [one for v in judged for one in v.findings if one.state in (State.FAIL, State.WARN)]
+        return [finding for v in judged for finding in v.findings if finding.state in (State.FAIL, State.WARN)]
 
     def told(self, *codes: str, seen_in: str = "") -> list[str]:
         """The same as evidence: each code with what it says first, from this source where one is given."""
         told: dict[str, str] = {}
         for code in codes:
-            for one in self.findings(code):
-                if not seen_in or any(evidence.source == seen_in for evidence in one.evidence):
-                    told.setdefault(code, f"{code}: {one.where}{'  ' if str(one.where) else ''}{one.what}")
+            for finding in self.findings(code):
+                if not seen_in or any(evidence.source == seen_in for evidence in finding.evidence):
+                    told.setdefault(
+                        code, f"{code}: {finding.where}{'  ' if str(finding.where) else ''}{finding.what}"
+                    )
         return [*told.values()]
 
     @property
@@ -86,29 +88,31 @@ class Site:
             able = wiring.with_gpus(self.cluster)
         except NothingToJudge:
             return False
-        return len(able) == len(self.nodes) and all(one.version is not None for one in self.settings)
+        return len(able) == len(self.nodes) and all(setting.version is not None for setting in self.settings)
 
     def runs_nccl(self, low: Version, high: Version) -> bool:
         """Whether the version of every node is known and within these."""
-        versions = [one.version for one in self.settings]
-        return bool(versions) and all(one is not None and low <= one <= high for one in versions)
+        versions = [setting.version for setting in self.settings]
+        return bool(versions) and all(version is not None and low <= version <= high for version in versions)
 
     def runs_torch(self, low: Version, high: Version = (99, 0, 0)) -> bool:
         """The same for torch, without its last part."""
         versions = [as_version(at(node, "stack.torch")) for node in self.nodes]
-        return bool(versions) and all(one is not None and low <= one < high for one in versions)
+        return bool(versions) and all(version is not None and low <= version < high for version in versions)
 
     def is_set(self, *names: str) -> bool:
         """Whether one of these is set on any node."""
-        return any(not one.all.keys().isdisjoint(names) for one in self.settings)
+        return any(not setting.all.keys().isdisjoint(names) for setting in self.settings)
 
     def held(self, name: str, when: When | None = None) -> list[str]:
         """The values of a variable that `when` objects to, with where they stand and on which nodes."""
         groups: dict[str, list[str]] = {}
-        for one in self.settings:
-            if name in one.all and (when is None or when(Held(one, name))):
-                setting = one.all[name]
-                groups.setdefault(f"{assigned(name, setting.value)} ({setting.source})", []).append(one.node.name)
+        for settings in self.settings:
+            if name in settings.all and (when is None or when(Held(settings, name))):
+                setting = settings.all[name]
+                groups.setdefault(f"{assigned(name, setting.value)} ({setting.source})", []).append(
+                    settings.node.name
+                )
         return [said + self.on(names) for said, names in groups.items()]
 
     def on(self, names: Sequence[str]) -> str:
@@ -119,7 +123,7 @@ class Site:
 
     def sources(self, name: str) -> list[str]:
         """Where a variable stands: environment, or files with their line."""
-        return list(dict.fromkeys(one.all[name].source for one in self.settings if name in one.all))
+        return list(dict.fromkeys(setting.all[name].source for setting in self.settings if name in setting.all))
 
     def value(self, name: str) -> str | None:
         """Its value where all nodes have the same one."""
@@ -144,7 +148,7 @@ class Site:
     def ports(self) -> list[tuple[Node, UsedPort]]:
         """Every port that would carry data on any node; none where a node has none."""
         found = [(node, carrying.choice(node).used) for node in self.nodes]
-        return [(node, one) for node, used in found for one in used] if all(used for _, used in found) else []
+        return [(node, port) for node, used in found for port in used] if all(used for _, used in found) else []
 
     def has_no_hca(self) -> bool:
         """Whether it is known that no node has an RDMA device."""
@@ -169,17 +173,17 @@ class Site:
     def has_nvlink(self) -> bool:
         """Whether every GPU has NVLinks that are up."""
         links = [card.nvlinks for card in self.gpus()]
-        return bool(links) and all(isinstance(one, NvLinks) and one.links > len(one.down) for one in links)
+        return bool(links) and all(isinstance(link, NvLinks) and link.links > len(link.down) for link in links)
 
     def is_pcie_only(self) -> bool:
         """Whether it is known that no GPU has a working NVLink."""
         links = [card.nvlinks for card in self.gpus()]
-        dead = [(isinstance(one, Unread) and one.kind == "absent") or _none_up(one) for one in links]
+        dead = [(isinstance(link, Unread) and link.kind == "absent") or _none_up(link) for link in links]
         return bool(links) and all(dead)
 
     def peers_work(self) -> bool:
         """Whether NVML says of every pair of GPUs of a node that one may read the other's memory."""
-        found = [one.p2p for node in self.nodes for some in peers(node).values() for one in some]
+        found = [peer.p2p for node in self.nodes for some in peers(node).values() for peer in some]
         return bool(self.gpus() and found) and all(one == "ok" for one in found)
 
     def plugins(self) -> list[str]:
@@ -189,16 +193,18 @@ class Site:
     @property
     def logs(self) -> list[Transport]:
         """What NCCL's own log said of each rank."""
-        return [one for one in self.cluster.measurements.transport if one.source == "log"]
+        return [transport for transport in self.cluster.measurements.transport if transport.source == "log"]
 
     def networks(self) -> set[str]:
         """The networks that NCCL said it uses."""
-        return {one.network for one in self.logs if isinstance(one.network, str)}
+        return {log.network for log in self.logs if isinstance(log.network, str)}
 
     def kinds(self, peers: str) -> set[str]:
         """The kinds of connections within nodes (intra), or between them (inter), by NCCL's log."""
-        listed = [one.connections for one in self.logs if not isinstance(one.connections, Unread)]
-        return {one.kind for connections in listed for one in connections if one.peers == peers}
+        listed = [log.connections for log in self.logs if not isinstance(log.connections, Unread)]
+        return {
+            connection.kind for connections in listed for connection in connections if connection.peers == peers
+        }
 
 
 def _none_up(links: NvLinks | Unread) -> bool:

@@ -7,7 +7,7 @@ from ncclcheck.reports.culprit.machines import machines_differ, share_cores
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Culprit, Where
 from ncclcheck.reports.scale.search import Answer, Test, answered
-from ncclcheck.reports.text.fold import fold_some
+from ncclcheck.reports.text.words.fold import fold_some
 
 CODE = "BEN019"
 # An order, no probability: several sets of nodes at the same size, a set tried twice, groups by their halves.
@@ -23,9 +23,9 @@ def shown(cluster: Cluster) -> Answer | None:
     done = cluster.measurements.groups
     if not done or not machines_differ(cluster):
         return None
-    whole = max(done, key=lambda one: len(one.nodes)).nodes
+    whole = max(done, key=lambda time: len(time.nodes)).nodes
     answer = answered(whole, done)
-    slow = [one for one in answer.tests if one.bad and one.gb_s > 0]
+    slow = [test for test in answer.tests if test.bad and test.gb_s > 0]
     return None if slow and share_cores(cluster) else answer
 
 
@@ -66,7 +66,7 @@ def what(answer: Answer) -> str:
     assert least is not None
     if answer.kind == "members":
         told = fold_some(name for part in answer.parts for name in part)
-        largest = max((len(one.group) for one in answer.tests if not one.bad), default=0)
+        largest = max((len(test.group) for test in answer.tests if not test.bad), default=0)
         return (
             f"whenever {told} are all in it: these {len(answer.parts)} alone {_reached([least], answer)}, "
             f"and groups of up to {largest} nodes without one of them are sound"
@@ -82,7 +82,7 @@ def _sets(count: int) -> str:
 
 
 def _reached(tests: list[Test], answer: Answer) -> str:
-    best = max(one.gb_s for one in tests)
+    best = max(test.gb_s for test in tests)
     if not best:
         return "got nothing through"
     return f"reached {best:.3g} of {answer.healthy:.3g} GB/s at best"

@@ -63,16 +63,16 @@ class Answer:
 
     def bad(self, size: int) -> list[Test]:
         """Groups of this size that failed."""
-        return [one for one in self.tests if len(one.group) == size and one.bad]
+        return [test for test in self.tests if len(test.group) == size and test.bad]
 
     def sound(self, size: int) -> list[Test]:
         """Groups of this size that did not."""
-        return [one for one in self.tests if len(one.group) == size and not one.bad]
+        return [test for test in self.tests if len(test.group) == size and not test.bad]
 
     @property
     def smallest_bad(self) -> Test | None:
         """The smallest group that failed."""
-        return min((one for one in self.tests if one.bad), key=lambda one: len(one.group), default=None)
+        return min((test for test in self.tests if test.bad), key=lambda test: len(test.group), default=None)
 
 
 @dataclass
@@ -92,7 +92,7 @@ class _Case:
         known = {group: self._known(group) for group in groups}
         if asked := [group for group in groups if known[group] is None]:
             tests = yield from self.tried(*asked)
-            known |= {one.group: one.bad for one in tests}
+            known |= {test.group: test.bad for test in tests}
         return [bool(known[group]) for group in groups]
 
     def tried(self, *groups: Group) -> Generator[list[Group], Sequence[float], list[Test]]:
@@ -110,12 +110,12 @@ class _Case:
 
     def _learnt(self, tests: list[Test]) -> None:
         self._alone += [set(tests[0].group)] if len(tests) == 1 and tests[0].bad else []
-        self._sound += [set(one.group) for one in tests if not one.bad]
+        self._sound += [set(test.group) for test in tests if not test.bad]
 
     def counts_the_dead(self) -> list[Test]:
         """From now on only groups through which nothing comes are bad, those of the first round among them."""
         self.dead_only = True
-        self.tests = [Test(one.group, one.gb_s, one.healthy, dead_only=True) for one in self.tests]
+        self.tests = [Test(test.group, test.gb_s, test.healthy, dead_only=True) for test in self.tests]
         self._sound = []
         self._learnt(self.tests[:-1])
         return self.tests
@@ -137,7 +137,7 @@ class _Case:
         tests: list[Test] = []
         for group, rate in sorted(zip(groups, rates, strict=True), key=lambda one: len(one[0])):
             tests.append(Test(group, rate, self.healthy, self.dead_only))
-            if not any(one.bad for one in tests):
+            if not any(test.bad for test in tests):
                 self.healthy = rate
         self.tests += tests
         self._learnt(tests)
@@ -168,7 +168,7 @@ def _replayed(nodes: Sequence[str], done: Sequence[GroupTime]) -> tuple[list[Gro
     names = tuple(dict.fromkeys(nodes))
     if len(names) < LEAST:
         return [], Answer("unsure")
-    reached = {(one.round, tuple(one.nodes)): one.busbw_gb_s or 0.0 for one in done}
+    reached = {(time.round, tuple(time.nodes)): time.busbw_gb_s or 0.0 for time in done}
     case = _Case(names)
     rounds = _search(case)
     try:
@@ -189,17 +189,17 @@ def _search(case: _Case) -> Rounds:
     whole = (yield from case.tried(names))[0]
     if not whole.gb_s:
         *twos, whole = case.counts_the_dead()
-    if failed := [one.group for one in twos if one.bad]:
+    if failed := [two.group for two in twos if two.bad]:
         return (yield from _of_two(case, failed[0]))
-    case.healthy = median(one.gb_s for one in twos)
+    case.healthy = median(two.gb_s for two in twos)
     if not whole.bad:
         return case.answer("sound")
     ladder = yield from case.laddered(*_ladder(names))
-    failed = [one.group for one in ladder if one.bad]
+    failed = [test.group for test in ladder if test.bad]
     if not failed:
         if whole.gb_s and whole.gb_s >= SLOW * case.healthy:
             return case.answer("gradual")
-        return (yield from _within(case, names, max((len(one.group) for one in ladder), default=1)))
+        return (yield from _within(case, names, max((len(test.group) for test in ladder), default=1)))
     if not (yield from case.tried(failed[0]))[0].bad:
         return (yield from _at_once(case, failed))
     if len(failed) > 1:  # certain nodes are all in one of them only
@@ -233,7 +233,7 @@ def _at_once(case: _Case, failed: list[Group]) -> Rounds:
         return case.answer("unsure")
     if not (yield from case.bad(case.in_order(first, others[0])))[0]:
         both = yield from case.tried(first, others[0])
-        sound = all(one.bad for one in both) and not (yield from case.tried(others[0]))[0].bad
+        sound = all(test.bad for test in both) and not (yield from case.tried(others[0]))[0].bad
         return case.answer("at once", first, others[0]) if sound else case.answer("unsure")
     one, other = sorted((first, others[0]), key=lambda part: case.names.index(part[0]))
     count = yield from _smallest(case, one, other, 0)
@@ -344,4 +344,4 @@ def _blocks(names: Group, size: int) -> list[Group]:
 
 def rounds_of(done: Iterable[GroupTime]) -> int:
     """How many rounds were measured."""
-    return max((one.round for one in done), default=-1) + 1
+    return max((time.round for time in done), default=-1) + 1

@@ -8,7 +8,7 @@ from ncclcheck.probes.facts import Cluster, Collective, PairTime
 from ncclcheck.reports.culprit.pairs.blame import blame
 from ncclcheck.reports.culprit.pairs.samples import read
 from ncclcheck.reports.subjects.failures import lost
-from ncclcheck.reports.subjects.links import volleys
+from ncclcheck.reports.subjects.links.filters import volleys
 from ncclcheck.reports.subjects.links.reached import closed_to
 
 # Share of the slowest pair that the whole must reach. On CPUs no share tells: four healthy hosts that lacked

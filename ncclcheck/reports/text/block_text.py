@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ncclcheck.reports.judgement.findings import Evidence, Remedy, State
-from ncclcheck.reports.text.fold import fold_names
 from ncclcheck.reports.text.groups import MOST, MOST_WHOLE, Block, Place
 from ncclcheck.reports.text.headings import heading
-from ncclcheck.reports.text.visible import in_line
-from ncclcheck.reports.text.wrapping import wrapped
+from ncclcheck.reports.text.words.fold import fold_names
+from ncclcheck.reports.text.words.visible import in_line
+from ncclcheck.reports.text.words.wrapping import wrapped
 
 _COLOURS = {State.FAIL: "1;31", State.WARN: "33", State.UNKNOWN: "35", State.NOTE: "36", State.OK: "32"}
 BODY = " " * 8

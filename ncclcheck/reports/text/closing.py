@@ -9,11 +9,12 @@ from ncclcheck.reports.judgement.causal import causes_first
 from ncclcheck.reports.judgement.findings import Culprit, State, Where
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.subjects.box import page
+from ncclcheck.reports.subjects.data import examined
 from ncclcheck.reports.subjects.failures import silent
 from ncclcheck.reports.subjects.job import trial
 from ncclcheck.reports.subjects.live import running_text
-from ncclcheck.reports.subjects.logs import story_text
-from ncclcheck.reports.text.fold import fold_names, fold_some
+from ncclcheck.reports.subjects.logs.answer import story_text
+from ncclcheck.reports.text.words.fold import fold_names, fold_some
 
 _SIGNALS = {1: "SIGHUP", 2: "^C (SIGINT)", 15: "SIGTERM"}
 _MOST_LINKS = 3  # named in the last line, then a count: chosen, three fit 80 columns
@@ -75,7 +76,8 @@ def _decision(document: Document) -> str:
     if document.command == "hang":
         return running_text.decision(document)
     if any(v.state is State.FAIL for v in document.verdicts):
-        return f"Not ready: fix {_first_failed(document)} first."
+        unseen = _unseen(document) if document.command == "data" else ""
+        return f"Not ready: fix {_first_failed(document)} first{f'; {unseen}' if unseen else ''}."
     if document.state == "incomplete":
         return f"Not finished. {_unfinished(document)}"
     return " ".join([_ready(document), *_caveats(document)])
@@ -113,6 +115,8 @@ def _unseen(document: Document) -> str:
     for report in document.measurements.data:
         for one in report.unseen:
             reasons.setdefault(one.why, {})[_PARTS.get(one.aspect, one.aspect)] = None
+        if why := examined.growth_unseen(report):
+            reasons.setdefault(why, {})[_PARTS["resources"]] = None
         if (
             report.streams
             and isinstance(report.streams.depends, Unread)

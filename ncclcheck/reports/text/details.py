@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Interface, Library, Node, Unread, at, value_or
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.jsondoc import Document, NodeEntry
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 _MOST_TRACES = 4  # tracebacks that differ, of all ranks: chosen, each has some twenty lines
 _MOST_NODES = 32  # of which -v lists interfaces and libraries, some 35 lines each on a DGX
@@ -40,8 +40,8 @@ def _worth_a_look(document: Document) -> list[NodeEntry]:
     if len(document.nodes) <= _MOST_NODES:
         return document.nodes
     states = (State.FAIL, State.WARN)
-    found = Counter(f.where.node for v in document.verdicts for f in v.findings if f.state in states)
-    return sorted(document.nodes, key=lambda entry: -found[entry.name])[:_MOST_NODES]
+    counter = Counter(f.where.node for v in document.verdicts for f in v.findings if f.state in states)
+    return sorted(document.nodes, key=lambda entry: -counter[entry.name])[:_MOST_NODES]
 
 
 def _node(node: Node) -> Iterator[str]:

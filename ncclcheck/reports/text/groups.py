@@ -11,8 +11,8 @@ from ncclcheck.reports.judgement.causal import causes_first
 from ncclcheck.reports.judgement.findings import OLDER, Evidence, Finding, Remedy, State, UnreadFact, Verdict
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.judgement.rule import FAMILIES
-from ncclcheck.reports.text.fold import fold_some
-from ncclcheck.reports.text.likeness import Likeness
+from ncclcheck.reports.text.words.fold import fold_some
+from ncclcheck.reports.text.words.likeness import Likeness
 
 MOST = 8  # places, and blocks of one check, that are read one by one; of more alike the first FIRST do
 FIRST = 3  # places named before the count in a heading: chosen, three fit a heading of 80 columns
@@ -59,10 +59,10 @@ class Block:
 
 def blocks(document: Document, states: Iterable[State], *, whole: bool = False) -> Iterator[Block]:
     """Worst first, causes before symptoms. whole: every place by itself, up to MOST_WHOLE of one check."""
-    told = ranked(document)
+    verdicts = ranked(document)
     likeness = Likeness(entry.facts for entry in document.nodes)
     for state in states:
-        of_state = [b for v in told for b in _of_verdict(v, state, likeness, whole=whole)]
+        of_state = [b for v in verdicts for b in _of_verdict(v, state, likeness, whole=whole)]
         yield from _unread_together(of_state) if state is State.UNKNOWN else of_state
 
 
@@ -93,8 +93,8 @@ def _of_verdict(verdict: Verdict, state: State, likeness: Likeness, *, whole: bo
 def _kinds(same: list[list[Finding]], likeness: Likeness, *, whole: bool) -> list[list[list[Finding]]]:
     """Findings by reason, remedies, owner, and whether they stop a job."""
     if whole:
-        return [*_by(same, lambda one: (one.why, str(one.remedies))).values()]
-    return _sorted_out(same, likeness, lambda one: f"{one.why}\n{one.remedies}")
+        return [*_by(same, lambda finding: (finding.why, str(finding.remedies))).values()]
+    return _sorted_out(same, likeness, lambda finding: f"{finding.why}\n{finding.remedies}")
 
 
 def _sorted_out(
@@ -104,9 +104,9 @@ def _sorted_out(
 
     The rarest first where there are many: what one node has is not read behind what all have.
     """
-    found = _by(groups, lambda one: likeness.of(one, words(one)))
+    found = _by(groups, lambda finding: likeness.of(finding, words(finding)))
     if len(found) > MOST:
-        found = _by(groups, lambda one: likeness.of(one, words(one), numbers=True))
+        found = _by(groups, lambda finding: likeness.of(finding, words(finding), numbers=True))
     kinds = [*found.values()]
     return sorted(kinds, key=_count) if len(groups) > MOST else kinds
 
@@ -143,10 +143,10 @@ def _block(
     first = groups[0][0]
     others = [alike[0].remedies for alike in groups[1:]]
     remedies = [
-        one if all(fixes[at : at + 1] == [one] for fixes in others) else _of_one(one, first)
-        for at, one in enumerate(first.remedies)
+        remedy if all(fixes[at : at + 1] == [remedy] for fixes in others) else _of_one(remedy, first)
+        for at, remedy in enumerate(first.remedies)
     ]
-    evidence = {(one.source, one.value): one for alike in groups for one in alike[0].evidence}
+    evidence = {(evidence.source, evidence.value): evidence for alike in groups for evidence in alike[0].evidence}
     places = [Place(_where(alike), alike[0].what) for alike in groups] if whole else _places(groups, likeness)
     unread = first.unread if isinstance(first.unread, UnreadFact) else None
     return Block(state, [verdict.code], verdict.title, first.why, remedies, places, [*evidence.values()], unread)
@@ -166,7 +166,7 @@ def _places(groups: list[list[Finding]], likeness: Likeness) -> list[Place]:
     """Of many places that differ in their own names and addresses alone the first few, and who the others are."""
     if len(groups) <= MOST:
         return [Place(_where(alike), alike[0].what) for alike in groups]
-    kinds = _sorted_out(groups, likeness, lambda one: one.what)
+    kinds = _sorted_out(groups, likeness, lambda finding: finding.what)
     if len(kinds) > FIRST:
         return _one_of_each(kinds)
     places = []
@@ -199,7 +199,7 @@ def _alike(findings: Iterable[Finding]) -> list[list[Finding]]:
 
 
 def _words(finding: Finding) -> tuple[str, ...]:
-    told = [word for one in finding.remedies for word in (one.who, one.text, *one.commands)]
+    told = [word for remedy in finding.remedies for word in (remedy.who, remedy.text, *remedy.commands)]
     return (finding.what, finding.why, *told)
 
 
@@ -227,8 +227,8 @@ def _unread_together(blocks_of_state: list[Block]) -> list[Block]:
 def _add(block: Block, other: Block) -> None:
     """Add the codes and the evidence of another rule's block, where both lack facts."""
     block.codes += other.codes
-    block.evidence += [one for one in other.evidence if one not in block.evidence]
-    facts = ", ".join(sorted({one.source for one in block.evidence}))
+    block.evidence += [evidence for evidence in other.evidence if evidence not in block.evidence]
+    facts = ", ".join(sorted({evidence.source for evidence in block.evidence}))
     if not facts or block.unread is None:
         block.title = OLDER
         return

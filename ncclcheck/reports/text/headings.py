@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ncclcheck.reports.judgement.findings import State
-from ncclcheck.reports.text.fold import fold_names
 from ncclcheck.reports.text.groups import Block, Place
+from ncclcheck.reports.text.words.fold import fold_names
 
 _SENTENCE = re.compile(r"(?<=[\w)\]'\"%])\. (?=[A-Z])")
 _TOKEN = re.compile(r"([(\[\"']*)(.*?)([)\]\"'.,:;]*)", re.DOTALL)
@@ -77,7 +77,7 @@ def _covering(words: list[str]) -> str | None:
     """The word that stands for all of these: `7 to 9`, `mlx5_[0-3]`."""
     if len(words) == 1:
         return words[0]
-    parts = [found.groups() for word in words if (found := _TOKEN.fullmatch(word))]
+    parts = [match.groups() for word in words if (match := _TOKEN.fullmatch(word))]
     if len(parts) < len(words) or len({(opened, closed) for opened, _, closed in parts}) > 1:
         return None
     (opened, _, closed), values = parts[0], [value for _, value, _ in parts]

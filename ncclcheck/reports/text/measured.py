@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from ncclcheck.probes.facts import Measurements, Unread
-from ncclcheck.reports.text.fold import duration, flops, fold_names, size
-from ncclcheck.reports.text.wrapping import wrapped
+from ncclcheck.reports.text.words.fold import duration, flops, fold_names, size
+from ncclcheck.reports.text.words.wrapping import wrapped
 
 _INDENT = 13  # columns: two, a label of ten, a space
 
@@ -35,18 +35,18 @@ def _alone(measured: Measurements) -> str:
         filter(
             None,
             [
-                _matmul([one.matmul_gflop_s for one in speeds]),
-                _between("memory copy", [one.memory_gb_s for one in speeds], "GB/s"),
-                _between("copy to the GPU", [one.to_device_gb_s for one in speeds], "GB/s"),
-                _between("copy from the GPU", [one.from_device_gb_s for one in speeds], "GB/s"),
-                _between("all_reduce within a node", [one.busbw_gb_s for one in nodes], "GB/s"),
+                _matmul([speed.matmul_gflop_s for speed in speeds]),
+                _between("memory copy", [speed.memory_gb_s for speed in speeds], "GB/s"),
+                _between("copy to the GPU", [speed.to_device_gb_s for speed in speeds], "GB/s"),
+                _between("copy from the GPU", [speed.from_device_gb_s for speed in speeds], "GB/s"),
+                _between("all_reduce within a node", [node.busbw_gb_s for node in nodes], "GB/s"),
             ],
         )
     )
 
 
 def _matmul(gflops: Sequence[float | None]) -> str:
-    known = [one for one in gflops if one is not None]
+    known = [gflop for gflop in gflops if gflop is not None]
     scale, unit = flops(max(known, default=0.0))
     return _between("matrix product", [one / scale for one in known], f"{unit} a rank")
 
@@ -72,8 +72,8 @@ def _lateness(measured: Measurements) -> str:
     """The latest rank; that it is no culprit is for the rules to say."""
     if len(measured.lateness) < 2:
         return ""
-    latest = max(measured.lateness, key=lambda one: one.late_us.mean)
-    usual = median(one.late_us.mean for one in measured.lateness)
+    latest = max(measured.lateness, key=lambda lateness: lateness.late_us.mean)
+    usual = median(lateness.late_us.mean for lateness in measured.lateness)
     return (
         f"on average rank {latest.rank} on {latest.node} is the latest, by {duration(latest.late_us.mean)} an "
         f"iteration; the median rank by {duration(usual)}"
@@ -85,7 +85,11 @@ def _transport(measured: Measurements) -> str:
     found: dict[str, set[int]] = {}
     for rank in measured.transport:
         over = {end.interface for end in rank.interfaces} | {device.name for device in rank.devices}
-        kinds = [] if isinstance(rank.connections, Unread) else [one.kind for one in rank.connections if one.count]
+        kinds = (
+            []
+            if isinstance(rank.connections, Unread)
+            else [connection.kind for connection in rank.connections if connection.count]
+        )
         words = f"{', '.join(sorted({*kinds}))}" + (f" over {fold_names(sorted(over))}" if over else "")
         found.setdefault(words if kinds else "", set()).add(rank.rank)
     known = {words: ranks for words, ranks in found.items() if words}
@@ -95,7 +99,7 @@ def _transport(measured: Measurements) -> str:
 
 
 def _memory(measured: Measurements) -> str:
-    peaks = [one.peak for one in measured.memory.ranks if one.peak is not None]
+    peaks = [rank.peak for rank in measured.memory.ranks if rank.peak is not None]
     return f"{_range([*map(size, (min(peaks), max(peaks)))])} a rank at the peak" if peaks else ""
 
 

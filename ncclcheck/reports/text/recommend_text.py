@@ -9,7 +9,7 @@ from ncclcheck.reports.judgement.jsondoc import Document, Recommendation
 from ncclcheck.reports.output import settings_forms
 from ncclcheck.reports.subjects.nccl import wiring
 from ncclcheck.reports.subjects.nccl.variables import nccl_version
-from ncclcheck.reports.text.wrapping import wrapped
+from ncclcheck.reports.text.words.wrapping import wrapped
 
 NOTHING = "nothing to set: NCCL's own choice is right on every node"
 _HEADS = {
@@ -24,18 +24,18 @@ _ALWAYS = ("bench", "preflight", "tune")
 
 def text(document: Document, width: int, *, verbose: bool = False) -> str:
     """The block; empty where there is nothing to say, and with `env` where there is only something to try."""
-    found = document.recommendations
-    certain = [one for one in found if one.action in ("set", "unset")]
+    recommendations = document.recommendations
+    certain = [one for one in recommendations if one.action in ("set", "unset")]
     if not (certain or verbose or document.command in _ALWAYS):
         return ""
     lines = [] if certain or not may_say_nothing(document) else [f"  {NOTHING}"]
     for action, head in _HEADS.items():
-        listed = [one for one in found if one.action == action]
+        listed = [one for one in recommendations if one.action == action]
         if listed:
             lines.append(f"  {head}")
         most = _MOST_TRIES if action == "try" and not verbose else len(listed)
-        for one in listed[:most]:
-            lines += _lines(one, width, verbose=verbose)
+        for recommendation in listed[:most]:
+            lines += _lines(recommendation, width, verbose=verbose)
         if left := listed[most:]:
             lines.append(f"    and {len(left)} more to try (-v shows all)")
     return "\n".join(["Recommended settings", *lines]) if lines else ""
@@ -59,25 +59,28 @@ def may_say_nothing(document: Document) -> bool:
     return not unread and len(able) == len(nodes) and document.state in ("ok", "warn")
 
 
-def _lines(one: Recommendation, width: int, *, verbose: bool) -> Iterator[str]:
-    yield f"    {_shown(one)}"
-    told = [("why", one.why)]
-    if one.action in ("set", "unset") or verbose:
-        told += [("seen", evidence) for evidence in (one.evidence if verbose else one.evidence[:2])]
-    told.append(("but", one.disagree))
+def _lines(recommendation: Recommendation, width: int, *, verbose: bool) -> Iterator[str]:
+    yield f"    {_shown(recommendation)}"
+    told = [("why", recommendation.why)]
+    if recommendation.action in ("set", "unset") or verbose:
+        told += [
+            ("seen", evidence)
+            for evidence in (recommendation.evidence if verbose else recommendation.evidence[:2])
+        ]
+    told.append(("but", recommendation.disagree))
     if verbose:
-        told += [("gain", one.gain), ("risk", one.risk), ("for", one.valid_for)]
-        told += [("from", one.source), ("undo", one.undo)]
+        told += [("gain", recommendation.gain), ("risk", recommendation.risk), ("for", recommendation.valid_for)]
+        told += [("from", recommendation.source), ("undo", recommendation.undo)]
     for label, words in told:
         yield from _wrapped(label, words, width)
 
 
-def _shown(one: Recommendation) -> str:
-    if one.action == "try":
-        return settings_forms.measure(one)
-    if one.action == "unset":
-        return f"unset {one.variable}"
-    return f"export {one.variable}={settings_forms.quoted(one.value or '')}"
+def _shown(recommendation: Recommendation) -> str:
+    if recommendation.action == "try":
+        return settings_forms.measure(recommendation)
+    if recommendation.action == "unset":
+        return f"unset {recommendation.variable}"
+    return f"export {recommendation.variable}={settings_forms.quoted(recommendation.value or '')}"
 
 
 def _wrapped(label: str, words: str, width: int) -> list[str]:

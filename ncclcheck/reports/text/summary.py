@@ -10,16 +10,16 @@ from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.judgement.rule import OWN_FAMILIES
 from ncclcheck.reports.subjects.box import page
 from ncclcheck.reports.subjects.live import running_text
-from ncclcheck.reports.subjects.logs import story_text
+from ncclcheck.reports.subjects.logs.answer import story_text
 from ncclcheck.reports.subjects.nccl import carrying
 from ncclcheck.reports.subjects.nccl.choice import Choice
 from ncclcheck.reports.subjects.nccl.lan import choice_of_gloo, choice_of_nccl, network_of
 from ncclcheck.reports.subjects.nccl.variables import assigned
 from ncclcheck.reports.subjects.nccl.wiring import efa
-from ncclcheck.reports.text.fold import fold_names, fold_some, size
 from ncclcheck.reports.text.groups import MOST, MOST_KINDS
-from ncclcheck.reports.text.likeness import Likeness
-from ncclcheck.reports.text.wrapping import wrapped
+from ncclcheck.reports.text.words.fold import fold_names, fold_some, size
+from ncclcheck.reports.text.words.likeness import Likeness
+from ncclcheck.reports.text.words.wrapping import wrapped
 
 _SHOWN = ("NCCL_", "TORCH_NCCL_", "TORCH_GLOO_", "GLOO_", "PET_", "CUDA_VISIBLE_DEVICES")
 
@@ -85,7 +85,7 @@ def _few(told: dict[str, list[str]], likeness: Likeness) -> list[tuple[str, list
     if len(kinds) > MOST:
         kinds = _kinds(told, likeness, numbers=True)
     rows = []
-    for kind in sorted(kinds, key=lambda one: sum(map(len, one.values()))):
+    for kind in sorted(kinds, key=lambda kind: sum(map(len, kind.values()))):
         words, names = next(iter(kind.items()))
         alike = "; the others alike, with their own names and numbers" if len(kind) > 1 else ""
         rows.append((words + alike, [name for names in kind.values() for name in names] if alike else names))
@@ -149,8 +149,8 @@ def _gpu(node: Node) -> str:
 def _models(node: Node) -> str:
     """Model and memory of the GPUs that the job may use, as NVML tells."""
     cards = value_or(at(node, "gpus.cards"), [])
-    told = Counter((value_or(card.model, "model unread"), value_or(card.memory_total, 0)) for card in cards)
-    listed = (f"{n} x {model}{f', {size(memory)}' if memory else ''}" for (model, memory), n in told.items())
+    counter = Counter((value_or(card.model, "model unread"), value_or(card.memory_total, 0)) for card in cards)
+    listed = (f"{n} x {model}{f', {size(memory)}' if memory else ''}" for (model, memory), n in counter.items())
     return "".join(f"; {one}" for one in listed)
 
 
@@ -159,7 +159,7 @@ def _hcas(node: Node) -> Iterator[tuple[str, str]]:
     if not value_or(at(node, "rdma.devices"), []):
         return
     taken = carrying.choice(node)
-    rates = Counter(value_or(one.port.rate_gbit, 0.0) for one in taken.used)
+    rates = Counter(value_or(port.port.rate_gbit, 0.0) for port in taken.used)
     speeds = ", ".join(f"{count} x {rate:g} Gb/s" for rate, count in rates.items() if rate)
     words = f"{fold_names(taken.names) or 'none'} for NCCL" + (f" ({speeds})" if speeds else "")
     if not taken.used and efa(node):

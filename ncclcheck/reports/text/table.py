@@ -5,8 +5,8 @@ from __future__ import annotations
 from ncclcheck.probes.facts import Collective, Expectation, Fit
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.text import measured
-from ncclcheck.reports.text.fold import duration, many, size
-from ncclcheck.reports.text.wrapping import wrapped
+from ncclcheck.reports.text.words.fold import duration, many, size
+from ncclcheck.reports.text.words.wrapping import wrapped
 
 _HEADERS = ("operation", "size", "time", "p95", "busbw", "expected", "state")
 _P95, _EXPECTED = 3, 5  # columns of the table, from 0: those that go first where it is too wide or they are empty
@@ -109,7 +109,7 @@ def _remarks(document: Document, width: int) -> list[str]:
         remarks.append(f"expected busbw: of large sizes, from {expectation.basis}.")
     else:
         remarks.append(f"expected busbw: none, {_no_expectation(expectation)}.")
-    if fits := [_fit(one) for one in expectation.fits if max(one.median_error, one.last_error) <= _GOOD_FIT]:
+    if fits := [_fit(fit) for fit in expectation.fits if max(fit.median_error, fit.last_error) <= _GOOD_FIT]:
         remarks.append(f"latency + busbw, fitted over sizes: {', '.join(fits)}.")
     remarks.append("time: the slowest rank's, median over iterations; busbw in GB/s of 1e9 bytes.")
     return [line for remark in remarks for line in wrapped(remark, width, first="  ", rest="    ")]

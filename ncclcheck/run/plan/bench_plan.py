@@ -358,8 +358,8 @@ def apart(level: Level, backend: str, seconds: float) -> JobPlan:
 def _diagnostics(level: Level, shape: Shape, nodes: list[Node]) -> float:
     """NCCL's own diagnostics need a library that has them, on every node."""
     versions = [value_or(at(node, "nccl.loaded.version"), "") for node in nodes]
-    found = [re.match(r"(\d+)\.(\d+)", version) for version in versions]
-    able = all(one is not None and (int(one[1]), int(one[2])) >= _DIAGNOSTICS_SINCE for one in found)
+    matches = [re.match(r"(\d+)\.(\d+)", version) for version in versions]
+    able = all(match is not None and (int(match[1]), int(match[2])) >= _DIAGNOSTICS_SINCE for match in matches)
     return _DIAGNOSTICS_S[level] if able and shape.backend == "nccl" else 0.0
 
 

@@ -41,7 +41,7 @@ def read(given: Iterable[str], *, training: bool = False) -> tuple[str, ...]:
         if kind not in _OF_BOTH and (kind in get_args(TrainingFault)) is not training:
             allowed = TRAINING_FORMS if training else FORMS
             raise UsageError(f"--inject {fault}: this command cannot show it; allowed are {allowed}")
-    slow = Counter(one.rank for one, _ in map(_read, faults) if one.kind == "slow-rank")
+    slow = Counter(injection.rank for injection, _ in map(_read, faults) if injection.kind == "slow-rank")
     for rank, times in slow.items():
         if times > 1:
             raise UsageError(f"--inject slow-rank={rank}: given {times} times; allowed is one slow-rank a rank")
@@ -52,18 +52,20 @@ def injections(faults: Sequence[str], nodes: Sequence[str], ranks: int, rows: Se
     """What the ranks of this job are to do. Raises UsageError for ranks and nodes that there are not."""
     found = []
     for fault in faults:
-        one, indexes = _read(fault)
-        if one.rank >= ranks:
-            raise UsageError(f"--inject {fault}: there is no rank {one.rank}; allowed are 0 to {ranks - 1}")
+        injection, indexes = _read(fault)
+        if injection.rank >= ranks:
+            raise UsageError(f"--inject {fault}: there is no rank {injection.rank}; allowed are 0 to {ranks - 1}")
         if indexes and max(indexes) >= len(nodes):
             raise UsageError(
                 f"--inject {fault}: there is no node {max(indexes)}; allowed are 0 to {len(nodes) - 1}"
             )
         if indexes:
-            one = Injection(kind=one.kind, nodes=[nodes[index] for index in indexes], seconds=one.seconds)
-        if one.kind == "corrupt":
-            one = Injection(kind=one.kind, rank=one.rank, op=_corrupted(fault, rows))
-        found.append(one)
+            injection = Injection(
+                kind=injection.kind, nodes=[nodes[index] for index in indexes], seconds=injection.seconds
+            )
+        if injection.kind == "corrupt":
+            injection = Injection(kind=injection.kind, rank=injection.rank, op=_corrupted(fault, rows))
+        found.append(injection)
     return found
 
 
@@ -79,10 +81,10 @@ def _read(fault: str) -> tuple[Injection, list[int]]:
     """The fault, and for a link the numbers of its nodes."""
     for pattern, make in _PATTERNS:
         if (match := re.fullmatch(pattern, fault)) is not None:
-            one, nodes = make(match)
+            injection, nodes = make(match)
             if len(set(nodes)) == 1:
                 raise UsageError(f"--inject {fault}: a link has two different nodes")
-            return one, nodes
+            return injection, nodes
     raise UsageError(f"--inject: {fault!r} is not understood; allowed are {FORMS}; in smoke {TRAINING_FORMS}")
 
 

@@ -140,8 +140,8 @@ def options_of(record: type[Any], *names: str, **changed: Mapping[str, Any]) -> 
     changed: by an option's key, what this command has otherwise.
     """
     by_field = dict(sources(record))
-    found = (option for name in names or by_field for option in by_field[name].options)
-    return tuple(replace(option, **changed.get(option.key, {})) for option in found)
+    options = (option for name in names or by_field for option in by_field[name].options)
+    return tuple(replace(option, **changed.get(option.key, {})) for option in options)
 
 
 def read(record: type[Record], given: Mapping[str, Any], **others: Any) -> Record:

@@ -48,12 +48,12 @@ def filled(wanted: PreflightOptions, script: Script) -> tuple[PreflightOptions, 
 
 
 def _data(wanted: PreflightOptions, script: Script, calls: list[Call]) -> Iterator[tuple[str, object, str]]:
-    named = [(file.name, one) for file in script.files if file.named for one in file.factories]
+    named = [(file.name, factory) for file in script.files if file.named for factory in file.factories]
     if not wanted.data and len(named) == 1:
         file, factory = named[0]
         yield "data", f"{file}:{factory}", f"--data {file}:{factory}"
     workers = [call.arguments.get("num_workers", "") for call in calls if call.name in LOADER]
-    most = max((int(one) for one in workers if one.isdecimal()), default=0)
+    most = max((int(worker) for worker in workers if worker.isdecimal()), default=0)
     if most:
         yield "workers", most, f"{most} workers"
 

@@ -196,8 +196,8 @@ def refuse_strategy(smoke: SmokeOptions, nodes: list[Node]) -> None:
     """Raises UsageError where a node's torch lacks what the strategy needs."""
     for node in nodes:
         version = value_or(at(node, "stack.torch"), "")
-        found = re.match(r"(\d+)\.(\d+)", version)
-        if smoke.strategy == "fsdp" and found and (int(found[1]), int(found[2])) < _FULLY_SHARD:
+        match = re.match(r"(\d+)\.(\d+)", version)
+        if smoke.strategy == "fsdp" and match and (int(match[1]), int(match[2])) < _FULLY_SHARD:
             raise UsageError(
                 f"--strategy fsdp: torch {version} on {node.name} has no fully_shard, 2.4 and later do; "
                 "allowed are ddp and zero3"

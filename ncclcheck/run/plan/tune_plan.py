@@ -30,10 +30,10 @@ _THREADS = "NVIDIA: one helper thread may not fill a fast TCP network"
 
 def tries(given: Sequence[str]) -> tuple[Setting, ...]:
     """Raises UsageError, also for a choice without a fall-back: NCCL fails where none of a list is possible."""
-    found = tuple(_setting(one) for one in given)
-    if len(found) > _MOST_TRIES:
-        raise UsageError(f"--try: {len(found)} settings; allowed are up to {_MOST_TRIES}")
-    return found
+    settings = tuple(_setting(one) for one in given)
+    if len(settings) > _MOST_TRIES:
+        raise UsageError(f"--try: {len(settings)} settings; allowed are up to {_MOST_TRIES}")
+    return settings
 
 
 def _setting(given: str) -> Setting:
@@ -108,13 +108,17 @@ def candidates(wanted: TuneOptions, shape: Shape, nodes: list[Node], *, simulate
     The user's own settings come first; where there are any, only these. Raises UsageError for one that cannot
     matter, and where nothing is left.
     """
-    for one in wanted.tries:
-        if one.variable != "OMP_NUM_THREADS":
-            trial_plan.refuse(one, shape, nodes, simulated=simulated)
+    for setting in wanted.tries:
+        if setting.variable != "OMP_NUM_THREADS":
+            trial_plan.refuse(setting, shape, nodes, simulated=simulated)
     own = [Candidate(variable=one.variable, value=one.value, why="given by --try") for one in wanted.tries]
     found = own or [*(_of_nccl(nodes) if shape.backend == "nccl" else _of_gloo(shape, nodes))]
     held = [{name: one.value for name, one in effective(node).items()} for node in nodes]
-    left = [one for one in found if not all(values.get(one.variable) == one.value for values in held)]
+    left = [
+        candidate
+        for candidate in found
+        if not all(values.get(candidate.variable) == candidate.value for values in held)
+    ]
     if not left:
         raise UsageError("nothing to tune: no setting is known that could matter to this job; name some: --try")
     return left

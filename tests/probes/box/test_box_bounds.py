@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck.probes.box import bounds, reading
+from ncclcheck.probes.box import bounds
 from ncclcheck.probes.box.journal import EVENTS, SAMPLES, Journal
+from ncclcheck.probes.box.read import reading
 from ncclcheck.watch.copy import Copy
 from tests.conftest import environment
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck.probes.box import folders, reading
+from ncclcheck.probes.box.read import folders, reading
 
 T = 1_790_000_000.0
 

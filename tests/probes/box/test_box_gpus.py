@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.probes.box import gpus, reading
+from ncclcheck.probes.box import gpus
+from ncclcheck.probes.box.read import reading
 from tests.conftest import environment
 from tests.helpers import fake_nvml
 

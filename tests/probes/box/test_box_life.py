@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.probes.box import folders, watcher
+from ncclcheck.probes.box import watcher
 from ncclcheck.probes.box.processes import Process
+from ncclcheck.probes.box.read import folders
 from ncclcheck.probes.box.watcher import Life, Watcher
 
 _TICKS = os.sysconf("SC_CLK_TCK")

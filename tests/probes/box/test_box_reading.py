@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ncclcheck.commands.steps import box_report
-from ncclcheck.probes.box import printed, reading
+from ncclcheck.probes.box.read import printed, reading
 from ncclcheck.run.plan.options import Options
 
 T = 1_790_000_000.0

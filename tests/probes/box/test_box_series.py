@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ncclcheck.probes.box import printed, reading, series
+from ncclcheck.probes.box.read import printed, reading, series
 
 T = 1_790_000_000.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ncclcheck.probes.box.spoken import Last
+from ncclcheck.probes.box.read.spoken import Last
 
 
 def _output(folder: Path, *pieces: tuple[int, str, list[tuple[int, int]]]) -> Path:

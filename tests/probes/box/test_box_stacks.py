@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ncclcheck.probes.box.processes import Process, Processes
 from ncclcheck.probes.box.stacks import Stacks
-from ncclcheck.probes.live.proc import Proc
+from ncclcheck.probes.live.machine.proc import Proc
 from tests.conftest import environment
 from tests.probes.box.test_sitecustomize import SOURCE
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ncclcheck.probes.dataloader.factory import Made
-from ncclcheck.probes.dataloader.samples import sweep
-from ncclcheck.probes.dataloader.samples.reader import Reader
+from ncclcheck.probes.dataloader.samples.read import sweep
+from ncclcheck.probes.dataloader.samples.read.reader import Reader
 from ncclcheck.probes.job.context import DataPlan
 
 

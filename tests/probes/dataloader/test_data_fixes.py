@@ -396,6 +396,105 @@ def fill(rows):
 def make(): return DataLoader(Plain(), batch_size=4, num_workers=2, collate_fn=fill, drop_last=True)
 """
 
+H5PY = """
+import h5py
+with h5py.File(PATH, "w") as made:
+    made["images"] = numpy.arange(120.0)[:, None].repeat(300, 1)
+class Scans(Dataset):
+    def __init__(self, path=PATH):
+        self.file = h5py.File(path, "r")
+        self.images = self.file["images"]
+    def __len__(self): return 120
+    def __getitem__(self, index):
+        if not 0 <= index < 120: raise IndexError(index)
+        return torch.from_numpy(self.images[int(index)])
+def make(): return DataLoader(Scans(), batch_size=4, num_workers=2)
+"""
+LMDB = """
+import lmdb
+def wrote():
+    with lmdb.open(PATH, map_size=2 ** 24) as made, made.begin(write=True) as writer:
+        for number in range(120): writer.put(str(number).encode(), bytes([number]) * 300)
+if not os.path.exists(PATH): wrote()
+class Words(Dataset):
+    def __init__(self, folder):
+        self.env = lmdb.open(folder, readonly=True, lock=False)
+        self.reads = self.env.begin()
+    def __len__(self): return 120
+    def __getitem__(self, index):
+        if not 0 <= index < 120: raise IndexError(index)
+        return torch.tensor(list(self.reads.get(str(int(index)).encode())))
+def make(): return DataLoader(Words(PATH), batch_size=4, num_workers=2)
+"""
+MAPPED = """
+numpy.lib.format.open_memmap(PATH, "w+", numpy.float32, (120, 16))[:] = numpy.arange(120.0)[:, None] + 3
+class Mapped(Dataset):
+    def __init__(self):
+        self.rows = numpy.lib.format.open_memmap(PATH, "r+")
+    def __len__(self): return 120
+    def __getitem__(self, index):
+        row = self.rows[index]
+        row /= 2.0
+        return torch.from_numpy(row.copy())
+def make(): return DataLoader(Mapped(), batch_size=4, num_workers=2)
+"""
+SLOTS = """
+class Slots(Dataset):
+    def __init__(self): self.cache = {}
+    def decode(self, number): return torch.randn(12, generator=torch.Generator().manual_seed(number))
+    def __len__(self): return 300
+    def __getitem__(self, number):
+        if not 0 <= number < 300: raise IndexError(number)
+        slot = number % 50
+        if slot not in self.cache: self.cache[slot] = self.decode(number)
+        return self.cache[slot], number % 6
+def make(): return DataLoader(Slots(), batch_size=4, num_workers=2)
+"""
+ALIKE = """
+class Noisy(Dataset):
+    def __len__(self): return 120
+    def __getitem__(self, index):
+        if not 0 <= index < 120: raise IndexError(index)
+        return torch.full((4,), float(index)) + DRAWN
+def make():
+    SEEDED
+    return DataLoader(Noisy(), batch_size=4, num_workers=WORKERS)
+"""
+
+
+def _alike(drawn: str, seeded: str = "torch.manual_seed(42)", workers: int = 2) -> str:
+    return ALIKE.replace("DRAWN", drawn).replace("SEEDED", seeded).replace("WORKERS", str(workers))
+
+
+UNSEEDED = """
+class Unseeded(Dataset):
+    def __len__(self): return 120
+    def __getitem__(self, index):
+        if not 0 <= index < 120: raise IndexError(index)
+        NOISE
+        return torch.full((4,), float(index)) + noise
+def make(): return DataLoader(Unseeded(), batch_size=4, num_workers=2)
+"""
+LISTED = """
+FOLDER = PATH + ".d"
+os.makedirs(FOLDER, exist_ok=True)
+for number in range(120): open(os.path.join(FOLDER, f"{number:03d}.bin"), "wb").write(bytes([number] * 8))
+class Files(Dataset):
+    def __init__(self, folder=FOLDER):
+        self.folder = folder
+        self.files = LISTED
+    def __len__(self): return len(self.files)
+    def __getitem__(self, index):
+        return torch.tensor(list(open(os.path.join(self.folder, self.files[index]), "rb").read())).float()
+def make():
+    dataset = Files()
+    sampler = torch.utils.data.DistributedSampler(
+        dataset, int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+    )
+    return DataLoader(dataset, batch_size=4, num_workers=2, sampler=sampler)
+"""
+SHUFFLED = LISTED.replace("LISTED", "sorted(os.listdir(folder))\n        random.shuffle(self.files)")
+
 
 def _lazily(source: str, lines: list[str], opened: str) -> str:
     """The lines of a handle: None in __init__, opened in __getitem__."""

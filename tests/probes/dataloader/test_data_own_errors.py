@@ -17,9 +17,9 @@ from ncclcheck.probes import dataloader
 from ncclcheck.probes.dataloader import ours, phases
 from ncclcheck.probes.dataloader.children import child
 from ncclcheck.probes.dataloader.factory import Made
-from ncclcheck.probes.dataloader.samples import glance
-from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, Run, replace
-from ncclcheck.probes.facts.data import DataReport
+from ncclcheck.probes.dataloader.samples.read import glance
+from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, Run, Unread, replace
+from ncclcheck.probes.facts.data import DataReport, Resources
 from ncclcheck.probes.facts.data.report import Unseen, by_node
 from ncclcheck.probes.job.context import DataPlan
 from ncclcheck.reports.judgement.decision import outcome
@@ -27,7 +27,10 @@ from ncclcheck.reports.judgement.findings import State, Verdict
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.reports.subjects.data import dataset_text
 from ncclcheck.reports.text import closing
+from ncclcheck.results import finish
+from ncclcheck.run.plan.options import Options
 
 HERE = str(Path(__file__).parent)
 SAMPLES = str(Path(__file__).parents[2] / "samples")
@@ -171,3 +174,19 @@ def test_the_last_line_names_what_was_not_examined() -> None:
     reports = [DataReport(node="sim0", factory="a:b", unseen=[Unseen(aspect="structure", why=closing._NO_TIME)])]
     stand_in: Any = SimpleNamespace(measurements=Measurements(data=reports))
     assert closing._unseen(stand_in) == "not shapes and batches (the time budget was used up)"
+
+
+def test_memory_that_was_not_looked_at_is_named_in_the_last_line() -> None:
+    """The process that looks gave no answer in time: neither `examined` nor a last line without a word of it."""
+    held = Resources(again=Unread("absent", "the process that looked gave no answer in 3.67 s"))
+    reports = [DataReport(node="sim0", factory="a:b", resources=held)]
+    document = finish.make(
+        Cluster(command="data", nodes=[Node(name="sim0")], measurements=Measurements(data=reports)),
+        Options(command="data"),
+        finish.Story(started="2026-01-01T00:00:00+00:00", seconds=1.0, signal=None),
+    )
+    assert closing._unseen(document) == "not memory (the process that looked gave no answer in 3.67 s)"
+    told = dataset_text.text(document, 200)
+    assert "examined" not in told
+    assert "not seen   memory: the process that looked gave no answer" in told
+    assert closing._decision(document).endswith("not memory (the process that looked gave no answer in 3.67 s).")

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from ncclcheck.probes.dataloader.children import child
 from ncclcheck.probes.dataloader.factory import Made, made_by
 from ncclcheck.probes.dataloader.ranks.orders import sample_orders
-from ncclcheck.probes.dataloader.ranks.streams_read import read_stream
+from ncclcheck.probes.dataloader.ranks.streams.streams_read import read_stream
 from ncclcheck.probes.dataloader.rates.held import Locks
 from ncclcheck.probes.dataloader.views import Asked, View
 from ncclcheck.probes.facts import Cluster, Measurements, Node

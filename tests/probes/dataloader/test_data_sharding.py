@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck.probes.dataloader.callers import set_epoch_callers
 from ncclcheck.probes.dataloader.children import child
 from ncclcheck.probes.dataloader.children.interpreter import Interpreter
 from ncclcheck.probes.dataloader.ranks import sharding
+from ncclcheck.probes.dataloader.source.callers import set_epoch_callers
 from ncclcheck.probes.facts import Cluster, Measurements, Node, replace
 from ncclcheck.probes.facts.data import DataReport, Sharding
 from ncclcheck.probes.facts.data.sharding import (

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ncclcheck.probes.facts import Resolution, Unread, Variable
-from ncclcheck.probes.machine import job_system
 from ncclcheck.probes.machine.access import Machine
+from ncclcheck.probes.machine.environment import job_system
 from tests.helpers.trees import tree
 
 

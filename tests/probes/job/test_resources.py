@@ -27,7 +27,7 @@ from ncclcheck.probes.job.usage import resources
 from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.host import cgroup
 from ncclcheck.reports.judgement.findings import State
-from ncclcheck.reports.subjects.failures.crowded import held_back
+from ncclcheck.reports.subjects.failures.limits.crowded import held_back
 from tests.helpers.clusters import LO, nic, node, verdict
 from tests.helpers.trees import tree
 

@@ -21,8 +21,9 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.probes.live import ask, evidence, gpus, received, records, stream, wires
-from ncclcheck.probes.live.proc import Proc, fields
+from ncclcheck.probes.live import ask, evidence, received, records, stream
+from ncclcheck.probes.live.machine import gpus, wires
+from ncclcheck.probes.live.machine.proc import Proc, fields
 from tests.helpers import flight_jobs
 from tests.helpers.fake_nvml import built, environment, needs_gcc
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck.probes.live import cgroup, connections, look, present, proc, stream
+from ncclcheck.probes.live import look, present, stream
+from ncclcheck.probes.live.machine import cgroup, connections, proc
 
 _MAPS = "7f00-7f01 r-xp 0 00:00 1 /lib/libtorch_cpu.so\n"
 

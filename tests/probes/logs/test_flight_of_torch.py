@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ncclcheck.probes.logs.flight import is_dump, read
-from ncclcheck.reports.subjects.flight.culprits import culprits
+from ncclcheck.reports.subjects.logs.flight.culprits import culprits
 from tests.helpers.trees import RECORDED, needs_recorded
 
 _GLOO = """

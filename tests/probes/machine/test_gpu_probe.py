@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclcheck.probes.facts import DeviceFile, Gpus, Unread, unread_in
-from ncclcheck.probes.machine import gpu, kernel_log
+from ncclcheck.probes.machine import gpu
 from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.gpu import imex, xids
 from ncclcheck.probes.machine.gpu.mine import split
+from ncclcheck.probes.machine.health import kernel_log
 from tests.helpers.cards import card
 from tests.helpers.trees import RECORDED, ROOT, needs_recorded, tree
 

@@ -17,7 +17,7 @@ import torch
 from ncclcheck.probes.facts import Cluster, Job, Node, RankMemory, together
 from ncclcheck.probes.facts.training import Side, StepTimes
 from ncclcheck.probes.job.context import Injection, TrainingPlan
-from ncclcheck.probes.training import parallel
+from ncclcheck.probes.training.wraps import parallel
 from ncclcheck.reports.judgement.findings import Finding, State
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules

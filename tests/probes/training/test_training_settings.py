@@ -79,6 +79,47 @@ _GIVEN = {
         "fsdp_config:\n  fsdp_state_dict_type: FULL_STATE_DICT\n",
         {"fsdp_state_dict_type": "full_state_dict"},
     ),
+    "trainer_args.yaml": (
+        "bf16: true\nfsdp: full_shard auto_wrap\nfsdp_config:\n  state_dict_type: SHARDED_STATE_DICT\n",
+        {"fsdp": "full_shard", "state_dict_type": "sharded_state_dict"},
+    ),
+    "trainer_list.yaml": ("fsdp:\n  - full_shard\n  - auto_wrap\nbf16: true\n", {"fsdp": "full_shard"}),
+    "trainer_flow.yaml": ("fsdp: [hybrid_shard, auto_wrap]\n", {"fsdp": "hybrid_shard"}),
+    "trainer_args.json": (
+        '{"fsdp": ["full_shard", "auto_wrap"], "fsdp_config": {"fsdp_state_dict_type": "FULL_STATE_DICT"}}',
+        {"fsdp": "full_shard auto_wrap", "fsdp_state_dict_type": "FULL_STATE_DICT"},
+    ),
+    "trainer_args.py": (
+        "args = TrainingArguments('out', fsdp='full_shard auto_wrap', fsdp_config={'state_dict_type': 'X'})\n",
+        {"fsdp": "full_shard auto_wrap", "state_dict_type": "X"},
+    ),
+    "fsdp_off.yaml": ("fsdp: ''\nfsdp_config: null\nddp_timeout: 60\n", {"ddp_timeout": "60"}),
+    "megatron_gpt.yaml": (
+        "trainer:\n  strategy: null\nmodel:\n  fsdp: True # with Torch FSDP\n  fsdp_sharded_checkpoint: False\n"
+        "  dist_ckpt_format: 'torch_dist'\n",
+        {"fsdp": "true", "fsdp_sharded_checkpoint": "false", "dist_ckpt_format": "torch_dist"},
+    ),
+    "overrides.txt": (
+        "+model.fsdp=True\n+model.fsdp_sharded_checkpoint=True\n",
+        {"fsdp": "true", "fsdp_sharded_checkpoint": "true"},
+    ),
+    "hydra.yaml": (
+        "trainer:\n  _target_: nemo.lightning.Trainer\n  strategy:\n"
+        "    _target_: lightning.pytorch.strategies.FSDPStrategy\n    state_dict_type: sharded\n",
+        {"_target_": "fsdpstrategy", "state_dict_type": "sharded"},
+    ),
+    "automodel.yaml": (
+        "dist_env:\n  backend: nccl\n  timeout_minutes: 20\ndistributed:\n  strategy: fsdp2\n",
+        {"timeout_minutes": "1200", "strategy": "fsdp2"},
+    ),
+    "nemo_run.py": (
+        "strategy = nl.MegatronStrategy(tensor_model_parallel_size=8)\nTrainer(strategy=strategy, devices=8)\n",
+        {"strategy": "nl.MegatronStrategy(tensor_model_paralle"},
+    ),
+    "nemo_fsdp.py": (
+        "strategy = NLPFSDPStrategy(sharded_checkpoint=False)\n",
+        {"NLPFSDPStrategy.sharded_checkpoint": "false"},
+    ),
     "args.txt": ("--ddp_timeout 7200 --bf16 true\n", {"ddp_timeout": "7200"}),
 }
 
@@ -178,12 +219,41 @@ def test_a_file_that_is_named_is_followed(tmp_path: Path, line: str) -> None:
         ("fsdp.yaml", "fsdp_state_dict_type: SHARDED_STATE_DICT\n", "FSDP saves pieces"),
         ("fsdp.yaml", "fsdp_state_dict_type: FULL_STATE_DICT\n", "rank 0 gathers all weights"),
         ("train.py", "FSDPStrategy(state_dict_type='full')\n", "rank 0 gathers all weights"),
+        ("train.py", "TrainingArguments(fsdp='full_shard auto_wrap')\n", "rank 0 gathers all weights"),
+        (
+            "args.json",
+            '{"fsdp": true, "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}}',
+            "FSDP saves pieces",
+        ),
+        ("gpt.yaml", "model:\n  fsdp: True\n  fsdp_sharded_checkpoint: False\n", "rank 0 gathers all weights"),
+        ("gpt.yaml", "model:\n  fsdp: True\n", "rank 0 gathers all weights"),
+        ("gpt.yaml", "model:\n  fsdp: True\n  fsdp_sharded_checkpoint: True\n", "FSDP saves pieces"),
+        (
+            "gpt.yaml",
+            "model:\n  fsdp: False\n  fsdp_sharded_checkpoint: False\n  dist_ckpt_format: torch_dist\n",
+            "Megatron saves pieces",
+        ),
+        (
+            "run.py",
+            "Trainer(strategy=nl.MegatronStrategy(tensor_model_parallel_size=8))\n",
+            "Megatron saves pieces",
+        ),
+        ("run.yaml", "distributed:\n  strategy: fsdp2\n", "FSDP saves pieces"),
+        ("hydra.yaml", "strategy:\n  _target_: lightning.pytorch.strategies.FSDPStrategy\n", "rank 0 gathers"),
     ],
 )
 def test_how_weights_are_saved(tmp_path: Path, name: str, text: str, words: str) -> None:
     found = verdicts(tmp_path, {name: text})["TRN017"]
     assert found.state is State.NOTE
     assert words in found.findings[0].what
+
+
+def test_an_fsdp_config_of_its_own_is_followed(tmp_path: Path) -> None:
+    text = "fsdp: full_shard auto_wrap\nfsdp_config: fsdp.json\n"
+    pieces = verdicts(tmp_path, {"run.yaml": text, "fsdp.json": '{"state_dict_type": "SHARDED_STATE_DICT"}'})
+    assert "FSDP saves pieces" in pieces["TRN017"].findings[0].what
+    silent = verdicts(tmp_path, {"run.yaml": text, "fsdp.json": '{"min_num_params": 2000}'})["TRN017"]
+    assert "rank 0 gathers all weights" in silent.findings[0].what
 
 
 def saved(size: int, **more: float) -> ShardedSave:

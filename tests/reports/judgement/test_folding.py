@@ -16,8 +16,8 @@ from ncclcheck.probes.facts import replace
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, seen, warn
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.output import markdown, terminal
-from ncclcheck.reports.text.fold import fold_some
 from ncclcheck.reports.text.groups import MOST, MOST_KINDS, Block, blocks
+from ncclcheck.reports.text.words.fold import fold_some
 from tests.helpers import dgx, stories
 from tests.helpers.clusters import nic, node, verdict
 

@@ -14,7 +14,7 @@ from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import Rule, all_rules
 from ncclcheck.reports.output import terminal
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 from tests.conftest import ROOT
 from tests.helpers import stories
 from tests.helpers.stories import Told

@@ -69,6 +69,8 @@ _HOOK = ', "hook": "input", "policy": "drop", "type": "filter", "prio": 0'
 def test_which_chains_ask_for_states(rules: list[str], stateful: bool) -> None:
     listed = ", ".join([_CHAIN % ("i", _HOOK), _CHAIN % ("j", ""), *rules])
     text = f'{{"nftables": [{listed}]}}'
-    (found,) = filters.parsed(text)
+    read = filters.parsed(text)
+    assert not isinstance(read, Unread)
+    (found,) = read
     assert isinstance(found, Filter)
     assert found.stateful == stateful

@@ -31,7 +31,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, Verdict, Where,
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
-from ncclcheck.reports.subjects.addresses import hosts_file
+from ncclcheck.reports.subjects.addresses.names import hosts_file
 from ncclcheck.reports.text import closing
 from tests.helpers.clusters import LO, nic, node, route, told, verdict
 from tests.helpers.reach_clusters import CUT, DROPPED, STALLED, Change, codes_told, hosts, judged, measured, pairs

@@ -10,7 +10,7 @@ import pytest
 
 from ncclcheck.probes.facts import Cluster, Lateness, Measurements, RankUse, Resources, Times
 from ncclcheck.probes.job.peers import lateness
-from ncclcheck.reports.subjects.failures.crowded import own_limits
+from ncclcheck.reports.subjects.failures.limits.crowded import own_limits
 
 LATE = Times(p50=1.0, p95=1.0, p99=1.0, min=1.0, max=1.0, mean=1.0)
 RANK = RankUse(pid=102, cpu_s=1, memory=1, tasks=1)

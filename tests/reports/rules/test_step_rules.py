@@ -137,6 +137,19 @@ def test_who_is_slow_where_all_lack_cores(device: str, last: dict[str, float], s
     assert [one.names for one in culprits(told)] == ([["a/rank 1"]] if state is FAIL else [])
 
 
+@pytest.mark.parametrize(
+    ("device", "core", "state"), [("cpu", 20.0, NOTE), ("cpu", 3.0, FAIL), ("cuda:0", 20.0, FAIL)]
+)
+def test_who_alone_lacks_cores_on_a_machine_that_others_use(device: str, core: float, state: State) -> None:
+    """18 ms more of its own: no straggler on CPUs where it had no core for 20 ms."""
+    own = {**STEP, "backward": 46.0, "core": core}
+    told = cluster(
+        [rank(n, timed(**FULL), timed(**one), timed(**one), device) for n, one in enumerate([STEP, own])]
+    )
+    assert verdict("TRN020", told).state is state
+    assert bool(culprits(told)) is (state is FAIL)
+
+
 @pytest.mark.parametrize(("core", "state"), [(0.0, FAIL), (2.0, NOTE)])
 def test_who_was_not_timed_alone_on_shared_cores(core: float, state: State) -> None:
     """Where the model calls collectives itself no rank can be: it may only have lacked cores."""

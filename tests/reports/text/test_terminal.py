@@ -16,7 +16,7 @@ from ncclcheck.reports.judgement.jsondoc import Document, encode
 from ncclcheck.reports.output import terminal
 from ncclcheck.reports.output.terminal import Style
 from ncclcheck.reports.text import closing, groups, table
-from ncclcheck.reports.text.fold import duration, fold_names, size
+from ncclcheck.reports.text.words.fold import duration, fold_names, size
 from tests.conftest import Command
 from tests.helpers import stories
 

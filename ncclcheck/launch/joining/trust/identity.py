@@ -126,8 +126,8 @@ def _in_torchrun(env: Env) -> Identity | None:
 
 
 def _in_tasks(rows: tuple[Tasks, ...], options: Options, env: Env) -> Identity | None:
-    found = launchers.of_tasks(rows, options, env)
-    return None if found is None else _at(found, found.local_size if found.local_size > 1 else None)
+    place = launchers.of_tasks(rows, options, env)
+    return None if place is None else _at(place, place.local_size if place.local_size > 1 else None)
 
 
 def _at(place: launchers.Place, each: int | None = None) -> Identity:
@@ -183,8 +183,8 @@ def _in_pods(options: Options, env: Env) -> Identity | None:
 
 def _in_group(options: Options, env: Env, hostname: str) -> Identity | None:
     """LeaderWorkerSet and Volcano: each has its own variables, and none of torch's."""
-    found = launchers.of_group(options, env) or launchers.of_volcano(options, env, hostname)
-    return None if found is None else _at(found)
+    place = launchers.of_group(options, env) or launchers.of_volcano(options, env, hostname)
+    return None if place is None else _at(place)
 
 
 def _by_processes(env: Env, where: Where) -> Identity | None:

@@ -41,8 +41,8 @@ def decode(credential: str) -> bytes:
         raise ValueError("not a credential of munge")
     said = _run("unmunge", given=credential.encode())
     head, _, payload = said.partition(b"\n\n")
-    found = _UID.search(head)
-    if found is None or int(found[1]) != os.geteuid():
+    match = _UID.search(head)
+    if match is None or int(match[1]) != os.geteuid():
         raise ValueError("a credential of another user")
     return bytes.fromhex(payload.decode("ascii").strip())
 

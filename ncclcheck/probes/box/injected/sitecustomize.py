@@ -310,7 +310,7 @@ class _Lines:
     def tell(self, data: bytes) -> None:
         pieces = (self.left + data).replace(b"\r", b"\n").split(b"\n")
         self.left = pieces.pop()[-8192:]
-        sums = [self.crc(one) for one in pieces if one]
+        sums = [self.crc(piece) for piece in pieces if piece]
         try:
             if not sums or any(self.identity(one) != held for one, held in self.known):
                 return  # somebody has put another file in its place

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from ncclcheck.probes.dataloader.children import holding
 from ncclcheck.probes.dataloader.factory import Made
 from ncclcheck.probes.dataloader.samples.graph import walk
-from ncclcheck.probes.dataloader.samples.reading import Reader, Run, reader
+from ncclcheck.probes.dataloader.samples.read.reading import Reader, Run, reader
 from ncclcheck.probes.facts import Unread
 from ncclcheck.probes.facts.data.resources import Cpu, Growth
 

@@ -30,14 +30,14 @@ _NOT_THE_USERS = ("/site-packages/", "/lib/python", "/ncclcheck/probes/", "<froz
 
 def of_loader(ended: Ended[Ran], diaries: Sequence[Diary]) -> list[Stop]:
     """Of a run of the loader: workers first, then what is left without one."""
-    found = [*_raised(diaries), *_gone(ended.value, diaries)]
+    stops = [*_raised(diaries), *_gone(ended.value, diaries)]
     if ended.timed_out:
-        found += _hung(diaries, ended.limit, time.monotonic() - _QUIET_S)
+        stops += _hung(diaries, ended.limit, time.monotonic() - _QUIET_S)
     elif ended.value is None:
-        found.append(alone(ended))
-    elif ended.value.error and not found:
-        found.append(Stop(kind="raised", during="start", error=ended.value.error, place=ended.value.place))
-    return found[:_MOST]
+        stops.append(alone(ended))
+    elif ended.value.error and not stops:
+        stops.append(Stop(kind="raised", during="start", error=ended.value.error, place=ended.value.place))
+    return stops[:_MOST]
 
 
 def read_alone(work: Callable[[], T], result: type[T], seconds: float, mark: Mark) -> tuple[Ended[T], Stop | None]:
@@ -129,7 +129,7 @@ def _telling(stack: str) -> str:
 
 def place_in(stack: str) -> str:
     """The innermost frame of the user's own code, as faulthandler wrote it: `file.py:12 in __getitem__`."""
-    frames = [found.groups() for found in _FRAME.finditer(stack)]
+    frames = [match.groups() for match in _FRAME.finditer(stack)]
     for file, line, name in frames:
         if not any(part in file for part in _NOT_THE_USERS):
             return f"{file.rpartition('/')[2]}:{line} in {name}"

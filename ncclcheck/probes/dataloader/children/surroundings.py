@@ -12,9 +12,9 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from ncclcheck.probes.dataloader import code
 from ncclcheck.probes.dataloader.factory import Made
 from ncclcheck.probes.dataloader.samples.graph import walk
+from ncclcheck.probes.dataloader.source import code
 from ncclcheck.probes.facts.data.made import Handle, Library
 from ncclcheck.probes.facts.data.made import Made as MadeFacts
 
@@ -94,7 +94,8 @@ def _owner_of(thread: str, parts: list[tuple[str, Any]]) -> str:
     targets = [getattr(one, "_target", None) for one in threading.enumerate() if one.name == thread]
     owners = [getattr(target, "__self__", None) for target in targets]
     return next(
-        (path.replace("self[0]", "self", 1) for path, value in parts if any(value is one for one in owners)), ""
+        (path.replace("self[0]", "self", 1) for path, value in parts if any(value is owner for owner in owners)),
+        "",
     )
 
 

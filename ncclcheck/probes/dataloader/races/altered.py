@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from ncclcheck.probes.dataloader.randomness import seeds
-from ncclcheck.probes.dataloader.samples import glance, graph
+from ncclcheck.probes.dataloader.samples import graph
 from ncclcheck.probes.dataloader.samples.fingerprint import leaves
-from ncclcheck.probes.dataloader.samples.reader import Reader
+from ncclcheck.probes.dataloader.samples.read import glance
+from ncclcheck.probes.dataloader.samples.read.reader import Reader
 
 _FIRST = 8  # of a long list only the first items are walked, so the first samples are read too
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))

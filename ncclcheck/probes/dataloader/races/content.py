@@ -14,9 +14,10 @@ from ncclcheck.probes.dataloader.races.contest import Touched
 from ncclcheck.probes.dataloader.randomness import entropy
 from ncclcheck.probes.dataloader.randomness.oracle import Oracle, ask
 from ncclcheck.probes.dataloader.ranks import beyond
-from ncclcheck.probes.dataloader.samples import finite, sweep
-from ncclcheck.probes.dataloader.samples.glance import Order
-from ncclcheck.probes.dataloader.samples.reader import Reader
+from ncclcheck.probes.dataloader.samples import finite
+from ncclcheck.probes.dataloader.samples.read import sweep
+from ncclcheck.probes.dataloader.samples.read.glance import Order
+from ncclcheck.probes.dataloader.samples.read.reader import Reader
 from ncclcheck.probes.facts.data import Content
 from ncclcheck.probes.facts.data.content import Fallback, Memory, NotFinite
 from ncclcheck.probes.job.context import DataPlan
@@ -40,7 +41,7 @@ def look(made: Made, plan: DataPlan, limit: float) -> Content:
         return Content(seed=plan.seed, unseen=["the dataset is empty"])
     since = written.now()
     touched = _touch(reader, indices)
-    writes = written.in_place([one.writes for one in _done(touched)], since) if touched else []
+    writes = written.in_place([touched.writes for touched in _done(touched)], since) if touched else []
     indices = _affordable(reader, indices, _done(touched))
     content = Content(seed=plan.seed, read_s=reader.each, written=writes[:_EXAMPLES])
     if reader.stuck is None:
@@ -69,7 +70,7 @@ def _done(touched: Sequence[Ended[Touched]]) -> list[Touched]:
 
 def _affordable(reader: Reader, indices: Sequence[int], touched: Sequence[Touched]) -> list[int]:
     """As many as can be read in every order within the limit."""
-    reader.each = min((one.seconds / len(one.read) for one in touched if one.read), default=0.0)
+    reader.each = min((touched.seconds / len(touched.read) for touched in touched if touched.read), default=0.0)
     if not reader.each:
         return list(indices[:_FEW])
     return list(indices[: max(_LEAST, min(_MOST, int(reader.left * 0.6 / _READS / reader.each)))])
@@ -102,7 +103,7 @@ def _alone(reader: Reader, content: Content, oracle: Oracle) -> Content:
         threads=causes.threads,
         raced=entropy.settles_in_one_thread(reader, oracle) if causes.threads else [],
         overwritten=overwritten.look(reader, indices)[:_EXAMPLES],
-        shared=[one.path.removeprefix("self.") for one in memory],
+        shared=[memory.path.removeprefix("self.") for memory in memory],
         memory=memory,
         altered=_altered(reader, oracle),
     )
@@ -138,7 +139,7 @@ def _all(reader: Reader, content: Content) -> Content:
     if reader.left < 0.5:
         return replace(content, unseen=[*content.unseen, "rare samples: the time budget was used up"])
     swept = sweep.sweep(reader, min(_SWEEP_S, reader.left / 3))
-    reader.unreadable = {**{told.index: told for told in swept.raised}, **reader.unreadable}
+    reader.unreadable = {**{unreadable.index: unreadable for unreadable in swept.raised}, **reader.unreadable}
     return replace(
         content,
         swept=swept.count,
@@ -152,8 +153,12 @@ def _all(reader: Reader, content: Content) -> Content:
 
 
 def _dropped(swept: sweep.Swept) -> Fallback | None:
-    one = swept.dropped_first
-    return None if one is None else Fallback(index=one.index, of_index=None, error=one.error, place=one.place)
+    swallowed = swept.dropped_first
+    return (
+        None
+        if swallowed is None
+        else Fallback(index=swallowed.index, of_index=None, error=swallowed.error, place=swallowed.place)
+    )
 
 
 def _not_finite(reader: Reader, swept: sweep.Swept) -> list[NotFinite]:
@@ -162,11 +167,13 @@ def _not_finite(reader: Reader, swept: sweep.Swept) -> list[NotFinite]:
 
 
 def _with_unreadable(reader: Reader, content: Content) -> Content:
-    found = sorted(reader.unreadable.values(), key=lambda told: (told.kind == "raised", told.index))
+    unreadables = sorted(
+        reader.unreadable.values(), key=lambda unreadable: (unreadable.kind == "raised", unreadable.index)
+    )
     return replace(
         content,
-        unreadable=found[:_EXAMPLES],
-        unreadable_count=max(content.unreadable_count, len(found)),
+        unreadable=unreadables[:_EXAMPLES],
+        unreadable_count=max(content.unreadable_count, len(unreadables)),
         stuck=reader.stuck,
         unseen=[*content.unseen, *dict.fromkeys(reader.troubles)][:_EXAMPLES],
     )

@@ -18,9 +18,9 @@ from ncclcheck.probes.dataloader.children.child import Ended, Gate
 from ncclcheck.probes.dataloader.races.written import Writes, watch_writes
 from ncclcheck.probes.dataloader.randomness import seeds
 from ncclcheck.probes.dataloader.randomness.oracle import Oracle
-from ncclcheck.probes.dataloader.samples import glance
-from ncclcheck.probes.dataloader.samples.glance import Order, Pass, Sample, Source, Streams
-from ncclcheck.probes.dataloader.samples.reader import Reader
+from ncclcheck.probes.dataloader.samples.read import glance
+from ncclcheck.probes.dataloader.samples.read.glance import Order, Pass, Sample, Source, Streams
+from ncclcheck.probes.dataloader.samples.read.reader import Reader
 from ncclcheck.probes.facts.data.content import Contest, Wrong
 
 _ENOUGH = 50  # wrong reads of one worker, after which it stops: chosen
@@ -101,9 +101,9 @@ def stress(reader: Reader, oracle: Oracle, seconds: float) -> Contest:
     done = [one.value for one in ended if one.ok and one.value]
     return Contest(
         workers=len(works),
-        reads=sum(one.reads for one in done),
-        wrong=sum(one.wrong for one in done),
-        examples=[example for one in done for example in one.examples[:2]][:_EXAMPLES],
+        reads=sum(stressed.reads for stressed in done),
+        wrong=sum(stressed.wrong for stressed in done),
+        examples=[example for stressed in done for example in stressed.examples[:2]][:_EXAMPLES],
         stuck=_stuck(ended),
     )
 

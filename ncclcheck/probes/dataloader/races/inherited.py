@@ -16,10 +16,10 @@ import msgspec
 from ncclcheck.probes.dataloader.children.pristine import offsets
 from ncclcheck.probes.dataloader.children.surroundings import library_of, position
 from ncclcheck.probes.dataloader.randomness.oracle import Oracle
-from ncclcheck.probes.dataloader.samples import glance
-from ncclcheck.probes.dataloader.samples.glance import Pass, Sample
 from ncclcheck.probes.dataloader.samples.graph import walk
-from ncclcheck.probes.dataloader.samples.reader import Reader
+from ncclcheck.probes.dataloader.samples.read import glance
+from ncclcheck.probes.dataloader.samples.read.glance import Pass, Sample
+from ncclcheck.probes.dataloader.samples.read.reader import Reader
 from ncclcheck.probes.facts.data.content import Inherited
 
 _SAMPLES = 8  # read to see which offsets move: chosen, each read moves it
@@ -80,8 +80,8 @@ def needed(reader: Reader, oracle: Oracle) -> list[Inherited]:
     if reader.made.workers_unpickle:
         return []
     return [
-        found
-        for found, lose in (*_sockets(reader), *_libraries(reader))
+        inherited
+        for inherited, lose in (*_sockets(reader), *_libraries(reader))
         if reader.left > 0 and _is_needed(reader, oracle, lose)
     ]
 

@@ -6,9 +6,9 @@ import copy
 from collections.abc import Sequence
 
 from ncclcheck.probes.dataloader.randomness import seeds
-from ncclcheck.probes.dataloader.samples import glance
 from ncclcheck.probes.dataloader.samples.fingerprint import leaves
-from ncclcheck.probes.dataloader.samples.reader import Reader
+from ncclcheck.probes.dataloader.samples.read import glance
+from ncclcheck.probes.dataloader.samples.read.reader import Reader
 from ncclcheck.probes.facts.data.content import Overwritten
 
 _HELD = 6  # samples: chosen, more than a ring of two or three buffers has

@@ -70,12 +70,12 @@ def in_place(workers: Sequence[Writes], since: float) -> list[Written]:
 
     A file that came by `os.replace` is whole from the first. since: `now` before any of them began.
     """
-    if any(one.locked for one in workers):
+    if any(worker.locked for worker in workers):
         return []
-    renamed = {path for one in workers for path in one.renamed}
-    readers = Counter(path for one in workers for path in set(one.read) | set(one.written))
+    renamed = {path for worker in workers for path in worker.renamed}
+    readers = Counter(path for worker in workers for path in set(worker.read) | set(worker.written))
     return [
-        Written(path=path, readers=count, writers=sum(path in one.written for one in workers))
+        Written(path=path, readers=count, writers=sum(path in worker.written for worker in workers))
         for path, count in sorted(readers.items())
         if count > 1 and path not in renamed and _changed(path) >= since
     ]

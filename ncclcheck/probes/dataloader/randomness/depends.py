@@ -13,7 +13,7 @@ from ncclcheck.probes.dataloader import indices
 from ncclcheck.probes.dataloader.children import child, stops
 from ncclcheck.probes.dataloader.children.child import Ended
 from ncclcheck.probes.dataloader.factory import Made
-from ncclcheck.probes.dataloader.samples.visit import PRIVATE, Read, Visit, Visited, generators, visit
+from ncclcheck.probes.dataloader.samples.read.visit import PRIVATE, Read, Visit, Visited, generators, visit
 from ncclcheck.probes.facts.data.streams import Dependence, Frozen, Reseeded, Stop
 
 _SAMPLES = 32  # chosen: a transform that is applied to one sample in ten is seen in 97 of 100 looks (1 - 0.9**32)
@@ -64,24 +64,24 @@ def look(made: Made, seed: int, workers: int, limit: float) -> Randomness:
         return Randomness(ended, stop)
     base = ended.value
     count = max(1, len(base.passes[0]))
-    found = Randomness(ended, item_s=base.seconds / count, first_s=base.first_s)
-    found.reseeded = [] if made.iterable else list(_reseeded(base, plan))
+    randomness = Randomness(ended, item_s=base.seconds / count, first_s=base.first_s)
+    randomness.reseeded = [] if made.iterable else list(_reseeded(base, plan))
     plan = Visit(plan.indices[: count + 1], seed, workers=workers)
     left, end = max(1.0, limit / 3), begun + limit
     other = _moved(made, plan, (*generators(), PRIVATE), left)
     if other is None:
-        found.cut_short = True
-        return found
+        randomness.cut_short = True
+        return randomness
     unstable = _unstable(base, _moved(made, plan, (), left)) if _changed(base, other) else set()
     if not (changed := _changed(base, other, unstable)):
-        return found
+        return randomness
     find = _Search(made, plan, base, unstable, left, end)
-    found.depends = [one for name in generators() for one in find.among([name])]
-    found.depends += islice(find.private([*base.private] if made.iterable else base.drawn), _MOST_PRIVATE)
+    randomness.depends = [dependence for name in generators() for dependence in find.among([name])]
+    randomness.depends += islice(find.private([*base.private] if made.iterable else base.drawn), _MOST_PRIVATE)
     if not made.iterable:
-        sure = _SURE if any(one.private for one in found.depends) else 1
-        found.frozen = list(_frozen(base, changed, plan.indices[1:] or plan.indices, sure))
-    return found
+        sure = _SURE if any(depend.private for depend in randomness.depends) else 1
+        randomness.frozen = list(_frozen(base, changed, plan.indices[1:] or plan.indices, sure))
+    return randomness
 
 
 def _chosen(made: Made, seed: int) -> list[int]:
@@ -100,20 +100,20 @@ def _all_reads(visited: Visited) -> list[Read]:
     return [*visited.passes[0], *visited.batches[:1]]
 
 
-def _differences(one: Visited, two: Visited) -> Iterator[_Changed]:
-    for position, (a, b) in enumerate(zip(_all_reads(one), _all_reads(two), strict=False)):
+def _differences(visited: Visited, two: Visited) -> Iterator[_Changed]:
+    for position, (a, b) in enumerate(zip(_all_reads(visited), _all_reads(two), strict=False)):
         for leaf in a.digests.keys() | b.digests.keys() if not (a.error or b.error) else ():
             if a.digests.get(leaf) != b.digests.get(leaf):
                 yield _Changed(position, leaf, a.briefs.get(leaf, "nothing"), b.briefs.get(leaf, "nothing"))
 
 
-def _unstable(one: Visited, two: Visited | None) -> set[str]:
+def _unstable(visited: Visited, two: Visited | None) -> set[str]:
     """Leaves that differ although nothing was moved: no seed controls them."""
-    return set() if two is None else {found.leaf for found in _differences(one, two)}
+    return set() if two is None else {difference.leaf for difference in _differences(visited, two)}
 
 
 def _changed(one: Visited, two: Visited, but: set[str] | None = None) -> list[_Changed]:
-    return [found for found in _differences(one, two) if found.leaf not in (but or ())]
+    return [difference for difference in _differences(one, two) if difference.leaf not in (but or ())]
 
 
 @dataclass
@@ -129,12 +129,14 @@ class _Search:
 
     def private(self, names: list[str]) -> Iterator[Dependence]:
         """Of many, such as two in each transform, those that matter: half of them at a time."""
-        found = self.among(names)
-        if len(names) < 2 or not found:
-            yield from found
+        dependences = self.among(names)
+        if len(names) < 2 or not dependences:
+            yield from dependences
         elif time.monotonic() > self.end:
             yield from (
-                replace(one, generator=name, kind=self.base.private[name]) for one in found for name in names
+                replace(dependence, generator=name, kind=self.base.private[name])
+                for dependence in dependences
+                for name in names
             )
         else:
             half = len(names) // 2
@@ -162,10 +164,10 @@ class _Search:
         ]
 
 
-def _is_order(one: Visited, two: Visited) -> bool:
+def _is_order(visited: Visited, two: Visited) -> bool:
     """Whether the same samples come in another order. Of an endless stream only the beginning is known."""
-    a, b = ([tuple(sorted(read.digests.items())) for read in seen.passes[0]] for seen in (one, two))
-    if one.whole and two.whole:
+    a, b = ([tuple(sorted(read.digests.items())) for read in seen.passes[0]] for seen in (visited, two))
+    if visited.whole and two.whole:
         return sorted(a) == sorted(b)
     return len(set(a) & set(b)) >= _SAME_STREAM * len(set(a))
 

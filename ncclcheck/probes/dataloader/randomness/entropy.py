@@ -14,9 +14,9 @@ import msgspec
 
 from ncclcheck.probes.dataloader.children import inside
 from ncclcheck.probes.dataloader.randomness.oracle import Oracle
-from ncclcheck.probes.dataloader.samples import glance
-from ncclcheck.probes.dataloader.samples.glance import Pass
-from ncclcheck.probes.dataloader.samples.reader import Reader
+from ncclcheck.probes.dataloader.samples.read import glance
+from ncclcheck.probes.dataloader.samples.read.glance import Pass
+from ncclcheck.probes.dataloader.samples.read.reader import Reader
 
 _SAMPLES = 4  # read while calls are watched, which slows them: chosen
 _TRIES = 3  # that must all agree: chosen, threads agree by chance once in a while

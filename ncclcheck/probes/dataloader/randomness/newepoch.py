@@ -13,7 +13,7 @@ from ncclcheck.probes.dataloader.factory import Made
 from ncclcheck.probes.dataloader.rates import loaded
 from ncclcheck.probes.dataloader.rates.loaded import Course, Ran
 from ncclcheck.probes.dataloader.rates.watched import Watcher
-from ncclcheck.probes.dataloader.samples.visit import Read, Visit, Visited, visit
+from ncclcheck.probes.dataloader.samples.read.visit import Read, Visit, Visited, visit
 from ncclcheck.probes.facts import Unread
 from ncclcheck.probes.facts.data.streams import NewEpoch
 

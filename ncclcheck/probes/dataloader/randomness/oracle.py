@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ncclcheck.probes.dataloader.samples.glance import Order, Pass, Sample, Value
-from ncclcheck.probes.dataloader.samples.reader import Reader
+from ncclcheck.probes.dataloader.samples.read.glance import Order, Pass, Sample, Value
+from ncclcheck.probes.dataloader.samples.read.reader import Reader
 from ncclcheck.probes.facts.data.content import Differs, Kind, LeafKind
 
 _NOTHING = Value("nothing", "nothing", "", 0)
@@ -138,9 +138,9 @@ def _differing(a: Pass, b: Pass) -> set[str]:
 
 def _differences(leaf: str, a: Pass, b: Pass) -> list[Differs]:
     return [
-        Differs(index=index, first=one.brief, second=other.brief)
-        for index, one, other in _pairs(leaf, a, b)
-        if one.digest != other.digest
+        Differs(index=index, first=value.brief, second=other.brief)
+        for index, value, other in _pairs(leaf, a, b)
+        if value.digest != other.digest
     ]
 
 

@@ -19,7 +19,7 @@ from ncclcheck.probes.dataloader.randomness.depends import Randomness
 from ncclcheck.probes.dataloader.rates import loaded
 from ncclcheck.probes.dataloader.rates.loaded import AsGiven, Course, Ran
 from ncclcheck.probes.dataloader.rates.watched import Watcher
-from ncclcheck.probes.dataloader.samples.visit import Read, Visit, Visited, visit
+from ncclcheck.probes.dataloader.samples.read.visit import Read, Visit, Visited, visit
 from ncclcheck.probes.facts import Unread
 from ncclcheck.probes.facts.data import Streams
 from ncclcheck.probes.facts.data.streams import Option, Refused, Stop
@@ -47,23 +47,25 @@ def look(made: Made, plan: DataPlan, limit: float) -> Streams:
     end = time.monotonic() + limit
     workers = _workers(made)
     given = child.run(lambda: loaded.as_given(made), AsGiven, limit).value or AsGiven()
-    found = _begin(made, given, workers)
+    streams = _begin(made, given, workers)
     random = depends.look(made, plan.seed, workers, min(_ALONE_S, limit / 2))
     if random.stop:
-        found = replace(found, stops=[random.stop])
+        streams = replace(streams, stops=[random.stop])
     left = end - time.monotonic()
     if not loaded.can_be_loaded(made) or random.ended.timed_out:
-        return _unjudged(found, random)
+        return _unjudged(streams, random)
     limit = min(max(left, _AT_LEAST_S), _loader_limit(random))
-    found = _with_run(found, random, _run(made, plan, random, workers, limit))
-    found = replace(found, stops=_alone_too(made, plan, found.stops, random))
-    if any(stop.kind == "raised" and not stop.alone for stop in found.stops):
-        found = _one_worker_too(found, _run(made, plan, random, 1, min(limit, max(1.0, end - time.monotonic()))))
+    streams = _with_run(streams, random, _run(made, plan, random, workers, limit))
+    streams = replace(streams, stops=_alone_too(made, plan, streams.stops, random))
+    if any(stop.kind == "raised" and not stop.alone for stop in streams.stops):
+        streams = _one_worker_too(
+            streams, _run(made, plan, random, 1, min(limit, max(1.0, end - time.monotonic())))
+        )
     left = end - time.monotonic()
-    if found.persistent and not found.stops and left > 1:
+    if streams.persistent and not streams.stops and left > 1:
         with _folder(plan) as folder:
-            found = replace(found, new_epoch=newepoch.look(made, plan.seed, workers, folder, left))
-    return found
+            streams = replace(streams, new_epoch=newepoch.look(made, plan.seed, workers, folder, left))
+    return streams
 
 
 def _workers(made: Made) -> int:
@@ -121,13 +123,13 @@ def _folder(plan: DataPlan) -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _with_run(found: Streams, random: Randomness, run: _Loaded) -> Streams:
+def _with_run(streams: Streams, random: Randomness, run: _Loaded) -> Streams:
     content = [dependence.generator for dependence in random.depends if not dependence.order]
     ended = stops.of_loader(run.ran, run.diaries)
-    if found.context != loaded.FORK:  # what forked workers do wrong may be why the user spawns them
+    if streams.context != loaded.FORK:  # what forked workers do wrong may be why the user spawns them
         ended = []
     return replace(
-        found,
+        streams,
         epochs=run.ran.value.epochs if run.ran.value else _begun(run.diaries),
         samples=len(notes.of(run.diaries, "end")),
         depends=Unread("absent", _NO_TIME) if random.cut_short else random.depends,
@@ -135,7 +137,7 @@ def _with_run(found: Streams, random: Randomness, run: _Loaded) -> Streams:
         repeated=list(twins.repeated(run.diaries, content)),
         reseeded=random.reseeded,
         frozen=random.frozen,
-        stops=[*found.stops, *ended],
+        stops=[*streams.stops, *ended],
     )
 
 
@@ -144,14 +146,14 @@ def _begun(diaries: Sequence[Diary]) -> int:
     return max((note.epoch for note in notes.of(diaries, "begin")), default=0)
 
 
-def _one_worker_too(found: Streams, run: _Loaded) -> Streams:
+def _one_worker_too(streams: Streams, run: _Loaded) -> Streams:
     """Errors that a single worker does not raise come of several at once."""
     errors = {_kind(stop.error) for stop in stops.of_loader(run.ran, run.diaries)}
     told = [
         replace(stop, together=stop.kind == "raised" and not stop.alone and _kind(stop.error) not in errors)
-        for stop in found.stops
+        for stop in streams.stops
     ]
-    return replace(found, stops=told)
+    return replace(streams, stops=told)
 
 
 def _alone_too(made: Made, plan: DataPlan, told: Sequence[Stop], random: Randomness) -> list[Stop]:
@@ -172,11 +174,11 @@ def _kind(error: str) -> str:
     return error.partition(":")[0]
 
 
-def _unjudged(found: Streams, random: Randomness) -> Streams:
+def _unjudged(streams: Streams, random: Randomness) -> Streams:
     why = Unread(
         "absent",
         "no DataLoader takes it: it is no IterableDataset"
         if random.ended.ok
         else f"samples could not be read: {random.ended.how}",
     )
-    return replace(found, depends=why, shared=why, repeated=why)
+    return replace(streams, depends=why, shared=why, repeated=why)

@@ -19,11 +19,11 @@ def by_index(views: Sequence[View], epoch: str = "first") -> Account | None:
     lists = [_indices(view, epoch) for view in views]
     there, tables = views[0].length, _tables(views)
     if tables and not all(torch.equal(tables[0], table) for table in tables):
-        lists = [_looked_up(found, table) for found, table in zip(lists, tables, strict=True)]
+        lists = [_looked_up(tensor, table) for tensor, table in zip(lists, tables, strict=True)]
         there = views[0].below
     elif {view.length for view in views} != {there}:
         return None
-    kept = [found for found in lists if found is not None]
+    kept = [tensor for tensor in lists if tensor is not None]
     if len(kept) < len(views) or there is None or there > _MOST_THERE or views[0].replacement:
         return None
     return _count(kept, there, _slack(views))
@@ -31,8 +31,8 @@ def by_index(views: Sequence[View], epoch: str = "first") -> Account | None:
 
 def disjoint(views: Sequence[View]) -> bool:
     """Whether the samplers share the indices out among the ranks: then an index must mean the same on all."""
-    found = [_indices(view, "first") for view in views]
-    lists = [torch.unique(one) for one in found if one is not None and len(one)]
+    tensors = [_indices(view, "first") for view in views]
+    lists = [torch.unique(tensor) for tensor in tensors if tensor is not None and len(tensor)]
     if len(lists) < len(views):
         return False
     together = torch.unique(torch.cat(lists))
@@ -55,8 +55,8 @@ def draws(alone: View) -> bool:
 
 def all_alike(views: Sequence[View]) -> bool:
     """Whether every rank reads the same samples, as where the rank is a constant."""
-    found = [_indices(view, "first") for view in views]
-    return len({tuple(sorted(one.tolist())) for one in found if one is not None}) == 1
+    tensors = [_indices(view, "first") for view in views]
+    return len({tuple(sorted(tensor.tolist())) for tensor in tensors if tensor is not None}) == 1
 
 
 def _indices(view: View, name: str) -> torch.Tensor | None:
@@ -73,10 +73,10 @@ def _tables(views: Sequence[View]) -> list[torch.Tensor]:
     )
 
 
-def _looked_up(found: torch.Tensor | None, table: torch.Tensor) -> torch.Tensor | None:
-    if found is None or (len(found) and (int(found.max()) >= len(table) or int(found.min()) < 0)):
+def _looked_up(tensor: torch.Tensor | None, table: torch.Tensor) -> torch.Tensor | None:
+    if tensor is None or (len(tensor) and (int(tensor.max()) >= len(table) or int(tensor.min()) < 0)):
         return None
-    return table[found]
+    return table[tensor]
 
 
 def _slack(views: Sequence[View]) -> int:
@@ -85,14 +85,14 @@ def _slack(views: Sequence[View]) -> int:
 
 
 def _count(lists: list[torch.Tensor], there: int, slack: int) -> Account:
-    each = [torch.unique(found) for found in lists]
+    each = [torch.unique(tensor) for tensor in lists]
     indices, readers = torch.unique(torch.cat(each), return_counts=True)
     shared = indices[readers > 1]
     left_out = torch.ones(there, dtype=torch.bool)
     left_out[indices[(indices >= 0) & (indices < there)]] = False
     share = slack // len(lists)
     return Account(
-        by="index", there=there, read=sum(len(found) for found in lists), distinct=len(indices),
+        by="index", there=there, read=sum(len(tensor) for tensor in lists), distinct=len(indices),
         shared=len(shared), slack=slack,
         everywhere=there > 1 and all(len(one) >= max(1, there - share) for one in each),
         examples=[_reader(int(index), each) for index in shared[:_MOST_EXAMPLES]],
@@ -101,4 +101,6 @@ def _count(lists: list[torch.Tensor], there: int, slack: int) -> Account:
 
 
 def _reader(index: int, each: list[torch.Tensor]) -> Reader:
-    return Reader(sample=str(index), by=[rank for rank, found in enumerate(each) if bool((found == index).any())])
+    return Reader(
+        sample=str(index), by=[rank for rank, tensor in enumerate(each) if bool((tensor == index).any())]
+    )

@@ -17,16 +17,16 @@ Key = tuple[str, ...]
 
 def index_map(views: Sequence[View]) -> IndexMap:
     """Every rank beside rank 0. A leaf that tells samples apart and agrees everywhere settles it."""
-    found = [_beside(views[0], view) for view in views[1:]]
+    maps = [_beside(views[0], view) for view in views[1:]]
     lengths = [view.length for view in views if view.length is not None]
     return IndexMap(
-        compared=max((one.compared for one in found), default=0),
-        differing=max((one.differing for one in found), default=0),
-        moved=max((one.moved for one in found), default=0),
-        own=any(one.own for one in found),
-        relabelled=any(one.relabelled for one in found),
+        compared=max((one.compared for one in maps), default=0),
+        differing=max((one.differing for one in maps), default=0),
+        moved=max((one.moved for one in maps), default=0),
+        own=any(one.own for one in maps),
+        relabelled=any(one.relabelled for one in maps),
         lengths=lengths,
-        examples=[example for one in found for example in one.examples][:_MOST_EXAMPLES],
+        examples=[example for one in maps for example in one.examples][:_MOST_EXAMPLES],
     )
 
 

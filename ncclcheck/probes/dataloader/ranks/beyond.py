@@ -6,8 +6,8 @@ from typing import Any
 
 from ncclcheck.probes.dataloader import ours
 from ncclcheck.probes.dataloader.randomness import seeds
-from ncclcheck.probes.dataloader.samples import glance
-from ncclcheck.probes.dataloader.samples.reader import Reader
+from ncclcheck.probes.dataloader.samples.read import glance
+from ncclcheck.probes.dataloader.samples.read.reader import Reader
 from ncclcheck.probes.facts.data.content import Beyond
 
 _MOST_TIMES = 64  # an end farther away is none

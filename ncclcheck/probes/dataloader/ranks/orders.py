@@ -14,8 +14,8 @@ from typing import Any
 from torch.utils.data import BatchSampler, RandomSampler, Subset, WeightedRandomSampler
 
 from ncclcheck.probes.dataloader.factory import Made
-from ncclcheck.probes.dataloader.ranks.dry import used_up_sampler
 from ncclcheck.probes.dataloader.ranks.echo import has_begun, iterates_itself, loader_of_indices
+from ncclcheck.probes.dataloader.ranks.streams.dry import used_up_sampler
 from ncclcheck.probes.dataloader.views import Epoch, View
 
 _MOST = 2_000_000  # indices of an epoch that are kept, 8 bytes each: chosen, 16 MB a rank
@@ -71,7 +71,7 @@ def _describe(loader: Any, view: View) -> None:
 
 
 def _of_sampler(samplers: tuple[Any, Any], name: str) -> int | None:
-    found = (getattr(one, name, None) for one in samplers)
+    found = (getattr(sampler, name, None) for sampler in samplers)
     return next((one % 2**53 for one in found if isinstance(one, int) and not isinstance(one, bool)), None)
 
 

@@ -17,7 +17,7 @@ from ncclcheck.probes.dataloader.randomness.draws import at_start
 from ncclcheck.probes.dataloader.ranks import emulated
 from ncclcheck.probes.dataloader.ranks.contents import read_contents
 from ncclcheck.probes.dataloader.ranks.orders import sample_orders
-from ncclcheck.probes.dataloader.ranks.streams_read import read_stream
+from ncclcheck.probes.dataloader.ranks.streams.streams_read import read_stream
 from ncclcheck.probes.dataloader.views import Asked, View
 from ncclcheck.probes.facts.data.sharding import Given
 

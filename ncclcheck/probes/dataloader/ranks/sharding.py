@@ -15,12 +15,13 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from ncclcheck.probes.dataloader.callers import set_epoch_callers
 from ncclcheck.probes.dataloader.children.interpreter import Interpreter
 from ncclcheck.probes.dataloader.randomness.draws import PRIVATE
-from ncclcheck.probes.dataloader.ranks import accounting, agreement, streams_shared
+from ncclcheck.probes.dataloader.ranks import accounting, agreement
 from ncclcheck.probes.dataloader.ranks.orders import read_indices
+from ncclcheck.probes.dataloader.ranks.streams import streams_shared
 from ncclcheck.probes.dataloader.ranks.worlds import World
+from ncclcheck.probes.dataloader.source.callers import set_epoch_callers
 from ncclcheck.probes.dataloader.views import View
 from ncclcheck.probes.facts.data.sharding import (
     Account,

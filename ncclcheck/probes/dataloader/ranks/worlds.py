@@ -78,8 +78,8 @@ class World:
         os.makedirs(asked[0].folder)
         self.tried += 1
         left = max(_LEAST_S, self.end - time.monotonic()) + _TO_MEET_S
-        ended = child.run_all([_work(one, self.interpreter) for one in asked], View, left)
-        if any(one.fresh for one in asked):
+        ended = child.run_all([_work(asked, self.interpreter) for asked in asked], View, left)
+        if any(asked.fresh for asked in asked):
             self.interpreter = None
         for one in ended:
             if one.value and one.value.defect:

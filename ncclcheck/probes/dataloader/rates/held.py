@@ -50,10 +50,10 @@ class Locks:
 
     def share(self, whole: float) -> list[Held]:
         """Of so many seconds of reading, the largest first."""
-        found = [
+        helds = [
             Held(lock=name[:200], share=min(1.0, held / whole)) for name, held in self.seconds.items() if whole
         ]
-        return sorted(found, key=lambda one: -one.share)[:_MOST]
+        return sorted(helds, key=lambda one: -one.share)[:_MOST]
 
     def _watch(self, name: str, lock: Any) -> None:
         seen = _Seen(self, name, lock._semlock)

@@ -17,7 +17,7 @@ from ncclcheck.probes.dataloader.rates import pace
 from ncclcheck.probes.dataloader.rates.held import Locks
 from ncclcheck.probes.dataloader.rates.pace import Setting, Work
 from ncclcheck.probes.dataloader.rates.resources import cores, start_method
-from ncclcheck.probes.dataloader.samples.reading import reader
+from ncclcheck.probes.dataloader.samples.read.reading import reader
 from ncclcheck.probes.facts.data.speed import Held, Missed, Point, Slowest, Speed
 from ncclcheck.probes.job.context import DataPlan
 

@@ -18,7 +18,7 @@ from ncclcheck.probes.dataloader.children.notes import Notebook
 from ncclcheck.probes.dataloader.factory import Made
 from ncclcheck.probes.dataloader.randomness import seeds
 from ncclcheck.probes.dataloader.samples.fingerprint import leaves
-from ncclcheck.probes.dataloader.samples.visit import identity, private
+from ncclcheck.probes.dataloader.samples.read.visit import identity, private
 
 OF_STREAM = 8  # samples of each worker and epoch
 _WITH_STATES = 4  # samples of each worker and epoch whose generators are looked at

@@ -84,7 +84,7 @@ def weigh(thing: Any, *, keep_locks: bool = True) -> Weigher:
 
 def views(sample: Any) -> list[str]:
     """The parts of a sample, by the path in it, whose memory is much larger than they are."""
-    return [name for name, one in _tensors("", sample, 0) if _drags(one)][:_MOST_VIEWS]
+    return [name for name, tensor in _tensors("", sample, 0) if _drags(tensor)][:_MOST_VIEWS]
 
 
 def _drags(tensor: torch.Tensor) -> bool:

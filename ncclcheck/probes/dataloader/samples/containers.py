@@ -19,8 +19,8 @@ _INSIDE = 16  # parts of one item that are weighed: chosen
 
 def large(dataset: Any) -> list[Container]:
     """The largest first."""
-    found = [_measured(path, value) for path, value in walk(dataset) if _is_large(value)]
-    return sorted(found, key=lambda one: -one.bytes)[:_MOST]
+    containers = [_measured(path, value) for path, value in walk(dataset) if _is_large(value)]
+    return sorted(containers, key=lambda container: -container.bytes)[:_MOST]
 
 
 def _is_large(value: Any) -> bool:

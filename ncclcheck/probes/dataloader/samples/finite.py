@@ -27,10 +27,10 @@ def add(found: dict[str, NotFinite], index: int, sample: Any) -> None:
     for leaf, tensor in _floats("", sample, 0):
         if bool(torch.isfinite(tensor).all()):
             continue
-        one = found.get(leaf) or NotFinite(leaf=leaf, count=0)
-        examples = [*one.examples, index][:_MOST_EXAMPLES]
-        nan = one.nan + bool(torch.isnan(tensor).any())
-        found[leaf] = replace(one, count=one.count + 1, nan=nan, examples=examples)
+        finite = found.get(leaf) or NotFinite(leaf=leaf, count=0)
+        examples = [*finite.examples, index][:_MOST_EXAMPLES]
+        nan = finite.nan + bool(torch.isnan(tensor).any())
+        found[leaf] = replace(finite, count=finite.count + 1, nan=nan, examples=examples)
 
 
 def meant(dataset: Any) -> bool:

@@ -58,9 +58,9 @@ def _matches(batch: Any, samples: Sequence[Any]) -> dict[str, _Rows]:
     parts = [dict(_parts("", sample, 0)) for sample in samples]
     found: dict[str, _Rows] = {}
     for name in [*parts[0]][:_MOST_LEAVES]:
-        if not all(name in one for one in parts):
+        if not all(name in part for part in parts):
             continue
-        values = [one[name] for one in parts]
+        values = [part[name] for part in parts]
         if all(_same(values[0], value) for value in values[1:]):
             continue
         whole = [
@@ -143,8 +143,8 @@ def _holds(row: Any, value: Any) -> bool:
     return row.shape[1:] == part.shape[1:] and _equal(row[-part.shape[0] :], part)
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return bool((one.to(torch.float64) == other.to(torch.float64).to(one.dtype).to(torch.float64)).all())
+def _equal(tensor: Tensor, other: Tensor) -> bool:
+    return bool((tensor.to(torch.float64) == other.to(torch.float64).to(tensor.dtype).to(torch.float64)).all())
 
 
 def enough(samples: Sequence[Any]) -> bool:

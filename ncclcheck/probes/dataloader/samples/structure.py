@@ -16,9 +16,9 @@ from ncclcheck.probes.dataloader.children.notes import Mark
 from ncclcheck.probes.dataloader.factory import Made
 from ncclcheck.probes.dataloader.samples import pairing, stacking
 from ncclcheck.probes.dataloader.samples.fingerprint import leaves
+from ncclcheck.probes.dataloader.samples.read.visit import become_worker
 from ncclcheck.probes.dataloader.samples.signatures import Tally, signature
 from ncclcheck.probes.dataloader.samples.stacking import Kept
-from ncclcheck.probes.dataloader.samples.visit import become_worker
 from ncclcheck.probes.facts.data import Structure
 from ncclcheck.probes.facts.data.streams import Stop
 from ncclcheck.probes.facts.data.structure import Unpaired, Unstacked
@@ -89,17 +89,17 @@ class _Sweep:
                 self.first.append((index, sample))
             if self.made.iterable:
                 self._meet(index, sample)
-        found = replace(_empty(self.made), read=self.read, raised=self.raised)
+        structure = replace(_empty(self.made), read=self.read, raised=self.raised)
         if not self.read:
-            return found
-        if found.batch_size not in (0, 1):
+            return structure
+        if structure.batch_size not in (0, 1):
             refused, collated = stacking.try_batches(self.made, kept)
             self.refused += refused
             self.collated = collated or self.collated
         return replace(
-            found, shapes=kept.tally.shapes(), mixed=kept.tally.mixed(), unstacked=self.refused[:8],
-            collated=self.collated, unpaired=self._unpaired(found) if found.custom else None,
-            overwritten=self._overwritten(found) if found.custom else [],
+            structure, shapes=kept.tally.shapes(), mixed=kept.tally.mixed(), unstacked=self.refused[:8],
+            collated=self.collated, unpaired=self._unpaired(structure) if structure.custom else None,
+            overwritten=self._overwritten(structure) if structure.custom else [],
         )  # fmt: skip
 
     def _unpaired(self, found: Structure) -> Unpaired | None:

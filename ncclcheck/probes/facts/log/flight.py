@@ -90,7 +90,7 @@ class Flight(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Raises ValueError: a saved file may name a group that is not there."""
-        counts = [one.group for dump in self.dumps for one in dump.counts]
-        calls = [one.group for dump in self.dumps for one in dump.calls]
+        counts = [count.group for dump in self.dumps for count in dump.counts]
+        calls = [call.group for dump in self.dumps for call in dump.calls]
         if (last := max(counts + calls, default=-1)) >= len(self.groups):
             raise ValueError(f"group {last} is none of the {len(self.groups)} groups")

@@ -78,7 +78,7 @@ class Measurements(Struct, frozen=True, kw_only=True):
 def together(parts: Sequence[Measurements]) -> Measurements:
     """Many parts as one: lists are joined, and of what is single the last one told counts."""
     whole: Measurements = _joined([Measurements(), *parts])
-    last = {one.rank: one for one in whole.memory.ranks}  # of several jobs the last one counts
+    last = {rank.rank: rank for rank in whole.memory.ranks}  # of several jobs the last one counts
     return replace(whole, data=by_node(whole.data), memory=JobMemory(ranks=[*last.values()]))
 
 

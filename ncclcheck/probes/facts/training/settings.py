@@ -1,4 +1,4 @@
-"""What the user's own files say of saving: those of DeepSpeed, transformers and Accelerate."""
+"""What the user's own files say of saving: of DeepSpeed, transformers, Accelerate, Lightning and NeMo."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from msgspec import Struct, field
 
 from ncclcheck.probes.facts.guard.bounds import Count
 
-# Names of settings, each group the same thing: of DeepSpeed (also before 0.6), Accelerate, transformers, Lightning
-# and torch. What is a keyword of a call in Python stands after the call's name.
+# Names of settings, each group the same thing: of DeepSpeed (also before 0.6), Accelerate, transformers,
+# Lightning, NeMo and torch. What is a keyword of a call in Python stands after the call's name.
 STAGE = ("stage", "zero_stage")
 GATHER = (
     "stage3_gather_16bit_weights_on_model_save",
@@ -20,7 +20,13 @@ STATE_DICT = (
     "FSDPStrategy.state_dict_type",
     "FullyShardedDataParallelPlugin.state_dict_type",
 )
-STRATEGY = ("strategy",)
+# `fsdp` of TrainingArguments and of NeMo's model; the others of NeMo, whose FSDP gathers unless they are true.
+FSDP = ("fsdp",)
+SHARDED = ("fsdp_sharded_checkpoint", "NLPFSDPStrategy.sharded_checkpoint")
+# Of Megatron and NeMo: a distributed checkpoint, of which each rank writes its part.
+DISTRIBUTED = ("dist_ckpt_format", "save_ckpt_format", "ckpt_format")
+# `_target_`: of a file for Hydra, as NeMo has it.
+STRATEGY = ("strategy", "_target_")
 TIMEOUT = (
     "ddp_timeout",
     "InitProcessGroupKwargs.timeout",
@@ -28,8 +34,9 @@ TIMEOUT = (
     "FSDPStrategy.timeout",
     "DDPStrategy.timeout",
     "DeepSpeedStrategy.timeout",
+    "timeout_minutes",
 )
-NAMES = STAGE + GATHER + STATE_DICT + STRATEGY + TIMEOUT
+NAMES = STAGE + GATHER + STATE_DICT + FSDP + SHARDED + DISTRIBUTED + STRATEGY + TIMEOUT
 
 
 class SaveSetting(Struct, frozen=True, kw_only=True):

@@ -209,9 +209,9 @@ class _Conductor:
         longest = max(limit_s(self._plan, len(members)) for members in ranks.values())
         left = begun + longest + 2 * _SLACK_S - time.monotonic()
         found = board.read_all([f"result/{order.name}" for order, _ in groups], left)
-        told = [self._heard(order, nodes, found.get(f"result/{order.name}")) for order, nodes in groups]
-        self._context.emit(Measurements(groups=told))
-        return told
+        times = [self._heard(order, nodes, found.get(f"result/{order.name}")) for order, nodes in groups]
+        self._context.emit(Measurements(groups=times))
+        return times
 
     def _heard(self, order: Order, nodes: list[str], note: bytes | None) -> GroupTime:
         if note is not None:  # the nodes in the order in which they were asked for

@@ -43,9 +43,11 @@ def run(argv: Sequence[str], seconds: float, env: Mapping[str, str] | None = Non
 
 def parse(text: str) -> list[Diagnosis]:
     """The result lines of a report, each once: a report is printed for every communicator."""
-    found = (_RESULT.search(line) for line in text.splitlines())
-    results = [Diagnosis(ok=one[1] == "OK", check=one[2] or "", text=one[3].strip()) for one in found if one]
-    return list({(one.check, one.text): one for one in results}.values())[:_MOST_RESULTS]
+    matches = (_RESULT.search(line) for line in text.splitlines())
+    results = [
+        Diagnosis(ok=match[1] == "OK", check=match[2] or "", text=match[3].strip()) for match in matches if match
+    ]
+    return list({(result.check, result.text): result for result in results}.values())[:_MOST_RESULTS]
 
 
 def _environment() -> dict[str, str]:

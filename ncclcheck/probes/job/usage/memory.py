@@ -93,7 +93,7 @@ class Watch:
             mine,
             total=gpus.total(self._device.index or 0),
             retries=_stat(self._device, "num_alloc_retries"),
-            elsewhere=strays and [replace(one, since=self._strays.get(one.device, "end")) for one in strays],
+            elsewhere=strays and [replace(stray, since=self._strays.get(stray.device, "end")) for stray in strays],
         )
 
 
@@ -124,5 +124,5 @@ def _give_back() -> None:
 def _status(name: str) -> int | None:
     """Bytes from /proc/self/status."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as file:
-        found = re.search(rf"^{name}:\s+(\d+) kB", file.read(), re.MULTILINE)
-    return int(found[1]) * 1024 if found else None
+        match = re.search(rf"^{name}:\s+(\d+) kB", file.read(), re.MULTILINE)
+    return int(match[1]) * 1024 if match else None

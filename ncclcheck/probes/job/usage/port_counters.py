@@ -58,7 +58,7 @@ def _of_cards(machine: Machine) -> Iterator[tuple[str, dict[str, int]]]:
     """Of interfaces that belong to a device; those of containers and tunnels lose nothing on a wire."""
     if machine.root != "/":
         return
-    cards = [one for one in names(machine, _NETS) if machine.exists(f"{_NETS}/{one}/device")]
+    cards = [name for name in names(machine, _NETS) if machine.exists(f"{_NETS}/{name}/device")]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as door:
         for name in cards[:_MOST_CARDS]:
             if found := {key: value for key, value in statistics(door, name) if _OF_CARDS.fullmatch(key.encode())}:

@@ -60,10 +60,10 @@ class Watch:
     def look(self, ranks: Iterable[RankState]) -> None:
         """Read what each rank uses; to be called again and again while the ranks live."""
         for rank in ranks:
-            if rank.pid is not None and (found := _rank(self._proc, rank.pid)):
+            if rank.pid is not None and (use := _rank(self._proc, rank.pid)):
                 before = self._ranks.get(rank.pid)
-                traced = found.traced_by or (before.traced_by if before else "")
-                self._ranks[rank.pid] = replace(found, traced_by=traced)
+                traced = use.traced_by or (before.traced_by if before else "")
+                self._ranks[rank.pid] = replace(use, traced_by=traced)
 
     def told(self, node: str, temporary: str = "") -> Resources:
         """What was seen. temporary: the directory in which the job has its files."""
@@ -123,8 +123,8 @@ class Watch:
 
     def _is_ours(self, pid: int) -> bool:
         """A descendant of this process, or of another node's agent on the same machine."""
-        for one in _upwards(self._proc, pid):
-            if one == os.getpid() or _OURS in _cmdline(self._proc / str(one)):
+        for upward in _upwards(self._proc, pid):
+            if upward == os.getpid() or _OURS in _cmdline(self._proc / str(upward)):
                 return True
         return False
 
@@ -165,7 +165,7 @@ def _freezer(machine: Machine) -> str:
     """`12:freezer:/docker/4af` of /proc/self/cgroup, of control groups of version 1. Source: cgroups(7)."""
     text = machine.read("/proc/self/cgroup")
     lines = [line.split(":", 2) for line in ("" if isinstance(text, Unread) else text).splitlines()]
-    paths = [one[2] for one in lines if len(one) == 3 and "freezer" in one[1].split(",")]
+    paths = [line[2] for line in lines if len(line) == 3 and "freezer" in line[1].split(",")]
     return next((path for path in paths if path != "/"), "")
 
 

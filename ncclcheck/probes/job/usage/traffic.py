@@ -60,8 +60,8 @@ def _interfaces(machine: Machine) -> Bytes | Unread:
     text = machine.read(_DEVICES)
     if isinstance(text, Unread):
         return text
-    found = (_INTERFACE.match(line) for line in text.splitlines())
-    return {one[1]: (int(one[3]), int(one[2])) for one in found if one}
+    matches = (_INTERFACE.match(line) for line in text.splitlines())
+    return {match[1]: (int(match[3]), int(match[2])) for match in matches if match}
 
 
 def _hcas(machine: Machine) -> Bytes | Unread:
@@ -92,7 +92,7 @@ def _risen(before: Bytes | Unread, now: Bytes | Unread) -> list[Moved] | Unread:
         for name, (sent, received) in before.items()
         if name in now
     ]
-    return [one for one in risen if one.sent >= 0 and one.received >= 0]
+    return [moved for moved in risen if moved.sent >= 0 and moved.received >= 0]
 
 
 def _counters(before: port_counters.Counted, now: port_counters.Counted) -> Iterator[Risen]:
@@ -112,12 +112,12 @@ def connections(pid: int, not_ports: Collection[int]) -> Counter[tuple[Endpoint,
     if isinstance(inodes, Unread):
         return inodes
     own = _own_addresses()
-    found: Counter[tuple[Endpoint, bool]] = Counter()
+    counter: Counter[tuple[Endpoint, bool]] = Counter()
     for local, remote, inode in _established(pid):
         if inode in inodes and not {local[1], remote[1]} & set(not_ports):
             endpoint = Endpoint(interface=_interface_of(local[0], own), address=local[0])
-            found[endpoint, remote[0] in own or _is_loopback(remote[0])] += 1
-    return found
+            counter[endpoint, remote[0] in own or _is_loopback(remote[0])] += 1
+    return counter
 
 
 def _inodes(pid: int) -> set[str] | Unread:
@@ -160,7 +160,7 @@ def _address(text: str) -> tuple[str, int]:
 def _own_addresses() -> dict[str, str]:
     """Address -> interface, of this machine."""
     listed = psutil.net_if_addrs().items()
-    return {one.address.partition("%")[0]: name for name, addresses in listed for one in addresses}
+    return {address.address.partition("%")[0]: name for name, addresses in listed for address in addresses}
 
 
 def _interface_of(address: str, own: dict[str, str]) -> str:

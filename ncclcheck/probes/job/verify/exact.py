@@ -132,9 +132,9 @@ class _Wrong:
         if not self._wrong:
             return None
         sample = Sample(
-            torch.cat([one.places for one in self._samples]),
-            torch.cat([one.expected for one in self._samples]),
-            torch.cat([one.got for one in self._samples]),
+            torch.cat([sample.places for sample in self._samples]),
+            torch.cat([sample.expected for sample in self._samples]),
+            torch.cat([sample.got for sample in self._samples]),
         )
         pieces = tuple(self._pieces)
         return Mismatch(

@@ -134,7 +134,7 @@ def chosen(proven: Sequence[Proven], longest_s: float) -> list[Proven]:
     for one in proven:
         if one.row.bytes and one.seconds <= longest_s:
             found.setdefault(one.row.op, []).append(one)
-    return [one for of_op in found.values() for one in {id(o): o for o in _few(of_op)}.values()]
+    return [proven for of_op in found.values() for proven in {id(o): o for o in _few(of_op)}.values()]
 
 
 def _few(rows: list[Proven]) -> list[Proven]:

@@ -75,7 +75,12 @@ def read(text: str) -> RasLook:
         told = msgspec.json.decode(text, type=_Answer)
     except msgspec.MsgspecError:
         told = _repaired(text)
-    missing = [one for comm in told.communicators for one in comm.missing_ranks if not _has_left(one)]
+    missing = [
+        missing_rank
+        for comm in told.communicators
+        for missing_rank in comm.missing_ranks
+        if not _has_left(missing_rank)
+    ]
     return RasLook(
         version=told.nccl_version,
         form="json",
@@ -84,7 +89,7 @@ def read(text: str) -> RasLook:
         processes=sorted({(one.host, one.pid) for one in missing if one.pid > 0}),
         dead=len({(one.host, one.pid) for one in missing if one.status.considered_dead}),
         timeouts=told.ras.timeouts_count,
-        launches=sum(sum(one.collective_counts.values()) for comm in told.communicators for one in comm.ranks),
+        launches=sum(sum(rank.collective_counts.values()) for comm in told.communicators for rank in comm.ranks),
     )
 
 
@@ -102,8 +107,8 @@ def _has_left(one: _Rank) -> bool:
 
 def _states(comm: _Communicator) -> list[tuple[str | int, list[_Rank]]]:
     """Status -> the ranks that have it, most ranks first."""
-    gone = [(one, "NOCOMM") for one in comm.missing_ranks if _has_left(one)]
-    return _alike([*((one, _state(one)) for one in comm.ranks), *gone])
+    gone = [(missing_rank, "NOCOMM") for missing_rank in comm.missing_ranks if _has_left(missing_rank)]
+    return _alike([*((rank, _state(rank)) for rank in comm.ranks), *gone])
 
 
 def _state(one: _Rank) -> str:
@@ -136,7 +141,7 @@ def _group(comm: _Communicator) -> RasGroup:
     states = _states(comm)
     differ = len(states) > 1 or any(len(shares) > 1 for _, shares in _counts(comm))
     errors = [
-        *(["INCOMPLETE"] if any(not _has_left(one) for one in comm.missing_ranks) else []),
+        *(["INCOMPLETE"] if any(not _has_left(missing_rank) for missing_rank in comm.missing_ranks) else []),
         *(["ERROR"] if any(str(state).startswith("error") for state, _ in states) else []),
         *(["MISMATCH"] if differ else []),
     ]
@@ -150,8 +155,8 @@ def _group(comm: _Communicator) -> RasGroup:
 
 
 def _counts(comm: _Communicator) -> list[tuple[str, list[tuple[str | int, list[_Rank]]]]]:
-    ops = sorted({op for one in comm.ranks for op in one.collective_counts})
-    return [(op, _alike([(one, one.collective_counts.get(op, 0)) for one in comm.ranks])) for op in ops]
+    ops = sorted({op for rank in comm.ranks for op in rank.collective_counts})
+    return [(op, _alike([(rank, rank.collective_counts.get(op, 0)) for rank in comm.ranks])) for op in ops]
 
 
 def _troubled(comm: _Communicator) -> RasCommunicator | None:
@@ -166,8 +171,13 @@ def _troubled(comm: _Communicator) -> RasCommunicator | None:
         RasStatus(status=str(state), count=len(held), ranks=_few(held, len(comm.ranks) + len(comm.missing_ranks)))
         for state, held in states
     ]
-    missing = [_named(one) for one in comm.missing_ranks if not _has_left(one)]
-    if not launched and not missing and len(statuses) < 2 and not any("error" in one.status for one in statuses):
+    missing = [_named(missing_rank) for missing_rank in comm.missing_ranks if not _has_left(missing_rank)]
+    if (
+        not launched
+        and not missing
+        and len(statuses) < 2
+        and not any("error" in status.status for status in statuses)
+    ):
         return None
     return RasCommunicator(
         hash=comm.hash.removeprefix("0x").rjust(16, "0")[-16:],

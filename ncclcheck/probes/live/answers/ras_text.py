@@ -54,7 +54,7 @@ def read(text: str) -> RasLook:
         raise NoStatus(f"no status of RAS: {text[:60]!r}")
     body = _Body()
     lines = text.splitlines()[:_MOST_LINES]
-    groups = [_group(found) for line in lines if (found := _GROUP.fullmatch(line))]
+    groups = [_group(match) for line in lines if (match := _GROUP.fullmatch(line))]
     below = next((at for at, line in enumerate(lines) if line in ("Errors", "Warnings")), len(lines))
     for line in lines[below:]:
         body.take(line)
@@ -69,8 +69,8 @@ def read(text: str) -> RasLook:
     )
 
 
-def _group(found: re.Match[str]) -> RasGroup:
-    communicators, ranks, answered, status, errors = found.groups()
+def _group(match: re.Match[str]) -> RasGroup:
+    communicators, ranks, answered, status, errors = match.groups()
     return RasGroup(
         communicators=int(communicators),
         ranks=int(ranks),
@@ -99,33 +99,33 @@ class _Body:
         """One line."""
         if not line.startswith("  "):
             self._head(line)
-        elif found := _COUNTS.fullmatch(line):
-            self.op, self.share = found[1] or "", None
+        elif match := _COUNTS.fullmatch(line):
+            self.op, self.share = match[1] or "", None
             self.op = "" if self.op == "collective" else self.op
-        elif found := _SHARE.fullmatch(line):
-            self._shared(found)
-        elif found := _RANK.fullmatch(line):
-            self._rank(found)
-        elif found := _OLD_MISSING.fullmatch(line):
-            numbers = [word for word in found[1].replace(",", " ").split() if len(word) < 8]
+        elif match := _SHARE.fullmatch(line):
+            self._shared(match)
+        elif match := _RANK.fullmatch(line):
+            self._rank(match)
+        elif match := _OLD_MISSING.fullmatch(line):
+            numbers = [word for word in match[1].replace(",", " ").split() if len(word) < 8]
             self._add_missing(*(RasRank(rank=int(word)) for word in numbers))
-        elif found := _PROCESS.match(line):
-            self.processes.append((found[2], int(found[1])))
-        elif found := _DEAD.match(line):
-            self.dead += int(found[1])
-        elif found := _TIMEOUTS.match(line):
-            self.timeouts += int(found[1])
+        elif match := _PROCESS.match(line):
+            self.processes.append((match[2], int(match[1])))
+        elif match := _DEAD.match(line):
+            self.dead += int(match[1])
+        elif match := _TIMEOUTS.match(line):
+            self.timeouts += int(match[1])
         elif not _KNOWN.match(line):
             self.unread += 1
 
     def _head(self, line: str) -> None:
         self.share = None
-        if found := _SECTION.fullmatch(line):
-            self.section = found[4]
-            name = found[3] and f"{found[1]}-{found[2]} {found[3]}"
+        if match := _SECTION.fullmatch(line):
+            self.section = match[4]
+            name = match[3] and f"{match[1]}-{match[2]} {match[3]}"
             self.current = self.held.get(name) if name else None
             if name and self.current is None and len(self.held) < _MOST_TROUBLED:
-                self.current = self.held[name] = RasCommunicator(hash=found[3])
+                self.current = self.held[name] = RasCommunicator(hash=match[3])
         elif line.strip("=") and line not in ("Errors", "Warnings"):
             self.unread += 1
 

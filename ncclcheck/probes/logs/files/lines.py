@@ -135,28 +135,28 @@ def _head(data: bytes) -> _Head | None:
     if len(data) > LONGEST:
         return None
     text = data.decode(errors="backslashreplace")
-    found = _HEAD.search(text)
-    if found is None:
+    match = _HEAD.search(text)
+    if match is None:
         return None
-    host, pid, tid, device, place = found.groups()
+    host, pid, tid, device, place = match.groups()
     at = None if device is None else int(device)
-    return _Head(text[: found.start()], host, int(pid), int(tid), at, place or "")
+    return _Head(text[: match.start()], host, int(pid), int(tid), at, place or "")
 
 
 def _pieces(text: str, number: int) -> Iterator[Record | Other]:
-    found = list(_RECORD.finditer(text))
-    hosts = [_host_before(text, one.start()) for one in found]
-    begins = [*(one.start() - len(host) for one, host in zip(found, hosts, strict=True)), len(text)]
+    matches = list(_RECORD.finditer(text))
+    hosts = [_host_before(text, one.start()) for one in matches]
+    begins = [*(one.start() - len(host) for one, host in zip(matches, hosts, strict=True)), len(text)]
     if before := text[: begins[0]]:
         yield Other(number, before)
-    for one, host, end in zip(found, hosts, begins[1:], strict=True):
-        pid, tid, device, place, level = one.groups()
+    for match, host, end in zip(matches, hosts, begins[1:], strict=True):
+        pid, tid, device, place, level = match.groups()
         at = None if device is None else int(device)
-        said = text[one.end() : end]
+        said = text[match.end() : end]
         said = said.rstrip() if end == len(text) else said  # its last word may be at the next one's host
         yield Record(number, host, int(pid), int(tid), at, level, place or "", said)
 
 
 def _host_before(text: str, end: int) -> str:
-    found = _END_OF_HOST.search(text[max(0, end - _HOST) : end])
-    return found[0] if found else ""
+    match = _END_OF_HOST.search(text[max(0, end - _HOST) : end])
+    return match[0] if match else ""

@@ -59,8 +59,8 @@ class Prefix(NamedTuple):
 
 def prefix(text: str) -> Prefix:
     """What stands before a line, as far as it is known; `end` is where the line itself begins."""
-    if found := _OF_TORCH.match(text):
-        return Prefix(int(found[1]), end=found.end())
+    if match := _OF_TORCH.match(text):
+        return Prefix(int(match[1]), end=match.end())
     return _prefix(text)
 
 
@@ -68,14 +68,14 @@ def prefix(text: str) -> Prefix:
 def _prefix(text: str) -> Prefix:
     rank, task, host, end = None, [], "", 0
     for _ in range(_MOST):
-        found = _ONE.match(text, end)
-        if found is None:
+        match = _ONE.match(text, end)
+        if match is None:
             break
-        told = {name.partition("_")[0]: value for name, value in found.groupdict().items() if value}
+        told = {name.partition("_")[0]: value for name, value in match.groupdict().items() if value}
         rank = int(told["rank"]) if told.get("rank") else rank
         host = told.get("host") or host
         task += [told["task"]] if told.get("task") else []
-        end = found.end()
+        end = match.end()
     return Prefix(rank, " ".join(task), short(host), end)
 
 
@@ -84,8 +84,8 @@ def rank_of(text: str) -> int | None:
 
     Of a group that is not the default one the rank within it is another matter.
     """
-    found = _RANK.search(text[:HEAD])
-    return int(next(filter(None, found.groups()))) if found else None
+    match = _RANK.search(text[:HEAD])
+    return int(next(filter(None, match.groups()))) if match else None
 
 
 def short(host: str) -> str:

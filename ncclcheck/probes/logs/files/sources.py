@@ -78,7 +78,7 @@ def _below(folder: str) -> list[str]:
     for here, folders, files in os.walk(folder):
         deep = os.path.relpath(here, folder).count(os.sep) + 1
         folders[:] = sorted(folders) if deep < _MOST_DEPTH else []
-        found += [path for one in sorted(files) if os.path.isfile(path := os.path.join(here, one))]
+        found += [path for file in sorted(files) if os.path.isfile(path := os.path.join(here, file))]
         if len(found) > _MOST_FILES:
             raise NotThere(f"{folder!r} holds more than {_MOST_FILES} files; name fewer")
     return found or [folder]

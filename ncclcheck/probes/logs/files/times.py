@@ -19,8 +19,8 @@ def when(text: str) -> float | None:
     """The first time in the head of a line; None where there is none."""
     head = text[:_WITHIN]
     for form in _FORMS:
-        if found := form.search(head):
-            month, day, clock, second, part = found.groups()
+        if match := form.search(head):
+            month, day, clock, second, part = match.groups()
             if (minute := _minute(month, day, clock)) is not None:
                 return minute + int(second) + float(f"0.{part or 0}")
     return None

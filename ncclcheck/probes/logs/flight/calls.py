@@ -53,11 +53,11 @@ def dump(whole: Form, entries: list[Entry]) -> Dump:
         keys[name] = (name, members(group.ranks))
         made.groups[keys[name]] = clean(group.desc)
     together: dict[tuple[Key, bool, int], list[Entry]] = defaultdict(list)
-    for one in entries:
-        name, about = one.process_group or (str(one.pg_id), "")
+    for entry in entries:
+        name, about = entry.process_group or (str(entry.pg_id), "")
         key = keys.setdefault(name, (name, ()))
         made.groups.setdefault(key, clean(about))
-        together[key, _is_pair(one), _seq(one)].append(one)
+        together[key, _is_pair(entry), _seq(entry)].append(entry)
     for (key, paired, seq), batch in together.items():
         calls = _pairs(key, batch) if paired else [_collective(seq, batch)]
         made.calls += [(key, call) for call in calls]
@@ -69,14 +69,14 @@ def dump(whole: Form, entries: list[Entry]) -> Dump:
     return made
 
 
-def _is_pair(one: Entry) -> bool:
-    return pair(one.profiling_name) is not None if one.is_p2p is None else one.is_p2p
+def _is_pair(entry: Entry) -> bool:
+    return pair(entry.profiling_name) is not None if entry.is_p2p is None else entry.is_p2p
 
 
-def _seq(one: Entry) -> int:
-    if _is_pair(one):
-        return one.p2p_seq_id
-    return one.seq_id if one.collective_seq_id is None else one.collective_seq_id
+def _seq(entry: Entry) -> int:
+    if _is_pair(entry):
+        return entry.p2p_seq_id
+    return entry.seq_id if entry.collective_seq_id is None else entry.collective_seq_id
 
 
 def _count(came: Came, seq: int, paired: bool, calls: list[FlightCall]) -> None:
@@ -98,19 +98,19 @@ def _pairs(key: Key, batch: list[Entry]) -> list[FlightCall]:
     """Sends and receives; of a batch only the closing `coalesced` is told its end."""
     closing = next((one for one in reversed(batch) if pair(one.profiling_name) is None), None)
     made = []
-    for one in batch:
-        if ends := pair(one.profiling_name):
+    for entry in batch:
+        if ends := pair(entry.profiling_name):
             other = key[1][ends[1]] if ends[1] < len(key[1]) else ends[1]
-            op = "send" if "->" in one.profiling_name else "recv"
-            made.append(_call(one, one.p2p_seq_id, op, [one], peer=other, end=closing or one))
+            op = "send" if "->" in entry.profiling_name else "recv"
+            made.append(_call(entry, entry.p2p_seq_id, op, [entry], peer=other, end=closing or entry))
     return made
 
 
 def _call(
-    one: Entry, seq: int, op: str, batch: Iterable[Entry], *, peer: int | None = None, end: Entry | None = None
+    entry: Entry, seq: int, op: str, batch: Iterable[Entry], *, peer: int | None = None, end: Entry | None = None
 ) -> FlightCall:
     batch = [*batch]
-    state = "completed" if _is_over(end or one) else (end or one).state
+    state = "completed" if _is_over(end or entry) else (end or entry).state
     return FlightCall(
         group=0,
         seq=seq,
@@ -122,22 +122,22 @@ def _call(
         elements_out=_elements(size for each in batch for size in each.output_sizes),
         dtype_in=_types(name for each in batch for name in each.input_dtypes),
         dtype_out=_types(name for each in batch for name in each.output_dtypes),
-        at_ns=one.time_created_ns,
-        place=_place(one),
+        at_ns=entry.time_created_ns,
+        place=_place(entry),
     )
 
 
-def _is_over(one: Entry) -> bool:
+def _is_over(entry: Entry) -> bool:
     """A call of NCCL that torch retired without its end has timed out; gloo retires what ended and what failed."""
-    return bool(one.time_discovered_completed_ns) or (one.retired and _is_gloo(one))
+    return bool(entry.time_discovered_completed_ns) or (entry.retired and _is_gloo(entry))
 
 
-def _is_gloo(one: Entry) -> bool:
-    return one.profiling_name.startswith("gloo:")
+def _is_gloo(entry: Entry) -> bool:
+    return entry.profiling_name.startswith("gloo:")
 
 
-def _op(one: Entry) -> str:
-    return clean(one.profiling_name.rpartition(":")[2].partition(" ")[0])[:60]
+def _op(entry: Entry) -> str:
+    return clean(entry.profiling_name.rpartition(":")[2].partition(" ")[0])[:60]
 
 
 def _elements(sizes: Iterable[list[int]]) -> int:
@@ -148,9 +148,9 @@ def _types(names: Iterable[str]) -> str:
     return "+".join(sorted({clean(name)[:30] for name in names})[:4])
 
 
-def _place(one: Entry) -> str:
+def _place(entry: Entry) -> str:
     """The innermost line that is the program's own."""
-    own = (frame for frame in one.frames if not any(part in frame.filename for part in _LIBRARY))
+    own = (frame for frame in entry.frames if not any(part in frame.filename for part in _LIBRARY))
     if frame := next(own, None):
         return clean(f"{frame.filename[-100:]}:{frame.line} {frame.name[:60]}")
     return ""
@@ -167,9 +167,9 @@ def _statuses(whole: Form, entries: list[Entry], keys: dict[str, Key]) -> dict[K
     names = {one.pg_id: one.process_group[0] for one in entries if one.process_group}
     told = {int(key): status for key, status in whole.pg_status.items() if str(key)[:9].isdigit()}
     names = _in_order(sorted(told), [*whole.pg_config], names) or names
-    for one in entries:
-        if _is_gloo(one):
-            told.pop(one.pg_id, None)
+    for entry in entries:
+        if _is_gloo(entry):
+            told.pop(entry.pg_id, None)
     return {keys[name]: _status(told[local]) for local, name in names.items() if local in told and name in keys}
 
 
@@ -181,5 +181,5 @@ def _in_order(local: list[int], names: list[str], sure: dict[int, str]) -> dict[
     return found if all(found.get(key) == name for key, name in sure.items()) else {}
 
 
-def _status(told: Status) -> Came:
-    return Came(number(told.last_enqueued_collective), number(told.last_completed_collective))
+def _status(status: Status) -> Came:
+    return Came(number(status.last_enqueued_collective), number(status.last_completed_collective))

@@ -82,8 +82,8 @@ def _proofread(raw: bytes) -> None:
     """Raises Refused for an instruction that builds no plain data."""
     at, end = 0, len(raw)
     while at < end:
-        if found := _BUILDING.match(raw, at):
-            at = found.end()
+        if match := _BUILDING.match(raw, at):
+            at = match.end()
             continue
         code = raw[at]
         if code == 0x2E:  # STOP

@@ -15,14 +15,14 @@ _PAIR = re.compile(r"(?:send|recv) (\d{1,7})(?:->|<-)(\d{1,7})")
 
 def pair(name: str) -> tuple[int, int] | None:
     """Own number and the other's in `nccl:send 0->3` or `nccl:recv 0<-3`: places in the group, not ranks."""
-    found = _PAIR.search(name)
-    return (int(found[1]), int(found[2])) if found else None
+    match = _PAIR.search(name)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def rank_of(name: str, whole: Form, entries: list[Entry]) -> tuple[int, Teller]:
     """The dump's rank, and what tells it. Raises Refused where nothing does, or name and content differ."""
-    found = _NUMBER.search(name.rsplit("/", 1)[-1])
-    named = int(found[1]) if found else None
+    match = _NUMBER.search(name.rsplit("/", 1)[-1])
+    named = int(match[1]) if match else None
     possible = _possible(whole, entries)
     if named is None:
         if len(possible) != 1:

@@ -114,16 +114,16 @@ def _place(job: _Job, key: Key, told: Dump) -> int:
 
 def _kept(job: _Job, told: Dump) -> list[FlightCall]:
     """The first unfinished calls, and as many of the newest that ended as there is room for."""
-    unfinished = [one for one in told.calls if one[1].state != "completed"][: job.most]
+    unfinished = [call for call in told.calls if call[1].state != "completed"][: job.most]
     room = job.most - len(unfinished)
-    ended = [one for one in told.calls if one[1].state == "completed"][-room:] if room else []
+    ended = [call for call in told.calls if call[1].state == "completed"][-room:] if room else []
     kept = sorted([*unfinished, *ended], key=lambda one: one[1].order)
     return [replace(call, group=_place(job, key, told)) for key, call in kept]
 
 
 def _with_status(job: _Job, made: FlightDump) -> FlightDump:
     """A group's status joins what its calls tell, unless the group was used for sends: it counts these too."""
-    counts = {one.group: one for one in made.counts}
+    counts = {count.group: count for count in made.counts}
     for group, came in job.status[made.rank].items():
         if group not in job.paired:
             seen = counts.get(group, FlightCount(group=group))

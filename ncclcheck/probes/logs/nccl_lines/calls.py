@@ -101,9 +101,13 @@ class Calls:
         for (writer, pointer), calls in self._known.items():
             host, _, pid = writer.decode(errors="backslashreplace").rpartition(":")
             process = log.processes.get((host, int(pid))) if pid.isdecimal() and len(pid) < 11 else None
-            told = process.communicators.get(pointer.decode(errors="backslashreplace")) if process else None
-            if process and told and told.comm_id and told.rank >= 0:
-                found.setdefault(told.comm_id, []).append((process.host, process.pid, told.rank, calls))
+            communicator = (
+                process.communicators.get(pointer.decode(errors="backslashreplace")) if process else None
+            )
+            if process and communicator and communicator.comm_id and communicator.rank >= 0:
+                found.setdefault(communicator.comm_id, []).append(
+                    (process.host, process.pid, communicator.rank, calls)
+                )
         return found
 
 
@@ -113,9 +117,9 @@ def _first_difference(members: Iterable[tuple[str, int, int | None, _Calls]]) ->
         first = calls.total - len(calls.last)
         for place, (file, line, text) in enumerate(calls.last, first):
             said = text.decode(errors="backslashreplace")
-            if found := _CALL.match(said):
+            if match := _CALL.match(said):
                 places.setdefault(place, []).append(
-                    Call(host, pid, rank, file, line, place, said, found.groupdict())
+                    Call(host, pid, rank, file, line, place, said, match.groupdict())
                 )
     differ = (here for _, here in sorted(places.items()) if len({_what(one) for one in here}) > 1)
     yield from sorted(next(differ, []), key=lambda one: one.rank or 0)[:_MOST_TOLD]

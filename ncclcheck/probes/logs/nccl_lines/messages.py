@@ -69,17 +69,17 @@ def take(process: Process, text: str) -> bool:
     if handler := _HANDLERS.get(word) or (_infiniband if word.startswith(_LIKE_INFINIBAND) else None):
         handler(process, text)
         return True
-    if found := _SETTING.match(text):
+    if match := _SETTING.match(text):
         if len(process.settings) < _MOST:
-            process.settings[found[1]] = HIDDEN if is_secret(found[1]) else masked(found[2])
+            process.settings[match[1]] = HIDDEN if is_secret(match[1]) else masked(match[2])
         return True
     return word in _KNOWN or _PASSED_ON.match(text) is not None
 
 
 def channels(text: str) -> int | None:
     """How many channels a communicator has, where a line tells it."""
-    found = _CHANNELS.match(text)
-    return int(found[1]) if found else None
+    match = _CHANNELS.match(text)
+    return int(match[1]) if match else None
 
 
 def _endpoints(text: str) -> list[Endpoint]:
@@ -89,8 +89,8 @@ def _endpoints(text: str) -> list[Endpoint]:
 def _bootstrap(process: Process, text: str) -> None:
     if "Using" not in text:
         return
-    if told := _endpoints(text.partition("Using")[2]):
-        process.bootstrap = told[0]
+    if endpoints := _endpoints(text.partition("Using")[2]):
+        process.bootstrap = endpoints[0]
     elif device := _OOB_DEVICE.search(text):
         process.bootstrap = Endpoint(interface=device[1], address="")
 
@@ -101,24 +101,24 @@ def _sockets(process: Process, text: str) -> None:
 
 def _one_interface(process: Process, text: str) -> None:
     """A line each, before 2.4; the first connections were made over the first."""
-    if "Using interface" in text and len(process.interfaces) < _MOST and (told := _endpoints(text)):
-        process.interfaces = [*process.interfaces, *told]
-        process.bootstrap = process.bootstrap or told[0]
+    if "Using interface" in text and len(process.interfaces) < _MOST and (endpoints := _endpoints(text)):
+        process.interfaces = [*process.interfaces, *endpoints]
+        process.bootstrap = process.bootstrap or endpoints[0]
 
 
 def _infiniband(process: Process, text: str) -> None:
-    if found := _DIRECT.search(text):
+    if match := _DIRECT.search(text):
         if len(process.direct) < _MOST:
-            process.direct[found[2]] = found[1] == "Enabled"
-    elif found := _SPEED.search(text):
+            process.direct[match[2]] = match[1] == "Enabled"
+    elif match := _SPEED.search(text):
         if len(process.speeds) < _MOST:
-            process.speeds[f"{found[1]}:{found[2]}"] = int(found[3])
-    elif found := _MERGED_BY_NCCL.search(text):
-        first = found[2].partition("+")[0]
+            process.speeds[f"{match[1]}:{match[2]}"] = int(match[3])
+    elif match := _MERGED_BY_NCCL.search(text):
+        first = match[2].partition("+")[0]
         link = next((link for name, link in process.devices.values() if name.partition(":")[0] == first), "")
-        if link and "+" in found[2] and len(process.devices) < _MOST:
-            process.devices[int(found[1])] = (found[2], link)
-            process.speeds[found[2]] = int(found[3])
+        if link and "+" in match[2] and len(process.devices) < _MOST:
+            process.devices[int(match[1])] = (match[2], link)
+            process.speeds[match[2]] = int(match[3])
     elif "No device found" in text:
         process.no_infiniband = text[:_LONGEST]
     elif " Using " in text:
@@ -135,26 +135,26 @@ def _no_infiniband(process: Process, text: str) -> None:
 
 
 def _plugin(process: Process, text: str) -> None:
-    if found := _PLUGIN.search(text):
-        process.plugin = next(name for name in found.groups() if name)
+    if match := _PLUGIN.search(text):
+        process.plugin = next(name for name in match.groups() if name)
 
 
 def _p2p(process: Process, text: str) -> None:
-    if found := _CHUNK.match(text):
-        process.chunk = int(found[1])
+    if match := _CHUNK.match(text):
+        process.chunk = int(match[1])
     else:
         _plugin(process, text)
 
 
 def _tuner(process: Process, text: str) -> None:
-    found = _TUNER.search(text)
-    if found and "internal" not in text:
-        process.tuner = found[1]
+    match = _TUNER.search(text)
+    if match and "internal" not in text:
+        process.tuner = match[1]
 
 
 def _network(process: Process, text: str) -> None:
-    if found := _NETWORK.match(text):
-        process.network = found[1].partition(" to comm")[0].strip()
+    if match := _NETWORK.match(text):
+        process.network = match[1].partition(" to comm")[0].strip()
 
 
 def _nvls(process: Process, text: str) -> None:

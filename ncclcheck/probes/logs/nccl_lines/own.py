@@ -49,6 +49,6 @@ def _named(node: str, logs: Logs) -> Logs:
     """Nodes have unique names in a report; host names need not be."""
     return replace(
         logs,
-        events=[replace(one, host=node) for one in logs.events],
-        processes=[replace(one, host=node) for one in logs.processes],
+        events=[replace(event, host=node) for event in logs.events],
+        processes=[replace(process, host=node) for process in logs.processes],
     )

@@ -115,12 +115,12 @@ class Process:
 
     def _understood(self, record: Record) -> bool:
         text = record.text
-        if "comm 0x" in text and (found := _COMMUNICATOR.search(text)):
-            self._communicator(record.tid, found)
+        if "comm 0x" in text and (match := _COMMUNICATOR.search(text)):
+            self._communicator(record.tid, match)
         elif one := vias.connection(text):
             self.connected = self._communicator_of(record.tid, one).keep(one)
-        elif found := _VERSION.search(text):
-            self.version = found[1]
+        elif match := _VERSION.search(text):
+            self.version = match[1]
         elif (channels := messages.channels(text)) is not None:
             self._at_thread(record.tid).channels = channels
         else:
@@ -172,22 +172,22 @@ class Process:
         if mine is not None and not mine.complete and mine.holds(one):
             return mine
         young = (known for known in reversed(self.communicators.values()) if known.holds(one))
-        found = mine if mine is not None and mine.holds(one) else next(young, None)
-        if found is None or (found.complete and found.rank < 0):
-            found = Communicator()
-            self._enter(tid, found)
-        return found
+        communicator = mine if mine is not None and mine.holds(one) else next(young, None)
+        if communicator is None or (communicator.complete and communicator.rank < 0):
+            communicator = Communicator()
+            self._enter(tid, communicator)
+        return communicator
 
     @property
     def all(self) -> list[Communicator]:
         """Every communicator, also one of which no more was told than its connections."""
-        told = [*self.communicators.values(), *self._at.values()]
-        return list({id(one): one for one in told}.values())
+        communicators = [*self.communicators.values(), *self._at.values()]
+        return list({id(communicator): communicator for communicator in communicators}.values())
 
     @property
     def largest(self) -> Communicator:
         """The communicator of the most ranks; one without ranks where none was told."""
-        return max(self.all, key=lambda one: one.nranks, default=Communicator())
+        return max(self.all, key=lambda communicator: communicator.nranks, default=Communicator())
 
 
 def _number(text: str | None) -> int:
@@ -210,8 +210,8 @@ class Log:
                 self.process(line.host, line.pid).take(line)
             else:
                 self.other += 1
-                if found := _VERSION.search(line.text):
-                    self.version = found[1]
+                if match := _VERSION.search(line.text):
+                    self.version = match[1]
         return self
 
     def process(self, host: str, pid: int) -> Process:

@@ -40,7 +40,7 @@ def transport(log: Log, pid: int, rank: int, node: str, local: Collection[int]) 
         nnodes=world.nnodes or None,
         bus_id=world.bus_id,
         communicators=len(said.communicators),
-        completed=sum(one.complete for one in said.communicators.values()),
+        completed=sum(communicator.complete for communicator in said.communicators.values()),
         warnings=list(said.warnings),
         lines=said.lines,
         unknown_lines=said.unknown,
@@ -53,14 +53,14 @@ def unseen(rank: int, node: str, why: Unread) -> Transport:
     return Transport(rank=rank, node=node, source="log", version=why, bootstrap=why, network=why, connections=why)
 
 
-def by_sockets(rank: int, node: str, found: Counter[tuple[Endpoint, bool]] | Unread) -> Transport:
+def by_sockets(rank: int, node: str, counter: Counter[tuple[Endpoint, bool]] | Unread) -> Transport:
     """A rank of gloo by its open connections: (the endpoint here, whether the peer is on this machine)."""
-    if isinstance(found, Unread):
+    if isinstance(counter, Unread):
         none = Unread("absent", "gloo writes no log")
-        return Transport(rank=rank, node=node, source="sockets", version=none, bootstrap=none, network=found,
-                         connections=found)  # fmt: skip
-    counts = {within: sum(n for (_, here), n in found.items() if here is within) for within in (True, False)}
-    endpoints = list(dict.fromkeys(endpoint for endpoint, _ in found))
+        return Transport(rank=rank, node=node, source="sockets", version=none, bootstrap=none, network=counter,
+                         connections=counter)  # fmt: skip
+    counts = {within: sum(n for (_, here), n in counter.items() if here is within) for within in (True, False)}
+    endpoints = list(dict.fromkeys(endpoint for endpoint, _ in counter))
     none = Unread("absent", "gloo has no bootstrap of its own")
     return Transport(
         rank=rank,
@@ -78,15 +78,18 @@ def by_sockets(rank: int, node: str, found: Counter[tuple[Endpoint, bool]] | Unr
     )
 
 
-def _connections(said: Process, rank: int, local: Collection[int]) -> list[Connections]:
+def _connections(process: Process, rank: int, local: Collection[int]) -> list[Connections]:
     counts: Counter[tuple[str, str]] = Counter()
     devices: dict[tuple[str, str], set[int]] = {}
-    several = len(said.communicators) > 1
-    alone = len(local) > 1 and said.largest.local_ranks == 1
-    for one in said.all:
-        for (kind, device, source, target), count in one.seen.items():
-            peer = target if source == one.rank else source if target == one.rank else -1
-            key = kind, _where(one, kind, peer, rank, () if several and not one.began else local, alone)
+    several = len(process.communicators) > 1
+    alone = len(local) > 1 and process.largest.local_ranks == 1
+    for communicator in process.all:
+        for (kind, device, source, target), count in communicator.seen.items():
+            peer = target if source == communicator.rank else source if target == communicator.rank else -1
+            key = (
+                kind,
+                _where(communicator, kind, peer, rank, () if several and not communicator.began else local, alone),
+            )
             counts[key] += count
             if device is not None and len(devices.setdefault(key, set())) < _MOST_DEVICES:
                 devices[key].add(device)
@@ -96,32 +99,34 @@ def _connections(said: Process, rank: int, local: Collection[int]) -> list[Conne
     ]
 
 
-def _where(one: Communicator, kind: str, peer: int, rank: int, local: Collection[int], alone: bool) -> str:
+def _where(
+    communicator: Communicator, kind: str, peer: int, rank: int, local: Collection[int], alone: bool
+) -> str:
     """Ranks of a smaller communicator have other numbers than those of the world; no local ranks: not known.
 
     alone: NCCL counts each rank of this host as a node of its own, as it does where ranks of one host reach each
     other neither by P2P nor by SHM; how many "local ranks" it then says is nothing of the host.
     """
-    if one.nnodes == 1 or kind in _WITHIN:
+    if communicator.nnodes == 1 or kind in _WITHIN:
         return "intra"
-    if kind.startswith("COLLNET") or (one.local_ranks == 1 and not alone):
+    if kind.startswith("COLLNET") or (communicator.local_ranks == 1 and not alone):
         return "inter"
-    if peer < 0 or one.rank != rank or max(local, default=one.nranks) >= one.nranks:
+    if peer < 0 or communicator.rank != rank or max(local, default=communicator.nranks) >= communicator.nranks:
         return "unknown"
     return "intra" if peer in local else "inter"
 
 
-def _devices(said: Process) -> list[NetDevice]:
+def _devices(process: Process) -> list[NetDevice]:
     found = []
-    for index, (name, link) in sorted(said.devices.items())[:_MOST_DEVICES]:
+    for index, (name, link) in sorted(process.devices.items())[:_MOST_DEVICES]:
         first = name.partition("+")[0]
         found.append(
             NetDevice(
                 name=name,
                 index=index,
                 link=link,
-                speed_mbit=said.speeds.get(name, said.speeds.get(first)),
-                gpudirect=said.direct.get(name, said.direct.get(first.partition(":")[0])),
+                speed_mbit=process.speeds.get(name, process.speeds.get(first)),
+                gpudirect=process.direct.get(name, process.direct.get(first.partition(":")[0])),
             )
         )
     return found

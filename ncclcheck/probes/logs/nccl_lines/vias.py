@@ -47,10 +47,10 @@ def connection(text: str) -> Connection | None:
 def _between(ends: str, collnet: bool) -> Connection | None:
     """Many channels connect the same ranks in the same way."""
     if collnet:
-        found = _COLLNET.match(ends)
-        return Connection(int(found["rank"]), -1, via(found["via"])) if found else None
-    found = _CHANNEL.match(ends)
-    return Connection(int(found["source"]), int(found["target"]), via(found["via"])) if found else None
+        match = _COLLNET.match(ends)
+        return Connection(int(match["rank"]), -1, via(match["via"])) if match else None
+    match = _CHANNEL.match(ends)
+    return Connection(int(match["source"]), int(match["target"]), via(match["via"])) if match else None
 
 
 def via(text: str) -> Via:
@@ -68,6 +68,6 @@ def via(text: str) -> Via:
 
 def _network(parts: list[str]) -> Via:
     """A plugin's name may hold blanks (AWS Libfabric), and is cut where it is endless."""
-    device = next((int(found[1]) for part in parts[2:3] if (found := _DEVICE.fullmatch(part))), None)
+    device = next((int(match[1]) for part in parts[2:3] if (match := _DEVICE.fullmatch(part))), None)
     direct = "/GDRDMA" if any(part.startswith("GDRDMA") for part in parts[2:]) else ""
     return Via(f"{parts[0]}/{parts[1][:40]}{direct}", device)

@@ -194,7 +194,7 @@ def explains(text: str) -> bool:
 
 def words_of(forms: Sequence[Form]) -> tuple[str, ...]:
     """One of these is in every line that has one of the forms."""
-    return tuple(word.lower() for one in forms for word in one.words)
+    return tuple(word.lower() for form in forms for word in form.words)
 
 
 def _said(text: str, forms: Sequence[Form], against: Sequence[Form]) -> bool:

@@ -25,7 +25,7 @@ def _works(text: str) -> bool:
 
 def advances(parts: list[bytes]) -> bool:
     """Whether a progress bar that is drawn again and again on one line advances by some steps."""
-    steps = [int(found[1]) for part in parts if (found := _BAR.search(part[:400]))]
+    steps = [int(match[1]) for part in parts if (match := _BAR.search(part[:400]))]
     return bool(steps) and max(steps) - steps[0] >= _STEPS and _works(parts[-1][:400].decode(errors="replace"))
 
 

@@ -105,8 +105,8 @@ def _memory(machine: Machine, folder: str) -> int | Unread:
     text = machine.read(f"{folder}/meminfo")
     if isinstance(text, Unread):
         return text
-    found = re.search(r"MemTotal:\s+(\d{1,15}) kB", text, re.ASCII)
-    return int(found[1]) * 1024 if found else Unread("broken", f"{folder}/meminfo has no MemTotal")
+    match = re.search(r"MemTotal:\s+(\d{1,15}) kB", text, re.ASCII)
+    return int(match[1]) * 1024 if match else Unread("broken", f"{folder}/meminfo has no MemTotal")
 
 
 def _bound(machine: Machine) -> Bound | Unread:
@@ -140,8 +140,8 @@ def _transparent(machine: Machine) -> str | Unread:
     text = machine.line(path)
     if isinstance(text, Unread):
         return text
-    found = re.search(r"\[(\w+)\]", text)
-    return found[1] if found else Unread("broken", f"{path} holds {text[:40]!r}")
+    match = re.search(r"\[(\w+)\]", text)
+    return match[1] if match else Unread("broken", f"{path} holds {text[:40]!r}")
 
 
 def _governor(machine: Machine) -> Governor | Unread:

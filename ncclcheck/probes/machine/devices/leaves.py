@@ -41,8 +41,8 @@ def leaves(machine: Machine, devices: list[Hca] | Unread) -> list[Leaf] | Unread
         parts.append(_by_lldp(machine, ethernet))
     if infiniband:
         parts.append(_by_smp(machine, infiniband))
-    found = [leaf for part in parts if not isinstance(part, Unread) for leaf in part]
-    return found or next(part for part in parts if isinstance(part, Unread))
+    leafs = [leaf for part in parts if not isinstance(part, Unread) for leaf in part]
+    return leafs or next(part for part in parts if isinstance(part, Unread))
 
 
 def _by_lldp(machine: Machine, ports: list[tuple[Hca, Port]]) -> list[Leaf] | Unread:
@@ -62,12 +62,12 @@ def _of_networkd(machine: Machine, interface: str, port: str) -> Leaf | None:
     """The frames that its file holds, each behind its length in eight bytes; the last one counts."""
     index = machine.number(f"/sys/class/net/{interface}/ifindex")
     data = b"" if isinstance(index, Unread) else machine.read_bytes(f"{_NETWORKD}/{index}", _MOST_BYTES)
-    found: Leaf | None = None
+    leaf: Leaf | None = None
     while not isinstance(data, Unread) and len(data) > 8:
         size = int.from_bytes(data[:8], "little")
-        found = _leaf(dict(_fields(data[8 + _HEADER : 8 + size])), port) or found
+        leaf = _leaf(dict(_fields(data[8 + _HEADER : 8 + size])), port) or leaf
         data = data[8 + size :] if 0 < size <= len(data) else b""
-    return found
+    return leaf
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -128,8 +128,8 @@ def _by_smp(machine: Machine, ports: list[tuple[Hca, Port]]) -> list[Leaf] | Unr
     said = machine.ask("smpquery", dict[str, str], lambda: _smpquery(machine, ports))
     if isinstance(said, Unread):
         return said
-    found = [leaf for hca, port in ports if (leaf := _switch(f"{hca.name}:{port.name}", said))]
-    return found or Unread("absent", "no switch answered smpquery")
+    leafs = [leaf for hca, port in ports if (leaf := _switch(f"{hca.name}:{port.name}", said))]
+    return leafs or Unread("absent", "no switch answered smpquery")
 
 
 def _smpquery(machine: Machine, ports: list[tuple[Hca, Port]]) -> dict[str, str] | Unread:
@@ -140,8 +140,8 @@ def _smpquery(machine: Machine, ports: list[tuple[Hca, Port]]) -> dict[str, str]
     asked = [(hca, port, what) for hca, port in ports for what in ("nodeinfo", "nodedesc")]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         answers = list(pool.map(lambda one: _query(machine, *one), asked))
-    refused = next((one for one in answers if isinstance(one, Unread)), None)
-    if refused is not None and all(isinstance(one, Unread) for one in answers):
+    refused = next((answer for answer in answers if isinstance(answer, Unread)), None)
+    if refused is not None and all(isinstance(answer, Unread) for answer in answers):
         return refused
     return {
         f"{hca.name}:{port.name} {what}": said

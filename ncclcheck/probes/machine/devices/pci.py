@@ -72,7 +72,7 @@ def link(machine: Machine, folder: str) -> Link | Unread:
     widths = [_lanes(str(read[name])) for name in ("current_link_width", "max_link_width")]
     if None in speeds or any(width in _NO_LINK for width in widths):
         return Unread("absent", f"{folder.rsplit('/', 1)[1]} tells no speed or width of its link")
-    now, most = (float(found[1]) for found in speeds if found)
+    now, most = (float(speed[1]) for speed in speeds if speed)
     return Link(gts=now, width=widths[0], most_gts=most, most_width=widths[1])
 
 
@@ -106,10 +106,10 @@ def _errors(machine: Machine, folder: str) -> Errors | Unread:
         text = machine.read(f"{folder}/aer_dev_{name}")
         if isinstance(text, Unread):
             return text
-        found = re.search(r"^TOTAL_ERR_\w+ (\d{1,18})$", text, re.MULTILINE | re.ASCII)
-        if found is None:
+        match = re.search(r"^TOTAL_ERR_\w+ (\d{1,18})$", text, re.MULTILINE | re.ASCII)
+        if match is None:
             return Unread("absent", f"{folder}/aer_dev_{name} holds no total")
-        totals.append(int(found[1]))
+        totals.append(int(match[1]))
     return Errors(correctable=totals[0], nonfatal=totals[1], fatal=totals[2])
 
 

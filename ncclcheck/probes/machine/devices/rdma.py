@@ -166,8 +166,8 @@ def _word(machine: Machine, path: str) -> str | Unread:
     text = machine.line(path)
     if isinstance(text, Unread):
         return text
-    found = re.fullmatch(r"\d+: (\w+)( \w+)?", text)
-    return text.partition(": ")[2] if found else Unread("broken", f"{path} holds {text[:40]!r}")
+    match = re.fullmatch(r"\d+: (\w+)( \w+)?", text)
+    return text.partition(": ")[2] if match else Unread("broken", f"{path} holds {text[:40]!r}")
 
 
 def _rate(machine: Machine, path: str) -> float | Unread:
@@ -175,16 +175,16 @@ def _rate(machine: Machine, path: str) -> float | Unread:
     text = machine.line(path)
     if isinstance(text, Unread):
         return text
-    found = re.match(r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec", text, re.ASCII)
-    return float(found[1]) if found else Unread("broken", f"{path} holds {text[:40]!r}")
+    match = re.match(r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec", text, re.ASCII)
+    return float(match[1]) if match else Unread("broken", f"{path} holds {text[:40]!r}")
 
 
 def _hexadecimal(machine: Machine, path: str) -> int | Unread:
     text = machine.line(path)
     if isinstance(text, Unread):
         return text
-    found = re.fullmatch(r"0x([0-9a-fA-F]{1,8})", text)
-    return int(found[1], 16) if found else Unread("broken", f"{path} holds {text[:40]!r}")
+    match = re.fullmatch(r"0x([0-9a-fA-F]{1,8})", text)
+    return int(match[1], 16) if match else Unread("broken", f"{path} holds {text[:40]!r}")
 
 
 def _optional(machine: Machine, path: str) -> str | Unread:
@@ -200,16 +200,16 @@ def _gids(machine: Machine, port: str) -> list[Gid] | Unread:
     names = machine.names(f"{port}/gids")
     if isinstance(names, Unread):
         return names
-    found: list[Gid] = []
+    gids: list[Gid] = []
     last = -1
     for index in sorted(int(name) for name in names if name.isdecimal() and len(name) < 6):
         text = machine.line(f"{port}/gids/{index}")
         if isinstance(text, str) and _GID.fullmatch(text) and not _NO_GID.fullmatch(text):
-            found.append(_gid(machine, port, index, text))
+            gids.append(_gid(machine, port, index, text))
             last = index
         elif index > last + _LONGEST_GAP:
             break
-    return found
+    return gids
 
 
 def _gid(machine: Machine, port: str, index: int, text: str) -> Gid:
@@ -236,9 +236,9 @@ def _counters(machine: Machine, port: str) -> list[Counter] | Unread:
     paths = [(name, f"{port}/counters/{name}") for name in _COUNTERS]
     paths += [(name, f"{port}/hw_counters/{name}") for name in _HW_COUNTERS]
     read = {name: machine.number(path) for name, path in paths}
-    found = [Counter(name=name, value=value) for name, value in read.items() if not isinstance(value, Unread)]
+    counters = [Counter(name=name, value=value) for name, value in read.items() if not isinstance(value, Unread)]
     denied = next((fact for fact in read.values() if isinstance(fact, Unread) and fact.kind == "denied"), None)
-    return found or denied or Unread("absent", "this port has no counters")
+    return counters or denied or Unread("absent", "this port has no counters")
 
 
 def _peer_modules(machine: Machine) -> list[str] | Unread:

@@ -51,10 +51,10 @@ class Cuda(Struct, frozen=True, kw_only=True):
 
 def ask_cuda(machine: Machine) -> Cuda | Unread:
     """Ask, and tell a library that is not there from one that does not answer."""
-    found = machine.ask("cuda", Cuda, lambda: _ask(machine))
-    if isinstance(found, Cuda) and found.missing:
-        return Unread("no_tool", f"{LIBRARY} cannot be loaded: {found.missing}")
-    return found
+    cuda = machine.ask("cuda", Cuda, lambda: _ask(machine))
+    if isinstance(cuda, Cuda) and cuda.missing:
+        return Unread("no_tool", f"{LIBRARY} cannot be loaded: {cuda.missing}")
+    return cuda
 
 
 def _ask(machine: Machine) -> Cuda | Unread:

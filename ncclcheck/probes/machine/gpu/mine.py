@@ -51,4 +51,4 @@ def _is_named(card: Gpu, part: str) -> bool:
         return len(part) < 5 and card.index == int(part)
     instances = value_or(card.mig_instances, [])
     uuid = value_or(card.uuid, "")
-    return len(part) > 4 and (uuid.startswith(part) or any(one.startswith(part) for one in instances))
+    return len(part) > 4 and (uuid.startswith(part) or any(instance.startswith(part) for instance in instances))

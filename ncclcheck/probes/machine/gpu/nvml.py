@@ -45,17 +45,17 @@ class Nvml(Struct, frozen=True, kw_only=True):
 
 def ask_nvml(machine: Machine) -> Nvml | Unread:
     """Ask in a child process. An Unread where there is no NVML, where it hangs, and where its answer is none."""
-    found = machine.ask("nvml", Nvml, lambda: _ask(machine))
-    if isinstance(found, Unread):
-        return found
-    if found.hung:
-        return Unread("timed_out", f"{found.hung} of NVML gave no answer in {LONGEST_ANSWER_S:g} s")
-    if found.code == _LIBRARY_MISSING:
+    nvml = machine.ask("nvml", Nvml, lambda: _ask(machine))
+    if isinstance(nvml, Unread):
+        return nvml
+    if nvml.hung:
+        return Unread("timed_out", f"{nvml.hung} of NVML gave no answer in {LONGEST_ANSWER_S:g} s")
+    if nvml.code == _LIBRARY_MISSING:
         return Unread("no_tool", "libnvidia-ml.so.1 cannot be loaded")
-    if found.code == _NO_PERMISSION:
-        return Unread("denied", f"NVML: {found.error}")
+    if nvml.code == _NO_PERMISSION:
+        return Unread("denied", f"NVML: {nvml.error}")
     return replace(
-        found, error=_WORDS.get(found.code, found.error), cards=[_complete(machine, card) for card in found.cards]
+        nvml, error=_WORDS.get(nvml.code, nvml.error), cards=[_complete(machine, card) for card in nvml.cards]
     )
 
 
@@ -70,11 +70,11 @@ def _ask(machine: Machine) -> Nvml | Unread:
     if isinstance(answer, Unread):
         return answer
     try:
-        told = msgspec.json.decode(answer.out, type=Nvml)
+        nvml = msgspec.json.decode(answer.out, type=Nvml)
     except msgspec.MsgspecError as error:
         said = answer.err[-200:].strip() or str(error)
         return Unread("broken", f"asking NVML ended with status {answer.status}: {said}")
-    return replace(told, user=_user_name(os.geteuid()), cards=[_with_processes(card) for card in told.cards])
+    return replace(nvml, user=_user_name(os.geteuid()), cards=[_with_processes(card) for card in nvml.cards])
 
 
 def _complete(machine: Machine, card: Gpu) -> Gpu:
@@ -94,7 +94,7 @@ def _with_processes(card: Gpu) -> Gpu:
     if isinstance(card.processes, Unread):
         return card
     ours = _or_unread(lambda: os.readlink("/proc/self/ns/pid"))
-    named = [_process(one) if ours == _HOST_PIDS else _foreign(one) for one in card.processes]
+    named = [_process(process) if ours == _HOST_PIDS else _foreign(process) for process in card.processes]
     return replace(card, processes=named)
 
 

@@ -68,5 +68,5 @@ def _version(machine: Machine, program: str) -> str | Unread:
     answer = machine.run([program, "--version"], _SECONDS)
     if isinstance(answer, Unread):
         return answer
-    found = _VERSION.search(answer.out + answer.err)
-    return found[0] if found else Unread("broken", f"{program} --version: {answer.out[:80]!r}")
+    match = _VERSION.search(answer.out + answer.err)
+    return match[0] if match else Unread("broken", f"{program} --version: {answer.out[:80]!r}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from ncclcheck.probes.facts import Unread, Xid
-from ncclcheck.probes.machine import kernel_log
 from ncclcheck.probes.machine.access import Machine
+from ncclcheck.probes.machine.health import kernel_log
 
 _LINE = re.compile(
     r"(?:NVRM: |nvidia-nvswitch\d{1,3}: )(S?Xid) \(PCI:([0-9a-fA-F:.]{7,20})(?: GPU-C?I:\d{1,4}){0,2}\): "

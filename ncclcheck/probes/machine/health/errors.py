@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import KernelEvent, MemoryModule, Unread
-from ncclcheck.probes.machine import kernel_log
 from ncclcheck.probes.machine.access import Machine
+from ncclcheck.probes.machine.health import kernel_log
 
 _FOLDER = "/sys/devices/system/edac/mc"
 _CONTROLLER = re.compile(r"mc\d{1,4}", re.ASCII)

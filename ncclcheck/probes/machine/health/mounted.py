@@ -38,7 +38,7 @@ def disks(machine: Machine) -> list[Mount] | Unread:
     if isinstance(found, Unread):
         return found
     ours: dict[str, Mount] = {}
-    for mount in sorted(found, key=lambda one: one.options[0] != "rw"):
+    for mount in sorted(found, key=lambda mount: mount.options[0] != "rw"):
         if mount.kind in _DISKS:
             ours.setdefault(mount.source, mount)
     return list(ours.values())[:_MOST_MOUNTS]
@@ -49,7 +49,7 @@ def answers(machine: Machine) -> list[Answer] | Unread:
     found = mounts.mounts(machine)
     if isinstance(found, Unread):
         return found
-    remote = list({(one.kind, one.source): one for one in found if one.network}.values())
+    remote = list({(mount.kind, mount.source): mount for mount in found if mount.network}.values())
     return machine.ask("answers", list[Answer], lambda: _ask(machine, remote[:_MOST_MOUNTS]))
 
 

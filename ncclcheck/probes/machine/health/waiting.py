@@ -38,7 +38,7 @@ def _processes() -> list[Waiting] | Unread:
         time.sleep(_EVERY_S)
         stuck = {pid: switches for pid, switches in stuck.items() if _switches(pid) == switches}
     seconds = round(time.monotonic() - begun, 1)
-    return [one for pid in list(stuck)[:_MOST_PROCESSES] if (one := _waiting(pid, seconds)) is not None]
+    return [waiting for pid in list(stuck)[:_MOST_PROCESSES] if (waiting := _waiting(pid, seconds)) is not None]
 
 
 def _switches(pid: str) -> tuple[str, ...] | None:

@@ -52,7 +52,7 @@ def counters(machine: Machine) -> dict[str, int]:
     for folder in [*above, *_folders(machine, "pids")]:
         _keep(found, "pids_max", _table(machine, f"{folder}/pids.events").get("max"))
     quotas = [_table(machine, f"{folder}/cpu.stat") for folder in [*above, *_folders(machine, "cpu")]]
-    most = max(quotas, key=lambda one: one.get("nr_throttled", 0), default={})
+    most = max(quotas, key=lambda quota: quota.get("nr_throttled", 0), default={})
     return found | {name: most[name] for name in ("nr_periods", "nr_throttled") if name in most}
 
 

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ncclcheck.probes.facts import Host, Limits, Resolution, Resolver, Space, Unread
-from ncclcheck.probes.machine import kernel_log
 from ncclcheck.probes.machine.access import Machine
+from ncclcheck.probes.machine.health import kernel_log
 from ncclcheck.probes.machine.host import cgroup
 from ncclcheck.probes.machine.net.resolver import resolver
 

@@ -23,24 +23,24 @@ def hiding() -> list[Hiding]:
     own = {name for name in sys.stdlib_module_names if name not in {*sys.builtin_module_names, *_ALWAYS_THERE}}
     folders = [os.path.abspath(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
     installed = {*_installed()}
-    found: list[Hiding] = []
+    hidings: list[Hiding] = []
     for folder in folders:
         if os.path.realpath(folder) not in installed:
-            found += [
+            hidings += [
                 Hiding(module=name, path=path, by="PYTHONPATH") for name, path in _modules(folder, own | _OF_TORCH)
             ]
     with suppress(FileNotFoundError):
         here = os.getcwd()
         if here not in folders and os.path.realpath(here) not in installed:
             names = _modules(here, own | _OF_TORCH)
-            found += [Hiding(module=name, path=path, by="the working directory") for name, path in names]
-    return found
+            hidings += [Hiding(module=name, path=path, by="the working directory") for name, path in names]
+    return hidings
 
 
 def customised() -> list[str]:
     """The files of sitecustomize and usercustomize that every Python here runs first."""
-    found = [importlib.machinery.PathFinder.find_spec(name) for name in ("sitecustomize", "usercustomize")]
-    return [spec.origin for spec in found if spec is not None and spec.origin]
+    specs = [importlib.machinery.PathFinder.find_spec(name) for name in ("sitecustomize", "usercustomize")]
+    return [spec.origin for spec in specs if spec is not None and spec.origin]
 
 
 def _installed() -> Iterator[str]:

@@ -57,4 +57,4 @@ def _parse(line: str) -> Mount | None:
 
 def _plain(text: str) -> str:
     """Blanks stand there as \\040."""
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 8)), text)

@@ -117,8 +117,8 @@ def _rooms(paths: Sequence[str]) -> dict[str, Room | Unread]:
     """A directory on a dead file server is not waited for, and holds up no other."""
     different = list(dict.fromkeys(paths))
     with ThreadPoolExecutor(len(different)) as pool:
-        found = pool.map(lambda path: within(_SECONDS, f"statvfs({path})", lambda: _room(path)), different)
-        return dict(zip(different, found, strict=True))
+        rooms = pool.map(lambda path: within(_SECONDS, f"statvfs({path})", lambda: _room(path)), different)
+        return dict(zip(different, rooms, strict=True))
 
 
 def _room(path: str) -> Room:

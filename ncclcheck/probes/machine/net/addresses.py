@@ -26,8 +26,8 @@ def interface_names() -> dict[str, str]:
     """The interface of every address here; the first one where several have it."""
     names: dict[str, str] = {}
     for name, addresses in psutil.net_if_addrs().items():
-        for one in addresses:
-            names.setdefault(one.address.partition("%")[0], name)
+        for address in addresses:
+            names.setdefault(address.address.partition("%")[0], name)
     return names
 
 

@@ -69,11 +69,11 @@ class Told(Struct, frozen=True, kw_only=True):
 
 def probe(machine: Machine) -> Network:
     """Interfaces, also those without an address, routes, and what keeps packets from taking them."""
-    told = machine.ask("interfaces", list[Told], _tell)
+    tolds = machine.ask("interfaces", list[Told], _tell)
     states = _states(machine)
-    found = told if isinstance(told, Unread) else [_interface(machine, one, states) for one in told]
+    interfaces = tolds if isinstance(tolds, Unread) else [_interface(machine, one, states) for one in tolds]
     return Network(
-        interfaces=found,
+        interfaces=interfaces,
         routes=routes(machine),
         rules=machine.ask("policy_rules", list[PolicyRule], lambda: _listed(netlink.rules)),
         refusing=machine.ask("refusing_routes", list[RefusingRoute], lambda: _listed(netlink.refusing_routes)),
@@ -150,8 +150,10 @@ def _interface(machine: Machine, told: Told, states: Mapping[tuple[str, str], _S
         mtu=told.mtu or machine.number(f"{folder}/mtu"),
         speed_mbit=_speed(machine, folder, kind, driver),
         addresses=[
-            replace(one, state=state) if (state := states.get((_device(told.name), one.address))) else one
-            for one in told.addresses
+            replace(address, state=state)
+            if (state := states.get((_device(told.name), address.address)))
+            else address
+            for address in told.addresses
         ],
         members=_members(machine, folder, kind),
         driver=driver,

@@ -10,7 +10,11 @@ import psutil
 def holder(port: int) -> str:
     """Which process listens on a port here, or has a connection from it, in words."""
     try:
-        on_it = [one for one in psutil.net_connections("tcp") if one.laddr and one.laddr.port == port]
+        on_it = [
+            net_connection
+            for net_connection in psutil.net_connections("tcp")
+            if net_connection.laddr and net_connection.laddr.port == port
+        ]
         for entry in sorted(on_it, key=lambda one: one.status != psutil.CONN_LISTEN):
             name = psutil.Process(entry.pid).name() if entry.pid else "another user's process"
             return f"{_held(entry)} {name}" + (f" (pid {entry.pid})" if entry.pid else "")

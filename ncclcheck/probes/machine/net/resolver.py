@@ -79,12 +79,12 @@ def _asked(name: str, conf: str) -> list[NameServer]:
     search = next((line[1:3] for line in reversed(lines) if line[:1] in (["search"], ["domain"])), [])
     names = [name] if "." in name else [*(f"{name}.{one}" for one in search), name]
     found: dict[str, NameServer] = {}
-    threads = [threading.Thread(target=_ask, args=(one, names, found), daemon=True) for one in servers]
+    threads = [threading.Thread(target=_ask, args=(server, names, found), daemon=True) for server in servers]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(2 * _ANSWER_S)
-    return [found.get(one, NameServer(address=one, answered=False)) for one in servers]
+    return [found.get(server, NameServer(address=server, answered=False)) for server in servers]
 
 
 def _ask(server: str, names: list[str], found: dict[str, NameServer]) -> None:

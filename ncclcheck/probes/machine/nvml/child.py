@@ -57,7 +57,7 @@ def main() -> None:
     for one in cards:
         if not one.wait(until):
             one.answers["trouble"] = unread("timed_out", f"{one.call} gave no answer in {sys.argv[-1]} s")
-    answer = {**first.answers, "cards": [dict(one.answers) for one in cards]}
+    answer = {**first.answers, "cards": [dict(asked.answers) for asked in cards]}
     sys.stdout.buffer.write(json.dumps(answer).encode(errors="backslashreplace"))
     sys.stdout.flush()
     os._exit(0)

@@ -129,10 +129,10 @@ def decode_version(number: int) -> str:
 
 
 def _inside_torch(machine: Machine, path: str) -> Library | Unread:
-    found = _STATIC.search(_rodata(machine, path))
-    if found is None:
+    match = _STATIC.search(_rodata(machine, path))
+    if match is None:
         return Unread("absent", "this torch neither loads a libnccl nor holds one")
-    return Library(path=path, origin="inside torch", version=found[1].decode())
+    return Library(path=path, origin="inside torch", version=match[1].decode())
 
 
 def _origin(machine: Machine, env: Mapping[str, str], path: str) -> str:

@@ -24,14 +24,14 @@ _ASSIGNMENT = re.compile(r"\s*(?:export\s+|declare\s+-x\s+)?(NCCL_[A-Z0-9_]+)=(.
 
 def conf_files(machine: Machine, env: Mapping[str, str], version: Version | None) -> list[ConfFile]:
     """The files that this NCCL reads, strongest first; a missing one is left out, unless the user named it."""
-    found: list[ConfFile] = []
+    files: list[ConfFile] = []
     for path in _paths(machine, env, version):
         text = machine.read(path)
         if isinstance(text, Unread) and text.kind == "absent" and path != env.get("NCCL_CONF_FILE"):
             continue
         lines = text if isinstance(text, Unread) else parse_conf(text)
-        found.append(ConfFile(path=path, lines=lines))
-    return found
+        files.append(ConfFile(path=path, lines=lines))
+    return files
 
 
 def _paths(machine: Machine, env: Mapping[str, str], version: Version | None) -> Iterator[str]:
@@ -62,14 +62,14 @@ def parse_conf(text: str) -> list[ConfLine]:
 
 def stray_lines(machine: Machine, env: Mapping[str, str]) -> list[StrayLine]:
     """NCCL_* assignments in the files that a login shell reads."""
-    found: list[StrayLine] = []
+    lines: list[StrayLine] = []
     for path in _login_files(machine, env):
         text = machine.read(path)
         for number, line in enumerate("" if isinstance(text, Unread) else text.split("\n"), 1):
             if match := _ASSIGNMENT.match(line):
                 name, value = match[1], match[2].strip().strip("'\"")[:200]
-                found.append(StrayLine(path=path, line=number, name=name, value=value, reached=name in env))
-    return found
+                lines.append(StrayLine(path=path, line=number, name=name, value=value, reached=name in env))
+    return lines
 
 
 def _login_files(machine: Machine, env: Mapping[str, str]) -> Iterator[str]:

@@ -55,8 +55,8 @@ def _plugin(machine: Machine, path: str) -> PluginFile:
 
 
 def _product(data: bytes) -> str:
-    if found := _PRODUCT.search(data):
-        return found[0].decode()
+    if match := _PRODUCT.search(data):
+        return match[0].decode()
     return EXAMPLE_TUNER if _EXAMPLE in data else ""
 
 
@@ -64,8 +64,8 @@ def _bundle(machine: Machine, path: str) -> str:
     """HPC-X keeps its version in a file at its top: ROOT/VERSION beside ROOT/nccl_rdma_sharp_plugin/lib."""
     top, plugin, _ = re.split(_HPCX, path, maxsplit=1) if _HPCX.search(path) else ("", "", "")
     text = within(_LONGEST_S, path, lambda: machine.read(f"{top}/VERSION")) if plugin else ""
-    found = None if isinstance(text, Unread) else _HPCX_VERSION.match(text)
-    return found[0] if found else ""
+    match = None if isinstance(text, Unread) else _HPCX_VERSION.match(text)
+    return match[0] if match else ""
 
 
 def named_files(
@@ -110,8 +110,8 @@ def _wheels(machine: Machine, torch: str | Unread) -> list[Wheel] | Unread:
     names = torch if isinstance(torch, Unread) else machine.names(os.path.dirname(torch))
     if isinstance(names, Unread):
         return names
-    found = [match for name in names if (match := _WHEEL.fullmatch(name))]
-    return [Wheel(name=match[1].lower().replace("_", "-"), version=match[2]) for match in found]
+    matches = [match for name in names if (match := _WHEEL.fullmatch(name))]
+    return [Wheel(name=match[1].lower().replace("_", "-"), version=match[2]) for match in matches]
 
 
 def wanted(machine: Machine, torch: str | Unread) -> str | Unread:
@@ -128,7 +128,7 @@ def _wanted(machine: Machine, torch: str | Unread) -> str | Unread:
     for name in names:
         if re.fullmatch(r"torch-[^-]+\.dist-info", name):
             text = machine.read(f"{os.path.dirname(torch)}/{name}/METADATA")
-            found = None if isinstance(text, Unread) else _REQUIRES.search(text)
-            if found:
-                return found[1]
+            match = None if isinstance(text, Unread) else _REQUIRES.search(text)
+            if match:
+                return match[1]
     return Unread("absent", "this torch asks pip for no NCCL")

@@ -47,10 +47,10 @@ def probe(machine: Machine) -> Stack:
 
 def _numpy() -> str | Unread:
     """By the name of its metadata: 0.3 ms; importlib.metadata took 80 ms the first time, at a load of 5."""
-    found = importlib.util.find_spec("numpy")
-    if found is None or not found.origin:
+    spec = importlib.util.find_spec("numpy")
+    if spec is None or not spec.origin:
         return Unread("absent", "numpy is not installed in this Python")
-    folder = os.path.dirname(os.path.dirname(found.origin))
+    folder = os.path.dirname(os.path.dirname(spec.origin))
     versions: list[str] = []
     with suppress(OSError):  # it is within a zip file
         versions = [named[1] for name in os.listdir(folder) if (named := _NUMPY.fullmatch(name))]
@@ -86,22 +86,22 @@ def _libraries(folder: str | Unread) -> int | Unread:
 def _torch(version_file: str | Unread) -> str | Unread:
     if isinstance(version_file, Unread):
         return version_file
-    found = _VERSION.search(version_file)
-    return found[1] if found else Unread("broken", "torch/version.py names no __version__")
+    match = _VERSION.search(version_file)
+    return match[1] if match else Unread("broken", "torch/version.py names no __version__")
 
 
 def _cuda(version_file: str | Unread) -> str | Unread:
     if isinstance(version_file, Unread):
         return version_file
-    found = _CUDA.search(version_file)
-    if found is None:
+    match = _CUDA.search(version_file)
+    if match is None:
         return Unread("broken", "torch/version.py does not say for which CUDA torch was built")
-    return found[1] or Unread("absent", "torch was built without CUDA")
+    return match[1] or Unread("absent", "torch was built without CUDA")
 
 
 def _driver(machine: Machine) -> str | Unread:
     text = machine.read("/proc/driver/nvidia/version")
     if isinstance(text, Unread):
         return Unread("absent", "the NVIDIA driver is not loaded") if text.kind == "absent" else text
-    found = _DRIVER.search(text)
-    return found[1] if found else Unread("broken", "/proc/driver/nvidia/version names no driver version")
+    match = _DRIVER.search(text)
+    return match[1] if match else Unread("broken", "/proc/driver/nvidia/version names no driver version")

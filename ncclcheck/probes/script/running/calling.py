@@ -85,7 +85,7 @@ class Calling(Expressions):
     ) -> Value | None:
         """A function, a method or a class of the script; None where it is none."""
         ways = [one for one in self._called(node, name, on, frame) if one.name in self.classes | self.functions]
-        by_rank = any(one.by_rank for one in ways)
+        by_rank = any(way.by_rank for way in ways)
         found = []
         for at, one in enumerate(ways[:_MOST_WAYS]):
             branch: Branch = "else" if at else "if"
@@ -130,15 +130,15 @@ class Calling(Expressions):
         if all(one.arg is not None for one in node.keywords):
             return node
         keywords: list[ast.keyword] = []
-        for one in node.keywords:
+        for keyword in node.keywords:
             value = (
-                self.value(one.value, frame)
-                if one.arg is None and not isinstance(one.value, ast.Call)
+                self.value(keyword.value, frame)
+                if keyword.arg is None and not isinstance(keyword.value, ast.Call)
                 else NOTHING
             )
             table = self.table(value)
-            if one.arg is not None or not table:
-                keywords.append(one)
+            if keyword.arg is not None or not table:
+                keywords.append(keyword)
                 continue
             written = self.things[value.of("dict")[0]].written
             keywords += [ast.keyword(arg=key, value=written.get(f"[{key!r}]", ast.Name("..."))) for key in table]
@@ -331,15 +331,15 @@ class Calling(Expressions):
             return self.decorated[name]
         self.decorated[name] = None
         function = self.functions[name]
-        for one in function.node.decorator_list:
-            called = one.func if isinstance(one, ast.Call) else one
+        for node in function.node.decorator_list:
+            called = node.func if isinstance(node, ast.Call) else node
             full = names.resolved(text(called), "", self.every[function.file], self.every)
             if full not in self.functions or conditions.of_one_rank(text(called).rpartition(".")[2]):
                 continue
             home = self._around(function) or Frame(function.file, "")
             held = Value(frozenset({f"fn:{full}"}))
-            if isinstance(one, ast.Call):
-                held = self.call(full, *self._given(one, home))
+            if isinstance(node, ast.Call):
+                held = self.call(full, *self._given(node, home))
             for way in self._held(held)[:1]:
                 if way.name in self.functions:
                     made = self._held(
@@ -358,7 +358,7 @@ class Calling(Expressions):
         if name in self.stack or len(self.stack) >= _DEEP:
             return Value(carried(*given, *named.values()))
         frame = Frame(function.file, name.partition(":")[2], function.owner, around=self._around(function))
-        bound = me is not None and not any(text(one) == "staticmethod" for one in function.node.decorator_list)
+        bound = me is not None and not any(text(node) == "staticmethod" for node in function.node.decorator_list)
         self._arguments(function, frame, [me, *given] if bound and me is not None else given, named)
         key = (name, by, *sorted(frame.variables.items()), *self._fields(me), self.still > 0)
         many = self.times.get((name, by), 0) >= _AGAIN
@@ -377,11 +377,11 @@ class Calling(Expressions):
         """What it gives, and what is done in it, under its own conditions and loops only."""
         outer = self.trace, self.guards, self.loops, self.statement, self.target, self.still
         self.trace, self.guards, self.loops, self.target = [], [], [], ""
-        for one in function.node.decorator_list:
-            called = one.func if isinstance(one, ast.Call) else one
+        for node in function.node.decorator_list:
+            called = node.func if isinstance(node, ast.Call) else node
             if conditions.of_one_rank(text(called).rpartition(".")[2]):
                 self.guards.append(
-                    Guard(kind="rank", branch="if", text=f"@{text(one)}", line=one.lineno, file=function.file)
+                    Guard(kind="rank", branch="if", text=f"@{text(node)}", line=node.lineno, file=function.file)
                 )
             self.still += library.is_still(text(called))
         self.stack.append(function.name)
@@ -415,8 +415,8 @@ class Calling(Expressions):
         plain = arguments.defaults
         for name, default in zip(parameters[len(parameters) - len(plain) :], plain, strict=True):
             variables[name] = self._default(default)
-        for only, one in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-            variables[only.arg] = self._default(one) if one is not None else NOTHING
+        for only, node in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+            variables[only.arg] = self._default(node) if node is not None else NOTHING
         variables |= dict(zip(parameters, given, strict=False))
         known = {*parameters, *(one.arg for one in arguments.kwonlyargs)}
         variables |= {name: value for name, value in named.items() if name in known}

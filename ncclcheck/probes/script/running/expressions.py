@@ -61,7 +61,7 @@ class Expressions(Recording):
             return self.called_with(node, frame)  # type: ignore[arg-type]
         match node:
             case ast.Tuple() | ast.List():
-                items = tuple(self.value(one, frame) for one in node.elts)
+                items = tuple(self.value(node, frame) for node in node.elts)
                 return Value(symbol=symbol("list", *items) if items else "", items=items)
             case ast.Starred() | ast.Await():
                 return self.value(node.value, frame)
@@ -70,7 +70,7 @@ class Expressions(Recording):
             case ast.Compare():
                 return self._compare(node, frame)
             case ast.BoolOp():
-                values = [self.value(one, frame) for one in node.values]
+                values = [self.value(node, frame) for node in node.values]
                 first = [FIRST in one.tags for one in values]
                 kept = {tag for one in values for tag in one.tags if "@" in tag}
                 kept |= {FIRST} if any(first) and (isinstance(node.op, ast.And) or all(first)) else set()
@@ -84,7 +84,7 @@ class Expressions(Recording):
                     return Value((carried(left, right) - {BY_RANK}) | {LOCAL})
                 return self._combined(node.op, left, right, self._joined(node.op, left, right))
             case ast.JoinedStr():
-                parts = [self.value(one, frame) for one in node.values]
+                parts = [self.value(node, frame) for node in node.values]
                 return Value(carried(*parts), symbol("text", *parts))
             case ast.FormattedValue():
                 return self.value(node.value, frame)
@@ -105,7 +105,9 @@ class Expressions(Recording):
             case ast.Lambda():
                 return self._lambda(node, frame)
             case _:
-                parts = [self.value(one, frame) for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
+                parts = [
+                    self.value(node, frame) for node in ast.iter_child_nodes(node) if isinstance(node, ast.expr)
+                ]
                 return Value(carried(*parts))
 
     def _combined(self, op: ast.operator, left: Value, right: Value, name: str) -> Value:
@@ -151,7 +153,7 @@ class Expressions(Recording):
             if node.attr in thing.fields:
                 found.append(thing.fields[node.attr])
             elif method := self.method(thing.cls, node.attr):
-                decorated = {text(one) for one in self.functions[method].node.decorator_list}
+                decorated = {text(node) for node in self.functions[method].node.decorator_list}
                 if "property" in decorated and not isinstance(node.ctx, ast.Store):
                     found.append(self.call(method, [], {}, Value(frozenset({name}))))
                 else:
@@ -216,28 +218,28 @@ class Expressions(Recording):
         for base in reversed(self.bases(cls)):
             found |= self.class_fields(base) if base in self.classes else {}
         frame = Frame(cls.partition(":")[0], "")
-        for one in self.classes[cls].body:
-            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
-                given = one.value if one.value is not None else ast.Name("...")
+        for node in self.classes[cls].body:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                given = node.value if node.value is not None else ast.Name("...")
                 plain = isinstance(given, ast.Constant)
-                found[one.target.id] = (
-                    constant(given.value) if plain else Value(library.by_name(one.target.id))  # type: ignore[attr-defined]
+                found[node.target.id] = (
+                    constant(given.value) if plain else Value(library.by_name(node.target.id))  # type: ignore[attr-defined]
                 )
-            elif isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name):
-                constants = isinstance(one.value, ast.Constant)
-                name = one.targets[0].id
-                found[name] = self.value(one.value, frame) if constants else Value(library.by_name(name))
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                constants = isinstance(node.value, ast.Constant)
+                name = node.targets[0].id
+                found[name] = self.value(node.value, frame) if constants else Value(library.by_name(name))
         self.of_classes[cls] = found
         return found
 
     def _compare(self, node: ast.Compare, frame: Frame) -> Value:
-        sides = [self.value(one, frame) for one in (node.left, *node.comparators)]
+        sides = [self.value(node, frame) for node in (node.left, *node.comparators)]
         tags = set(carried(*sides)) - {LIVE}
         if any(isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for op in node.ops):
             tags -= {OWN, CLOCK}
             if SOME in sides[0].tags and text(node.comparators[0]) == "None":
                 tags |= {FIRST}
-        elif any(one.tags & {RANK, LOCAL} for one in sides) and conditions.kind(node, self.ranks) != "group":
+        elif any(side.tags & {RANK, LOCAL} for side in sides) and conditions.kind(node, self.ranks) != "group":
             tags |= {FIRST}
         return Value(frozenset(tags))
 
@@ -283,11 +285,11 @@ class Expressions(Recording):
     def _comprehension(self, node: ast.expr, frame: Frame) -> Value:
         before = dict(frame.variables)
         parts = []
-        for one in node.generators:  # type: ignore[attr-defined]
-            over = self.value(one.iter, frame)
+        for generator in node.generators:  # type: ignore[attr-defined]
+            over = self.value(generator.iter, frame)
             parts.append(over)
-            self.bind(one.target, self.element(over), frame, self.statement)
-            for test in one.ifs:
+            self.bind(generator.target, self.element(over), frame, self.statement)
+            for test in generator.ifs:
                 self.value(test, frame)
         inner = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]  # type: ignore[attr-defined]
         values = [self.value(one, frame) for one in inner]
@@ -303,9 +305,9 @@ class Expressions(Recording):
             return join(value.items) if value.items else NOTHING
         loaders = value.of("loader")
         tags = set(value.tags - {*loaders})
-        for one in loaders:
-            tags |= {f"from:{one}"}
-            tags |= {OWN} if self.is_shared(one) else set()
+        for loader in loaders:
+            tags |= {f"from:{loader}"}
+            tags |= {OWN} if self.is_shared(loader) else set()
         return Value(frozenset(tags))
 
     def is_shared(self, loader: str) -> bool:

@@ -28,10 +28,10 @@ from ncclcheck.probes.script.sources import Source
 from ncclcheck.probes.script.words import text
 
 
-def follow(found: Sequence[Source], every: Mapping[str, Names], ranks: set[str]) -> list[Call]:
+def follow(sources: Sequence[Source], every: Mapping[str, Names], ranks: set[str]) -> list[Call]:
     """What a rank does, from the first line of the named files."""
-    run = Run({one.name: one for one in found if one.tree is not None}, every, ranks)
-    for source in found:
+    run = Run({source.name: source for source in sources if source.tree is not None}, every, ranks)
+    for source in sources:
         if source.named and source.tree is not None:
             run.file(source.name)
     return run.trace[:MOST_CALLS]
@@ -118,7 +118,7 @@ class Run(Calling):
                 if isinstance(statement.op, ast.Add):
                     self.keep(statement.target, statement.value, new, frame)
                 made = self._combined(statement.op, old, new, "")
-                if any(one.kind == "rank" and "%" in one.text for one in self.guards):
+                if any(guard.kind == "rank" and "%" in guard.text for guard in self.guards):
                     made = made.with_(OWN, SHARE)  # of each so many samples one is this rank's
                 self.bind(statement.target, made, frame, statement)
             case ast.Expr():
@@ -169,7 +169,7 @@ class Run(Calling):
             return
         ends, ways = [], []
         before = frame.variables
-        fields = {name: dict(one.fields) for name, one in self.things.items()}
+        fields = {name: dict(thing.fields) for name, thing in self.things.items()}
         for branch, body in (("if", statement.body), ("else", statement.orelse)):
             if conditions.single(statement.test, branch == "if") and guard.kind != "rank":
                 continue
@@ -289,10 +289,13 @@ class Run(Calling):
     def _import(self, statement: ast.Import | ast.ImportFrom, frame: Frame) -> None:
         local = self.sources[frame.file].local
         if isinstance(statement, ast.Import):
-            wanted = [one.name for one in statement.names]
+            wanted = [name.name for name in statement.names]
         else:
             module = "." * statement.level + (statement.module or "")
-            wanted = [module, *(f"{module}{'.' if statement.module else ''}{one.name}" for one in statement.names)]
+            wanted = [
+                module,
+                *(f"{module}{'.' if statement.module else ''}{name.name}" for name in statement.names),
+            ]
         for name in wanted:
             if name in local:
                 self.file(local[name])
@@ -303,8 +306,8 @@ class Run(Calling):
                 frame.variables[target.id] = value
             case ast.Tuple() | ast.List():
                 several = value.items if value.items is not None and len(value.items) == len(target.elts) else None
-                for at, one in enumerate(target.elts):
-                    inner = one.value if isinstance(one, ast.Starred) else one
+                for at, node in enumerate(target.elts):
+                    inner = node.value if isinstance(node, ast.Starred) else node
                     part = several[at] if several else Value(value.tags - {SOME})
                     self.bind(inner, part, frame, statement)
             case ast.Attribute():

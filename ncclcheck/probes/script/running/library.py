@@ -300,8 +300,8 @@ def _tell(run: Run, node: ast.Call, name: str, on: Value, given: list[Value], na
         or _ANY_SAMPLER.search(name)
     ):
         return  # fmt: skip
-    arguments = {str(at): one for at, one in enumerate(node.args) if not isinstance(one, ast.Starred)}
-    arguments |= {one.arg: one.value for one in node.keywords if one.arg}
+    arguments = {str(at): node for at, node in enumerate(node.args) if not isinstance(node, ast.Starred)}
+    arguments |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
     values = {str(at): one for at, one in enumerate(given)} | {key: one for key, one in named.items() if key}
     values = {
         key: one.with_(one.symbol) if one.symbol in ("True", "False", "None") else one
@@ -353,7 +353,7 @@ def _path_read(node: ast.Call, name: str, on: Value, given: list[Value]) -> Valu
 
 def named_node(node: ast.Call, name: str) -> ast.expr:
     """An argument by its name."""
-    return next((one.value for one in node.keywords if one.arg == name), ast.Constant(""))
+    return next((keyword.value for keyword in node.keywords if keyword.arg == name), ast.Constant(""))
 
 
 def sum_in_place(node: ast.expr, frame: Frame, run: Run) -> None:
@@ -433,7 +433,7 @@ def _put_in(node: ast.expr, frame: Frame, values: list[Value]) -> None:
 def _environ(run: Run, node: ast.Call, last: str, given: list[Value]) -> Value:
     if last in ("get", "pop", "setdefault") and node.args:
         if last == "setdefault":
-            run.add("os.environ.set", node.lineno, {str(at): one for at, one in enumerate(node.args)}, given)
+            run.add("os.environ.set", node.lineno, {str(at): node for at, node in enumerate(node.args)}, given)
         return variable(text(node.args[0]).strip("'\""))
     if last == "update" and node.args and isinstance(node.args[0], ast.Dict):
         for key, value in zip(node.args[0].keys, node.args[0].values, strict=True):
@@ -459,7 +459,7 @@ def _of_python(
 def _state(name: str, last: str, on: Value, given: list[Value]) -> Value | None:
     """What a model is saved as, and what a file of such states gives."""
     if last == "state_dict" and (models := on.of("ddp", "module", "new", "object", "optimizer")):
-        return Value(frozenset(f"state:{one}" for one in models))
+        return Value(frozenset(f"state:{model}" for model in models))
     if name == "torch.load" and given:
         path = {f"loaded:{given[0].symbol.replace(' ', '_')}"} if given[0].symbol else set()
         return Value(carried(given[0]) | path)
@@ -479,8 +479,8 @@ def _partial(run: Run, node: ast.Call, given: list[Value], named: Mapping[str, V
     """A function with a part of what it is given."""
     fields = {"partial": given[0], **{str(at): one for at, one in enumerate(given[1:])}, **named}
     made = run.make("partial", node, fields=fields)
-    written = {str(at): one for at, one in enumerate(node.args[1:])}
-    written |= {one.arg: one.value for one in node.keywords if one.arg}
+    written = {str(at): node for at, node in enumerate(node.args[1:])}
+    written |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
     run.things[made].written = {key: written.get(key, ast.Name("...")) for key in fields if key != "partial"}
     return Value(frozenset({made}))
 
@@ -489,7 +489,7 @@ def _table(run: Run, node: ast.Call, named: Mapping[str, Value]) -> Value:
     """`dict(shuffle=True, **others)`."""
     made = run.make("dict", node)
     run.things[made].fields = {f"[{key!r}]" if key else "[]": one for key, one in named.items()}
-    run.things[made].written = {f"[{one.arg!r}]": one.value for one in node.keywords if one.arg}
+    run.things[made].written = {f"[{keyword.arg!r}]": keyword.value for keyword in node.keywords if keyword.arg}
     return Value(frozenset({made}) | carried(*named.values()))
 
 

@@ -62,7 +62,7 @@ class Recording:
     def __post_init__(self) -> None:
         for name, source in self.sources.items():
             assert source.tree is not None
-            self.functions |= {one.name: one for one in functions(name, source.tree)}
+            self.functions |= {function.name: function for function in functions(name, source.tree)}
             self.classes |= {f"{name}:{one.name}": one for one in source.of(ast.ClassDef)}
 
     # What the classes below do, each for those above it
@@ -123,7 +123,7 @@ class Recording:
         if node is None:
             return []
         here = self.every[cls.partition(":")[0]]
-        return [names.resolved(text(one), "", here, self.every) for one in node.bases]
+        return [names.resolved(text(base), "", here, self.every) for base in node.bases]
 
     def dotted(self, node: ast.expr, frame: Frame) -> str:
         chain = names.chain_of(node)
@@ -178,7 +178,7 @@ class Recording:
                 on=on,
                 target=self.target,
                 function=function,
-                arguments={key: text(one) for key, one in arguments.items()},
+                arguments={key: text(node) for key, node in arguments.items()},
                 guards=[*self.guards],
                 loops=[*self.loops],
                 values={key: one for key, one in given.items() if one},

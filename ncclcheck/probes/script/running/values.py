@@ -110,9 +110,9 @@ def carried(*values: Value) -> frozenset[str]:
 
 def symbol(head: str, *parts: Value) -> str:
     """How something made of parts is called; empty where one of them is not known."""
-    if not all(one.symbol for one in parts):
+    if not all(part.symbol for part in parts):
         return ""
-    return f"{head}({','.join(one.symbol for one in parts)})"[:_LONG]
+    return f"{head}({','.join(part.symbol for part in parts)})"[:_LONG]
 
 
 @dataclass
@@ -170,15 +170,15 @@ def functions(file: str, tree: ast.Module) -> Iterator[Function]:
     """All of one file, by their place in it; those of classes under the class."""
 
     def inside(body: list[ast.stmt], scope: str, owner: str) -> Iterator[Function]:
-        for one in body:
-            if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
-                name = f"{scope}.{one.name}" if scope else one.name
-                yield Function(f"{file}:{name}", one, file, owner)
-                yield from inside(one.body, name, "")
-            elif isinstance(one, ast.ClassDef):
-                name = f"{scope}.{one.name}" if scope else one.name
-                yield from inside(one.body, name, f"{file}:{name}")
-            elif isinstance(one, ast.If | ast.Try | ast.With | ast.For | ast.While):
-                yield from inside([*one.body, *getattr(one, "orelse", [])], scope, owner)
+        for node in body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                name = f"{scope}.{node.name}" if scope else node.name
+                yield Function(f"{file}:{name}", node, file, owner)
+                yield from inside(node.body, name, "")
+            elif isinstance(node, ast.ClassDef):
+                name = f"{scope}.{node.name}" if scope else node.name
+                yield from inside(node.body, name, f"{file}:{name}")
+            elif isinstance(node, ast.If | ast.Try | ast.With | ast.For | ast.While):
+                yield from inside([*node.body, *getattr(node, "orelse", [])], scope, owner)
 
     return inside(tree.body, "", "")

@@ -27,9 +27,9 @@ class Averaged:
         def backward(*given: Any, **named: Any) -> None:
             kept(*given, **named)
             self.prints = {
-                plain(name): fingerprint(one.grad.to_dense())
-                for name, one in self._model.named_parameters()
-                if type(one.grad) is torch.Tensor
+                plain(name): fingerprint(parameter.grad.to_dense())
+                for name, parameter in self._model.named_parameters()
+                if type(parameter.grad) is torch.Tensor
             }
 
         torch.autograd.backward = backward

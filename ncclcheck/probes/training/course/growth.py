@@ -51,21 +51,21 @@ class Growth:
         if len(looks) < _LEAST_LOOKS:
             return []
         places = [place for place in looks[-1] if all(place in look for look in looks)]
-        found = [
+        growings = [
             Growing(place=place[:200], steps=len(looks), entries=entries, bytes=bytes_, graph=graph)
             for place in places
             if (grown := _grown([look[place] for look in looks])) is not None
             for entries, bytes_, graph in [grown]
         ]
-        return sorted(found, key=lambda one: not one.graph)[:_MOST]
+        return sorted(growings, key=lambda growing: not growing.graph)[:_MOST]
 
 
 def _grown(sizes: list[Size]) -> tuple[int, int, bool] | None:
     """Entries and bytes a step, and whether graphs pile up; None where it does not grow with every step."""
     pairs = [*itertools.pairwise(sizes)]
     steps, first, last = len(pairs), sizes[0], sizes[-1]
-    longer = all(two.entries > one.entries for one, two in pairs)
-    if all(two.nodes > one.nodes for one, two in pairs) and (longer or not last.entries):
+    longer = all(two.entries > size.entries for size, two in pairs)
+    if all(two.nodes > size.nodes for size, two in pairs) and (longer or not last.entries):
         return (last.entries - first.entries) // steps, (last.bytes - first.bytes) // steps, True
     bytes_ = (last.bytes - first.bytes) // steps
     if longer and bytes_ >= _LEAST_BYTES:
@@ -100,9 +100,9 @@ def _sizes(roots: Mapping[str, Any]) -> Iterator[tuple[str, Size]]:
                 yield place, Size(0, _nodes([thing]), _bytes(thing))
             continue
         if isinstance(thing, list | tuple | set | deque | dict):
-            held = [one for one in _values(thing) if isinstance(one, Tensor)]
-            if held and not (isinstance(thing, deque) and thing.maxlen is not None):
-                yield place, Size(len(thing), _nodes(held[-_MOST_HELD:]), sum(map(_bytes, held)))
+            tensors = [one for one in _values(thing) if isinstance(one, Tensor)]
+            if tensors and not (isinstance(thing, deque) and thing.maxlen is not None):
+                yield place, Size(len(thing), _nodes(tensors[-_MOST_HELD:]), sum(map(_bytes, tensors)))
         if depth < _MOST_DEPTH:
             waiting.extend((where, one, depth + 1) for where, one in _below(place, thing))
 
@@ -119,7 +119,7 @@ def _below(place: str, thing: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"{place}[{number}]", one) for number, one in enumerate([*thing][:_MOST_ENTRIES]))
     elif isinstance(thing, nn.Module):
         yield from ((f"{place}.{name}", one) for name, one in vars(thing).items() if not name.startswith("_"))
-        yield from ((f"{place}.{name}", one) for name, one in thing._modules.items())
+        yield from ((f"{place}.{name}", module) for name, module in thing._modules.items())
     elif isinstance(thing, MethodType):
         yield place.partition(":")[0] + ": self", thing.__self__
         yield place, thing.__func__
@@ -155,7 +155,7 @@ def _bytes(tensor: Tensor) -> int:
 
 def _nodes(tensors: list[Tensor]) -> int:
     """Steps of the backward passes that these tensors hold on to, each once."""
-    waiting: list[Any] = [one.grad_fn for one in tensors if one.grad_fn is not None]
+    waiting: list[Any] = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
     seen: set[Any] = set()
     while waiting and len(seen) < _MOST_NODES:
         node = waiting.pop()

@@ -100,7 +100,7 @@ class Operations(TorchFunctionMode):
 
 def compiled(model: nn.Module) -> bool:
     """Whether torch.compile takes part, which must not see these looks."""
-    return any(type(one).__name__ == "OptimizedModule" for one in model.modules())
+    return any(type(module).__name__ == "OptimizedModule" for module in model.modules())
 
 
 def finite(tensor: Tensor) -> bool:
@@ -175,9 +175,9 @@ def _scores(given: Tensor, target: Tensor) -> Found | None:
         return None
     if given.shape[1] == 1 and not target.is_floating_point():
         return "one_class", f"scores of {_said(given)}"
-    held = given.detach().float()
-    sums = held.sum(1)
-    rows = sums.numel() >= _LEAST_ROWS and bool((held >= 0).all()) and bool(((sums - 1).abs() < _ROUNDING).all())
+    tensor = given.detach().float()
+    sums = tensor.sum(1)
+    rows = sums.numel() >= _LEAST_ROWS and bool((tensor >= 0).all()) and bool(((sums - 1).abs() < _ROUNDING).all())
     if rows or _made_by(given, "Softmax"):
         return "probabilities", "they come out of a softmax: each row adds up to 1"
     return None

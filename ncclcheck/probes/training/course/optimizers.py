@@ -34,8 +34,8 @@ class _Arrivals:
         one.register_hook(self._arrives)  # type: ignore[no-untyped-call]
 
     def _arrives(self, _gradient: Tensor) -> None:
-        held = self.one.grad
-        full = held is not None and bool(held.detach().to_dense().any())
+        tensor = self.one.grad
+        full = tensor is not None and bool(tensor.detach().to_dense().any())
         self.stale = full and (self.stepped or self.stale)
         self.lost += self._waits and not full and self._version == self.one._version
         self.stepped, self._waits, self._version = False, True, self.one._version
@@ -64,8 +64,8 @@ class Optimizers:
         self._made = 0
         self.got: set[str] = set()
         self._had: set[str] = set()
-        one = next((one for one in model.parameters() if one.requires_grad), None)
-        self._arrivals = [] if one is None else [_Arrivals(one, stepped=stepped)]
+        parameter = next((one for one in model.parameters() if one.requires_grad), None)
+        self._arrivals = [] if parameter is None else [_Arrivals(parameter, stepped=stepped)]
         self._inputs = model.register_forward_pre_hook(self._asks)
         self._handle = register_optimizer_step_pre_hook(self._steps)
 
@@ -78,9 +78,13 @@ class Optimizers:
         if optimizer not in self._known:
             self._known.add(optimizer)
             self._made += any(group.get("betas") or group.get("momentum") for group in optimizer.param_groups)
-        self._had |= {plain(name) for name, one in self._model.named_parameters() if one.grad is not None}
+        self._had |= {
+            plain(name) for name, parameter in self._model.named_parameters() if parameter.grad is not None
+        }
         self.got |= {
-            plain(name) for name, one in self._model.named_parameters() if one.grad is not None and one.grad.any()
+            plain(name)
+            for name, parameter in self._model.named_parameters()
+            if parameter.grad is not None and parameter.grad.any()
         }
         held = {id(one) for group in optimizer.param_groups for one in group["params"]}
         if self._arrivals and id(self._arrivals[0].one) in held:
@@ -95,8 +99,12 @@ class Optimizers:
         """The first parameter of one that holds none of those that are followed, as the second of a GAN."""
         if any(id(each.one) in held for each in self._arrivals):
             return
-        mine = [one for one in self._model.parameters() if one.requires_grad and id(one) in held]
-        self._arrivals += [_Arrivals(one, stepped=True) for one in mine[:1]]
+        mine = [
+            parameter
+            for parameter in self._model.parameters()
+            if parameter.requires_grad and id(parameter) in held
+        ]
+        self._arrivals += [_Arrivals(parameter, stepped=True) for parameter in mine[:1]]
 
     def lost(self) -> int:
         """The fewest gradients that were cleared before any step of the one optimizer there is."""
@@ -118,27 +126,27 @@ class Optimizers:
     def unheld(self) -> tuple[list[str], float]:
         """Parameters that got gradients and stand in no optimizer, and their share of all that are trained."""
         held = {id(one) for optimizer in alive() for group in optimizer.param_groups for one in group["params"]}
-        names = {plain(name): one for name, one in self._model.named_parameters()}
-        if not any(id(one) in held for one in names.values()):
+        names = {plain(name): parameter for name, parameter in self._model.named_parameters()}
+        if not any(id(parameter) in held for parameter in names.values()):
             return [], 0.0  # it holds another model's: that none changes is said already
         without = [name for name in self.got if id(names[name]) not in held]
-        trained = sum(one.numel() for one in names.values() if one.requires_grad)
+        trained = sum(parameter.numel() for parameter in names.values() if parameter.requires_grad)
         share = sum(names[name].numel() for name in without) / max(1, trained)
         return [name for name in names if name in without], share
 
     def call_of_one(self) -> str:
         """How one that took a step would be made again; one that holds parameters of the model before others."""
-        made = max(self._known, key=lambda one: bool(self._own_groups(one)), default=None)
+        made = max(self._known, key=lambda optimizer: bool(self._own_groups(optimizer)), default=None)
         return _call(made) if made is not None else ""
 
     def _own_groups(self, optimizer: Optimizer) -> list[dict[str, Any]]:
         """Those with a parameter of the model."""
-        mine = {id(one) for one in self._model.parameters()}
+        mine = {id(parameter) for parameter in self._model.parameters()}
         return [group for group in optimizer.param_groups if any(id(each) in mine for each in group["params"])]
 
     def idle(self) -> Idle:
         """Why no parameter changed, where that is known."""
-        groups = [group for one in alive() for group in self._own_groups(one)]
+        groups = [group for optimizer in alive() for group in self._own_groups(optimizer)]
         if not groups:
             return "others"
         if not self.steps:
@@ -147,7 +155,7 @@ class Optimizers:
             return "rate"
         if not self.got:
             return "nothing"
-        kinds = {one.dtype for one in self._model.parameters() if one.requires_grad}
+        kinds = {parameter.dtype for parameter in self._model.parameters() if parameter.requires_grad}
         return "rounded" if kinds <= {torch.bfloat16, torch.float16} else ""
 
 

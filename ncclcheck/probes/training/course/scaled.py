@@ -50,7 +50,10 @@ class Scaled:
         return found[0] if max(found) - min(found) <= _EVEN * max(found) else None
 
     def _norms(self) -> list[float]:
-        return [0.0 if one.grad is None else float(_piece(one.grad).norm()) for one in self._model.parameters()]
+        return [
+            0.0 if parameter.grad is None else float(_piece(parameter.grad).norm())
+            for parameter in self._model.parameters()
+        ]
 
 
 def _piece(gradient: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ def _floor_division(function: FunctionType) -> int:
     except (OSError, TypeError, SyntaxError):
         return 0
     found = [
-        one.lineno for one in ast.walk(tree) if isinstance(one, ast.BinOp) and isinstance(one.op, ast.FloorDiv)
+        node.lineno for node in ast.walk(tree) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv)
     ]
     return first + min(found) - 1 if found else 0
 

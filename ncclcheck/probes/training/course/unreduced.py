@@ -22,7 +22,7 @@ def named(model: nn.Module) -> Iterator[None]:
         yield
     except RuntimeError as error:
         if (numbers := _NUMBERS.search(str(error))) and UNREDUCED in str(error):
-            trained = [name for name, one in model.named_parameters() if one.requires_grad]
+            trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
             found = [trained[int(one)] for one in numbers[2].split() if int(one) < len(trained)]
             more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
             first = str(error).partition(". ")[0]

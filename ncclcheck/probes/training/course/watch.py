@@ -73,13 +73,17 @@ class Watch:
 
     @contextlib.contextmanager
     def _warnings(self) -> Iterator[None]:
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as messages:
             warnings.simplefilter("always")
             yield
-        for one in said:
-            text = " ".join(str(one.message).split())
+        for message in messages:
+            text = " ".join(str(message.message).split())
             if len(self._warned) < _MOST and _TELLING.search(text):
-                place = f"{one.filename.rpartition('/')[2]}:{one.lineno}: " if is_users(one.filename) else ""
+                place = (
+                    f"{message.filename.rpartition('/')[2]}:{message.lineno}: "
+                    if is_users(message.filename)
+                    else ""
+                )
                 self._warned.setdefault(f"{place}{text}"[:_LONGEST])
 
     @contextlib.contextmanager
@@ -89,7 +93,7 @@ class Watch:
 
         def backward(tensors: Any, *given: Any, **named: Any) -> Any:
             roots: Sequence[Any] = (tensors,) if isinstance(tensors, Tensor) else tensors
-            self._of_step += [one.detach() for one in roots if isinstance(one, Tensor)]
+            self._of_step += [root.detach() for root in roots if isinstance(root, Tensor)]
             return kept(tensors, *given, **named)
 
         torch.autograd.backward = backward
@@ -103,7 +107,9 @@ class Watch:
         def before(_optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
             if not self._gradient:
                 bad = [
-                    n for n, one in self._model.named_parameters() if one.grad is not None and not _ok(one.grad)
+                    n
+                    for n, parameter in self._model.named_parameters()
+                    if parameter.grad is not None and not _ok(parameter.grad)
                 ]
                 self._gradient = ", ".join(map(plain, bad[:3])) + (
                     f" and {len(bad) - 3} more" if len(bad) > 3 else ""
@@ -117,12 +123,12 @@ class Watch:
 
     def _judge(self, batch: Batch) -> None:
         """After a step: what of it was not finite first."""
-        losses = [float(one.float().mean()) for one in self._of_step if one.numel()]
+        losses = [float(tensor.float().mean()) for tensor in self._of_step if tensor.numel()]
         before = self._losses[-1] if self._losses else None
         self._losses += losses[-1:]
         if self._lapse is not None:
             return
-        bad = [one for one in losses if not math.isfinite(one)]
+        bad = [loss for loss in losses if not math.isfinite(loss)]
         what = name = at = ""
         if bad:
             what, name, at = "loss", "NaN" if math.isnan(bad[0]) else "infinite", ""
@@ -138,7 +144,7 @@ class Watch:
             self._lapse = (self.steps, what, name, at, before)
 
     def _bad_weights(self) -> str:
-        return next((plain(name) for name, one in self._model.named_parameters() if not _ok(one)), "")
+        return next((plain(name) for name, parameter in self._model.named_parameters() if not _ok(parameter)), "")
 
     def course(self, setting: Setting, *, own: bool) -> Course:
         """What all ranks saw; all must ask."""
@@ -158,7 +164,7 @@ class Watch:
                 name=name[:200],
                 at=at[:200],
                 before=before,
-                lasting=any(one[1] for one in ranks),
+                lasting=any(rank[1] for rank in ranks),
             )
         growing = self._growth.found()
         return Course(

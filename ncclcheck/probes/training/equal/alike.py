@@ -27,13 +27,13 @@ def agreement(peers: Peers, model: nn.Module, prints: Mapping[str, int]) -> Agre
     mine = torch.tensor([*prints.values()], dtype=torch.int64, device=peers.device)
     columns = _unequal(mine)
     chosen = mine[columns[:MOST]]
-    held = [torch.empty_like(chosen) for _ in range(peers.world)]
+    tensors = [torch.empty_like(chosen) for _ in range(peers.world)]
     if columns:
-        dist.all_gather(held, chosen)
-    rows = [[*column] for column in zip(*(one.tolist() for one in held), strict=True)]
-    found = [_differing(model, names[column], row) for column, row in zip(columns, rows, strict=False)]
+        dist.all_gather(tensors, chosen)
+    rows = [[*column] for column in zip(*(tensor.tolist() for tensor in tensors), strict=True)]
+    differings = [_differing(model, names[column], row) for column, row in zip(columns, rows, strict=False)]
     return Agreement(
-        tensors=len(names), differ=len(columns), tied=any(_tied(row) for row in rows), differing=found
+        tensors=len(names), differ=len(columns), tied=any(_tied(row) for row in rows), differing=differings
     )
 
 
@@ -42,12 +42,12 @@ def structures(peers: Peers, model: nn.Module) -> Agreement | None:
 
     Nothing may be sent by the model before this is known: ranks would wait for each other, or mix up gradients.
     """
-    mine = {plain(name): _form(one) for name, one in model.named_parameters()}
+    mine = {plain(name): _form(parameter) for name, parameter in model.named_parameters()}
     if len({*peers.texts(combined(dict.fromkeys(map(str, mine.items()), 0)))}) == 1:
         return None
     ranks = told(peers, dict([*mine.items()][:_MOST_NAMES]))
-    names = dict.fromkeys(name for one in ranks for name in one)
-    forms = {name: [one.get(name, "missing") for one in ranks] for name in names}
+    names = dict.fromkeys(name for rank in ranks for name in rank)
+    forms = {name: [rank.get(name, "missing") for rank in ranks] for name in names}
     apart = {name: found for name, found in forms.items() if len({*found}) > 1}
     return Agreement(
         tensors=len(mine),

@@ -8,7 +8,8 @@ from torch import nn
 
 from ncclcheck.probes.facts import Measurements
 from ncclcheck.probes.facts.training import Checks, Smoke, Unchecked
-from ncclcheck.probes.training.equal import equality, own_step, reference, rows, streams
+from ncclcheck.probes.training.equal import equality, reference, rows, streams
+from ncclcheck.probes.training.equal.own import own_step
 from ncclcheck.probes.training.loop import Setting, wrap
 from ncclcheck.probes.training.saves import own_checkpoint
 
@@ -67,7 +68,7 @@ class _Trained:
         return streams.metric(setting, self._model)
 
 
-def _tell(setting: Setting, found: Checks) -> None:
+def _tell(setting: Setting, checks: Checks) -> None:
     """What all ranks know is told once."""
     if setting.peers.rank == 0:
-        setting.context.emit(Measurements(smoke=Smoke(checks=found)))
+        setting.context.emit(Measurements(smoke=Smoke(checks=checks)))

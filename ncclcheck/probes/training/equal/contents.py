@@ -30,7 +30,7 @@ def seen(setting: Setting, size: int) -> Contents | None:
     sizes = told(setting.peers, samples_in(setting))
     if not all(ranks) and len({*sizes}) == 1:
         return None
-    columns = [*zip(*ranks, strict=True)] if all(len(one) == len(probes) for one in ranks) else []
+    columns = [*zip(*ranks, strict=True)] if all(len(rank) == len(probes) for rank in ranks) else []
     apart = [place for place, column in enumerate(columns) if len({*column}) > 1]
     others = odd(columns[apart[0]]) if apart else odd(sizes)
     if not others:

@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 from ncclcheck.probes.facts.training import Agreement, Checks, Doubles, FixedBatch, TakenSteps, Trained
 from ncclcheck.probes.training.course.watch import Watch
 from ncclcheck.probes.training.equal.alike import MOST, agreement, told
-from ncclcheck.probes.training.equal.alone import alone
-from ncclcheck.probes.training.equal.beside import Followed
+from ncclcheck.probes.training.equal.own.alone import alone
+from ncclcheck.probes.training.equal.own.beside import Followed
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators
 from ncclcheck.probes.training.equal.state import fingerprints, plain
 from ncclcheck.probes.training.feed import moved
@@ -34,9 +34,14 @@ def before_wrap(setting: Setting) -> Checks:
 def _doubles(model: nn.Module) -> Doubles:
     """By where they begin: LSTMs keep theirs in one storage on GPUs, one behind the other."""
     places: dict[int, list[str]] = {}
-    for name, one in model.named_parameters():  # one that stands at two places is named once
-        if type(one) is nn.Parameter and one.layout is torch.strided and one.numel() and not one.is_meta:
-            places.setdefault(one.data_ptr(), []).append(plain(name)[:200])
+    for name, parameter in model.named_parameters():  # one that stands at two places is named once
+        if (
+            type(parameter) is nn.Parameter
+            and parameter.layout is torch.strided
+            and parameter.numel()
+            and not parameter.is_meta
+        ):
+            places.setdefault(parameter.data_ptr(), []).append(plain(name)[:200])
     groups = [names[:MOST] for names in places.values() if len(names) > 1]
     return Doubles(parameters=len([*model.parameters()]), groups=groups[:MOST])
 
@@ -60,7 +65,7 @@ def trained(setting: Setting, model: nn.Module) -> Checks:
                     train_step(setting, model, optimizer, chain([batch], batches))
             taken += 1
         seen = agreement(setting.peers, bare(model), fingerprints(model))
-        after = taken if any(not one.local for one in seen.differing) else None
+        after = taken if any(not differing.local for differing in seen.differing) else None
         if setting.left() <= 0:
             break
     fewer = _fewer(setting, optimizer)

@@ -44,20 +44,20 @@ def of_one_rank(setting: Setting, batches: Sequence[Batch]) -> tuple[Batch | Non
 def gathered(setting: Setting, batch: Batch) -> list[Batch] | str:
     """The batches of all ranks, by rank; or why they cannot be had."""
     peers, mine = setting.peers, tensors_of(batch)
-    bytes_ = sum(one.numel() * one.element_size() for one in mine) * peers.world
+    bytes_ = sum(tensor.numel() * tensor.element_size() for tensor in mine) * peers.world
     if peers.world > _MOST_RANKS or bytes_ > _MOST_BYTES:
         return f"the batches of {peers.world} ranks are too much for one process"
     if len({str(shapes) for shapes in told(peers, _shapes(batch))}) > 1:
         return "the batches of ranks have different shapes"
-    held = [_all_of(one.to(setting.device).contiguous(), peers.world) for one in mine]
-    return [_filled(batch, [one[rank] for one in held]) for rank in range(peers.world)]
+    held = [_all_of(tensor.to(setting.device).contiguous(), peers.world) for tensor in mine]
+    return [_filled(batch, [tensors[rank] for tensors in held]) for rank in range(peers.world)]
 
 
 def _all_of(mine: Tensor, world: int) -> list[Tensor]:
-    found = [torch.empty_like(mine) for _ in range(world)]
+    tensors = [torch.empty_like(mine) for _ in range(world)]
     plain = mine.view(torch.uint8) if mine.dtype is torch.bool else mine
-    dist.all_gather([one.view(plain.dtype) for one in found], plain)
-    return found
+    dist.all_gather([tensor.view(plain.dtype) for tensor in tensors], plain)
+    return tensors
 
 
 def _filled(batch: Batch, tensors: list[Tensor]) -> Batch:
@@ -72,7 +72,7 @@ def _cat(batches: Sequence[Batch]) -> Batch:
 
 
 def _shapes(batch: Batch) -> list[str]:
-    return [f"{one.dtype} {tuple(one.shape)}" for one in tensors_of(batch)]
+    return [f"{tensor.dtype} {tuple(tensor.shape)}" for tensor in tensors_of(batch)]
 
 
 def _unjoinable(setting: Setting, batch: Batch) -> str:
@@ -95,7 +95,7 @@ def _unjoinable(setting: Setting, batch: Batch) -> str:
         ]
         return f"the model draws random numbers ({drops[0] if drops else 'no Dropout module does'})"
     samples = samples_of(batch)
-    ragged = any(one.dim() == 0 or one.shape[0] != samples for one in tensors_of(batch))
+    ragged = any(tensor.dim() == 0 or tensor.shape[0] != samples for tensor in tensors_of(batch))
     return "the batch holds tensors that are not one entry a sample" if any(told(setting.peers, ragged)) else ""
 
 
@@ -131,12 +131,12 @@ def is_placed(loss: float, batch: Batch, measure: Callable[[Batch], float]) -> b
 def backwards(batch: Batch) -> Batch:
     """The same samples, the last one first: a mean over them is the same. As it is where rows are no samples."""
     count = samples_of(batch)
-    if any(one.dim() == 0 or one.shape[0] != count for one in tensors_of(batch)):
+    if any(tensor.dim() == 0 or tensor.shape[0] != count for tensor in tensors_of(batch)):
         return batch
-    return mapped(batch, lambda one: one.flip(0))
+    return mapped(batch, lambda tensor: tensor.flip(0))
 
 
 def tokens(batch: Batch) -> int:
     """The entries of its whole numbers that a loss counts: not the negative ones, such as -100; 0: it has none."""
-    marked = [one for one in tensors_of(batch) if one.dtype is torch.int64 and bool((one < 0).any())]
-    return sum(int((one >= 0).sum()) for one in marked)
+    marked = [tensor for tensor in tensors_of(batch) if tensor.dtype is torch.int64 and bool((tensor < 0).any())]
+    return sum(int((tensor >= 0).sum()) for tensor in marked)

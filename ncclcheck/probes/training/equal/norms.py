@@ -23,16 +23,16 @@ def seen(setting: Setting, batch: Batch) -> BatchNorms:
     """One forward pass of the bare model; all ranks take part, whatever their model does."""
     model = setting.fresh_model().train()
     layers = {name: one for name, one in model.named_modules() if isinstance(one, _Local)}
-    synced = sum(isinstance(one, nn.SyncBatchNorm) for one in model.modules())
-    found = BatchNorms(layers=len(layers), synced=synced, names=[*layers][:_NAMED])
+    synced = sum(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
+    norms = BatchNorms(layers=len(layers), synced=synced, names=[*layers][:_NAMED])
     if not layers:
-        return found
+        return norms
     inputs = _Inputs.of(layers)
     with torch.no_grad(), autocast(setting):
         setting.loss(model, moved(batch, setting.device))
     least = -int(setting.peers.worst([-float(inputs.samples)])[0])
     sums = [inputs.sums.get(name, torch.zeros(3, layers[name].num_features)) for name in inputs.names]
-    return replace(found, samples=least if least < _NONE else None, off=_off(setting, sums))
+    return replace(norms, samples=least if least < _NONE else None, off=_off(setting, sums))
 
 
 @dataclass
@@ -61,7 +61,7 @@ class _Inputs:
 
 def _off(setting: Setting, mine: list[Tensor]) -> float | None:
     """Root mean square, over ranks, layers and channels, of the distance of means in standard deviations."""
-    local = torch.cat([one.double() for one in mine], dim=1).to(setting.device)
+    local = torch.cat([tensor.double() for tensor in mine], dim=1).to(setting.device)
     whole = local.clone()
     dist.all_reduce(whole)
     mean = whole[1] / whole[0]

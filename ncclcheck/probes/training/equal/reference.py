@@ -66,7 +66,7 @@ def _by_tokens(setting: Setting, alone: _Pass, batch: Batch) -> Grads:
     if len({*counts}) == 1 or 0 in counts:
         return {}
     share = counts[setting.peers.rank] * len(counts) / sum(counts)
-    return _mean({name: one * share for name, one in alone.gradients.items()})
+    return _mean({name: tensor * share for name, tensor in alone.gradients.items()})
 
 
 def accumulation(setting: Setting) -> Checks:
@@ -81,7 +81,7 @@ def accumulation(setting: Setting) -> Checks:
     if together is not None:
         wanted = _run(setting, _as_rank_0_has_it(setting), [together]).gradients
         error = _distance(ours, _mean(wanted))[0]
-        counts = [joined.tokens(one) for one in batches]
+        counts = [joined.tokens(batch) for batch in batches]
         by_tokens = _mean_by_tokens(setting, batches, counts)
         ranks = told(setting.peers, [_distance(by_tokens, wanted)[0] <= seen.tolerance, counts])
         if all(explained for explained, _ in ranks):
@@ -94,8 +94,8 @@ def _mean_by_tokens(setting: Setting, batches: list[Batch], counts: list[int]) -
     every = counts if all(counts) else [1] * len(counts)
     found: Grads = {}
     for batch, count in zip(batches, every, strict=True):
-        for name, one in _run(setting, _as_rank_0_has_it(setting), [batch]).gradients.items():
-            part = one * (count / sum(every))
+        for name, tensor in _run(setting, _as_rank_0_has_it(setting), [batch]).gradients.items():
+            part = tensor * (count / sum(every))
             found[name] = found[name] + part if name in found else part
     return found
 
@@ -111,8 +111,8 @@ def _as_rank_0_has_it(setting: Setting) -> nn.Module:
     """The bare model with the weights that DDP hands out."""
     model = setting.fresh_model()
     if setting.plan.strategy == "ddp":
-        for _, one in tensors(model):
-            dist.broadcast(one.detach(), src=0)
+        for _, tensor in tensors(model):
+            dist.broadcast(tensor.detach(), src=0)
     return model
 
 
@@ -157,8 +157,8 @@ def _rank_error(rank: int, error: float, name: str) -> RankError:
 def _mean(own: Grads) -> Grads:
     """Over ranks; by plain all_reduce, not by the wrap."""
     found = {}
-    for name, one in own.items():
-        total = one.clone()
+    for name, tensor in own.items():
+        total = tensor.clone()
         dist.all_reduce(total)
         found[name] = total / dist.get_world_size()
     return found
@@ -166,8 +166,8 @@ def _mean(own: Grads) -> Grads:
 
 def _distance(got: Grads, wanted: Grads) -> tuple[float, str]:
     """The norm of the difference as a share of the norm wanted, and the parameter that adds most to it."""
-    apart = {name: float(torch.linalg.vector_norm(one - wanted[name])) for name, one in got.items()}
-    norm = math.hypot(*(float(torch.linalg.vector_norm(one)) for one in wanted.values()))
+    apart = {name: float(torch.linalg.vector_norm(tensor - wanted[name])) for name, tensor in got.items()}
+    norm = math.hypot(*(float(torch.linalg.vector_norm(tensor)) for tensor in wanted.values()))
     error = math.hypot(*apart.values())
     name = max(apart, key=lambda one: apart[one], default="")
     return (error / norm if norm and math.isfinite(norm) else error), name
@@ -184,7 +184,7 @@ def _not(check: str, why: str) -> Unchecked:
 
 def _precision(setting: Setting, alone: _Pass, batch: Batch, operations: Operations) -> Precision:
     """Which ranks have something infinite, and how the loss differs from that in fp32."""
-    bad = [name for name, one in alone.gradients.items() if not bool(torch.isfinite(one).all())]
+    bad = [name for name, tensor in alone.gradients.items() if not bool(torch.isfinite(tensor).all())]
     with own_generators(setting.device, SEED), torch.no_grad():
         full = float(setting.loss(setting.fresh_model(), moved(batch, setting.device)))
     part = not_finite_part(batch)
@@ -193,7 +193,7 @@ def _precision(setting: Setting, alone: _Pass, batch: Batch, operations: Operati
     )
     mine = [math.isfinite(alone.loss), [name[:200] for name in bad[:MOST]], len(bad), origin[:200], bool(part)]
     ranks = told(setting.peers, mine)
-    found = [
+    finites = [
         NotFinite(rank=rank, loss=not finite, parameters=names, origin=origin, of_batch=of_batch)
         for rank, (finite, names, count, origin, of_batch) in enumerate(ranks)
         if count or not finite
@@ -202,6 +202,6 @@ def _precision(setting: Setting, alone: _Pass, batch: Batch, operations: Operati
         precision=setting.plan.precision,
         loss=finite(alone.loss),
         full=finite(full),
-        bad=found[:MOST],
-        count=len(found),
+        bad=finites[:MOST],
+        count=len(finites),
     )

@@ -25,9 +25,9 @@ def bytes_of_tensors() -> int:
     return sum(storages.values())
 
 
-def _wraps_others(one: Tensor) -> bool:
+def _wraps_others(tensor: Tensor) -> bool:
     """Whether it has no memory of its own to ask for: DTensors and other wrappers."""
-    return type(one) not in (Tensor, nn.Parameter) or one.is_meta
+    return type(tensor) not in (Tensor, nn.Parameter) or tensor.is_meta
 
 
 def bare(model: nn.Module) -> nn.Module:
@@ -101,22 +101,31 @@ def combined(prints: dict[str, int]) -> str:
 def gradients(model: nn.Module) -> dict[str, Tensor]:
     """A copy of the gradient of each parameter that wants one, whole; zeros where it has none."""
     return {
-        plain(name): torch.zeros_like(whole(one.detach())) if one.grad is None else _dense(one.grad)
-        for name, one in model.named_parameters()
-        if one.requires_grad
+        plain(name): torch.zeros_like(whole(parameter.detach()))
+        if parameter.grad is None
+        else _dense(parameter.grad)
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
     }
 
 
 def _dense(gradient: Tensor) -> Tensor:
-    held = whole(gradient.detach())
-    return (held.to_dense() if held.is_sparse else held).float().clone()
+    tensor = whole(gradient.detach())
+    return (tensor.to_dense() if tensor.is_sparse else tensor).float().clone()
 
 
 def of_16_bits(model: nn.Module) -> bool:
     """Whether some of what is trained has 16 bits."""
-    return any(one.requires_grad and one.dtype in (torch.bfloat16, torch.float16) for one in model.parameters())
+    return any(
+        parameter.requires_grad and parameter.dtype in (torch.bfloat16, torch.float16)
+        for parameter in model.parameters()
+    )
 
 
 def without_gradient(model: nn.Module) -> list[str]:
     """The parameters that want a gradient and have none."""
-    return [plain(name) for name, one in model.named_parameters() if one.requires_grad and one.grad is None]
+    return [
+        plain(name)
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and parameter.grad is None
+    ]

@@ -62,7 +62,7 @@ def unused(setting: Setting) -> Checks:
         )
         for name, those in ranks.items()
     ]
-    parameters = sum(one.requires_grad for one in setting.model.parameters())
+    parameters = sum(parameter.requires_grad for parameter in setting.model.parameters())
     return Checks(unused=Unused(parameters=parameters, count=len(found), unused=found[:MOST]))
 
 

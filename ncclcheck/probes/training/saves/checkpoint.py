@@ -36,8 +36,8 @@ def run(setting: Setting) -> None:
         places.unseen(setting, "reload", "the time box was used up before", missed=True)
         return
     path = Path(plan.run_folder, "checkpoint.pt")
-    if found := places.make(setting):
-        _nowhere(setting, path, found)
+    if problems := places.make(setting):
+        _nowhere(setting, path, problems)
         return
     if why := too_large(setting, size_of(setting.model)):
         places.unseen(setting, "reload", why)
@@ -49,29 +49,29 @@ def run(setting: Setting) -> None:
     _tell(setting, _reloaded(setting, model, path))
 
 
-def _nowhere(setting: Setting, path: Path, found: list[RankProblem]) -> None:
+def _nowhere(setting: Setting, path: Path, problems: list[RankProblem]) -> None:
     """Where nobody can write into the working directory, nobody said that checkpoints go there."""
-    if not setting.plan.checkpoints and len(found) == setting.context.world_size:
-        why = f"{found[0].problem}; --checkpoint-dir DIR names another place"
+    if not setting.plan.checkpoints and len(problems) == setting.context.world_size:
+        why = f"{problems[0].problem}; --checkpoint-dir DIR names another place"
         places.unseen(setting, "reload", why, missed=True)
     else:
-        _tell(setting, Reloaded(path=str(path), problems=found[:MOST], failed=len(found)))
+        _tell(setting, Reloaded(path=str(path), problems=problems[:MOST], failed=len(problems)))
 
 
 def _reloaded(setting: Setting, model: nn.Module, path: Path) -> Reloaded:
     size = size_of(model)
     setting.context.step(f"training: write {path}, {size} bytes")
     wrote, problem = written(path, model.state_dict()) if setting.context.rank == 0 else (0.0, "")
-    if found := places.problems(setting, problem):
-        return _unwritten(path, found)
+    if problems := places.problems(setting, problem):
+        return _unwritten(path, problems)
     setting.context.step(f"training: read {path}")
     fresh, begun = setting.fresh_model(), time.monotonic()
     problem = read_into(fresh, path)
     slowest = setting.peers.worst([wrote, time.monotonic() - begun])
-    found = places.problems(setting, problem)
+    problems = places.problems(setting, problem)
     prints = fingerprints(fresh)
     same = agreement(setting.peers, fresh, prints)
-    changed = [] if found else _unlike(setting, fresh, model, prints)
+    changed = [] if problems else _unlike(setting, fresh, model, prints)
     return Reloaded(
         path=str(path),
         bytes=size,
@@ -80,8 +80,8 @@ def _reloaded(setting: Setting, model: nn.Module, path: Path) -> Reloaded:
         prefixed=all(name.startswith(_PREFIX) for name in model.state_dict()),
         tensors=same.tensors,
         differ=[*same.differing, *changed][:MOST],
-        problems=found[:MOST],
-        failed=len(found),
+        problems=problems[:MOST],
+        failed=len(problems),
     )
 
 
@@ -98,8 +98,8 @@ def too_large(setting: Setting, size: int) -> str:
     return f"a save of {size} bytes is more than --save-mib allows: --save-mib {-(-size // 2**20)}"
 
 
-def _unwritten(path: Path, found: list[RankProblem]) -> Reloaded:
-    return Reloaded(path=str(path), problems=found[:MOST], failed=len(found))
+def _unwritten(path: Path, problems: list[RankProblem]) -> Reloaded:
+    return Reloaded(path=str(path), problems=problems[:MOST], failed=len(problems))
 
 
 def _unlike(setting: Setting, fresh: nn.Module, model: nn.Module, found: dict[str, int]) -> list[Differing]:
@@ -169,6 +169,6 @@ def told(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def _tell(setting: Setting, found: Reloaded) -> None:
+def _tell(setting: Setting, reloaded: Reloaded) -> None:
     if setting.context.rank == 0:
-        places.emit(setting, Saves(reloaded=found))
+        places.emit(setting, Saves(reloaded=reloaded))

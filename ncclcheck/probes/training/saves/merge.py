@@ -25,14 +25,14 @@ def run(setting: Setting) -> None:
         places.unseen(setting, "merge", "the time box was used up before", missed=True)
         return
     folder = Path(setting.plan.run_folder)
-    if found := places.make(setting):
-        places.unseen(setting, "merge", places.words(found[0]))
+    if problems := places.make(setting):
+        places.unseen(setting, "merge", places.words(problems[0]))
         return
     setting.context.step(f"training: result files of {setting.context.world_size} ranks in {folder}")
-    if found := places.problems(setting, _write_own(setting, folder)):
-        places.unseen(setting, "merge", places.words(found[0]))
+    if problems := places.problems(setting, _write_own(setting, folder)):
+        places.unseen(setting, "merge", places.words(problems[0]))
         return
-    locks = [one.problem for one in places.problems(setting, _append(setting, folder / "all.jsonl"))]
+    locks = [problem.problem for problem in places.problems(setting, _append(setting, folder / "all.jsonl"))]
     if setting.context.rank == 0:
         places.emit(setting, _merged(setting, folder, locks[0] if locks else ""))
 

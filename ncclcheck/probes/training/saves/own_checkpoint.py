@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ncclcheck.probes.facts.training import Checks, Lost, OwnCheckpoint, Unchecked
 from ncclcheck.probes.training import given
 from ncclcheck.probes.training.equal.alike import MOST, told
-from ncclcheck.probes.training.equal.own_state import entries, plain_entries, prints
+from ncclcheck.probes.training.equal.own.own_state import entries, plain_entries, prints
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators, seed_all, states
 from ncclcheck.probes.training.equal.state import plain
 from ncclcheck.probes.training.feed import Batch, moved
@@ -34,8 +34,8 @@ def seen(setting: Setting) -> Checks:
     if step is None or save is None or load is None:
         why = "it was not given: --step, --checkpoint-save and --checkpoint-load MODULE:FUNCTION"
         return Checks(unchecked=[Unchecked(check="own_checkpoint", why=why)])
-    if found := places.make(setting):
-        return Checks(unchecked=[Unchecked(check="own_checkpoint", why=places.words(found[0]))])
+    if problems := places.make(setting):
+        return Checks(unchecked=[Unchecked(check="own_checkpoint", why=places.words(problems[0]))])
     path, batches = os.path.join(setting.plan.run_folder, "own"), stream(setting)
     before, after = ([next(batches) for _ in range(count)] for count in (_BEFORE, _AFTER))
 
@@ -62,7 +62,7 @@ def seen(setting: Setting) -> Checks:
     return Checks(
         own_checkpoint=OwnCheckpoint(
             steps=_AFTER,
-            together=next((name for name in files[0] if sum(name in one for one in files) > 1), ""),
+            together=next((name for name in files[0] if sum(name in file for file in files) > 1), ""),
             lost=lost,
             off=off if off > _CLOSE else 0.0,
             parameter=name[:200] if off > _CLOSE else "",
@@ -101,7 +101,7 @@ def _went_on(
     """The parameters after further steps, with generators that are the same in both runs."""
     with own_generators(setting.device, SEED + setting.peers.rank):
         _steps(setting, step, model, state, batches)
-    return {plain(name): one.detach().clone() for name, one in model.named_parameters()}
+    return {plain(name): parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
 def _everything(model: nn.Module, state: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
@@ -127,7 +127,7 @@ def _lost(
     """What is otherwise after loading, and on which ranks."""
     mine = {name: kind for name, (kind, value) in saved.items() if loaded.get(name, ("", ""))[1] != value}
     ranks = told(setting.peers, dict([*mine.items()][:200]))
-    kinds = {name: kind for one in ranks for name, kind in one.items()}
+    kinds = {name: kind for rank in ranks for name, kind in rank.items()}
     return [
         Lost(name=name[:200], kind=kind, ranks=[rank for rank, one in enumerate(ranks) if name in one][:MOST])
         for name, kind in kinds.items()
@@ -137,9 +137,9 @@ def _lost(
 def _apart(got: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> tuple[float, str]:
     """The largest difference of a parameter as a share of its norm, and which it is."""
     worst = (0.0, "")
-    for name, one in wanted.items():
+    for name, tensor in wanted.items():
         other = got[name]
-        norm = float(torch.linalg.vector_norm(one.float())) or 1.0
-        off = float(torch.linalg.vector_norm((one - other).float())) / norm
+        norm = float(torch.linalg.vector_norm(tensor.float())) or 1.0
+        off = float(torch.linalg.vector_norm((tensor - other).float())) / norm
         worst = max(worst, (off if math.isfinite(off) else 1e9, name))
     return worst

@@ -62,8 +62,8 @@ def _may_begin(setting: Setting) -> bool:
         places.unseen(setting, "resume", why)
     elif left < _LEAST_S:
         places.unseen(setting, "resume", f"{left:.0f} s before the deadline are too few", missed=True)
-    elif found := places.make(setting):
-        places.unseen(setting, "resume", places.words(found[0]))
+    elif problems := places.make(setting):
+        places.unseen(setting, "resume", places.words(problems[0]))
     else:
         return True
     return False
@@ -103,8 +103,8 @@ def _train_and_die(setting: Setting, kept: int, killed: int) -> None:
     context.step(f"training: {words}, then rank {killed} is killed")
     (model, optimizer), batches = _start(setting), stream(setting)
     _train(setting, model, optimizer, batches, kept)
-    if found := places.problems(setting, _save(setting, model, optimizer)):
-        _tell(setting, Resumed(problem=places.words(found[0])))
+    if problems := places.problems(setting, _save(setting, model, optimizer)):
+        _tell(setting, Resumed(problem=places.words(problems[0])))
         return
     _train(setting, model, optimizer, batches, 1)
     setting.peers.worst([0.0])
@@ -156,8 +156,8 @@ def resumed(setting: Setting) -> None:
     (model, optimizer), batches = _start(setting), stream(setting)
     for _ in range(steps // 2 * setting.plan.accumulate):
         next(batches)  # read, not only counted: workers get the seeds that they had
-    if found := places.problems(setting, _load(setting, model, optimizer)):
-        _tell(setting, Resumed(problem=places.words(found[0])))
+    if problems := places.problems(setting, _load(setting, model, optimizer)):
+        _tell(setting, Resumed(problem=places.words(problems[0])))
     else:
         _train(setting, model, optimizer, batches, steps - steps // 2)
         _tell(setting, Resumed(digest=digest(model), steps=steps, seconds=time.monotonic() - begun))
@@ -167,7 +167,7 @@ def resumed(setting: Setting) -> None:
 def _load(setting: Setting, model: nn.Module, optimizer: Optimizer) -> str:
     """What went wrong, if anything did."""
     path, own = Path(setting.plan.run_folder, "resume.pt"), _generators_file(setting)
-    if lost := next((one for one in (path, own) if not places.appears(one)), None):
+    if lost := next((path for path in (path, own) if not places.appears(path)), None):
         return f"{lost} is not there, though it was written"
     try:
         held = read(path, setting.device)

@@ -9,27 +9,41 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from ncclcheck.probes.facts.training.settings import NAMES, SaveSetting, SettingsFile
+from ncclcheck.probes.facts.training.settings import DISTRIBUTED, FSDP, NAMES, SaveSetting, SettingsFile
 from ncclcheck.probes.machine import files
 
 # LLaMA-Factory's `stage: sft` is no stage of ZeRO.
 _STAGES = re.compile(r"[0-3]|auto")
-# Lightning's strategies that save in a way of their own; an instance of FSDPStrategy gathers unless it says else.
-_STRATEGIES = re.compile(r"(?:deepspeed|fsdp).{0,40}|FSDPStrategy\(.{0,40}")
-_VALUES, _ANY = {"stage": _STAGES, "strategy": _STRATEGIES}, re.compile(r".*")
+# Strategies of Lightning and NeMo that save in a way of their own, by name, as an instance or as Hydra's class; an
+# instance of FSDPStrategy gathers unless it says else.
+_CLASSES = r"(?i:(?:[\w.]*\.)?(?:nlp)?(?:fsdp|fsdp2|megatron|modelparallel)strategy)"
+_STRATEGIES = re.compile(rf"(?:deepspeed|fsdp|megatron).{{0,40}}|{_CLASSES}(?:\(.{{0,40}})?")
+# transformers' `fsdp: full_shard auto_wrap`, or a list of such words; no word: it is off.
+_SHARDS = re.compile(r"(?i:.*(?:full_shard|shard_grad_op|hybrid_shard).*|true)")
+_VALUES = {
+    "stage": _STAGES,
+    "strategy": _STRATEGIES,
+    "_target_": re.compile(_CLASSES),
+    "fsdp": _SHARDS,
+    **dict.fromkeys(DISTRIBUTED, re.compile(r"torch_dist|zarr|fsdp_dtensor")),
+}
+_ANY = re.compile(r".*")
+_MINUTES = "timeout_minutes"  # of NeMo Automodel's dist_env
 # Positional arguments that are named here, by the function: their names in order.
 _POSITIONS = {
     "init_process_group": ("backend", "init_method", "timeout"),
     "state_dict_type": ("module", "state_dict_type"),
 }
-_OF_THEIR_CALL = ("timeout", "state_dict_type")
-# Of transformers and LLaMA-Factory, of Accelerate: another file that says the rest.
-_FOLLOWED = ("deepspeed", "deepspeed_config_file")
+_OF_THEIR_CALL = ("timeout", "state_dict_type", "sharded_checkpoint")
+# Of transformers and LLaMA-Factory, of Accelerate, of transformers: another file that says the rest.
+_FOLLOWED = ("deepspeed", "deepspeed_config_file", "fsdp_config")
 
 _MOST_BYTES = 4 * 2**20  # of a file of settings: chosen, written ones have KB
 _MOST_SETTINGS = 50  # that are known and found in it: chosen
-_LINE = re.compile(r"^\s*(?:--)?[\"']?(\w+)[\"']?(?:\s*[:=]\s*|\s+)[\"']?([\w.+/-]{1,200})")
+_LINE = re.compile(r"^\s*(?:--|\+)?(?:\w+\.)*[\"']?(\w+)[\"']?(?:\s*[:=]\s*|\s+)[\[\"']{0,2}([\w.+/-]{1,200})")
+_ALONE, _ENTRY = re.compile(r"^\s*(\w+):\s*(?:#.*)?$"), re.compile(r"^\s*-\s+[\"']?([\w.+/-]{1,200})")
 # The arguments of timedelta in their order.
 _UNITS = {
     "days": 86400.0,
@@ -47,11 +61,13 @@ class Unreadable(ValueError):
 
 
 def read_all(paths: Iterable[str]) -> list[SettingsFile]:
-    """These files, and before each the one that it names with `deepspeed: FILE`. Raises Unreadable."""
+    """These files, and before each the one that it names, as with `deepspeed: FILE`. Raises Unreadable."""
     found: list[SettingsFile] = []
     for path in paths:
         own, named = _read(path)
-        found += [*([read(named)] if named else []), own if named else _not_empty(own)]
+        if named:
+            found.append(_read(named)[0] if own.settings else read(named))
+        found.append(own if named else _not_empty(own))
     return found
 
 
@@ -78,9 +94,17 @@ def _read(path: str) -> tuple[SettingsFile, str | None]:
         every = [*reader(text)]
     except (msgspec.MsgspecError, SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         raise Unreadable(f"{path}: {type(error).__name__}: {error}") from None
-    found = [one for one in every if one.name in NAMES and _VALUES.get(one.name, _ANY).fullmatch(one.value)]
+    found = [
+        _in_seconds(one) for one in every if one.name in NAMES and _VALUES.get(one.name, _ANY).fullmatch(one.value)
+    ]
     named = next((one.value for one in every if one.name in _FOLLOWED and one.value.endswith(".json")), None)
     return SettingsFile(path=path, settings=found[:_MOST_SETTINGS]), _beside(path, named) if named else None
+
+
+def _in_seconds(one: SaveSetting) -> SaveSetting:
+    if one.name == _MINUTES and re.fullmatch(r"\d{1,6}(?:\.\d{1,6})?", one.value):
+        return replace(one, value=f"{60 * float(one.value):g}")
+    return one
 
 
 def _beside(path: str, named: str) -> str:
@@ -97,8 +121,10 @@ def _of_json(text: str) -> Iterator[SaveSetting]:
         for name, value in one.items() if isinstance(one, dict) else ():
             if isinstance(value, dict):
                 pending.append(value)
+            elif isinstance(value, list) and name in FSDP:
+                yield SaveSetting(name=str(name), value=_plain(" ".join(map(str, value))))
             elif isinstance(value, (bool, int, float, str)):
-                said = value if name in _FOLLOWED and isinstance(value, str) else _plain(value)
+                said = value if name in _FOLLOWED and isinstance(value, str) else _plain(_of_class(name, value))
                 yield SaveSetting(name=str(name), value=said)
 
 
@@ -176,15 +202,24 @@ def _timedelta(value: ast.Call) -> float | None:
 
 
 def _of_lines(text: str) -> Iterator[SaveSetting]:
-    """YAML's `name: value` and a command line's `--name value`."""
+    """YAML's `name: value`, also as the first of a list below it, and a command line's `--name value`."""
+    above = ""
     for number, line in enumerate(text.splitlines(), 1):
+        if (entry := _ENTRY.match(line)) is not None and above:
+            yield SaveSetting(name=above, value=entry[1].lower()[:40], line=min(number, 1_000_000))
+        above = alone[1] if (alone := _ALONE.match(line)) is not None else ""
         for part in re.split(r"\s(?=--)", line):
             if (match := _LINE.match(part)) is not None:
                 yield SaveSetting(
                     name=match[1],
-                    value=match[2] if match[1] in _FOLLOWED else match[2].lower()[:40],
+                    value=match[2] if match[1] in _FOLLOWED else _of_class(match[1], match[2]).lower()[:40],
                     line=min(number, 1_000_000),
                 )
+
+
+def _of_class(name: object, value: Any) -> Any:
+    """Of Hydra's `_target_: package.module.Class` the class."""
+    return str(value).rpartition(".")[2] if name == "_target_" else value
 
 
 def _plain(value: object) -> str:

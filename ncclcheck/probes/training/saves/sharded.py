@@ -13,10 +13,10 @@ import torch.distributed as dist
 from torch import nn
 
 from ncclcheck.probes.facts.training.saves import Saves, ShardedSave
-from ncclcheck.probes.training import sharding
 from ncclcheck.probes.training.loop import Setting
 from ncclcheck.probes.training.saves import places
 from ncclcheck.probes.training.saves.checkpoint import told, written
+from ncclcheck.probes.training.wraps import sharding
 
 _LAYERS = 8  # chosen: several layers, as FSDP shards them one by one
 _LEAST = 2**20  # bytes: chosen, less is a test of opening files
@@ -27,8 +27,8 @@ def run(setting: Setting) -> None:
     if setting.left() <= 0:
         places.unseen(setting, "sharded", "the time box was used up before", missed=True)
         return
-    if found := places.make(setting):
-        places.unseen(setting, "sharded", places.words(found[0]))
+    if problems := places.make(setting):
+        places.unseen(setting, "sharded", places.words(problems[0]))
         return
     setting.context.step("training: a stack of layers in pieces")
     try:
@@ -51,7 +51,7 @@ def _stack(setting: Setting) -> nn.Module:
 
 def _measured(setting: Setting, model: nn.Module, folder: Path) -> ShardedSave:
     context = setting.context
-    size = sum(one.numel() * one.element_size() for one in model.parameters())
+    size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     context.step(f"training: gather {size} bytes on rank 0 and write them to {folder}")
     gathered, gather_s = _timed(setting, lambda: dict(_gathered(model)))
     wrote, problem = written(folder / "gathered.pt", gathered) if context.rank == 0 else (0.0, "")
@@ -87,16 +87,16 @@ def _timed(setting: Setting, work: Any) -> tuple[Any, float]:
 
 def _gathered(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Whole parameters on the host of rank 0, one after the other, as ZeRO-3 gathers 16-bit weights."""
-    for name, one in model.named_parameters():
-        whole = one.full_tensor() if hasattr(one, "full_tensor") else one
+    for name, parameter in model.named_parameters():
+        whole = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
         if dist.get_rank() == 0:
             yield name, whole.detach().cpu()
 
 
 def _pieces(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """What this rank holds, on the host."""
-    for name, one in model.named_parameters():
-        local = one.to_local() if hasattr(one, "to_local") else one
+    for name, parameter in model.named_parameters():
+        local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
         yield name, local.detach().cpu().clone()
 
 

@@ -32,7 +32,7 @@ def run(setting: Setting) -> None:
     plan = _plan(setting, budget, full.run(_WARM), twin.run(_WARM))
     both = _in_turns(setting, full, twin, plan.steps)
     alone = _alone(setting, twin, plan)
-    told = StepTimes(
+    times = StepTimes(
         rank=context.rank,
         node=context.node,
         device=str(setting.device),
@@ -42,7 +42,7 @@ def run(setting: Setting) -> None:
         twin=timed(both[1]),
         solo=timed(alone) if alone else None,
     )
-    context.emit(Measurements(smoke=Smoke(steps=[told])))
+    context.emit(Measurements(smoke=Smoke(steps=[times])))
 
 
 @dataclass(frozen=True)

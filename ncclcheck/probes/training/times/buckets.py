@@ -16,8 +16,8 @@ from ncclcheck.probes.job.operations import barrier
 from ncclcheck.probes.job.timing import summary
 from ncclcheck.probes.training.feed import Batch
 from ncclcheck.probes.training.loop import Setting, wrap
-from ncclcheck.probes.training.sharding import Unsupported
 from ncclcheck.probes.training.times.twin import Loop
+from ncclcheck.probes.training.wraps.sharding import Unsupported
 
 _WARM, _ROUNDS = 3, 12  # all-reduces of all buckets that are not counted, and those whose times are told: chosen
 _TOLD = 12  # buckets in JSON: chosen, the first and the last matter
@@ -49,7 +49,13 @@ def _logged(model: nn.Module) -> list[int]:
     for name in ("rebuilt_bucket_sizes", "bucket_sizes"):
         if sizes := [int(size) for size in re.findall(r"\d+", str(data.get(name, ""))) if int(size)]:
             return _folded(sizes)
-    return [sum(one.numel() * one.element_size() for one in model.parameters() if one.requires_grad)]
+    return [
+        sum(
+            parameter.numel() * parameter.element_size()
+            for parameter in model.parameters()
+            if parameter.requires_grad
+        )
+    ]
 
 
 def _folded(sizes: list[int]) -> list[int]:

@@ -12,14 +12,14 @@ from torch import nn
 from ncclcheck.probes.facts import Measurements, replace
 from ncclcheck.probes.facts.training import FindUnused, Side, Smoke, Unseen
 from ncclcheck.probes.job.timing import summary
-from ncclcheck.probes.training import parallel
 from ncclcheck.probes.training.equal import norms
 from ncclcheck.probes.training.feed import Batch
 from ncclcheck.probes.training.loop import Setting, stream, wrap
-from ncclcheck.probes.training.sharding import Unsupported
 from ncclcheck.probes.training.times import buckets, starts
 from ncclcheck.probes.training.times.stopwatch import Lap
 from ncclcheck.probes.training.times.twin import Loop
+from ncclcheck.probes.training.wraps import parallel
+from ncclcheck.probes.training.wraps.sharding import Unsupported
 
 # turns of both kinds, steps of each, steps that are not counted: chosen, 24 steps in all
 _ROUNDS, _STEPS, _WARM = 2, 5, 2
@@ -59,9 +59,9 @@ def find_unused(setting: Setting, batch: Batch) -> FindUnused:
     """Steps with the flag and without, in turns. Without it a model with unused parameters does not train."""
     if setting.plan.strategy != "ddp":
         raise Unsupported(f"{setting.plan.strategy} has no find_unused_parameters")
-    found = FindUnused(asked=setting.plan.find_unused, unused=setting.unused[:_NAMED], count=len(setting.unused))
+    unused = FindUnused(asked=setting.plan.find_unused, unused=setting.unused[:_NAMED], count=len(setting.unused))
     if setting.unused:
-        return found
+        return unused
     loops = [Loop.of(setting, _wrapped(setting, flag), repeat(batch)) for flag in (True, False)]
     for loop in loops:
         loop.run(_WARM)
@@ -69,7 +69,7 @@ def find_unused(setting: Setting, batch: Batch) -> FindUnused:
     for number in (0, 1) * _ROUNDS:
         laps[number] += loops[number].run(_STEPS)
     with_flag, without = (summary(setting.peers.worst([lap.whole for lap in kept])) for kept in laps)
-    return replace(found, with_us=with_flag, without_us=without)
+    return replace(unused, with_us=with_flag, without_us=without)
 
 
 def _wrapped(setting: Setting, flag: bool) -> nn.Module:

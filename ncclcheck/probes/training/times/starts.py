@@ -13,7 +13,7 @@ from ncclcheck.probes.facts.training import LoaderWorkers, WorkerStart
 from ncclcheck.probes.job.operations import barrier
 from ncclcheck.probes.training.feed import Batch
 from ncclcheck.probes.training.loop import Setting
-from ncclcheck.probes.training.sharding import Unsupported
+from ncclcheck.probes.training.wraps.sharding import Unsupported
 
 _LIMIT_S = 20.0  # for the first sample of one worker; pickling gets a quarter: chosen
 # bytes of a pickle that is counted and not kept: chosen, the copy of each worker is then the finding
@@ -28,9 +28,9 @@ def seen(setting: Setting, _batch: Batch) -> LoaderWorkers:
     """
     if setting.builtin:
         raise Unsupported("the built-in data have no worker processes")
-    told = _tried(setting.feed.loader) if setting.context.rank == 0 else LoaderWorkers()
+    workers = _tried(setting.feed.loader) if setting.context.rank == 0 else LoaderWorkers()
     barrier(setting.device)
-    return told
+    return workers
 
 
 def _tried(loader: DataLoader[Any]) -> LoaderWorkers:

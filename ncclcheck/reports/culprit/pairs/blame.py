@@ -70,16 +70,16 @@ def _greedy(samples: Samples, fabric: Callable[[list[Way]], Iterable[Charge]]) -
 
     The fabric explains much, so it is found soon: where it was not blamed for some rounds it is no longer asked.
     """
-    found: list[Blame] = []
+    blames: list[Blame] = []
     case, in_vain = _Case(samples), 0
-    while len(found) < _MOST:
+    while len(blames) < _MOST:
         best = _best([*case.best(), *(case.tried(fabric(case.ways)) if in_vain < _IN_VAIN else ())])
         if best is None:
             break
-        found.append(best)
+        blames.append(best)
         in_vain = 0 if best.suspect.part == "fabric" else in_vain + 1
         case.close(best)
-    return found, len(found) + len({ends_of(way) for way in case.ways if way.slowness >= samples.least(1)})
+    return blames, len(blames) + len({ends_of(way) for way in case.ways if way.slowness >= samples.least(1)})
 
 
 _Weighed = tuple[float, Blame]
@@ -104,8 +104,8 @@ class _Case:
 
     def tried(self, charged: Iterable[Charge]) -> list[_Weighed]:
         """Who of these may be blamed, with how much that explains."""
-        found = [one for suspect, ways in charged if (one := _try(self._samples, self.heard, suspect, ways))]
-        return [(_explained(self._samples, one), one) for one in found]
+        blames = [one for suspect, ways in charged if (one := _try(self._samples, self.heard, suspect, ways))]
+        return [(_explained(self._samples, one), one) for one in blames]
 
     def best(self) -> Iterator[_Weighed]:
         """All suspects that may be blamed, in the order in which they are tried."""

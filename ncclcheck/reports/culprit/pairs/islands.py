@@ -58,5 +58,5 @@ def _rate(pair: PairTime) -> float:
     """GB/s of the better direction, without the latency, which is most of a small exchange; 0 where unknown."""
     latency = (pair.latency_us or 0.0) * 1e-6
     seconds = [pair.bytes / (rate * 1e9) for rate in (pair.a_to_b_gb_s, pair.b_to_a_gb_s) if rate]
-    sent = [pair.bytes / (one - latency) / 1e9 for one in seconds if one > 2 * latency]
+    sent = [pair.bytes / (second - latency) / 1e9 for second in seconds if second > 2 * latency]
     return max(sent, default=0.0)

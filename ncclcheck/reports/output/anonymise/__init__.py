@@ -73,7 +73,7 @@ class Disguise:
 
     def __init__(self, *learned: object) -> None:
         self._names = Names()
-        told = [found for one in learned for found in strings(one)]
+        told = [string for one in learned for string in strings(one)]
         for one in learned:
             self._learn_variables(one)
         for place, text in told:
@@ -112,23 +112,23 @@ class Disguise:
     def _learn_servers(self, source: str) -> None:
         """`filer:/home`, `mds1@o2ib:mds2@o2ib:/data`; a device is none."""
         servers, _, path = source.rpartition(":/")
-        for found in _SERVER.finditer(f"{servers}:" if servers else ""):
-            self._names.learn(found[1], "host")
+        for match in _SERVER.finditer(f"{servers}:" if servers else ""):
+            self._names.learn(match[1], "host")
         self._names.learn_path(f"/{path}" if servers else source if source.startswith("/") else "")
 
     def _learn_filter(self, field: str, text: str) -> None:
         """Names that an administrator chose: of a table, a chain, a set; and users."""
         if field in ("table", "chain") and not _OF_TOOLS.fullmatch(text):
             self._names.learn(text, field)
-        for found in _IN_RULES.finditer(text):
-            kind = str(found.lastgroup)
-            self._names.learn(found[kind], kind)
+        for match in _IN_RULES.finditer(text):
+            kind = str(match.lastgroup)
+            self._names.learn(match[kind], kind)
 
     def _learn_jumps(self, by: str) -> None:
         """`ProxyJump ann@gate:2222,inner`; of a ProxyCommand the program stays."""
-        for found in _JUMP.finditer(by.removeprefix("ProxyJump ")) if by.startswith("ProxyJump ") else ():
-            self._names.learn(found["host"], "host")
-            self._names.learn(found["user"] or "", "user")
+        for match in _JUMP.finditer(by.removeprefix("ProxyJump ")) if by.startswith("ProxyJump ") else ():
+            self._names.learn(match["host"], "host")
+            self._names.learn(match["user"] or "", "user")
 
     def _learn_command(self, command: str) -> None:
         """Of somebody else's process the program stays; what it was given is its owner's own words."""
@@ -147,8 +147,8 @@ class Disguise:
     def _learn_hosts_in(self, line: str) -> None:
         """A line of a log names hosts that wrote none."""
         self._names.learn_paths_in(line)
-        for found in _IN_LOGS.finditer(line):
-            self._names.learn_folded(next(name for name in found.groups() if name), "node")
+        for match in _IN_LOGS.finditer(line):
+            self._names.learn_folded(next(name for name in match.groups() if name), "node")
 
     def _learn_variables(self, learned: object) -> None:
         for variable in _variables(learned):

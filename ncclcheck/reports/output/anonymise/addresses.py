@@ -46,8 +46,8 @@ class Addresses:
         self._salts: dict[tuple[int, int, int], int] = {}
         self._seen: dict[tuple[int, int, int], list[int]] = {}
         self._networks: dict[tuple[int, int, int], set[tuple[int, int]]] = {}  # number, bits behind the prefix
-        found = [match for text in texts for match in PATTERN.finditer(text)]
-        for match in found:
+        matches = [match for text in texts for match in PATTERN.finditer(text)]
+        for match in matches:
             self._learn(match)
         for group in self._seen:
             self._salts[group] = self._salt(group)

@@ -8,7 +8,7 @@ from functools import cache
 from itertools import islice
 
 from ncclcheck.reports.judgement.rule import all_rules
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _TOKEN = re.compile(r"[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?", re.ASCII)
 _FOLDED = re.compile(r"([\w.-]*)\[(\d[\d,-]*)\]([\w.-]*)", re.ASCII)
@@ -58,8 +58,8 @@ class Names:
     def learn_folded(self, names: str, kind: str) -> None:
         """A list of hosts as Slurm writes it."""
         for part in re.split(r",(?![^\[]*\])", names):
-            found = _FOLDED.fullmatch(part)
-            for name in _expanded(found) if found else [part]:
+            match = _FOLDED.fullmatch(part)
+            for name in _expanded(match) if match else [part]:
                 self.learn(name, kind)
 
     def learn_text(self, text: str) -> None:
@@ -82,9 +82,9 @@ class Names:
 
     def learn_paths_in(self, text: str) -> None:
         """The paths that stand in a text."""
-        for found in _PATH.finditer(text):
-            if found[0].startswith(("/", "~")):
-                self.learn_path(found[0].rstrip("."))
+        for match in _PATH.finditer(text):
+            if match[0].startswith(("/", "~")):
+                self.learn_path(match[0].rstrip("."))
 
     def settle(self) -> None:
         """Give the names, now that all of them are known."""
@@ -128,8 +128,8 @@ class Names:
         """A text with every name and path in it replaced."""
         for path in self._whole:
             text = text.replace(path, self._path(path))
-        text = _FOLDED.sub(self._refolded, _PATH.sub(lambda found: self._path(found[0]), text))
-        return _TOKEN.sub(lambda found: self._token(found[0]), text)
+        text = _FOLDED.sub(self._refolded, _PATH.sub(lambda match: self._path(match[0]), text))
+        return _TOKEN.sub(lambda match: self._token(match[0]), text)
 
     def _path(self, path: str) -> str:
         return "/".join(self._in_path(part) for part in path.split("/"))
@@ -169,16 +169,16 @@ class Names:
         return words in self._given and not _is_word(words)
 
 
-def _expanded(found: re.Match[str]) -> list[str]:
+def _expanded(match: re.Match[str]) -> list[str]:
     """`gpu-a[07-09]` -> the names."""
     numbers: list[str] = []
-    for part in found[2].split(","):
+    for part in match[2].split(","):
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            return [found[0]]
+            return [match[0]]
         span = range(int(first), int(last or first) + 1)
         numbers += [str(number).zfill(len(first)) for number in islice(span, _MOST_NAMES)]
-    return [f"{found[1]}{number}{found[3]}" for number in numbers[:_MOST_NAMES]]
+    return [f"{match[1]}{number}{match[3]}" for number in numbers[:_MOST_NAMES]]
 
 
 def _is_address(name: str) -> bool:

@@ -24,19 +24,21 @@ def without_script(document: Document) -> Document:
         return document
     files = {file.name: f"file{number}.py" for number, file in enumerate(script.files, 1)}
     bare = Script(files=[ScriptFile(name=name, problem=_PROBLEM) for name in files.values()], nodes=script.nodes)
-    stages = [replace(one, reason=None) if one.name == "script" else one for one in document.stages]
-    verdicts = [_bare(one, files) if one.code.startswith("SCR") else one for one in document.verdicts]
+    stages = [replace(stage, reason=None) if stage.name == "script" else stage for stage in document.stages]
+    verdicts = [
+        _bare(verdict, files) if verdict.code.startswith("SCR") else verdict for verdict in document.verdicts
+    ]
     measurements = replace(document.measurements, script=bare)
     return replace(document, verdicts=verdicts, measurements=measurements, stages=stages)
 
 
 def _bare(verdict: Verdict, files: dict[str, str]) -> Verdict:
-    return replace(verdict, findings=[_without_lines(verdict, one, files) for one in verdict.findings])
+    return replace(verdict, findings=[_without_lines(verdict, finding, files) for finding in verdict.findings])
 
 
 def _without_lines(verdict: Verdict, finding: Finding, files: dict[str, str]) -> Finding:
     remedies = [you(f"See its page: ncclcheck explain {verdict.code}")] if finding.remedies else []
-    evidence = [Evidence(source=_named(one.source, files), value=_LEFT_OUT) for one in finding.evidence]
+    evidence = [Evidence(source=_named(evidence.source, files), value=_LEFT_OUT) for evidence in finding.evidence]
     where = Where(device=_named(finding.where.device or "", files) or None)
     return replace(finding, where=where, what=f"not so: {verdict.title}", evidence=evidence, remedies=remedies)
 

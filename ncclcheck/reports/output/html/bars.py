@@ -14,7 +14,7 @@ from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.output.html.picture import INK, SERIES, Figure, Table, axis, draw, named
 from ncclcheck.reports.subjects.training import step_losses, step_times
 from ncclcheck.reports.subjects.training.step_times import Row, Steps
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 # in one picture: chosen, of more than 64 bars the labels overlap; beyond that a bar is a block of ranks
 _MOST_BARS = 64
@@ -34,8 +34,8 @@ _PARTS: tuple[tuple[str, Callable[[Row], float]], ...] = (
 
 def memory(document: Document) -> Figure | None:
     """None where no rank told its peak."""
-    told = document.measurements.memory.ranks
-    ranks = sorted((one for one in told if one.peak is not None), key=lambda one: one.rank)
+    memories = document.measurements.memory.ranks
+    ranks = sorted((one for one in memories if one.peak is not None), key=lambda one: one.rank)
     if not ranks:
         return None
     per_bar = ceil(len(ranks) / _MOST_BARS)
@@ -49,7 +49,7 @@ def memory(document: Document) -> Figure | None:
         held = [median(one.after_init or 0 for one in block) for block in blocks]
         if any(held):
             axes.scatter(places, held, color=SERIES[1], marker="_", s=80, label="after init")
-        if totals := {one.total for one in ranks if one.total}:
+        if totals := {rank.total for rank in ranks if rank.total}:
             axes.axhline(min(totals), color=INK, linestyle="--", linewidth=1, label="of the GPU")
         axes.xaxis.set_major_locator(MaxNLocator(12, integer=True))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda at, _: _label(blocks, at)))
@@ -57,7 +57,7 @@ def memory(document: Document) -> Figure | None:
         axis(axes, "rank", "memory")
         axes.legend(fontsize=8)
 
-    rows = [_memory_row(one) for one in sorted(ranks, key=_peak, reverse=True)]
+    rows = [_memory_row(rank) for rank in sorted(ranks, key=_peak, reverse=True)]
     svg = draw("memory", (8.4, 2.8), paint)
     return Figure("memory", "Memory by rank", _memory_told(ranks, per_bar), svg, Table(_MEMORY, rows))
 

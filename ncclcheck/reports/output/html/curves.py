@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from ncclcheck.probes.facts import Collective, Expectation, Fit
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.output.html.picture import INK, MARKERS, SERIES, Figure, Table, axis, draw
-from ncclcheck.reports.text.fold import duration, size
+from ncclcheck.reports.text.words.fold import duration, size
 
 _GOOD_FIT = 0.25  # as in the text report
 _HEADERS = ("size", "time", "p95", "busbw GB/s", "expected", "state")
@@ -22,8 +22,8 @@ _Series = list[Collective]
 
 def figures(document: Document) -> Iterator[Figure]:
     """One for each operation of which a size was measured."""
-    told = document.measurements.expectation or Expectation()
-    fits = {one.op: one for one in told.fits if max(one.median_error, one.last_error) <= _GOOD_FIT}
+    expectation = document.measurements.expectation or Expectation()
+    fits = {fit.op: fit for fit in expectation.fits if max(fit.median_error, fit.last_error) <= _GOOD_FIT}
     for number, (op, rows) in enumerate(
         [*_by_operation(document.measurements.collectives).items()][:_MOST_OPERATIONS]
     ):

@@ -27,8 +27,8 @@ _Known = list[tuple[DataReport, Speed]]
 
 def figure(document: Document) -> Figure | None:
     """None where no speed was measured."""
-    told = document.measurements.data
-    known = [(report, report.speed) for report in told if report.speed and curve.plain(report.speed)]
+    reports = document.measurements.data
+    known = [(report, report.speed) for report in reports if report.speed and curve.plain(report.speed)]
     if not known:
         return None
     known.sort(key=lambda one: curve.most(one[1]))

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from ncclcheck.probes.facts import Node
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _SUBJECTS = [name for name in Node.__struct_fields__ if name not in ("name", "simulated", "probes")]
 _MOST_VALUES = 8  # of one fact that are listed one by one: chosen; beyond it three examples and a count

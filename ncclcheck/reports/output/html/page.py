@@ -19,12 +19,12 @@ from ncclcheck.reports.output.html.limits import Limits, first
 from ncclcheck.reports.output.html.picture import Figure
 from ncclcheck.reports.subjects.data import dataset_text
 from ncclcheck.reports.subjects.job import trial_text, tuning_text
-from ncclcheck.reports.subjects.logs import story_text
+from ncclcheck.reports.subjects.logs.answer import story_text
 from ncclcheck.reports.subjects.training import steps_text
 from ncclcheck.reports.text import closing, measured, recommend_text, summary, table
-from ncclcheck.reports.text.fold import fold_names
 from ncclcheck.reports.text.groups import order
-from ncclcheck.reports.text.visible import visible
+from ncclcheck.reports.text.words.fold import fold_names
+from ncclcheck.reports.text.words.visible import visible
 
 _WIDTH = 100  # columns of the tables in <pre>: the text report's usual width, as wide as the page at its font size
 
@@ -46,7 +46,7 @@ def render(document: Document, figures: Sequence[Figure], limits: Limits) -> str
         nothing=recommend_text.NOTHING if recommend_text.may_say_nothing(document) else "",
         families=sections.families(document),
         story=story_text.text(document, _WIDTH),
-        verdicts=sorted(document.verdicts, key=lambda one: (one.state.rank, *order(one))),
+        verdicts=sorted(document.verdicts, key=lambda verdict: (verdict.state.rank, *order(verdict))),
         tables=_tables(document),
         same=[(label, words, _on(names, document)) for label, words, names in summary.folded(document)],
         facts=facts.folded([entry.facts for entry in document.nodes], limits.facts),

@@ -12,9 +12,9 @@ from ncclcheck.reports.output import settings_forms
 from ncclcheck.reports.output.html import bars, curves, dataset, pairs, timeline
 from ncclcheck.reports.output.html.limits import Limits, Shown, first
 from ncclcheck.reports.output.html.picture import Figure
-from ncclcheck.reports.text.fold import fold_names
 from ncclcheck.reports.text.groups import Block, Place, blocks, order
 from ncclcheck.reports.text.headings import heading
+from ncclcheck.reports.text.words.fold import fold_names
 
 # a heading that holds for more checks than this gives them in a fold: chosen, 12 codes are one line
 _FOLDED_CODES = 12
@@ -61,7 +61,7 @@ class Setting:
 def figures(document: Document) -> list[Figure]:
     """Every picture that something was measured for."""
     single = (timeline.figure, pairs.figure, bars.steps, bars.memory, dataset.figure)
-    return [*curves.figures(document), *(found for make in single if (found := make(document)))]
+    return [*curves.figures(document), *(figure for make in single if (figure := make(document)))]
 
 
 def findings(document: Document, state: State, limits: Limits) -> Shown[Told]:
@@ -98,24 +98,34 @@ def settings(document: Document, limits: Limits) -> list[tuple[str, Shown[Settin
     """The lists of different standing, never mixed."""
     lists = []
     for action, title in _ACTIONS.items():
-        chosen = [Setting(one, _line(one)) for one in document.recommendations if one.action == action]
+        chosen = [
+            Setting(recommendation, _line(recommendation))
+            for recommendation in document.recommendations
+            if recommendation.action == action
+        ]
         if chosen:
             lists.append((title, first(chosen, limits.places)))
     return lists
 
 
-def _line(one: Recommendation) -> str:
-    if one.action == "try":
-        return settings_forms.measure(one)
-    if one.action == "keep":
-        return one.variable if one.value is None else f"{one.variable}={one.value}"
-    lines = settings_forms.env_file([one]).splitlines()
+def _line(recommendation: Recommendation) -> str:
+    if recommendation.action == "try":
+        return settings_forms.measure(recommendation)
+    if recommendation.action == "keep":
+        return (
+            recommendation.variable
+            if recommendation.value is None
+            else f"{recommendation.variable}={recommendation.value}"
+        )
+    lines = settings_forms.env_file([recommendation]).splitlines()
     return "\n".join(line for line in lines if not line.startswith("#")) or "\n".join(lines[1:])
 
 
 def forms(document: Document) -> list[tuple[str, str]]:
     """All settings at once, for each place that they go to; none where nothing is to be set or unset."""
-    certain = [one for one in document.recommendations if one.action in ("set", "unset")]
+    certain = [
+        recommendation for recommendation in document.recommendations if recommendation.action in ("set", "unset")
+    ]
     return [(title, write(document.recommendations)) for title, write in _FORMS.items()] if certain else []
 
 

@@ -13,7 +13,7 @@ from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.output.html.picture import SERIES, Figure, Table, axis, draw, named
 from ncclcheck.reports.subjects.box import first, pace, words
-from ncclcheck.reports.text.fold import duration, size
+from ncclcheck.reports.text.words.fold import duration, size
 
 # rows of ranks, nodes with courses, events in the table: chosen for a picture of at most 14 inches and a page
 # below 5 MB
@@ -22,10 +22,10 @@ _WELL, _BADLY = SERIES[0], SERIES[3]
 _HEADERS = ("time, UTC", "after the start", "what")
 _Panel = tuple[str, Callable[[BoxSample], float], Callable[[float], str]]
 _PANELS: tuple[_Panel, ...] = (
-    ("memory", lambda one: one.rss, size),
-    ("cores", lambda one: one.cores, lambda at: f"{at:g}"),
-    ("sent a second", lambda one: one.sent, size),
-    ("slowest clock, MHz", lambda one: min(one.clocks, default=0), lambda at: f"{at:g}"),
+    ("memory", lambda sample: sample.rss, size),
+    ("cores", lambda sample: sample.cores, lambda at: f"{at:g}"),
+    ("sent a second", lambda sample: sample.sent, size),
+    ("slowest clock, MHz", lambda sample: min(sample.clocks, default=0), lambda at: f"{at:g}"),
 )
 
 
@@ -36,10 +36,11 @@ def figure(document: Document) -> Figure | None:
         return None
     start = min(box.started for box in boxes)
     lines = sorted(
-        ((box, one) for box in boxes for one in first.principals(box)), key=lambda row: (row[1].rank, row[0].host)
+        ((box, principal) for box in boxes for principal in first.principals(box)),
+        key=lambda row: (row[1].rank, row[0].host),
     )
     events = sorted(_events(document), key=lambda row: row[0])
-    panels = [panel for panel in _PANELS if any(panel[1](one) for box in boxes for one in box.samples)]
+    panels = [panel for panel in _PANELS if any(panel[1](sample) for box in boxes for sample in box.samples)]
 
     def paint(canvas: Canvas) -> None:
         shown = lines[:_MOST_RANKS]
@@ -65,24 +66,24 @@ def figure(document: Document) -> Figure | None:
 
 def _lives(axes: Axes, lines: Sequence[tuple[Box, BoxProcess]], start: float) -> None:
     """A bar a rank, from its start to its end."""
-    for place, (box, one) in enumerate(lines):
-        end = one.gone or box.ended or box.last
-        bad = one.status not in (None, 0)
-        axes.barh(place, end - one.born, left=one.born - start, height=0.6, color=_BADLY if bad else _WELL)
+    for place, (box, process) in enumerate(lines):
+        end = process.gone or box.ended or box.last
+        bad = process.status not in (None, 0)
+        axes.barh(place, end - process.born, left=process.born - start, height=0.6, color=_BADLY if bad else _WELL)
     axes.set_yticks(range(len(lines)), [_name(box, one) for box, one in lines], fontsize=7)
     axes.invert_yaxis()
     axis(axes, "", "")
 
 
-def _name(box: Box, one: BoxProcess) -> str:
-    return named(f"{one.rank if one.rank >= 0 else one.pid} on {box.host}")
+def _name(box: Box, process: BoxProcess) -> str:
+    return named(f"{process.rank if process.rank >= 0 else process.pid} on {box.host}")
 
 
 def _course(axes: Axes, boxes: Sequence[Box], start: float, value: Callable[[BoxSample], float]) -> None:
     """A line a node."""
     for number, box in enumerate(boxes):
-        times = [one.t - start for one in box.samples]
-        values = [value(one) for one in box.samples]
+        times = [sample.t - start for sample in box.samples]
+        values = [value(sample) for sample in box.samples]
         axes.plot(times, values, color=SERIES[number % len(SERIES)], linewidth=1, label=named(box.host))
     axes.set_ylim(bottom=0)
     if len(boxes) > 1:
@@ -99,17 +100,19 @@ def _events(document: Document) -> Iterator[tuple[float, str, bool]]:
     if (slow := pace.slow(cluster)) is not None:
         yield slow.t, f"{slow.box.host}: the job becomes slow", True
     for box in document.measurements.boxes:
-        yield from ((one.t - one.silent, f"{box.host}: no sign of life from here on", True) for one in box.stalls)
-        yield from ((one.t, f"{box.host}: {signal_name(one.number)} came", False) for one in box.signals)
-        yield from ((one.t, f"{box.host}: {one.text}", False) for one in [*box.kernel, *box.network])
-        yield from ((one.t, f"{box.host}: Xid {one.code} of GPU {one.gpu}", False) for one in box.xids)
         yield from (
-            (one.t, f"{box.host}: no answer from {', '.join(one.by)}", False) for one in box.peers if one.by
+            (stall.t - stall.silent, f"{box.host}: no sign of life from here on", True) for stall in box.stalls
+        )
+        yield from ((signal.t, f"{box.host}: {signal_name(signal.number)} came", False) for signal in box.signals)
+        yield from ((one.t, f"{box.host}: {one.text}", False) for one in [*box.kernel, *box.network])
+        yield from ((xid.t, f"{box.host}: Xid {xid.code} of GPU {xid.gpu}", False) for xid in box.xids)
+        yield from (
+            (peer.t, f"{box.host}: no answer from {', '.join(peer.by)}", False) for peer in box.peers if peer.by
         )
 
 
 def _told(boxes: Sequence[Box], lines: Sequence[tuple[Box, BoxProcess]]) -> str:
-    bad = sum(one.status not in (None, 0) for _, one in lines)
+    bad = sum(process.status not in (None, 0) for _, process in lines)
     more = f" The first {_MOST_RANKS} of {len(lines)} are drawn." if len(lines) > _MOST_RANKS else ""
     nodes = f" Courses of the first {_MOST_NODES} of {len(boxes)} nodes." if len(boxes) > _MOST_NODES else ""
     return (

@@ -18,7 +18,7 @@ _VIRTUAL_MODELS = ("MT4116", "MT4118", "MT4120", "MT4122", "MT4124", "MT4126")
 
 
 def _shown(node: Node, ports: list[UsedPort]) -> str:
-    told = (f"{one.name} {value_or(one.port.rate_gbit, 0.0):g} Gb/s {one.port.link_layer}" for one in ports)
+    told = (f"{port.name} {value_or(port.port.rate_gbit, 0.0):g} Gb/s {port.port.link_layer}" for port in ports)
     return f"{node.name}: {', '.join(told)}"
 
 
@@ -79,18 +79,18 @@ def virtual_functions(site: Site) -> Iterator[Found]:
     for node in site.nodes:
         choice = site.hcas(node)
         here = [*choice.used, *choice.unwanted]
-        if not here or not all(_is_virtual_function(node, one) for one in here):
+        if not here or not all(_is_virtual_function(node, port) for port in here):
             return
-        every.append({one.hca.name for one in here})
+        every.append({port.hca.name for port in here})
     if len({frozenset(one) for one in every}) > 1:
         why = "The HCAs are virtual functions, numbered differently on each node; NCCL uses all by itself."
         yield Found(_HCA, None, why, site.held(_HCA), "unset")
 
 
-def _is_virtual_function(node: Node, one: UsedPort) -> bool:
+def _is_virtual_function(node: Node, port: UsedPort) -> bool:
     """By sysfs on a host and in a pod; in a virtual machine, which shows no physical one, by its model."""
     virtual = {function.name for function in wiring.functions(node) if function.virtual_function}
-    return value_or(one.hca.pci, "") in virtual or value_or(one.hca.model, "") in _VIRTUAL_MODELS
+    return value_or(port.hca.pci, "") in virtual or value_or(port.hca.model, "") in _VIRTUAL_MODELS
 
 
 def both_functions(site: Site) -> Iterator[Found]:
@@ -99,23 +99,23 @@ def both_functions(site: Site) -> Iterator[Found]:
     used: set[str] = set()
     for node in site.nodes if site.is_set(_HCA) else ():
         choice = site.hcas(node)
-        cards = {value_or(one.hca.pci, "").rpartition(".")[0] for one in choice.used} - {""}
-        used |= {one.name for one in choice.used}
-        of_card = [one for one in choice.unwanted if value_or(one.hca.pci, "").rpartition(".")[0] in cards]
-        if not all(_carries_alike(one, choice.used) for one in of_card):
+        cards = {value_or(port.hca.pci, "").rpartition(".")[0] for port in choice.used} - {""}
+        used |= {port.name for port in choice.used}
+        of_card = [port for port in choice.unwanted if value_or(port.hca.pci, "").rpartition(".")[0] in cards]
+        if not all(_carries_alike(port, choice.used) for port in of_card):
             return
-        extra |= {one.name for one in of_card}
+        extra |= {port.name for port in of_card}
     if extra:
         why = f"{', '.join(sorted(extra))} belongs to the same card and is ACTIVE; NCCL merges both into one."
         value = "=" + ",".join(sorted(used | extra))
         yield Found(_HCA, value, why, site.held(_HCA))
 
 
-def _carries_alike(one: UsedPort, used: Sequence[UsedPort]) -> bool:
+def _carries_alike(port: UsedPort, used: Sequence[UsedPort]) -> bool:
     """Whether it has the rate and the link layer of the ports used, and on RoCE an address that is routed."""
     alike = {(other.port.link_layer, other.port.rate_gbit) for other in used}
-    routed = any(is_routable(gid) and roce_version(gid) == 2 for gid in value_or(one.port.gids, []))
-    return alike == {(one.port.link_layer, one.port.rate_gbit)} and (routed or not one.is_roce)
+    routed = any(is_routable(gid) and roce_version(gid) == 2 for gid in value_or(port.port.gids, []))
+    return alike == {(port.port.link_layer, port.port.rate_gbit)} and (routed or not port.is_roce)
 
 
 RULES = (

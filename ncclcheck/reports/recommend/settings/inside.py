@@ -69,7 +69,7 @@ def without_host_memory_of_cuda(site: Site) -> Iterator[Found]:
 
 def nvls_that_fails(site: Site) -> Iterator[Found]:
     """I12: NVLink SHARP could not be set up."""
-    told = [line for one in site.logs for line in one.warnings if "NVLS" in line or "multicast" in line.lower()]
+    told = [line for log in site.logs for line in log.warnings if "NVLS" in line or "multicast" in line.lower()]
     problem = [*site.told("GPU020"), *(f"NCCL: {line[:120]}" for line in told[:2])]
     if problem and not site.is_set("NCCL_NVLS_ENABLE") and site.has_nvlink():
         why = "NVLink SHARP could not be set up; without it NCCL goes another way, until the fabric is repaired."
@@ -107,12 +107,12 @@ def _asked_for(held: Held) -> bool:
 def _fabric_is_well(site: Site) -> bool:
     fabrics = [card.fabric for card in site.gpus()]
     return bool(fabrics) and all(
-        isinstance(one, NvFabric)
-        and one.state == "completed"
-        and one.status == 0
-        and bool(one.cluster)
-        and _well(one)
-        for one in fabrics
+        isinstance(fabric, NvFabric)
+        and fabric.state == "completed"
+        and fabric.status == 0
+        and bool(fabric.cluster)
+        and _well(fabric)
+        for fabric in fabrics
     )
 
 

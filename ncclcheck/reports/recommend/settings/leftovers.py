@@ -20,7 +20,9 @@ _MIB = 1 << 20
 
 def dead_names(site: Site) -> Iterator[Found]:
     """L9, L13, X4: names that nobody reads."""
-    for name in sorted({name for one in site.settings for name in one.all if re.fullmatch(r"NCCL_\w+", name)}):
+    for name in sorted(
+        {name for setting in site.settings for name in setting.all if re.fullmatch(r"NCCL_\w+", name)}
+    ):
         problems = {node.name: unread_name(node, name) for node in site.nodes if name in effective(node)}
         if all(problems.values()):
             problem, instead = next(one for one in problems.values() if one)
@@ -30,12 +32,12 @@ def dead_names(site: Site) -> Iterator[Found]:
 
 def values_read_otherwise(site: Site) -> Iterator[Found]:
     """L10: values that do not say what they are read as."""
-    for name in sorted({name for one in site.settings for name in one.all if name in reference()}):
+    for name in sorted({name for setting in site.settings for name in setting.all if name in reference()}):
         told = {
             parsed.complaint
-            for one in site.settings
-            if name in one.all
-            and (parsed := parse(reference()[name], one.text(name), one.version)).complaint
+            for setting in site.settings
+            if name in setting.all
+            and (parsed := parse(reference()[name], setting.text(name), setting.version)).complaint
             and not parsed.mild
         }
         if told:
@@ -74,9 +76,9 @@ def lines_that_do_nothing(site: Site) -> Iterator[Found]:
 
 def _meant(line: ConfLine) -> str:
     """The name of a variable in a line that is not written as NCCL wants it; empty where it is, or means none."""
-    found = re.fullmatch(r"\s*(?:export\s+)?(NCCL_\w+)\s*", line.name)
+    match = re.fullmatch(r"\s*(?:export\s+)?(NCCL_\w+)\s*", line.name)
     quoted = line.value[:1] in ("'", '"', " ", "\t") or " #" in line.value
-    return found[1] if found and (found[1] != line.name or quoted) else ""
+    return match[1] if match and (match[1] != line.name or quoted) else ""
 
 
 def differing_pins(site: Site) -> Iterator[Found]:

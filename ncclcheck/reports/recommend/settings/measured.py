@@ -13,37 +13,51 @@ from ncclcheck.reports.subjects.job import tuning
 _ANY = ("try", "set", "unset")
 
 
-def weighed(site: Site, found: Sequence[Recommendation]) -> list[Recommendation]:
+def weighed(site: Site, recommendations: Sequence[Recommendation]) -> list[Recommendation]:
     """With the setting if it gains, without it where it loses or does not run, and never again to be tried."""
-    return _of_trial(site, _of_tuning(site, found))
+    return _of_trial(site, _of_tuning(site, recommendations))
 
 
-def _of_tuning(site: Site, found: Sequence[Recommendation]) -> list[Recommendation]:
+def _of_tuning(site: Site, recommendations: Sequence[Recommendation]) -> list[Recommendation]:
     """What `tune` confirmed; what it tried otherwise is not to be tried again, and what lost not to be set."""
     told = tuning.completed(site.cluster.measurements).tuning
     if told is None:
-        return [*found]
+        return [*recommendations]
     out = {"gains": ("try",), "same": ("try",), "mixed": ("try",), "loses": _ANY, "failed": _ANY}
     tried = {
         (one.settings[0].variable, one.settings[0].value): out.get(tuning.verdict(one), ()) for one in told.tried
     }
-    left = [one for one in found if one.action not in tried.get((one.variable, one.value), ())]
+    left = [
+        recommendation
+        for recommendation in recommendations
+        if recommendation.action not in tried.get((recommendation.variable, recommendation.value), ())
+    ]
     if (whole := tuning.recommended(told)) is None:
         return left
-    names = {one.variable for one in whole.settings}
-    gained = [_measured(site, one.variable, one.value, whole.rows, "BEN020", "tune") for one in whole.settings]
-    return [*gained, *(one for one in left if one.variable not in names)]
+    names = {setting.variable for setting in whole.settings}
+    gained = [
+        _measured(site, setting.variable, setting.value, whole.rows, "BEN020", "tune")
+        for setting in whole.settings
+    ]
+    return [*gained, *(recommendation for recommendation in left if recommendation.variable not in names)]
 
 
-def _of_trial(site: Site, found: Sequence[Recommendation]) -> list[Recommendation]:
+def _of_trial(site: Site, recommendations: Sequence[Recommendation]) -> list[Recommendation]:
     trial = tried.completed(site.cluster.measurements).trial
     if trial is None or (word := tried.verdict(trial)) == "unknown":
-        return [*found]
+        return [*recommendations]
     if word == "gains":
-        return [_gains(site, trial), *(one for one in found if one.variable != trial.variable)]
+        return [
+            _gains(site, trial),
+            *(recommendation for recommendation in recommendations if recommendation.variable != trial.variable),
+        ]
     out = ("try",) if word in ("same", "mixed") else ("try", "set", "unset")
     this = (trial.variable, trial.value)
-    return [one for one in found if (one.variable, one.value) != this or one.action not in out]
+    return [
+        recommendation
+        for recommendation in recommendations
+        if (recommendation.variable, recommendation.value) != this or recommendation.action not in out
+    ]
 
 
 def _gains(site: Site, trial: Trial) -> Recommendation:

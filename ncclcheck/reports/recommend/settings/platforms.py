@@ -108,7 +108,9 @@ def azure_topology(site: Site) -> Iterator[Found]:
 
 def azure_without_pxn(site: Site) -> Iterator[Found]:
     """P12: many virtual machines of Azure with H100."""
-    many = len(site.nodes) >= _MANY_NODES and any("H100" in one for one in site.models()) and bool(site.ports())
+    many = (
+        len(site.nodes) >= _MANY_NODES and any("H100" in model for model in site.models()) and bool(site.ports())
+    )
     if profiles.is_azure(site.nodes) and many and not site.is_set("NCCL_PXN_DISABLE"):
         why = "Azure's recipes for large jobs turn it off; measure all-to-all as well."
         yield Found("NCCL_PXN_DISABLE", "1", why, [f"Azure, {len(site.nodes)} nodes with H100"])
@@ -119,7 +121,7 @@ def oci_class(site: Site) -> Iterator[Found]:
     if (
         profiles.is_oci(site.nodes)
         and site.ports()
-        and all(one.is_roce for _, one in site.ports())
+        and all(port.is_roce for _, port in site.ports())
         and not site.is_set("NCCL_IB_TC")
     ):
         yield Found(

@@ -22,13 +22,13 @@ _FAST_GBIT = 100.0  # below it one flow seldom fills a queue of the switch
 def roce(site: Site) -> list[tuple[Node, UsedPort]]:
     """The ports, where all that NCCL would use are RoCE."""
     ports = site.ports()
-    return ports if all(one.is_roce for _, one in ports) else []
+    return ports if all(port.is_roce for _, port in ports) else []
 
 
 def infiniband(site: Site) -> list[tuple[Node, UsedPort]]:
     """The ports, where all that NCCL would use are InfiniBand."""
     ports = site.ports()
-    return [] if any(one.is_roce for _, one in ports) else ports
+    return [] if any(port.is_roce for _, port in ports) else ports
 
 
 def needless_gid(site: Site) -> Iterator[Found]:
@@ -38,11 +38,11 @@ def needless_gid(site: Site) -> Iterator[Found]:
     if not ports or not site.is_set(_GID) or any(isinstance(table, Unread) for table in tables):
         return
     same, told = True, []
-    for node, one in ports:
-        asked, table = wiring.gid(node, one), value_or(one.port.gids, [])
+    for node, port in ports:
+        asked, table = wiring.gid(node, port), value_or(port.port.gids, [])
         env = {name: value for name, value in values(node).items() if name != _GID}
         automatic = automatic_gid(table, env)
-        told.append(f"{node.name} {one.name}: NCCL would take GID {automatic}")
+        told.append(f"{node.name} {port.name}: NCCL would take GID {automatic}")
         same = same and asked is not None and automatic == asked.index
     evidence = [*site.held(_GID), *told[:3]]
     if same:
@@ -63,8 +63,8 @@ def gid_of_old_nccl(site: Site) -> Iterator[Found]:
     if not ports or site.is_set(_GID) or not (problem := site.told("RDM013")):
         return
     sets = []
-    for _, one in ports:
-        good = [g for g in value_or(one.port.gids, []) if roce_version(g) == 2 and is_routable(g)]
+    for _, port in ports:
+        good = [g for g in value_or(port.port.gids, []) if roce_version(g) == 2 and is_routable(g)]
         mapped = [g for g in good if address_of(g).version == 4]
         sets.append({g.index for g in mapped or good})
     if common := set.intersection(*sets):
@@ -78,14 +78,14 @@ def traffic_class(site: Site) -> Iterator[Found]:
     """R3: the driver of some ports sets a traffic class, that of others does not."""
     classes: dict[str, int] = {}
     carried = {(node.name, one.name) for node in site.nodes for one in carrying.choice(node).used}
-    for node, one in roce(site):
-        if (node.name, one.name) not in carried:
+    for node, port in roce(site):
+        if (node.name, port.name) not in carried:
             continue  # a card for storage or management, whose class is its own
-        text = one.port.traffic_class
+        text = port.port.traffic_class
         if isinstance(text, Unread) and text.kind != "absent":
             return
-        found = re.search(r"tclass\s*=\s*(\d{1,3})", value_or(text, ""), re.ASCII)
-        classes[f"{node.name} {one.name}"] = int(found[1]) if found else 0
+        match = re.search(r"tclass\s*=\s*(\d{1,3})", value_or(text, ""), re.ASCII)
+        classes[f"{node.name} {port.name}"] = int(match[1]) if match else 0
     set_to = {value for value in classes.values() if value}
     if len(set_to) == 1 and 0 in classes.values() and not site.is_set(_TC):
         value = str(set_to.pop())
@@ -97,9 +97,10 @@ def traffic_class(site: Site) -> Iterator[Found]:
 def some_class(site: Site) -> Iterator[Found]:
     """R3: fast RoCE between nodes, and no traffic class anywhere."""
     ports = roce(site)
-    fast = ports and all(value_or(one.port.rate_gbit, 0.0) >= _FAST_GBIT for _, one in ports)
+    fast = ports and all(value_or(port.port.rate_gbit, 0.0) >= _FAST_GBIT for _, port in ports)
     absent = all(
-        isinstance(one.port.traffic_class, Unread) and one.port.traffic_class.kind == "absent" for _, one in ports
+        isinstance(port.port.traffic_class, Unread) and port.port.traffic_class.kind == "absent"
+        for _, port in ports
     )
     if site.several and fast and absent and not any(_TC in profiles.asked(node) for node in site.nodes):
         why = "No class is set, and RoCE is lossless only in that of the site: ask for it; 106 is the usual one."
@@ -109,7 +110,7 @@ def some_class(site: Site) -> Iterator[Found]:
 def partition(site: Site) -> Iterator[Found]:
     """R19: index 0 of the partition table is not the tenant's; one other index is, on all ports."""
     ports = infiniband(site)
-    tables = [one.port.pkeys for _, one in ports]
+    tables = [port.port.pkeys for _, port in ports]
     if not ports or site.is_set(_PKEY) or any(isinstance(table, Unread) for table in tables):
         return
     listed = [value_or(table, []) for table in tables]
@@ -136,11 +137,11 @@ def queue_pairs_over_routers(site: Site) -> Iterator[Found]:
     if not ports or not site.several or site.is_set(_QPS):
         return
     rails: dict[str, set[str]] = {}
-    for node, one in ports:
-        card = next((c for c in lan.interfaces(node) if c.name == _netdev(node, one)), None)
+    for node, port in ports:
+        card = next((c for c in lan.interfaces(node) if c.name == _netdev(node, port)), None)
         for _, network in lan.global_networks(card) if card else []:
             if network.version == 4:
-                rails.setdefault(one.name, set()).add(str(network))
+                rails.setdefault(port.name, set()).add(str(network))
     routed = {name: nets for name, nets in rails.items() if len(nets) > 1}
     if routed:
         name, nets = next(iter(routed.items()))
@@ -150,8 +151,8 @@ def queue_pairs_over_routers(site: Site) -> Iterator[Found]:
         yield Found(_QPS, "4", why, [f"{name}: {', '.join(sorted(nets)[:4])}"])
 
 
-def _netdev(node: Node, one: UsedPort) -> str:
-    taken = wiring.gid(node, one)
+def _netdev(node: Node, port: UsedPort) -> str:
+    taken = wiring.gid(node, port)
     return value_or(taken.gid.netdev, "") if taken and taken.gid else ""
 
 

@@ -41,10 +41,10 @@ def _networks(site: Site) -> list[tuple[lan.IPNetwork, dict[str, Interface]]]:
 def _common(cluster: Cluster) -> list[tuple[lan.IPNetwork, dict[str, Interface]]]:
     found: _Networks = {}
     for node in cluster.nodes:
-        for one in _leading_out(node):
-            for _, network in lan.global_networks(one):
+        for interface in _leading_out(node):
+            for _, network in lan.global_networks(interface):
                 if network.prefixlen < network.max_prefixlen:
-                    found.setdefault(network, {}).setdefault(node.name, one)
+                    found.setdefault(network, {}).setdefault(node.name, interface)
     common = [(network, on) for network, on in found.items() if len(on) == len(cluster.nodes)]
     return sorted(common, key=lambda one: -_slowest(one[1]))
 
@@ -56,9 +56,9 @@ def _slowest(on: dict[str, Interface]) -> int:
 
 def _leading_out(node: Node) -> list[Interface]:
     """The real interfaces that are up; those of a pod, which has no real ones, where it has none."""
-    listed = [one for one in lan.interfaces(node) if lan.is_usable(one)]
-    return [one for one in listed if lan.is_real(one, lan.interfaces(node))] or [
-        one for one in listed if one.kind in ("veth", "virtual")
+    listed = [interface for interface in lan.interfaces(node) if lan.is_usable(interface)]
+    return [interface for interface in listed if lan.is_real(interface, lan.interfaces(node))] or [
+        interface for interface in listed if interface.kind in ("veth", "virtual")
     ]
 
 
@@ -97,7 +97,7 @@ def reachable(site: Site) -> Iterator[Found]:
 def _wrong_way(site: Site, variable: str) -> list[str]:
     """What says that the interface taken now is the wrong one; an address twice counts on that one alone."""
     taken = {(node.name, name) for node in site.nodes for name in _choice(node, variable, {}).names}
-    twice = any((one.where.node, one.where.device) in taken for one in site.findings("NET010"))
+    twice = any((finding.where.node, finding.where.device) in taken for finding in site.findings("NET010"))
     return site.told(*_WRONG_WAY, *["NET010"] * twice)
 
 
@@ -138,14 +138,17 @@ def needless_name(site: Site) -> Iterator[Found]:
 
 def _leads_nowhere(held: Held) -> bool:
     node = held.on.node
-    kinds = {one.name: "out" if lan.leads_out(node, one) else one.kind for one in lan.interfaces(node)}
+    kinds = {
+        interface.name: "out" if lan.leads_out(node, interface) else interface.kind
+        for interface in lan.interfaces(node)
+    }
     taken = {kinds.get(name, "loopback") for name in _choice(node, held.name, {}).names}
     return bool(taken) and taken <= {"loopback", "bridge", "veth"} and _has_better(node)
 
 
 def _has_better(node: Node) -> bool:
     listed = lan.interfaces(node)
-    return any(lan.is_real(one, listed) for one in _leading_out(node))
+    return any(lan.is_real(interface, listed) for interface in _leading_out(node))
 
 
 def master_of_a_slave(site: Site) -> Iterator[Found]:
@@ -153,8 +156,8 @@ def master_of_a_slave(site: Site) -> Iterator[Found]:
     masters: set[str] = set()
     for node in site.nodes:
         tokens = parse_pattern(values(node).get(_NCCL, "")).tokens
-        bonds = [one for one in lan.interfaces(node) if one.kind == "bond"]
-        masters |= {one.name for one in bonds if {*tokens} & {*value_or(one.members, [])}}
+        bonds = [interface for interface in lan.interfaces(node) if interface.kind == "bond"]
+        masters |= {bond.name for bond in bonds if {*tokens} & {*value_or(bond.members, [])}}
     if not masters:
         return
     value = "=" + ",".join(sorted(masters))

@@ -25,7 +25,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.text.fold import fold_names, size
+from ncclcheck.reports.text.words.fold import fold_names, size
 
 _ABOVE = 1.1  # times the best possible: more means that the bound or the links assumed are wrong; chosen
 _WHY = "Every step of a training job waits for its collectives, and these move data far slower than they could."
@@ -74,21 +74,23 @@ def within_expectation(cluster: Cluster) -> Iterator[Finding]:
     NCCL-tests, doc/PERFORMANCE.md; NVIDIA/nccl#209, #450; nccl-tests#22, #232; stas00/ml-engineering, network;
     Azure/azurehpc-health-checks. The ring of gloo: pytorch/gloo, allreduce.cc and allgather.cc.
     """
-    found = expect.outlooks(cluster)
-    findings = [finding for one in found.of_op.values() for finding in _judged(cluster, one)]
-    findings += _demanded(cluster, found.of_op)
-    if not findings and found.unread:
-        raise NotKnown(found.unread)
+    outlooks = expect.outlooks(cluster)
+    findings = [finding for outlook in outlooks.of_op.values() for finding in _judged(cluster, outlook)]
+    findings += _demanded(cluster, outlooks.of_op)
+    if not findings and outlooks.unread:
+        raise NotKnown(outlooks.unread)
     if not findings:
-        raise NothingToJudge(f"no expectation: {_why_none(found)}")
+        raise NothingToJudge(f"no expectation: {_why_none(outlooks)}")
     yield from findings
 
 
-def _why_none(found: Outlooks) -> str:
-    unusual = [one.bound.unusual for one in found.of_op.values() if one.bound and one.bound.unusual]
-    small = [one.op for one in found.of_op.values() if one.expected and one.reached is None]
-    if found.reason or not small:
-        return found.reason or next(iter(unusual), "no operation with a bound was measured")
+def _why_none(outlooks: Outlooks) -> str:
+    unusual = [
+        outlook.bound.unusual for outlook in outlooks.of_op.values() if outlook.bound and outlook.bound.unusual
+    ]
+    small = [outlook.op for outlook in outlooks.of_op.values() if outlook.expected and outlook.reached is None]
+    if outlooks.reason or not small:
+        return outlooks.reason or next(iter(unusual), "no operation with a bound was measured")
     return f"latency rules all sizes of {', '.join(small)}; measure larger ones (--sizes 1G)"
 
 
@@ -109,14 +111,14 @@ def _judged(cluster: Cluster, one: Outlook) -> Iterator[Finding]:
             yield _slow(cluster, one, what, percent)
 
 
-def _not_judged(one: Outlook, what: str) -> Finding:
+def _not_judged(outlook: Outlook, what: str) -> Finding:
     """The cores are what is slow."""
     return note(
         Where(),
         f"not judged, for the ranks wait for cores: {what}",
         why="Sockets need cores to move data: without them the network cannot show what it carries.",
         owner="node",
-        evidence=[seen(f"{one.op}, largest rows", _rows(one))],
+        evidence=[seen(f"{outlook.op}, largest rows", _rows(outlook))],
         fix=[you("Run again when the machines are quiet, or give the job cores of its own.")],
     )
 
@@ -136,30 +138,30 @@ def share(value: float, limits: Bound) -> str:
     return f"{percent:.0f} % of {rate} if a ring ran ({limits.usual:.3g}), {other}"
 
 
-def _slow(cluster: Cluster, one: Outlook, what: str, percent: float) -> Finding:
-    level = fail if percent < one.fail_percent else warn
+def _slow(cluster: Cluster, outlook: Outlook, what: str, percent: float) -> Finding:
+    level = fail if percent < outlook.fail_percent else warn
     nodes = fold_names(node.name for node in cluster.nodes)
-    limit = one.fail_percent if percent < one.fail_percent else one.warn_percent
+    limit = outlook.fail_percent if percent < outlook.fail_percent else outlook.warn_percent
     return level(
         Where(),
         f"{nodes}: {what}",
         why=_WHY,
         owner="site",
         evidence=[
-            seen(f"{one.op}, largest rows", _rows(one)),
+            seen(f"{outlook.op}, largest rows", _rows(outlook)),
             seen("expected", f"at least {limit:g} % of the bound"),
         ],
-        fix=_remedies(one, percent),
+        fix=_remedies(outlook, percent),
     )
 
 
-def _remedies(one: Outlook, percent: float) -> list[Remedy]:
-    assert one.bound is not None
+def _remedies(outlook: Outlook, percent: float) -> list[Remedy]:
+    assert outlook.bound is not None
     repeat = you(
         "See which transport NCCL takes, and look at pairs of nodes for the one that holds up the others.",
         "NCCL_DEBUG=INFO ncclcheck bench --full",
     )
-    return [_admins[one.bound.carrier](percent), repeat]
+    return [_admins[outlook.bound.carrier](percent), repeat]
 
 
 def _about_rdma(percent: float) -> Remedy:
@@ -189,21 +191,21 @@ def _about_sockets(_: float) -> Remedy:
 _admins = {"rdma": _about_rdma, "nvlink": _about_nvlink, "socket": _about_sockets, "burst": _about_sockets}
 
 
-def _above(one: Outlook, limits: Bound, value: float) -> Finding:
+def _above(outlook: Outlook, limits: Bound, value: float) -> Finding:
     return unknown(
         Where(),
-        f"{one.op}: {value:.3g} GB/s, more than the {limits.best:.3g} that is possible ({limits.basis})",
+        f"{outlook.op}: {value:.3g} GB/s, more than the {limits.best:.3g} that is possible ({limits.basis})",
         why="The bound is wrong, or the job used other links than those that it was reckoned from.",
         owner="tool",
-        evidence=[seen(f"{one.op}, largest rows", _rows(one))],
+        evidence=[seen(f"{outlook.op}, largest rows", _rows(outlook))],
         fix=[
             you("See which links were used; report it with the file of --save.", "NCCL_DEBUG=INFO ncclcheck bench")
         ],
     )
 
 
-def _rows(one: Outlook) -> str:
-    ordered = sorted(one.rows, key=lambda row: row.bytes)
+def _rows(outlook: Outlook) -> str:
+    ordered = sorted(outlook.rows, key=lambda row: row.bytes)
     return ", ".join(f"{row.busbw_gb_s:.3g} GB/s at {size(row.bytes)}" for row in ordered[-2:])
 
 
@@ -211,15 +213,15 @@ def _demanded(cluster: Cluster, found: dict[str, Outlook]) -> Iterator[Finding]:
     """`--min-busbw`: the best row of the operation must reach it, and it must have been measured."""
     for op, demanded in cluster.policy.min_busbw.items():
         asked = seen("--min-busbw", f"{op}={demanded:g}")
-        one = found.get(op)
-        best = max((row.busbw_gb_s or 0.0 for row in one.rows), default=0.0) if one else 0.0
-        if one is None:
+        outlook = found.get(op)
+        best = max((row.busbw_gb_s or 0.0 for row in outlook.rows), default=0.0) if outlook else 0.0
+        if outlook is None:
             yield _missed(f"{op} was not measured, and {demanded:g} GB/s are demanded of it", [asked])
         elif best < demanded:
-            limits = one.bound
+            limits = outlook.bound
             broken = limits and limits.limit is not None and demanded > limits.limit
             more = f", which nothing can reach here: {limits.limit:.4g} at most" if limits and broken else ""
-            rows = [asked, seen(f"{one.op}, largest rows", _rows(one))]
+            rows = [asked, seen(f"{outlook.op}, largest rows", _rows(outlook))]
             nodes = fold_names(node.name for node in cluster.nodes)
             yield _missed(f"{nodes}: {op} reached {best:.3g} GB/s of the {demanded:g} demanded{more}", rows)
         else:

@@ -22,7 +22,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _FAIL_PERCENT = 25.0  # % below the baseline from which on it is a failure, less is a warning; chosen
 _MEASURED_BYTES = 2**20  # bytes from which on a row shows bandwidth and not latency; chosen
@@ -145,9 +145,9 @@ def machines(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA GPU debug guidelines; ibstat(8); Slurm, Prolog and Epilog Guide (run `ncclcheck env` in both).
     """
     baseline = _baseline(cluster)
-    found = [change for change in compare.changes_of(baseline.cluster, cluster) if not change.counter]
-    yield from (one for change in found for one in _of_machine(change, baseline))
-    if not any(change.verdict == "worse" for change in found):
+    changes = [change for change in compare.changes_of(baseline.cluster, cluster) if not change.counter]
+    yield from (finding for change in changes for finding in _of_machine(change, baseline))
+    if not any(change.verdict == "worse" for change in changes):
         yield fine(Where(), f"no part of the machines is less than in {baseline.name}")
 
 
@@ -202,9 +202,9 @@ def counters(cluster: Cluster) -> Iterator[Finding]:
     Guide.
     """
     baseline = _baseline(cluster)
-    found = [change for change in compare.changes_of(baseline.cluster, cluster) if change.counter]
-    yield from (one for change in found for one in _risen(change, baseline))
-    if not found:
+    changes = [change for change in compare.changes_of(baseline.cluster, cluster) if change.counter]
+    yield from (finding for change in changes for finding in _risen(change, baseline))
+    if not changes:
         yield fine(Where(), f"no counter of errors rose since {baseline.name} of {baseline.started}")
 
 

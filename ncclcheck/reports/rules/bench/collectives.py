@@ -22,7 +22,7 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.job import changed, corruption
 from ncclcheck.reports.subjects.nccl import lan
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _MOST_RESULTS = 8  # wrong results that are shown; chosen
 _WHY = "Data was corrupted in transit, and nothing reported an error."
@@ -75,10 +75,10 @@ def results_are_correct(cluster: Cluster) -> Iterator[Finding]:
     if not checked:
         raise NothingToJudge("no result was checked")
     wrong = cluster.measurements.wrong
-    found = [_wrong(cluster, alike) for alike in corruption.grouped(cluster)]
+    findings = [_wrong(cluster, alike) for alike in corruption.grouped(cluster)]
     guilty = changed.guilty(cluster)
-    yield from [_by_exchanges(cluster, guilty, found)] if guilty else found
-    told = {(one.op, one.bytes) for one in wrong}
+    yield from [_by_exchanges(cluster, guilty, findings)] if guilty else findings
+    told = {(result.op, result.bytes) for result in wrong}
     yield from (_nameless(row) for row in checked if row.correct is False and (row.op, row.bytes) not in told)
     yield from _soaked(cluster)
 
@@ -117,7 +117,7 @@ def _wrong(cluster: Cluster, alike: list[WrongResult]) -> Finding:
     )
 
 
-def _by_exchanges(cluster: Cluster, guilty: changed.Guilty, found: list[Finding]) -> Finding:
+def _by_exchanges(cluster: Cluster, guilty: changed.Guilty, findings: list[Finding]) -> Finding:
     """Exchanges two by two say who changes data; the wrong results of ranks follow from it."""
     links = {link.node: link.interface.name for link in lan.read_links(cluster)}
     node, device = quote(guilty.nodes[0]), quote(links.get(guilty.nodes[0], "eth0"))
@@ -126,7 +126,10 @@ def _by_exchanges(cluster: Cluster, guilty: changed.Guilty, found: list[Finding]
         guilty.words,
         why=_WHY,
         owner="node",
-        evidence=[*guilty.evidence, *(seen(f"{one.where.node} rank {one.where.rank}", one.what) for one in found)],
+        evidence=[
+            *guilty.evidence,
+            *(seen(f"{finding.where.node} rank {finding.where.rank}", finding.what) for finding in findings),
+        ],
         fix=[
             admin(
                 "Look at its NIC, cable and switch port for errors, let the kernel check sums in the NIC's place, "
@@ -142,11 +145,13 @@ def _by_exchanges(cluster: Cluster, guilty: changed.Guilty, found: list[Finding]
 
 def _results(alike: list[WrongResult]) -> list[Evidence]:
     """The first wrong result of each rank and size."""
-    firsts = {(one.rank, one.bytes): one for one in reversed(alike)}
-    chosen = [one for one in alike if firsts[one.rank, one.bytes] is one][:_MOST_RESULTS]
+    firsts = {(result.rank, result.bytes): result for result in reversed(alike)}
+    chosen = [result for result in alike if firsts[result.rank, result.bytes] is result][:_MOST_RESULTS]
     return [
-        seen(f"result of rank {one.rank}, {size(one.bytes)}", f"{one.got_bits} at element {one.offset}")
-        for one in chosen
+        seen(
+            f"result of rank {result.rank}, {size(result.bytes)}", f"{result.got_bits} at element {result.offset}"
+        )
+        for result in chosen
     ]
 
 
@@ -155,7 +160,11 @@ def _elsewhere(cluster: Cluster, first: WrongResult) -> list[Evidence]:
     if not first.pattern or not cluster.job.ranks:
         return []
     row = (first.op, first.bytes, first.iteration, first.soak)
-    ranks = {one.rank for one in cluster.measurements.wrong if (one.op, one.bytes, one.iteration, one.soak) == row}
+    ranks = {
+        result.rank
+        for result in cluster.measurements.wrong
+        if (result.op, result.bytes, result.iteration, result.soak) == row
+    }
     return [seen("ranks with a wrong result there", f"{len(ranks)} of {cluster.job.ranks}")]
 
 

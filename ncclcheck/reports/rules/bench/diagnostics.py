@@ -43,18 +43,18 @@ def own_diagnostics(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NCCL user guide, Diagnostics and RAS (2.31 and later).
     """
-    told = cluster.measurements.diagnostics
-    if told is None:
+    diagnostics = cluster.measurements.diagnostics
+    if diagnostics is None:
         raise NothingToJudge(_why_none(cluster))
-    for one in told.results:
-        yield _judged(one)
-    if told.problem:
+    for result in diagnostics.results:
+        yield _judged(result)
+    if diagnostics.problem:
         yield unknown(
             Where(),
-            f"NCCL's own diagnostics did not come to their end: {told.problem}",
+            f"NCCL's own diagnostics did not come to their end: {diagnostics.problem}",
             why="What they would have said is not known.",
             owner="site",
-            evidence=[seen("NCCL_RUN_DIAGNOSTICS=1", f"{told.problem} after {told.seconds:g} s")],
+            evidence=[seen("NCCL_RUN_DIAGNOSTICS=1", f"{diagnostics.problem} after {diagnostics.seconds:g} s")],
             fix=[you("Run them by hand.", "NCCL_RUN_DIAGNOSTICS=1 NCCL_RUN_RAS_DIAGNOSTICS=1 torchrun TRAIN.py")],
         )
 

@@ -10,7 +10,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.job.used import Used, by_nccl
 from ncclcheck.reports.subjects.nccl.settings import settings_of
 from ncclcheck.reports.subjects.nodes.cards import peers
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _WITHOUT_P2P = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_HOSTID", "NCCL_SHM_DISABLE")
 _WITHOUT_GDR = ("NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_READ", "NCCL_DMABUF_ENABLE")
@@ -52,20 +52,20 @@ def direct_within_a_node(cluster: Cluster) -> Iterator[Finding]:
     judged = [one for one in by_nccl(cluster) if one.kinds("intra")]
     if not judged:
         raise NothingToJudge("no connection within a node was seen")
-    for one in judged:
-        detour = {kind: count for kind, count in one.kinds("intra").items() if kind.startswith(("SHM", "NET"))}
-        way = _direct_way(one.node)
+    for used in judged:
+        detour = {kind: count for kind, count in used.kinds("intra").items() if kind.startswith(("SHM", "NET"))}
+        way = _direct_way(used.node)
         if not detour or way == "":
-            yield fine(one.where, f"within the node {', '.join(sorted(one.kinds('intra')))}", one.seen("intra"))
+            yield fine(used.where, f"within the node {', '.join(sorted(used.kinds('intra')))}", used.seen("intra"))
         elif way is None:
             yield unknown(
-                one.where,
+                used.where,
                 f"{', '.join(sorted(detour))} was used within the node, and what its GPUs can do was not read",
                 why="Shared memory is right for GPUs without peer access, and slow for all others.",
-                evidence=[one.seen("intra")],
+                evidence=[used.seen("intra")],
             )
         else:
-            yield _detour(one, detour, way)
+            yield _detour(used, detour, way)
 
 
 def _direct_way(node: Node) -> str | None:
@@ -74,7 +74,7 @@ def _direct_way(node: Node) -> str | None:
     if isinstance(cards, Unread):
         return None if cards.kind != "absent" else ""
     links = [card.nvlinks for card in cards]
-    if len(cards) > 1 and all(isinstance(one, NvLinks) and one.links > len(one.down) for one in links):
+    if len(cards) > 1 and all(isinstance(link, NvLinks) and link.links > len(link.down) for link in links):
         return "NVLink"
     found = [peer for some in peers(node).values() for peer in some]
     if not found or any(isinstance(peer.p2p, Unread) or isinstance(peer.path, Unread) for peer in found):
@@ -83,18 +83,18 @@ def _direct_way(node: Node) -> str | None:
     return "peer access over one PCIe switch" if near else ""
 
 
-def _detour(one: Used, detour: dict[str, int], way: str) -> Finding:
-    own = settings_of(one.node).evidence(*_WITHOUT_P2P)
+def _detour(used: Used, detour: dict[str, int], way: str) -> Finding:
+    own = settings_of(used.node).evidence(*_WITHOUT_P2P)
     fix = [admin("Look for ACS on the bridges above the GPUs, and share IPC between containers of one job.",
                  "lspci -vvv | grep ACSCtl", "docker run --ipc=host IMAGE")]  # fmt: skip
     if own:
         fix = [you("Remove what turns it off.", "unset " + " ".join(e.value.partition("=")[0] for e in own))]
     return warn(
-        one.where,
+        used.where,
         f"GPUs of the node talked over {' and '.join(sorted(detour))}, though they have {way}",
         why="All data within the node takes a detour through the host: several times slower.",
         owner="job" if own else "node",
-        evidence=[one.seen("intra"), seen("NVML", way), *own],
+        evidence=[used.seen("intra"), seen("NVML", way), *own],
         fix=fix,
     )
 
@@ -136,22 +136,22 @@ def gpudirect_used(cluster: Cluster) -> Iterator[Finding]:
     if not judged:
         raise NothingToJudge("no connection over RDMA was seen")
     direct = {one.node.name for one in judged if any("GDRDMA" in kind for kind in _over_rdma(one))}
-    for one in judged:
-        if one.node.name in direct:
-            yield fine(one.where, "GPUDirect RDMA is used", one.seen("inter"))
-        elif reason := _could_be_direct(one, direct):
-            yield _not_direct(one, reason)
+    for used in judged:
+        if used.node.name in direct:
+            yield fine(used.where, "GPUDirect RDMA is used", used.seen("inter"))
+        elif reason := _could_be_direct(used, direct):
+            yield _not_direct(used, reason)
 
 
-def _over_rdma(one: Used) -> list[str]:
-    kinds = [kind for peers in ("inter", "unknown", "intra") for kind in one.kinds(peers)]
+def _over_rdma(used: Used) -> list[str]:
+    kinds = [kind for peers in ("inter", "unknown", "intra") for kind in used.kinds(peers)]
     return [kind for kind in kinds if kind.startswith("NET/IB")]
 
 
-def _could_be_direct(one: Used, direct: set[str]) -> str:
+def _could_be_direct(used: Used, direct: set[str]) -> str:
     """Why it should have been; empty where nothing says so."""
-    able = sorted({device.name for rank in one.ranks for device in rank.devices if device.gpudirect})
-    modules = value_or(at(one.node, "rdma.peer_modules"), [])
+    able = sorted({device.name for rank in used.ranks for device in rank.devices if device.gpudirect})
+    modules = value_or(at(used.node, "rdma.peer_modules"), [])
     if able:
         return f"NCCL said that it is enabled for {fold_names(able)}"
     if modules:
@@ -165,21 +165,21 @@ def _some(names: set[str]) -> str:
     return fold_names(listed) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def _not_direct(one: Used, reason: str) -> Finding:
-    own = settings_of(one.node).evidence(*_WITHOUT_GDR)
+def _not_direct(used: Used, reason: str) -> Finding:
+    own = settings_of(used.node).evidence(*_WITHOUT_GDR)
     said = [f"{d.name}: {'enabled' if d.gpudirect else 'disabled'}"
-            for d in one.ranks[0].devices if d.gpudirect is not None]  # fmt: skip
+            for d in used.ranks[0].devices if d.gpudirect is not None]  # fmt: skip
     fix = [admin("Load the module, and look how far HCA and GPU are from each other.",
                  "modprobe nvidia-peermem", "nvidia-smi topo -m")]  # fmt: skip
     if own:
         fix = [you("Remove what turns it off.", "unset " + " ".join(e.value.partition("=")[0] for e in own)), *fix]
     return warn(
-        one.where,
+        used.where,
         f"RDMA went without GPUDirect, though {reason}",
         why="What goes over the network is copied through the host's memory: a tenth of the speed was measured.",
         owner="job" if own else "node",
         evidence=[
-            one.seen("inter", "unknown"),
+            used.seen("inter", "unknown"),
             *([seen("NCCL's log, by HCA", ", ".join(said))] if said else []),
             *own,
         ],

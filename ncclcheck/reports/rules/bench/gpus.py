@@ -49,30 +49,30 @@ def above_the_floor(cluster: Cluster) -> Iterator[Finding]:
     nodes = {node.name: node for node in cluster.nodes}
     models: set[str] = set()
     judged = False
-    for one in cluster.measurements.rank_speeds:
-        node = nodes.get(one.node)
-        card = model_of(node) if node and one.device.startswith("cuda") else None
-        if node is None or card is None or one.waited >= _WAITED:
+    for rank_speed in cluster.measurements.rank_speeds:
+        node = nodes.get(rank_speed.node)
+        card = model_of(node) if node and rank_speed.device.startswith("cuda") else None
+        if node is None or card is None or rank_speed.waited >= _WAITED:
             continue
         models |= set() if known_model(card) else {value_or(card.model, "") or "of an unknown model"}
         for floor in floors(node, card):
             judged = True
-            yield from _below(cluster, one, floor, value_or(card.model, ""))
+            yield from _below(cluster, rank_speed, floor, value_or(card.model, ""))
     if not judged:
         raise NothingToJudge(
             f"no floor is known for {', '.join(sorted(models))}" if models else "no GPU was measured"
         )
 
 
-def _below(cluster: Cluster, one: RankSpeed, floor: Floor, model: str) -> Iterator[Finding]:
-    value = getattr(one, floor.metric)
+def _below(cluster: Cluster, speed: RankSpeed, floor: Floor, model: str) -> Iterator[Finding]:
+    value = getattr(speed, floor.metric)
     least = cluster.policy.thresholds.get(f"BEN041.{floor.metric}", floor.least)
     if value is None or value >= least:
         return
     scale, unit = (1000, "TFLOP/s") if floor.metric == "matmul_gflop_s" else (1, "GB/s")
     make = warn if floor.sure else note
     yield make(
-        Where(node=one.node, rank=one.rank, device=one.device),
+        Where(node=speed.node, rank=speed.rank, device=speed.device),
         f"{METRICS[floor.metric]}: {value / scale:.3g} {unit}; a sound {model} does more than {least / scale:.3g}",
         why="All other ranks wait for the slowest one in every step.",
         owner="node",
@@ -84,7 +84,7 @@ def _below(cluster: Cluster, one: RankSpeed, floor: Floor, model: str) -> Iterat
             admin("Compare clocks, power and PCIe links with another machine of this kind.",
                   "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER", "nvidia-smi --query-gpu=pcie.link.gen.current,"
                   "pcie.link.width.current --format=csv"),
-            you("Leave the node out.", f"#SBATCH --exclude={one.node}"),
+            you("Leave the node out.", f"#SBATCH --exclude={speed.node}"),
         ],
     )  # fmt: skip
 
@@ -144,21 +144,21 @@ def _others(right: list[RankSpeed]) -> Iterator[Finding]:
         if len(counts) > 1 and 2 * times <= len(alike):
             yield _nobody(alike)
             continue
-        for one in alike:
-            if one.product_sum != usual:
+        for speed in alike:
+            if speed.product_sum != usual:
                 yield fail(
-                    Where(node=one.node, rank=one.rank, device=one.device),
+                    Where(node=speed.node, rank=speed.rank, device=speed.device),
                     f"computes another product than {times} others, always the same one",
                     why="The same numbers give the same bits on every device; what it computes is wrong.",
                     owner="node",
-                    evidence=[seen("hash of the product", f"{one.product_sum}, of the others {usual}")],
-                    fix=_exchange(one.node),
+                    evidence=[seen("hash of the product", f"{speed.product_sum}, of the others {usual}")],
+                    fix=_exchange(speed.node),
                 )
 
 
 def _nobody(alike: list[RankSpeed]) -> Finding:
     """No value has the majority: which of them is wrong is not known."""
-    told = ", ".join(f"{one.node} rank {one.rank} {one.product_sum}" for one in alike[:8])
+    told = ", ".join(f"{speed.node} rank {speed.rank} {speed.product_sum}" for speed in alike[:8])
     return fail(
         Where(),
         "devices of one kind compute different products from the same numbers, and none has the majority",

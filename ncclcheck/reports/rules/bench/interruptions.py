@@ -30,7 +30,7 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import lan
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _SHARE = 0.1  # of what a node moved: a link with less did not carry the job (ssh on mgmt0 moves 1 % of it)
 _STEP_S = 1.0  # s by which a clock must jump before it is worth a finding; chosen
@@ -78,13 +78,13 @@ def nothing_stood_still(cluster: Cluster) -> Iterator[Finding]:
     limits = cluster.policy.thresholds
     longest = _longest(cluster.measurements.collectives)
     stood = longest if longest is not None and longest.excess_s >= 1.0 else None
-    found = [
+    findings = [
         *_links(cluster, stood),
         *_hosts(told, stood, limits.get("BEN018.paused_s", 1.0)),
         *_clocks(cluster.measurements.resources),
     ]
-    yield from found
-    if stood is not None and not any(one.state in (State.FAIL, State.WARN) for one in found):
+    yield from findings
+    if stood is not None and not any(finding.state in (State.FAIL, State.WARN) for finding in findings):
         yield _unexplained(cluster, stood, limits.get("BEN018.longest_s", 2.0))
 
 
@@ -120,32 +120,35 @@ def _usual_us(row: Collective, rows: list[Collective]) -> float | None:
     if row.time_us is not None and row.iterations >= _ENOUGH:
         return row.time_us.p50
     smaller = [
-        one
-        for one in rows
-        if one.op == row.op and 0 < one.bytes < row.bytes and one.iterations >= _ENOUGH and one.time_us
+        collective
+        for collective in rows
+        if collective.op == row.op
+        and 0 < collective.bytes < row.bytes
+        and collective.iterations >= _ENOUGH
+        and collective.time_us
     ]
-    nearest = max(smaller, key=lambda one: one.bytes, default=None)
+    nearest = max(smaller, key=lambda collective: collective.bytes, default=None)
     return nearest.time_us.p50 * row.bytes / nearest.bytes if nearest and nearest.time_us else None
 
 
 def _links(cluster: Cluster, stood: _Longest | None) -> Iterator[Finding]:
-    traffic = {one.node: one for one in cluster.measurements.traffic}
+    traffic = {traffic.node: traffic for traffic in cluster.measurements.traffic}
     members = {node.name: _members(node) for node in cluster.nodes}
     chosen = {link.node: link.interface.name for link in lan.links(cluster)}
-    for one in cluster.measurements.interruptions:
-        carried = _carried(traffic.get(one.node)) | {chosen.get(one.node, "")}
-        for link in one.links:
-            where = Where(node=one.node, device=link.name)
+    for interruption in cluster.measurements.interruptions:
+        carried = _carried(traffic.get(interruption.node)) | {chosen.get(interruption.node, "")}
+        for link in interruption.links:
+            where = Where(node=interruption.node, device=link.name)
             times = "once" if link.downs == 1 else f"{link.downs} times"
             what = f"{link.name} lost its link {times} while the job ran"
             evidence = [
-                seen(_source(link.name), f"rose by {link.downs} in {one.seconds:.0f} s"),
-                *_retransmits(one),
+                seen(_source(link.name), f"rose by {link.downs} in {interruption.seconds:.0f} s"),
+                *_retransmits(interruption),
             ]
             if link.name not in carried:
                 yield note(where, f"{what}, which did not use it", evidence=evidence)
                 continue
-            level = warn if link.name in members.get(one.node, ()) else fail
+            level = warn if link.name in members.get(interruption.node, ()) else fail
             yield level(
                 where,
                 what if stood is None else f"{what}: {stood}",
@@ -155,14 +158,19 @@ def _links(cluster: Cluster, stood: _Longest | None) -> Iterator[Finding]:
                 fix=[
                     admin("Look at its cable, transceiver and switch port.", "dmesg -T | grep -i 'link'",
                           f"ip -s -s link show {link.name.partition(':')[0]}"),
-                    you("Leave the node out until then.", f"#SBATCH --exclude={one.node}"),
+                    you("Leave the node out until then.", f"#SBATCH --exclude={interruption.node}"),
                 ],
             )  # fmt: skip
 
 
 def _members(node: Node) -> set[str]:
     """Interfaces behind which others of their bond carry on."""
-    return {name for one in lan.interfaces(node) if one.kind == "bond" for name in value_or(one.members, [])}
+    return {
+        name
+        for interface in lan.interfaces(node)
+        if interface.kind == "bond"
+        for name in value_or(interface.members, [])
+    }
 
 
 def _source(name: str) -> str:
@@ -175,19 +183,24 @@ def _source(name: str) -> str:
 def _carried(traffic: Traffic | None) -> set[str]:
     """The interfaces and ports over which this node moved what counts."""
     lists = [traffic.interfaces, traffic.hcas] if traffic else []
-    moved: list[Moved] = [one for listed in lists if not isinstance(listed, Unread) for one in listed]
-    least = _SHARE * sum(_bytes(one) for one in moved if one.name != "lo")
-    return {one.name for one in moved if one.name != "lo" and _bytes(one) >= max(1.0, least)}
+    moved: list[Moved] = [moved for listed in lists if not isinstance(listed, Unread) for moved in listed]
+    least = _SHARE * sum(_bytes(moved) for moved in moved if moved.name != "lo")
+    return {moved.name for moved in moved if moved.name != "lo" and _bytes(moved) >= max(1.0, least)}
 
 
 def _bytes(moved: Moved) -> int:
     return moved.sent + moved.received
 
 
-def _retransmits(one: Interruptions) -> list[Evidence]:
-    if not one.retransmits:
+def _retransmits(interruptions: Interruptions) -> list[Evidence]:
+    if not interruptions.retransmits:
         return []
-    return [seen(f"/proc/net/snmp on {one.node}", f"{one.retransmits} of {one.segments} TCP segments sent again")]
+    return [
+        seen(
+            f"/proc/net/snmp on {interruptions.node}",
+            f"{interruptions.retransmits} of {interruptions.segments} TCP segments sent again",
+        )
+    ]
 
 
 def _hosts(told: list[Interruptions], stood: _Longest | None, least: float) -> Iterator[Finding]:
@@ -213,32 +226,39 @@ def _hosts(told: list[Interruptions], stood: _Longest | None, least: float) -> I
 
 def _clocks(told: list[Resources]) -> Iterator[Finding]:
     """A clock that is slewed moves by 0.5 ms a second at most: so much in one job is a step."""
-    for one in told:
-        if abs(one.clock_step_s) < _STEP_S:
+    for resources in told:
+        if abs(resources.clock_step_s) < _STEP_S:
             continue
-        way = "ahead" if one.clock_step_s > 0 else "back"
+        way = "ahead" if resources.clock_step_s > 0 else "back"
         yield warn(
-            Where(node=one.node),
-            f"its wall clock was set {way} by {abs(one.clock_step_s):.1f} s while the job ran",
+            Where(node=resources.node),
+            f"its wall clock was set {way} by {abs(resources.clock_step_s):.1f} s while the job ran",
             why="torchrun's heartbeats carry the time of day: a step of 15 s makes it take a node for dead; "
             "munge's credentials expire.",
             owner="node",
-            evidence=[seen("time(2) less clock_gettime(CLOCK_BOOTTIME)", f"moved by {one.clock_step_s:+.3f} s")],
+            evidence=[
+                seen("time(2) less clock_gettime(CLOCK_BOOTTIME)", f"moved by {resources.clock_step_s:+.3f} s")
+            ],
             fix=[
                 admin("Let one daemon alone keep the clock, and slew it.", "chronyc tracking", "timedatectl"),
-                you("Leave the node out until its clock is steady.", f"#SBATCH --exclude={one.node}"),
+                you("Leave the node out until its clock is steady.", f"#SBATCH --exclude={resources.node}"),
             ],
         )
 
 
 def _unexplained(cluster: Cluster, stood: _Longest, least: float) -> Finding:
     """Nothing that was counted on any host explains it."""
-    waited = max((_waited(one.runqueue_s, one.stalled_s) for one in cluster.measurements.lateness), default=0.0)
-    starved = max((one.starved_s or 0.0 for one in cluster.measurements.interruptions), default=0.0)
+    waited = max(
+        (_waited(lateness.runqueue_s, lateness.stalled_s) for lateness in cluster.measurements.lateness),
+        default=0.0,
+    )
+    starved = max(
+        (interruption.starved_s or 0.0 for interruption in cluster.measurements.interruptions), default=0.0
+    )
     evidence = [
         seen("longest iteration", f"{stood.seconds:.2f} s, usual {stood.usual_s * 1e3:.3g} ms"),
         seen("longest wait of any rank for a core, in sum", f"{waited:.1f} s"),
-        *(item for one in cluster.measurements.interruptions for item in _retransmits(one)),
+        *(item for interruption in cluster.measurements.interruptions for item in _retransmits(interruption)),
     ]
     lonely = _alone_silent(cluster.measurements.interruptions, stood.excess_s)
     where = Where(node=lonely.node if lonely else None)
@@ -269,5 +289,5 @@ def _alone_silent(told: list[Interruptions], least: float) -> Interruptions | No
     """The one node of which the launcher heard nothing for as long, while it heard the others."""
     if len(told) < 2:
         return None
-    second, first = sorted(told, key=lambda one: one.silent_s)[-2:]
+    second, first = sorted(told, key=lambda interruptions: interruptions.silent_s)[-2:]
     return first if first.silent_s >= max(2.0, least / 2, 2 * second.silent_s) else None

@@ -34,8 +34,8 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.failures import shaping
 from ncclcheck.reports.subjects.failures.held_up import held_up
+from ncclcheck.reports.subjects.failures.limits import shaping
 from ncclcheck.reports.subjects.nccl import lan
 
 _MOST_TOLD = 8  # slow pairs that are named; chosen
@@ -82,14 +82,14 @@ def no_node_or_link_is_slower(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA/nccl-tests#376; awslabs/awsome-distributed-ai#664 (N/2 pairs at once).
     """
     between_real_machines(cluster, but_for="slow-link")
-    found = through_network(cluster)
+    founds = through_network(cluster)
     nodes = {name for pair in cluster.measurements.pairs for name in (pair.a, pair.b)}
     if unproven := unproven_of_two(cluster):
         yield _not_judged(unproven, short_of_cores=lack_cores(cluster))
-    elif len(nodes) < FEW and not found:
+    elif len(nodes) < FEW and not founds:
         raise NothingToJudge("two nodes have no peers: add a third one to compare with")
     least = slowness_at(cluster.policy.thresholds.get("BEN004.fail_percent", 50.0))
-    for one in found:
+    for one in founds:
         if one.slowness is None:
             yield _of_two(cluster, one.culprit)
         else:
@@ -122,7 +122,7 @@ def _finding(cluster: Cluster, culprit: Culprit, *, bad: bool, follows: str) -> 
 
 def _known_cause(cluster: Cluster, culprit: Culprit) -> str:
     """The rule that saw on this very node, before the job, what holds it up."""
-    places = {one.node for one in culprit.where}
+    places = {where.node for where in culprit.where}
     return next((one.code for one in held_up(cluster) if {one.node} == places), "")
 
 
@@ -153,7 +153,7 @@ def _of_interface(cluster: Cluster, node: str) -> list[str]:
     hcas = value_or(at(facts, "rdma.devices"), []) if facts else []
     return [
         *([f"ethtool -S {quote(name)} | grep -iE 'err|drop|pause'   # on {node}"] if name else []),
-        *(f"mlxlink -d {quote(one.name)} -c   # on {node}" for one in hcas[:1]),
+        *(f"mlxlink -d {quote(hca.name)} -c   # on {node}" for hca in hcas[:1]),
     ]
 
 
@@ -165,7 +165,7 @@ def _lifted(cluster: Cluster, node: str) -> list[Remedy]:
 
 def _interface(cluster: Cluster, node: str) -> str:
     """The interface over which its ranks meet, where its interfaces were read."""
-    return next((one.interface.name for one in lan.read_links(cluster) if one.node == node), "")
+    return next((link.interface.name for link in lan.read_links(cluster) if link.node == node), "")
 
 
 def _once(way: Way, *, short_of_cores: bool) -> Finding:

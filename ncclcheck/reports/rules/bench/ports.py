@@ -101,15 +101,15 @@ def ports_of_the_job(cluster: Cluster) -> Iterator[Finding]:
         raise NothingToJudge("no port counts losses or pauses")
     bad = [*_lossy(cluster, ports), *_pausing(cluster, ports)]
     yield from bad
-    named = {(one.where.node, one.where.device) for one in bad}
+    named = {(finding.where.node, finding.where.device) for finding in bad}
     yield from _habits([port for port in ports if (port.node, port.name) not in named])
 
 
 def _ports(cluster: Cluster) -> list[_Port]:
     found: list[_Port] = []
-    for one in cluster.measurements.traffic:
-        risen = {port.name: port.counters for port in one.risen}
-        found += [_Port(one.node, name, risen.get(name, {}), one.seconds) for name in one.counted]
+    for traffic in cluster.measurements.traffic:
+        risen = {port.name: port.counters for port in traffic.risen}
+        found += [_Port(traffic.node, name, risen.get(name, {}), traffic.seconds) for name in traffic.counted]
     return found
 
 

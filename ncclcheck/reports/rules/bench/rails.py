@@ -12,7 +12,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.output.settings_forms import quoted
 from ncclcheck.reports.subjects.job.used import Used, by_nccl, several_nodes, used
 from ncclcheck.reports.subjects.nccl import lan, wiring
-from ncclcheck.reports.text.fold import fold_names, size
+from ncclcheck.reports.text.words.fold import fold_names, size
 
 
 @rule(

@@ -18,7 +18,7 @@ from ncclcheck.reports.culprit.alone import FEW, Late, Slow
 from ncclcheck.reports.culprit.words import late, slow
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, fail, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.failures.crowded import held_back
+from ncclcheck.reports.subjects.failures.limits.crowded import held_back
 
 # What a rank did meanwhile that something outside of its process may have caused.
 _HELD = ("starved", "stopped", "idle", "unseen")
@@ -63,25 +63,31 @@ def no_rank_is_late(cluster: Cluster) -> Iterator[Finding]:
     """
     between_real_machines(cluster, but_for="slow-rank")
     least = cluster.policy.thresholds.get("BEN003.fail_percent", 50.0) / 100
-    for one in late_ranks(cluster):
-        make = fail if one.share >= least else warn
-        held = held_back(cluster, one.fact.node, _pid(cluster, one.fact.rank)) if one.reason in _HELD else None
+    for late_rank in late_ranks(cluster):
+        make = fail if late_rank.share >= least else warn
+        exhausted = (
+            held_back(cluster, late_rank.fact.node, _pid(cluster, late_rank.fact.rank))
+            if late_rank.reason in _HELD
+            else None
+        )
         yield make(
-            Where(node=one.fact.node, rank=one.fact.rank),
-            f"{held.words}; it {late(one)}" if held else late(one),
+            Where(node=late_rank.fact.node, rank=late_rank.fact.rank),
+            f"{exhausted.words}; it {late(late_rank)}" if exhausted else late(late_rank),
             why="All other ranks wait for it in every collective.",
-            owner=held.owner if held else "job" if one.reason == "busy" else "node",
+            owner=exhausted.owner if exhausted else "job" if late_rank.reason == "busy" else "node",
             evidence=[
-                seen("waits of all ranks and /proc/self/schedstat", f"p95 {one.fact.late_us.p95:.0f} us late"),
-                *(held.evidence if held else ()),
+                seen(
+                    "waits of all ranks and /proc/self/schedstat", f"p95 {late_rank.fact.late_us.p95:.0f} us late"
+                ),
+                *(exhausted.evidence if exhausted else ()),
             ],
-            fix=[*held.fix] if held else _mend(one),
+            fix=[*exhausted.fix] if exhausted else _mend(late_rank),
         )
     yield from (_by_chance(one) for one in late_by_chance(cluster))
 
 
 def _pid(cluster: Cluster, rank: int) -> int | None:
-    return next((one.pid for one in cluster.run.ranks if one.rank == rank), None)
+    return next((state.pid for state in cluster.run.ranks if state.rank == rank), None)
 
 
 def _by_chance(one: Late) -> Finding:
@@ -195,28 +201,28 @@ def every_node_is_as_fast_inside(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA/DCGM#198 (NVLink faults that only a real collective shows).
     """
     with_cores_of_their_own(cluster)
-    measured = [one for one in cluster.measurements.node_speeds if one.busbw_gb_s]
+    measured = [node_speed for node_speed in cluster.measurements.node_speeds if node_speed.busbw_gb_s]
     if len(measured) < FEW:
         raise NothingToJudge("fewer than three nodes measured a collective of their own")
     yield from _outliers(cluster, slow_nodes(cluster), "BEN016")
 
 
-def _outliers(cluster: Cluster, found: list[Slow], code: str) -> Iterator[Finding]:
+def _outliers(cluster: Cluster, slows: list[Slow], code: str) -> Iterator[Finding]:
     least = cluster.policy.thresholds.get(f"{code}.fail_percent", 50.0)
-    for one in found:
+    for one in slows:
         make = fail if one.percent < least else warn
-        held = held_back(cluster, one.node, None if one.rank is None else _pid(cluster, one.rank))
+        exhausted = held_back(cluster, one.node, None if one.rank is None else _pid(cluster, one.rank))
         yield make(
             Where(node=one.node, rank=one.rank, device=one.device),
-            f"{slow(one)}; {held.words}" if held else slow(one),
+            f"{slow(one)}; {exhausted.words}" if exhausted else slow(one),
             why="All other ranks wait for the slowest one in every step.",
-            owner=held.owner if held else "node",
+            owner=exhausted.owner if exhausted else "node",
             evidence=[
                 seen(one.metric, f"{one.value:.6g}, median of {one.peers} peers {one.healthy:.6g}"),
-                *(held.evidence if held else ()),
+                *(exhausted.evidence if exhausted else ()),
             ],
-            fix=[*held.fix]
-            if held
+            fix=[*exhausted.fix]
+            if exhausted
             else [
                 you("Leave the node out and run again.", f"sbatch --exclude={quote(one.node)} JOB"),
                 admin(

@@ -24,7 +24,7 @@ from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.job.used import Used, has_fact, unseen, used
 from ncclcheck.reports.subjects.nccl import wiring
 from ncclcheck.reports.subjects.nccl.settings import settings_of
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _LAYERS = ("InfiniBand", "Ethernet")
 _WITHOUT_RDMA = ("NCCL_IB_DISABLE", "NCCL_NET", "NCCL_IB_HCA")

@@ -19,7 +19,7 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.job import trial as tried
-from ncclcheck.reports.text.fold import duration
+from ncclcheck.reports.text.words.fold import duration
 
 _LEAVE = "Leave this setting out. NCCL's own choice is right unless a measurement says otherwise."
 

@@ -109,7 +109,7 @@ def _not_confirmed(whole: Tried) -> Finding:
 
 
 def _figures(told: Tuning) -> list[Evidence]:
-    return [seen(tuning.named(one), one.failed or _WORDS[tuning.verdict(one)]) for one in told.tried]
+    return [seen(tuning.named(tried), tried.failed or _WORDS[tuning.verdict(tried)]) for tried in told.tried]
 
 
 def _rows(tried: Tried) -> list[Evidence]:

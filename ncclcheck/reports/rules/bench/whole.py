@@ -114,12 +114,12 @@ def _unfinished(answer: Answer) -> Finding:
 
 def _evidence(answer: Answer) -> list[Evidence]:
     """The smallest group that failed, the largest that did not."""
-    sound = max((one for one in answer.tests if not one.bad), key=lambda one: len(one.group), default=None)
-    found = [(word, one) for word, one in (("failed", answer.smallest_bad), ("sound", sound)) if one]
+    sound = max((test for test in answer.tests if not test.bad), key=lambda test: len(test.group), default=None)
+    found = [(word, test) for word, test in (("failed", answer.smallest_bad), ("sound", sound)) if test]
     return [
         *(
-            seen(f"{word}, {len(one.group)} nodes", f"{one.gb_s:.3g} of {one.healthy:.3g} GB/s")
-            for word, one in found
+            seen(f"{word}, {len(test.group)} nodes", f"{test.gb_s:.3g} of {test.healthy:.3g} GB/s")
+            for word, test in found
         ),
         seen("rounds of groups", answer.rounds),
     ]

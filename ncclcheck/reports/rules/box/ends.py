@@ -34,19 +34,19 @@ def box_rule(
     return register
 
 
-def _finding(cluster: Cluster, one: Failure, why: str, *fixes: Remedy) -> Finding:
+def _finding(cluster: Cluster, failure: Failure, why: str, *fixes: Remedy) -> Finding:
     return fail(
-        words.where(one),
-        words.heading(one, words.waits(cluster, one)),
+        words.where(failure),
+        words.heading(failure, words.waits(cluster, failure)),
         why=why,
         owner="job",
-        evidence=words.evidence(cluster, one),
+        evidence=words.evidence(cluster, failure),
         fix=[*fixes],
     )
 
 
 @box_rule("BOX001", "no process of the job was killed for want of memory", "memory")
-def nothing_was_killed_for_memory(cluster: Cluster, one: Failure) -> Iterator[Finding]:
+def nothing_was_killed_for_memory(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
     """
     ## What
     The kernel killed a process of the job, because its cgroup, or the node, had no memory left.
@@ -67,14 +67,14 @@ def nothing_was_killed_for_memory(cluster: Cluster, one: Failure) -> Iterator[Fi
     """
     yield _finding(
         cluster,
-        one,
+        failure,
         "SIGKILL by the kernel for want of memory leaves no words of the process's own.",
         you("Give the job more host memory, or lower what it holds: fewer loader workers, one copy of the data."),
     )
 
 
 @box_rule("BOX002", "no process of the job was ended by a signal that nobody in it sent", "killed")
-def nothing_was_killed(cluster: Cluster, one: Failure) -> Iterator[Finding]:
+def nothing_was_killed(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
     """
     ## What
     A rank, or a worker of its loader, was ended by SIGKILL or another signal, before anything else failed, and
@@ -95,7 +95,7 @@ def nothing_was_killed(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     """
     yield _finding(
         cluster,
-        one,
+        failure,
         "A signal from outside the job; the kernel counted no process killed for want of memory at that time.",
         you("Find out who sent it: an operator, a script that tidies up, a scheduler, a limit such as ulimit -t."),
         admin("Look into the kernel's log of this time.", "journalctl -k --since '10 min ago'"),
@@ -103,7 +103,7 @@ def nothing_was_killed(cluster: Cluster, one: Failure) -> Iterator[Finding]:
 
 
 @box_rule("BOX003", "no process of the job crashed", "crashed")
-def nothing_crashed(cluster: Cluster, one: Failure) -> Iterator[Finding]:
+def nothing_crashed(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
     """
     ## What
     A process was ended by SIGSEGV, SIGABRT, SIGBUS, SIGFPE or SIGILL.
@@ -124,10 +124,10 @@ def nothing_crashed(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     ## Source
     signal(7); docs.python.org/3/library/faulthandler.html.
     """
-    if one.process is not None and _SIZES.search(one.process.aborted):
+    if failure.process is not None and _SIZES.search(failure.process.aborted):
         yield _finding(
             cluster,
-            one,
+            failure,
             "It got a message of another size than it expected: ranks were in different calls, or shapes differ.",
             you("Call the same collective with the same shape and dtype on all ranks; compare the lines above."),
             you("Let torch compare each call.", "export TORCH_DISTRIBUTED_DEBUG=DETAIL"),
@@ -135,14 +135,14 @@ def nothing_crashed(cluster: Cluster, one: Failure) -> Iterator[Finding]:
         return
     yield _finding(
         cluster,
-        one,
+        failure,
         "A crash is a fault in native code below the line that is named.",
         you("Look at the frame that is named, and what the process printed last; with a core: gdb PROGRAM core."),
     )
 
 
 @box_rule("BOX004", "no rank raised an exception that ended it", "raised")
-def nothing_was_raised(cluster: Cluster, one: Failure) -> Iterator[Finding]:
+def nothing_was_raised(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
     """
     ## What
     An exception that nobody caught ended a rank, before anything else failed.
@@ -166,14 +166,16 @@ def nothing_was_raised(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     """
     yield _finding(
         cluster,
-        one,
+        failure,
         "It was the first failure of the job; what other ranks say follows from it.",
-        you(f"Look at {words.place(one)}." if words.place(one) else "Look at the exception that is named."),
+        you(
+            f"Look at {words.place(failure)}." if words.place(failure) else "Look at the exception that is named."
+        ),
     )
 
 
 @box_rule("BOX005", "no rank ended by itself while others went on", "exit", "left")
-def nobody_left(cluster: Cluster, one: Failure) -> Iterator[Finding]:
+def nobody_left(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
     """
     ## What
     A rank ended with an exit code and without an exception: sys.exit(), os._exit(), or its end came before that of
@@ -192,24 +194,24 @@ def nobody_left(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     ## Source
     docs.python.org/3/library/sys.html, sys.exit; pytorch.org/docs/stable/distributed.html.
     """
-    if one.process is not None and one.process.role == "root":
+    if failure.process is not None and failure.process.role == "root":
         why = "It ended by itself; no process that it started failed before it."
-        yield _finding(cluster, one, why, you("Look at what it printed last; the box has a copy."))
+        yield _finding(cluster, failure, why, you("Look at what it printed last; the box has a copy."))
         return
-    if one.process is not None and one.process.role == "helper":
+    if failure.process is not None and failure.process.role == "helper":
         why = "Its rank waited for it, and was not told of its end; the others wait for the rank."
-        yield _finding(cluster, one, why, you("Look at what it printed last; the box has a copy."))
+        yield _finding(cluster, failure, why, you("Look at what it printed last; the box has a copy."))
         return
     yield _finding(
         cluster,
-        one,
+        failure,
         "It left by itself, without a word; who needs it fails or waits after that.",
         you("Look where this rank calls sys.exit() or returns, or where its data end before those of the others."),
     )
 
 
 @box_rule("BOX006", "all ranks came to what the others waited for", "absent", "apart", "unmet")
-def nobody_is_absent(cluster: Cluster, one: Failure) -> Iterator[Finding]:
+def nobody_is_absent(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
     """
     ## What
     All ranks but one report that another one is gone or did not come in time; that one was alive and said nothing.
@@ -231,27 +233,29 @@ def nobody_is_absent(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     ## Source
     pytorch.org/docs/stable/distributed.html, on the timeout of init_process_group.
     """
-    if one.kind == "unmet":
+    if failure.kind == "unmet":
         why = "Ranks meet once all have come to the same place, and all expect the same number of them."
         yield _finding(
             cluster,
-            one,
+            failure,
             why,
             you("Start all ranks, each once, with the same WORLD_SIZE, MASTER_ADDR and MASTER_PORT."),
         )
         return
     yield _finding(
         cluster,
-        one,
+        failure,
         "The others waited for it until their timeout.",
         you(
-            f"Look at {words.place(one)}." if words.place(one) else "Look what this rank does that others do not."
+            f"Look at {words.place(failure)}."
+            if words.place(failure)
+            else "Look what this rank does that others do not."
         ),
     )
 
 
 @box_rule("BOX007", "the job was not ended from outside", "outside")
-def nobody_ended_it(cluster: Cluster, one: Failure) -> Iterator[Finding]:
+def nobody_ended_it(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
     """
     ## What
     The job was sent SIGTERM, SIGINT or another signal, and ended after it; nothing had failed before.
@@ -270,7 +274,7 @@ def nobody_ended_it(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     """
     yield _finding(
         cluster,
-        one,
+        failure,
         "It was ended on purpose: a time limit, a preemption, scancel, Ctrl-C; nothing had failed before.",
         you(
             "Look who ended it, and whether its time limit was long enough.",
@@ -280,7 +284,7 @@ def nobody_ended_it(cluster: Cluster, one: Failure) -> Iterator[Finding]:
 
 
 @box_rule("BOX008", "the job did not stall", "stalled")
-def it_did_not_stall(cluster: Cluster, one: Failure) -> Iterator[Finding]:
+def it_did_not_stall(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
     """
     ## What
     For long no process of the job printed, read, wrote or computed anything.
@@ -303,14 +307,14 @@ def it_did_not_stall(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     """
     yield _finding(
         cluster,
-        one,
+        failure,
         "All waited for something that did not come.",
-        *words.remedies(cluster, one),
+        *words.remedies(cluster, failure),
     )
 
 
 @box_rule("BOX009", "no node vanished", "vanished")
-def no_node_vanished(cluster: Cluster, one: Failure) -> Iterator[Finding]:
+def no_node_vanished(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
     """
     ## What
     The record of a node breaks off, while those of the others went on.
@@ -330,15 +334,15 @@ def no_node_vanished(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     """
     yield _finding(
         cluster,
-        one,
+        failure,
         "Its watcher writes every second and outlives the job: the node, its disk or its network is gone.",
         admin("Look at the node: power, network, its kernel's log."),
-        you("Start the job again without it.", f"sbatch --exclude={one.box.host} ..."),
+        you("Start the job again without it.", f"sbatch --exclude={failure.box.host} ..."),
     )
 
 
 @box_rule("BOX010", "no node was cut off from the others", "cut")
-def no_node_was_cut_off(cluster: Cluster, one: Failure) -> Iterator[Finding]:
+def no_node_was_cut_off(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
     """
     ## What
     What was sent to a node was not answered any more, or nobody answered what it sent, until the job's timeouts
@@ -363,15 +367,15 @@ def no_node_was_cut_off(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     """
     yield _finding(
         cluster,
-        one,
+        failure,
         "Its kernel and those of the others sent the same data again and again: the network between them is gone.",
         admin("Look at its cable, its port on the switch and its firewall."),
-        you("Start the job again without it.", f"sbatch --exclude={one.host} ..."),
+        you("Start the job again without it.", f"sbatch --exclude={failure.host} ..."),
     )
 
 
 @box_rule("BOX012", "no GPU failed during the job", "gpu")
-def no_gpu_failed(cluster: Cluster, one: Failure) -> Iterator[Finding]:
+def no_gpu_failed(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
     """
     ## What
     NVIDIA's driver reported an error of the hardware of a GPU (Xid), before anything else failed.
@@ -395,8 +399,8 @@ def no_gpu_failed(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     """
     yield _finding(
         cluster,
-        one,
+        failure,
         "The driver reported it before anything else failed; what the program said follows from it.",
         admin("Take the node out of service; NVIDIA's Xid catalog says what this number asks for."),
-        you("Start the job again without it.", f"sbatch --exclude={one.box.host} ..."),
+        you("Start the job again without it.", f"sbatch --exclude={failure.box.host} ..."),
     )

@@ -44,12 +44,12 @@ def host_memory(cluster: Cluster) -> Iterator[Finding]:
     pytorch/pytorch#152302; NVIDIA/nccl#2059, NVIDIA/nccl#2190 (2.24 to 2.26.4).
     """
     for node in cluster.nodes:
-        found, (low, high) = settings_of(node), _CUMEM_HOST_FAULT
-        touched = found.version is not None and low <= found.version < high
+        settings, (low, high) = settings_of(node), _CUMEM_HOST_FAULT
+        touched = settings.version is not None and low <= settings.version < high
         confined = bool(runtimes(node)) and "SYS_NICE" not in known(at(node, "container.capabilities"))
         if not touched or not confined or not known(at(node, "gpus.usable")):
             continue
-        if found.number("NCCL_CUMEM_HOST_ENABLE") != 0:
+        if settings.number("NCCL_CUMEM_HOST_ENABLE") != 0:
             yield warn(
                 Where(node=node.name),
                 f"NCCL {known(at(node, 'nccl.loaded.version'))} in a container without SYS_NICE",

@@ -13,7 +13,7 @@ from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.subjects.nccl.choice import Chosen
 from ncclcheck.reports.subjects.nccl.settings import settings_of
 from ncclcheck.reports.subjects.nodes.containers import runtimes, told_by
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _BRIDGES = (ipaddress.ip_network("172.16.0.0/12"), ipaddress.ip_network("10.88.0.0/16"))
 _ON_EVERY_MACHINE = ipaddress.ip_network("172.17.0.0/16")
@@ -88,7 +88,9 @@ def _ends_at_machine(node: Node, chosen: Chosen) -> bool:
     """The container's end of a bridge, a veth; the bridge itself is on the machine (NET002)."""
     names = runtimes(node)
     parsed = ipaddress.ip_address(chosen.address.partition("%")[0])
-    other = any(one.name == chosen.name and one.kind in _NOT_ITS_END for one in lan.interfaces(node))
+    other = any(
+        interface.name == chosen.name and interface.kind in _NOT_ITS_END for interface in lan.interfaces(node)
+    )
     if other or "kubernetes" in names or not _LOCAL_RUNTIMES.intersection(names):
         return False
     own = next((one.host for one in known(at(node, "container.namespaces")) if one.name == "net"), None)

@@ -66,16 +66,16 @@ def agree(cluster: Cluster) -> Iterator[Finding]:
     PyTorch, DistributedSampler; pytorch/pytorch#70103; Python, object.__hash__ (PYTHONHASHSEED); readdir(3).
     """
     looked = shardings(cluster, several=False)
-    found = [finding for node, held in looked for finding in _within(node, held)]
-    found += _between(looked)
-    yield from found
-    if not found:
+    findings = [finding for node, sharding in looked for finding in _within(node, sharding)]
+    findings += _between(looked)
+    yield from findings
+    if not findings:
         raise nothing_of(looked, "no indices were compared")
 
 
-def _within(node: str, held: Sharding) -> Iterator[Finding]:
-    seen_map = held.index_map
-    if seen_map is None or held.ranks < 2 or seen_map.by_design or seen_map.unseen:
+def _within(node: str, sharding: Sharding) -> Iterator[Finding]:
+    seen_map = sharding.index_map
+    if seen_map is None or sharding.ranks < 2 or seen_map.by_design or seen_map.unseen:
         return
     if len(set(seen_map.lengths)) > 1:
         yield _lengths(node, seen_map)
@@ -84,7 +84,7 @@ def _within(node: str, held: Sharding) -> Iterator[Finding]:
     elif seen_map.differing:
         yield _differing(node, seen_map)
     elif seen_map.compared:
-        yield fine(Where(node=node), f"{seen_map.compared} indices are the same samples on {held.ranks} ranks")
+        yield fine(Where(node=node), f"{seen_map.compared} indices are the same samples on {sharding.ranks} ranks")
 
 
 def _lengths(node: str, seen_map: IndexMap) -> Finding:
@@ -141,11 +141,11 @@ def _differing(node: str, seen_map: IndexMap) -> Finding:
 def _evidence(seen_map: IndexMap) -> list[Evidence]:
     return [
         seen(
-            f"index {one.index}, {one.leaf or 'the sample'}",
-            f"rank 0: {one.one}; rank {one.rank}: {one.other}"
-            + (f", which rank 0 has at index {one.there}" if one.there is not None else ""),
+            f"index {example.index}, {example.leaf or 'the sample'}",
+            f"rank 0: {example.one}; rank {example.rank}: {example.other}"
+            + (f", which rank 0 has at index {example.there}" if example.there is not None else ""),
         )
-        for one in seen_map.examples[:3]
+        for example in seen_map.examples[:3]
     ] or [seen("samples compared", str(seen_map.compared))]
 
 
@@ -168,25 +168,25 @@ def _between(looked: list[tuple[str, Sharding]]) -> Iterator[Finding]:
         return
     usual = Counter(_length(held) for _, held in looked).most_common(1)[0][0]
     alike = [(node, held) for node, held in looked if _length(held) == usual]
-    for node, held in looked:
-        if _length(held) != usual:
-            yield _other_length(node, _length(held), alike[0][0], usual)
+    for node, sharding in looked:
+        if _length(sharding) != usual:
+            yield _other_length(node, _length(sharding), alike[0][0], usual)
     first_node, first = alike[0]
-    for node, held in alike[1:]:
-        differing = _unlike(first, held)
+    for node, sharding in alike[1:]:
+        differing = _unlike(first, sharding)
         if differing:
-            yield _other_samples(node, first_node, differing, len(held.prints))
-        elif first.prints and held.prints:
-            yield fine(Where(node=node), f"{len(held.prints)} indices are the same samples as on {first_node}")
+            yield _other_samples(node, first_node, differing, len(sharding.prints))
+        elif first.prints and sharding.prints:
+            yield fine(Where(node=node), f"{len(sharding.prints)} indices are the same samples as on {first_node}")
 
 
-def _length(held: Sharding) -> int | None:
-    return next((share.length for share in held.shares), None)
+def _length(sharding: Sharding) -> int | None:
+    return next((share.length for share in sharding.shares), None)
 
 
 def _unlike(first: Sharding, other: Sharding) -> list[int]:
     """Indices at which nodes differ; none where one leaf that tells samples apart agrees at all of them."""
-    one, two = ({p.index: p.leaves for p in held.prints} for held in (first, other))
+    one, two = ({p.index: p.leaves for p in sharding.prints} for sharding in (first, other))
     indices = [index for index in one if index in two]
     leaves = {leaf for index in indices for leaf in one[index] if leaf in two[index]}
     telling = [leaf for leaf in leaves if len({one[i].get(leaf) for i in indices}) >= max(2, min(3, len(indices)))]

@@ -22,7 +22,7 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.data import examined, own_names
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _DATA = ("data",)
 
@@ -55,9 +55,9 @@ def views(cluster: Cluster) -> Iterator[Finding]:
     limits = cluster.policy.thresholds
     judged, unread = examined.resources(cluster, "batch")
     yield from unread
-    made = {one.node: one.made or Made() for one in cluster.measurements.data}
-    for node, held in judged:
-        batch = known(held.batch)
+    made = {report.node: report.made or Made() for report in cluster.measurements.data}
+    for node, resources in judged:
+        batch = known(resources.batch)
         more = batch.held - batch.used
         if (
             batch.held < limits.get("DAT022.ratio", 8.0) * batch.used
@@ -120,17 +120,19 @@ def room(cluster: Cluster) -> Iterator[Finding]:
     judged, unread = examined.resources(cluster, "batch")
     yield from unread
     share = cluster.policy.thresholds.get("DAT023.share", 0.8)
-    for node, held in judged:
-        if not held.workers:
+    for node, resources in judged:
+        if not resources.workers:
             yield fine(Where(node=node), "the loader has no workers: nothing goes through /dev/shm")
             continue
-        found = [one for one in (_memory(node, held, share), _files(node, held, share)) if one]
-        yield from found or [fine(Where(node=node), _enough(held))]
+        findings = [
+            finding for finding in (_memory(node, resources, share), _files(node, resources, share)) if finding
+        ]
+        yield from findings or [fine(Where(node=node), _enough(resources))]
 
 
-def _ready(held: Resources) -> int:
+def _ready(resources: Resources) -> int:
     """Batches that the workers of one rank may have ready at once."""
-    return held.workers * max(1, held.prefetch)
+    return resources.workers * max(1, resources.prefetch)
 
 
 def _bytes(batch: Batch) -> int:
@@ -147,56 +149,56 @@ def _tensors(batch: Batch) -> int:
     return batch.tensors
 
 
-def _needed(held: Resources) -> int:
+def _needed(resources: Resources) -> int:
     """Bytes in /dev/shm, of all ranks of the node. A view's storage is shared once by each worker."""
-    batch = known(held.batch)
+    batch = known(resources.batch)
     dragged = batch.size and batch.tensors < batch.samples and batch.held > 2 * batch.used
-    ready = held.workers if dragged else _ready(held) + 1
-    return _bytes(batch) * ready * max(1, held.ranks_per_node)
+    ready = resources.workers if dragged else _ready(resources) + 1
+    return _bytes(batch) * ready * max(1, resources.ranks_per_node)
 
 
-def _enough(held: Resources) -> str:
-    free = value_or(held.shm, None)
-    return f"{size(_needed(held))} of /dev/shm are needed" + (f", {size(free.free)} are free" if free else "")
+def _enough(resources: Resources) -> str:
+    free = value_or(resources.shm, None)
+    return f"{size(_needed(resources))} of /dev/shm are needed" + (f", {size(free.free)} are free" if free else "")
 
 
-def _memory(node: str, held: Resources, share: float) -> Finding | None:
-    shm, needed = value_or(held.shm, None), _needed(held)
+def _memory(node: str, resources: Resources, share: float) -> Finding | None:
+    shm, needed = value_or(resources.shm, None), _needed(resources)
     if shm is None or needed <= share * max(0, shm.free):
         return None
     told = f"{size(needed)} needed, {size(shm.free)} of {size(shm.size)} free"
-    return _bad(held, needed > shm.free)(
+    return _bad(resources, needed > shm.free)(
         Where(node=node),
         f"the batches that workers have ready need {size(needed)} in /dev/shm, which has {size(shm.free)} free",
         why='Workers end with "Bus error" or "unable to allocate shared memory", and the job with them.',
         owner="job",
-        evidence=[seen("statvfs(/dev/shm)", told), *_sum(held)],
+        evidence=[seen("statvfs(/dev/shm)", told), *_sum(resources)],
         fix=[
             you("Give the container more of it.", "docker run --ipc=host ...", "docker run --shm-size=16g ..."),
-            *_fewer(held, shm.free),
+            *_fewer(resources, shm.free),
             admin("Make it larger.", "mount -o remount,size=50% /dev/shm"),
         ],
     )
 
 
-def _bad(held: Resources, certain: bool) -> Callable[..., Finding]:
-    return fail if certain and held.asked else warn
+def _bad(resources: Resources, certain: bool) -> Callable[..., Finding]:
+    return fail if certain and resources.asked else warn
 
 
-def _fewer(held: Resources, free: int) -> list[Remedy]:
+def _fewer(resources: Resources, free: int) -> list[Remedy]:
     """As many workers as there is room for, where there is room for any."""
-    each = _bytes(known(held.batch)) * max(1, held.ranks_per_node)
+    each = _bytes(known(resources.batch)) * max(1, resources.ranks_per_node)
     batches = int(0.8 * free / max(1, each)) - 1
     if batches < 1:
         return [you("Make batches smaller: there is no room for two of them.")]
-    workers, prefetch = (min(held.workers, batches // 2), 2) if batches > 1 else (1, 1)
+    workers, prefetch = (min(resources.workers, batches // 2), 2) if batches > 1 else (1, 1)
     return [you("Have fewer ready.", f"DataLoader(..., num_workers={workers}, prefetch_factor={prefetch})")]
 
 
-def _sum(held: Resources) -> list[Evidence]:
-    batch = known(held.batch)
-    words = f"{held.workers} workers x {held.prefetch} batches x {size(_bytes(batch))}"
-    ranks = f" x {held.ranks_per_node} ranks" if held.ranks_per_node > 1 else ""
+def _sum(resources: Resources) -> list[Evidence]:
+    batch = known(resources.batch)
+    words = f"{resources.workers} workers x {resources.prefetch} batches x {size(_bytes(batch))}"
+    ranks = f" x {resources.ranks_per_node} ranks" if resources.ranks_per_node > 1 else ""
     return [seen("worked out", words + ranks)]
 
 

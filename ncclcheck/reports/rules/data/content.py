@@ -59,29 +59,35 @@ def readable(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     PyTorch, torch.utils.data, Map-style datasets; signal(7).
     """
-    factories = {one.node: one.factory for one in cluster.measurements.data}
+    factories = {report.node: report.factory for report in cluster.measurements.data}
     for node, made, content in examined.contents(cluster):
-        kinds = dict.fromkeys((one.kind, one.error.partition(":")[0]) for one in content.unreadable)
+        kinds = dict.fromkeys(
+            (unreadable.kind, unreadable.error.partition(":")[0]) for unreadable in content.unreadable
+        )
         for kind, error in kinds:
-            same = [one for one in content.unreadable if (one.kind, one.error.partition(":")[0]) == (kind, error)]
+            same = [
+                unreadable
+                for unreadable in content.unreadable
+                if (unreadable.kind, unreadable.error.partition(":")[0]) == (kind, error)
+            ]
             yield _unreadable(node, factories.get(node, ""), made, same, content)
         if content.beyond is not None:
             yield _beyond(node, made, content.beyond)
-        for one in content.not_finite:
-            yield _not_finite(node, factories.get(node, ""), made, one, content)
+        for finite in content.not_finite:
+            yield _not_finite(node, factories.get(node, ""), made, finite, content)
         if not content.unreadable and not content.not_finite and content.indices:
             yield fine(Where(node=node), f"{max(content.swept, content.indices)} samples can be read")
 
 
 def _unreadable(node: str, factory: str, made: Made, same: list[Unreadable], content: Content) -> Finding:
     first = same[0]
-    indices = ", ".join(str(one.index) for one in same[:6])
+    indices = ", ".join(str(unreadable.index) for unreadable in same[:6])
     count = content.unreadable_count if len(same) == len(content.unreadable) else len(same)
     what = (
         f"index {indices} cannot be read ({count} of {max(content.swept, content.indices, count)}): {first.error}"
     )
     last = (made.length or 0) - 1
-    if first.error.startswith("IndexError") and any(one.index == last >= 0 for one in same):
+    if first.error.startswith("IndexError") and any(unreadable.index == last >= 0 for unreadable in same):
         what = f"len() says {made.length}, but index {indices} is not there: {first.error}"
     return fail(
         Where(node=node),
@@ -99,7 +105,9 @@ def _unreadable(node: str, factory: str, made: Made, same: list[Unreadable], con
 def _shorter(made: Made, same: list[Unreadable], content: Content) -> list[Remedy]:
     """Where all samples were read, and those at the end alone are not there."""
     length, count = made.length or 0, content.unreadable_count
-    ends = all(one.error.startswith("IndexError") and one.index >= length - count for one in same)
+    ends = all(
+        unreadable.error.startswith("IndexError") and unreadable.index >= length - count for unreadable in same
+    )
     if not ends or len(same) != len(content.unreadable) or content.swept < length:
         return []
     text = own_names.longer(made.code.length if made.code else None, -count)
@@ -111,15 +119,15 @@ def _another_length(made: Made, text: str) -> Remedy:
     return you(told, f"def __len__(self): return {text}") if text else you(told)
 
 
-def _not_finite(node: str, factory: str, made: Made, one: NotFinite, content: Content) -> Finding:
-    rare = one.nan and not one.meant and one.count <= _RARE * content.swept
-    indices = ", ".join(map(str, sorted(one.examples)))
-    what = "NaN" if one.nan else "infinite values"
-    part = f"part {one.leaf} of " if one.leaf else ""
-    told = f"{part}sample {indices} holds {what}: {one.count} of the {content.swept} samples that were read"
-    first = min(one.examples, default=0)
+def _not_finite(node: str, factory: str, made: Made, finite: NotFinite, content: Content) -> Finding:
+    rare = finite.nan and not finite.meant and finite.count <= _RARE * content.swept
+    indices = ", ".join(map(str, sorted(finite.examples)))
+    what = "NaN" if finite.nan else "infinite values"
+    part = f"part {finite.leaf} of " if finite.leaf else ""
+    told = f"{part}sample {indices} holds {what}: {finite.count} of the {content.swept} samples that were read"
+    first = min(finite.examples, default=0)
     return (warn if rare else note)(
-        Where(node=node, device=one.leaf or None),
+        Where(node=node, device=finite.leaf or None),
         told,
         why="The loss of its batch is NaN, and with the next optimizer step every weight of every rank.",
         owner="job",
@@ -203,8 +211,10 @@ def hidden_state(cluster: Cluster) -> Iterator[Finding]:
 
 def _random(cluster: Cluster, node: str) -> set[str]:
     """Leaves that a random generator changes."""
-    streams = [one.streams for one in cluster.measurements.data if one.node == node and one.streams]
-    return {leaf for found in streams for one in value_or(found.depends, []) for leaf in one.leaves}
+    streams = [report.streams for report in cluster.measurements.data if report.node == node and report.streams]
+    return {
+        leaf for stream in streams for dependence in value_or(stream.depends, []) for leaf in dependence.leaves
+    }
 
 
 def _mixed(node: str, leaves: list[LeafKind]) -> Finding:
@@ -299,7 +309,7 @@ def overwritten(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     PyTorch, torch.utils.data, Working with collate_fn.
     """
-    structures = {one.node: one.structure for one in cluster.measurements.data if one.structure}
+    structures = {report.node: report.structure for report in cluster.measurements.data if report.structure}
     for node, made, content in examined.samples(cluster):
         structure = structures.get(node)
         if not content.overwritten and structure is not None and structure.overwritten:
@@ -315,7 +325,9 @@ def overwritten(cluster: Cluster) -> Iterator[Finding]:
             f"sample {first.index} was {first.before} when returned, and {first.after} after others were read",
             why="All samples of a batch share one buffer, and the batch holds the last one several times.",
             owner="job",
-            evidence=[seen(f"index {one.index}", f"{one.before}, then {one.after}") for one in examples],
+            evidence=[
+                seen(f"index {example.index}", f"{example.before}, then {example.after}") for example in examples
+            ],
             fix=[
                 you(
                     f"Return a copy, in {own_names.owner(made)}.__getitem__.",

@@ -38,24 +38,24 @@ def second_epoch(cluster: Cluster) -> Iterator[Finding]:
     """
     judged = False
     for report in cluster.measurements.data:
-        held = report.sharding
-        if held is None or (held.stream is None and held.order is None):
+        sharding = report.sharding
+        if sharding is None or (sharding.stream is None and sharding.order is None):
             continue
         judged = True
-        if held.stream is not None and held.stream.dry is not None:
-            yield _stream(report, held, held.stream.dry)
-        elif held.order is not None and held.order.dry is not None:
-            yield _sampler(report.node, held.order.dry)
+        if sharding.stream is not None and sharding.stream.dry is not None:
+            yield _stream(report, sharding, sharding.stream.dry)
+        elif sharding.order is not None and sharding.order.dry is not None:
+            yield _sampler(report.node, sharding.order.dry)
         else:
             yield fine(Where(node=report.node), "the second epoch has samples")
     if not judged:
         raise NothingToJudge(why_not(cluster.measurements.data, "sharding"))
 
 
-def _stream(report: DataReport, held: Sharding, dry: Dry) -> Finding:
+def _stream(report: DataReport, sharding: Sharding, dry: Dry) -> Finding:
     name = report.made.dataset.rpartition(".")[2] if report.made else "the stream"
     kept = f": {dry.source} is used up" if dry.source else ""
-    anew = bool(held.stream and held.stream.workers) and not (report.streams and report.streams.persistent)
+    anew = bool(sharding.stream and sharding.stream.workers) and not (report.streams and report.streams.persistent)
     told = f"{name} gives no sample in a second epoch{kept}"
     if anew:
         return note(
@@ -71,7 +71,7 @@ def _stream(report: DataReport, held: Sharding, dry: Dry) -> Finding:
         why="Every epoch but the first has no batch, without an error: nothing more is learned.",
         owner="job",
         evidence=[
-            seen("samples of the first reading", max(held.stream.items, default=0) if held.stream else 0),
+            seen("samples of the first reading", max(sharding.stream.items, default=0) if sharding.stream else 0),
             seen("samples of the second reading", "none"),
         ],
         fix=_fix(name, dry),

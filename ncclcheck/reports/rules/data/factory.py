@@ -58,7 +58,11 @@ def factory(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     PyTorch, torch.utils.data, Dataset Types.
     """
-    reports = [(one.node, one.factory, one.made) for one in cluster.measurements.data if one.made is not None]
+    reports = [
+        (report.node, report.factory, report.made)
+        for report in cluster.measurements.data
+        if report.made is not None
+    ]
     if not reports:
         raise NothingToJudge("no dataset was asked for")
     for node, name, made in reports:
@@ -162,28 +166,28 @@ def handles(cluster: Cluster) -> Iterator[Finding]:
     HannesStark/boltzgen#40; "How To Corrupt An SQLite Database File", 2.6; LMDB, Caveats.
     """
     for node, made, content in examined.contents(cluster):
-        yield from (_shared(node, made, content, one) for one in content.inherited)
+        yield from (_shared(node, made, content, inherited) for inherited in content.inherited)
         if made.cuda:
             yield _cuda(node)
         if not content.inherited and not made.cuda:
             yield fine(Where(node=node), "workers use nothing that was opened before the fork")
 
 
-def _shared(node: str, made: Made, content: Content, one: Inherited) -> Finding:
+def _shared(node: str, made: Made, content: Content, inherited: Inherited) -> Finding:
     wrong = content.stress.wrong if content.stress else 0
-    where = Where(node=node, device=one.path or None)
-    if made.locks and not wrong and one.how != "library":
+    where = Where(node=node, device=inherited.path or None)
+    if made.locks and not wrong and inherited.how != "library":
         return note(
-            where, f"workers share {_thing(one)}; a lock guards it ({made.locks[0]}) and no read was wrong"
+            where, f"workers share {_thing(inherited)}; a lock guards it ({made.locks[0]}) and no read was wrong"
         )
-    make = warn if one.how == "library" else fail
+    make = warn if inherited.how == "library" else fail
     return make(
         where,
-        f"workers share {_thing(one)}, opened before they were forked",
-        why=_WHY[one.how],
+        f"workers share {_thing(inherited)}, opened before they were forked",
+        why=_WHY[inherited.how],
         owner="job",
-        evidence=[seen(_HOW[one.how], f"{one.what} {one.path}".strip()), *_examples(content)],
-        fix=[opened_by_each(made, one)],
+        evidence=[seen(_HOW[inherited.how], f"{inherited.what} {inherited.path}".strip()), *_examples(content)],
+        fix=[opened_by_each(made, inherited)],
     )
 
 
@@ -199,10 +203,14 @@ _HOW = {
 }
 
 
-def _thing(one: Inherited) -> str:
-    if one.how == "offset":
-        return f"the offset of {one.what} (it moves with index {one.index})"
-    return f"the connection {one.what}" if one.how == "socket" else f"a {one.what} ({one.path})"
+def _thing(inherited: Inherited) -> str:
+    if inherited.how == "offset":
+        return f"the offset of {inherited.what} (it moves with index {inherited.index})"
+    return (
+        f"the connection {inherited.what}"
+        if inherited.how == "socket"
+        else f"a {inherited.what} ({inherited.path})"
+    )
 
 
 def _examples(content: Content) -> list[Evidence]:
@@ -276,7 +284,7 @@ def _hung(node: str, made: Made, stuck: Unreadable) -> Finding:
 
 def _in_worker(made: Made) -> Remedy:
     """A thread has the name of the function that it runs: `Thread-1 (_work)`."""
-    target = next((found[1] for name in made.threads if (found := re.search(r"\((\w+)\)", name))), "")
+    target = next((match[1] for name in made.threads if (match := re.search(r"\((\w+)\)", name))), "")
     owner, name = "self.started_in", class_of(made)
     holder = next((path for path in made.thread_owners if path), "self")
     if target:

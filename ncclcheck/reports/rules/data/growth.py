@@ -24,7 +24,7 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.data import examined, own_names
-from ncclcheck.reports.text.fold import many, size
+from ncclcheck.reports.text.words.fold import many, size
 
 _MIB, _PAGE = 2**20, 4096  # bytes; a page is 4 KiB on x86, which looking itself copies
 _DATA = ("data",)
@@ -64,12 +64,12 @@ def descriptors(cluster: Cluster) -> Iterator[Finding]:
     judged, unread = examined.resources(cluster, "again")
     yield from unread
     share = cluster.policy.thresholds.get("DAT020.leak", 0.5)
-    for node, held in judged:
-        again, fresh = known(held.again), value_or(held.fresh, Growth(reads=0))
+    for node, resources in judged:
+        again, fresh = known(resources.again), value_or(resources.fresh, Growth(reads=0))
         if _leaves_open(again):
             yield _left_open(node, again, State.FAIL if again.descriptors >= share * again.reads else State.WARN)
         elif fresh.reads >= 32 and fresh.descriptors >= 0.95 * fresh.reads:
-            yield from _one_each(node, held, fresh)
+            yield from _one_each(node, resources, fresh)
         else:
             yield fine(Where(node=node), f"{again.reads} reads left no descriptor open")
 
@@ -94,14 +94,14 @@ def _shown(growth: Growth) -> str:
     return ", ".join(dict.fromkeys(growth.opened))
 
 
-def _one_each(node: str, held: Resources, fresh: Growth) -> Iterator[Finding]:
+def _one_each(node: str, resources: Resources, fresh: Growth) -> Iterator[Finding]:
     """Kept by sample: it ends at the limit, or at the last sample."""
-    soft = value_or(held.nofile, None)
-    samples = _MANY if held.length is None else held.length
+    soft = value_or(resources.nofile, None)
+    samples = _MANY if resources.length is None else resources.length
     if soft is None or soft.soft < 0 or samples < soft.soft / 2:
         return
     told = f"{fresh.descriptors} more are open after {fresh.reads} samples that were not read before"
-    yield (fail if samples > soft.soft - held.descriptors else warn)(
+    yield (fail if samples > soft.soft - resources.descriptors else warn)(
         Where(node=node),
         f"every sample keeps a descriptor of its own, and a worker may have {soft.soft}",
         why='A worker ends with "Too many open files" after so many different samples.',
@@ -147,16 +147,16 @@ def memory(cluster: Cluster) -> Iterator[Finding]:
     """
     judged, unread = examined.resources(cluster, "again")
     yield from unread
-    made = {one.node: one.made or Made() for one in cluster.measurements.data}
-    for node, held in judged:
+    made = {report.node: report.made or Made() for report in cluster.measurements.data}
+    for node, resources in judged:
         own = made.get(node, Made())
-        copies = _copies(cluster, node, own, held)
-        finding = _leak(cluster, node, own, held) or copies or _cache(cluster, node, own, held)
+        copies = _copies(cluster, node, own, resources)
+        finding = _leak(cluster, node, own, resources) or copies or _cache(cluster, node, own, resources)
         yield finding or fine(Where(node=node), "reading leaves nothing behind that grows")
 
 
-def _leak(cluster: Cluster, node: str, made: Made, held: Resources) -> Finding | None:
-    again = known(held.again)
+def _leak(cluster: Cluster, node: str, made: Made, resources: Resources) -> Finding | None:
+    again = known(resources.again)
     kept = [new + copied for new, copied in zip(again.memory, again.copied, strict=False)]
     each = min(kept, default=0) * len(kept) / max(1, again.reads)
     new = min(again.memory, default=0) * len(kept) / max(1, again.reads)
@@ -164,9 +164,9 @@ def _leak(cluster: Cluster, node: str, made: Made, held: Resources) -> Finding |
     if len(kept) < 2 or (new < limit and each < _COPIES * limit) or _leaves_open(again):
         return None
     told = f"{size(sum(kept))} more after {again.reads} reads of samples that had been read before"
-    epoch = each * (held.length or 0)
+    epoch = each * (resources.length or 0)
     rest = f", {size(epoch)} in an epoch" if epoch else ""
-    return (fail if epoch > value_or(held.memory, 2**60) else warn)(
+    return (fail if epoch > value_or(resources.memory, 2**60) else warn)(
         Where(node=node),
         f"each read keeps {size(each)}{rest}",
         why="If this continues, the node runs out of memory, and the kernel kills a worker or a rank.",
@@ -174,7 +174,7 @@ def _leak(cluster: Cluster, node: str, made: Made, held: Resources) -> Finding |
         evidence=[
             *(seen("grows with each read", path) for path in again.growing[:3]),
             seen("/proc/self/smaps_rollup", told),
-            *_available(held),
+            *_available(resources),
         ],
         fix=[_without_growth(made, again)],
     )
@@ -200,20 +200,23 @@ def _without_growth(made: Made, again: Growth) -> Remedy:
     )
 
 
-def _copies(cluster: Cluster, node: str, made: Made, held: Resources) -> Finding | None:
-    each = _copied_each(held)
-    if not each or (held.asked and not held.workers):
+def _copies(cluster: Cluster, node: str, made: Made, resources: Resources) -> Finding | None:
+    each = _copied_each(resources)
+    if not each or (resources.asked and not resources.workers):
         return None
-    samples = _MANY if held.length is None else held.length
-    most = sum(one.bytes for one in held.containers) or held.inherited
+    samples = _MANY if resources.length is None else resources.length
+    most = sum(container.bytes for container in resources.containers) or resources.inherited
     worker = min(each * samples, most)
     if worker < cluster.policy.thresholds.get("DAT021.mib", 32.0) * _MIB:
         return None
-    fresh = known(held.fresh)
-    workers = max(1, held.workers) * max(1, held.ranks_per_node)
+    fresh = known(resources.fresh)
+    workers = max(1, resources.workers) * max(1, resources.ranks_per_node)
     told = f"{size(sum(fresh.copied))} were copied by {fresh.reads} reads"
-    large = [f"{one.path}: {one.kind}, {one.items} items, {size(one.bytes)}" for one in held.containers[:3]]
-    return (fail if worker * workers > value_or(held.memory, 2**60) else warn)(
+    large = [
+        f"{container.path}: {container.kind}, {container.items} items, {size(container.bytes)}"
+        for container in resources.containers[:3]
+    ]
+    return (fail if worker * workers > value_or(resources.memory, 2**60) else warn)(
         Where(node=node),
         f"reading copies the memory of the dataset: up to {size(worker)} in each worker"
         + (f", {size(worker * workers)} in {workers} of them" if workers > 1 else ""),
@@ -222,28 +225,28 @@ def _copies(cluster: Cluster, node: str, made: Made, held: Resources) -> Finding
         evidence=[
             seen("/proc/self/smaps_rollup", told),
             *(seen("Python objects in the dataset", one) for one in large),
-            *_available(held),
+            *_available(resources),
         ],
-        fix=_packed(made, held),
+        fix=_packed(made, resources),
     )
 
 
-def _copied_each(held: Resources) -> float:
+def _copied_each(resources: Resources) -> float:
     """Bytes that a read copies, without the page that looking costs. Without a list to blame each run must show
     it, about as much as the others, and more than reading the same samples again.
 
     What is made anew is put into memory that the parent had freed, which copies it as well: with what is kept, or
     less and less of it.
     """
-    fresh = value_or(held.fresh, Growth(reads=0))
+    fresh = value_or(resources.fresh, Growth(reads=0))
     if not fresh.copied or not fresh.reads or sum(fresh.memory) > sum(fresh.copied) or _leaves_open(fresh):
         return 0.0
     a_run = fresh.reads / len(fresh.copied)
-    if held.containers:
+    if resources.containers:
         return max(0.0, median(fresh.copied) - _PAGE) / a_run
     if fresh.reads < 256 or min(fresh.copied) < median(fresh.copied) / 2:
         return 0.0
-    return max(0.0, (min(fresh.copied) - _PAGE) / a_run - _copied_anyway(known(held.again)))
+    return max(0.0, (min(fresh.copied) - _PAGE) / a_run - _copied_anyway(known(resources.again)))
 
 
 def _copied_anyway(again: Growth) -> float:
@@ -251,14 +254,18 @@ def _copied_anyway(again: Growth) -> float:
     return max(again.copied, default=0) * len(again.copied) / max(1, again.reads)
 
 
-def _packed(made: Made, held: Resources) -> list[Remedy]:
+def _packed(made: Made, resources: Resources) -> list[Remedy]:
     """A class that stands for the list, so that nothing else changes; of a dict or a set the words alone."""
-    one = held.containers[0] if held.containers else None
-    if one is None or one.kind.partition(" ")[0] not in ("list", "tuple") or not _NAME.fullmatch(one.path):
+    container = resources.containers[0] if resources.containers else None
+    if (
+        container is None
+        or container.kind.partition(" ")[0] not in ("list", "tuple")
+        or not _NAME.fullmatch(container.path)
+    ):
         return [you("Pack the objects into arrays (numpy, Arrow), once, in __init__; unpack one in __getitem__.")]
     return [
         you(
-            f"Pack self.{one.path} into two arrays, last in __init__ of {own_names.owner(made)}.",
+            f"Pack self.{container.path} into two arrays, last in __init__ of {own_names.owner(made)}.",
             "import numpy, pickle",
             "class Packed:",
             "    def __init__(self, items):",
@@ -269,20 +276,20 @@ def _packed(made: Made, held: Resources) -> list[Remedy]:
             "    def __getitem__(self, index):",
             "        place = range(len(self))[index]",
             "        return pickle.loads(self.data[self.ends[place] : self.ends[place + 1]].tobytes())",
-            f"self.{one.path} = Packed(self.{one.path})  # last in __init__",
+            f"self.{container.path} = Packed(self.{container.path})  # last in __init__",
         )
     ]
 
 
-def _cache(cluster: Cluster, node: str, made: Made, held: Resources) -> Finding | None:
-    fresh = value_or(held.fresh, Growth(reads=0))
-    room = value_or(held.memory, 2**60)
-    if len(fresh.memory) < 2 or not fresh.reads or held.length is None:
+def _cache(cluster: Cluster, node: str, made: Made, resources: Resources) -> Finding | None:
+    fresh = value_or(resources.fresh, Growth(reads=0))
+    room = value_or(resources.memory, 2**60)
+    if len(fresh.memory) < 2 or not fresh.reads or resources.length is None:
         return None
     each = max(0.0, min(fresh.memory) * len(fresh.memory) / fresh.reads)
-    workers = max(1, held.workers) * max(1, held.ranks_per_node)
-    whole = each * held.length * workers
-    worker = each * held.length
+    workers = max(1, resources.workers) * max(1, resources.ranks_per_node)
+    whole = each * resources.length * workers
+    worker = each * resources.length
     if whole <= room and (not fresh.growing or worker < cluster.policy.thresholds.get("DAT021.mib", 32.0) * _MIB):
         return None
     if whole <= room:
@@ -303,7 +310,7 @@ def _cache(cluster: Cluster, node: str, made: Made, held: Resources) -> Finding 
         owner="job",
         evidence=[
             seen("/proc/self/smaps_rollup", f"{size(sum(fresh.memory))} by {fresh.reads} reads"),
-            *_available(held),
+            *_available(resources),
         ],
         fix=[_bounded(made, fresh.growing[0] if fresh.growing else "")],
     )
@@ -320,6 +327,6 @@ def _bounded(made: Made, path: str) -> Remedy:
     )
 
 
-def _available(held: Resources) -> list[Evidence]:
-    room = value_or(held.memory, 0)
+def _available(resources: Resources) -> list[Evidence]:
+    room = value_or(resources.memory, 0)
     return [seen("memory available on the node", size(room))] if room else []

@@ -155,9 +155,9 @@ def _doing(stop: Stop) -> str:
 
 def _evidence(stop: Stop) -> list[Evidence]:
     source = "read outside of workers" if stop.alone else "a real DataLoader"
-    found = [seen(source, f"{_who(stop)} {_how(stop)}")]
+    all_evidence = [seen(source, f"{_who(stop)} {_how(stop)}")]
     lines = [line.strip() for line in stop.stack.splitlines() if line.strip().startswith("File")]
-    return [*found, *([seen("its stack, innermost first", "; ".join(lines[:4]))] if lines else [])]
+    return [*all_evidence, *([seen("its stack, innermost first", "; ".join(lines[:4]))] if lines else [])]
 
 
 def _remedies(stop: Stop) -> list[Remedy]:

@@ -50,45 +50,45 @@ def another_order(cluster: Cluster) -> Iterator[Finding]:
     huggingface/transformers#4398.
     """
     looked, judged = shardings(cluster, several=False), False
-    for node, held in looked:
-        if held.order is not None:
+    for node, sharding in looked:
+        if sharding.order is not None:
             judged = True
-            yield _ordered(node, held, held.order)
+            yield _ordered(node, sharding, sharding.order)
     if not judged:
         raise nothing_of(looked, "no sampler chooses the order")
 
 
-def _ordered(node: str, held: Sharding, order: Order) -> Finding:
+def _ordered(node: str, sharding: Sharding, order: Order) -> Finding:
     where = Where(node=node)
     if order.sequential or order.samples < _FEW:
         return fine(where, "samples come in the order of their indices")
     if order.with_keyword:
-        return _repeats(where, held, "although the factory gets the epoch")
+        return _repeats(where, sharding, "although the factory gets the epoch")
     if not order.repeats or order.with_keyword is False:
-        return _begins_alike(where, held, order) or fine(where, "the second epoch has another order")
+        return _begins_alike(where, sharding, order) or fine(where, "the second epoch has another order")
     if order.with_set_epoch is None:
-        return _fixed(where, held)
+        return _fixed(where, sharding)
     if order.with_set_epoch:
-        return _repeats(where, held, "with set_epoch(0) and with set_epoch(1)")
+        return _repeats(where, sharding, "with set_epoch(0) and with set_epoch(1)")
     if order.callers:
         return fine(where, f"set_epoch gives another order; {order.callers[0]} calls it")
-    if order.loops and held.given != "module":
-        return _repeats(where, held, f"unless set_epoch is called, and {order.loops[0]} does not call it")
+    if order.loops and sharding.given != "module":
+        return _repeats(where, sharding, f"unless set_epoch is called, and {order.loops[0]} does not call it")
     return note(
         where,
-        f"{held.sampler} gives every epoch the same order unless the training loop calls set_epoch",
+        f"{sharding.sampler} gives every epoch the same order unless the training loop calls set_epoch",
         why="Lightning, Accelerate and the transformers Trainer call it; a loop of your own must.",
         fix=[you("At the start of each epoch.", f"{_setter(order)}.set_epoch(epoch)")],
     )
 
 
-def _fixed(where: Where, held: Sharding) -> Finding:
+def _fixed(where: Where, sharding: Sharding) -> Finding:
     """Batches that were made before, which a loop may make anew for each epoch; or a sampler."""
-    if held.sampler not in ("list", "tuple"):
-        return _repeats(where, held, "and it has no set_epoch")
+    if sharding.sampler not in ("list", "tuple"):
+        return _repeats(where, sharding, "and it has no set_epoch")
     return note(
         where,
-        f"a {held.sampler} chooses the batches: every epoch over this loader has the order of the first",
+        f"a {sharding.sampler} chooses the batches: every epoch over this loader has the order of the first",
         why="Right where each epoch makes its own batches and loader, as fairseq does.",
         fix=[
             you(
@@ -100,12 +100,12 @@ def _fixed(where: Where, held: Sharding) -> Finding:
     )
 
 
-def _begins_alike(where: Where, held: Sharding, order: Order) -> Finding | None:
+def _begins_alike(where: Where, sharding: Sharding, order: Order) -> Finding | None:
     if not order.made_alike or order.with_keyword is not None:
         return None
     return note(
         where,
-        f"{held.sampler} begins with the same order whenever the loader is made: it has a fixed seed",
+        f"{sharding.sampler} begins with the same order whenever the loader is made: it has a fixed seed",
         why="Right where the loader is made once; a loop that makes it anew in each epoch repeats one order.",
         fix=[
             you(
@@ -120,14 +120,14 @@ def _setter(order: Order | None) -> str:
     return (order.setter if order else "") or "loader.sampler"
 
 
-def _repeats(where: Where, held: Sharding, when: str) -> Finding:
-    setter = _setter(held.order)
+def _repeats(where: Where, sharding: Sharding, when: str) -> Finding:
+    setter = _setter(sharding.order)
     return warn(
         where,
-        f"{held.sampler} gives the second epoch the order of the first, {when}",
+        f"{sharding.sampler} gives the second epoch the order of the first, {when}",
         why=_WHY,
         owner="job",
-        evidence=[seen(f"indices of {held.sampler}", "two epochs, the same order")],
+        evidence=[seen(f"indices of {sharding.sampler}", "two epochs, the same order")],
         fix=[
             you("Set the epoch of the sampler.", f"{setter}.set_epoch(epoch)  # at the start of each epoch"),
             you(
@@ -164,14 +164,14 @@ def own_streams(cluster: Cluster) -> Iterator[Finding]:
     PyTorch, Reproducibility, DataLoader; huggingface/transformers#37932, facebookresearch/fastMRI#123.
     """
     looked, judged = shardings(cluster), False
-    for node, held in looked:
-        if held.randomness is None:
+    for node, sharding in looked:
+        if sharding.randomness is None:
             continue
         judged = True
-        for stream in held.randomness.shared:
+        for stream in sharding.randomness.shared:
             yield _shared(node, stream, _depends(cluster, node, stream))
-        if not held.randomness.shared:
-            drawn = ", ".join(held.randomness.drawn_from)
+        if not sharding.randomness.shared:
+            drawn = ", ".join(sharding.randomness.drawn_from)
             told = (
                 f"every rank starts {drawn} in a state of its own"
                 if drawn
@@ -184,8 +184,8 @@ def own_streams(cluster: Cluster) -> Iterator[Finding]:
 
 def _depends(cluster: Cluster, node: str, stream: SharedStream) -> Dependence:
     """What is known of the generator itself: how it is made."""
-    held = next((one.streams for one in cluster.measurements.data if one.node == node), None)
-    return dependence(held, stream.generator) if held is not None else Dependence(generator=stream.generator)
+    streams = next((report.streams for report in cluster.measurements.data if report.node == node), None)
+    return dependence(streams, stream.generator) if streams is not None else Dependence(generator=stream.generator)
 
 
 def _by_rank(stream: SharedStream, found: Dependence) -> Remedy:

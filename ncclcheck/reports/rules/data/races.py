@@ -89,7 +89,7 @@ def _settled(content: Content) -> bool:
 
 def _hangs(content: Content, contest: Contest) -> bool:
     """Workers that died or hung though no sample does that to a lone reader."""
-    alone = content.stuck is not None or any(one.kind != "raised" for one in content.unreadable)
+    alone = content.stuck is not None or any(unreadable.kind != "raised" for unreadable in content.unreadable)
     return bool(contest.stuck) and not alone
 
 
@@ -123,8 +123,10 @@ def _told(wrong: Wrong) -> str:
 
 
 def _evidence(contest: Contest) -> list[Evidence]:
-    told = [seen(f"worker {wrong.worker}, sample {wrong.index}", _told(wrong)) for wrong in contest.examples[:4]]
-    return told + [seen("worker that gave no answer", text[:1500]) for text in contest.stuck[:2]]
+    all_evidence = [
+        seen(f"worker {wrong.worker}, sample {wrong.index}", _told(wrong)) for wrong in contest.examples[:4]
+    ]
+    return all_evidence + [seen("worker that gave no answer", text[:1500]) for text in contest.stuck[:2]]
 
 
 def _threads(node: str, content: Content) -> Finding:
@@ -202,7 +204,7 @@ def first_touch(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _half_written(node: str, content: Content, touch: Contest) -> Finding:
-    files = [seen("written in place and read by others", one.path) for one in content.written[:3]]
+    files = [seen("written in place and read by others", written.path) for written in content.written[:3]]
     return fail(
         Where(node=node, device=_leaf(touch.examples[0])),
         f"{touch.wrong} of {touch.reads} first reads are wrong, later ones are not: {_told(touch.examples[0])}",
@@ -220,6 +222,6 @@ def _in_place(node: str, content: Content) -> Finding:
         f"{first.path} is written in place while {first.readers} workers read it, without a lock",
         why="A worker that comes a moment later reads half a file.",
         owner="job",
-        evidence=[seen("files", ", ".join(one.path for one in content.written[:4]))],
+        evidence=[seen("files", ", ".join(written.path for written in content.written[:4]))],
         fix=[you("Write under a temporary name, then rename.", _ATOMIC)],
     )

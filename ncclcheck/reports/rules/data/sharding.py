@@ -90,14 +90,14 @@ def once(cluster: Cluster) -> Iterator[Finding]:
     huggingface/datasets#3423, huggingface/datasets#5360.
     """
     looked, judged = shardings(cluster, several=False), False
-    imported = {one.node: one.made.frameworks for one in cluster.measurements.data if one.made}
-    kinds = {one.node: one.made.dataset for one in cluster.measurements.data if one.made}
-    for node, held in looked:
+    imported = {report.node: report.made.frameworks for report in cluster.measurements.data if report.made}
+    kinds = {report.node: report.made.dataset for report in cluster.measurements.data if report.made}
+    for node, sharding in looked:
         frameworks = imported.get(node, [])
         for finding in (
-            *_failed(node, held),
-            *_counted(node, held, frameworks),
-            *of_stream(node, held, frameworks, kinds.get(node, "")),
+            *_failed(node, sharding),
+            *_counted(node, sharding, frameworks),
+            *of_stream(node, sharding, frameworks, kinds.get(node, "")),
         ):
             judged = True
             yield finding
@@ -128,96 +128,99 @@ def _failed(node: str, held: Sharding) -> Iterator[Finding]:
         )
 
 
-def _counted(node: str, held: Sharding, frameworks: Collection[str]) -> Iterator[Finding]:
-    account = held.account
-    if account is None or held.ranks < 2 or not account.read:
+def _counted(node: str, sharding: Sharding, frameworks: Collection[str]) -> Iterator[Finding]:
+    account = sharding.account
+    if account is None or sharding.ranks < 2 or not account.read:
         return
     if account.everywhere and account.by == "index":
-        yield _all_read_all(node, held, account, frameworks)
+        yield _all_read_all(node, sharding, account, frameworks)
         return
     missing = max(0, account.there - account.distinct)
-    lost, twice = missing > max(account.slack, held.ranks - 1), account.shared >= held.ranks * _padded(held)
+    lost, twice = (
+        missing > max(account.slack, sharding.ranks - 1),
+        account.shared >= sharding.ranks * _padded(sharding),
+    )
     if lost:
-        yield _left_out(node, held, account, missing)
+        yield _left_out(node, sharding, account, missing)
     if twice:
-        yield _overlap(node, held, account)
+        yield _overlap(node, sharding, account)
     if lost or twice:
         return
-    if held.resumed:
-        yield _resumed(node, held, account)
+    if sharding.resumed:
+        yield _resumed(node, sharding, account)
     elif account.shared or missing:
-        yield _padding(node, held, account, missing)
+        yield _padding(node, sharding, account, missing)
     else:
-        yield fine(Where(node=node), f"{held.ranks} ranks read {account.there} samples, each once")
+        yield fine(Where(node=node), f"{sharding.ranks} ranks read {account.there} samples, each once")
 
 
-def _resumed(node: str, held: Sharding, account: Account) -> Finding:
-    told = f"the first epoch leaves out {held.resumed} of {account.there} samples, the second none"
+def _resumed(node: str, sharding: Sharding, account: Account) -> Finding:
+    told = f"the first epoch leaves out {sharding.resumed} of {account.there} samples, the second none"
     why = "As it should be for a run that goes on within an epoch; else these samples are read once less."
-    return note(Where(node=node), told, why=why, evidence=_evidence(held, account))
+    return note(Where(node=node), told, why=why, evidence=_evidence(sharding, account))
 
 
-def _padded(held: Sharding) -> int:
+def _padded(sharding: Sharding) -> int:
     """What a sampler repeats for one rank: a sample, or a batch where it chooses batches of any number."""
-    first = held.shares[0] if held.shares else None
-    if held.batch is not None or first is None or not first.batches or not first.samples:
+    first = sharding.shares[0] if sharding.shares else None
+    if sharding.batch is not None or first is None or not first.batches or not first.samples:
         return 1
     return -(-first.samples // first.batches)
 
 
-def _all_read_all(node: str, held: Sharding, account: Account, frameworks: Collection[str]) -> Finding:
-    told = f"each of {held.ranks} ranks reads all {account.there} samples"
-    if held.given == "module":
+def _all_read_all(node: str, sharding: Sharding, account: Account, frameworks: Collection[str]) -> Finding:
+    told = f"each of {sharding.ranks} ranks reads all {account.there} samples"
+    if sharding.given == "module":
         return note(Where(node=node), f"{told}; Lightning's Trainer puts a DistributedSampler in")
-    if held.given == "tuple" and held.sampler in _PLAIN:
+    if sharding.given == "tuple" and sharding.sampler in _PLAIN:
         return note(
             Where(node=node),
             f"{told} in a plain loader of what the factory gave, a dataset and options without a sampler",
             why="Your trainer makes the loader: it has to put a DistributedSampler in.",
-            evidence=_evidence(held, account),
-            fix=by_sampler(held),
+            evidence=_evidence(sharding, account),
+            fix=by_sampler(sharding),
         )
-    if held.wanted < 2:
+    if sharding.wanted < 2:
         return note(
             Where(node=node),
             f"{told}: right for this job of one rank, not for more",
             why=OTHERS_DO,
-            evidence=_evidence(held, account),
-            fix=by_sampler(held),
+            evidence=_evidence(sharding, account),
+            fix=by_sampler(sharding),
         )
     return (warn if frameworks else fail)(
         Where(node=node),
         f"{told}: nothing shares them out",
         why=f"All GPUs do the work of one. {OTHERS_DO}",
         owner="job",
-        evidence=_evidence(held, account),
-        fix=by_sampler(held),
+        evidence=_evidence(sharding, account),
+        fix=by_sampler(sharding),
     )
 
 
-def _left_out(node: str, held: Sharding, account: Account, missing: int) -> Finding:
-    few = missing < held.ranks * (held.batch or 1)
+def _left_out(node: str, sharding: Sharding, account: Account, missing: int) -> Finding:
+    few = missing < sharding.ranks * (sharding.batch or 1)
     told = f"{missing} of {account.there} samples are read by no rank"
     if account.missing:
         told += f", such as {', '.join(map(str, account.missing))}"
     if few and not account.shared:
-        return note(Where(node=node), f"{told}: less than a batch a rank", evidence=_evidence(held, account))
+        return note(Where(node=node), f"{told}: less than a batch a rank", evidence=_evidence(sharding, account))
     return fail(
         Where(node=node),
         told,
         why=_OWN_ORDERS
-        if _by_chance(held, account) or _by_arguments(held)
+        if _by_chance(sharding, account) or _by_arguments(sharding)
         else "They are never learned from, and never validated on; nothing else shows it.",
         owner="job",
-        evidence=_evidence(held, account),
+        evidence=_evidence(sharding, account),
         fix=[
-            *_other_world(held),
+            *_other_world(sharding),
             *(
-                _by_arguments(held)
-                or _alike_first(held)
-                or _one_order(held, account)
-                or by_local_rank(held)
-                or by_sampler(held)
+                _by_arguments(sharding)
+                or _alike_first(sharding)
+                or _one_order(sharding, account)
+                or by_local_rank(sharding)
+                or by_sampler(sharding)
             ),
         ],
     )
@@ -255,10 +258,10 @@ def _by_arguments(held: Sharding) -> list[Remedy]:
     return []
 
 
-def _alike_first(held: Sharding) -> list[Remedy]:
+def _alike_first(sharding: Sharding) -> list[Remedy]:
     """Where each rank has a dataset in an order, or a split, of its own, no sampler can share it out."""
-    differ = held.index_map is not None and held.index_map.moved and not held.index_map.own
-    if not differ or held.replicas != held.ranks:
+    differ = sharding.index_map is not None and sharding.index_map.moved and not sharding.index_map.own
+    if not differ or sharding.replicas != sharding.ranks:
         return []
     return [
         you(
@@ -268,12 +271,12 @@ def _alike_first(held: Sharding) -> list[Remedy]:
     ]
 
 
-def _by_chance(held: Sharding, account: Account) -> bool:
+def _by_chance(sharding: Sharding, account: Account) -> bool:
     """Whether parts of ranks overlap as those of independent permutations do: each draws an order of its own."""
-    size, ranks = account.there, held.ranks
-    asked = all(share.asked for share in held.shares)
-    random = held.order is not None and not held.order.sequential and not held.order.repeats
-    if account.by != "index" or not (asked and random) or abs(account.read - size) > ranks * (held.batch or 1):
+    size, ranks = account.there, sharding.ranks
+    asked = all(share.asked for share in sharding.shares)
+    random = sharding.order is not None and not sharding.order.sequential and not sharding.order.repeats
+    if account.by != "index" or not (asked and random) or abs(account.read - size) > ranks * (sharding.batch or 1):
         return False
     left_out: float = (1 - 1 / ranks) ** ranks  # the share that none of them has in its part
     return abs(size - account.distinct - size * left_out) <= _CHANCE * math.sqrt(size * left_out * (1 - left_out))
@@ -290,37 +293,37 @@ def _one_order(held: Sharding, account: Account) -> list[Remedy]:
     ]
 
 
-def _overlap(node: str, held: Sharding, account: Account) -> Finding:
+def _overlap(node: str, sharding: Sharding, account: Account) -> Finding:
     first = account.examples[0] if account.examples else None
     told = f"; {first.sample} by ranks {joined(first.by)}" if first else ""
     return fail(
         Where(node=node),
         f"{account.shared} of {account.there} samples are read by several ranks{told}",
-        why=_OWN_ORDERS if _by_chance(held, account) else _TWICE,
+        why=_OWN_ORDERS if _by_chance(sharding, account) else _TWICE,
         owner="job",
-        evidence=_evidence(held, account),
-        fix=_by_arguments(held)
-        or _alike_first(held)
-        or _one_order(held, account)
-        or by_local_rank(held)
-        or by_sampler(held),
+        evidence=_evidence(sharding, account),
+        fix=_by_arguments(sharding)
+        or _alike_first(sharding)
+        or _one_order(sharding, account)
+        or by_local_rank(sharding)
+        or by_sampler(sharding),
     )
 
 
-def _padding(node: str, held: Sharding, account: Account, missing: int) -> Finding:
+def _padding(node: str, sharding: Sharding, account: Account, missing: int) -> Finding:
     told = [f"{account.shared} of {account.there} samples are read twice"] if account.shared else []
     told += [f"{missing} of {account.there} are left out"] if missing else []
     return note(
         Where(node=node),
         f"{' and '.join(told)}, so that ranks have equally many",
         why="Of no weight in training. In validation metrics are off by these samples.",
-        evidence=_evidence(held, account),
+        evidence=_evidence(sharding, account),
     )
 
 
-def _evidence(held: Sharding, account: Account) -> list[Evidence]:
-    counts = ", ".join(f"rank {share.rank}: {_or_length(share)}" for share in held.shares)
-    how = held.sampler if account.by == "index" else "contents of the samples"
+def _evidence(sharding: Sharding, account: Account) -> list[Evidence]:
+    counts = ", ".join(f"rank {share.rank}: {_or_length(share)}" for share in sharding.shares)
+    how = sharding.sampler if account.by == "index" else "contents of the samples"
     return [
         seen(
             how,
@@ -364,28 +367,30 @@ def equally_many(cluster: Cluster) -> Iterator[Finding]:
     Lightning-AI/pytorch-lightning#20404.
     """
     looked, judged = shardings(cluster), False
-    for node, held in looked:
-        batches = [share.batches for share in held.shares]
-        samples = [share.samples for share in held.shares]
+    for node, sharding in looked:
+        batches = [share.batches for share in sharding.shares]
+        samples = [share.samples for share in sharding.shares]
         if batches and None not in batches:
             judged = True
-            yield _batches(node, held, [count or 0 for count in batches])
-        elif held.iterable and samples and None not in samples:
+            yield _batches(node, sharding, [count or 0 for count in batches])
+        elif sharding.iterable and samples and None not in samples:
             judged = True
-            yield _samples(node, held, [count or 0 for count in samples])
-        yield from _another_length(node, held)
+            yield _samples(node, sharding, [count or 0 for count in samples])
+        yield from _another_length(node, sharding)
     if not judged:
         raise nothing_of(looked, "no batches were counted")
 
 
-def _another_length(node: str, held: Sharding) -> Iterator[Finding]:
+def _another_length(node: str, sharding: Sharding) -> Iterator[Finding]:
     """A stream whose len() is that of no rank, nor of all of them."""
-    counts = [share.samples or 0 for share in held.shares if share.samples is not None]
-    length = held.shares[0].length if held.shares else None
-    if not held.iterable or length is None or len(counts) < len(held.shares):
+    counts = [share.samples or 0 for share in sharding.shares if share.samples is not None]
+    length = sharding.shares[0].length if sharding.shares else None
+    if not sharding.iterable or length is None or len(counts) < len(sharding.shares):
         return
-    whole = held.stream.whole if held.stream and held.stream.whole is not None else sum(counts)
-    if min(abs(length - count) for count in (*counts, sum(counts), whole)) > max(held.batch or 1, held.ranks):
+    whole = sharding.stream.whole if sharding.stream and sharding.stream.whole is not None else sum(counts)
+    if min(abs(length - count) for count in (*counts, sum(counts), whole)) > max(
+        sharding.batch or 1, sharding.ranks
+    ):
         yield note(
             Where(node=node),
             f"len() of the stream is {length}, and rank 0 reads {counts[0]} samples ({sum(counts)} on all ranks)",
@@ -395,20 +400,26 @@ def _another_length(node: str, held: Sharding) -> Iterator[Finding]:
         )
 
 
-def _batches(node: str, held: Sharding, batches: list[int]) -> Finding:
+def _batches(node: str, sharding: Sharding, batches: list[int]) -> Finding:
     least, most = min(batches), max(batches)
     if least == most:
-        return fine(Where(node=node), f"{most} batches an epoch on each of {held.ranks} ranks")
-    told = ", ".join(f"rank {share.rank}: {share.batches}" for share in held.shares)
-    rank = held.shares[batches.index(least)].rank
+        return fine(Where(node=node), f"{most} batches an epoch on each of {sharding.ranks} ranks")
+    told = ", ".join(f"rank {share.rank}: {share.batches}" for share in sharding.shares)
+    rank = sharding.shares[batches.index(least)].rank
     return fail(
         Where(node=node, rank=rank),
         f"rank {rank} has {least} batches an epoch, another has {most}",
         why="The others wait at their last batches for a rank that is done: the job hangs until the timeout.",
         owner="job",
-        evidence=[seen(held.sampler or "the stream, read to its end", told)],
+        evidence=[seen(sharding.sampler or "the stream, read to its end", told)],
         fix=[
-            *(_as_many(held, least) if held.iterable else _of_all(held) if held.own_batches else by_sampler(held)),
+            *(
+                _as_many(sharding, least)
+                if sharding.iterable
+                else _of_all(sharding)
+                if sharding.own_batches
+                else by_sampler(sharding)
+            ),
             you(
                 "Or let the ranks that are done take part.",
                 "with torch.distributed.algorithms.join.Join([model]):",
@@ -417,11 +428,11 @@ def _batches(node: str, held: Sharding, batches: list[int]) -> Finding:
     )
 
 
-def _of_all(held: Sharding) -> list[Remedy]:
+def _of_all(sharding: Sharding) -> list[Remedy]:
     """Of a sampler that makes batches, each rank from its own share of the samples."""
     return [
         you(
-            f"In {held.sampler}.__iter__ make the batches from all samples, the same on every rank; then give "
+            f"In {sharding.sampler}.__iter__ make the batches from all samples, the same on every rank; then give "
             "each rank as many of them.",
             "batches = batches[: len(batches) // world * world]",
             "yield from batches[rank::world]",
@@ -429,11 +440,11 @@ def _of_all(held: Sharding) -> list[Remedy]:
     ]
 
 
-def _as_many(held: Sharding, least: int) -> list[Remedy]:
+def _as_many(sharding: Sharding, least: int) -> list[Remedy]:
     """A stream whose ranks read samples of their own is shared out already, only not evenly."""
-    if held.stream is None or held.stream.between_ranks:
+    if sharding.stream is None or sharding.stream.between_ranks:
         return by_stream()
-    counted = all(share.batches for share in held.shares)
+    counted = all(share.batches for share in sharding.shares)
     return [
         you(
             "Let all ranks end after the same number of batches, or share out single samples instead of files.",
@@ -442,7 +453,7 @@ def _as_many(held: Sharding, least: int) -> list[Remedy]:
     ]
 
 
-def _samples(node: str, held: Sharding, samples: list[int]) -> Finding:
+def _samples(node: str, sharding: Sharding, samples: list[int]) -> Finding:
     """A few samples more may be the same number of batches, of whatever size; a tenth more is not."""
     least, most = min(samples), max(samples)
     if least == most:
@@ -456,7 +467,7 @@ def _samples(node: str, held: Sharding, samples: list[int]) -> Finding:
             "wait at the end of the epoch for one that is done, until the timeout.",
             owner="job",
             evidence=[seen("samples by rank, read to the end", ", ".join(map(str, samples[:8])))],
-            fix=_as_many(held, least),
+            fix=_as_many(sharding, least),
         )
     return note(
         Where(node=node, rank=samples.index(least)),

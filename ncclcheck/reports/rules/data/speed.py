@@ -168,11 +168,11 @@ def _starts_often(speed: Speed, point: Point) -> bool:
 
 
 def _evidence(speed: Speed) -> list[Evidence]:
-    found = [seen("samples/s by workers, warm", curve.told(speed))]
-    shown = [one for one in curve.plain(speed) if one.workers][-1:]
-    found += [seen(f"start of {curve.counted(one.workers)}", f"{one.start_s:.2g} s") for one in shown]
-    found += [seen(f"with {curve.counted(one.workers)}", one.why) for one in speed.missed[:2]]
-    return found
+    all_evidence = [seen("samples/s by workers, warm", curve.told(speed))]
+    shown = [point for point in curve.plain(speed) if point.workers][-1:]
+    all_evidence += [seen(f"start of {curve.counted(point.workers)}", f"{point.start_s:.2g} s") for point in shown]
+    all_evidence += [seen(f"with {curve.counted(missed.workers)}", missed.why) for missed in speed.missed[:2]]
+    return all_evidence
 
 
 def _pinned(node: str, speed: Speed, gain: float) -> Iterator[Finding]:

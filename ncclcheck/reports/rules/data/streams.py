@@ -93,8 +93,8 @@ def _by_owner(found: Sequence[G]) -> list[list[G]]:
 
 def _owner(generator: str) -> str:
     """`self.transform` of `self.transform.transforms[0].py_random`; a global generator is its own."""
-    found = re.match(r"\w+\.\w+", generator)
-    return found[0] if found else generator
+    match = re.match(r"\w+\.\w+", generator)
+    return match[0] if match else generator
 
 
 def _named(one: Shared | Repeated, others: Sequence[object]) -> str:
@@ -142,13 +142,13 @@ def _own_stream(held: Streams, one: Shared | Repeated, others: Sequence[Shared |
 
 def _of_albumentations(path: str) -> list[str]:
     """Where a Compose of the dataset holds the generator: one call seeds all of its transforms."""
-    found = re.fullmatch(r"(self\.\w+)(?:\.transforms\[.*)?\.(?:py_random|random_generator)", path)
-    if found is None:
+    match = re.fullmatch(r"(self\.\w+)(?:\.transforms\[.*)?\.(?:py_random|random_generator)", path)
+    if match is None:
         return []
     return [
         "def seed_worker(worker_id):",
         "    info = torch.utils.data.get_worker_info()",
-        f"    {_in_worker(found[1])}.set_random_seed(info.seed % 2**32)",
+        f"    {_in_worker(match[1])}.set_random_seed(info.seed % 2**32)",
         "DataLoader(dataset, worker_init_fn=seed_worker)",
     ]
 
@@ -191,7 +191,7 @@ def repeated(cluster: Cluster) -> Iterator[Finding]:
         again, seeded, kept = known(held.repeated), held.reseeded, held.frozen
         yield from (_repeated(node, held, *alike) for alike in _by_owner(again))
         yield from (_reseeded(node, one) for one in seeded)
-        yield from (_frozen(node, held, one) for one in kept)
+        yield from (_frozen(node, held, frozen) for frozen in kept)
         if not (again or seeded or kept):
             yield fine(Where(node=node), _sound(held, "epochs"))
 
@@ -236,19 +236,19 @@ _OWN = {
 }
 
 
-def _frozen(node: str, held: Streams, one: Frozen) -> Finding:
+def _frozen(node: str, held: Streams, frozen: Frozen) -> Finding:
     short = bool(held.asked) and not held.persistent
-    leaf = f"part {one.leaf} of a sample" if one.leaf else "the sample"
+    leaf = f"part {frozen.leaf} of a sample" if frozen.leaf else "the sample"
     return (warn if short else fail)(
         Where(node=node),
-        f"{leaf} is random, but sample {one.index} has the same value whenever it is read again",
+        f"{leaf} is random, but sample {frozen.index} has the same value whenever it is read again",
         why="A cache keeps the augmented sample: every further epoch sees it again."
         + (" Workers that end with the epoch lose the cache: then it only costs memory." if short else ""),
         owner="job",
         evidence=[
-            seen(f"sample {one.index}, first and again", one.value),
-            seen("the same in a fresh process with the second seed", one.other),
-            seen("samples of which that is so", f"{one.count} of {one.of}"),
+            seen(f"sample {frozen.index}, first and again", frozen.value),
+            seen("the same in a fresh process with the second seed", frozen.other),
+            seen("samples of which that is so", f"{frozen.count} of {frozen.of}"),
         ],
         fix=[
             you(
@@ -290,19 +290,19 @@ def new_epoch(cluster: Cluster) -> Iterator[Finding]:
     unread = [fact for _, fact in judged if isinstance(fact, Unread)]
     if len(unread) == len(judged):
         raise NothingToJudge(unread[0].why)
-    for node, found in judged:
-        for one in [] if isinstance(found, Unread) else found:
-            yield _stale(node, one) if one.count else fine(Where(node=node), f"workers see {one.told}")
+    for node, epoches in judged:
+        for epoch in [] if isinstance(epoches, Unread) else epoches:
+            yield _stale(node, epoch) if epoch.count else fine(Where(node=node), f"workers see {epoch.told}")
 
 
-def _stale(node: str, one: NewEpoch) -> Finding:
-    leaf = f", part {one.leaf}," if one.leaf else ""
+def _stale(node: str, epoch: NewEpoch) -> Finding:
+    leaf = f", part {epoch.leaf}," if epoch.leaf else ""
     return fail(
         Where(node=node),
-        f"persistent workers do not see {one.told}: sample {one.index}{leaf} is still that of epoch 0",
+        f"persistent workers do not see {epoch.told}: sample {epoch.index}{leaf} is still that of epoch 0",
         why="Each epoch repeats the first one's order, curriculum or augmentation.",
         owner="job",
-        evidence=_values(one),
+        evidence=_values(epoch),
         fix=[
             you(
                 "Keep the epoch where workers see it change.",
@@ -314,10 +314,10 @@ def _stale(node: str, one: NewEpoch) -> Finding:
     )
 
 
-def _values(one: NewEpoch) -> list[Evidence]:
+def _values(epoch: NewEpoch) -> list[Evidence]:
     return [
-        seen(f"sample {one.index} in epoch 0", one.old),
-        seen(f"sample {one.index} after {one.told}", one.new),
-        seen("what the worker read after it", one.got),
-        seen("samples that kept the old value", f"{one.count} of {one.of}"),
+        seen(f"sample {epoch.index} in epoch 0", epoch.old),
+        seen(f"sample {epoch.index} after {epoch.told}", epoch.new),
+        seen("what the worker read after it", epoch.got),
+        seen("samples that kept the old value", f"{epoch.count} of {epoch.of}"),
     ]

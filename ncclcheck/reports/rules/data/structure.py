@@ -66,39 +66,46 @@ def stack(cluster: Cluster) -> Iterator[Finding]:
     PyTorch, torch.utils.data, Working with collate_fn; torch.utils.data.default_collate.
     """
     rare = cluster.policy.thresholds.get("DAT014.rare", _RARE)
-    made = {one.node: one.made or Made() for one in cluster.measurements.data}
-    for node, held in structures(cluster):
-        mixed = [one for one in held.mixed if one.kind == "dtype" or {one.usual, one.other} <= _NUMBERS]
-        if _is_rest(held):
-            first = held.mixed[0]
+    made = {report.node: report.made or Made() for report in cluster.measurements.data}
+    for node, structure in structures(cluster):
+        mixed = [
+            mixed for mixed in structure.mixed if mixed.kind == "dtype" or {mixed.usual, mixed.other} <= _NUMBERS
+        ]
+        if _is_rest(structure):
+            first = structure.mixed[0]
             yield note(
                 Where(node=node),
                 f"it gives batches: the last is smaller ({first.other}, else {first.usual})",
                 fix=[you("Let DataLoader put nothing together.", "DataLoader(dataset, batch_size=None)")],
             )
-        elif held.unstacked:
-            yield from (_refused(node, made[node], held, one, rare) for one in _telling(held.unstacked))
-        elif mixed and not held.custom and held.batch_size not in (0, 1):
-            yield from (_cast(node, made[node], one, held) for one in mixed)
+        elif structure.unstacked:
+            yield from (
+                _refused(node, made[node], structure, unstacked, rare)
+                for unstacked in _telling(structure.unstacked)
+            )
+        elif mixed and not structure.custom and structure.batch_size not in (0, 1):
+            yield from (_cast(node, made[node], mixed, structure) for mixed in mixed)
         else:
-            yield fine(Where(node=node), _sound(held))
+            yield fine(Where(node=node), _sound(structure))
 
 
-def _is_rest(held: Structure) -> bool:
+def _is_rest(structure: Structure) -> bool:
     """Whether a dataset alone gives batches, of which the last is smaller: all parts in one first size."""
-    leaves = held.shapes[0].leaves if held.shapes else []
-    sizes = [(_SIZES.search(one.usual), _SIZES.search(one.other)) for one in held.mixed]
+    leaves = structure.shapes[0].leaves if structure.shapes else []
+    sizes = [(_SIZES.search(mixed.usual), _SIZES.search(mixed.other)) for mixed in structure.mixed]
     found = {(int(usual[1]), int(other[1]), usual[2] == other[2]) for usual, other in sizes if usual and other}
-    last = (held.length or 0) - 1
-    if held.batch_size is not None or held.custom or len(sizes) < 2 or len(sizes) < len(leaves):
+    last = (structure.length or 0) - 1
+    if structure.batch_size is not None or structure.custom or len(sizes) < 2 or len(sizes) < len(leaves):
         return False
     usual, other, alike = found.pop() if len(found) == 1 and all(map(all, sizes)) else (0, 0, False)
-    return alike and other < usual and all(one.indices == [last] and one.count == 1 for one in held.mixed)
+    return (
+        alike and other < usual and all(mixed.indices == [last] and mixed.count == 1 for mixed in structure.mixed)
+    )
 
 
 def _telling(refused: list[Unstacked]) -> list[Unstacked]:
     """One of each error."""
-    return [*{one.error.partition(":")[0]: one for one in reversed(refused)}.values()]
+    return [*{unstacked.error.partition(":")[0]: unstacked for unstacked in reversed(refused)}.values()]
 
 
 def _sound(held: Structure) -> str:
@@ -128,28 +135,28 @@ def _refused(node: str, made: Made, held: Structure, one: Unstacked, rare: float
     )
 
 
-def _other_samples(made: Made, held: Structure, one: Unstacked, rare: float) -> Remedy:
+def _other_samples(made: Made, structure: Structure, unstacked: Unstacked, rare: float) -> Remedy:
     """A few that are not like the others are mistakes; a collate function of the user's own that raises is his."""
-    if held.custom and one.alike:
-        return you(f"Repair {held.collate}: it raises for samples that have one form.")
-    if _is_rare(held, rare) and held.mixed:
-        indices = sorted({index for mixed in held.mixed for index in mixed.indices})
-        more = held.mixed[0].count > len(indices)
+    if structure.custom and unstacked.alike:
+        return you(f"Repair {structure.collate}: it raises for samples that have one form.")
+    if _is_rare(structure, rare) and structure.mixed:
+        indices = sorted({index for mixed in structure.mixed for index in mixed.indices})
+        more = structure.mixed[0].count > len(indices)
         return you(
             "Leave these samples out where the index is made, or repair them"
-            + (f"; there are {held.mixed[0].count}, such as:" if more else ":"),
+            + (f"; there are {structure.mixed[0].count}, such as:" if more else ":"),
             f"broken = {{{numbers(indices)}}}",
             "dataset = torch.utils.data.Subset(dataset, [i for i in range(len(dataset)) if i not in broken])",
         )
-    kinds: set[str] = {mixed.kind for mixed in held.mixed}
+    kinds: set[str] = {mixed.kind for mixed in structure.mixed}
     if not kinds & {"type", "missing"} and "shape" in kinds and "dimensions" not in kinds:
-        return you("Make samples alike, or put them together yourself.", *_alike(held.mixed))
-    return _one_form(made, held, kinds)
+        return you("Make samples alike, or put them together yourself.", *_alike(structure.mixed))
+    return _one_form(made, structure, kinds)
 
 
-def _is_rare(held: Structure, rare: float) -> bool:
+def _is_rare(structure: Structure, rare: float) -> bool:
     """Nearly all samples look alike: the others are mistakes."""
-    return bool(held.mixed and held.shapes) and held.shapes[0].count >= (1 - rare) * held.read
+    return bool(structure.mixed and structure.shapes) and structure.shapes[0].count >= (1 - rare) * structure.read
 
 
 def _difference(mixed: Mixed, held: Structure) -> Evidence:
@@ -159,10 +166,10 @@ def _difference(mixed: Mixed, held: Structure) -> Evidence:
     return seen(f"part {mixed.leaf} of the sample" if mixed.leaf != "sample" else "the sample", told)
 
 
-def _one_form(made: Made, held: Structure, kinds: set[str]) -> Remedy:
+def _one_form(made: Made, structure: Structure, kinds: set[str]) -> Remedy:
     """What `__getitem__` returns, in one form; words alone where it is not known how it is written."""
     method = f"{own_names.owner(made)}.__getitem__"
-    item, first = made.code.item if made.code else None, next(iter(held.mixed), None)
+    item, first = made.code.item if made.code else None, next(iter(structure.mixed), None)
     if first is None:
         lines = own_names.returned(item, "torch.as_tensor({})")
         return you(f"Let {method} return tensors, arrays, numbers, or dicts and lists of them.", *lines)
@@ -181,13 +188,13 @@ def _one_form(made: Made, held: Structure, kinds: set[str]) -> Remedy:
 
 def _alike(mixed: list[Mixed]) -> list[str]:
     """Images are made one size; what has a length is padded, by the key or the place that it has in a sample."""
-    differing = [one for one in mixed if one.kind == "shape"]
-    if all(_IMAGE.search(one.usual) and _IMAGE.search(one.other) for one in differing):
+    differing = [mixed for mixed in mixed if mixed.kind == "shape"]
+    if all(_IMAGE.search(mixed.usual) and _IMAGE.search(mixed.other) for mixed in differing):
         return [
             "image = torch.nn.functional.interpolate(image[None].float(), size=(224, 224))[0]  # in __getitem__",
             "# or, in your transforms: torchvision.transforms.RandomResizedCrop(224)",
         ]
-    names = [one.leaf for one in differing]
+    names = [mixed.leaf for mixed in differing]
     pad, rest = "torch.nn.utils.rnn.pad_sequence", "torch.utils.data.default_collate"
     if names[0] in ("", "sample", "the sample"):
         body = [f"    return {pad}([torch.as_tensor(sample) for sample in batch], batch_first=True)"]
@@ -210,13 +217,16 @@ def _alike(mixed: list[Mixed]) -> list[str]:
     return ["def collate(batch):", *body, "DataLoader(dataset, collate_fn=collate)"]
 
 
-def _cast(node: str, made: Made, mixed: Mixed, held: Structure) -> Finding:
+def _cast(node: str, made: Made, mixed: Mixed, structure: Structure) -> Finding:
     return warn(
         Where(node=node),
-        f"part {mixed.leaf} is {mixed.other} in {mixed.count} of {held.read} samples, else {mixed.usual}",
+        f"part {mixed.leaf} is {mixed.other} in {mixed.count} of {structure.read} samples, else {mixed.usual}",
         why="Nothing is raised: the dtype of a batch depends on which sample comes first in it.",
         owner="job",
-        evidence=[_difference(mixed, held), *(seen("a batch of both", text) for text in held.collated[:2])],
+        evidence=[
+            _difference(mixed, structure),
+            *(seen("a batch of both", text) for text in structure.collated[:2]),
+        ],
         fix=[
             you(
                 f"Give one dtype at the end of {own_names.owner(made)}.__getitem__.",
@@ -259,12 +269,12 @@ def paired(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     PyTorch, torch.utils.data, Working with collate_fn; torch.nn.utils.rnn.pack_padded_sequence (enforce_sorted).
     """
-    code = {one.node: one.made.code for one in cluster.measurements.data if one.made}
-    for node, held in structures(cluster):
-        if held.unpaired:
-            yield _mixed_up(node, held, held.unpaired, code.get(node))
-        elif held.custom and held.read:
-            yield fine(Where(node=node), f"{held.collate}: no row of parts of two samples was seen")
+    code = {report.node: report.made.code for report in cluster.measurements.data if report.made}
+    for node, structure in structures(cluster):
+        if structure.unpaired:
+            yield _mixed_up(node, structure, structure.unpaired, code.get(node))
+        elif structure.custom and structure.read:
+            yield fine(Where(node=node), f"{structure.collate}: no row of parts of two samples was seen")
 
 
 def _mixed_up(node: str, held: Structure, one: Unpaired, code: Code | None) -> Finding:
@@ -284,11 +294,11 @@ def _mixed_up(node: str, held: Structure, one: Unpaired, code: Code | None) -> F
     )
 
 
-def _sorted_first(held: Structure, one: Unpaired, code: Code | None) -> list[str]:
+def _sorted_first(structure: Structure, unpaired: Unpaired, code: Code | None) -> list[str]:
     """The first line of the collate function. It sorts as that does, so that nothing is sorted apart later."""
     names = code.collate.parameters if code and code.collate else []
-    long = [mixed.leaf for mixed in held.mixed if mixed.kind == "shape"]
-    part = (long or [name for name in (one.first, one.second) if not name.startswith("the ")] or [""])[0]
+    long = [mixed.leaf for mixed in structure.mixed if mixed.kind == "shape"]
+    part = (long or [name for name in (unpaired.first, unpaired.second) if not name.startswith("the ")] or [""])[0]
     if len(names) != 1 or not long:
         return []
     keys = "".join(f"[{key}]" if key.isdecimal() else f'["{key}"]' for key in part.split(".") if key != "sample")

@@ -21,7 +21,7 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.data import examined
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _DATA = ("data",)
 
@@ -56,18 +56,18 @@ def pickles(cluster: Cluster) -> Iterator[Finding]:
     """
     judged, unread = examined.resources(cluster, "start")
     yield from unread
-    for node, held in judged:
-        start = known(held.start)
-        bad = [one for one in start.pickled if one.error]
-        yield from (_not_pickled(node, start, one) for one in bad)
+    for node, resources in judged:
+        start = known(resources.start)
+        bad = [pickled for pickled in start.pickled if pickled.error]
+        yield from (_not_pickled(node, start, pickled) for pickled in bad)
         if not bad:
-            total = size(sum(one.bytes for one in start.pickled))
+            total = size(sum(pickled.bytes for pickled in start.pickled))
             yield fine(Where(node=node), f"{total} for each worker that is not forked, beside tensors")
 
 
-def _not_pickled(node: str, start: Start, one: Pickled) -> Finding:
+def _not_pickled(node: str, start: Start, pickled: Pickled) -> Finding:
     forks = start.method == "fork"
-    place = f"{one.what}.{one.attribute}" if one.attribute else one.what
+    place = f"{pickled.what}.{pickled.attribute}" if pickled.attribute else pickled.what
     since = "which this loader uses" if start.asked else "which is the default here"
     when = "with spawn or forkserver (the default from Python 3.14)" if forks else f"with {start.method}, {since}"
     return (note if forks else fail)(
@@ -76,14 +76,14 @@ def _not_pickled(node: str, start: Start, one: Pickled) -> Finding:
         why="The first worker ends the job with this error." if not forks else "A new Python, or a CUDA library "
         "that does not survive a fork, ends the job with this error.",
         owner="job",
-        evidence=[seen(f"pickle of {one.what}", one.error), seen("start method", start.method)],
-        fix=[_remedy(one)],
+        evidence=[seen(f"pickle of {pickled.what}", pickled.error), seen("start method", start.method)],
+        fix=[_remedy(pickled)],
     )  # fmt: skip
 
 
-def _remedy(one: Pickled) -> Remedy:
-    name = one.attribute.partition(".")[0]  # what the dataset holds, whatever is deeper within
-    if "lambda" in one.error or "local" in one.error or not name.isidentifier():
+def _remedy(pickled: Pickled) -> Remedy:
+    name = pickled.attribute.partition(".")[0]  # what the dataset holds, whatever is deeper within
+    if "lambda" in pickled.error or "local" in pickled.error or not name.isidentifier():
         return you(
             "Make it a function or a class at the top of a module; give arguments by functools.partial.",
             "functools.partial(collate, pad=0)",
@@ -129,9 +129,9 @@ def workers(cluster: Cluster) -> Iterator[Finding]:
     judged, unread = examined.resources(cluster, "cores")
     yield from unread
     ratio = cluster.policy.thresholds.get("DAT025.ratio", 2.0)
-    for node, held in judged:
-        finding = _crowded(node, held, ratio) if held.asked else None
-        yield finding or fine(Where(node=node), _told(held))
+    for node, resources in judged:
+        finding = _crowded(node, resources, ratio) if resources.asked else None
+        yield finding or fine(Where(node=node), _told(resources))
 
 
 def _told(held: Resources) -> str:
@@ -140,25 +140,27 @@ def _told(held: Resources) -> str:
     return f"{many} x {ranks} rank{'s' if ranks > 1 else ''} on {known(held.cores):g} cores"
 
 
-def _crowded(node: str, held: Resources, ratio: float) -> Finding | None:
-    cores = max(0.01, known(held.cores))
-    cpu = value_or(held.cpu, Cpu(share=1.0, threads=0))
-    many = held.workers * max(1, held.ranks_per_node)
+def _crowded(node: str, resources: Resources, ratio: float) -> Finding | None:
+    cores = max(0.01, known(resources.cores))
+    cpu = value_or(resources.cpu, Cpu(share=1.0, threads=0))
+    many = resources.workers * max(1, resources.ranks_per_node)
     if many <= cores:
         return None
     busy = many * min(1.0, cpu.share)
     threads = many * (1 + cpu.threads)
     if busy <= ratio * cores and many <= 8 * cores and (threads <= 4 * cores or not cpu.threads):
-        return note(Where(node=node), f"more workers than cores: {_told(held)}", evidence=[_busy(cpu)])
+        return note(Where(node=node), f"more workers than cores: {_told(resources)}", evidence=[_busy(cpu)])
     return warn(
         Where(node=node),
-        f"too many workers for the cores: {_told(held)}"
+        f"too many workers for the cores: {_told(resources)}"
         + (f", {cpu.threads} more threads in each" * bool(cpu.threads)),
         why="They wait for each other, and the ranks wait for them and for a core.",
         owner="job",
         evidence=[seen("sched_getaffinity and cpu.max", f"{cores:g} cores"), _busy(cpu)],
         fix=[
-            you("Start no more than the cores of the rank.", f"DataLoader(..., num_workers={_fitting(held)})"),
+            you(
+                "Start no more than the cores of the rank.", f"DataLoader(..., num_workers={_fitting(resources)})"
+            ),
             *(
                 [you("One thread a worker.", "export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1")]
                 if cpu.threads
@@ -168,8 +170,8 @@ def _crowded(node: str, held: Resources, ratio: float) -> Finding | None:
     )
 
 
-def _fitting(held: Resources) -> int:
-    return max(1, int(known(held.cores) / max(1, held.ranks_per_node)))
+def _fitting(resources: Resources) -> int:
+    return max(1, int(known(resources.cores) / max(1, resources.ranks_per_node)))
 
 
 def _busy(cpu: Cpu) -> Evidence:

@@ -12,7 +12,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import wiring
 from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements, group
 from ncclcheck.reports.subjects.nodes.fixes import boot
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _BY_HARDWARE = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 
@@ -256,7 +256,11 @@ def _numa_nodes(node: Node) -> str:
 def _places(node: Node) -> str:
     """How many HCAs there are at each distance of a GPU, and for how many GPUs."""
     names = set(wiring.hca_names(node))
-    hcas = [one for one in wiring.functions(node, "nic") if one.name in names and not one.virtual_function]
+    hcas = [
+        function
+        for function in wiring.functions(node, "nic")
+        if function.name in names and not function.virtual_function
+    ]
     seen_by = Counter(_distances(near, hcas) for near in wiring.between(node).values()) if hcas else Counter()
     return "; ".join(f"{count} GPUs with {ways}" for ways, count in sorted(seen_by.items()))
 
@@ -279,7 +283,7 @@ def _governors(node: Node) -> str:
 
 
 def _iommus(node: Node) -> str:
-    types = {one.iommu for one in wiring.functions(node, "gpu") if isinstance(one.iommu, str)}
+    types = {function.iommu for function in wiring.functions(node, "gpu") if isinstance(function.iommu, str)}
     return ", ".join(sorted(types))
 
 

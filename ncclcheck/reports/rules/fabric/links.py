@@ -11,7 +11,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, n
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import carrying, wiring
 from ncclcheck.reports.subjects.nccl.hca import UsedPort
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 
 @rule("FAB003", "HCAs and PCIe switches run at full PCIe speed and width", worst=State.WARN, needs=("fabric.pci",))
@@ -76,7 +76,7 @@ def _links(
 ) -> Iterator[tuple[PciDevice, PciDevice | None]]:
     """Lower and upper end of each link: HCAs, and the upstream ports of switches, every second of a path."""
     done: set[str] = set()
-    for card in [one for one in by_name.values() if one.kind == "gpu" or one.name in hcas]:
+    for card in [device for device in by_name.values() if device.kind == "gpu" or device.name in hcas]:
         chain = [*value_or(card.path, []), card.name]
         for index in [] if virtual or len(chain) % 2 else range(1, len(chain), 2):
             lower = by_name.get(chain[index])
@@ -166,10 +166,10 @@ def _slots(node: Node, ports: Sequence[UsedPort]) -> Iterator[_Slot]:
     """Of each card that is seen its ports, Gb/s of all and of the fastest one, and Gb/s that its slot carries."""
     by_name = wiring.by_address(node)
     needs: dict[str, tuple[float, float, list[str]]] = {}
-    for one in _once_a_port(node, ports):
-        address, rate = value_or(one.hca.pci, ""), value_or(one.port.rate_gbit, 0.0)
+    for port in _once_a_port(node, ports):
+        address, rate = value_or(port.hca.pci, ""), value_or(port.port.rate_gbit, 0.0)
         total, most, names = needs.get(address.rpartition(".")[0], (0.0, 0.0, []))
-        needs[address.rpartition(".")[0]] = (total + rate, max(most, rate), [*names, one.name])
+        needs[address.rpartition(".")[0]] = (total + rate, max(most, rate), [*names, port.name])
     for card, (total, most, names) in needs.items():
         if (carried := _carried(by_name, card)) is not None:
             yield names, total, most, carried
@@ -183,11 +183,11 @@ def _is_gb10(node: Node) -> bool:
 
 def _once_a_port(node: Node, ports: Sequence[UsedPort]) -> list[UsedPort]:
     """One of the virtual functions of a card: each shows the rate of the whole port."""
-    virtual = {one.name for one in wiring.functions(node) if one.virtual_function}
+    virtual = {function.name for function in wiring.functions(node) if function.virtual_function}
     kept: dict[str, UsedPort] = {}
-    for one in ports:
-        address = value_or(one.hca.pci, "")
-        kept.setdefault(address.rpartition(":")[0] if address in virtual else one.name, one)
+    for port in ports:
+        address = value_or(port.hca.pci, "")
+        kept.setdefault(address.rpartition(":")[0] if address in virtual else port.name, port)
     return [*kept.values()]
 
 
@@ -258,26 +258,26 @@ def errors(cluster: Cluster) -> Iterator[Finding]:
     """
     most = cluster.policy.thresholds.get("FAB005.correctable", _CORRECTABLE)
     counted = [
-        (node, one, one.errors)
+        (node, function, function.errors)
         for node in wiring.with_gpus(cluster)
-        for one in wiring.functions(node)
-        if not isinstance(one.errors, Unread)
+        for function in wiring.functions(node)
+        if not isinstance(function.errors, Unread)
     ]
     if not counted:
         raise NothingToJudge("no card whose PCIe errors are counted")
-    for node, one, found in counted:
+    for node, device, found in counted:
         if found.nonfatal + found.fatal or found.correctable >= most:
             said = f"{found.correctable} correctable, {found.nonfatal + found.fatal} uncorrectable"
             yield warn(
-                Where(node=node.name, device=wiring.hca_names(node).get(one.name, one.name)),
+                Where(node=node.name, device=wiring.hca_names(node).get(device.name, device.name)),
                 f"{said} PCIe errors since boot",
                 why="The link is marginal: the card is slow, or will be lost in the middle of a job.",
                 owner="node",
-                evidence=[seen(f"/sys/bus/pci/devices/{one.name}/aer_dev_*", said)],
+                evidence=[seen(f"/sys/bus/pci/devices/{device.name}/aer_dev_*", said)],
                 fix=[
                     admin(
                         "Reseat or replace it, and watch the counter.",
-                        f"cat /sys/bus/pci/devices/{one.name}/aer_dev_*",
+                        f"cat /sys/bus/pci/devices/{device.name}/aer_dev_*",
                     )
                 ],
             )

@@ -22,7 +22,7 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import carrying, profiles, wiring
 from ncclcheck.reports.subjects.nccl.variables import Setting, effective, nccl_version, values
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 # GPUs on one package with their processor: no PCIe switch is hidden, and Azure has no file for them
 # (Azure/azurehpc-health-checks#165).
@@ -63,8 +63,8 @@ def near(cluster: Cluster) -> Iterator[Finding]:
     for node, taken in carrying.using(cluster):
         if wiring.is_virtual(node) is not False:
             continue
-        used = {one.hca.pci for one in taken.used}
-        hcas = [one for one in wiring.functions(node) if one.name in used]
+        used = {port.hca.pci for port in taken.used}
+        hcas = [function for function in wiring.functions(node) if function.name in used]
         given = {value_or(card.pci, "").lower()[-12:] for card in value_or(at(node, "gpus.cards"), [])} - {""}
         gpus = [gpu for gpu in wiring.functions(node, "gpu") if not given or gpu.name[-12:] in given]
         near = wiring.between(node)
@@ -147,7 +147,7 @@ def affinity(cluster: Cluster) -> Iterator[Finding]:
         placed = [gpu for gpu in _gpus_of_job(node) if str(gpu.numa_node) in nodes]
         judged = judged or bool(placed)
         allowed, memory = wiring.cpus(bound.cpus), wiring.cpus(bound.mems)
-        cores = {name: wiring.cpus(value_or(one.cpus, "")) for name, one in nodes.items()}
+        cores = {name: wiring.cpus(value_or(node.cpus, "")) for name, node in nodes.items()}
         apart = [g for g in placed if cores[str(g.numa_node)] and not cores[str(g.numa_node)] & allowed]
         starved = [g for g in placed if g not in apart and _number(g) not in memory]
         if apart:
@@ -286,7 +286,7 @@ def topology(cluster: Cluster) -> Iterator[Finding]:
     if not several:
         raise NothingToJudge("no virtual machine with several GPUs and HCAs")
     for node, gpus, hcas in several:
-        cards = [*gpus, *(one for one in wiring.functions(node, "nic") if one.name in hcas)]
+        cards = [*gpus, *(function for function in wiring.functions(node, "nic") if function.name in hcas)]
         flat = all(value_or(card.path, [""]) == [] for card in cards)
         unplaced = [card for card in cards if card.numa_node == -1]
         homes = len(value_or(at(node, "fabric.numa"), []))
@@ -305,8 +305,8 @@ def topology(cluster: Cluster) -> Iterator[Finding]:
 
 def _made_up(node: Node, cards: list[PciDevice], flat: bool, nodes: list[Node]) -> Finding:
     how = "on one flat bus" if flat else "in no NUMA node"
-    elsewhere = [(one.name, effective(one)[_FILE]) for one in nodes if _FILE in effective(one)]
-    given = [seen(f"{_FILE} on {name}", f"{one.value} ({one.source})") for name, one in elsewhere[:1]]
+    elsewhere = [(node.name, effective(node)[_FILE]) for node in nodes if _FILE in effective(node)]
+    given = [seen(f"{_FILE} on {name}", f"{setting.value} ({setting.source})") for name, setting in elsewhere[:1]]
     return warn(
         Where(node=node.name),
         f"{len(cards)} GPUs and HCAs of this virtual machine are {how}, and no topology file is named",

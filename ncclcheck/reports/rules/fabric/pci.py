@@ -39,8 +39,8 @@ def _cards(node: Node) -> list[PciDevice]:
     """The job's GPUs, and the HCAs: what talks to each other over PCIe."""
     names = wiring.hca_names(node)
     left_out = {value_or(gpu.pci, "").lower()[-12:] for gpu in value_or(at(node, "gpus.others"), [])}
-    gpus = [one for one in wiring.functions(node, "gpu") if one.name[-12:] not in left_out]
-    return [*gpus, *(one for one in wiring.functions(node) if one.name in names)]
+    gpus = [function for function in wiring.functions(node, "gpu") if function.name[-12:] not in left_out]
+    return [*gpus, *(function for function in wiring.functions(node) if function.name in names)]
 
 
 @rule("FAB001", "ACS is off on PCIe bridges between GPUs and HCAs", worst=State.WARN, needs=("fabric.pci",))
@@ -234,10 +234,10 @@ def _unread_iommu(node: Node, cards: list[PciDevice]) -> Finding | None:
 def _has_no_way(node: Node) -> bool:
     """No HCA, and no two GPUs that read each other over PCIe: all are refused, or NVLink joins the only two."""
     gpus = value_or(at(node, "gpus.cards"), [])
-    reached = [one.p2p for found in peers(node).values() for one in found]
+    reached = [peer.p2p for found in peers(node).values() for peer in found]
     refused = bool(reached) and all(isinstance(one, str) and one != "ok" for one in reached)
     links = [gpu.nvlinks for gpu in gpus]
-    joined = len(links) == 2 and all(isinstance(one, NvLinks) and one.links > len(one.down) for one in links)
+    joined = len(links) == 2 and all(isinstance(link, NvLinks) and link.links > len(link.down) for link in links)
     return (refused or joined) and not wiring.hca_names(node)
 
 

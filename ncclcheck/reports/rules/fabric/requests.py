@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import Cluster, Node, PciDevice, Unread, value_or
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fine, note, seen, unknown, warn
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import carrying, wiring
-from ncclcheck.reports.text.fold import fold_names, many
+from ncclcheck.reports.text.words.fold import fold_names, many
 
 # chosen: the slower the port, the fewer bytes must be under way on PCIe; 400 Gb/s cards were halved
 _FAST_GBIT = 200.0
@@ -51,7 +51,7 @@ def requests(cluster: Cluster) -> Iterator[Finding]:
     if not cards:
         raise NothingToJudge("no card of 200 Gb/s or more on a machine that is not virtual")
     hidden = [card for _, _, card in cards if isinstance(card.max_read, Unread) and card.max_read.kind != "absent"]
-    seen_cards = [one for one in cards if not isinstance(one[2].max_read, Unread)]
+    seen_cards = [card for card in cards if not isinstance(card[2].max_read, Unread)]
     if hidden and not seen_cards:
         yield unknown(
             Where(),
@@ -61,8 +61,8 @@ def requests(cluster: Cluster) -> Iterator[Finding]:
             fix=[admin("Look as root.", "lspci -vv -d 15b3: | grep -e ^[0-9a-f] -e MaxReadReq -e ExtTag")],
         )
     by_model: dict[str, list[_Card]] = defaultdict(list)
-    for one in seen_cards:
-        by_model[one[1].rpartition("/")[2]].append(one)
+    for seen_card in seen_cards:
+        by_model[seen_card[1].rpartition("/")[2]].append(seen_card)
     for group in by_model.values():
         yield from _of_one_model(group)
 
@@ -73,10 +73,10 @@ def _fast(cluster: Cluster) -> Iterator[_Card]:
         if wiring.is_virtual(node) is not False:
             continue
         functions = {device.name: device for device in wiring.functions(node)}
-        for one in taken.used:
-            device = functions.get(str(one.hca.pci))
-            if device and not device.virtual_function and value_or(one.port.rate_gbit, 0.0) >= _FAST_GBIT:
-                yield node, f"{one.hca.name}/{value_or(one.hca.model, '')}", device
+        for port in taken.used:
+            device = functions.get(str(port.hca.pci))
+            if device and not device.virtual_function and value_or(port.port.rate_gbit, 0.0) >= _FAST_GBIT:
+                yield node, f"{port.hca.name}/{value_or(port.hca.model, '')}", device
 
 
 def _of_one_model(cards: list[_Card]) -> Iterator[Finding]:
@@ -85,7 +85,7 @@ def _of_one_model(cards: list[_Card]) -> Iterator[Finding]:
     )
     (usual, tags), count = values.most_common(1)[0]
     most = count * 2 > len(cards)
-    odd = [one for one in cards if most and _is_lower(one[2], usual, tags=tags)]
+    odd = [card for card in cards if most and _is_lower(card[2], usual, tags=tags)]
     for node, name, card in odd:
         yield _lower(node, name.partition("/")[0], card, f"{count} of {len(cards)}", usual)
     if odd:

@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import Cluster, Gpu, Node, Unread, at, known, value_
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fine, note, seen, warn
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import carrying
-from ncclcheck.reports.text.fold import many, size
+from ncclcheck.reports.text.words.fold import many, size
 
 # Boards with that much memory have a window over all of it; of smaller ones T4 and P4 have 256 MiB for good.
 _LARGE = 30 * 2**30

@@ -246,7 +246,7 @@ def _is_linked(gpu: Gpu) -> bool:
 def _refused(node: Node) -> Mapping[str, Mapping[str, str]]:
     """By GPU those of its node that it may not read, with the reason."""
     told = {
-        name: {one.name: one.p2p for one in mine if not isinstance(one.p2p, Unread) and one.p2p != "ok"}
+        name: {peer.name: peer.p2p for peer in mine if not isinstance(peer.p2p, Unread) and peer.p2p != "ok"}
         for name, mine in peers(node).items()
     }
     return {name: refused for name, refused in told.items() if refused}
@@ -258,14 +258,14 @@ def _reading(node: Node) -> frozenset[str]:
     return frozenset(
         name
         for name, mine in peers(node).items()
-        if not mine or any(isinstance(one.p2p, Unread) or one.p2p == "ok" for one in mine)
+        if not mine or any(isinstance(peer.p2p, Unread) or peer.p2p == "ok" for peer in mine)
     )
 
 
 @derived_from("gpus")
 def _ways(node: Node) -> str:
     """The PCIe ways between the GPUs of a node; empty where none is known."""
-    told = {one.path for mine in peers(node).values() for one in mine if not isinstance(one.path, Unread)}
+    told = {peer.path for mine in peers(node).values() for peer in mine if not isinstance(peer.path, Unread)}
     return ", ".join(sorted(told))
 
 

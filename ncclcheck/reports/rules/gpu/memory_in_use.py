@@ -8,7 +8,7 @@ from statistics import median
 from ncclcheck.probes.facts import Cluster, Gpu, Node, Unread, at, known, value_or
 from ncclcheck.reports.judgement.findings import Finding, State, Where, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _MIB = 2**20  # bytes
 _GIB = 2**30  # bytes

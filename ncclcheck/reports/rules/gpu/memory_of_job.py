@@ -8,7 +8,7 @@ from ncclcheck.probes.facts import Cluster, Elsewhere, RankMemory
 from ncclcheck.reports.judgement.findings import Finding, State, Where, fail, fine, seen, unknown, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.training import step_times
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _MIB = 2**20  # bytes
 _JOBS = ("bench", "smoke")

@@ -72,13 +72,15 @@ def _list(node: Node, fact: str) -> list[str]:
 
 
 def _signs(node: Node) -> list[Evidence]:
-    found = [seen("/sys/bus/pci/devices", ", ".join(_list(node, "gpus.pci")))] if _list(node, "gpus.pci") else []
+    all_evidence = (
+        [seen("/sys/bus/pci/devices", ", ".join(_list(node, "gpus.pci")))] if _list(node, "gpus.pci") else []
+    )
     if devices := _list(node, "gpus.devices"):
-        found.append(seen("/dev", ", ".join(devices)))
-    if not found and (count := value_or(at(node, "gpus.usable"), 0)):
-        found.append(seen("cuDeviceGetCount", count))
+        all_evidence.append(seen("/dev", ", ".join(devices)))
+    if not all_evidence and (count := value_or(at(node, "gpus.usable"), 0)):
+        all_evidence.append(seen("cuDeviceGetCount", count))
     env = variables(node)
-    return found + [seen(name, env[name]) for name in _SLURM if env.get(name, "") not in ("", "0")]
+    return all_evidence + [seen(name, env[name]) for name in _SLURM if env.get(name, "") not in ("", "0")]
 
 
 def _hidden(node: Node) -> Unread | None:

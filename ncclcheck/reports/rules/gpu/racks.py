@@ -21,7 +21,7 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl.variables import parse_int, values
 from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements, group
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _FOLDER = "/dev/nvidia-caps-imex-channels"
 _Place = tuple[str, int]  # the domain's UUID and the clique in it
@@ -82,8 +82,8 @@ def one_domain(cluster: Cluster) -> Iterator[Finding]:
 def _places(node: Node) -> set[_Place]:
     """Where its GPUs are; a domain of one machine has no name."""
     fabrics = [card.fabric for card in value_or(at(node, "gpus.cards"), [])]
-    ready = [one for one in fabrics if isinstance(one, NvFabric) and one.state == "completed"]
-    return {(one.cluster, one.clique) for one in ready if one.cluster.strip("0-")}
+    ready = [fabric for fabric in fabrics if isinstance(fabric, NvFabric) and fabric.state == "completed"]
+    return {(fabric.cluster, fabric.clique) for fabric in ready if fabric.cluster.strip("0-")}
 
 
 def _together(places: Mapping[str, _Place]) -> dict[_Place, list[str]]:

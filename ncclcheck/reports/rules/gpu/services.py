@@ -65,9 +65,9 @@ def services(cluster: Cluster) -> Iterator[Finding]:
         raise NothingToJudge("no service of NVIDIA's is installed here")
     elsewhere = any(one.name == _IMEX and one.state == "active" for _, listed in told for one in listed)
     for node, listed in told:
-        found = [finding for one in listed for finding in _judged(node, one, imex_elsewhere=elsewhere)]
-        yield from found
-        if listed and not found:
+        findings = [finding for one in listed for finding in _judged(node, one, imex_elsewhere=elsewhere)]
+        yield from findings
+        if listed and not findings:
             yield fine(Where(node=node.name), _all_of(listed))
 
 
@@ -99,19 +99,19 @@ def _judged(node: Node, one: Service, *, imex_elsewhere: bool) -> Iterator[Findi
         yield note(Where(node=node.name, device=one.name), what, owner="node", evidence=_evidence(node, one))
 
 
-def _is_left_out(one: Service, imex_elsewhere: bool) -> bool:
+def _is_left_out(service: Service, imex_elsewhere: bool) -> bool:
     """Where a container keeps it, as NVIDIA's driver for DRA does, the service is inactive on all nodes."""
-    return one.state == "inactive" and imex_elsewhere
+    return service.state == "inactive" and imex_elsewhere
 
 
-def _manager(node: Node, one: Service) -> Iterator[Finding]:
+def _manager(node: Node, service: Service) -> Iterator[Finding]:
     if any(_IN_TRAYS.search(value_or(card.model, "")) for card in value_or(at(node, "gpus.cards"), [])):
         return
-    where, evidence = Where(node=node.name, device=one.name), _evidence(node, one)
-    other = _differs(node, one)
-    versions = f"the fabric manager is {value_or(one.version, '')}, the driver {_driver(node)}"
-    if _waits(node) and (other or one.state in ("failed", "inactive")):
-        state = "failed" if one.state == "failed" else "does not run"
+    where, evidence = Where(node=node.name, device=service.name), _evidence(node, service)
+    other = _differs(node, service)
+    versions = f"the fabric manager is {value_or(service.version, '')}, the driver {_driver(node)}"
+    if _waits(node) and (other or service.state in ("failed", "inactive")):
+        state = "failed" if service.state == "failed" else "does not run"
         yield fail(
             where,
             f"GPUs wait for the fabric: {versions}" if other else f"GPUs wait for the fabric: its manager {state}",
@@ -120,7 +120,7 @@ def _manager(node: Node, one: Service) -> Iterator[Finding]:
             evidence=evidence,
             fix=_install(node) if other else _start(),
         )
-    elif other and one.state == "active":
+    elif other and service.state == "active":
         yield warn(
             where,
             f"{versions}: it will not start again",
@@ -129,7 +129,7 @@ def _manager(node: Node, one: Service) -> Iterator[Finding]:
             evidence=evidence,
             fix=_install(node),
         )
-    elif other or one.state == "failed":
+    elif other or service.state == "failed":
         what = versions if other else "the fabric manager failed, and all GPUs are registered with the fabric"
         yield note(where, what, owner="node", evidence=evidence)
 
@@ -137,35 +137,35 @@ def _manager(node: Node, one: Service) -> Iterator[Finding]:
 def _waits(node: Node) -> bool:
     """Whether a GPU is not registered with the fabric, or CUDA says that the system is not yet initialized."""
     fabrics = [card.fabric for card in value_or(at(node, "gpus.cards"), [])]
-    waiting = any(isinstance(one, NvFabric) and one.state != "completed" for one in fabrics)
+    waiting = any(isinstance(fabric, NvFabric) and fabric.state != "completed" for fabric in fabrics)
     return waiting or "802" in value_or(at(node, "gpus.cuda_error"), "")
 
 
 def _of_several(node: Node) -> bool:
     fabrics = [card.fabric for card in value_or(at(node, "gpus.cards"), [])]
-    return any(isinstance(one, NvFabric) and bool(one.cluster.strip("0-")) for one in fabrics)
+    return any(isinstance(fabric, NvFabric) and bool(fabric.cluster.strip("0-")) for fabric in fabrics)
 
 
 def _driver(node: Node) -> str:
     return str(value_or(at(node, "gpus.nvml_driver"), "") or value_or(at(node, "stack.driver"), ""))
 
 
-def _differs(node: Node, one: Service) -> bool:
-    return not isinstance(one.version, Unread) and bool(_driver(node)) and one.version != _driver(node)
+def _differs(node: Node, service: Service) -> bool:
+    return not isinstance(service.version, Unread) and bool(_driver(node)) and service.version != _driver(node)
 
 
-def _evidence(node: Node, one: Service) -> list[Evidence]:
-    state = one.state.why if isinstance(one.state, Unread) else one.state
-    version = one.version.why if isinstance(one.version, Unread) else one.version
+def _evidence(node: Node, service: Service) -> list[Evidence]:
+    state = service.state.why if isinstance(service.state, Unread) else service.state
+    version = service.version.why if isinstance(service.version, Unread) else service.version
     return [
-        seen(f"systemctl show {one.name}", state),
-        seen(f"{one.name} --version", version),
+        seen(f"systemctl show {service.name}", state),
+        seen(f"{service.name} --version", version),
         seen("driver, by NVML", _driver(node) or "not known"),
     ]
 
 
 def _all_of(listed: list[Service]) -> str:
-    return ", ".join(f"{one.name} {value_or(one.version, '')}".strip() for one in listed)
+    return ", ".join(f"{service.name} {value_or(service.version, '')}".strip() for service in listed)
 
 
 def _install(node: Node) -> list[Remedy]:

@@ -9,7 +9,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, admin, fail, no
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.nodes import containers
 from ncclcheck.reports.subjects.nodes.cards import Card, cards, leave_out, reset
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _GPUS = "nodes.gpus.cards"
 _MIB = 2**20  # bytes
@@ -52,7 +52,11 @@ def foreign(cluster: Cluster) -> Iterator[Finding]:
     """
     least = cluster.policy.thresholds.get("GPU025.mib", 256.0) * _MIB
     for card in cards(cluster):
-        held = [one for one in known(card.gpu.processes) if _holds(one, least) and one.state not in _DEAD]
+        held = [
+            process
+            for process in known(card.gpu.processes)
+            if _holds(process, least) and process.state not in _DEAD
+        ]
         own = value_or(at(card.node, "gpus.user"), "")
         if cluster.command == "env":
             yield from _beside_own_job(card, held, own)
@@ -65,8 +69,8 @@ def _holds(process: GpuProcess, least: float) -> bool:
 
 
 def _beside_own_job(card: Card, held: list[GpuProcess], own: str) -> Iterator[Finding]:
-    others = [one for one in held if not isinstance(one.user, Unread) and one.user != own]
-    hidden = [one for one in held if isinstance(one.user, Unread)]
+    others = [process for process in held if not isinstance(process.user, Unread) and process.user != own]
+    hidden = [process for process in held if isinstance(process.user, Unread)]
     if others:
         yield _taken(warn, card, others)
     if hidden:
@@ -80,7 +84,7 @@ def _beside_own_job(card: Card, held: list[GpuProcess], own: str) -> Iterator[Fi
 
 
 def _taken(level: Callable[..., Finding], card: Card, held: list[GpuProcess]) -> Finding:
-    users = sorted({value_or(one.user, "an unknown user") for one in held})
+    users = sorted({value_or(process.user, "an unknown user") for process in held})
     return level(
         card.where,
         f"{len(held)} process{'es' if len(held) > 1 else ''} of {', '.join(users)} on it: {_listed(held)}",
@@ -96,9 +100,12 @@ def _taken(level: Callable[..., Finding], card: Card, held: list[GpuProcess]) ->
 
 def _listed(held: list[GpuProcess]) -> str:
     """The three largest, and how many more."""
-    first = sorted(held, key=lambda one: -value_or(one.memory, 0))[:3]
+    first = sorted(held, key=lambda process: -value_or(process.memory, 0))[:3]
     more = f" and {len(held) - 3} more" if len(held) > 3 else ""
-    return ", ".join(f"{value_or(one.name, 'pid')} {one.pid} ({_memory(one)})" for one in first) + more
+    return (
+        ", ".join(f"{value_or(process.name, 'pid')} {process.pid} ({_memory(process)})" for process in first)
+        + more
+    )
 
 
 def _memory(process: GpuProcess) -> str:
@@ -130,9 +137,9 @@ def dead(cluster: Cluster) -> Iterator[Finding]:
     pytorch/pytorch#1085, pytorch/pytorch#5736, pytorch/pytorch#8805; NVIDIA/Megatron-LM#3684.
     """
     for card in cards(cluster):
-        gone = [one for one in known(card.gpu.processes) if one.state in _DEAD]
+        gone = [process for process in known(card.gpu.processes) if process.state in _DEAD]
         if gone:
-            pids = ", ".join(str(one.pid) for one in gone)
+            pids = ", ".join(str(process.pid) for process in gone)
             yield warn(
                 card.where,
                 f"{_held(gone)} are still allocated to processes that have ended: {pids}",
@@ -144,7 +151,7 @@ def dead(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _held(processes: list[GpuProcess]) -> str:
-    return size(sum(value_or(one.memory, 0) for one in processes))
+    return size(sum(value_or(process.memory, 0) for process in processes))
 
 
 @rule(

@@ -11,7 +11,7 @@ from ncclcheck.reports.subjects.live import words
 from ncclcheck.reports.subjects.live.nccl_ras import advances
 from ncclcheck.reports.subjects.live.running import Judged, works
 from ncclcheck.reports.subjects.live.witnesses import seen_jobs
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 _CANNOT_TELL = {
     "busy": "all compute and no data moved for {s:.0f} s: a long step, or waiting that burns CPU",
@@ -58,28 +58,28 @@ def it_advances(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     proc(5); sock_diag(7); NCCL user guide, RAS.
     """
-    for one in seen_jobs(cluster):
-        if one.found.kind in _CANNOT_TELL and one.ras is not None and advances(one.ras):
-            at = Where(node=one.found.job.ranks[0].host)
-            yield fine(at, f"{one.found.job.name} advances", seen("NCCL's RAS, twice", "more launches"))
+    for seen_job in seen_jobs(cluster):
+        if seen_job.found.kind in _CANNOT_TELL and seen_job.ras is not None and advances(seen_job.ras):
+            at = Where(node=seen_job.found.job.ranks[0].host)
+            yield fine(at, f"{seen_job.found.job.name} advances", seen("NCCL's RAS, twice", "more launches"))
         else:
-            yield from _told(one.found)
+            yield from _told(seen_job.found)
 
 
 def _told(found: Judged) -> Iterator[Finding]:
     job, at = found.job, Where(node=found.job.ranks[0].host)
     if found.kind == "advances":
-        moved = sum(one.moved or 0 for one in job.ranks)
+        moved = sum(rank.moved or 0 for rank in job.ranks)
         yield fine(at, f"{job.name} advances", seen("bytes moved", f"{moved:,} in {job.seconds:.0f} s"))
     elif found.kind == "works":
-        moved = sum(one.read + one.written for one in found.who)
+        moved = sum(process.read + process.written for process in found.who)
         yield fine(
             at, f"{job.name} advances: {words.ranks(found.who)} reads or writes files", seen("bytes", f"{moved:,}")
         )
     elif found.kind == "alone":
         yield fine(at, f"{job.name} has one rank only: nobody waits for another")
     elif found.kind in _NOBODY:
-        told = _NOBODY[found.kind].format(age=min(one.age_s for one in job.ranks))
+        told = _NOBODY[found.kind].format(age=min(rank.age_s for rank in job.ranks))
         yield note(at, f"{job.name}: {told}", evidence=words.evidence(job.ranks[:1]), fix=[])
     elif found.kind in _CANNOT_TELL:
         told = _CANNOT_TELL["not joined" if _have_not_joined(found) else found.kind].format(
@@ -95,12 +95,12 @@ def _told(found: Judged) -> Iterator[Finding]:
         )
 
 
-def _have_not_joined(found: Judged) -> bool:
+def _have_not_joined(judged: Judged) -> bool:
     """Whether no rank has a connection beside that to the store, and none does anything."""
-    return found.kind == "dark" and not any(one.sockets or works(one) for one in found.job.ranks)
+    return judged.kind == "dark" and not any(rank.sockets or works(rank) for rank in judged.job.ranks)
 
 
-def _further(found: Judged) -> Remedy:
-    if found.kind == "partial":
+def _further(judged: Judged) -> Remedy:
+    if judged.kind == "partial":
         return you("Look at all hosts of the job.", "ncclcheck hang --hosts A,B   # or --job ID")
     return you(words.LATER, "ncclcheck hang --seconds 60")

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import RasRank
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, fail, seen, warn, you
-from ncclcheck.reports.subjects.flight import words as flight
-from ncclcheck.reports.subjects.flight.match import Mismatch, mismatches
 from ncclcheck.reports.subjects.live import words
 from ncclcheck.reports.subjects.live.nccl_ras import (
     Behind,
@@ -19,7 +17,9 @@ from ncclcheck.reports.subjects.live.nccl_ras import (
     world_rank,
 )
 from ncclcheck.reports.subjects.live.witnesses import Seen, witness_rule
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.subjects.logs.flight import words as flight
+from ncclcheck.reports.subjects.logs.flight.match import Mismatch, mismatches
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 _KINDS = {"operation": "another operation", "size": "another size", "type": "another data type", "total": "sizes"}
 _BRANCH = you(
@@ -54,8 +54,8 @@ def the_same_collective(seen_job: Seen) -> Iterator[Finding]:
     torch.distributed.flight_recorder (torchfrtrace); NCCL user guide, RAS; seen with NCCL 2.26.2 to 2.27.7.
     """
     if seen_job.waits is not None:
-        for one in mismatches(seen_job.waits.state)[:4]:
-            yield _recorded(seen_job, one)
+        for mismatch in mismatches(seen_job.waits.state)[:4]:
+            yield _recorded(seen_job, mismatch)
     if seen_job.ras is None:
         return
     for communicator in standing(seen_job.ras):
@@ -66,19 +66,19 @@ def the_same_collective(seen_job: Seen) -> Iterator[Finding]:
             yield _left(seen_job, rank, status)
 
 
-def _recorded(seen_job: Seen, one: Mismatch) -> Finding:
+def _recorded(seen_job: Seen, mismatch: Mismatch) -> Finding:
     waits, record = seen_job.waits, seen_job.record
     assert waits is not None
     assert record is not None
-    name = flight.group(waits.state.group(one.group))
-    variants = "; ".join(f"{fold_ranks(ranks)}: {what}" for what, ranks in [*one.variants.items()][:4])
-    where, who = _at(seen_job, one.odd), f"{fold_ranks(one.odd)} called " if one.odd else ""
+    name = flight.group(waits.state.group(mismatch.group))
+    variants = "; ".join(f"{fold_ranks(ranks)}: {what}" for what, ranks in [*mismatch.variants.items()][:4])
+    where, who = _at(seen_job, mismatch.odd), f"{fold_ranks(mismatch.odd)} called " if mismatch.odd else ""
     what = (
-        f"{who}{_KINDS[one.kind]} than the others at {one.seq} of {name}"
-        if one.odd
-        else f"the ranks of {name} disagree at call {one.seq}: {variants}"
+        f"{who}{_KINDS[mismatch.kind]} than the others at {mismatch.seq} of {name}"
+        if mismatch.odd
+        else f"the ranks of {name} disagree at call {mismatch.seq}: {variants}"
     )
-    shown = [ranks[0] for ranks in one.variants.values()][:3]
+    shown = [ranks[0] for ranks in mismatch.variants.values()][:3]
     judged = fail if seen_job.stands else warn
     return judged(
         where,
@@ -86,8 +86,8 @@ def _recorded(seen_job: Seen, one: Mismatch) -> Finding:
         why="Nothing compares calls: each waits for partners that wait elsewhere.",
         owner="job",
         evidence=[
-            seen(f"Flight Recorder, call {one.seq} of {name}", variants),
-            *(flight.record(waits.state, rank, one.calls[rank]) for rank in shown),
+            seen(f"Flight Recorder, call {mismatch.seq} of {name}", variants),
+            *(flight.record(waits.state, rank, mismatch.calls[rank]) for rank in shown),
             words.written(record),
         ],
         fix=[_BRANCH],
@@ -95,10 +95,10 @@ def _recorded(seen_job: Seen, one: Mismatch) -> Finding:
 
 
 def _launched(seen_job: Seen, found: Behind) -> Finding:
-    ranks = [world_rank(one, seen_job.found.job, seen_job.hosts) for one in found.ranks]
-    told = [one for one in ranks if one is not None]
+    ranks = [world_rank(rank, seen_job.found.job, seen_job.hosts) for rank in found.ranks]
+    told = [rank for rank in ranks if rank is not None]
     judged = fail if seen_job.stands else warn
-    who = fold_ranks(told) if told else f"{fold_ranks(one.rank for one in found.ranks)} of the communicator"
+    who = fold_ranks(told) if told else f"{fold_ranks(rank.rank for rank in found.ranks)} of the communicator"
     return judged(
         _at(seen_job, told) if told else Where(node=found.ranks[0].host or None) if found.ranks else Where(),
         f"{who} launched {words.counted(found)} than the others",
@@ -127,11 +127,11 @@ def _left(seen_job: Seen, rank: RasRank, status: str) -> Finding:
 
 
 def _at(seen_job: Seen, ranks: list[int]) -> Where:
-    held = [one for one in seen_job.found.job.ranks if one.rank in ranks]
+    held = [rank for rank in seen_job.found.job.ranks if rank.rank in ranks]
     return words.where(held) if held else Where(rank=ranks[0] if len(ranks) == 1 else None)
 
 
 def _host(seen_job: Seen, ranks: list[RasRank]) -> list[Evidence]:
     """Where RAS says that the process is, if it was not looked at."""
-    apart = [one for one in ranks if one.host and process(one, seen_job.found.job, seen_job.hosts) is None]
-    return [seen("RAS", f"rank {one.rank} there is process {one.pid} on {one.host}") for one in apart[:2]]
+    apart = [rank for rank in ranks if rank.host and process(rank, seen_job.found.job, seen_job.hosts) is None]
+    return [seen("RAS", f"rank {rank.rank} there is process {rank.pid} on {rank.host}") for rank in apart[:2]]

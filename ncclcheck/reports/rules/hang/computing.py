@@ -11,7 +11,7 @@ from ncclcheck.reports.subjects.live.words import hang_rule
 
 
 @hang_rule("HNG005", "no rank of a running job computes alone while the others wait", "computing")
-def nobody_computes_alone(found: Judged) -> Iterator[Finding]:
+def nobody_computes_alone(judged: Judged) -> Iterator[Finding]:
     """
     ## What
     A rank computes on the CPU while all others only wait, for the whole time between the looks.
@@ -31,14 +31,19 @@ def nobody_computes_alone(found: Judged) -> Iterator[Finding]:
     ## Source
     proc(5); the hang was made with real jobs of torch and gloo.
     """
-    who = words.ranks(found.who)
-    lock = " in C and holds Python's lock" if all(one.lock_waits for one in found.who) else ""
+    who = words.ranks(judged.who)
+    lock = " in C and holds Python's lock" if all(process.lock_waits for process in judged.who) else ""
     yield fail(
-        words.where(found.who),
-        f"{who} compute{'s' if len(found.who) == 1 else ''}{lock} for {found.job.seconds:.0f} s while "
-        f"{len(found.others)} others wait (pid {found.who[0].pid})",
+        words.where(judged.who),
+        f"{who} compute{'s' if len(judged.who) == 1 else ''}{lock} for {judged.job.seconds:.0f} s while "
+        f"{len(judged.others)} others wait (pid {judged.who[0].pid})",
         why="It is not in the collective in which the others wait: an endless loop, or a step of its own.",
         owner="job",
-        evidence=[*words.evidence(found.who), *words.rest(found), *words.after(found), *words.parting(found.job)],
-        fix=[words.stacks(found.who[0]), you(words.LATER, "ncclcheck hang --seconds 60")],
+        evidence=[
+            *words.evidence(judged.who),
+            *words.rest(judged),
+            *words.after(judged),
+            *words.parting(judged.job),
+        ],
+        fix=[words.stacks(judged.who[0]), you(words.LATER, "ncclcheck hang --seconds 60")],
     )

@@ -12,7 +12,7 @@ from ncclcheck.reports.subjects.live.words import hang_rule
 
 
 @hang_rule("HNG010", "no rank of a running job waits elsewhere while the others wait for it", "elsewhere")
-def nobody_waits_elsewhere(found: Judged) -> Iterator[Finding]:
+def nobody_waits_elsewhere(judged: Judged) -> Iterator[Finding]:
     """
     ## What
     A rank waits, and not in the collective in which the others wait: for a program that it has started, for an
@@ -35,25 +35,25 @@ def nobody_waits_elsewhere(found: Judged) -> Iterator[Finding]:
     proc(5), on wchan and syscall; tcp(7), tcpi_last_data_sent; made with real jobs of torch and gloo (a child
     process, a download, a lock, a queue).
     """
-    who, one = words.ranks(found.who), found.who[0]
-    children = [child for child in found.job.helpers if child.parent == one.pid and not child.orphan]
-    waits = "waits" if len(found.who) == 1 else "wait"
+    who, process = words.ranks(judged.who), judged.who[0]
+    children = [child for child in judged.job.helpers if child.parent == process.pid and not child.orphan]
+    waits = "waits" if len(judged.who) == 1 else "wait"
     yield fail(
-        words.where(found.who),
-        f"{who} {waits} {_for(one, children)} while {len(found.others)} others wait (pid {one.pid})",
+        words.where(judged.who),
+        f"{who} {waits} {_for(process, children)} while {len(judged.others)} others wait (pid {process.pid})",
         why="It is not in the collective in which the others wait for it.",
         owner="job",
         evidence=[
-            *words.evidence(found.who),
+            *words.evidence(judged.who),
             *(
                 seen(f"/proc/{child.pid}, its child", f"{words.does(child)}: {child.command[:80]}")
                 for child in children[:2]
             ),
-            *words.rest(found),
-            *words.after(found),
-            *words.parting(found.job),
+            *words.rest(judged),
+            *words.after(judged),
+            *words.parting(judged.job),
         ],
-        fix=[words.stacks(one), you(words.LATER, "ncclcheck hang --seconds 60")],
+        fix=[words.stacks(process), you(words.LATER, "ncclcheck hang --seconds 60")],
     )
 
 
@@ -70,18 +70,18 @@ _WAITS = {
 }
 
 
-def _for(one: LiveProcess, children: Sequence[LiveProcess]) -> str:
-    if one.wchan == CHILD:
+def _for(process: LiveProcess, children: Sequence[LiveProcess]) -> str:
+    if process.wchan == CHILD:
         child = next((child for child in children if works(child) or sleeps(child)), None)
         does = "" if child is None else "computes" if works(child) else "sleeps"
         return "for a child process" if child is None else f"for its child {child.pid}, which {does},"
-    if one.asks:
-        return f"for an answer of {one.asks}"
-    if one.stream == "stdin":
+    if process.asks:
+        return f"for an answer of {process.asks}"
+    if process.stream == "stdin":
         return "for input on its stdin, as in a debugger (pdb)"
-    if one.stream:
-        return f"to write to its {one.stream}, a pipe from which nobody reads,"
+    if process.stream:
+        return f"to write to its {process.stream}, a pipe from which nobody reads,"
     return next(
-        (words_ for part, words_ in _WAITS.items() if part in one.wchan),
-        f"in {one.wchan or 'a call'}, for something that is no rank,",
+        (words_ for part, words_ in _WAITS.items() if part in process.wchan),
+        f"in {process.wchan or 'a call'}, for something that is no rank,",
     )

@@ -12,7 +12,7 @@ from ncclcheck.reports.subjects.live.words import hang_rule
 
 
 @hang_rule("HNG006", "no rank of a running job is throttled or swapped out", "held back")
-def nobody_is_held_back(found: Judged) -> Iterator[Finding]:
+def nobody_is_held_back(judged: Judged) -> Iterator[Finding]:
     """
     ## What
     A rank, and not all of them, is held back by its cgroup's limit of CPU for more than half of the time, waits
@@ -35,28 +35,28 @@ def nobody_is_held_back(found: Judged) -> Iterator[Finding]:
     ## Source
     Linux kernel documentation, cgroup v2 cpu.stat and memory.events, cgroup v1 memory.failcnt; proc(5).
     """
-    for one in found.who:
-        limit, how, more = _by(one)
-        slowed = limit and one.throttled <= THROTTLED and any(moves(rank) for rank in found.job.ranks)
+    for process in judged.who:
+        limit, how, more = _by(process)
+        slowed = limit and process.throttled <= THROTTLED and any(moves(rank) for rank in judged.job.ranks)
         yield (warn if slowed else fail)(
-            words.where([one]),
-            f"{words.rank(one)} is held back {how} (pid {one.pid})",
+            words.where([process]),
+            f"{words.rank(process)} is held back {how} (pid {process.pid})",
             why="It reaches every collective last, and the others wait for it in each.",
             owner="job",
-            evidence=[*words.evidence([one]), *words.rest(found)],
+            evidence=[*words.evidence([process]), *words.rest(judged)],
             fix=[you(f"{more}, or fewer loader workers on that host.")],
         )
 
 
-def _by(one: LiveProcess) -> tuple[bool, str, str]:
+def _by(process: LiveProcess) -> tuple[bool, str, str]:
     """Whether by its quota of CPU, in words, and what it needs."""
     memory = "More memory for it (--mem, limits.memory)"
-    if waits_for_memory(one):
-        more = f", {one.refused} refusals meanwhile" if one.refused else ""
-        return False, f"by the memory limit of its cgroup ({one.wchan}{more})", memory
-    if one.throttled <= THROTTLED and one.swap and not one.used_up:
-        return False, f"by swap: {one.faults} pages came from disk", memory
-    share = f"for {one.throttled:.0%} of the time"
-    if one.periods:
-        share += f", in {one.used_up} of {one.periods} periods of its CPU quota"
+    if waits_for_memory(process):
+        more = f", {process.refused} refusals meanwhile" if process.refused else ""
+        return False, f"by the memory limit of its cgroup ({process.wchan}{more})", memory
+    if process.throttled <= THROTTLED and process.swap and not process.used_up:
+        return False, f"by swap: {process.faults} pages came from disk", memory
+    share = f"for {process.throttled:.0%} of the time"
+    if process.periods:
+        share += f", in {process.used_up} of {process.periods} periods of its CPU quota"
     return True, f"by its cgroup {share}", "More CPU for it (--cpus-per-task, limits.cpu)"

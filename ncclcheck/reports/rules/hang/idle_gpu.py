@@ -46,7 +46,7 @@ def no_gpu_is_idle_alone(seen_job: Seen) -> Iterator[Finding]:
             f"the GPU of {words.rank(rank)} is idle while those of {len(busy)} others are busy (pid {rank.pid})",
             why="It has launched no kernel of the collective in which the others wait.",
             owner="job",
-            evidence=[_told(gpu), _others([one for _, one in busy]), *words.evidence([rank])],
+            evidence=[_told(gpu), _others([gpu for _, gpu in busy]), *words.evidence([rank])],
             fix=[words.stacks(rank), you(words.LATER, "ncclcheck hang --seconds 60")],
         )
 

@@ -15,7 +15,7 @@ _LAGS, _WAIT = 0.6, 0.3
 
 
 @hang_rule("HNG013", "no rank of a job that advances keeps the others waiting", "advances", worst=State.NOTE)
-def nobody_lags(found: Judged) -> Iterator[Finding]:
+def nobody_lags(judged: Judged) -> Iterator[Finding]:
     """
     ## What
     The job advances, and one rank does something of its own for most of the time, in which all others wait.
@@ -33,14 +33,14 @@ def nobody_lags(found: Judged) -> Iterator[Finding]:
     ## Source
     proc(5), on wchan; made with real jobs of torch and gloo with one slow rank.
     """
-    ranks = sorted(found.job.ranks, key=lambda one: one.apart)
-    if len(ranks) < 2 or any("cuda" in one.libraries for one in ranks):
+    ranks = sorted(judged.job.ranks, key=lambda rank: rank.apart)
+    if len(ranks) < 2 or any("cuda" in rank.libraries for rank in ranks):
         return
     slow, rest = ranks[-1], ranks[:-1]
     if slow.apart < _LAGS or rest[-1].apart > _WAIT:
         return
     phase = "computes" if slow.cpu > slow.apart / 2 else "sleeps or reads"
-    others = median(one.apart for one in rest)
+    others = median(process.apart for process in rest)
     yield note(
         words.where([slow]),
         f"{words.rank(slow)} keeps {len(rest)} others waiting: it {phase} for {slow.apart:.0%} of the time, "

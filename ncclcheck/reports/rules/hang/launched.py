@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, fail, note, seen, you
-from ncclcheck.reports.subjects.flight import words as flight
-from ncclcheck.reports.subjects.flight.hang import odd_in
-from ncclcheck.reports.subjects.flight.waits import Waits
 from ncclcheck.reports.subjects.live import words
 from ncclcheck.reports.subjects.live.nccl_ras import is_quiet
 from ncclcheck.reports.subjects.live.witnesses import Seen, witness_rule
+from ncclcheck.reports.subjects.logs.flight import words as flight
+from ncclcheck.reports.subjects.logs.flight.hang import odd_in
+from ncclcheck.reports.subjects.logs.flight.waits import Waits
 
 _MORE = (
     "Record more of the next one: NCCL's last words, and what each GPU has begun.",
@@ -53,7 +53,7 @@ def _recorded(seen_job: Seen, waits: Waits) -> Iterator[Finding]:
     assert record is not None
     for call in waits.hanging[:2]:
         odd, how = odd_in(waits, call)
-        held = [one for one in seen_job.found.job.ranks if one.rank in odd]
+        held = [rank for rank in seen_job.found.job.ranks if rank.rank in odd]
         told = f": {how}" if how else ""
         judged = fail if seen_job.stands else note
         yield judged(

@@ -9,11 +9,11 @@ from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, fail,
 from ncclcheck.reports.subjects.live import words
 from ncclcheck.reports.subjects.live.running import Judged
 from ncclcheck.reports.subjects.live.words import hang_rule
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 
 @hang_rule("HNG001", "every rank of a running job has a process", "missing")
-def every_rank_is_there(found: Judged) -> Iterator[Finding]:
+def every_rank_is_there(judged: Judged) -> Iterator[Finding]:
     """
     ## What
     A rank of the job has no process on the host on which it belongs, and the others move no data.
@@ -40,26 +40,30 @@ def every_rank_is_there(found: Judged) -> Iterator[Finding]:
     ## Source
     torch.distributed.run, environment variables; proc(5); the hang was made with real jobs of torch and gloo.
     """
-    job, missing = found.job, found.job.missing
-    left = [one for one in job.helpers if one.orphan and one.rank in missing]
-    ended = left or any(one.sockets for one in found.who) or any(one.state in ("gone", "Z") for one in job.ranks)
+    job, missing = judged.job, judged.job.missing
+    left = [helper for helper in job.helpers if helper.orphan and helper.rank in missing]
+    ended = (
+        left
+        or any(process.sockets for process in judged.who)
+        or any(rank.state in ("gone", "Z") for rank in job.ranks)
+    )
     how = "has ended" if ended else "has no process"
     many = "have ended" if ended else "have no process"
     if not ended and job.empty:
         how, many = (f"{one} on the hosts looked at ({fold_names(job.empty)} has none)" for one in (how, many))
-    told = all(words.is_known(one) for one in job.ranks if one.rank in missing)
+    told = all(words.is_known(rank) for rank in job.ranks if rank.rank in missing)
     size = f"{'WORLD_SIZE' if job.ranks[0].rank_by == 'environment' else 'at least'} {job.world}"
     yield fail(
-        Where(node=found.who[0].host, rank=missing[0] if len(missing) == 1 and told else None),
+        Where(node=judged.who[0].host, rank=missing[0] if len(missing) == 1 and told else None),
         f"{words.numbers(missing, job)} of {job.world} {how if len(missing) == 1 else many}, "
-        f"and {len(found.who)} still wait",
+        f"and {len(judged.who)} still wait",
         why="A collective needs every rank; the others wait for one that cannot come.",
         owner="job",
         evidence=[
-            seen("/proc", f"{size} at {job.name}; here {words.ranks(found.who)}"),
+            seen("/proc", f"{size} at {job.name}; here {words.ranks(judged.who)}"),
             *_left(left),
-            *_killed(found.who),
-            *words.evidence([one for one in found.who if one.closed][:1] or found.who[:1]),
+            *_killed(judged.who),
+            *words.evidence([process for process in judged.who if process.closed][:1] or judged.who[:1]),
         ],
         fix=[
             you("Find how it ended, or why it was not started; end the rest.", "ncclcheck logs LOG"),
@@ -84,7 +88,7 @@ def _left(left: Sequence[LiveProcess]) -> list[Evidence]:
 
 def _killed(there: Sequence[LiveProcess]) -> list[Evidence]:
     """What the kernel has killed beside them for want of memory."""
-    most = max(there, key=lambda one: one.oom_kills)
+    most = max(there, key=lambda process: process.oom_kills)
     if not most.oom_kills:
         return []
     told = f"{most.oom_kills} processes of it were killed for want of memory since it was made"

@@ -8,11 +8,11 @@ from ncclcheck.reports.judgement.findings import Finding, admin, fail, seen, you
 from ncclcheck.reports.subjects.live import words
 from ncclcheck.reports.subjects.live.running import Judged
 from ncclcheck.reports.subjects.live.words import hang_rule
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 
 @hang_rule("HNG011", "what the ranks of a running job send over TCP arrives", "network")
-def what_is_sent_arrives(found: Judged) -> Iterator[Finding]:
+def what_is_sent_arrives(judged: Judged) -> Iterator[Finding]:
     """
     ## What
     The kernel sends the same data of a rank again and again, and the other side does not acknowledge it.
@@ -32,26 +32,26 @@ def what_is_sent_arrives(found: Judged) -> Iterator[Finding]:
     ## Source
     tcp(7), tcpi_retransmits; made with real jobs of torch and gloo over hosts whose packets were dropped.
     """
-    hosts = sorted({one.host for one in found.who})
-    lost = [(one, link) for one in found.job.ranks for link in one.connections if link.retries]
+    hosts = sorted({process.host for process in judged.who})
+    lost = [(rank, link) for rank in judged.job.ranks for link in rank.connections if link.retries]
     name = fold_names(hosts)
     paths = "to and from" if len(hosts) == 1 else "between"
     yield fail(
-        words.where(found.who),
-        f"what is sent {paths} {name} does not arrive ({words.ranks(found.who)}): "
+        words.where(judged.who),
+        f"what is sent {paths} {name} does not arrive ({words.ranks(judged.who)}): "
         f"{len(lost)} connections wait for an acknowledgement",
         why="All ranks wait for data that was sent and is lost.",
         owner="node",
         evidence=[
             *(
                 seen(
-                    f"{words.rank(one)} on {one.host}",
+                    f"{words.rank(process)} on {process.host}",
                     f"{link.near} -> {link.far}: {link.unsent:,} bytes sent anew {link.retries} times, "
                     f"no answer for {link.received_s:.0f} s",
                 )
-                for one, link in lost[:3]
+                for process, link in lost[:3]
             ),
-            *words.after(found),
+            *words.after(judged),
         ],
         fix=[
             admin(f"Look at the link, the switch port and the firewall of {name}."),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.reports.judgement.findings import Finding, Where, fail, note, seen, warn, you
-from ncclcheck.reports.subjects.flight import words as flight
-from ncclcheck.reports.subjects.flight.waits import Waits
 from ncclcheck.reports.subjects.live import words
 from ncclcheck.reports.subjects.live.nccl_ras import Behind, behind, process, standing, world_rank
 from ncclcheck.reports.subjects.live.witnesses import Seen, witness_rule
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.subjects.logs.flight import words as flight
+from ncclcheck.reports.subjects.logs.flight.waits import Waits
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 _LOST = ("T", "t", "gone", "Z", "X")
 
@@ -38,21 +38,25 @@ def nobody_is_awaited(seen_job: Seen) -> Iterator[Finding]:
     torch.distributed.flight_recorder (torchfrtrace); NCCL user guide, RAS; NVIDIA/nccl src/ras/client_support.cc.
     """
     communicators = standing(seen_job.ras) if seen_job.ras else []
-    fewer = [found for one in communicators if (found := behind(one)) and found.fewer and not found.more]
-    told = [*_recorded(seen_job, seen_job.waits, fewer)] if seen_job.waits is not None else []
-    yield from told
-    named = {one.where.rank for one in told}
+    fewer = [
+        found
+        for communicator in communicators
+        if (found := behind(communicator)) and found.fewer and not found.more
+    ]
+    findings = [*_recorded(seen_job, seen_job.waits, fewer)] if seen_job.waits is not None else []
+    yield from findings
+    named = {finding.where.rank for finding in findings}
     for found in fewer:
         if not {*_numbers(seen_job, found)} & named:
             yield _behind(seen_job, found)
     for communicator in communicators:
         if communicator.missing:
-            yield from _unanswered(seen_job, [one.rank for one in communicator.missing])
+            yield from _unanswered(seen_job, [rank.rank for rank in communicator.missing])
 
 
 def _numbers(seen_job: Seen, found: Behind) -> list[int]:
-    ranks = (world_rank(one, seen_job.found.job, seen_job.hosts) for one in found.ranks)
-    return [one for one in ranks if one is not None]
+    ranks = (world_rank(rank, seen_job.found.job, seen_job.hosts) for rank in found.ranks)
+    return [rank for rank in ranks if rank is not None]
 
 
 def _recorded(seen_job: Seen, waits: Waits, fewer: list[Behind]) -> Iterator[Finding]:
@@ -89,10 +93,10 @@ def _recorded(seen_job: Seen, waits: Waits, fewer: list[Behind]) -> Iterator[Fin
 
 def _behind(seen_job: Seen, found: Behind) -> Finding:
     told = _numbers(seen_job, found)
-    held = [one for one in seen_job.found.job.ranks if one.rank in told]
-    who = fold_ranks(told) if told else f"{fold_ranks(one.rank for one in found.ranks)} of a communicator"
+    held = [rank for rank in seen_job.found.job.ranks if rank.rank in told]
+    who = fold_ranks(told) if told else f"{fold_ranks(rank.rank for rank in found.ranks)} of a communicator"
     judged = fail if seen_job.stands else warn
-    there = next((one for one in found.ranks if one.host), None)
+    there = next((rank for rank in found.ranks if rank.host), None)
     return judged(
         words.where(held) if held else Where(node=there.host if there else None),
         f"{who} launched {words.counted(found)} than the others",
@@ -110,18 +114,18 @@ def _behind(seen_job: Seen, found: Behind) -> Finding:
 def _unanswered(seen_job: Seen, numbers: list[int]) -> Iterator[Finding]:
     """Of the ranks that do not answer RAS those that /proc does not show: it says more of the others."""
     assert seen_job.ras is not None
-    missing = {one.rank: one for look in seen_job.ras.looks for comm in look.troubled for one in comm.missing}
+    missing = {rank.rank: rank for look in seen_job.ras.looks for comm in look.troubled for rank in comm.missing}
     for number in numbers[:8]:
         rank = missing[number]
         own = process(rank, seen_job.found.job, seen_job.hosts)
         if own is not None and own.state in _LOST:
             continue  # HNG001 and HNG002 name it
-        said = seen("NCCL's RAS, twice", f"rank {number} of a communicator does not answer")
+        evidence = seen("NCCL's RAS, twice", f"rank {number} of a communicator does not answer")
         if own is not None:
             what = f"RAS hears nothing of {words.rank(own)}, whose process is seen to be there"
-            yield note(words.where([own]), what, evidence=[said, *words.evidence([own])])
+            yield note(words.where([own]), what, evidence=[evidence, *words.evidence([own])])
         else:
             where = f" (process {rank.pid} on {rank.host})" if rank.host else ""
             what = f"a rank{where} does not answer RAS, and was not looked at"
             fix = [you("Look there too.", "ncclcheck hang --hosts HOSTS")]
-            yield note(Where(node=rank.host or None), what, evidence=[said], fix=fix)
+            yield note(Where(node=rank.host or None), what, evidence=[evidence], fix=fix)

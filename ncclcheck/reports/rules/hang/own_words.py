@@ -9,8 +9,8 @@ from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, 
 from ncclcheck.reports.judgement.rule import all_rules
 from ncclcheck.reports.subjects.live import words
 from ncclcheck.reports.subjects.live.witnesses import Seen, witness_rule
-from ncclcheck.reports.subjects.logs.story import diagnosis
-from ncclcheck.reports.text.fold import many
+from ncclcheck.reports.subjects.logs.answer.story import diagnosis
+from ncclcheck.reports.text.words.fold import many
 
 _MOST_TOLD = 3  # causes of a log, and gaps of a host: chosen, the rest is counted
 
@@ -93,7 +93,7 @@ def it_can_be_seen(seen_job: Seen) -> Iterator[Finding]:
 
 
 def _gaps(seen_job: Seen) -> Iterator[tuple[str, str, Remedy | None]]:
-    nccl = any("nccl" in one.libraries for one in seen_job.found.job.ranks)
+    nccl = any("nccl" in rank.libraries for rank in seen_job.found.job.ranks)
     ras = seen_job.ras
     if ras is not None and ras.problem:
         yield "NCCL's RAS", ras.problem, _ras_line(ras.problem)
@@ -104,7 +104,7 @@ def _gaps(seen_job: Seen) -> Iterator[tuple[str, str, Remedy | None]]:
             words.record_next(),
         )
     elif seen_job.record is not None and seen_job.record.flight is not None:
-        unread = [one.why for one in seen_job.record.flight.refused]
+        unread = [refused.why for refused in seen_job.record.flight.refused]
         if unread:
             yield f"{len(unread)} records of Flight Recorder", unread[0], None
     for host in seen_job.hosts:

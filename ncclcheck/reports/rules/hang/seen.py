@@ -40,20 +40,20 @@ def a_job_is_seen(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _unseen(host: Live) -> Finding:
-    users = sorted({one.user for one in host.unseen})
-    pids = ", ".join(str(one.pid) for one in host.unseen[:4])
+    users = sorted({unseen.user for unseen in host.unseen})
+    pids = ", ".join(str(unseen.pid) for unseen in host.unseen[:4])
     why = host.problem or (
         f"Python of user {users[0]} ({len(host.unseen)} running) may not be looked into"
         if host.unseen
         else "there is none"
     )
     line = f"sudo -u '#{users[0]}' ncclcheck hang" if host.unseen else "ncclcheck hang --via 'docker exec -i NAME'"
-    told = [seen("/proc", f"pids {pids}: environ is not readable")] if host.unseen else []
+    all_evidence = [seen("/proc", f"pids {pids}: environ is not readable")] if host.unseen else []
     return unknown(
         Where(node=host.host),
         f"no process with a rank was seen: {why}",
         why="What was not seen is neither well nor stuck.",
         owner="job",
-        evidence=told,
+        evidence=all_evidence,
         fix=[you("Look as the user of the job, on its host, inside its container.", line)],
     )

@@ -11,7 +11,7 @@ from ncclcheck.reports.subjects.live.words import hang_rule
 
 
 @hang_rule("HNG007", "the ranks of a running job do not all wait for each other", "silent")
-def they_do_not_all_wait(found: Judged) -> Iterator[Finding]:
+def they_do_not_all_wait(judged: Judged) -> Iterator[Finding]:
     """
     ## What
     No rank computes, sleeps or waits for a file, and no data moves between them: all wait, and nobody is left to
@@ -33,10 +33,10 @@ def they_do_not_all_wait(found: Judged) -> Iterator[Finding]:
     proc(5); sock_diag(7); the hang was made with real jobs of torch and gloo (another collective, unequal
     batches).
     """
-    job = found.job
-    queued = [one for one in job.ranks if one.unread or one.unsent]
+    job = judged.job
+    queued = [rank for rank in job.ranks if rank.unread or rank.unsent]
     parts = words.parting(job)
-    read = sum(bool(one.stack) for one in job.ranks)
+    read = sum(bool(rank.stack) for rank in job.ranks)
     alone = words.elsewhere(job)
     where = words.where([alone] if alone else job.ranks)
     told = f", {words.rank(alone)} in another place than the others" if alone else ""
@@ -47,8 +47,11 @@ def they_do_not_all_wait(found: Judged) -> Iterator[Finding]:
         owner="job",
         evidence=[
             *(
-                seen(f"sockets of {words.rank(one)}", f"{one.unread} bytes unread, {one.unsent} not taken over")
-                for one in queued[:2]
+                seen(
+                    f"sockets of {words.rank(process)}",
+                    f"{process.unread} bytes unread, {process.unsent} not taken over",
+                )
+                for process in queued[:2]
             ),
             *parts,
             *words.evidence(job.ranks[:1]),

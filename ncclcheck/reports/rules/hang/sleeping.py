@@ -11,7 +11,7 @@ from ncclcheck.reports.subjects.live.words import hang_rule
 
 
 @hang_rule("HNG004", "no rank of a running job sleeps while the others wait", "sleeping")
-def nobody_sleeps(found: Judged) -> Iterator[Finding]:
+def nobody_sleeps(judged: Judged) -> Iterator[Finding]:
     """
     ## What
     The main thread of a rank is in a sleep of a fixed time, again and again or for long, while the others only
@@ -32,14 +32,19 @@ def nobody_sleeps(found: Judged) -> Iterator[Finding]:
     ## Source
     proc(5), on wchan; the hang was made with real jobs of torch and gloo.
     """
-    who = words.ranks(found.who)
-    lock = " in C and holds Python's lock" if all(one.lock_waits for one in found.who) else ""
+    who = words.ranks(judged.who)
+    lock = " in C and holds Python's lock" if all(process.lock_waits for process in judged.who) else ""
     yield fail(
-        words.where(found.who),
-        f"{who} sleep{'s' if len(found.who) == 1 else ''}{lock} while {len(found.others)} others wait "
-        f"(pid {found.who[0].pid})",
+        words.where(judged.who),
+        f"{who} sleep{'s' if len(judged.who) == 1 else ''}{lock} while {len(judged.others)} others wait "
+        f"(pid {judged.who[0].pid})",
         why="It is not in the collective in which the others wait for it.",
         owner="job",
-        evidence=[*words.evidence(found.who), *words.rest(found), *words.after(found), *words.parting(found.job)],
-        fix=[words.stacks(found.who[0]), you(words.LATER, "ncclcheck hang --seconds 60")],
+        evidence=[
+            *words.evidence(judged.who),
+            *words.rest(judged),
+            *words.after(judged),
+            *words.parting(judged.job),
+        ],
+        fix=[words.stacks(judged.who[0]), you(words.LATER, "ncclcheck hang --seconds 60")],
     )

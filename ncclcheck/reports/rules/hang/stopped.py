@@ -14,7 +14,7 @@ _MOST = 4  # processes that have a finding each; chosen for a report that fits a
 
 
 @hang_rule("HNG002", "no process of a running job is stopped", "stopped")
-def nobody_is_stopped(found: Judged) -> Iterator[Finding]:
+def nobody_is_stopped(judged: Judged) -> Iterator[Finding]:
     """
     ## What
     A process of the job is stopped: SIGSTOP, SIGTSTP (Ctrl-Z), a read of the terminal in the background, a
@@ -38,18 +38,18 @@ def nobody_is_stopped(found: Judged) -> Iterator[Finding]:
     ## Source
     proc(5); signal(7); scontrol(1).
     """
-    for alike in _alike(found.who):
-        one = alike[0]
+    for alike in _alike(judged.who):
+        process = alike[0]
         many = len({other.rank for other in alike}) > 1
         pids = ", ".join(str(other.pid) for other in alike[:8])
-        kind = "a process beside it" if one.helper else "pid"
+        kind = "a process beside it" if process.helper else "pid"
         yield fail(
             words.where(alike),
-            f"{words.ranks(alike)} {'are' if many else 'is'} stopped: {_by(one)} ({kind} {pids})",
+            f"{words.ranks(alike)} {'are' if many else 'is'} stopped: {_by(process)} ({kind} {pids})",
             why="A stopped process does nothing, and all others wait for it.",
             owner="job",
-            evidence=[*words.evidence(alike), *words.rest(found), *words.after(found)],
-            fix=[_fix(one, pids)],
+            evidence=[*words.evidence(alike), *words.rest(judged), *words.after(judged)],
+            fix=[_fix(process, pids)],
         )
 
 
@@ -58,20 +58,22 @@ def _alike(who: Sequence[LiveProcess]) -> list[list[LiveProcess]]:
     if len(who) <= _MOST:
         return [[one] for one in who]
     groups: dict[tuple[str, str], list[LiveProcess]] = {}
-    for one in who:
-        groups.setdefault((one.state, one.wchan), []).append(one)
+    for process in who:
+        groups.setdefault((process.state, process.wchan), []).append(process)
     return [*groups.values()]
 
 
-def _by(one: LiveProcess) -> str:
-    if one.state == "t":
+def _by(process: LiveProcess) -> str:
+    if process.state == "t":
         return "a debugger holds it"
-    return "a signal stopped it" if one.state == "T" else "its cgroup is frozen"
+    return "a signal stopped it" if process.state == "T" else "its cgroup is frozen"
 
 
-def _fix(one: LiveProcess, pids: str) -> Remedy:
-    if one.state == "t":
-        return you("Leave the debugger that holds it.", f"grep TracerPid /proc/{one.pid}/status")
-    if one.state == "T":
+def _fix(process: LiveProcess, pids: str) -> Remedy:
+    if process.state == "t":
+        return you("Leave the debugger that holds it.", f"grep TracerPid /proc/{process.pid}/status")
+    if process.state == "T":
         return you("Continue it, on its host.", f"kill -CONT {pids.replace(',', '')}")
-    return you("Let its container or step go on: docker unpause, scontrol resume.", f"cat /proc/{one.pid}/cgroup")
+    return you(
+        "Let its container or step go on: docker unpause, scontrol resume.", f"cat /proc/{process.pid}/cgroup"
+    )

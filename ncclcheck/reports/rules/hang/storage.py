@@ -12,7 +12,7 @@ from ncclcheck.reports.subjects.live.words import hang_rule
 
 
 @hang_rule("HNG003", "no process of a running job waits for a file that does not come", "storage")
-def nobody_waits_for_a_file(found: Judged) -> Iterator[Finding]:
+def nobody_waits_for_a_file(judged: Judged) -> Iterator[Finding]:
     """
     ## What
     A process of the job waits for a file, a named pipe, a file lock or a file system, and got no byte between the
@@ -38,33 +38,33 @@ def nobody_waits_for_a_file(found: Judged) -> Iterator[Finding]:
     ## Source
     proc(5), on wchan, syscall and io; the hang was made with real jobs of torch and gloo that read a named pipe.
     """
-    holders = {one.pid: one for one in [*found.job.ranks, *found.job.helpers] if one not in found.who}
-    for pid in sorted({one.holder for one in found.who} & holders.keys()):
-        yield _held(found, holders[pid], [one for one in found.who if one.holder == pid])
-    for one in found.who:
-        if one.holder in holders:
+    holders = {one.pid: one for one in [*judged.job.ranks, *judged.job.helpers] if one not in judged.who}
+    for pid in sorted({one.holder for one in judged.who} & holders.keys()):
+        yield _held(judged, holders[pid], [one for one in judged.who if one.holder == pid])
+    for process in judged.who:
+        if process.holder in holders:
             continue
-        wait = next(iter(one.stuck), "") or one.wchan
-        what = f"the file {one.file}" if one.file else "a file"
-        what += f", which process {one.holder} has locked" if one.holder else ""
-        whose = f"pid {one.pid}" if not one.helper else f"pid {one.pid}, a process beside it"
+        wait = next(iter(process.stuck), "") or process.wchan
+        what = f"the file {process.file}" if process.file else "a file"
+        what += f", which process {process.holder} has locked" if process.holder else ""
+        whose = f"pid {process.pid}" if not process.helper else f"pid {process.pid}, a process beside it"
         yield fail(
-            words.where([one]),
-            f"{words.rank(one)} waits for {what} ({wait}, {whose})",
+            words.where([process]),
+            f"{words.rank(process)} waits for {what} ({wait}, {whose})",
             why="It is not in the collective in which the others wait for it.",
             owner="job",
-            evidence=[*words.evidence([one]), *words.rest(found), *words.after(found)],
+            evidence=[*words.evidence([process]), *words.rest(judged), *words.after(judged)],
             fix=[
                 you("Files it has open; a mount that does not answer is for the administrator.",
-                    f"ls -l /proc/{one.pid}/fd"),
-                words.stacks(one),
+                    f"ls -l /proc/{process.pid}/fd"),
+                words.stacks(process),
             ],
         )  # fmt: skip
 
 
-def _held(found: Judged, holder: LiveProcess, waiting: Sequence[LiveProcess]) -> Finding:
+def _held(judged: Judged, holder: LiveProcess, waiting: Sequence[LiveProcess]) -> Finding:
     """A rank that has locked a file, and waits for those that wait for the lock."""
-    named = next((one.file for one in waiting if one.file), "")
+    named = next((process.file for process in waiting if process.file), "")
     who, whose = (
         words.rank(holder),
         f"pid {holder.pid}, a process beside it" if holder.helper else f"pid {holder.pid}",
@@ -79,10 +79,10 @@ def _held(found: Judged, holder: LiveProcess, waiting: Sequence[LiveProcess]) ->
         evidence=[
             seen(
                 "/proc/locks",
-                f"held by pid {holder.pid}, asked for by {', '.join(str(one.pid) for one in waiting)}",
+                f"held by pid {holder.pid}, asked for by {', '.join(str(process.pid) for process in waiting)}",
             ),
             *words.evidence([holder, *waiting]),
-            *words.after(found),
+            *words.after(judged),
         ],
         fix=[
             you("Let no rank wait for others, as in a barrier, while it holds a lock that these need."),

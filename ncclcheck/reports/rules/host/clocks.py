@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, fail, fine, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.links.reached import positions, required
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 
 @rule(
@@ -48,10 +48,10 @@ def clocks(cluster: Cluster) -> Iterator[Finding]:
     Measured with torch 2.13: 8 of 8 runs with a clock 20 or 90 s behind gave worlds of one rank; torch's
     dynamic_rendezvous.py (keep-alives); chronyc(1), timedatectl(1), adjtimex(2).
     """
-    found = required(cluster)
+    reached = required(cluster)
     limits = cluster.policy.thresholds
     warn_s, fail_s = limits.get("HST009.warn_s", 1.0), limits.get("HST009.fail_s", 5.0)
-    clocks = positions(found)
+    clocks = positions(reached)
     if len(clocks) < 2:
         raise NothingToJudge("no two nodes could compare their clocks")
     groups = _groups(clocks, warn_s)

@@ -18,7 +18,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.text.fold import many
+from ncclcheck.reports.text.words.fold import many
 
 _MANY = 100  # corrected errors of one DIMM since boot; a stray one now and then is what ECC is for
 _RECENT_HOURS = 1.0  # hours back in which a kernel message still describes this machine; chosen
@@ -70,18 +70,18 @@ def memory_errors(cluster: Cluster) -> Iterator[Finding]:
     for node in cluster.nodes:
         modules: list[MemoryModule] = known(at(node, "health.memory_errors"))
         broken = [one for one in modules if one.uncorrected]
-        told = of_kernel(node, "uncorrected hardware error")
-        if broken or told:
-            yield _uncorrected(node, broken, told)
+        events = of_kernel(node, "uncorrected hardware error")
+        if broken or events:
+            yield _uncorrected(node, broken, events)
             continue
         worn = [one for one in modules if one.corrected > most]
-        for one in worn:
+        for module in worn:
             yield note(
-                Where(node=node.name, device=_slot(one)),
-                f"ECC corrected {one.corrected} errors of this DIMM since boot",
+                Where(node=node.name, device=_slot(module)),
+                f"ECC corrected {module.corrected} errors of this DIMM since boot",
                 why="A DIMM that corrects all the time is the one that fails next.",
                 owner="node",
-                evidence=[seen("/sys/devices/system/edac/mc", f"{one.name}: {one.corrected} corrected")],
+                evidence=[seen("/sys/devices/system/edac/mc", f"{module.name}: {module.corrected} corrected")],
                 fix=[admin("See which slot it is, and have it replaced at the next service.", _ERRORS)],
             )
         if not worn:
@@ -91,12 +91,12 @@ def memory_errors(cluster: Cluster) -> Iterator[Finding]:
 _ERRORS = "ras-mc-ctl --errors"
 
 
-def _slot(one: MemoryModule) -> str:
-    return one.label or one.name
+def _slot(module: MemoryModule) -> str:
+    return module.label or module.name
 
 
-def _uncorrected(node: Node, broken: list[MemoryModule], told: list[KernelEvent]) -> Finding:
-    counted = ", ".join(f"{_slot(one)}: {one.uncorrected}" for one in broken)
+def _uncorrected(node: Node, broken: list[MemoryModule], events: list[KernelEvent]) -> Finding:
+    counted = ", ".join(f"{_slot(module)}: {module.uncorrected}" for module in broken)
     what = (
         f"memory errors of the host that could not be corrected: {counted}"
         if broken
@@ -107,7 +107,7 @@ def _uncorrected(node: Node, broken: list[MemoryModule], told: list[KernelEvent]
         what,
         why="A rank that reads such a page is killed with SIGBUS, or the node stops.",
         owner="node",
-        evidence=[*([seen("/sys/devices/system/edac/mc", counted)] if broken else []), *map(said, told)],
+        evidence=[*([seen("/sys/devices/system/edac/mc", counted)] if broken else []), *map(said, events)],
         fix=[
             admin("See which slot it is, and have it replaced.", _ERRORS, "ipmitool sel list | tail"),
             you("Leave the node out until then.", f"#SBATCH --exclude={node.name}"),

@@ -12,7 +12,7 @@ from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, 
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl.variables import nccl_version
 from ncclcheck.reports.subjects.nodes.containers import runtimes
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _SETS_ITS_OWN_STACK = (2, 28, 0)  # the first NCCL that sets the stack size of its threads
 _FIRST_USER = 1000  # the first uid that is not a system account (login.defs)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Cluster, Commit, Node, Pressure, Swap, Unread, at, known, value_or
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fine, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _GIB = 2**30  # bytes
 _STALLED = 5.0  # percent of five minutes in which nothing ran for want of memory: a healthy host has 0.0

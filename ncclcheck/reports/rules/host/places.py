@@ -21,10 +21,11 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.subjects.addresses import hosts_file, name_service
+from ncclcheck.reports.subjects.addresses import name_service
+from ncclcheck.reports.subjects.addresses.names import hosts_file
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.subjects.nodes.directories import about
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _MIB, _GIB = 2**20, 2**30  # bytes
 

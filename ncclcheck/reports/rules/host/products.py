@@ -110,16 +110,16 @@ def cards_of_the_product(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA DGX user guides; Amazon EC2 user guide, EFA and maximum bandwidth; NVIDIA/aicr#2689.
     """
     judged = [
-        (node, built, found)
+        (node, built, hcas)
         for node, built in _built(cluster)
-        if built.cards is not None and not _hides(node) and (found := data_cards(node, built))
+        if built.cards is not None and not _hides(node) and (hcas := data_cards(node, built))
     ]
     if not judged:
         raise NothingToJudge("no machine whose product tells how many cards it has")
     alike = len({tuple(hca.name for hca in found) for _, _, found in judged}) == 1
-    for node, built, found in judged:
-        chosen = built.cloud and (built.cards or 0) % len(found) == 0
-        yield _cards(node, built, len(found), meant=alike and (len(judged) > 1 or chosen))
+    for node, built, hcas in judged:
+        chosen = built.cloud and (built.cards or 0) % len(hcas) == 0
+        yield _cards(node, built, len(hcas), meant=alike and (len(judged) > 1 or chosen))
 
 
 def _built(cluster: Cluster) -> list[tuple[Node, Product]]:

@@ -8,10 +8,10 @@ from functools import partial
 from ncclcheck.probes.facts import Cluster, Limits, Node, at, known, value_or, variables
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fail, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.failures import cpu_quota
-from ncclcheck.reports.subjects.failures.crowded import throttled
+from ncclcheck.reports.subjects.failures.limits import cpu_quota
+from ncclcheck.reports.subjects.failures.limits.crowded import throttled
 from ncclcheck.reports.subjects.nccl import wiring
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _MIB, _GIB = 2**20, 2**30  # bytes
 _UNUSABLE_MEMLOCK = 64 * _MIB

@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import Cluster, FileInit, InitSeen
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, fail, fine, seen, warn, you
 from ncclcheck.reports.judgement.findings import State as S
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _JOBS = ("bench", "smoke")
 _LOCAL_LOCKS = ("nolock", "local_lock=all", "local_lock=flock", "localflock", "noflock")
@@ -207,7 +207,7 @@ def locks(cluster: Cluster) -> Iterator[Finding]:
     sound = True
     for one, file in tried:
         options = [option for option in file.options if option in _LOCAL_LOCKS]
-        told = [seen("mount options", ", ".join(options))] if options else []
+        all_evidence = [seen("mount options", ", ".join(options))] if options else []
         fix = [
             you("Use tcp:// or env://, which need no file.", _WITHOUT_A_FILE),
             admin(
@@ -222,7 +222,7 @@ def locks(cluster: Cluster) -> Iterator[Finding]:
                 f"flock is refused below {file.path} ({file.filesystem or 'unknown'}): {file.unlocked}",
                 why="FileStore cannot write without a lock: init_process_group fails.",
                 owner="site",
-                evidence=[seen(f"flock(2) on {one.node}", file.unlocked), *told],
+                evidence=[seen(f"flock(2) on {one.node}", file.unlocked), *all_evidence],
                 fix=fix,
             )
         elif file.lock_is_local:
@@ -234,7 +234,7 @@ def locks(cluster: Cluster) -> Iterator[Finding]:
                 owner="site",
                 evidence=[
                     seen(f"flock(2) on {one.node}", "taken, though it is held by the node of rank 0"),
-                    *told,
+                    *all_evidence,
                 ],
                 fix=fix,
             )

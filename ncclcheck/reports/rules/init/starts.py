@@ -8,7 +8,7 @@ from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.judgement.findings import Finding, Where, fail, fine, note, seen, warn, you
 from ncclcheck.reports.judgement.findings import State as S
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _JOBS = ("bench", "smoke")
 # Bytes that spawn pickles for each rank; chosen. 200,000 dicts of 55 MiB took 0.16 s on a 2026 core: 1 GiB

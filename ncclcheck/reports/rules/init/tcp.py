@@ -11,8 +11,8 @@ from ncclcheck.probes.facts.run.init import tcp_url
 from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, admin, fail, fine, seen, you
 from ncclcheck.reports.judgement.findings import State as S
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.addresses.master import address_of_node_0
-from ncclcheck.reports.subjects.links import firewall
+from ncclcheck.reports.subjects.addresses.names.master import address_of_node_0
+from ncclcheck.reports.subjects.links.filters import firewall
 
 _JOBS = ("bench", "smoke")
 _FIRST_OWN_PORT = 1024  # net.ipv4.ip_unprivileged_port_start of a kernel that nobody changed, ip(7)

@@ -33,13 +33,14 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.addresses import misnamed
-from ncclcheck.reports.subjects.addresses.master import another_port, named_anew
-from ncclcheck.reports.subjects.failures import cut_off
-from ncclcheck.reports.subjects.links import detours, firewall, kept, own_way, unrouted
+from ncclcheck.reports.subjects.addresses.names import misnamed
+from ncclcheck.reports.subjects.addresses.names.master import another_port, named_anew
+from ncclcheck.reports.subjects.failures.entering import cut_off
+from ncclcheck.reports.subjects.links.filters import firewall, kept
+from ncclcheck.reports.subjects.links.paths import detours, own_way, unrouted
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _WHY_LEAD = "No job can run before the nodes can talk; torchrun would wait here in silence."
 _NO_JOIN = "no join: the launcher numbers the nodes"
@@ -47,7 +48,7 @@ _NO_JOIN = "no join: the launcher numbers the nodes"
 
 def _arrivals(cluster: Cluster, *outcomes: str) -> list[Arrival]:
     meeting = cluster.job.meeting
-    return [one for one in meeting.arrivals if one.outcome in outcomes] if meeting else []
+    return [arrival for arrival in meeting.arrivals if arrival.outcome in outcomes] if meeting else []
 
 
 @rule(
@@ -299,14 +300,18 @@ def lead_was_reached(cluster: Cluster) -> Iterator[Finding]:
 
 def _came_otherwise(cluster: Cluster, meeting: Meeting, came: list[Arrival]) -> Iterator[Finding]:
     """On node rank 0: nodes that the endpoint failed, by what they and all others know."""
-    told = [one for one in came if one.unreached and not cut_off.by_another_holder(cluster, one.unreached)]
-    if not told:
+    arrivals = [
+        arrival
+        for arrival in came
+        if arrival.unreached and not cut_off.by_another_holder(cluster, arrival.unreached)
+    ]
+    if not arrivals:
         raise NothingToJudge("its ground failed: RUN005")
-    for lead, group in cut_off.by_cause(cluster, told):
+    for lead, group in cut_off.by_cause(cluster, arrivals):
         first = group[0]
         assert first.unreached is not None
         node = next((node for node in cluster.nodes if node.name == first.name), None)
-        names = fold_names(one.name for one in group)
+        names = fold_names(arrival.name for arrival in group)
         does = "does not reach" if len(group) == 1 else "do not reach"
         if lead is None and node is not None:
             there = replace(first.unreached, node_rank=1, endpoint=meeting.endpoint)
@@ -334,9 +339,9 @@ def _came_otherwise(cluster: Cluster, meeting: Meeting, came: list[Arrival]) -> 
         )
 
 
-def _as_certain(found: Finding) -> Finding:
+def _as_certain(finding: Finding) -> Finding:
     """Node rank 0 runs and answers at another address, so that it is the way to the endpoint that fails."""
-    return replace(found, state=State.FAIL)
+    return replace(finding, state=State.FAIL)
 
 
 def _not_reached(cluster: Cluster, meeting: Meeting) -> Iterator[Finding]:
@@ -345,7 +350,7 @@ def _not_reached(cluster: Cluster, meeting: Meeting) -> Iterator[Finding]:
     evidence = [
         seen("endpoint", f"{meeting.endpoint}, by {meeting.told_by}"),
         seen("resolves to", ", ".join(meeting.addresses) or "nothing"),
-        *(seen("neighbour entry", _entry(text, one)) for text, one in meeting.neighbours.items()),
+        *(seen("neighbour entry", _entry(text, neighbour)) for text, neighbour in meeting.neighbours.items()),
         *(seen("from here", way) for node in cluster.nodes for way in _ways(node, meeting)),
         *(own_way.evidence(node, way) for node in cluster.nodes for way in meeting.ways),
         *misnamed.evidence(meeting),
@@ -468,8 +473,8 @@ def _by_own_way(cluster: Cluster, meeting: Meeting) -> own_way.Cause | None:
     """What this node's own kernel says of the way, where nothing came back."""
     if meeting.outcome not in ("silent", "no_route", "unrouted") or meeting.kept == "filter":
         return None
-    found = (own_way.cause(node, way) for node in cluster.nodes for way in meeting.ways)
-    return next((one for one in found if one), None)
+    causes = (own_way.cause(node, way) for node in cluster.nodes for way in meeting.ways)
+    return next((cause for cause in causes if cause), None)
 
 
 def _detour(cluster: Cluster, meeting: Meeting) -> tuple[detours.Detour, str] | None:
@@ -515,7 +520,7 @@ def _ways(node: Node, meeting: Meeting) -> Iterator[str]:
 
 def _mends(cluster: Cluster, meeting: Meeting) -> list[Remedy]:
     host, _, port = meeting.endpoint.rpartition(":")
-    on_wire = [one for way in meeting.ways if (one := own_way.wire(way, _here(cluster)))]
+    on_wire = [remedy for way in meeting.ways if (remedy := own_way.wire(way, _here(cluster)))]
     start = you(
         "See whether node rank 0 runs, and on which address.", f"ss -ltn | grep {quote(port)}   # on node 0"
     )
@@ -574,7 +579,7 @@ def _networks(node: Node, meeting: Meeting) -> Iterator[lan.IPNetwork]:
     listed = value_or(at(node, "network.interfaces"), [])
     for text, source in zip(meeting.addresses[:1], meeting.sources, strict=False):
         peer = ipaddress.ip_address(text.partition("%")[0])
-        own = [net for one in listed for held, net in lan.global_networks(one) if held.address == source]
+        own = [net for one in listed for address, net in lan.global_networks(one) if address.address == source]
         yield from own[:1]
         if own and peer not in own[0]:
             yield ipaddress.ip_network(f"{peer}/{own[0].prefixlen}", strict=False)

@@ -53,7 +53,7 @@ def nobody_works_alone_for_long(logs: Logs) -> Iterator[Finding]:
     same wait, before the first communicator is made).
     """
     waits, cut = in_order(said(logs, *_WAITS)), in_order(said(logs, "traceback-cut"))
-    if not (waits or cut) or any(one.sign == "python-error" for one in errors(logs)):
+    if not (waits or cut) or any(error.sign == "python-error" for error in errors(logs)):
         return
     found = None
     if waits:
@@ -82,10 +82,14 @@ def nobody_works_alone_for_long(logs: Logs) -> Iterator[Finding]:
 
 def _frame_of_another(logs: Logs, waits: list[LogEvent]) -> tuple[str, int | None, LogEvent] | None:
     """A rank that does not wait, and the function that it was in; a step later nothing is told by it."""
-    waiting = {one.rank for one in waits}
-    for one in reversed(said(logs, "alone-frame", "save-frame")):
-        if one.rank is not None and one.rank not in waiting and not goes_on_after(logs, one.file, one.line):
-            return f"was in {one.fields['function']}", one.rank, one
+    waiting = {wait.rank for wait in waits}
+    for event in reversed(said(logs, "alone-frame", "save-frame")):
+        if (
+            event.rank is not None
+            and event.rank not in waiting
+            and not goes_on_after(logs, event.file, event.line)
+        ):
+            return f"was in {event.fields['function']}", event.rank, event
     return None
 
 
@@ -101,27 +105,31 @@ def _first(logs: Logs) -> tuple[str, int | None, LogEvent] | None:
 def _unfinished(logs: Logs, waits: list[LogEvent]) -> tuple[str, int | None, LogEvent] | None:
     """A bar that was not at its end when the first rank gave up, and no step of training before that."""
     gave_up = waits[0]
-    if any(one.order < gave_up.order for one in said(logs, "training-goes-on")):
+    if any(event.order < gave_up.order for event in said(logs, "training-goes-on")):
         return None
-    bars = [one for one in said(logs, "preparing") if one.file == gave_up.file]
-    last = max(bars, key=lambda one: one.order, default=None)
+    bars = [event for event in said(logs, "preparing") if event.file == gave_up.file]
+    last = max(bars, key=lambda bar: bar.order, default=None)
     if last is None or int(last.fields["percent"]) >= _WHOLE or goes_on_after(logs, last.file, last.line):
         return None
     done = int(last.fields["percent"])
-    rank = 0 if all(one.rank for one in waits) else None
+    rank = 0 if all(wait.rank for wait in waits) else None
     return f"was preparing data ({last.fields['what']}{f': {done} %' if done else ''})", rank, last
 
 
 def _as_long(logs: Logs, waits: list[LogEvent]) -> tuple[str, int | None, LogEvent] | None:
     """A bar that had begun when the others began to wait: it had gone on for as long as their time-out."""
     gave_up = waits[0]
-    bars = [one for one in said(logs, "long-bar") if one.file == gave_up.file and one.order <= gave_up.order]
-    last = max(bars, key=lambda one: one.order, default=None)
-    after = (one for one in said(logs, "training-goes-on") if last and last.order < one.order < gave_up.order)
+    bars = [
+        event for event in said(logs, "long-bar") if event.file == gave_up.file and event.order <= gave_up.order
+    ]
+    last = max(bars, key=lambda bar: bar.order, default=None)
+    after = (
+        event for event in said(logs, "training-goes-on") if last and last.order < event.order < gave_up.order
+    )
     if last is None or any(after) or goes_on_after(logs, last.file, last.line):
         return None
-    elapsed, told = _seconds(last.fields["elapsed"]), _TIMEOUT.search(gave_up.text)
-    limits = [int(told[1]) // 1000] if told else _DEFAULTS_S
+    elapsed, match = _seconds(last.fields["elapsed"]), _TIMEOUT.search(gave_up.text)
+    limits = [int(match[1]) // 1000] if match else _DEFAULTS_S
     if not any(abs(elapsed - limit) <= max(_NEAR_S, limit * _NEAR_PART) for limit in limits):
         return None
     what = " ".join(last.text.partition("%")[0].split()[:-1])[-_MOST_OF_NAME:].strip(" :|")
@@ -141,9 +149,13 @@ def _saving(logs: Logs, waits: list[LogEvent]) -> tuple[str, int | None, LogEven
     if said(logs, "save-frame"):
         return None
     gave_up = waits[0]
-    saves = [one for one in said(logs, "state-gathered") if one.file == gave_up.file and one.order < gave_up.order]
-    last = max(saves, key=lambda one: one.order, default=None)
+    saves = [
+        event
+        for event in said(logs, "state-gathered")
+        if event.file == gave_up.file and event.order < gave_up.order
+    ]
+    last = max(saves, key=lambda save: save.order, default=None)
     after = said(logs, "training-goes-on", "work-goes-on")
-    if last is None or any(one.file == last.file and one.order > last.order for one in after):
+    if last is None or any(event.file == last.file and event.order > last.order for event in after):
         return None
     return "was likely still saving a checkpoint", None, last

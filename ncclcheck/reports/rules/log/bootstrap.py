@@ -109,7 +109,7 @@ def _stuck(logs: Logs) -> Iterator[Finding]:
 
 def _of_a_container(logs: Logs, failed: list[Dialled]) -> list[Remedy]:
     """Where containers have a bridge's address as their own, none of their interfaces leads to another host."""
-    inside = {one.host for one in logs.processes if in_bridge(one)}
+    inside = {process.host for process in logs.processes if in_bridge(process)}
     named_by_id = [one for one in failed if _CONTAINER.fullmatch(one.event.host) and of_a_bridge(one.address)]
     if not named_by_id and not (inside and all(of_a_bridge(one.address) for one in failed)):
         return []
@@ -153,7 +153,11 @@ def loopback(logs: Logs) -> Iterator[Finding]:
     NVIDIA/nccl#2047, NVIDIA/nccl#286; NCCL user guide, NCCL_SOCKET_IFNAME.
     """
     failed = [one.event for one in dialled(logs, "loopback")]
-    on_lo = [one for one in logs.processes if one.bootstrap and one.bootstrap.interface == "lo" and starting(one)]
+    on_lo = [
+        process
+        for process in logs.processes
+        if process.bootstrap and process.bootstrap.interface == "lo" and starting(process)
+    ]
     fix = [
         you("Confirm: see which interfaces are up on that node, and what the variable says.",
             "ip -br addr", "env | grep NCCL_SOCKET_IFNAME"),
@@ -163,13 +167,13 @@ def loopback(logs: Logs) -> Iterator[Finding]:
     why = "Its address is 127.0.0.1 for everybody: ranks of other nodes dial themselves."
     more = settings_seen(logs, "NCCL_SOCKET_IFNAME", "NCCL_COMM_ID")
     if failed:
-        host = names(one.host for one in failed)
+        host = names(event.host for event in failed)
         yield cause(failed, f"NCCL on {host} dials a loopback address", why=why, owner="node", fix=fix, more=more)
     elif on_lo and several_hosts(logs):
-        gone = [one for one in said(logs, "connect-failed") if "peer" not in one.fields]
+        gone = [event for event in said(logs, "connect-failed") if "peer" not in event.fields]
         yield fail(
             Where(node=on_lo[0].host),
-            f"NCCL took lo for its first connections on {names(one.host for one in on_lo)}",
+            f"NCCL took lo for its first connections on {names(process.host for process in on_lo)}",
             why=why,
             owner="node",
             evidence=[*lines(gone), *taken(on_lo), *more],
@@ -178,7 +182,7 @@ def loopback(logs: Logs) -> Iterator[Finding]:
     elif on_lo and not within_a_host(logs) and len(refused := _refused_again(logs)) > 1:
         yield fail(
             Where(node=on_lo[0].host),
-            f"NCCL took lo on {names(one.host for one in on_lo)}, and its connections are refused "
+            f"NCCL took lo on {names(process.host for process in on_lo)}, and its connections are refused "
             "again and again: over lo no other node is reached",
             why=why,
             owner="node",
@@ -189,7 +193,7 @@ def loopback(logs: Logs) -> Iterator[Finding]:
 
 def _refused_again(logs: Logs) -> list[LogEvent]:
     """What NCCL dials again after a refusal."""
-    return [one for one in said(logs, "connect-retried") if "refused" in one.text]
+    return [event for event in said(logs, "connect-retried") if "refused" in event.text]
 
 
 @log_rule("LOG012", "NCCL finds the interface named in NCCL_SOCKET_IFNAME")
@@ -221,7 +225,7 @@ def no_interface(logs: Logs) -> Iterator[Finding]:
     """
     events = [
         *said(logs, "no-socket-interface"),
-        *(one for one in said(logs, "socket-family") if _unwritten(logs, one)),
+        *(event for event in said(logs, "socket-family") if _unwritten(logs, event)),
     ]
     for host, found in by_known_host(events).items():
         asked = setting(logs, "NCCL_SOCKET_IFNAME", found[0])
@@ -249,7 +253,7 @@ def no_interface(logs: Logs) -> Iterator[Finding]:
 
 def _unwritten(logs: Logs, event: LogEvent) -> bool:
     """An address of memory that nobody wrote, rather than one of ranks that differ: in version, or in channels."""
-    versions = {one.version for one in logs.processes if one.version}
+    versions = {process.version for process in logs.processes if process.version}
     if len(versions) > 1 or _had_an_address(logs, event):
         return False
     if setting(logs, "NCCL_SOCKET_IFNAME", event) is not None:
@@ -306,8 +310,8 @@ def no_network(logs: Logs) -> Iterator[Finding]:
 
 def _not_own(logs: Logs) -> Iterator[Finding]:
     """Addresses on which NCCL could not listen."""
-    for host, found in by_known_host(said(logs, "bind-failed")).items():
-        process, told = process_of(logs, found[0]), setting(logs, "NCCL_COMM_ID", found[0])
+    for host, events in by_known_host(said(logs, "bind-failed")).items():
+        process, told = process_of(logs, events[0]), setting(logs, "NCCL_COMM_ID", events[0])
         taken_by = process.bootstrap if process else None
         own = (
             f"{taken_by.address.partition('%')[0]} ({taken_by.interface})"
@@ -315,12 +319,12 @@ def _not_own(logs: Logs) -> Iterator[Finding]:
             else "the address that it took"
         )
         yield cause(
-            found,
+            events,
             f"NCCL_COMM_ID={told} is no address of {names([host])}, where rank 0 was to listen" if told
             else f"NCCL cannot listen on {own} of {names([host])}: it is not usable there",
             why="Rank 0 listens at that address first of all, and the others wait for it.",
             owner="job" if told else "node",
-            at=at_host(host, found),
+            at=at_host(host, events),
             fix=[
                 you("Confirm: look whether it is there, and not tentative or dadfailed.", "ip addr"),
                 *([_HOST_NETWORK] if in_bridge(process) else []),
@@ -330,11 +334,11 @@ def _not_own(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _no_address(host: str, found: list[LogEvent]) -> str:
+def _no_address(host: str, events: list[LogEvent]) -> str:
     """In the words of the line, where no interface was asked for."""
-    if found[0].sign != "socket-family":
+    if events[0].sign != "socket-family":
         return f"NCCL finds no interface on {names([host])} that it may take"
-    return f"NCCL on {names([host])} dials an address that is none (of family {found[0].fields['family']})"
+    return f"NCCL on {names([host])} dials an address that is none (of family {events[0].fields['family']})"
 
 
 def _had_an_address(logs: Logs, event: LogEvent) -> bool:
@@ -346,7 +350,7 @@ def _had_an_address(logs: Logs, event: LogEvent) -> bool:
 def _alone(logs: Logs) -> list[LogEvent]:
     """The line about family 0 where one host only speaks, one version, and no interface was asked for."""
     return [
-        one
-        for one in said(logs, "socket-family")
-        if within_a_host(logs) and not (_unwritten(logs, one) or _had_an_address(logs, one))
+        event
+        for event in said(logs, "socket-family")
+        if within_a_host(logs) and not (_unwritten(logs, event) or _had_an_address(logs, event))
     ]

@@ -49,18 +49,22 @@ def one_network(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl-tests#188, hiyouga/LLaMA-Factory#3641; NCCL's source, enum ncclSocketType.
     """
-    wrong = [one for one in said(logs, "wrong-socket-type") if _of_networks(one)]
-    networks = {one.host: one.network for one in logs.processes if one.network and (wrong or starting(one))}
+    wrong = [event for event in said(logs, "wrong-socket-type") if _of_networks(event)]
+    networks = {
+        process.host: process.network
+        for process in logs.processes
+        if process.network and (wrong or starting(process))
+    }
     differ = len(set(networks.values())) > 1
     if not wrong and not differ:
         return
     fallen = [host for host, network in networks.items() if network == "Socket"] if differ else []
-    if any(one.host in fallen or not fallen for one in said(logs, "ib-open-device")):
+    if any(event.host in fallen or not fallen for event in said(logs, "ib-open-device")):
         return  # LOG031: that is why it fell back
     what = (
         f"{names(fallen)} uses NET/Socket, {names(set(networks) - set(fallen))} {_others(networks)}"
         if fallen
-        else f"a peer of {names(one.host for one in wrong)} uses another network of NCCL{_sides(wrong)}"
+        else f"a peer of {names(event.host for event in wrong)} uses another network of NCCL{_sides(wrong)}"
     )
     only = filtered(logs, {*fallen})
     what += f": {only} names no card of {names(fallen)} with an active port" if only else ""
@@ -95,17 +99,17 @@ def _others(networks: dict[str, str]) -> str:
 
 
 def _sides(events: list[LogEvent]) -> str:
-    got = next((one.fields["got"] for one in events if "got" in one.fields), "")
-    own = next((one.fields["wanted"] for one in events if "wanted" in one.fields), "")
+    got = next((event.fields["got"] for event in events if "got" in event.fields), "")
+    own = next((event.fields["wanted"] for event in events if "wanted" in event.fields), "")
     return f": it uses {_TRANSPORTS.get(got, got)}, this one {_TRANSPORTS.get(own, own)}" if got and own else ""
 
 
 def _begins(logs: Logs) -> list[Evidence]:
     """The first process of each network."""
-    first = {one.network: one for one in reversed(logs.processes) if one.network}
+    first = {process.network: process for process in reversed(logs.processes) if process.network}
     return [
-        seen(f"{one.file}:{one.first_line}", f"{one.host}:{one.pid} uses {network}")
-        for network, one in first.items()
+        seen(f"{process.file}:{process.first_line}", f"{process.host}:{process.pid} uses {network}")
+        for network, process in first.items()
     ]
 
 
@@ -131,14 +135,14 @@ def strangers(logs: Logs) -> Iterator[Finding]:
     ## Source
     NCCL's source, socket.cc (2.16 and later); NCCL user guide, Troubleshooting, Networking.
     """
-    strange = [one for one in said(logs, "wrong-socket-type") if not _of_networks(one)]
-    events = sorted([*said(logs, "wrong-magic"), *strange], key=lambda one: one.order)
-    loud = [one for one in events if one.level != "INFO"]
+    strange = [event for event in said(logs, "wrong-socket-type") if not _of_networks(event)]
+    events = sorted([*said(logs, "wrong-magic"), *strange], key=lambda event: event.order)
+    loud = [event for event in events if event.level != "INFO"]
     if loud and not finished_start(logs) and not said(logs, "mesh-sidecar"):
-        peers = sorted({one.fields["peer"] for one in loud if "peer" in one.fields})
+        peers = sorted({event.fields["peer"] for event in loud if "peer" in event.fields})
         yield cause(
             loud,
-            f"something that is no rank of this job dials NCCL on {names(one.host for one in loud)}"
+            f"something that is no rank of this job dials NCCL on {names(event.host for event in loud)}"
             + (f", from {', '.join(peers[:3])}" if peers else "") + _spoken(loud),
             why="A second job, a process left over, or a port scanner; the rank may end for it.",
             owner="site",
@@ -186,19 +190,21 @@ def one_version(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#1267 (2.19.3 and 2.20.5 in one job); NCCL's source, init.cc (2.23 and later).
     """
-    told = said(logs, "nccl-mismatch")
-    versions = {one.version: one for one in reversed(logs.processes) if one.version and starting(one)}
+    events = said(logs, "nccl-mismatch")
+    versions = {
+        process.version: process for process in reversed(logs.processes) if process.version and starting(process)
+    }
     signs = [
         *said(logs, "bootstrap-truncated"),
-        *(one for one in said(logs, "socket-family") if _of_another(logs, one)),
+        *(event for event in said(logs, "socket-family") if _of_another(logs, event)),
     ]
-    if told:
-        first = told[0]
+    if events:
+        first = events[0]
         a, b = (f"{_version(first.fields[key])} on rank {first.fields['rank_' + key]}" for key in "ab")
-        yield cause(told, f"ranks loaded different NCCL versions: {a}, {b}", why=_LAYOUT, owner="job",
+        yield cause(events, f"ranks loaded different NCCL versions: {a}, {b}", why=_LAYOUT, owner="job",
                     fix=_VERSIONS, at=_rank(logs, int(first.fields["rank_b"])))  # fmt: skip
     elif len(versions) > 1:
-        odd = min(versions.values(), key=lambda one: sum(p.version == one.version for p in logs.processes))
+        odd = min(versions.values(), key=lambda process: sum(p.version == process.version for p in logs.processes))
         what = "processes loaded different NCCL versions: " + ", ".join(sorted(versions))
         evidence = [seen(f"{p.file}:{p.first_line}", f"{p.host}:{p.pid} NCCL {v}") for v, p in versions.items()]
         at = Where(node=odd.host)
@@ -209,7 +215,7 @@ def one_version(logs: Logs) -> Iterator[Finding]:
     elif signs and not set_apart(logs, SHARED):
         yield cause(
             signs,
-            f"{names(one.host for one in signs)} could not read what a peer sent: most likely the peer has "
+            f"{names(sign.host for sign in signs)} could not read what a peer sent: most likely the peer has "
             "another NCCL version",
             why="Else NCCL_* variables that differ, or a process left over; the log tells no versions.",
             owner="job",
@@ -261,18 +267,18 @@ def settings_agree(logs: Logs) -> Iterator[Finding]:
     apart = set_apart(logs, SHARED)
     if not apart:
         return
-    told = [
+    events = [
         *said(logs, "bootstrap-truncated"),
-        *(one for one in said(logs, *BY_NCCL) if "/p2p.cc" in one.fields.get("place", "")),
-        *(one for one in said(logs, "nccl-warning") if "UDS: " in one.text),
+        *(event for event in said(logs, *BY_NCCL) if "/p2p.cc" in event.fields.get("place", "")),
+        *(event for event in said(logs, "nccl-warning") if "UDS: " in event.text),
     ]
     fix = [
         you("Confirm: set it alike on all ranks, or nowhere.", "env | grep NCCL_"),
         you("See whether a file of the node sets it.", "cat /etc/nccl.conf ~/.nccl.conf"),
     ]
     why = "Each rank chooses by its own variables how it hands data to a peer, and the peer chose otherwise."
-    if told:
-        yield cause(told, f"ranks could not connect, for {apart}", why=why, owner="job", fix=fix)
+    if events:
+        yield cause(events, f"ranks could not connect, for {apart}", why=why, owner="job", fix=fix)
     else:
         yield note(Where(), f"ranks differ in a setting that both ends need: {apart}", why=why)
 
@@ -291,7 +297,7 @@ _VERSIONS = [
 
 def _of_another(logs: Logs, event: LogEvent) -> bool:
     """Family 0 without an interface that was asked for: NVIDIA/nccl#1267. One host alone is LOG013."""
-    versions = {one.version for one in logs.processes if one.version}
+    versions = {process.version for process in logs.processes if process.version}
     asked = setting(logs, "NCCL_SOCKET_IFNAME", event) is not None
     return len(versions) > 1 or (event.fields.get("family") == "0" and not asked and not within_a_host(logs))
 
@@ -306,5 +312,5 @@ def _version(code: str) -> str:
 
 
 def _rank(logs: Logs, rank: int) -> Where:
-    process: LogProcess | None = next((one for one in logs.processes if one.rank == rank), None)
+    process: LogProcess | None = next((process for process in logs.processes if process.rank == rank), None)
     return Where(node=process.host if process else None, rank=rank)

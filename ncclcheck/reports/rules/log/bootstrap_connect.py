@@ -189,7 +189,7 @@ def twin(logs: Logs) -> Iterator[Finding]:
                 you("Use one of them.", f"export NCCL_SOCKET_IFNAME=={quote(first.interface)}"),
                 admin("Put them into different subnets."),
             ],
-            more=[seen("NET/Socket", f"{one.interface} {one.address}") for one in (first, second)],
+            more=[seen("NET/Socket", f"{endpoint.interface} {endpoint.address}") for endpoint in (first, second)],
         )  # fmt: skip
 
 
@@ -268,7 +268,7 @@ def sidecar(logs: Logs) -> Iterator[Finding]:
     broken = said(logs, *_BROKEN)
     if events and broken and not finished_start(logs):
         yield cause(
-            [*events, *(one for one in broken if one not in events)],
+            [*events, *(event for event in broken if event not in events)],
             "a service mesh's sidecar takes the ranks' connections over",
             why="It does not understand what NCCL and torch say to each other, and resets the connections.",
             owner="site",

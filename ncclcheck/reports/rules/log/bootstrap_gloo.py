@@ -53,9 +53,9 @@ def loopback(logs: Logs) -> Iterator[Finding]:
     ## Source
     aws-samples/aws-do-eks#69; PyTorch documentation, torch.distributed, Choosing the network interface; hosts(5).
     """
-    dialled = [] if within_a_host(logs) else [one for one in said(logs, "gloo-connect") if _loops(one)]
-    dialled = [one for one in dialled if several_hosts(logs) or not _started_again(logs, one)]
-    if nameless := [one for one in said(logs, "gloo-interface") if _of_host(one)]:
+    dialled = [] if within_a_host(logs) else [event for event in said(logs, "gloo-connect") if _loops(event)]
+    dialled = [event for event in dialled if several_hosts(logs) or not _started_again(logs, event)]
+    if nameless := [event for event in said(logs, "gloo-interface") if _of_host(event)]:
         yield _nameless(nameless)
     fell_back = said(logs, "gloo-loopback")
     if not dialled and not (fell_back and said(logs, "gloo-connect", "gloo-mesh")):
@@ -129,7 +129,7 @@ def interface(logs: Logs) -> Iterator[Finding]:
     ## Source
     aws-samples/aws-do-eks#51; PyTorch documentation, torch.distributed, Choosing the network interface.
     """
-    if events := [one for one in said(logs, "gloo-interface") if not _of_host(one)]:
+    if events := [event for event in said(logs, "gloo-interface") if not _of_host(event)]:
         name = events[0].fields["name"]
         syntax = name.startswith(("^", "="))
         address = _is_address(name)
@@ -173,7 +173,7 @@ def mesh(logs: Logs) -> Iterator[Finding]:
     aws-samples/aws-do-eks#69; PyTorch documentation, torch.distributed, Choosing the network interface;
     connect(2).
     """
-    events = [one for one in said(logs, "gloo-connect") if not _loops(one)] or said(logs, "gloo-mesh")
+    events = [event for event in said(logs, "gloo-connect") if not _loops(event)] or said(logs, "gloo-mesh")
     looped = any(map(_loops, said(logs, "gloo-connect"))) or said(logs, "gloo-loopback")
     if events and not (looped or starts_later(logs, events[-1]) or ended_before(logs, events[0])):
         told = _peer(events[0])

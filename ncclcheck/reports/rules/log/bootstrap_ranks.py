@@ -93,12 +93,12 @@ def _begun_twice(logs: Logs) -> list[LogProcess]:
 
     A log of several starts has more processes than ranks, or one that came through; a restart is on the same host.
     """
-    begun = [one for one in logs.processes if one.nranks and one.rank is not None]
-    if not begun or any(one.nranks != len(begun) or not starting(one) for one in begun):
+    begun = [process for process in logs.processes if process.nranks and process.rank is not None]
+    if not begun or any(process.nranks != len(begun) or not starting(process) for process in begun):
         return []
-    twice = next((rank for rank, times in Counter(one.rank for one in begun).items() if times > 1), None)
-    found = [one for one in begun if one.rank == twice]
-    return found if len({one.host for one in found}) > 1 else []
+    twice = next((rank for rank, times in Counter(process.rank for process in begun).items() if times > 1), None)
+    found = [process for process in begun if process.rank == twice]
+    return found if len({process.host for process in found}) > 1 else []
 
 
 def _odd_number(logs: Logs, twice: list[LogEvent]) -> Where | None:
@@ -106,17 +106,17 @@ def _odd_number(logs: Logs, twice: list[LogEvent]) -> Where | None:
     if not twice:
         return None
     rank = int(twice[0].fields["rank"])
-    hosts = [one.host for one in logs.processes if one.rank == rank]
+    hosts = [process.host for process in logs.processes if process.rank == rank]
     return Where(node=hosts[-1] if hosts else None, rank=rank)
 
 
 def _odd_count(logs: Logs) -> Where | None:
     """The host whose processes were told another number of ranks than most."""
-    counts = Counter(one.nranks for one in logs.processes if one.nranks)
+    counts = Counter(process.nranks for process in logs.processes if process.nranks)
     if len(counts) < 2:
         return None
     odd = min(counts, key=lambda number: counts[number])
-    return Where(node=next(one.host for one in logs.processes if one.nranks == odd))
+    return Where(node=next(process.host for process in logs.processes if process.nranks == odd))
 
 
 def _told(logs: Logs, events: list[LogEvent]) -> list[Evidence]:

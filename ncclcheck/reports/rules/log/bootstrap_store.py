@@ -64,11 +64,14 @@ def port(logs: Logs) -> Iterator[Finding]:
     ## Source
     meta-pytorch/torchtune#392, pytorch/pytorch#126510, NVIDIA/Megatron-LM#1371; bind(2), ss(8).
     """
-    events, alone = [one for one in said(logs, "address-in-use") if not _was_passed(logs, one)], _waits_alone(logs)
+    events, alone = (
+        [event for event in said(logs, "address-in-use") if not _was_passed(logs, event)],
+        _waits_alone(logs),
+    )
     if not events or starts_later(logs, events[-1]) or _went_on(logs, events[-1]):
         return
-    numbers = [one.fields.get("port") or one.fields.get("taken") for one in events]
-    number = next((told for told in numbers if told), "") or _of_nccl(logs, events[0])
+    numbers = [event.fields.get("port") or event.fields.get("taken") for event in events]
+    number = next((number for number in numbers if number), "") or _of_nccl(logs, events[0])
     if not number and (used := _without_ports(logs, events)):
         yield used
         return
@@ -106,9 +109,9 @@ def _of_nccl(logs: Logs, event: LogEvent) -> str:
 
 def _without_ports(logs: Logs, events: list[LogEvent]) -> Finding | None:
     """Of NCCL, whose processes tell their settings and have no NCCL_COMM_ID: the system chooses its ports then."""
-    told = [process_of(logs, one) for one in events if "Call to bind failed" in one.text]
+    told = [process_of(logs, event) for event in events if "Call to bind failed" in event.text]
     if len(told) < len(events) or not all(
-        one and one.bootstrap and "NCCL_COMM_ID" not in one.settings for one in told
+        process and process.bootstrap and "NCCL_COMM_ID" not in process.settings for process in told
     ):
         return None
     return cause(
@@ -136,14 +139,14 @@ def _was_passed(logs: Logs, event: LogEvent) -> bool:
 
 def _refused_listeners(logs: Logs) -> int:
     """How many processes raised that torch's store could not listen, of which no rank is told."""
-    told = [one for one in said(logs, "python-error") if _LISTENS.search(one.text)]
-    separate = [one for one in told if "chained" not in one.fields and "ray" not in one.text]
-    return sum(one.count for one in separate) if all(one.rank is None for one in separate) else 0
+    events = [event for event in said(logs, "python-error") if _LISTENS.search(event.text)]
+    separate = [event for event in events if "chained" not in event.fields and "ray" not in event.text]
+    return sum(event.count for event in separate) if all(event.rank is None for event in separate) else 0
 
 
 def _waits_alone(logs: Logs) -> list[LogEvent]:
     """Lines of a store that listened, and to which not all came."""
-    return [one for one in said(logs, "clients-missing") if len({*_came(one)}) > 1]
+    return [event for event in said(logs, "clients-missing") if len({*_came(event)}) > 1]
 
 
 def _came(event: LogEvent) -> tuple[str, str]:
@@ -160,7 +163,7 @@ _OWN_NUMBERS = you(
 
 def _went_on(logs: Logs, last: LogEvent) -> bool:
     """Whether a step was trained after the line."""
-    return any(one.order > last.order for one in said(logs, "training-goes-on"))
+    return any(event.order > last.order for event in said(logs, "training-goes-on"))
 
 
 @log_rule("LOG020", "the master's hostname resolves on every node")
@@ -188,22 +191,24 @@ def name(logs: Logs) -> Iterator[Finding]:
     ## Source
     pytorch/pytorch#79388, pytorch/pytorch#76367; getaddrinfo(3), hosts(5).
     """
-    lost = {_host(one) for one in said(logs, "store-unreachable")}
+    lost = {_host(event) for event in said(logs, "store-unreachable")}
     wrong = malformed(logs)
-    tried = [one for one in said(logs, "name-unresolved") if one.fields["host"] not in wrong]
-    total = sum(max(one.count, _folded(one)) for one in tried)
+    tried = [event for event in said(logs, "name-unresolved") if event.fields["host"] not in wrong]
+    total = sum(max(event.count, _folded(event)) for event in tried)
     in_vain = total > _RETRIES or _to_the_end(logs, tried) or _nothing_after(logs, tried)
-    in_vain = in_vain or any(_RAISED.search(one.text) for one in tried)
-    events = [one for one in tried if one.fields["host"] in lost or in_vain]
+    in_vain = in_vain or any(_RAISED.search(event.text) for event in tried)
+    events = [event for event in tried if event.fields["host"] in lost or in_vain]
     if lost or not tried:
         asked = said(logs, "python-name-unresolved")  # of NCCL_RAS_ADDR too, without which NCCL goes on
-        told = [of for one in said(logs, "setting-refused") if (of := before_a_refusal(logs, one))]  # LOG072
+        told = [of for event in said(logs, "setting-refused") if (of := before_a_refusal(logs, event))]  # LOG072
         events += [
-            one for one in asked if one not in told and not _of_the_web(logs, one) and not came_through(logs, one)
+            event
+            for event in asked
+            if event not in told and not _of_the_web(logs, event) and not came_through(logs, event)
         ]
     if not events or wrong or starts_later(logs, events[-1]):
         return
-    host = next((one.fields["host"] for one in events if "host" in one.fields), "the master")
+    host = next((event.fields["host"] for event in events if "host" in event.fields), "the master")
     by_ssh = events[0].text.startswith("ssh:")  # mpirun's and pdsh's way to the other nodes
     yield cause(
         events,
@@ -232,26 +237,32 @@ def _of_the_web(logs: Logs, event: LogEvent) -> bool:
 
 def _folded(event: LogEvent) -> int:
     """How often it was said, where only one of the lines is there."""
-    found = _SIMILAR.match(event.text)
-    return int(found[1]) if found else 1
+    match = _SIMILAR.match(event.text)
+    return int(match[1]) if match else 1
 
 
 def _nothing_after(logs: Logs, tried: list[LogEvent]) -> bool:
     """Whether the log ends with a try that no name server answered: IPv4 would ask the same one."""
     last = {file.name: file.lines for file in logs.files}
-    return any("Temporary failure" in one.fields["error"] and one.line >= last.get(one.file, 0) for one in tried)
+    return any(
+        "Temporary failure" in event.fields["error"] and event.line >= last.get(event.file, 0) for event in tried
+    )
 
 
 def _to_the_end(logs: Logs, tried: list[LogEvent]) -> bool:
     """Whether a log ends with tries, of which there are more than a start that goes well has."""
     last = {file.name: file.lines for file in logs.files}
-    here = [one for one in tried if one.line >= last.get(one.file, 0)]
-    return any(sum(one.count for one in tried if one.file == end.file) >= _IN_VAIN for end in here)
+    here = [event for event in tried if event.line >= last.get(event.file, 0)]
+    return any(sum(event.count for event in tried if event.file == end.file) >= _IN_VAIN for end in here)
 
 
 def _unknown(events: list[LogEvent]) -> str:
     return next(
-        (told for one in events if (told := next((one.fields[key] for key in _WHY if key in one.fields), ""))),
+        (
+            told
+            for event in events
+            if (told := next((event.fields[key] for key in _WHY if key in event.fields), ""))
+        ),
         "unknown",
     )
 
@@ -259,8 +270,8 @@ def _unknown(events: list[LogEvent]) -> str:
 def malformed(logs: Logs) -> dict[str, LogEvent]:
     """What was dialled as the master and is no host's address -> the first line that tells it."""
     told: dict[str, LogEvent] = {}
-    for one in said(logs, "address-malformed"):
-        told.setdefault(one.fields.get("host") or one.fields.get("dialled", ""), one)
+    for event in said(logs, "address-malformed"):
+        told.setdefault(event.fields.get("host") or event.fields.get("dialled", ""), event)
     return told
 
 
@@ -291,7 +302,7 @@ def master_is_a_host(logs: Logs) -> Iterator[Finding]:
     PyTorch documentation, torch.distributed (environment variables); inet(3), scontrol(1), hostname(1).
     """
     for host, event in [*malformed(logs).items()][:1]:
-        same = [one for one in said(logs, "address-malformed") if _dialled(one) == host]
+        same = [event for event in said(logs, "address-malformed") if _dialled(event) == host]
         yield cause(
             same,
             f"what is dialled as the master is {_kind(host)}",
@@ -348,17 +359,17 @@ def store(logs: Logs) -> Iterator[Finding]:
     pytorch/pytorch#79388, pytorch/pytorch#76367, pytorch/pytorch#73656 (aliases); PyTorch documentation, torchrun.
     """
     tries = said(logs, "store-refused")
-    names = {one.fields["host"] for one in said(logs, "name-unresolved")}
-    lost = said(logs, "store-unreachable") or [one for one in tries if one.fields["errno"] in _NETWORK]
+    names = {event.fields["host"] for event in said(logs, "name-unresolved")}
+    lost = said(logs, "store-unreachable") or [event for event in tries if event.fields["errno"] in _NETWORK]
     stood = said(logs, "store-broken")
     events = lost if stood else [*lost, *said(logs, "rendezvous-unreachable")]
-    if not events or starts_later(logs, events[-1]) or any(_host(one) in names for one in lost):
+    if not events or starts_later(logs, events[-1]) or any(_host(event) in names for event in lost):
         return
-    first = next((one for one in events if one.fields), events[0])
+    first = next((event for event in events if event.fields), events[0])
     host = _host(first)
     number = first.fields.get("port") or first.fields.get("at", "")
     yield cause(
-        [first, *(one for one in events if one is not first)],
+        [first, *(event for event in events if event is not first)],
         f"no answer from {host or 'the master'}{f', port {number}' if number else ''}" + _errno(tries),
         why=_itself(host) + _reason(tries),
         owner="job",
@@ -393,12 +404,12 @@ def _master(logs: Logs, event: LogEvent) -> Where:
 
 
 def _errno(tries: list[LogEvent]) -> str:
-    told = next((one.fields["error"] for one in tries), "")
+    told = next((event.fields["error"] for event in tries), "")
     return f" ({told})" if told else ""
 
 
 def _reason(tries: list[LogEvent]) -> str:
-    numbers = {one.fields["errno"] for one in tries}
+    numbers = {event.fields["errno"] for event in tries}
     if "111" in numbers:
         return (
             "That host answers, and nobody listens: rank 0 was not started, had ended, or listens on another port."
@@ -478,7 +489,7 @@ def meeting(logs: Logs) -> Iterator[Finding]:
 def _each_its_own(logs: Logs) -> list[LogEvent]:
     """A made-up rendezvous id, where a rendezvous of torchrun failed; one node alone needs no other."""
     own, failed = said(logs, "run-id-of-its-own"), said(logs, "rendezvous-timeout", "rendezvous-closed")
-    within = (f"{one.fields.get('raised_at', '')} {one.fields.get('raised_in', '')}" for one in logs.events)
+    within = (f"{event.fields.get('raised_at', '')} {event.fields.get('raised_in', '')}" for event in logs.events)
     return (
         [*own, *failed[:1]] if own and (failed or any("elastic/rendezvous/" in place for place in within)) else []
     )
@@ -487,11 +498,11 @@ def _each_its_own(logs: Logs) -> list[LogEvent]:
 def _still_waiting(logs: Logs) -> list[LogEvent]:
     """Ranks that wait in the store's barrier to the end of their log: torch tells it every 10 s."""
     waits = said(logs, "barrier-waits")
-    if sum(one.count for one in waits) < _TWICE or any(len({*_came(one)}) < 2 for one in waits):
+    if sum(wait.count for wait in waits) < _TWICE or any(len({*_came(wait)}) < 2 for wait in waits):
         return []
-    last = max(one.order for one in waits)
+    last = max(wait.order for wait in waits)
     went_on = said(logs, *_PROGRESS)
-    return [] if logs.processes or any(one.order > last for one in went_on) else waits
+    return [] if logs.processes or any(event.order > last for event in went_on) else waits
 
 
 def _who_came(event: LogEvent) -> str:

@@ -35,16 +35,16 @@ def code_is_built(logs: Logs) -> Iterator[Finding]:
     PyTorch documentation, torch.utils.cpp_extension; DeepSpeed documentation, Installation (pre-install
     operators); Triton, runtime/build.py.
     """
-    found = in_order(said(logs, "compiler-failed"))
-    if found:
-        first = next((one for one in found if not {"extension"} & one.fields.keys()), found[0])
+    events = in_order(said(logs, "compiler-failed"))
+    if events:
+        first = next((event for event in events if not {"extension"} & event.fields.keys()), events[0])
         what, fix = _lack(first)
         yield cause(
-            [first, *(one for one in found if one is not first)],
+            [first, *(event for event in events if event is not first)],
             what,
             why="Code is built on each node when it is first used; where that fails its rank ends.",
             owner="job",
-            at=at_teller(logs, found),
+            at=at_teller(logs, events),
             fix=[*fix, you("Delete what the failed build left, and start again.", _CLEAN)],
         )
 

@@ -40,10 +40,10 @@ def containers_start_and_stay(logs: Logs) -> Iterator[Finding]:
     ## Source
     Kubernetes documentation, Node-pressure Eviction, Images, Scheduling; NVIDIA Container Toolkit documentation.
     """
-    found = [one for one in in_order(said(logs, *_SIGNS)) if not goes_on_after(logs, one.file, one.line)]
-    if found:
-        sign = next(one for one in _SIGNS if any(event.sign == one for event in found))
-        told = [one for one in found if one.sign == sign]
+    events = [event for event in in_order(said(logs, *_SIGNS)) if not goes_on_after(logs, event.file, event.line)]
+    if events:
+        sign = next(one for one in _SIGNS if any(event.sign == one for event in events))
+        told = [event for event in events if event.sign == sign]
         what, why, owner, fix = _KINDS[sign](told)
         yield cause(told, what, why=why, owner=owner, fix=fix)
 
@@ -52,9 +52,9 @@ _Said = tuple[str, str, Owner, list[Remedy]]
 
 
 def _evicted(events: list[LogEvent]) -> _Said:
-    resource = next((one.fields["resource"] for one in events if "resource" in one.fields), "")
+    resource = next((event.fields["resource"] for event in events if "resource" in event.fields), "")
     what = "Kubernetes evicted the pod"
-    if resource == "ephemeral-storage" or any("local" in one.fields for one in events):
+    if resource == "ephemeral-storage" or any("local" in event.fields for event in events):
         what += ": too much was written into its container (ephemeral storage)"
     elif resource:
         what += f": its node was low on {resource}"
@@ -79,9 +79,9 @@ def _not_started(events: list[LogEvent]) -> _Said:
             you("Name an image, or a container that was made on this node by an earlier step.",
                 "srun --container-image=IMAGE --container-name=NAME ..."),
         ]  # fmt: skip
-    said_by = (one.fields[key] for key in ("cli", "oci") for one in events if key in one.fields)
+    said_by = (event.fields[key] for key in ("cli", "oci") for event in events if key in event.fields)
     what = f"a container did not start: {next(said_by, '').strip()[:160]}"
-    if any({"driver", "cdi"} & one.fields.keys() for one in events):
+    if any({"driver", "cdi"} & event.fields.keys() for event in events):
         what = "the container runtime gives no GPU: the NVIDIA Container Toolkit is missing"
     return what, why, "node", [
         you("Confirm on that node: whether the host has its GPUs, and a container gets them.",
@@ -94,14 +94,14 @@ def _not_started(events: list[LogEvent]) -> _Said:
 
 
 def _not_pulled(events: list[LogEvent]) -> _Said:
-    image = next((one.fields["image"] for one in events if "image" in one.fields), "")
-    why = next((one.fields["why"] for one in events if "why" in one.fields), "The registry did not give it.")
-    refused = next((one for one in events if "url" in one.fields), None)
+    image = next((event.fields["image"] for event in events if "image" in event.fields), "")
+    why = next((event.fields["why"] for event in events if "why" in event.fields), "The registry did not give it.")
+    refused = next((event for event in events if "url" in event.fields), None)
     if refused is not None:
         image = image or refused.fields["url"].partition("/v2/")[2].partition("/manifests/")[0]
         why = f"The registry answered {refused.fields['http'].strip()}."
     named = f": {image}" if image else ""
-    by_pyxis = any(one.fields.keys() & {"pyxis", "url"} for one in events)
+    by_pyxis = any(event.fields.keys() & {"pyxis", "url"} for event in events)
     return f"the image could not be pulled{named}", why.strip()[-200:], "job", [
         you("Confirm, on that node.", f"enroot import docker://{quote(image or 'IMAGE')}")
         if by_pyxis

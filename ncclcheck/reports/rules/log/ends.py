@@ -24,11 +24,11 @@ from ncclcheck.reports.subjects.logs.logged import (
     said,
     where,
 )
-from ncclcheck.reports.subjects.logs.meanings import ends_nothing
-from ncclcheck.reports.subjects.logs.unexplained import is_foreign, unexplained
-from ncclcheck.reports.subjects.logs.wording import MILD, SAID, advice, quoted, tells_most
-from ncclcheck.reports.subjects.logs.wording import understood as understood_words
-from ncclcheck.reports.text.fold import fold_numbers, many
+from ncclcheck.reports.subjects.logs.words.meanings import ends_nothing
+from ncclcheck.reports.subjects.logs.words.unexplained import is_foreign, unexplained
+from ncclcheck.reports.subjects.logs.words.wording import MILD, SAID, advice, quoted, tells_most
+from ncclcheck.reports.subjects.logs.words.wording import understood as understood_words
+from ncclcheck.reports.text.words.fold import fold_numbers, many
 
 # What shows that a job ended, or went on once NCCL had started.
 _ENDED = ("ended-well", "nccl-tests-ended", "ended-by-order", "time-limit", "preempted", "shell-time")
@@ -188,7 +188,7 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
             ],
         )
     elif cancelled := _cancelled(logs):
-        full = [one for one in full_disk(logs) if one.order < cancelled[-1].order]
+        full = [event for event in full_disk(logs) if event.order < cancelled[-1].order]
         after = "the job was cancelled after its disk was full (LOG128)"
         yield note(where(full[0]), after, evidence=lines(cancelled[-1:])) if full else _by_scancel(logs, cancelled)
     elif ordered := [] if errors(logs) else said(logs, "ended-by-order") or hung_up(logs) or terminated(logs):
@@ -238,23 +238,23 @@ def _by_signal(ordered: list[LogEvent], signal: str) -> Finding:
 
 def _cancelled(logs: Logs) -> list[LogEvent]:
     """Where Slurm cancelled the job without a reason, and nothing had failed before."""
-    told = [one for one in in_order(said(logs, "step-cancelled")) if _CANCELLED.search(one.text)]
-    if errors(logs) or not told:
+    events = [event for event in in_order(said(logs, "step-cancelled")) if _CANCELLED.search(event.text)]
+    if errors(logs) or not events:
         return []
-    whole = [one for one in told if "JOB " in one.text]
-    failed = [one for one in said(logs, *_TASK_FAILED) if one.fields.get("how") != "Terminated"]
-    return whole or ([] if failed else told)
+    whole = [event for event in events if "JOB " in event.text]
+    failed = [event for event in said(logs, *_TASK_FAILED) if event.fields.get("how") != "Terminated"]
+    return whole or ([] if failed else events)
 
 
 def _by_scancel(logs: Logs, cancelled: list[LogEvent]) -> Finding:
     """The last one counts: a log may hold several jobs."""
-    above = [one for one in in_order(own_exceptions(logs)) if one.order < cancelled[-1].order]
+    above = [event for event in in_order(own_exceptions(logs)) if event.order < cancelled[-1].order]
     before = "nothing in this attempt failed before it; what ranks print afterwards says nothing."
     if above:
         raised = " ".join(above[0].text.split())[:_MOST_RAISED]
         before = f"the work went on after an exception above it (line {above[0].line}): {raised}"
-    found = _CANCELLED.search(cancelled[-1].text)
-    job, node = (found["job"], found["node"]) if found else ("", "")
+    match = _CANCELLED.search(cancelled[-1].text)
+    job, node = (match["job"], match["node"]) if match else ("", "")
     return cause(
         cancelled[-1:],
         f"Slurm cancelled job {job.partition('.')[0]} on {node}, "
@@ -273,13 +273,13 @@ def _by_scancel(logs: Logs, cancelled: list[LogEvent]) -> Finding:
 def _was_done(logs: Logs, ordered: list[LogEvent]) -> bool:
     """Whether a server was stopped, or what ended well right before: a script may begin its next training."""
     done, served = said(logs, "ended-well"), said(logs, "work-goes-on", "ended-well")
-    last = max(one.order for one in ordered)
-    return any(_SERVES.search(one.text) for one in served) or any(one.order > last - _SOON for one in done)
+    last = max(event.order for event in ordered)
+    return any(_SERVES.search(event.text) for event in served) or any(event.order > last - _SOON for event in done)
 
 
 def _interrupted(logs: Logs, ordered: list[LogEvent]) -> Finding:
     """By Ctrl-C: of work that was done or a server it is only worth knowing; else it was not finished, or hung."""
-    handled = any(_HANDLED.match(one.text) for one in ordered)
+    handled = any(_HANDLED.match(event.text) for event in ordered)
     what = (
         "the job was stopped from outside, by Ctrl-C or kill (SIGINT or SIGTERM)"
         if handled
@@ -295,7 +295,7 @@ def _interrupted(logs: Logs, ordered: list[LogEvent]) -> Finding:
             owner="job",
             fix=[you("Start it anew, from its last checkpoint where there is one.")],
         )
-    stood = [one for one in ordered if "raised_at" in one.fields and not _IN_LAUNCHER.search(_stood(one))]
+    stood = [event for event in ordered if "raised_at" in event.fields and not _IN_LAUNCHER.search(_stood(event))]
     if not stood and handled:  # a server that may have served, as it is stopped every day
         return unknown(
             where(ordered[0]),
@@ -372,26 +372,26 @@ def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
         raise NothingToJudge("no line is NCCL's, torch's or a launcher's (LOG008)")
     if errors(logs) or died(logs) or unexplained(logs):
         raise NothingToJudge("the log tells of a failure")
-    began = [one for one in logs.processes if one.completed]
+    began = [process for process in logs.processes if process.completed]
     ended = [*_ENDED, *(["not-destroyed"] if _is_more(logs, began) else [])]
-    apart = any(one.ended for one in began) and not all(one.ended for one in began)
-    if said(logs, *ended) or (any(one.ended >= one.completed for one in began) and not apart):
+    apart = any(process.ended for process in began) and not all(process.ended for process in began)
+    if said(logs, *ended) or (any(process.ended >= process.completed for process in began) and not apart):
         yield fine(Where(), ENDED)
     elif not _left(logs) and (said(logs, *_GONE_ON) or any(_goes_on(file) for file in logs.files)):
         yield fine(Where(), "the log shows that the job went on; its end is not in it")
     else:
-        told = [one for one in before if one.sign in _RAISED] or [
-            one for one in said(logs, *SAID) if not MILD.match(one.text)
+        events = [event for event in before if event.sign in _RAISED] or [
+            event for event in said(logs, *SAID) if not MILD.match(event.text)
         ]
-        reason = tells_most(told) if told else None
+        reason = tells_most(events) if events else None
         yield (None if began else _members_missing(logs)) or _stops(logs, began, reason, again=bool(before))
 
 
 def _members_missing(logs: Logs) -> Finding | None:
     """Ranks of Lightning's that these lines do not name, where they stop before all had joined."""
-    told = said(logs, "lightning-member")
-    world = max((int(one.fields["of"]) for one in told), default=0)
-    missing = sorted({*range(min(world, 65536))} - {one.rank for one in told})
+    events = said(logs, "lightning-member")
+    world = max((int(event.fields["of"]) for event in events), default=0)
+    missing = sorted({*range(min(world, 65536))} - {event.rank for event in events})
     if not missing or said(logs, "lightning-registered"):
         return None
     return unknown(
@@ -401,7 +401,7 @@ def _members_missing(logs: Logs) -> Finding | None:
         why="Lightning's start waits for all ranks: those that were not started on another node, or cannot reach "
         "the master, leave no line here.",
         owner="job",
-        evidence=lines(told),
+        evidence=lines(events),
         fix=[
             you(
                 "Confirm that every node started its ranks, as many as the Trainer's devices.",
@@ -413,8 +413,8 @@ def _members_missing(logs: Logs) -> Finding | None:
 
 def _left(logs: Logs) -> bool:
     """Whether a loader's worker ended as its loader was taken down, and no more than buffered lines follow."""
-    down = (one for one in said(logs, "worker-killed") if ends_nothing(one))
-    return any(not goes_on_after(logs, one.file, one.line) for one in down)
+    down = (event for event in said(logs, "worker-killed") if ends_nothing(event))
+    return any(not goes_on_after(logs, event.file, event.line) for event in down)
 
 
 def _is_more(logs: Logs, began: list[LogProcess]) -> bool:
@@ -424,17 +424,17 @@ def _is_more(logs: Logs, began: list[LogProcess]) -> bool:
 
 def _stops(logs: Logs, began: list[LogProcess], reason: LogEvent | None, *, again: bool) -> Finding:
     """reason: what may say why, of an earlier attempt where there was one (again)."""
-    ranks = sorted({one.rank for one in began if one.rank is not None})
+    ranks = sorted({process.rank for process in began if process.rank is not None})
     who = f" (rank{'s' if len(ranks) > 1 else ''} {fold_numbers(ranks)})" if ranks else ""
     world = f" of a job of {many(logs.world, 'rank')}" if logs.world else ""
-    last = [seen(f"{one.name}:{one.last_record}", "NCCL's last line") for one in logs.files if one.records]
+    last = [seen(f"{file.name}:{file.last_record}", "NCCL's last line") for file in logs.files if file.records]
     where_ = f"stop after NCCL's start in {len(began)} process{'es' * (len(began) != 1)}{who}{world}"
-    if any(one.ended for one in began):
-        left = sorted({one.rank for one in began if one.rank is not None and not one.ended})
+    if any(process.ended for process in began):
+        left = sorted({process.rank for process in began if process.rank is not None and not process.ended})
         named = f"rank{'s' if len(left) > 1 else ''} {fold_numbers(left)}" if left else "a process"
         where_ = f"do not show that {named} destroyed its communicators, as others did"
     by = "an earlier attempt failed by" if again else "where it failed, this may be why"
-    stack = [stood_in(one.fields) for one in said(logs, "native-frame") if "stacked" in one.fields]
+    stack = [stood_in(event.fields) for event in said(logs, "native-frame") if "stacked" in event.fields]
     stands = f"a debugger's stack: the process stood in {', called by '.join(stack[:3])}; " if stack else ""
     return unknown(
         Where(),
@@ -494,7 +494,7 @@ def understood(logs: Logs) -> Iterator[Finding]:
         if known
         else "Not understood, so neither healthy nor faulty.",
         owner="job",
-        evidence=lines([most, *(one for one in bad if one is not most)]) if most else [],
+        evidence=lines([most, *(event for event in bad if event is not most)]) if most else [],
         fix=[
             *(known.fix if known else ()),
             you("Give the log that the ranks write: torchrun's output, Slurm's slurm-JOB.out, NCCL_DEBUG_FILE."),

@@ -21,7 +21,6 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge
 from ncclcheck.reports.rules.log.nccl_words import WARNINGS, meaning
-from ncclcheck.reports.subjects.logs import meanings
 from ncclcheck.reports.subjects.logs.ending import (
     IMPORTS,
     UPMOST,
@@ -32,11 +31,12 @@ from ncclcheck.reports.subjects.logs.ending import (
     gave_up,
     of_items,
 )
-from ncclcheck.reports.subjects.logs.exceptions import family, of_words, own_service
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, root_cause, said
 from ncclcheck.reports.subjects.logs.reported import several_hosts
-from ncclcheck.reports.subjects.logs.unexplained import ENDS_NO_JOB, behind, unexplained
-from ncclcheck.reports.subjects.logs.wording import (
+from ncclcheck.reports.subjects.logs.words import meanings
+from ncclcheck.reports.subjects.logs.words.exceptions import family, of_words, own_service
+from ncclcheck.reports.subjects.logs.words.unexplained import ENDS_NO_JOB, behind, unexplained
+from ncclcheck.reports.subjects.logs.words.wording import (
     BESIDE,
     SAY_OF_WHY,
     advice,
@@ -49,7 +49,7 @@ from ncclcheck.reports.subjects.logs.wording import (
     understood,
     words,
 )
-from ncclcheck.reports.text.fold import fold_numbers, fold_ranks
+from ncclcheck.reports.text.words.fold import fold_numbers, fold_ranks
 
 _ENDED = (
     "worker-failed",
@@ -81,28 +81,30 @@ _CODES = range(2, 126)
 @derived
 def errors(logs: Logs) -> list[LogEvent]:
     """Lines that tell of a failure and do not merely follow from another, the first first."""
-    found = in_order(event for event in logs.events if _is_error(event))
-    asked = min((one.order for one in said(logs, "ended-by-order") if "srun" in one.text), default=None)
+    events = in_order(event for event in logs.events if _is_error(event))
+    asked = min((event.order for event in said(logs, "ended-by-order") if "srun" in event.text), default=None)
     if asked is not None:  # what Slurm then ends, it was told to end
-        found = [one for one in found if one.sign != "srun-task-exit" or one.order < asked]
+        events = [event for event in events if event.sign != "srun-task-exit" or event.order < asked]
     went_on = said(logs, "training-goes-on", "work-goes-on", "nccl-tests-row", "ended-well")
     gone, ending = died(logs), Ending(logs)
     trained = ending.trained
-    found = [
-        one
-        for one in found
-        if one.sign not in _CAUGHT or not (_caught(logs, one, went_on, gone=gone) or ending.advanced(one))
+    events = [
+        event
+        for event in events
+        if event.sign not in _CAUGHT or not (_caught(logs, event, went_on, gone=gone) or ending.advanced(event))
     ]
     of_samples = of_items(logs)
-    found = [one for one in found if (one.file, one.line) not in of_samples]
-    found = [
-        one for one in found if not meanings.of_a_thread(one) or one.line < trained.get(one.file, one.line + 1)
+    events = [event for event in events if (event.file, event.line) not in of_samples]
+    events = [
+        event
+        for event in events
+        if not meanings.of_a_thread(event) or event.line < trained.get(event.file, event.line + 1)
     ]
-    found = [one for one in found if not _went_on_itself(logs, one, found)]
-    return [one for one in found if not meanings.tells_of_a_risk(one)] or found
+    events = [event for event in events if not _went_on_itself(logs, event, events)]
+    return [event for event in events if not meanings.tells_of_a_risk(event)] or events
 
 
-def _went_on_itself(logs: Logs, event: LogEvent, found: list[LogEvent]) -> bool:
+def _went_on_itself(logs: Logs, event: LogEvent, events: list[LogEvent]) -> bool:
     """Whether an exception was only printed, for one that came through the whole program stands below it.
 
     It has no stack of its own, was an import's, or its program says what it did about it.
@@ -118,19 +120,19 @@ def _went_on_itself(logs: Logs, event: LogEvent, found: list[LogEvent]) -> bool:
         and one.line > event.line
         and one.fields.get("type", "") != kind
         and event.rank in (None, one.rank)
-        for one in found
+        for one in events
     )
 
 
 def hung_up(logs: Logs) -> list[LogEvent]:
     """torchrun's own end by SIGHUP: its session was lost. By SIGTERM it may end since another node failed."""
-    return [one for one in said(logs, "signal-exception") if one.fields.get("signal") == _SIGHUP]
+    return [event for event in said(logs, "signal-exception") if event.fields.get("signal") == _SIGHUP]
 
 
 def terminated(logs: Logs) -> list[LogEvent]:
     """A process that SIGTERM or SIGINT ended before any other failed: nobody of the job had a reason to."""
-    told = said(logs, "root-cause-exit", "launcher-return-code", "spawned-signalled")
-    return [one for one in told if one.fields.get("exitcode", one.fields.get("name")) in SENT]
+    events = said(logs, "root-cause-exit", "launcher-return-code", "spawned-signalled")
+    return [event for event in events if event.fields.get("exitcode", event.fields.get("name")) in SENT]
 
 
 def _caught(logs: Logs, event: LogEvent, went_on: list[LogEvent], *, gone: bool) -> bool:
@@ -183,13 +185,13 @@ def nothing_failed(logs: Logs) -> Iterator[Finding]:
     NVIDIA NCCL documentation, Troubleshooting; PyTorch documentation, torch.distributed.elastic Error
     Propagation; NVIDIA/nccl#1235 and NVIDIA/nccl#795 (consequences taken for causes).
     """
-    found = errors(logs)
-    if found:
-        yield _first(logs, found)
+    events = errors(logs)
+    if events:
+        yield _first(logs, events)
     elif said(logs, "ended-by-order", "time-limit", "preempted") or hung_up(logs) or terminated(logs):
         yield fine(Where(), "no line tells of a failure but that the job was ended from outside (LOG006)")
     elif follow := _consequences(logs):
-        passed_on = {(one.file, one.line) for one in follow}
+        passed_on = {(event.file, event.line) for event in follow}
         warned = in_order(
             event
             for event in logs.events
@@ -207,28 +209,28 @@ def nothing_failed(logs: Logs) -> Iterator[Finding]:
 
 def _unknown(logs: Logs, rest: list[LogEvent]) -> Finding:
     """A job that failed, by the line that says most of why."""
-    ends = [one for one in rest if one.sign == "ended-badly"]
-    told = in_order([one for one in rest if one.sign not in ("traceback", "root-cause-block")] or rest)
-    sure = (one for one in said(logs, "complaint") if of_words(one.text))  # though work is seen after it
-    most = tells_most([*told, *in_order([*said(logs, "explains"), *sure])])
-    usual = behind(" ".join(words(one.text) for one in [*ends, *told][:4]))
+    ends = [event for event in rest if event.sign == "ended-badly"]
+    events = in_order([event for event in rest if event.sign not in ("traceback", "root-cause-block")] or rest)
+    sure = (event for event in said(logs, "complaint") if of_words(event.text))  # though work is seen after it
+    most = tells_most([*events, *in_order([*said(logs, "explains"), *sure])])
+    usual = behind(" ".join(words(event.text) for event in [*ends, *events][:4]))
     shows = you(f"What would show more: {usual.shows}.", *([usual.command] if usual.command else []))
     if not tells_why(most):
         return cause(
-            told,
-            f"this job failed, and this line does not say why: {told[0].text.strip()[:200]}",
+            events,
+            f"this job failed, and this line does not say why: {events[0].text.strip()[:200]}",
             why=f"Usually {usual.usually}.",
             owner="job",
             fix=[shows],
         )
     known = understood(most.text)
     return cause(
-        [most, *(one for one in told if one is not most)],
+        [most, *(event for event in events if event is not most)],
         f"this job failed, and {SAY_OF_WHY}: {quoted(most)}",
         why=known.why if known else f"Usually {usual.usually}.",
         owner="job",
         fix=[
-            *next(filter(None, (advice(one.text) for one in (most, *told[:4]))), []),
+            *next(filter(None, (advice(event.text) for event in (most, *events[:4]))), []),
             *(known.fix if known else ()),
             shows,
         ],
@@ -239,9 +241,11 @@ def _means_nothing(event: LogEvent) -> bool:
     return event.sign in meanings.CONSEQUENCES or event.sign in meanings.HARMLESS
 
 
-def _first(logs: Logs, found: list[LogEvent]) -> Finding:
-    first = found[0]
-    later = [one for one in found if (one.host, one.pid, one.rank) != (first.host, first.pid, first.rank)]
+def _first(logs: Logs, events: list[LogEvent]) -> Finding:
+    first = events[0]
+    later = [
+        event for event in events if (event.host, event.pid, event.rank) != (first.host, first.pid, first.rank)
+    ]
     lines = "1 more line of another process tells of a failure"
     if len(later) > 1:
         lines = f"{len(later)} more lines of other processes tell of failures"
@@ -266,14 +270,16 @@ def _first(logs: Logs, found: list[LogEvent]) -> Finding:
 
 def _consequences(logs: Logs) -> list[LogEvent]:
     """Those that tell of a failure: at the end of a healthy job some ranks leave before others."""
-    aside = {(one.file, one.line) for one in logs.events if one.sign == "python-error" and _is_aside(one)}
-    found = (
+    aside = {
+        (event.file, event.line) for event in logs.events if event.sign == "python-error" and _is_aside(event)
+    }
+    events = (
         event
         for event in logs.events
         if event.sign in meanings.CONSEQUENCES and (event.file, event.line) not in aside
     )
-    follow = in_order(event for event in found if not _hands_on_what_is_harmless(logs, event))
-    if all(meanings.of_one_try(one) for one in follow):
+    follow = in_order(event for event in events if not _hands_on_what_is_harmless(logs, event))
+    if all(meanings.of_one_try(event) for event in follow):
         return []  # torch dials again
     if {event.sign for event in follow} == {"propagated"} and _nothing_else(logs):
         return []  # a rank that aborts its communicator on its own account hands on as much
@@ -292,8 +298,8 @@ def _is_aside(event: LogEvent) -> bool:
 
 def _nothing_else(logs: Logs) -> bool:
     """Whether all ranks came through NCCL's start, and nobody warns."""
-    warned = any(one.level == "WARN" and one.sign not in meanings.HARMLESS for one in logs.events)
-    return not warned and all(one.completed >= one.began > 0 for one in logs.processes)
+    warned = any(event.level == "WARN" and event.sign not in meanings.HARMLESS for event in logs.events)
+    return not warned and all(process.completed >= process.began > 0 for process in logs.processes)
 
 
 def _hands_on_what_is_harmless(logs: Logs, event: LogEvent) -> bool:
@@ -304,7 +310,7 @@ def _hands_on_what_is_harmless(logs: Logs, event: LogEvent) -> bool:
         return True
     if _stays_within(logs, event):
         return True
-    warned = (one for one in logs.events if one.level == "WARN" and one.sign in meanings.HARMLESS)
+    warned = (event for event in logs.events if event.level == "WARN" and event.sign in meanings.HARMLESS)
     return any(
         (one.file, one.host, one.pid) == (event.file, event.host, event.pid)
         and 0 < event.line - one.line <= _LINES
@@ -324,18 +330,18 @@ def _stays_within(logs: Logs, event: LogEvent) -> bool:
         return False
     if any(one.level == "WARN" and one.line < event.line and one.sign not in _NO_CAUSE for one in of_process):
         return False
-    last = max(one.line for one in of_process)
-    return any(one.name == event.file and (one.last_record or 0) > last for one in logs.files)
+    last = max(event.line for event in of_process)
+    return any(file.name == event.file and (file.last_record or 0) > last for file in logs.files)
 
 
 def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
-    peer = next((one.fields["peer"] for one in follow if one.fields.get("peer")), "")
+    peer = next((event.fields["peer"] for event in follow if event.fields.get("peer")), "")
     told = f" {peer} is the first that is named as gone." if peer else ""
     what = (
         "these lines only tell that another process went away; where no other check says why, it is in a log that "
         f"was not given.{told}"
     )
-    if {one.sign for one in follow} <= {"flushed", "propagated"}:
+    if {event.sign for event in follow} <= {"flushed", "propagated"}:
         what = (
             "these lines only tell that RDMA requests were flushed (status 5): their connection had broken; what "
             "broke it is in the log of another rank, or in the kernel's of either host"
@@ -360,8 +366,8 @@ def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
 
 def _more_said(logs: Logs) -> list[str]:
     """What would tell more the next time; what is on already is not asked for."""
-    level = {one.settings.get("NCCL_DEBUG") for one in logs.processes}
-    told = [] if any(one.records for one in logs.files) and level != {"WARN"} else ["export NCCL_DEBUG=INFO"]
+    level = {process.settings.get("NCCL_DEBUG") for process in logs.processes}
+    told = [] if any(file.records for file in logs.files) and level != {"WARN"} else ["export NCCL_DEBUG=INFO"]
     return [*told, "export TORCH_DISTRIBUTED_DEBUG=DETAIL", "export TORCH_FR_BUFFER_SIZE=2000"]
 
 
@@ -461,25 +467,25 @@ def no_exception(logs: Logs) -> Iterator[Finding]:
     Python documentation, Errors and Exceptions, and os._exit; PyTorch documentation, torchrun (Error Propagation).
     """
     failed = errors(logs)
-    found = [one for one in failed if one.sign == "python-error"]
-    if failed and {one.sign for one in failed} == {"worker-failed"}:
+    events = [event for event in failed if event.sign == "python-error"]
+    if failed and {event.sign for event in failed} == {"worker-failed"}:
         yield from _left(logs, failed)
     if not failed:
         yield from _left_mpirun(logs)
-    for same in _kinds(found)[:_MOST_KINDS]:
+    for same in _kinds(events)[:_MOST_KINDS]:
         yield _raised(logs, same)
 
 
-def _kinds(found: list[LogEvent]) -> list[list[LogEvent]]:
+def _kinds(events: list[LogEvent]) -> list[list[LogEvent]]:
     """Exceptions of one type; what the same process raised while it dealt with another one goes with that."""
     kinds: dict[str, list[LogEvent]] = {}
     last: dict[tuple[str, str, int | None, int | None], str] = {}
-    for one in found:
-        writer, kind = (one.file, one.host, one.pid, one.rank), one.fields.get("type", "")
-        if "chained" in one.fields:
+    for event in events:
+        writer, kind = (event.file, event.host, event.pid, event.rank), event.fields.get("type", "")
+        if "chained" in event.fields:
             kind = last.get(writer, kind)
         last[writer] = kind
-        kinds.setdefault(kind, []).append(one)
+        kinds.setdefault(kind, []).append(event)
     return [*kinds.values()]
 
 
@@ -490,10 +496,10 @@ def _raised(logs: Logs, same: list[LogEvent]) -> Finding:
     known = known or of_a_sum(first)
     general = None if known else of_class(_in_its_words(first))
     earlier = _before(logs, same)
-    places = [one.fields.get("unreadable") or one.fields.get("raised_at", "") for one in same]
+    places = [event.fields.get("unreadable") or event.fields.get("raised_at", "") for event in same]
     at = next(filter(None, places), "")
-    ranks = sorted({one.rank for one in same if one.rank is not None})
-    spawned = next((one.fields["spawned"] for one in same if "spawned" in one.fields), "")
+    ranks = sorted({event.rank for event in same if event.rank is not None})
+    spawned = next((event.fields["spawned"] for event in same if "spawned" in event.fields), "")
     lone = (
         f"process {spawned} of torch's spawn" if spawned else f"process {first.pid}" if first.pid else "a process"
     )
@@ -501,7 +507,7 @@ def _raised(logs: Logs, same: list[LogEvent]) -> Finding:
     who = fold_ranks(ranks) if len(ranks) > 1 else f"rank {ranks[0]}" if ranks else lone
     if known and known.of_all:
         who, at_rank = "the ranks", Where()
-    text = _in_its_words(next((one for one in same if not _is_garbled(one)), first))
+    text = _in_its_words(next((event for event in same if not _is_garbled(event)), first))
     short = at and len(text) <= _SHORT
     hollow = None if known else earlier
     told = known or general or (understood(hollow.text) if hollow else None)
@@ -529,13 +535,13 @@ def _raised(logs: Logs, same: list[LogEvent]) -> Finding:
 def _before(logs: Logs, same: list[LogEvent]) -> LogEvent | None:
     """What the same file complained of before an exception, and says more than that something failed."""
     first = same[0]
-    open_ = {id(one) for one in unexplained(logs)}
+    open_ = {id(event) for event in unexplained(logs)}
     above = [
-        one
-        for one in said(logs, "complaint")
-        if one.file == first.file
-        and 0 < first.line - one.line <= _ABOVE
-        and (id(one) in open_ or _SEVERE.match(one.text))
+        event
+        for event in said(logs, "complaint")
+        if event.file == first.file
+        and 0 < first.line - event.line <= _ABOVE
+        and (id(event) in open_ or _SEVERE.match(event.text))
     ]
     most = tells_most(above) if above else None
     return most if most and tells_why(most) else None
@@ -628,16 +634,18 @@ def no_warning(logs: Logs) -> Iterator[Finding]:
     NVIDIA/nccl src/debug.cc; NVIDIA NCCL documentation, NCCL_DEBUG.
     """
     unknown = (
-        one for one in said(logs, "nccl-warning") if meaning(one, WARNINGS) is None and not gave_up(logs, one)
+        event
+        for event in said(logs, "nccl-warning")
+        if meaning(event, WARNINGS) is None and not gave_up(logs, event)
     )
-    found = sorted(in_order(unknown), key=meanings.tells_of_a_risk)
-    if found:
+    events = sorted(in_order(unknown), key=meanings.tells_of_a_risk)
+    if events:
         yield warn(
-            Where(node=found[0].host or None, rank=found[0].rank),
-            f"NCCL warns of what is not known here: {found[0].text[:200]}",
+            Where(node=events[0].host or None, rank=events[0].rank),
+            f"NCCL warns of what is not known here: {events[0].text[:200]}",
             why="NCCL warns rarely, and nearly always about what ends the job.",
             owner="job",
-            evidence=lines(found),
+            evidence=lines(events),
             fix=[you("Search for these words in the issues of NVIDIA/nccl.")],
         )
     elif said(logs, *meanings.CONSEQUENCES):

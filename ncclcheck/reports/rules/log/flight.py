@@ -21,10 +21,10 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.flight import words as text
-from ncclcheck.reports.subjects.flight.view import flight_of, recorded_again, waits_of
-from ncclcheck.reports.subjects.flight.waits import Waits
-from ncclcheck.reports.text.fold import fold_ranks, many
+from ncclcheck.reports.subjects.logs.flight import words as text
+from ncclcheck.reports.subjects.logs.flight.view import flight_of, recorded_again, waits_of
+from ncclcheck.reports.subjects.logs.flight.waits import Waits
+from ncclcheck.reports.text.words.fold import fold_ranks, many
 
 _MOST_DUMPS = 20  # unread files told one by one, then a count: chosen, usually all have one reason
 
@@ -56,7 +56,7 @@ def every_dump_was_read(cluster: Cluster) -> Iterator[Finding]:
     Python documentation, module pickle, "Restricting Globals"; torch c10d/FlightRecorder.hpp (forms up to 2.10).
     """
     flight = flight_of(cluster)
-    yield from (_refused(one) for one in flight.refused[:_MOST_DUMPS])
+    yield from (_refused(refused) for refused in flight.refused[:_MOST_DUMPS])
     if (more := len(flight.refused) - _MOST_DUMPS) > 0:
         yield unknown(Where(), f"{more} more files could not be read", why="Their ranks are not judged.")
 
@@ -151,15 +151,15 @@ def _none(files: int) -> Finding:
     )  # fmt: skip
 
 
-def _unawaited(waits: Waits, missing: list[int], told: Evidence) -> Finding:
+def _unawaited(waits: Waits, missing: list[int], evidence: Evidence) -> Finding:
     who = f"{fold_ranks(missing)} left no dump"
     if waits.standing or waits.state.stopped or waits.mismatched:
         said = f"{who}; nobody is seen to wait for {text.them(missing)}"
-        return note(Where(), said, evidence=[told], fix=[recorded_again()])
+        return note(Where(), said, evidence=[evidence], fix=[recorded_again()])
     return unknown(
         Where(), f"{who}, and in the others' dumps every call is over",
         why=f"If the job hung or failed, look first at {text.them(missing, 'this rank', 'these ranks')}.",
-        owner="job", evidence=[told],
+        owner="job", evidence=[evidence],
         fix=[you("Gather the dumps of all nodes, and judge them together."), recorded_again()],
     )  # fmt: skip
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.judgement.findings import Evidence, Finding, State, Where, admin, fail, seen, you
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.subjects.flight import words as text
-from ncclcheck.reports.subjects.flight.hang import odd_in
-from ncclcheck.reports.subjects.flight.match import Misfit, Mismatch, misfits, mismatches
-from ncclcheck.reports.subjects.flight.state import State as Dumps
-from ncclcheck.reports.subjects.flight.view import recorded_whole, waits_of
-from ncclcheck.reports.subjects.flight.waits import Call, Waits
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.subjects.logs.flight import words as text
+from ncclcheck.reports.subjects.logs.flight.hang import odd_in
+from ncclcheck.reports.subjects.logs.flight.match import Misfit, Mismatch, misfits, mismatches
+from ncclcheck.reports.subjects.logs.flight.state import State as Dumps
+from ncclcheck.reports.subjects.logs.flight.view import recorded_whole, waits_of
+from ncclcheck.reports.subjects.logs.flight.waits import Call, Waits
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 _MOST_CALLS = 8  # findings of one check: chosen; what follows from the first mismatch comes after it
 
@@ -46,8 +46,8 @@ def same_collective(cluster: Cluster) -> Iterator[Finding]:
     COLLECTIVE_TYPE_MISMATCH); PyTorch documentation, torch.distributed, "Debugging".
     """
     waits = waits_of(cluster)
-    found = [one for one in mismatches(waits.state) if one.kind == "operation"]
-    yield from (_mismatch(waits, one) for one in found[:_MOST_CALLS])
+    found = [mismatch for mismatch in mismatches(waits.state) if mismatch.kind == "operation"]
+    yield from (_mismatch(waits, mismatch) for mismatch in found[:_MOST_CALLS])
 
 
 @rule("LOG135", "sizes and types agree between the ranks of a collective", worst=State.FAIL, over="")
@@ -75,9 +75,9 @@ def sizes_and_types_agree(cluster: Cluster) -> Iterator[Finding]:
     documentation, torch.distributed, "Debugging"; NVIDIA NCCL documentation, "Collective Operations".
     """
     waits = waits_of(cluster)
-    found = [one for one in mismatches(waits.state) if one.kind != "operation"]
-    yield from (_mismatch(waits, one) for one in found[:_MOST_CALLS])
-    yield from (_misfit(waits.state, one) for one in misfits(waits.state)[:_MOST_CALLS])
+    found = [mismatch for mismatch in mismatches(waits.state) if mismatch.kind != "operation"]
+    yield from (_mismatch(waits, mismatch) for mismatch in found[:_MOST_CALLS])
+    yield from (_misfit(waits.state, misfit) for misfit in misfits(waits.state)[:_MOST_CALLS])
 
 
 _WORDS = {
@@ -92,24 +92,24 @@ _STEPS = {
 }
 
 
-def _mismatch(waits: Waits, one: Mismatch) -> Finding:
+def _mismatch(waits: Waits, mismatch: Mismatch) -> Finding:
     state = waits.state
-    name = text.group(state.group(one.group))
-    variants = "; ".join(f"{fold_ranks(ranks)}: {what}" for what, ranks in [*one.variants.items()][:4])
-    where, who = text.who(one.odd)
-    if one.kind == "total":
-        what = f"the sizes of all-to-all {one.seq} of {name} do not add up: {next(iter(one.variants))}"
-    elif one.odd:
-        what = f"{who}called {_WORDS[one.kind]} the others at {one.seq} of {name}{_STEPS[one.step]}"
+    name = text.group(state.group(mismatch.group))
+    variants = "; ".join(f"{fold_ranks(ranks)}: {what}" for what, ranks in [*mismatch.variants.items()][:4])
+    where, who = text.who(mismatch.odd)
+    if mismatch.kind == "total":
+        what = f"the sizes of all-to-all {mismatch.seq} of {name} do not add up: {next(iter(mismatch.variants))}"
+    elif mismatch.odd:
+        what = f"{who}called {_WORDS[mismatch.kind]} the others at {mismatch.seq} of {name}{_STEPS[mismatch.step]}"
     else:
-        what = f"the ranks of {name} disagree at call {one.seq}: {variants}"
-    shown = [ranks[0] for ranks in one.variants.values()][:3]
+        what = f"the ranks of {name} disagree at call {mismatch.seq}: {variants}"
+    shown = [ranks[0] for ranks in mismatch.variants.values()][:3]
     return fail(
         where, what,
         why="Neither NCCL nor gloo checks it: the call hangs, or returns wrong results and a later one hangs.",
         owner="job",
-        evidence=[*(text.record(state, rank, one.calls[rank]) for rank in shown),
-                  seen(f"call {one.seq} of {name}", variants)],
+        evidence=[*(text.record(state, rank, mismatch.calls[rank]) for rank in shown),
+                  seen(f"call {mismatch.seq} of {name}", variants)],
         fix=[
             you("Look for a branch or a size that is not the same on all ranks before this call.",
                 "export TORCH_DISTRIBUTED_DEBUG=DETAIL"),
@@ -118,15 +118,15 @@ def _mismatch(waits: Waits, one: Mismatch) -> Finding:
     )  # fmt: skip
 
 
-def _misfit(state: Dumps, one: Misfit) -> Finding:
-    sent, taken = one.send, one.receive
+def _misfit(state: Dumps, misfit: Misfit) -> Finding:
+    sent, taken = misfit.send, misfit.receive
     return fail(
-        Where(rank=one.src, peer=f"rank {one.dst}"),
-        f"sends {sent.elements_in} {sent.dtype_in}, and rank {one.dst} expects "
+        Where(rank=misfit.src, peer=f"rank {misfit.dst}"),
+        f"sends {sent.elements_in} {sent.dtype_in}, and rank {misfit.dst} expects "
         f"{taken.elements_out} {taken.dtype_out}",
         why="Neither NCCL nor gloo checks it: one side waits for data that never comes, or data is cut off.",
         owner="job",
-        evidence=[text.record(state, one.src, sent), text.record(state, one.dst, taken)],
+        evidence=[text.record(state, misfit.src, sent), text.record(state, misfit.dst, taken)],
         fix=[
             you("Agree on the size before the send, or pad to one size.", "export TORCH_DISTRIBUTED_DEBUG=DETAIL")
         ],
@@ -163,12 +163,18 @@ def an_entered_call_ends(cluster: Cluster) -> Iterator[Finding]:
     documentation, "Troubleshooting".
     """
     waits = waits_of(cluster)
-    pairs = {(one.group, one.src, one.dst, one.seq): one for one in waits.hanging if not _is_misfit(waits, one)}
-    yield from (_hangs(waits, one) for one in [*pairs.values()][:_MOST_CALLS])
+    pairs = {
+        (call.group, call.src, call.dst, call.seq): call for call in waits.hanging if not _is_misfit(waits, call)
+    }
+    yield from (_hangs(waits, call) for call in [*pairs.values()][:_MOST_CALLS])
 
 
 def _is_misfit(waits: Waits, call: Call) -> bool:
-    found = {(one.group, one.src, one.dst) for one in misfits(waits.state)} if call.src is not None else set()
+    found = (
+        {(misfit.group, misfit.src, misfit.dst) for misfit in misfits(waits.state)}
+        if call.src is not None
+        else set()
+    )
     return (call.group, call.src, call.dst) in found
 
 

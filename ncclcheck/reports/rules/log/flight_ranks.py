@@ -18,14 +18,14 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.subjects.flight import words as text
-from ncclcheck.reports.subjects.flight.given_up import GivenUp, given_up
-from ncclcheck.reports.subjects.flight.state import Stopped
-from ncclcheck.reports.subjects.flight.view import recorded_whole, waits_of
-from ncclcheck.reports.subjects.flight.waits import Call, Waits
 from ncclcheck.reports.subjects.job.pairing import WHY_PAIRING, confirm_pairing, pairing
+from ncclcheck.reports.subjects.logs.flight import words as text
+from ncclcheck.reports.subjects.logs.flight.given_up import GivenUp, given_up
+from ncclcheck.reports.subjects.logs.flight.state import Stopped
+from ncclcheck.reports.subjects.logs.flight.view import recorded_whole, waits_of
+from ncclcheck.reports.subjects.logs.flight.waits import Call, Waits
 from ncclcheck.reports.subjects.logs.logged import lines
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 # calls with ranks outside, and stopped ranks with evidence: chosen; the first call has the cause
 _MOST, _MOST_TOLD = 8, 3
@@ -90,7 +90,7 @@ def _outside(waits: Waits, call: Call, ranks: list[int]) -> Finding:
     did = (
         f"did not {text.entering(state, call)}" if told else f"left no trace of {text.call(state, call)}, in which"
     )
-    last = [text.record(state, rank, one) for rank in ranks[:2] for one in state.dumps[rank].calls[-1:]]
+    last = [text.record(state, rank, call) for rank in ranks[:2] for call in state.dumps[rank].calls[-1:]]
     where, who = text.who(ranks)
     return fail(
         where, f"{who}{did} {text.waiting(waiting)}",
@@ -102,7 +102,7 @@ def _outside(waits: Waits, call: Call, ranks: list[int]) -> Finding:
 def _pairing(waits: Waits, call: Call, ranks: list[int], began: list[LogEvent]) -> Finding:
     """Whoever sends or receives waits as well, or stays away after it."""
     behind, waiting = fold_ranks(ranks), text.waiting(waits.waiting(call))
-    sides = fold_ranks([one.rank for one in began if one.rank is not None])
+    sides = fold_ranks([event.rank for event in began if event.rank is not None])
     return fail(
         Where(),
         f"{behind} did not {text.entering(waits.state, call)} {waiting}; {sides} had called a first send or "
@@ -139,7 +139,7 @@ def _given_up(waits: Waits, one: GivenUp) -> Finding:
 
 def _told(waits: Waits, rank: int) -> Call:
     """The call that most ranks wait in because of this one, collectives first."""
-    return max(waits.awaiting(rank), key=lambda one: (one.src is None, len(waits.waiting(one))))
+    return max(waits.awaiting(rank), key=lambda call: (call.src is None, len(waits.waiting(call))))
 
 
 def _numbers(waits: Waits, call: Call) -> list[Evidence]:
@@ -196,7 +196,7 @@ def no_record_stops_early(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _stopped(waits: Waits, stopped: list[Stopped]) -> Finding:
-    ranks = [one.rank for one in stopped]
+    ranks = [stopped.rank for stopped in stopped]
     where, who = text.who(ranks)
     what = "did not notice the end of calls that peers saw end and that need their part"
     if len(stopped) == 1:
@@ -206,7 +206,7 @@ def _stopped(waits: Waits, stopped: list[Stopped]) -> Finding:
     return fail(
         where, who + what,
         why="The GPU or the watchdog stopped before those of the peers: what others print is a consequence.",
-        owner="node", evidence=[line for one in stopped[:_MOST_TOLD] for line in _evidence(waits, one)],
+        owner="node", evidence=[line for stopped in stopped[:_MOST_TOLD] for line in _evidence(waits, stopped)],
         fix=[
             you(f"Read what {fold_ranks(ranks)} printed first: the earliest error of the job is likely there."),
             admin("Look for errors of the GPU on the node.", "dmesg -T | grep -i xid",
@@ -215,12 +215,15 @@ def _stopped(waits: Waits, stopped: list[Stopped]) -> Finding:
     )  # fmt: skip
 
 
-def _evidence(waits: Waits, one: Stopped) -> list[Evidence]:
+def _evidence(waits: Waits, stopped: Stopped) -> list[Evidence]:
     state = waits.state
-    awaited = [call for call in waits.awaiting(one.rank) if call.src is None][:1]
+    awaited = [call for call in waits.awaiting(stopped.rank) if call.src is None][:1]
     return [
-        text.record(state, one.rank, one.calls[0]),
-        seen(f"rank {one.peer}", f"saw the end of call {one.seen} of that group, which needs rank {one.rank}"),
-        *text.counts(state, one.group, state.members(one.group)),
+        text.record(state, stopped.rank, stopped.calls[0]),
+        seen(
+            f"rank {stopped.peer}",
+            f"saw the end of call {stopped.seen} of that group, which needs rank {stopped.rank}",
+        ),
+        *text.counts(state, stopped.group, state.members(stopped.group)),
         *(seen(text.waiting(waits.waiting(call)), f"for it in {text.call(state, call)}") for call in awaited),
     ]

@@ -15,7 +15,7 @@ from ncclcheck.reports.subjects.logs.logged_node import cuda_errors, hosts, in_o
 from ncclcheck.reports.subjects.logs.machines import on_two_machines
 from ncclcheck.reports.subjects.logs.reported import several_hosts, version_seen
 from ncclcheck.reports.subjects.nodes.xids import HARDWARE, LESSER, PROGRAM
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _BUSY = "busy or unavailable"
 
@@ -48,10 +48,10 @@ def own_gpu(logs: Logs) -> Iterator[Finding]:
     """
     told = [event for event in said(logs, "gpu-duplicate") if not on_two_machines(logs, event)]
     slices = said(logs, "gpu-slice")
-    for where, found in hosts([*told, *said(logs, "gpu-shared")]):
+    for where, events in hosts([*told, *said(logs, "gpu-shared")]):
         yield cause(
-            found,
-            f"{_sharers(found)}{on(where)}" + (", which is divided into slices (MIG)" if slices else ""),
+            events,
+            f"{_sharers(events)}{on(where)}" + (", which is divided into slices (MIG)" if slices else ""),
             why="NCCL requires a separate GPU for each rank, and refuses to start.",
             owner="job",
             fix=[
@@ -68,16 +68,16 @@ def own_gpu(logs: Logs) -> Iterator[Finding]:
                 you("Slices of a GPU (MIG) have one PCI address: use whole GPUs.", "nvidia-smi -L | grep MIG"),
             ],
             at=Where(node=where.node),
-            more=version_seen(logs, found[0]),
+            more=version_seen(logs, events[0]),
         )
-    for where, found in hosts(cuda_errors(logs, _BUSY)):
-        yield _held(logs, where, found)
+    for where, events in hosts(cuda_errors(logs, _BUSY)):
+        yield _held(logs, where, events)
 
 
-def _held(logs: Logs, where: Where, found: list[LogEvent]) -> Finding:
+def _held(logs: Logs, where: Where, events: list[LogEvent]) -> Finding:
     return cause(
-        found,
-        f"the GPU of {ranks(found)}{on(where)} is busy: another process holds it, and it serves one at a time",
+        events,
+        f"the GPU of {ranks(events)}{on(where)} is busy: another process holds it, and it serves one at a time",
         why="A rank that may not use its GPU ends, and all others with it.",
         owner="node",
         fix=[
@@ -93,14 +93,14 @@ def _held(logs: Logs, where: Where, found: list[LogEvent]) -> Finding:
             admin("Let several processes use it, or reset a GPU that nobody holds.", "nvidia-smi -i 0 -c DEFAULT"),
         ],
         at=where,
-        more=version_seen(logs, found[0]),
+        more=version_seen(logs, events[0]),
     )
 
 
-def _sharers(found: list[LogEvent]) -> str:
+def _sharers(events: list[LogEvent]) -> str:
     """`ranks 0, 1 and 3 have one GPU (1b000)`, for the GPU that most share; 2.30 names none."""
     on_gpu: dict[str, set[int]] = {}
-    for event in found:
+    for event in events:
         if "a" in event.fields:
             on_gpu.setdefault(event.fields["gpu"], set()).update((int(event.fields["a"]), int(event.fields["b"])))
     if not on_gpu:
@@ -137,17 +137,21 @@ def ordinal(logs: Logs) -> Iterator[Finding]:
     """
     other = host_memory_failures(logs)
     words = ("invalid device ordinal", "hipErrorInvalidDevice")
-    told = [one for one in cuda_errors(logs, *words) if one not in other and "DeviceF" not in one.text]
-    for where, found in hosts([*told, *said(logs, "gpus-too-few")]):
-        by_nccl = all(event.sign == "nccl-cuda-failure" for event in found)
+    told = [
+        cuda_error
+        for cuda_error in cuda_errors(logs, *words)
+        if cuda_error not in other and "DeviceF" not in cuda_error.text
+    ]
+    for where, events in hosts([*told, *said(logs, "gpus-too-few")]):
+        by_nccl = all(event.sign == "nccl-cuda-failure" for event in events)
         what = (
             "a rank does not see the GPU of its neighbour"
-            if by_nccl and not all(one.fields.get("place", "").startswith("init.cc") for one in found)
+            if by_nccl and not all(event.fields.get("place", "").startswith("init.cc") for event in events)
             else "a rank took a GPU by a number that its node does not have"
         )
-        by_world = not by_nccl and _several_nodes(logs, found)
+        by_world = not by_nccl and _several_nodes(logs, events)
         yield cause(
-            found,
+            events,
             f"{what}{on(where)} (invalid device ordinal)",
             why="A rank whose GPU is not there ends at once, and all others with it.",
             owner="job",
@@ -157,11 +161,11 @@ def ordinal(logs: Logs) -> Iterator[Finding]:
                     "nvidia-smi -L",
                     "env | grep -E 'CUDA_VISIBLE|LOCAL_RANK|SLURM_NTASKS_PER_NODE|OMPI_COMM_WORLD_LOCAL'",
                 ),
-                *([_DEVICES] if "hipError" in found[0].text else []),
+                *([_DEVICES] if "hipError" in events[0].text else []),
                 *([_LOCAL_RANK] if by_world else [_FEWER_RANKS, _TO_THE_NODE]),
             ],
             at=where,
-            more=version_seen(logs, found[0]) if by_nccl else [],
+            more=version_seen(logs, events[0]) if by_nccl else [],
         )
 
 
@@ -183,9 +187,9 @@ _TO_THE_NODE = you("Give the GPUs to the node, not to the task.", "srun --gpus-p
 _MOST_GPUS = 8  # of a node, as they are sold: a higher rank than that is on a second node
 
 
-def _several_nodes(logs: Logs, found: list[LogEvent]) -> bool:
+def _several_nodes(logs: Logs, events: list[LogEvent]) -> bool:
     """Whether the job has several nodes, as far as its lines tell: a second node's ranks begin above its GPUs."""
-    return several_hosts(logs) or any((one.rank or 0) >= _MOST_GPUS for one in found)
+    return several_hosts(logs) or any((event.rank or 0) >= _MOST_GPUS for event in events)
 
 
 @log_rule("LOG063", "GPU memory is sufficient")
@@ -220,8 +224,8 @@ def memory(logs: Logs) -> Iterator[Finding]:
     groups = [*hosts([event for event in told if not _HANDED_ON.search(event.text)] or told)]
     if len(groups) > 1 and _are_alike(groups):
         groups = [(Where(), [event for _, found in groups for event in found])]
-    for where, found in groups:
-        yield _full(logs, where, found)
+    for where, events in groups:
+        yield _full(logs, where, events)
 
 
 _HANDED_ON = re.compile(r"\bCall to \w{1,60} method failed: ")  # vLLM's server, of what its engine raised
@@ -229,13 +233,15 @@ _HANDED_ON = re.compile(r"\bCall to \w{1,60} method failed: ")  # vLLM's server,
 
 def _are_alike(groups: list[tuple[Where, list[LogEvent]]]) -> bool:
     """Whether the program wanted the same of all hosts, and nobody else's memory is in its way on one of them."""
-    sizes = {event.fields.get("size", "") for _, found in groups for event in found}
-    return len(sizes) == 1 and "" not in sizes and not any(_neighbours(found) for _, found in groups)
+    sizes = {event.fields.get("size", "") for _, events in groups for event in events}
+    return len(sizes) == 1 and "" not in sizes and not any(_neighbours(events) for _, events in groups)
 
 
 def _of_another_error(logs: Logs, event: LogEvent) -> bool:
     """Whether CUDA had failed before in that process: then every allocation fails too."""
-    others = [one for one in cuda_errors(logs, "") if "out of memory" not in one.fields["error"]]
+    others = [
+        cuda_error for cuda_error in cuda_errors(logs, "") if "out of memory" not in cuda_error.fields["error"]
+    ]
     return in_one_process(event, others)
 
 
@@ -302,53 +308,55 @@ class _Others(NamedTuple):
     own: float
 
 
-def _neighbours(found: list[LogEvent]) -> _Others | None:
-    text = next((event.text for event in found if _NEIGHBOUR.search(event.text)), "")
-    told = sorted(_NEIGHBOUR.finditer(text), key=lambda one: -_gib(one))
-    if itself := _itself(text, told):
-        told.remove(itself)
-    if not told:
-        return _unnamed(found)
+def _neighbours(events: list[LogEvent]) -> _Others | None:
+    text = next((event.text for event in events if _NEIGHBOUR.search(event.text)), "")
+    matches = sorted(_NEIGHBOUR.finditer(text), key=lambda match: -_gib(match))
+    if itself := _itself(text, matches):
+        matches.remove(itself)
+    if not matches:
+        return _unnamed(events)
     own = _OWN.search(text)
-    who = f"{told[0][2]} {told[0][3]}iB by process {told[0][1]}"
-    more = f" and {sum(map(_gib, told[1:])):.1f} GiB by {len(told) - 1} more" if told[1:] else ""
-    return _Others(who + more, sum(map(_gib, told)), _gib(own) if own else 0.0)
+    who = f"{matches[0][2]} {matches[0][3]}iB by process {matches[0][1]}"
+    more = f" and {sum(map(_gib, matches[1:])):.1f} GiB by {len(matches) - 1} more" if matches[1:] else ""
+    return _Others(who + more, sum(map(_gib, matches)), _gib(own) if own else 0.0)
 
 
-def _itself(text: str, told: list[re.Match[str]]) -> re.Match[str] | None:
+def _itself(text: str, matches: list[re.Match[str]]) -> re.Match[str] | None:
     """The program under its number on the host (in a container), where the GPU has no room for it beside these."""
     whole, own = _WHOLE.search(text), _ALLOCATED.search(text)
-    if not told or not whole or not own or _OWN.search(text):
+    if not matches or not whole or not own or _OWN.search(text):
         return None
-    of, free, allocated = (float(one[at]) * _GIB[one[at + 1]] for one, at in ((whole, 1), (whole, 3), (own, 1)))
-    if sum(map(_gib, told)) + free + allocated <= of + _ROUNDED:
+    of, free, allocated = (
+        float(match[at]) * _GIB[match[at + 1]] for match, at in ((whole, 1), (whole, 3), (own, 1))
+    )
+    if sum(map(_gib, matches)) + free + allocated <= of + _ROUNDED:
         return None
-    return min((one for one in told if _gib(one) >= allocated), key=_gib, default=None)
+    return min((match for match in matches if _gib(match) >= allocated), key=_gib, default=None)
 
 
-def _unnamed(found: list[LogEvent]) -> _Others | None:
+def _unnamed(events: list[LogEvent]) -> _Others | None:
     """Those that torch does not name (an older one, or in a container): what is neither free nor its own."""
-    for told in filter(None, (form.search(event.text) for event in found for form in _SHARES)):
-        of, free, own = (float(told[at]) * _GIB[told[at + 1]] for at in (1, 3, 5))
+    for match in filter(None, (form.search(event.text) for event in events for form in _SHARES)):
+        of, free, own = (float(match[at]) * _GIB[match[at + 1]] for at in (1, 3, 5))
         if (rest := of - free - own) > own:
             return _Others(f"{rest:.1f} GiB of {of:.1f} GiB", rest, own)
     return None
 
 
-def _gib(told: re.Match[str]) -> float:
-    return float(told[2]) * _GIB[told[3]]
+def _gib(match: re.Match[str]) -> float:
+    return float(match[2]) * _GIB[match[3]]
 
 
-def _less(logs: Logs, found: list[LogEvent], *, alone: bool) -> list[Remedy]:
+def _less(logs: Logs, events: list[LogEvent], *, alone: bool) -> list[Remedy]:
     """What frees memory, by the numbers of the message. alone: nobody else has more of it than the program."""
-    told = next((one for event in found if (one := _KEPT.search(event.text))), None)
+    told = next((match for event in events if (match := _KEPT.search(event.text))), None)
     if told and float(told[3]) * _GIB[told[4]] > _FRAGMENTED * float(told[1]) * _GIB[told[2]]:
         return [_FRAGMENTS, *([_SMALLER] if alone else [])]
     if not alone:
         return []
     raised = said(logs, "python-error")
-    places = [one.fields.get("raised_at", "") + one.fields.get("raised_in", "") for one in raised]
-    lines = [one.text for one in (*said(logs, "launched"), *found)]
+    places = [event.fields.get("raised_at", "") + event.fields.get("raised_in", "") for event in raised]
+    lines = [event.text for event in (*said(logs, "launched"), *events)]
     if any("vllm/" in place for place in places) or any(_VLLM.search(line) for line in lines):
         engine = you(
             "Let the engine take less of the GPU, or go without CUDA graphs.",
@@ -356,7 +364,7 @@ def _less(logs: Logs, found: list[LogEvent], *, alone: bool) -> list[Remedy]:
             "vllm serve MODEL --enforce-eager",
         )
         return [
-            *([_AWAKE] if any("wake_up" in text for text in (*places, *(one.text for one in raised))) else []),
+            *([_AWAKE] if any("wake_up" in text for text in (*places, *(event.text for event in raised))) else []),
             engine,
         ]
     if any("sglang/" in place for place in places):
@@ -443,12 +451,12 @@ def hardware(logs: Logs) -> Iterator[Finding]:
     of_program = [event for event in said(logs, "gpu-xid") if event not in xids]
     launches = [] if of_program and not xids else cuda_errors(logs, _LAUNCH)
     told = [*xids, *said(logs, "gpu-lost"), *cuda_errors(logs, *_BROKEN), *launches]
-    for where, found in hosts({event.order: event for event in reversed(told)}.values()):  # a line has one
-        yield _broken(where, found, sure=any(event not in launches for event in found))
-    for where, found in hosts(said(logs, "gpu-hang")):
-        yield _hung(where, found)
-    for where, found in hosts(said(logs, "nvml-failed")):
-        yield _not_told(where, found)
+    for where, events in hosts({event.order: event for event in reversed(told)}.values()):  # a line has one
+        yield _broken(where, events, sure=any(event not in launches for event in events))
+    for where, events in hosts(said(logs, "gpu-hang")):
+        yield _hung(where, events)
+    for where, events in hosts(said(logs, "nvml-failed")):
+        yield _not_told(where, events)
 
 
 # NVML's word -> what a container lacks.
@@ -462,12 +470,12 @@ _OF_CONTAINERS = {
 }
 
 
-def _of_a_container(where: Where, found: list[LogEvent], error: str) -> Finding:
+def _of_a_container(where: Where, events: list[LogEvent], error: str) -> Finding:
     """What NVML says in a container that has no GPUs, or no more."""
     lacks = _OF_CONTAINERS[error.replace(" ", "")]
     lost = "lost" in lacks
     return cause(
-        found,
+        events,
         f"the process{on(where)} cannot ask the driver for its GPUs (NVML: {error}): in a container, {lacks}",
         why="docker with cgroups of systemd takes the devices away from running containers at every "
         "`systemctl daemon-reload`." if lost else "NCCL and the engines ask the driver's library for every GPU.",
@@ -486,17 +494,17 @@ def _of_a_container(where: Where, found: list[LogEvent], error: str) -> Finding:
     )  # fmt: skip
 
 
-def _not_told(where: Where, found: list[LogEvent]) -> Finding:
+def _not_told(where: Where, events: list[LogEvent]) -> Finding:
     """The driver's library refused to speak of the GPUs."""
-    told = found[0].fields
+    told = events[0].fields
     call = told.get("call", "NVML")
     error = (told.get("error") or told.get("init") or told["kind"]).strip()
     if error.replace(" ", "") in _OF_CONTAINERS:
-        return _of_a_container(where, found, error)
+        return _of_a_container(where, events, error)
     if error == "Not Found" and "Handle" in call:
-        return _of_another_container(where, found, call)
+        return _of_another_container(where, events, call)
     return cause(
-        found,
+        events,
         f"the NVIDIA driver{on(where)} does not answer for its GPUs: {call} says {error!r}",
         why="NCCL asks the driver's library (NVML) for every GPU, and does not start without an answer.",
         owner="node",
@@ -511,10 +519,10 @@ def _not_told(where: Where, found: list[LogEvent]) -> Finding:
     )  # fmt: skip
 
 
-def _of_another_container(where: Where, found: list[LogEvent], call: str) -> Finding:
+def _of_another_container(where: Where, events: list[LogEvent], call: str) -> Finding:
     """A GPU that the driver does not show to this process, though it answers."""
     return cause(
-        found,
+        events,
         f"the driver{on(where)} does not know a GPU that NCCL asks for ({call}: Not Found): it may be hidden "
         "from this process (another container's, or by the scheduler's binding), or have fallen off the bus",
         why="Containers of one machine with the same host name and boot ID are one host to NCCL, which then looks "
@@ -531,12 +539,12 @@ def _of_another_container(where: Where, found: list[LogEvent], call: str) -> Fin
     )  # fmt: skip
 
 
-def _hung(where: Where, found: list[LogEvent]) -> Finding:
+def _hung(where: Where, events: list[LogEvent]) -> Finding:
     """A GPU of AMD's that its driver gave up waiting for, and reset."""
-    memory = any(event.fields.get("error", "").startswith("ECC") for event in found)
-    hardware = any("hardware" in event.fields for event in found)
+    memory = any(event.fields.get("error", "").startswith("ECC") for event in events)
+    hardware = any("hardware" in event.fields for event in events)
     return cause(
-        found,
+        events,
         f"a GPU failed{on(where)}: an error in its memory (ECC)" if memory
         else f"a GPU failed{on(where)}: a hardware error that was not corrected" if hardware
         else f"a GPU hung{on(where)}",
@@ -555,15 +563,15 @@ def _hung(where: Where, found: list[LogEvent]) -> Finding:
     )  # fmt: skip
 
 
-def _broken(where: Where, found: list[LogEvent], *, sure: bool) -> Finding:
-    codes = {int(event.fields["xid"]) for event in found if "xid" in event.fields}
-    lesser = codes and not codes & set(HARDWARE) and all("xid" in event.fields for event in found)
+def _broken(where: Where, events: list[LogEvent], *, sure: bool) -> Finding:
+    codes = {int(event.fields["xid"]) for event in events if "xid" in event.fields}
+    lesser = codes and not codes & set(HARDWARE) and all("xid" in event.fields for event in events)
     known = [f"Xid {code}, {(HARDWARE | LESSER)[code]}" for code in sorted(codes) if code in HARDWARE | LESSER]
-    what = f"a GPU failed{on(where)}: {'; '.join(known) or found[0].fields.get('error', 'it is lost')}"
+    what = f"a GPU failed{on(where)}: {'; '.join(known) or events[0].fields.get('error', 'it is lost')}"
     if not sure:
         what = f"a kernel ended in a launch failure{on(where)}: the kernel is wrong, or the GPU is broken"
     return cause(
-        found,
+        events,
         what,
         why="The rank on it dies, all others wait for it, and the next job on this node dies too.",
         owner="node",

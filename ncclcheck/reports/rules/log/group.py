@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Where, you
-from ncclcheck.reports.subjects.logs import meanings
 from ncclcheck.reports.subjects.logs.logged import at_teller, cause, log_rule, own_exceptions, root_cause, said
+from ncclcheck.reports.subjects.logs.words import meanings
 
 _LOST = ("remote-closed", "connection-reset", "broken-pipe")
 
@@ -35,11 +35,11 @@ def leaves_early(logs: Logs) -> Iterator[Finding]:
     PyTorch documentation, torchrun (Error Propagation), Distributed Optimizers and Join, DistributedSampler.
     """
     root, ranks = root_cause(logs), said(logs, "root-cause-rank")
-    hosts = {one.fields["host"] for one in said(logs, "root-cause-host")}
-    if root is None or len(hosts) != 1 or any(one.count > 1 for one in ranks) or _failed(logs):
+    hosts = {event.fields["host"] for event in said(logs, "root-cause-host")}
+    if root is None or len(hosts) != 1 or any(rank.count > 1 for rank in ranks) or _failed(logs):
         return
-    away, lost = _unlisted(ranks), [one for one in said(logs, *_LOST) if "gloo" in one.text]
-    if away and lost and away[0] not in {one.rank for one in lost}:
+    away, lost = _unlisted(ranks), [event for event in said(logs, *_LOST) if "gloo" in event.text]
+    if away and lost and away[0] not in {event.rank for event in lost}:
         yield cause(
             lost,
             f"rank {away[0]} had ended without an error while the others still called collectives",
@@ -57,7 +57,7 @@ def leaves_early(logs: Logs) -> Iterator[Finding]:
 
 def _unlisted(ranks: list[LogEvent]) -> list[int]:
     """Ranks of the node, below the last one in torchrun's list, that are not in it."""
-    local = {int(one.fields["local_rank"]): int(one.fields["rank"]) for one in ranks}
+    local = {int(rank.fields["local_rank"]): int(rank.fields["rank"]) for rank in ranks}
     firsts = {rank - number for number, rank in local.items()}
     missing = sorted({*range(max(local, default=0))} - {*local})
     return [firsts.pop() + number for number in missing[:1]] if len(firsts) == 1 and len(missing) == 1 else []
@@ -65,9 +65,9 @@ def _unlisted(ranks: list[LogEvent]) -> list[int]:
 
 def _failed(logs: Logs) -> list[LogEvent]:
     """Whatever tells of a failure of its own, a signal too."""
-    exits = [one for one in said(logs, "root-cause-exit") if one.fields["exitcode"] not in ("1", "-15")]
+    exits = [event for event in said(logs, "root-cause-exit") if event.fields["exitcode"] not in ("1", "-15")]
     known = {*meanings.CONSEQUENCES, *meanings.HARMLESS}
-    warned = [one for one in logs.events if one.level == "WARN" and one.sign not in known]
+    warned = [event for event in logs.events if event.level == "WARN" and event.sign not in known]
     return [
         *exits,
         *own_exceptions(logs),

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, Where, admin, seen, you
 from ncclcheck.reports.judgement.rule import NothingToJudge
-from ncclcheck.reports.subjects.flight.view import RECORD
 from ncclcheck.reports.subjects.job.pairing import WHY_PAIRING, confirm_pairing, pairing
 from ncclcheck.reports.subjects.logs import hangs
+from ncclcheck.reports.subjects.logs.flight.view import RECORD
 from ncclcheck.reports.subjects.logs.hangs import Hang
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, said
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 
 def _last(hang: Hang) -> list[Evidence]:
@@ -106,8 +106,8 @@ def _pairing(hang: Hang, began: list[LogEvent]) -> Finding:
 
 def _silent_in_gloo(logs: Logs) -> Iterator[Finding]:
     """gloo names nobody: where most ranks waited in vain, the silent ones are what they waited for."""
-    waited = in_order(one for one in said(logs, "gloo-timeout") if one.rank is not None)
-    ranks = sorted({one.rank for one in waited if one.rank is not None})
+    waited = in_order(event for event in said(logs, "gloo-timeout") if event.rank is not None)
+    ranks = sorted({event.rank for event in waited if event.rank is not None})
     absent = sorted({*range(max(ranks, default=0))} - {*logs.ranks})
     if ranks and 0 < len(absent) <= len(ranks) and hangs.is_of_several(logs):
         yield cause(
@@ -223,9 +223,9 @@ def no_watchdog_gave_up(logs: Logs) -> Iterator[Finding]:
             fix=[you("Give the logs of all ranks."), *_recorded(logs)],
         )
     if (cut := said(logs, "watchdog-cut")) and not said(logs, "watchdog-timeout"):
-        ranks = sorted({one.rank for one in cut if one.rank is not None})
+        ranks = sorted({event.rank for event in cut if event.rank is not None})
         who = fold_ranks(ranks) if ranks else "a watchdog"
-        number = {one.fields["seq"] for one in cut if "seq" in one.fields}
+        number = {event.fields["seq"] for event in cut if "seq" in event.fields}
         which = f"collective {number.pop()}" if len(number) == 1 else "a collective"
         silent = [rank for rank in range(ranks[-1]) if rank not in logs.ranks] if len(ranks) > 1 else []
         yield cause(
@@ -249,8 +249,8 @@ def no_watchdog_gave_up(logs: Logs) -> Iterator[Finding]:
 
 def _called(logs: Logs, waited: list[LogEvent]) -> str:
     """Where the program called the collective in which it waited."""
-    raised = {(one.file, one.line): one.fields.get("raised_at", "") for one in said(logs, "python-error")}
-    at = next(filter(None, (raised.get((one.file, one.line), "") for one in waited)), "")
+    raised = {(event.file, event.line): event.fields.get("raised_at", "") for event in said(logs, "python-error")}
+    at = next(filter(None, (raised.get((event.file, event.line), "") for event in waited)), "")
     return f", called at {at}" if at else ""
 
 

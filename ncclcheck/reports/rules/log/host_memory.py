@@ -8,7 +8,7 @@ from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, admin, you
 from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, log_rule, said
 from ncclcheck.reports.subjects.logs.logged_node import NO_MEMORY, shm_refused
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 
 @log_rule("LOG106", "ranks have enough host memory")
@@ -39,14 +39,14 @@ def allocated(logs: Logs) -> Iterator[Finding]:
     malloc(3), getrlimit(2), proc(5) (overcommit_memory); PyTorch documentation, torch.load; NumPy documentation,
     memmap; sbatch(1).
     """
-    shared = [one for one in shm_refused(logs) if one.fields.get("error") == NO_MEMORY]
-    for host, found in by_known_host([*said(logs, "no-host-memory"), *shared]).items():
+    shared = [event for event in shm_refused(logs) if event.fields.get("error") == NO_MEMORY]
+    for host, events in by_known_host([*said(logs, "no-host-memory"), *shared]).items():
         yield cause(
-            found,
-            f"a process got no host memory{f' on {host}' if host else ''}{_size(found)}",
+            events,
+            f"a process got no host memory{f' on {host}' if host else ''}{_size(events)}",
             why="The host, its cgroup or a limit of the process is full, or the size is a mistake.",
             owner="job",
-            at=at_teller(logs, found),
+            at=at_teller(logs, events),
             fix=[
                 you("Confirm: compare the size with what there is and what may be taken.",
                     "free -g; ulimit -v; cat /sys/fs/cgroup/memory.max"),
@@ -58,7 +58,7 @@ def allocated(logs: Logs) -> Iterator[Finding]:
 
 
 def _size(events: list[LogEvent]) -> str:
-    for fields in (one.fields for one in events):
+    for fields in (event.fields for event in events):
         if asked := fields.get("bytes") or fields.get("asked") or fields.get("called"):
             return f": it asked for {size(int(asked))} at once"
         if "size" in fields:

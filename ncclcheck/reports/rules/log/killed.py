@@ -9,8 +9,6 @@ from typing import NamedTuple
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Owner, Remedy, Where, admin, you
 from ncclcheck.reports.rules.log.process import crashed_in_start
-from ncclcheck.reports.subjects.logs import meanings
-from ncclcheck.reports.subjects.logs.exceptions import of_words
 from ncclcheck.reports.subjects.logs.logged import (
     cause,
     in_order,
@@ -20,6 +18,8 @@ from ncclcheck.reports.subjects.logs.logged import (
     said,
     where,
 )
+from ncclcheck.reports.subjects.logs.words import meanings
+from ncclcheck.reports.subjects.logs.words.exceptions import of_words
 
 
 class _Kind(NamedTuple):
@@ -115,14 +115,14 @@ def nobody_is_killed(logs: Logs) -> Iterator[Finding]:
 def _exits(logs: Logs, kind: _Kind) -> list[LogEvent]:
     """The exit codes that launchers tell; of crashes and aborts, which may follow, the first one's only."""
     events = [
-        one
-        for one in said(logs, "worker-failed", "root-cause-exit", "launcher-return-code", "mpirun-signalled")
-        if _signal(one) == str(kind.number)
+        event
+        for event in said(logs, "worker-failed", "root-cause-exit", "launcher-return-code", "mpirun-signalled")
+        if _signal(event) == str(kind.number)
     ]
     if kind.number not in (_CRASH, _ABORT):
         return events
     root = root_cause(logs)
-    return [one for one in events if one.sign != "root-cause-exit" or (root and one is root.exitcode)]
+    return [event for event in events if event.sign != "root-cause-exit" or (root and event is root.exitcode)]
 
 
 def _signal(event: LogEvent) -> str:
@@ -136,15 +136,15 @@ def _named(logs: Logs, kind: _Kind) -> list[LogEvent]:
     """What shells and torch's spawn say, as far as nothing failed before it."""
     names = {name.lower() for name in kind.names}
     events = [
-        one
-        for one in said(logs, "shell-signalled", "spawned-signalled")
-        if next((one.fields[key] for key in ("how", "zsh", "name", "python") if key in one.fields), "").lower()
+        event
+        for event in said(logs, "shell-signalled", "spawned-signalled")
+        if next((event.fields[key] for key in ("how", "zsh", "name", "python") if key in event.fields), "").lower()
         in names
     ]
     failed = _failures(logs)
     if kind.number == _KILL:  # what a shell says of the last of them: another had ended before
         failed += said(logs, "segfault", "aborted", "ray-worker-died", "engine-dead")
-    return [one for one in events if not any(other.order < one.order for other in failed)]
+    return [event for event in events if not any(other.order < event.order for other in failed)]
 
 
 def _told_itself(logs: Logs, kind: _Kind) -> list[LogEvent]:
@@ -159,9 +159,11 @@ def _failures(logs: Logs) -> list[LogEvent]:
 def _warnings(logs: Logs) -> list[LogEvent]:
     """Of NCCL, all but those that tell of the end of another process."""
     return [
-        one
-        for one in logs.events
-        if one.level == "WARN" and one.sign not in meanings.CONSEQUENCES and one.sign not in meanings.HARMLESS
+        event
+        for event in logs.events
+        if event.level == "WARN"
+        and event.sign not in meanings.CONSEQUENCES
+        and event.sign not in meanings.HARMLESS
     ]
 
 
@@ -170,24 +172,26 @@ def _has_another_reason(logs: Logs, kind: _Kind, exits: list[LogEvent]) -> bool:
     events = exits + _told_itself(logs, kind)
     if not events or said(logs, *_NOT_ITSELF) or (kind.number == _CRASH and crashed_in_start(logs)):
         return True
-    first = min(one.order for one in events)
-    return any(kind.number == _ABORT or one.order < first for one in _failures(logs))
+    first = min(event.order for event in events)
+    return any(kind.number == _ABORT or failure.order < first for failure in _failures(logs))
 
 
 def _killed_tasks(logs: Logs) -> list[LogEvent]:
     """By Slurm, which kills what is left itself, once a task has ended otherwise or srun was told to end."""
     ends = in_order(said(logs, "srun-task-exit", "step-cancelled", "ended-by-order"))
-    others = next((at for at, one in enumerate(ends) if one.fields.get("how") not in _BY_THE_KERNEL), len(ends))
-    return ends[:others] + [one for one in ends[others:] if one.fields.get("how") == _BY_THE_KERNEL[0]]
+    others = next(
+        (at for at, event in enumerate(ends) if event.fields.get("how") not in _BY_THE_KERNEL), len(ends)
+    )
+    return ends[:others] + [end for end in ends[others:] if end.fields.get("how") == _BY_THE_KERNEL[0]]
 
 
 def _by_line(events: list[LogEvent]) -> list[LogEvent]:
     """Each line once, the first first."""
-    return in_order({(one.file, one.line): one for one in reversed(events)}.values())
+    return in_order({(event.file, event.line): event for event in reversed(events)}.values())
 
 
 def _ended(logs: Logs, events: list[LogEvent], kind: _Kind) -> Finding:
-    told = next((one.fields for one in events if one.fields.get("local_rank")), {})
+    told = next((event.fields for event in events if event.fields.get("local_rank")), {})
     known = of_words(_thrown(logs, events)) if kind.number == _ABORT else None
     rank = events[0].rank if events[0].sign == "mpirun-signalled" else None
     who = f"local rank {told['local_rank']}, process {told['pid']}," if told.get("pid") else "a process"
@@ -206,7 +210,7 @@ def _ended(logs: Logs, events: list[LogEvent], kind: _Kind) -> Finding:
 
 def _left(logs: Logs, events: list[LogEvent], kind: _Kind) -> str:
     """What the library that gave up said of it, or where Python's own handler saw the process."""
-    if kind.number == _CRASH and any(_NOT_OURS in one.text for one in events):
+    if kind.number == _CRASH and any(_NOT_OURS in event.text for event in events):
         return ": a library, most often MPI's, read memory of a GPU as if it were the host's"
     stood = _stood(said(logs, "crashed-thread")) if kind.number != _ABORT else ""
     stood = stood or (_native(logs, events) if kind.number == _CRASH else "")
@@ -215,7 +219,7 @@ def _left(logs: Logs, events: list[LogEvent], kind: _Kind) -> str:
     damaged = next(iter(said(logs, "heap-damaged")), None)
     if damaged is not None and kind.number == _ABORT:
         return f": a library had damaged its memory ({damaged.fields['words']})"
-    aborted = next((one for one in events if one.sign == "aborted"), None)
+    aborted = next((event for event in events if event.sign == "aborted"), None)
     if aborted is None and kind.number == _CRASH and (before := _complaint(logs, events)):
         return f"; right before it: {before[:_MOST_OF_TEXT]}; why is not in these lines"
     if aborted is None:
@@ -233,15 +237,15 @@ def _left(logs: Logs, events: list[LogEvent], kind: _Kind) -> str:
 def _complaint(logs: Logs, events: list[LogEvent]) -> str:
     """What a library complained of a few lines above a crash, which may be why."""
     first = events[0]
-    told = (one for one in said(logs, "complaint") if one.file == first.file)
-    return next((one.text.strip() for one in told if 0 < first.line - one.line <= _NEAR), "")
+    told = (event for event in said(logs, "complaint") if event.file == first.file)
+    return next((event.text.strip() for event in told if 0 < first.line - event.line <= _NEAR), "")
 
 
 def _native(logs: Logs, events: list[LogEvent]) -> str:
     """The innermost function of a crash below its line, and the library or file that it is in."""
     first = events[0]
-    told = (one for one in said(logs, "native-frame") if one.file == first.file)
-    frame = next((one.fields for one in told if 0 <= one.line - first.line <= _STACK_LINES), None)
+    told = (event for event in said(logs, "native-frame") if event.file == first.file)
+    frame = next((event.fields for event in told if 0 <= event.line - first.line <= _STACK_LINES), None)
     if frame is None:
         return ""
     return stood_in(frame)
@@ -256,7 +260,7 @@ def stood_in(frame: dict[str, str]) -> str:
 
 def _by_mpi(events: list[LogEvent]) -> list[Remedy]:
     """What helps where MPI was given a tensor on a GPU."""
-    if not any(_NOT_OURS in one.text for one in events):
+    if not any(_NOT_OURS in event.text for event in events):
         return []
     return [
         you("Where MPI sends tensors: see whether it was built for GPUs; NCCL is.",
@@ -275,17 +279,19 @@ def _asked(logs: Logs, events: list[LogEvent], kind: _Kind) -> list[Remedy]:
 
 def _thrown(logs: Logs, events: list[LogEvent]) -> str:
     """What the exception of C++ says, that nobody caught."""
-    aborted = next((one for one in events if "thrown" in one.fields), None)
-    told = (one for one in said(logs, "cpp-what") if aborted and one.file == aborted.file)
-    return next((one.fields["text"] for one in told if aborted and 0 < one.line - aborted.line <= _NEAR), "")
+    aborted = next((event for event in events if "thrown" in event.fields), None)
+    told = (event for event in said(logs, "cpp-what") if aborted and event.file == aborted.file)
+    return next((event.fields["text"] for event in told if aborted and 0 < event.line - aborted.line <= _NEAR), "")
 
 
 def _stood(threads: list[LogEvent]) -> str:
     """The innermost frame of a crash, and the first of it that is no library's."""
-    frames = [one for thread in threads[:1] for one in _FRAME.finditer(thread.text)]
-    own = next((one for one in frames if not one["package"]), None)
-    inner = [one for one in frames[:1] if one is not own]
-    told = [f"{one['path']}:{one['line']} ({one['function']})" for one in (*inner, *([own] if own else []))]
+    frames = [match for thread in threads[:1] for match in _FRAME.finditer(thread.text)]
+    own = next((frame for frame in frames if not frame["package"]), None)
+    inner = [frame for frame in frames[:1] if frame is not own]
+    told = [
+        f"{match['path']}:{match['line']} ({match['function']})" for match in (*inner, *([own] if own else []))
+    ]
     return ", called at ".join(told)
 
 

@@ -8,7 +8,7 @@ from shlex import quote
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, you
 from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
-from ncclcheck.reports.text.fold import fold_numbers
+from ncclcheck.reports.text.words.fold import fold_numbers
 
 
 @log_rule("LOG176", "Horovod's ranks submit the same tensors")
@@ -37,12 +37,12 @@ def same_tensors(logs: Logs) -> Iterator[Finding]:
     Horovod documentation, Stall check and Join; horovod/common/stall_inspector.cc.
     """
     stalls, missing = said(logs, "horovod-stall"), said(logs, "horovod-missing")
-    if not stalls and not any("ranks" in one.fields for one in missing):
+    if not stalls and not any("ranks" in event.fields for event in missing):
         return
-    groups = {frozenset(_ranks(one)) for one in missing} - {frozenset()}
+    groups = {frozenset(_ranks(event)) for event in missing} - {frozenset()}
     ranks = sorted({rank for group in groups for rank in group})
     differ = any(
-        not (one <= other or other <= one) for one in groups for other in groups
+        not (group <= other or other <= group) for group in groups for other in groups
     )  # fewer: some came since
     who = f"rank{'s' * (len(ranks) > 1)} {fold_numbers(ranks)}" if ranks else "some ranks"
     yield cause(
@@ -90,17 +90,19 @@ def launcher_logs_in(logs: Logs) -> Iterator[Finding]:
     ## Source
     ssh(1), Exit status; DeepSpeed documentation, Getting started, Resource configuration (multi-node); pdsh(1).
     """
-    denied = [one for one in said(logs, "ssh-denied") if "git@" not in one.text]  # who asks git for a version
+    denied = [
+        event for event in said(logs, "ssh-denied") if "git@" not in event.text
+    ]  # who asks git for a version
     left = said(logs, "ssh-left")
-    found = [*denied, *left]
-    if not found:
+    events = [*denied, *left]
+    if not events:
         return
-    host = next((name for one in found if (name := one.fields.get("host") or one.fields.get("to"))), "")
-    key = any("key" in one.fields for one in denied)
+    host = next((name for event in events if (name := event.fields.get("host") or event.fields.get("to"))), "")
+    key = any("key" in event.fields for event in denied)
     target = quote(host or "HOST")
     to = f" on {host}" if host else ""
     yield cause(
-        found,
+        events,
         f"ssh does not know the key of the host{to}" if key
         else f"ssh does not let the launcher in{to} without a password" if denied
         else f"ssh{to} failed (255): most often it lets nobody in without a password",

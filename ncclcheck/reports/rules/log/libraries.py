@@ -65,28 +65,28 @@ def kernels(logs: Logs) -> Iterator[Finding]:
     yield from _asks_too_much(logs)
     too_much = said(logs, "kernel-shared-memory")
     without = [*cuda_errors(logs, *_NO_KERNEL), *said(logs, "torch-lacks-gpu")]
-    for where, found in hosts([*without, *too_much]):
-        shared = all(event in too_much for event in found)
+    for where, events in hosts([*without, *too_much]):
+        shared = all(event in too_much for event in events)
         yield cause(
-            found,
-            f"{_lack(found[0])}{on(where)}",
+            events,
+            f"{_lack(events[0])}{on(where)}",
             why="The first kernel that the GPU cannot run ends the job.",
             owner="job",
             state=State.WARN if shared and not _died(logs, where) else State.FAIL,
             fix=[
-                _CONFIRM_AMD if _is_amd(found[0]) else _CONFIRM_CODE,
-                *_other_packages(found[0]),
+                _CONFIRM_AMD if _is_amd(events[0]) else _CONFIRM_CODE,
+                *_other_packages(events[0]),
             ],
             at=where,
-            more=version_seen(logs, found[0]),
+            more=version_seen(logs, events[0]),
         )
 
 
 def _asks_too_much(logs: Logs) -> Iterator[Finding]:
     """Error 701: there is code for the GPU, and a launch of it asks for more than the GPU has."""
-    for where, found in hosts(cuda_errors(logs, _TOO_MUCH)):
+    for where, events in hosts(cuda_errors(logs, _TOO_MUCH)):
         yield cause(
-            found,
+            events,
             f"a kernel asks for more threads or shared memory than its GPU has{on(where)} (CUDA error 701)",
             why="CUDA refuses the launch, the rank ends, and the others wait for it.",
             owner="job",
@@ -98,7 +98,7 @@ def _asks_too_much(logs: Logs) -> Iterator[Finding]:
                     "export NCCL_NTHREADS=256", "unset CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
             ],
             at=where,
-            more=version_seen(logs, found[0]),
+            more=version_seen(logs, events[0]),
         )  # fmt: skip
 
 
@@ -152,8 +152,8 @@ def _lack(event: LogEvent) -> str:
 
 def _died(logs: Logs, where: Where) -> bool:
     """Whether NCCL did not come up there, or failed in CUDA."""
-    here = [one for one in logs.processes if one.host == where.node]
-    return bool(cuda_errors(logs, "", by=BY_NCCL)) or any(starting(one) for one in here)
+    here = [process for process in logs.processes if process.host == where.node]
+    return bool(cuda_errors(logs, "", by=BY_NCCL)) or any(starting(process) for process in here)
 
 
 _INITIALISES = "initialization error"
@@ -193,9 +193,9 @@ def driver(logs: Logs) -> Iterator[Finding]:
     """
     clear = said(logs, "driver-too-old", "driver-mismatch")
     combined = [] if clear else said(logs, "driver-combination")
-    for where, found in hosts(combined):
+    for where, events in hosts(combined):
         yield cause(
-            found,
+            events,
             f"the CUDA compatibility libraries of the image (cuda-compat) do not go with the driver{on(where)}",
             why="They stand before the driver's own libcuda, and go with some drivers and data centre GPUs only.",
             owner="job",
@@ -209,13 +209,13 @@ def driver(logs: Logs) -> Iterator[Finding]:
             at=where,
             more=_drivers(logs),
         )  # fmt: skip
-    for where, found in hosts(said(logs, "libcuda-not-found")):
+    for where, events in hosts(said(logs, "libcuda-not-found")):
         yield cause(
-            found,
-            f"NCCL did not find {found[0].fields.get('library', 'libcuda.so')}{on(where)}, the driver's library",
+            events,
+            f"NCCL did not find {events[0].fields.get('library', 'libcuda.so')}{on(where)}, the driver's library",
             why="It must be called libcuda.so and lie where the loader looks; without it NCCL has no driver.",
             owner="node",
-            state=State.WARN if all(came_through(logs, one) for one in found) else State.FAIL,
+            state=State.WARN if all(came_through(logs, event) for event in events) else State.FAIL,
             fix=[
                 you("Confirm: see where it is, and whether libcuda.so.1 alone is.",
                     "ldconfig -p | grep libcuda", "find / -name 'libcuda.so*' 2>/dev/null"),
@@ -227,13 +227,13 @@ def driver(logs: Logs) -> Iterator[Finding]:
                       "ln -s libcuda.so.1 /usr/lib/x86_64-linux-gnu/libcuda.so"),
             ],
             at=where,
-            more=version_seen(logs, found[0]),
+            more=version_seen(logs, events[0]),
         )  # fmt: skip
     unclear = [] if clear or combined else cuda_errors(logs, _INITIALISES)
-    for where, found in hosts([*clear, *unclear]):
+    for where, events in hosts([*clear, *unclear]):
         yield cause(
-            found,
-            f"{_why(found)}{on(where)}",
+            events,
+            f"{_why(events)}{on(where)}",
             why="No call of CUDA works, so the rank cannot start.",
             owner="node",
             fix=[
@@ -245,21 +245,21 @@ def driver(logs: Logs) -> Iterator[Finding]:
                 ),
             ],
             at=where,
-            more=[*version_seen(logs, found[0]), *_drivers(logs)],
+            more=[*version_seen(logs, events[0]), *_drivers(logs)],
         )
 
 
-def _why(found: list[LogEvent]) -> str:
-    signs = {event.sign for event in found}
+def _why(events: list[LogEvent]) -> str:
+    signs = {event.sign for event in events}
     if "driver-mismatch" in signs:
         return "the driver that is loaded is not the one of its library: upgraded without a reboot"
-    if all(_INITIALISES in event.fields.get("error", "") for event in found):
+    if all(_INITIALISES in event.fields.get("error", "") for event in events):
         return "CUDA cannot be initialised: the driver is too old, or the process was forked after CUDA was used,"
     return "the driver is too old for the CUDA of torch or NCCL"
 
 
 def _drivers(logs: Logs) -> list[Evidence]:
-    told = sorted({one.driver for one in logs.processes if one.driver})
+    told = sorted({process.driver for process in logs.processes if process.driver})
     return [seen("cudaDriverVersion", ", ".join(told))] if told else []
 
 
@@ -291,15 +291,15 @@ def library(logs: Logs) -> Iterator[Finding]:
     """
     if not_loaded := said(logs, "nccl-not-loaded"):
         yield _not_loaded(not_loaded)
-    for where, found in hosts(said(logs, "nccl-symbol", "nccl-not-found")):
-        symbol = next((event.fields["symbol"] for event in found if "symbol" in event.fields), "")
+    for where, events in hosts(said(logs, "nccl-symbol", "nccl-not-found")):
+        symbol = next((event.fields["symbol"] for event in events if "symbol" in event.fields), "")
         what = (
             f"the libnccl that was loaded has no {symbol}: it is older than torch wants"
             if symbol
             else "there is no libnccl"
         )
         yield cause(
-            found,
+            events,
             f"{what}{on(where)}",
             why="torch cannot be imported, or fails at the first use of NCCL.",
             owner="job",
@@ -320,11 +320,11 @@ def library(logs: Logs) -> Iterator[Finding]:
         )
 
 
-def _not_loaded(found: list[LogEvent]) -> Finding:
+def _not_loaded(events: list[LogEvent]) -> Finding:
     """vLLM opens libnccl itself, beside the one that torch has loaded."""
-    library = found[0].fields["library"]
+    library = events[0].fields["library"]
     return cause(
-        found,
+        events,
         f"vLLM cannot load libnccl from {library}",
         why="Its workers end there. VLLM_NCCL_SO_PATH names the file, else vLLM takes the one that torch brings.",
         owner="job",
@@ -367,9 +367,9 @@ def unified_memory(logs: Logs) -> Iterator[Finding]:
     NCCL user guide, Troubleshooting, Runtime issues; nvidia-modprobe(1); CUDA Runtime API, cudaErrorUnknown.
     """
     unknown = [*said(logs, "gpu-unknown-error"), *cuda_errors(logs, _UNKNOWN)]
-    for where, found in hosts([*unknown, *_unsupported(logs)]):
+    for where, events in hosts([*unknown, *_unsupported(logs)]):
         yield cause(
-            found,
+            events,
             f"CUDA does not start or lacks memory pools{on(where)}: nvidia-uvm is missing, or a GPU needs a reset",
             why="Without unified memory no context can be made, and NCCL finds no memory that it can share.",
             owner="node",
@@ -383,10 +383,10 @@ def unified_memory(logs: Logs) -> Iterator[Finding]:
                 ),
             ],
             at=where,
-            more=version_seen(logs, found[0]),
+            more=version_seen(logs, events[0]),
         )
 
 
 def _unsupported(logs: Logs) -> list[LogEvent]:
-    told = [event for event in cuda_errors(logs, _UNSUPPORTED, by=BY_NCCL) if event not in in_nvls(logs)]
-    return [event for event in told if (version(logs, event) or _CUMEM_BEGINS) >= _CUMEM_BEGINS]
+    events = [event for event in cuda_errors(logs, _UNSUPPORTED, by=BY_NCCL) if event not in in_nvls(logs)]
+    return [event for event in events if (version(logs, event) or _CUMEM_BEGINS) >= _CUMEM_BEGINS]

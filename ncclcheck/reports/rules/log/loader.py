@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, note, you
 from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, lines, log_rule, said, where
-from ncclcheck.reports.subjects.logs.meanings import ends_nothing
+from ncclcheck.reports.subjects.logs.words.meanings import ends_nothing
 
 _FULL = {
     "write to file": ("No space left on device", ""),
@@ -20,15 +20,15 @@ _CRASHES = ("Segmentation fault", "Aborted", "Illegal instruction", "Floating po
 
 def _killed(logs: Logs, *signals: str) -> list[LogEvent]:
     """Workers that ended by one of these signals: torch tells strsignal(3), with or without "(core dumped)"."""
-    return [one for one in said(logs, "worker-killed") if one.fields["signal"].startswith(signals)]
+    return [event for event in said(logs, "worker-killed") if event.fields["signal"].startswith(signals)]
 
 
 def _files(logs: Logs, wanted: dict[str, tuple[str, ...]]) -> list[LogEvent]:
     """Tensors that a worker could not hand over: calls, and errors of each; older versions tell no error."""
     return [
-        one
-        for one in said(logs, "tensor-file")
-        if one.fields.get("error", "") in wanted.get(one.fields["call"], ())
+        event
+        for event in said(logs, "tensor-file")
+        if event.fields.get("error", "") in wanted.get(event.fields["call"], ())
     ]
 
 
@@ -148,15 +148,15 @@ def ragged(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.utils.data, Working with collate_fn.
     """
-    for host, found in by_known_host(said(logs, "batch-ragged")).items():
-        fields = next((one.fields for one in found if "first" in one.fields), {})
+    for host, events in by_known_host(said(logs, "batch-ragged")).items():
+        fields = next((event.fields for event in events if "first" in event.fields), {})
         shapes = f": {fields['first']} and {fields['other']}" if fields else ""
         yield cause(
-            found,
+            events,
             f"samples of one batch have different shapes{shapes}{_on(host)}",
             why="The rank that meets such a batch ends, and the others wait for it in a collective.",
             owner="job",
-            at=at_teller(logs, found),
+            at=at_teller(logs, events),
             fix=[
                 you(
                     "Confirm: let ncclcheck read the dataset; it names the samples.",
@@ -195,19 +195,19 @@ def memory(logs: Logs) -> Iterator[Finding]:
     killed, shared = _killed(logs, "Killed"), _no_memory(logs)
     forks = said(logs, "no-memory-to-fork")
     silent = [] if said(logs, "worker-killed", "worker-bus-error") else said(logs, "worker-died")
-    for host, found in by_known_host([*killed, *shared, *forks, *silent]).items():
-        sure = any(one in found for one in (*killed, *shared, *forks))
-        if all(one in forks for one in found):
-            yield _no_process(host, at_teller(logs, found), found)
+    for host, events in by_known_host([*killed, *shared, *forks, *silent]).items():
+        sure = any(event in events for event in (*killed, *shared, *forks))
+        if all(event in forks for event in events):
+            yield _no_process(host, at_teller(logs, events), events)
             continue
         yield cause(
-            found,
+            events,
             f"a worker of the data loader was killed or found no memory{_on(host)}" if sure
             else f"a worker of the data loader ended by itself{_on(host)}",
             why="The kernel kills it where the cgroup or the host has no memory left." if sure
             else "Killed for lack of memory, or a crash in a library: the line tells no signal.",
             owner="job",
-            at=at_teller(logs, found),
+            at=at_teller(logs, events),
             fix=[
                 you("Confirm: look for the kernel's kill.", "dmesg -T | grep -iE 'oom|killed process'",
                     "sacct -j $SLURM_JOB_ID --format=JobID,State,MaxRSS,ReqMem"),
@@ -217,15 +217,15 @@ def memory(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _no_process(host: str, at: Where, found: list[LogEvent]) -> Finding:
+def _no_process(host: str, at: Where, events: list[LogEvent]) -> Finding:
     """The kernel refused memory or another process; whose child it was to be, the line does not say."""
-    memory = "memory" in found[0].fields["error"]
+    memory = "memory" in events[0].fields["error"]
     what = "memory for a child process (ENOMEM)" if memory else "another process or thread (EAGAIN)"
     limits = (
         ("free -g", "cat /sys/fs/cgroup/memory.events") if memory else ("ulimit -u", "cat /sys/fs/cgroup/pids.max")
     )
     return cause(
-        found,
+        events,
         f"the host refused {what}{_on(host)}",
         why="A limit of the host, the user or the cgroup was reached when a process was to be started; the "
         "program's own process goes no further.",
@@ -241,7 +241,7 @@ def _no_process(host: str, at: Where, found: list[LogEvent]) -> Finding:
 
 
 def _no_memory(logs: Logs) -> list[LogEvent]:
-    return [one for one in said(logs, "tensor-file") if one.fields.get("error") == "Cannot allocate memory"]
+    return [event for event in said(logs, "tensor-file") if event.fields.get("error") == "Cannot allocate memory"]
 
 
 @log_rule("LOG104", "no worker crashes in a library")
@@ -269,20 +269,20 @@ def crash(logs: Logs) -> Iterator[Finding]:
     PyTorch documentation, Multiprocessing best practices; Python documentation, faulthandler; fork(2).
     """
     crashed = _killed(logs, *_CRASHES)
-    if left := [one for one in crashed if ends_nothing(one)]:
+    if left := [event for event in crashed if ends_nothing(event)]:
         yield note(
             where(left[0]),
             f"a worker of the data loader ended as its loader was taken down: {left[0].fields['signal']}",
             why="Python ignores what __del__ raises: nothing ended by it, and why the loader went is not said.",
             evidence=lines(left),
         )
-    for host, found in by_known_host([one for one in crashed if not ends_nothing(one)]).items():
+    for host, events in by_known_host([event for event in crashed if not ends_nothing(event)]).items():
         yield cause(
-            found,
-            f"a worker of the data loader crashed{_on(host)}: {found[0].fields['signal']}",
+            events,
+            f"a worker of the data loader crashed{_on(host)}: {events[0].fields['signal']}",
             why="A library that is not fork-safe, or a broken sample in a decoder; its rank ends with it.",
             owner="job",
-            at=at_teller(logs, found),
+            at=at_teller(logs, events),
             fix=[
                 you("Confirm: get the stack of the crash.",
                     "PYTHONFAULTHANDLER=1 torchrun --nproc-per-node=8 train.py"),
@@ -315,13 +315,13 @@ def late(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.utils.data.DataLoader (timeout), Multiprocessing best practices.
     """
-    for host, found in by_known_host(said(logs, "batch-late")).items():
+    for host, events in by_known_host(said(logs, "batch-late")).items():
         yield cause(
-            found,
-            f"no worker gave a batch within {found[0].fields['seconds']} s{_on(host)}",
+            events,
+            f"no worker gave a batch within {events[0].fields['seconds']} s{_on(host)}",
             why="The storage does not answer, or a worker waits for a lock that was held when it was forked.",
             owner="job",
-            at=at_teller(logs, found),
+            at=at_teller(logs, events),
             fix=[
                 you("Confirm: see where the workers are.", "py-spy dump --pid PID_OF_A_WORKER"),
                 you("Test the dataset alone.", "ncclcheck data MODULE:FACTORY"),

@@ -68,9 +68,9 @@ def counted(logs: Logs) -> Iterator[Finding]:
 def taken_for_one(logs: Logs, job: list[LogProcess]) -> list[LogEvent]:
     """The errors that it led to, where several machines seem to be one; none where they do not."""
     duplicates = [event for event in said(logs, "gpu-duplicate") if on_two_machines(logs, event)]
-    named = [one for one in job if "NCCL_HOSTID" in one.settings] or job
-    nodes = min((one.nnodes for one in job if one.nnodes), default=0)
-    ids = {one.settings.get("NCCL_HOSTID", one.host) for one in named}
+    named = [process for process in job if "NCCL_HOSTID" in process.settings] or job
+    nodes = min((process.nnodes for process in job if process.nnodes), default=0)
+    ids = {process.settings.get("NCCL_HOSTID", process.host) for process in named}
     if not duplicates and not (nodes or len(ids)) < different(named if not nodes else job):
         return []
     broken = [*cuda_errors(logs, *_IPC, by=BY_NCCL), *said(logs, "ipc-handle", "ipc-socket", "shm-segment")]
@@ -79,23 +79,25 @@ def taken_for_one(logs: Logs, job: list[LogProcess]) -> list[LogEvent]:
 
 def _taken_for_several(job: list[LogProcess]) -> str:
     """How it shows that one machine seems to be several; empty where it does not."""
-    nodes, there = max((one.nnodes or 0 for one in job), default=0), machines(job)
-    if nodes > 1 and len({one.host for one in job}) == nodes and behind_one_bridge(job):
+    nodes, there = max((process.nnodes or 0 for process in job), default=0), machines(job)
+    if nodes > 1 and len({process.host for process in job}) == nodes and behind_one_bridge(job):
         return f"nNodes {nodes}, and all of them are behind docker's bridge of one machine"
     if len(job) < 2 or not all_ranks(job):
         return ""
     if nodes > len(there):
         return f"nNodes {nodes}, and all {len(job)} ranks are on {len(there)} machine(s)"
-    if len(there) == 1 and any(kind.startswith("NET/") for one in job for kind in one.vias):
+    if len(there) == 1 and any(kind.startswith("NET/") for process in job for kind in process.vias):
         return f"connections via NET, and all {len(job)} ranks are on one machine"
     return ""
 
 
 def _of_machines(job: list[LogProcess]) -> list[Evidence]:
-    places = {f"{one.host} {one.bootstrap.address if one.bootstrap else ''}".strip() for one in job}
-    nodes = {one.nnodes for one in job if one.nnodes}
-    told = [seen("host and bootstrap address", ", ".join(sorted(places)[:6]))]
-    return [*told, seen("nNodes", max(nodes))] if nodes else told
+    places = {
+        f"{process.host} {process.bootstrap.address if process.bootstrap else ''}".strip() for process in job
+    }
+    nodes = {process.nnodes for process in job if process.nnodes}
+    all_evidence = [seen("host and bootstrap address", ", ".join(sorted(places)[:6]))]
+    return [*all_evidence, seen("nNodes", max(nodes))] if nodes else all_evidence
 
 
 def _several(logs: Logs, errors: list[LogEvent], job: list[LogProcess]) -> Finding:

@@ -23,12 +23,12 @@ from ncclcheck.reports.rules.log.nccl_words import (
 from ncclcheck.reports.rules.log.shm import host_memory_failures
 from ncclcheck.reports.rules.log.topology import found_wrong
 from ncclcheck.reports.rules.log.ways import not_opened
-from ncclcheck.reports.subjects.logs import meanings
 from ncclcheck.reports.subjects.logs.ending import gave_up
 from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, log_rule, said
 from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, in_nvls
 from ncclcheck.reports.subjects.logs.machines import of_the_job
 from ncclcheck.reports.subjects.logs.reported import set_apart, version_seen
+from ncclcheck.reports.subjects.logs.words import meanings
 from ncclcheck.reports.subjects.nccl.variables import reference
 
 _QUOTED = 160  # characters of NCCL's line in a heading
@@ -81,11 +81,13 @@ def cuda_calls(logs: Logs) -> Iterator[Finding]:
         *taken_for_one(logs, of_the_job(logs)),
     ]
     if said(logs, "shm-segment", "shm-extend"):  # the file's own error, in what CUDA said last before it
-        other += [one for one in said(logs, *BY_NCCL) if "misc/shmutils" in one.fields.get("place", one.text)]
+        other += [
+            event for event in said(logs, *BY_NCCL) if "misc/shmutils" in event.fields.get("place", event.text)
+        ]
     if set_apart(logs, SHARED):  # LOG191
-        other += [one for one in said(logs, *BY_NCCL) if "/p2p.cc" in one.fields.get("place", "")]
-    told = [event for event in said(logs, *BY_NCCL) if event not in other]
-    yield from _findings(logs, told, CUDA, lambda event: f" ({event.fields['error']}){stage(event)}")
+        other += [event for event in said(logs, *BY_NCCL) if "/p2p.cc" in event.fields.get("place", "")]
+    events = [event for event in said(logs, *BY_NCCL) if event not in other]
+    yield from _findings(logs, events, CUDA, lambda event: f" ({event.fields['error']}){stage(event)}")
     yield from _findings(logs, said(logs, "nccl-warning"), AROUND, _words)
 
 
@@ -113,9 +115,9 @@ def verbs_calls(logs: Logs) -> Iterator[Finding]:
     """
     groups: dict[tuple[str, str], list[LogEvent]] = {}
     for event in said(logs, "nccl-warning", "ib-memory", "ib-modify-qp"):
-        found = _CALL.search(event.text)
-        if found and not _has_its_check(found["call"], found["error"]):
-            groups.setdefault((found["call"], found["error"].strip()), []).append(event)
+        match = _CALL.search(event.text)
+        if match and not _has_its_check(match["call"], match["error"]):
+            groups.setdefault((match["call"], match["error"].strip()), []).append(event)
     for (call, error), events in groups.items():
         known = next((one for one in VERBS if one.words.search(error)), None)
         what = known.what if known else "is refused by the card"
@@ -183,7 +185,9 @@ def own_checks(logs: Logs) -> Iterator[Finding]:
     warned = (event for event in said(logs, "nccl-warning") if event not in of_files)
     told = [event for event in warned if meaning(event, (*AROUND, *ASKED)) is None]
     given = [event for event in told if gave_up(logs, event) and not _is_known(logs, event)]
-    yield from _findings(logs, [one for one in told if one not in given], OWN_CHECKS, _words, state=State.WARN)
+    yield from _findings(
+        logs, [event for event in told if event not in given], OWN_CHECKS, _words, state=State.WARN
+    )
     groups: dict[Meaning, list[LogEvent]] = {}
     for event in given:
         known = meaning(event, OWN_CHECKS) or RESULTS.get(gave_up(logs, event))
@@ -206,10 +210,10 @@ def _is_known(logs: Logs, event: LogEvent) -> bool:
         if one.level == "WARN" and (one.file, one.host, one.pid) == (event.file, event.host, event.pid)
     )
     return any(
-        meaning(one, (*AROUND, *ASKED)) is not None
-        if one.sign == "nccl-warning"
-        else one.sign not in _MEAN_NOTHING
-        for one in others
+        meaning(event, (*AROUND, *ASKED)) is not None
+        if event.sign == "nccl-warning"
+        else event.sign not in _MEAN_NOTHING
+        for event in others
     )
 
 

@@ -55,16 +55,16 @@ def nvls(logs: Logs) -> Iterator[Finding]:
     ## Source
     pytorch/pytorch#177472, pytorch/ao#3841, NVIDIA/nccl#1488; NVIDIA Fabric Manager user guide.
     """
-    for where, found in _refused(logs):
-        if not _in_a_container(logs, where, found):
+    for where, events in _refused(logs):
+        if not _in_a_container(logs, where, events):
             yield cause(
-                found,
-                f"NVLink SHARP (NVLS) cannot be set up{on(where)}: {_refusal(found[0])}",
+                events,
+                f"NVLink SHARP (NVLS) cannot be set up{on(where)}: {_refusal(events[0])}",
                 why="NCCL takes it where GPUs offer it, and ends when its memory cannot be bound.",
                 owner="node",
                 fix=[_MANAGER, _WITHOUT],
                 at=where,
-                more=[*version_seen(logs, found[0]), *settings_seen(logs, "NCCL_NVLS_ENABLE")],
+                more=[*version_seen(logs, events[0]), *settings_seen(logs, "NCCL_NVLS_ENABLE")],
             )
 
 
@@ -104,10 +104,10 @@ def nvls_in_containers(logs: Logs) -> Iterator[Finding]:
     pie-project/pie#500; NVIDIA Container Toolkit documentation, driver capabilities; CUDA Driver API,
     cuMulticastBindMem.
     """
-    for where, found in _refused(logs):
-        if _in_a_container(logs, where, found):
+    for where, events in _refused(logs):
+        if _in_a_container(logs, where, events):
             yield cause(
-                [*found[:2], *said(logs, "no-capability-files")[:1]],
+                [*events[:2], *said(logs, "no-capability-files")[:1]],
                 f"NVLink SHARP (NVLS) cannot be set up{on(where)}: the container lacks "
                 f"/dev/nvidia-caps, or the right "
                 "to it",
@@ -120,7 +120,7 @@ def nvls_in_containers(logs: Logs) -> Iterator[Finding]:
                     admin("Where the files are there, look at the fabric manager.", *_MANAGER.commands[:2]),
                 ],
                 at=where,
-                more=[*version_seen(logs, found[0]), *settings_seen(logs, "NCCL_NVLS_ENABLE")],
+                more=[*version_seen(logs, events[0]), *settings_seen(logs, "NCCL_NVLS_ENABLE")],
             )
 
 
@@ -128,9 +128,9 @@ def _refused(logs: Logs) -> Iterator[tuple[Where, list[LogEvent]]]:
     return hosts([*said(logs, "nvls-bind"), *in_nvls(logs)])
 
 
-def _in_a_container(logs: Logs, where: Where, found: list[LogEvent]) -> bool:
+def _in_a_container(logs: Logs, where: Where, events: list[LogEvent]) -> bool:
     """Whether the refusal is one of rights, and the lines show a container."""
-    if any(one.fields.get("code") == _STATE or _WRONG_STATE in one.text for one in found):
+    if any(event.fields.get("code") == _STATE or _WRONG_STATE in event.text for event in events):
         return False
     return bool(said(logs, "no-capability-files")) or _CONTAINER.fullmatch(where.node or "") is not None
 
@@ -182,10 +182,10 @@ def fabric(logs: Logs) -> Iterator[Finding]:
             "systemctl enable --now nvidia-fabricmanager",
         ),
     ]
-    for where, found in hosts(said(logs, "fabric-not-ready")):
+    for where, events in hosts(said(logs, "fabric-not-ready")):
         contained = _CONTAINER.fullmatch(where.node or "") is not None or bool(said(logs, "no-capability-files"))
         yield cause(
-            found,
+            events,
             f"the GPUs are not ready in a container{on(where)} (CUDA error 802): the fabric manager of its host, "
             "or what the container was given"
             if contained
@@ -227,13 +227,13 @@ def mnnvl(logs: Logs) -> Iterator[Finding]:
     denied = cuda_errors(logs, "operation not permitted", by=BY_NCCL)
     denied = [event for event in denied if event not in in_nvls(logs) and "captur" not in event.fields["error"]]
     denied = [] if within_a_host(logs) else denied  # there it is LOG061
-    for where, found in hosts([*said(logs, "mnnvl-broken"), *denied]):
-        look = next((one.fields["look"] for one in found if "look" in one.fields), "")
+    for where, events in hosts([*said(logs, "mnnvl-broken"), *denied]):
+        look = next((event.fields["look"] for event in events if "look" in event.fields), "")
         daemons = "nvidia-imex-ctl" in look
         blame = "the IMEX daemons do not reach each other" if daemons else "its IMEX channel cannot be used"
-        sure = any(one.sign == "mnnvl-broken" for one in found)
+        sure = any(event.sign == "mnnvl-broken" for event in events)
         yield cause(
-            found,
+            events,
             f"NVLink between nodes cannot be used{on(where)}: {blame}"
             if sure
             else f"CUDA does not permit a rank to create, share or map GPU memory{on(where)}: it has no IMEX "
@@ -258,5 +258,5 @@ def mnnvl(logs: Logs) -> Iterator[Finding]:
                 *([] if sure else [you("Or allocate the older way.", "export NCCL_CUMEM_ENABLE=0")]),
             ],
             at=where,
-            more=[*version_seen(logs, found[0]), *settings_seen(logs, "NCCL_MNNVL_ENABLE")],
+            more=[*version_seen(logs, events[0]), *settings_seen(logs, "NCCL_MNNVL_ENABLE")],
         )

@@ -10,7 +10,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, you
 from ncclcheck.reports.subjects.logs import hangs
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, said, where
 from ncclcheck.reports.subjects.logs.reported import set_apart
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 _DEFAULT_MS = 600_000  # torch's default for groups of NCCL since 2.2: 10 minutes
 # By nccl.h: ncclDataType_t and ncclRedOp_t.
@@ -133,9 +133,11 @@ def groups_have_their_timeout(logs: Logs) -> Iterator[Finding]:
     """
     waits = said(logs, "watchdog-timeout")
     short = [
-        one for one in waits if one.fields.get("group", "0") != "0" and int(one.fields["timeout"]) == _DEFAULT_MS
+        wait
+        for wait in waits
+        if wait.fields.get("group", "0") != "0" and int(wait.fields["timeout"]) == _DEFAULT_MS
     ]
-    longer = [one for one in waits if int(one.fields["timeout"]) > _DEFAULT_MS]
+    longer = [wait for wait in waits if int(wait.fields["timeout"]) > _DEFAULT_MS]
     if short:
         meant = f", though others wait {int(longer[0].fields['timeout']) // 1000} s" if longer else ""
         yield cause(
@@ -175,11 +177,11 @@ def same_collective(logs: Logs) -> Iterator[Finding]:
     PyTorch documentation, TORCH_DISTRIBUTED_DEBUG; speechbrain/speechbrain#2401, modelscope/ms-swift#9443,
     NVIDIA/nccl#1417, NVIDIA/nccl#626, NVIDIA/nccl#268.
     """
-    told = said(logs, "ranks-disagree") or said(logs, "ranks-disagree-short")
-    if told:
-        first = told[0].fields
+    events = said(logs, "ranks-disagree") or said(logs, "ranks-disagree-short")
+    if events:
+        first = events[0].fields
         pair = f"rank {first['one']} and rank {first['other']}" if first.get("one") else "ranks"
-        yield _mismatch(told, f"{pair} call different collectives or sizes at the same place")
+        yield _mismatch(events, f"{pair} call different collectives or sizes at the same place")
     elif called := _called(logs):
         rarest, *_ = kinds = _each_kind(called)
         one = sum(_call(other) == _call(rarest) for other in called) * 2 < len(called)
@@ -193,11 +195,11 @@ def same_collective(logs: Logs) -> Iterator[Finding]:
         yield _mismatch(
             analysed, f"the Flight Recorder's analysis names rank {culprit}: {kind}{more}", Where(rank=culprit)
         )
-    for hang in hangs.of_kind(logs, "mismatch") if not told else []:
+    for hang in hangs.of_kind(logs, "mismatch") if not events else []:
         calls = {(wait.op, wait.numel): wait.rank for wait in hang.waits if wait.seq == hang.seq}
         words = ", ".join(f"rank {rank}: {op} of {size or '?'}" for (op, size), rank in [*calls.items()][:4])
         yield _mismatch(hang.events, f"ranks differ in collective {hang.seq} of group {hang.group}: {words}")
-    if (cut := in_order(said(logs, "message-truncated"))) and not told:
+    if (cut := in_order(said(logs, "message-truncated"))) and not events:
         sizes = cut[0].fields.get("gloo")
         size_told = f"{sizes} bytes, says gloo" if sizes else cut[0].text[:160]
         what = f"a message has another size than expected: {size_told}"
@@ -224,7 +226,7 @@ _PIECES = (
 def _called(logs: Logs) -> list[LogEvent]:
     """What the ranks of one communicator called at the first place where they differ."""
     differ = said(logs, "collective-differs")
-    return [one for one in differ if one.fields["communicator"] == differ[0].fields["communicator"]]
+    return [event for event in differ if event.fields["communicator"] == differ[0].fields["communicator"]]
 
 
 def _call(event: LogEvent) -> tuple[str, ...]:
@@ -234,7 +236,7 @@ def _call(event: LogEvent) -> tuple[str, ...]:
 def _each_kind(called: list[LogEvent]) -> list[LogEvent]:
     """One call of each kind, the rarest kind first."""
     kinds = Counter(map(_call, called))
-    firsts = {_call(one): one for one in reversed(called)}
+    firsts = {_call(event): event for event in reversed(called)}
     return [firsts[kind] for kind, _ in reversed(kinds.most_common())]
 
 
@@ -243,7 +245,9 @@ def _as_called(called: list[LogEvent]) -> str:
     told = []
     for kind in _each_kind(called):
         name, count, datatype, op, _ = _call(kind)
-        ranks = fold_ranks(one.rank for one in called if one.rank is not None and _call(one) == _call(kind))
+        ranks = fold_ranks(
+            event.rank for event in called if event.rank is not None and _call(event) == _call(kind)
+        )
         types = _TYPES[int(datatype)] if int(datatype) < len(_TYPES) else f"datatype {datatype}"
         how = f", {_OPERATIONS[int(op)]}" if "Reduce" in name and int(op) < len(_OPERATIONS) else ""
         told.append(f"{ranks} {name} of {count} ({types}{how})")

@@ -40,11 +40,11 @@ def cores(logs: Logs) -> Iterator[Finding]:
     NCCL user guide, Environment variables, NCCL_IGNORE_CPU_AFFINITY, and Troubleshooting; srun(1), mpirun(1),
     taskset(1).
     """
-    for where, found in hosts(said(logs, "affinity-narrow", "affinity-one-core")):
-        masks, many = {event.fields["mask"] for event in found}, ranks(found)
+    for where, events in hosts(said(logs, "affinity-narrow", "affinity-one-core")):
+        masks, many = {event.fields["mask"] for event in events}, ranks(events)
         same = many != "1 rank" and len(masks) == 1
         yield cause(
-            found,
+            events,
             f"NCCL's threads of {many}{on(where)} have one core" + (", all the same" if same else " each"),
             why="Python, the data loaders and NCCL's threads of a rank take turns on it.",
             owner="job",

@@ -38,16 +38,16 @@ def sizes_are_divided(logs: Logs) -> Iterator[Finding]:
     ## Source
     vLLM documentation, Parallelism and scaling; DeepSpeed documentation, Batch size related parameters.
     """
-    if found := said(logs, "not-divisible"):
-        told = next(text for key in ("told", "raised", "batch", "nought") if (text := found[0].fields.get(key)))
+    if events := said(logs, "not-divisible"):
+        told = next(text for key in ("told", "raised", "batch", "nought") if (text := events[0].fields.get(key)))
         yield cause(
-            found,
-            f"the batch has less than one sample for each rank: {told}" if "nought" in found[0].fields
+            events,
+            f"the batch has less than one sample for each rank: {told}" if "nought" in events[0].fields
             else f"a size cannot be divided over the ranks: {told.strip()}",
             why="Every rank must have the same part; the program refuses at its start.",
             owner="job",
-            at=at_teller(logs, found),
-            fix=[_divide(found[0])],
+            at=at_teller(logs, events),
+            fix=[_divide(events[0])],
         )  # fmt: skip
 
 
@@ -83,16 +83,16 @@ def extensions_fit_torch(logs: Logs) -> Iterator[Finding]:
     ## Source
     Dao-AILab/flash-attention README, Installation; PyTorch documentation, C++ extensions.
     """
-    if found := said(logs, "extension-symbol"):
-        told = found[0].fields
+    if events := said(logs, "extension-symbol"):
+        told = events[0].fields
         name = (told.get("file") or told["cut"]).partition(".")[0]
         yield cause(
-            found,
+            events,
             f"{name} was built for another torch than the one that is installed" if "file" in told
             else f"{name} does not load: it was likely built for another torch (its line is cut off)",
             why="Its import fails, and the rank ends before it meets the others.",
             owner="job",
-            at=at_teller(logs, found),
+            at=at_teller(logs, events),
             fix=[
                 you("Confirm which torch is there.",
                     "python -c 'import torch; print(torch.__version__, torch.compiled_with_cxx11_abi())'"),
@@ -123,18 +123,18 @@ def loss_scale_is_found(logs: Logs) -> Iterator[Finding]:
     DeepSpeed documentation, FP16 training options; PyTorch documentation, Automatic mixed precision.
     """
     told = said(logs, "loss-scale-lowest")
-    skipped = sum(one.count for one in told if "scale" in one.fields)
-    found = [one for one in told if "scale" not in one.fields or skipped >= _SKIPPED]
-    if found:
-        ended = any("scale" not in one.fields for one in found)
+    skipped = sum(event.count for event in told if "scale" in event.fields)
+    events = [event for event in told if "scale" not in event.fields or skipped >= _SKIPPED]
+    if events:
+        ended = any("scale" not in event.fields for event in events)
         yield cause(
-            found,
+            events,
             "the gradients overflow at every loss scale: fp16 does not fit this model, or its loss is NaN",
             why="The scaler has lowered the scale to its minimum; the program ends itself."
             if ended
             else "The scale is at its minimum, and every step is skipped: nothing is learnt.",
             owner="job",
-            at=at_teller(logs, found),
+            at=at_teller(logs, events),
             fix=[
                 you("Train in bf16, in which most models of today were trained.", "--bf16"),
                 you("Or find the first value that is not finite.", "torch.autograd.set_detect_anomaly(True)"),
@@ -170,24 +170,24 @@ def disk_has_room(logs: Logs) -> Iterator[Finding]:
     ## Source
     write(2), quota(1); PyTorch documentation, torch.save.
     """
-    found = full_disk(logs)
-    if not found or said(logs, "tensor-file", "worker-bus-error", "shm-extend", "shm-call"):
+    events = full_disk(logs)
+    if not events or said(logs, "tensor-file", "worker-bus-error", "shm-extend", "shm-call"):
         return
-    cancelled = [one for one in said(logs, "step-cancelled") if one.order > found[0].order]
-    told = found[0].fields
+    cancelled = [event for event in said(logs, "step-cancelled") if event.order > events[0].order]
+    told = events[0].fields
     path = f" ({told['path']})" if "path" in told else ""
     what = (
         "the user's quota is used up"
         if "quota" in told.get("error", told.get("full", ""))
         else "the disk that it writes to is full"
     )
-    sure = any("error" in one.fields or "full" in one.fields for one in found)
+    sure = any("error" in event.fields or "full" in event.fields for event in events)
     yield cause(
-        found,
+        events,
         f"{what}{path}" if sure else "a file could not be written: its disk is full, or failed",
         why="The rank that writes ends, and the others wait for it.",
         owner="job",
-        at=at_teller(logs, found),
+        at=at_teller(logs, events),
         more=[seen("then", f"the job was cancelled afterwards (line {cancelled[0].line})")] if cancelled else [],
         fix=[
             you("Confirm, on the node that wrote.", "df -h . /tmp; df -i .", "quota -s"),
@@ -226,18 +226,18 @@ def checkpoint_fits(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.nn.Module.load_state_dict.
     """
-    found = said(logs, "weights-differ")
-    if not found:
+    events = said(logs, "weights-differ")
+    if not events:
         yield from _without_metadata(logs)
         return
-    shape = next((one.fields for one in found if "name" in one.fields), None)
+    shape = next((event.fields for event in events if "name" in event.fields), None)
     told = f": {shape['name']} is {shape['have']} there and {shape['want']} here" if shape else ""
     yield cause(
-        found,
+        events,
         f"the checkpoint is of another model{told}",
         why="Its weights have other names or shapes; the program ends at its start.",
         owner="job",
-        at=at_teller(logs, found),
+        at=at_teller(logs, events),
         fix=[you("Confirm: compare the configuration beside the weights with the one in use.",
                  "cat CHECKPOINT/config.json")],
     )  # fmt: skip
@@ -245,13 +245,13 @@ def checkpoint_fits(logs: Logs) -> Iterator[Finding]:
 
 def _without_metadata(logs: Logs) -> Iterator[Finding]:
     """What torch.distributed.checkpoint cannot read, as its reader finds no plan of the parts."""
-    if found := said(logs, "checkpoint-without-metadata"):
+    if events := said(logs, "checkpoint-without-metadata"):
         yield cause(
-            found,
+            events,
             "the checkpoint to load has no metadata: it is not complete, or was not written in parts",
             why="torch.distributed.checkpoint writes .metadata last; without it no rank knows what is where.",
             owner="job",
-            at=at_teller(logs, found),
+            at=at_teller(logs, events),
             fix=[
                 you("Confirm: a complete one has this file.", "ls -la CHECKPOINT/.metadata"),
                 you("Load an earlier checkpoint that has it, or this one by the format it was saved in."),
@@ -283,24 +283,24 @@ def assertions_of_torch(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch's source, c10/util/Exception.h (TORCH_INTERNAL_ASSERT) and torch/csrc/autograd/profiler_python.cpp.
     """
-    raised = {(one.file, one.line) for one in said(logs, "python-error")}
+    raised = {(event.file, event.line) for event in said(logs, "python-error")}
     work = {} if died(logs) else Ending(logs).work
-    found = [
-        one
-        for one in said(logs, "internal-assert")
-        if (one.file, one.line) not in raised and work.get(one.file, 0) <= one.line
+    events = [
+        event
+        for event in said(logs, "internal-assert")
+        if (event.file, event.line) not in raised and work.get(event.file, 0) <= event.line
     ]
-    if not found:
+    if not events:
         return
-    told = found[0].fields
+    told = events[0].fields
     name = told["path"].rpartition("/")[2]
     words = f": {told['words'].strip()}" if told.get("words", "").strip() else ""
-    if "num_gpus" in found[0].text:
-        yield _unseen_gpu(found)
+    if "num_gpus" in events[0].text:
+        yield _unseen_gpu(events)
         return
     profiler = [you("Profile without Python's stacks.", "grep -rn with_stack= --include=*.py .")]
     yield cause(
-        found,
+        events,
         f"an assertion within torch failed at {name}:{told['at']}{words}",
         why="The program printed it in place of its end: what was left out then, other ranks may wait for.",
         owner="job",
@@ -313,12 +313,12 @@ def assertions_of_torch(logs: Logs) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _unseen_gpu(found: list[LogEvent]) -> Finding:
+def _unseen_gpu(events: list[LogEvent]) -> Finding:
     """torch's own check of a GPU's number, which counted the GPUs when it was loaded."""
-    number = re.search(r"device=(\d{1,3})", found[0].text)
+    number = re.search(r"device=(\d{1,3})", events[0].text)
     named = f" ({number[1]})" if number else ""
     return cause(
-        found,
+        events,
         f"a process took a GPU by a number that it does not see{named}: torch's check of device < num_gpus failed",
         why="CUDA_VISIBLE_DEVICES shows it fewer GPUs than that, or was changed after torch was loaded.",
         owner="job",

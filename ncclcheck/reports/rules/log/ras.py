@@ -9,7 +9,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, y
 from ncclcheck.reports.subjects.live.nccl_ras import membership
 from ncclcheck.reports.subjects.logs.ending import died
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, said, where
-from ncclcheck.reports.text.fold import fold_ranks, many
+from ncclcheck.reports.text.words.fold import fold_ranks, many
 
 _DOES = you("Confirm: see what it does, on its node; ask RAS once more, for a rank that is only late catches up.",
             "py-spy dump --pid PID", "echo 'verbose status' | nc localhost 28028")  # fmt: skip
@@ -50,15 +50,15 @@ def ras_finds_all(logs: Logs) -> Iterator[Finding]:
 
 def _behind(logs: Logs) -> Iterator[Finding]:
     counts = said(logs, "ras-count")
-    most = max((int(one.fields["operation"]) for one in counts), default=0)
-    late = [one for one in counts if int(one.fields["operation"]) < most]
+    most = max((int(count.fields["operation"]) for count in counts), default=0)
+    late = [count for count in counts if int(count.fields["operation"]) < most]
     if not late:
         return
-    named = [*(one for one in late if one.rank is not None), *_listed_after(logs, late)]
-    who = fold_ranks(sorted({one.rank for one in named if one.rank is not None})) if named else "some ranks"
+    named = [*(event for event in late if event.rank is not None), *_listed_after(logs, late)]
+    who = fold_ranks(sorted({event.rank for event in named if event.rank is not None})) if named else "some ranks"
     at = int(late[0].fields["operation"])
     yield cause(
-        [*late, *(one for one in counts if one not in late)],
+        [*late, *(count for count in counts if count not in late)],
         f"{who} launched {many(at, 'operation')} of a communicator where others launched {most}",
         why="The others wait in the operation that is missing; a rank that is only late catches up.",
         owner="job",
@@ -70,20 +70,22 @@ def _behind(logs: Logs) -> Iterator[Finding]:
 
 def _listed_after(logs: Logs, late: list[LogEvent]) -> list[LogEvent]:
     """The ranks below `2 ranks have launched up to operation 40`."""
-    heads = [one for one in late if one.fields.get("ranks")]
+    heads = [event for event in late if event.fields.get("ranks")]
     listed = said(logs, "ras-process")
     return [
-        one
+        event
         for head in heads
-        for one in listed
-        if one.file == head.file and 0 < one.line - head.line <= int(head.fields["ranks"]) and one.rank is not None
+        for event in listed
+        if event.file == head.file
+        and 0 < event.line - head.line <= int(head.fields["ranks"])
+        and event.rank is not None
     ]
 
 
 def _left(logs: Logs) -> Iterator[Finding]:
     if left := said(logs, "ras-status"):
         status = left[0].fields["status"]
-        ranks = sorted({one.rank for one in left if one.rank is not None})
+        ranks = sorted({event.rank for event in left if event.rank is not None})
         what, why = membership(status, several=len(ranks) > 1)
         yield cause(
             left,
@@ -100,8 +102,8 @@ def _gone(logs: Logs) -> Iterator[Finding]:
     missing, dead = said(logs, "ras-missing"), said(logs, "ras-peer-dead")
     if not missing and not dead:
         return
-    named = [one for one in said(logs, "ras-process") if missing]
-    first = next((one for one in named if one.rank is not None), next(iter(named or dead), None))
+    named = [event for event in said(logs, "ras-process") if missing]
+    first = next((event for event in named if event.rank is not None), next(iter(named or dead), None))
     host = (first.host or first.fields.get("node", "")) if first else ""
     pid = (first.fields.get("pid") or first.fields.get("process", "")) if first else ""
     who = (f"process {pid}" if pid else "a process") + (f" on {host}" if host else "")

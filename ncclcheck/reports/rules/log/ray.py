@@ -41,17 +41,17 @@ def ray_kills_nobody(logs: Logs) -> Iterator[Finding]:
     Ray documentation, Out-Of-Memory Prevention; ray-project/ray src/ray/raylet/node_manager.cc;
     hiyouga/EasyR1#185.
     """
-    found = in_order(said(logs, "ray-memory"))
-    if not found:
+    events = in_order(said(logs, "ray-memory"))
+    if not events:
         return
-    used = next((one.fields["used"] for one in found if "used" in one.fields), "")
-    host = next((name for one in found if (name := one.host or one.fields.get("at", ""))), "")
+    used = next((event.fields["used"] for event in events if "used" in event.fields), "")
+    host = next((name for event in events if (name := event.host or event.fields.get("at", ""))), "")
     yield cause(
-        found,
+        events,
         "Ray killed a worker, for the memory of its node was nearly full" + (f" ({used})" if used else ""),
         why="The others wait for it in NCCL, or tell of a dead actor; neither says why.",
         owner="job",
-        at=Where(node=host) if host else where(found[0]),
+        at=Where(node=host) if host else where(events[0]),
         fix=[
             you(
                 "Confirm: who takes the memory of that node.",
@@ -85,17 +85,17 @@ def ray_has_enough(logs: Logs) -> Iterator[Finding]:
     ## Source
     Ray documentation, Resources, and Placement Groups; NVIDIA-NeMo/RL#271.
     """
-    found = in_order(said(logs, "ray-lacks"))
-    if not found or ("asked" not in found[0].fields and errors(logs)):
+    events = in_order(said(logs, "ray-lacks"))
+    if not events or ("asked" not in events[0].fields and errors(logs)):
         return
-    told = found[0].fields
+    told = events[0].fields
     lacks = (
         f"the job asks for {told['asked']} {told['kind']}s, and Ray's cluster has {told['has']}"
         if "asked" in told
         else f"no node of Ray's cluster has free what the job asks for: {told.get('request') or told['pending']}"
     )
     yield cause(
-        found,
+        events,
         lacks,
         why="Ray waits for nodes that never join, and says no more.",
         owner="job",
@@ -133,12 +133,12 @@ def ray_workers_live(logs: Logs) -> Iterator[Finding]:
     ## Source
     Ray documentation, Debugging Failures and Logging; verl-project/verl#4921, verl-project/verl#472.
     """
-    died = [one for one in in_order(said(logs, "ray-worker-died")) if "INTENDED" not in one.text]
+    died = [event for event in in_order(said(logs, "ray-worker-died")) if "INTENDED" not in event.text]
     if not died or said(logs, "ray-memory", "node-lost"):
         return
     place = next(iter(said(logs, "ray-worker-at")), None)
     host = (place.host or place.fields.get("ip", "")) if place else ""
-    pid = next((one.fields["pid"] for one in said(logs, "ray-worker-at") if "pid" in one.fields), "")
+    pid = next((event.fields["pid"] for event in said(logs, "ray-worker-at") if "pid" in event.fields), "")
     yield cause(
         died,
         f"a worker of Ray ended{f', process {pid},' if pid else ''} and Ray does not know why{_guess(died)}",
@@ -156,7 +156,7 @@ def ray_workers_live(logs: Logs) -> Iterator[Finding]:
 
 
 def _guess(died: list[LogEvent]) -> str:
-    told = " ".join(one.text for one in died)
+    told = " ".join(event.text for event in died)
     if "exceeded K8s pod memory" in told:
         return ": its pod may have exceeded its memory"
     return ": killed or crashed" if any(words in told for words in _ENDED_WITHOUT_A_WORD) else ""
@@ -188,13 +188,13 @@ def nodes_stay(logs: Logs) -> Iterator[Finding]:
     ## Source
     SchedMD/slurm src/slurmd/slurmstepd/req.c and src/srun; Ray documentation, Fault Tolerance (nodes).
     """
-    found = in_order(said(logs, "node-lost"))
-    if not found:
+    events = in_order(said(logs, "node-lost"))
+    if not events:
         return
-    named = next((name for one in found if (name := _failed(one))), "")
-    first = [one for one in found if _failed(one) == named]
+    named = next((name for event in events if (name := _failed(event))), "")
+    first = [event for event in events if _failed(event) == named]
     yield cause(
-        first + [one for one in found if one not in first],
+        first + [event for event in events if event not in first],
         f"node {named} failed" if named else "a node of the job failed; slurmctld's log names it",
         why="What other ranks print afterwards follows from it.",
         owner="node",
@@ -217,11 +217,11 @@ def _failed(event: LogEvent) -> str:
 _NO_PMI = re.compile(r"was not (?:built|configured) with SLURM|mpi/pmi|Invalid MPI type")
 
 
-def _without_pmi(found: list[LogEvent]) -> Finding:
-    first = next(one for one in found if _NO_PMI.search(one.text))
+def _without_pmi(events: list[LogEvent]) -> Finding:
+    first = next(event for event in events if _NO_PMI.search(event.text))
     named = re.search(r"Invalid MPI type '(\w{1,20})'|mpi/(\w{1,20})", first.text)
     return cause(
-        [first, *(one for one in found if one is not first)],
+        [first, *(event for event in events if event is not first)],
         f"srun has no plugin {named[1] or named[2]} for MPI" if named
         else "srun started an Open MPI that was built without Slurm's PMI: the processes do not find each other",
         why="Under srun the processes of MPI find each other by PMI, which srun and MPI must both know.",
@@ -269,14 +269,14 @@ def mpi_starts(logs: Logs) -> Iterator[Finding]:
             fix=[you("Confirm: who runs it.", "id -un"),
                  you("Allow it, or run as another user.", f"{launcher} --allow-run-as-root ...")],
         )  # fmt: skip
-    started = any(one.completed for one in logs.processes)  # then it is a complaint that MPI went on after
-    found = [] if started else in_order(said(logs, "mpi-not-started"))
-    if any(_NO_PMI.search(one.text) for one in found):
-        yield _without_pmi(found)
-    elif found:
+    started = any(process.completed for process in logs.processes)  # then it is a complaint that MPI went on after
+    events = [] if started else in_order(said(logs, "mpi-not-started"))
+    if any(_NO_PMI.search(event.text) for event in events):
+        yield _without_pmi(events)
+    elif events:
         yield cause(
-            found,
-            f"MPI did not start: {found[0].text.strip()[:120]}",
+            events,
+            f"MPI did not start: {events[0].text.strip()[:120]}",
             why="The processes never came to NCCL.",
             owner="job",
             fix=[

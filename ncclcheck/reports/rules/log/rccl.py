@@ -38,10 +38,10 @@ def rccl_finds_its_host(logs: Logs) -> Iterator[Finding]:
     ## Source
     ROCm/rccl src/init.cc and src/include/rocmwrap.h; ROCm documentation, RCCL usage tips and system optimization.
     """
-    for where, found in hosts(said(logs, "rocm-failure")):
+    for where, events in hosts(said(logs, "rocm-failure")):
         yield cause(
-            found,
-            f"RCCL cannot use ROCm's runtime{on(where)}: {found[0].text[:120]}",
+            events,
+            f"RCCL cannot use ROCm's runtime{on(where)}: {events[0].text[:120]}",
             why="Without it no GPU can be used.",
             owner="node",
             at=where,
@@ -54,7 +54,7 @@ def rccl_finds_its_host(logs: Logs) -> Iterator[Finding]:
             ],
         )
     if missing := in_order(said(logs, "rccl-iommu")):
-        hangs = bool(said(logs, *_HANGS)) or any(starting(one) for one in logs.processes)
+        hangs = bool(said(logs, *_HANGS)) or any(starting(process) for process in logs.processes)
         yield cause(
             missing,
             "the kernel was started without iommu=pt, with which RCCL may hang",
@@ -92,16 +92,16 @@ def npu_kernels_run(logs: Logs) -> Iterator[Finding]:
     ## Source
     Ascend CANN documentation, AI Core errors (EZ9999); sgl-project/sglang's logs on NPUs.
     """
-    found = in_order(said(logs, "npu-fault"))
-    if not found:
+    events = in_order(said(logs, "npu-fault"))
+    if not events:
         return
-    told = {key: value for one in reversed(found) for key, value in one.fields.items()}
-    chips = {one.fields["chip"] for one in found if "chip" in one.fields}
+    told = {key: value for event in reversed(events) for key, value in event.fields.items()}
+    chips = {event.fields["chip"] for event in events if "chip" in event.fields}
     kernel = f"the kernel {told['kernel']}" if "kernel" in told else "a kernel"
     alone = [admin("One chip alone has it: test that one.", "npu-smi info -t health -i 0")]
     what = " ".join(filter(None, [told.get("what", ""), f"({told['words']})" if "words" in told else ""]))
     yield cause(
-        found,
+        events,
         f"{kernel} failed on an NPU: {what}",
         why="torch hears of it in a later call only, and the other ranks wait for this one.",
         owner="job",

@@ -16,7 +16,7 @@ from ncclcheck.reports.subjects.logs.reported import (
     starting,
     within_a_host,
 )
-from ncclcheck.reports.text.fold import fold_names, many
+from ncclcheck.reports.text.words.fold import fold_names, many
 
 _ASKED = (
     "NCCL_IB_HCA",
@@ -59,22 +59,24 @@ def rdma_used(logs: Logs) -> Iterator[Finding]:
     vllm-project/vllm#42075, NVIDIA/nccl#451, NVIDIA/nccl#259 (harmless without a card),
     NVIDIA/nvidia-container-toolkit#1877; NCCL user guide, Troubleshooting, Networking.
     """
-    if refused := [one for one in said(logs, "net-not-found") if one.fields.get("network", "IB").startswith("IB")]:
+    if refused := [
+        event for event in said(logs, "net-not-found") if event.fields.get("network", "IB").startswith("IB")
+    ]:
         yield _refused(logs, refused)
         return
     if (unknown := said(logs, "net-not-found")) and not said(logs, "ofi-no-provider"):
         yield _unknown(logs, unknown)
         return
-    without = [one for one in logs.processes if over_sockets(one) and not over_verbs(one)]
+    without = [process for process in logs.processes if over_sockets(process) and not over_verbs(process)]
     named_elsewhere = said(logs, "ib-open-device", "ofi-no-provider")  # LOG031, LOG045
     if not without or named_elsewhere or within_a_host(logs):
         return
     why = _expected(logs, without)
-    said_so = [one for one in said(logs, "ib-no-device", "ib-no-library", "nic-setting")
-               if one.sign != "nic-setting" or _turns_off(one)]  # fmt: skip
-    where = fold_names(one.host for one in without)
+    said_so = [event for event in said(logs, "ib-no-device", "ib-no-library", "nic-setting")
+               if event.sign != "nic-setting" or _turns_off(event)]  # fmt: skip
+    where = fold_names(process.host for process in without)
     if why and said_so:
-        yield _unused(said_so, where, why, filtered(logs, {one.host for one in without}))
+        yield _unused(said_so, where, why, filtered(logs, {process.host for process in without}))
     elif why:
         yield _unused_silently(without[0], where, why)
     elif said_so:
@@ -95,27 +97,33 @@ def _turns_off(event: LogEvent) -> bool:
 def _expected(logs: Logs, without: list[LogProcess]) -> list[Evidence]:
     """What shows that there should be RDMA."""
     others = fold_names(one.host for one in logs.processes if over_verbs(one))
-    found = [seen("other hosts", f"{others} use RDMA")] if others else []
-    found += [seen(f"{one.host}, NET/IB", f"lists {', '.join(one.devices)}") for one in without if one.devices]
-    for one in without:
-        for end in ends(one):
+    all_evidence = [seen("other hosts", f"{others} use RDMA")] if others else []
+    all_evidence += [
+        seen(f"{one.host}, NET/IB", f"lists {', '.join(one.devices)}") for one in without if one.devices
+    ]
+    for process in without:
+        for end in ends(process):
             if end.interface.startswith(("ib", "rdma", "roce")):
-                found.append(seen(f"{one.host}, its interfaces", f"{end.interface} belongs to an RDMA card"))
-    found += lines(said(logs, "hca-listed"))[:1]
+                all_evidence.append(
+                    seen(f"{process.host}, its interfaces", f"{end.interface} belongs to an RDMA card")
+                )
+    all_evidence += lines(said(logs, "hca-listed"))[:1]
     if not any(one.settings.get("NCCL_NET") == "Socket" for one in without):
-        found += settings_seen(logs, *_ASKED)
-    return [one for index, one in enumerate(found) if one not in found[:index]][:4]
+        all_evidence += settings_seen(logs, *_ASKED)
+    return [evidence for index, evidence in enumerate(all_evidence) if evidence not in all_evidence[:index]][:4]
 
 
 def filtered(logs: Logs, hosts: set[str]) -> str:
     """NCCL_IB_HCA=... where it leaves a process of these hosts without a card."""
-    without = {(one.file, one.host, one.pid) for one in said(logs, "ib-no-device") if one.host in hosts}
-    told = [one for one in said(logs, "nic-setting") if (one.file, one.host, one.pid) in without]
-    return next((f"NCCL_IB_HCA={one.fields['value']}" for one in told if one.fields["name"] == "NCCL_IB_HCA"), "")
+    without = {(event.file, event.host, event.pid) for event in said(logs, "ib-no-device") if event.host in hosts}
+    events = [event for event in said(logs, "nic-setting") if (event.file, event.host, event.pid) in without]
+    return next(
+        (f"NCCL_IB_HCA={event.fields['value']}" for event in events if event.fields["name"] == "NCCL_IB_HCA"), ""
+    )
 
 
 def _unused(events: list[LogEvent], where: str, why: list[Evidence], only: str) -> Finding:
-    signs = {one.sign for one in events}
+    signs = {event.sign for event in events}
     reason, fix = "no port of a card is usable there", [
         you("Confirm: look for the card inside of the job's container, and give it the devices.",
             "ls /dev/infiniband", "ibv_devinfo", _CONTAINER),
@@ -125,7 +133,7 @@ def _unused(events: list[LogEvent], where: str, why: list[Evidence], only: str) 
         reason = "libibverbs is not in the image"
         fix = [you("Confirm, and install it in the image.", "ldconfig -p | grep libibverbs",
                    "apt-get install -y libibverbs1 ibverbs-providers")]  # fmt: skip
-    elif off := next((one.fields["name"] for one in events if _turns_off(one)), ""):
+    elif off := next((event.fields["name"] for event in events if _turns_off(event)), ""):
         reason = f"{off} turns RDMA off"
         fix = [you("Confirm by a run without it.", f"unset {off}")]
     elif only:
@@ -145,14 +153,14 @@ def _unused(events: list[LogEvent], where: str, why: list[Evidence], only: str) 
     )
 
 
-def _unused_silently(one: LogProcess, where: str, why: list[Evidence]) -> Finding:
+def _unused_silently(process: LogProcess, where: str, why: list[Evidence]) -> Finding:
     return Finding(
         state=State.WARN,
-        where=Where(node=one.host),
+        where=Where(node=process.host),
         what=f"{where} sent over TCP, though its RDMA cards were there or asked for",
         why=_SLOW,
         owner="node",
-        evidence=[seen(f"{one.file}:{one.first_line}", f"network {one.network or 'Socket'}"), *why],
+        evidence=[seen(f"{process.file}:{process.first_line}", f"network {process.network or 'Socket'}"), *why],
         remedies=[you("Confirm: look what NCCL says of its cards.", "export NCCL_DEBUG=INFO", "ibv_devinfo")],
     )
 
@@ -213,7 +221,7 @@ def cards_open(logs: Logs) -> Iterator[Finding]:
     """
     told = processes_by_host(logs)
     for host, events in by_host(said(logs, "ib-open-device")).items():
-        stopped = any(starting(one) for one in told.get(host, [])) or died(logs)
+        stopped = any(starting(process) for process in told.get(host, [])) or died(logs)
         stopped = stopped or bool(said(logs, "wrong-socket-type"))  # the others went on with theirs
         cards = ", ".join(values_of(events, "device")) or "an RDMA card"
         yield cause(
@@ -256,7 +264,9 @@ def same_cards(logs: Logs) -> Iterator[Finding]:
     if events := refused or said(logs, "net-counts-differ"):
         yield _counted(logs, events, State.FAIL if refused else State.WARN)
         return
-    cards = {host: max((one.devices for one in told), key=len) for host, told in processes_by_host(logs).items()}
+    cards = {
+        host: max((process.devices for process in told), key=len) for host, told in processes_by_host(logs).items()
+    }
     cards = {host: devices for host, devices in cards.items() if devices}
     most = max((len(devices) for devices in cards.values()), default=0)
     full = next((devices for devices in cards.values() if len(devices) == most), {})
@@ -269,8 +279,8 @@ def same_cards(logs: Logs) -> Iterator[Finding]:
 
 
 def _counted(logs: Logs, events: list[LogEvent], state: State) -> Finding:
-    ranks = {one.rank: one.host for one in logs.processes if one.rank is not None}
-    short = [int(one.fields["short"]) for one in said(logs, "net-counts-differ")]
+    ranks = {process.rank: process.host for process in logs.processes if process.rank is not None}
+    short = [int(event.fields["short"]) for event in said(logs, "net-counts-differ")]
     where = list(dict.fromkeys(ranks.get(rank) or f"rank {rank}" for rank in short))
     what = f"{fold_names(where) or 'some ranks'}: fewer network cards than the others ({events[0].fields['most']})"
     at = Where(node=ranks.get(short[0]), rank=short[0]) if short else Where()

@@ -40,7 +40,7 @@ def traffic_class(logs: Logs) -> Iterator[Finding]:
     """
     events = of_status(logs, "13")
     differing = _differing(logs)
-    settings = [one for one in said(logs, "nic-setting") if one.fields["name"] in differing]
+    settings = [event for event in said(logs, "nic-setting") if event.fields["name"] in differing]
     if not events and not settings:
         return
     value = differing and f"{next(iter(differing))} differs between hosts"

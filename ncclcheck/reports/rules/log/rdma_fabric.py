@@ -52,7 +52,7 @@ def no_timeouts(logs: Logs) -> Iterator[Finding]:
     ## Source
     NCCL user guide, NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT; NVIDIA/nccl#426 (the same words, for a wrong GID).
     """
-    down = [one for one in said(logs, "ib-port-event") if one.fields["event"] == "port error"]
+    down = [event for event in said(logs, "ib-port-event") if event.fields["event"] == "port error"]
     lost = [] if retries_by_gid(logs) else retries(logs)
     if down:
         yield _flapped(logs, down, lost)
@@ -61,10 +61,13 @@ def no_timeouts(logs: Logs) -> Iterator[Finding]:
 
 
 def _flapped(logs: Logs, down: list[LogEvent], lost: list[LogEvent]) -> Finding:
-    first, back = down[0], [one for one in said(logs, "ib-port-event") if one.fields["event"] == "port active"]
+    first, back = (
+        down[0],
+        [event for event in said(logs, "ib-port-event") if event.fields["event"] == "port active"],
+    )
     card = first.fields.get("device", "")
-    events = sorted([*down[:2], *lost[:1]], key=lambda one: one.order)
-    returned = any(one.order > first.order and one.host == first.host for one in back)
+    events = sorted([*down[:2], *lost[:1]], key=lambda event: event.order)
+    returned = any(event.order > first.order and event.host == first.host for event in back)
     return cause(
         events,
         f"the link of {card or 'an RDMA card'} on {first.host or 'a host'} went down"
@@ -89,7 +92,7 @@ def _lost(logs: Logs, lost: list[LogEvent]) -> Finding:
         )
     return cause(
         lost,
-        what + (f" on the way to {at.node}" if at.node and len({one.host for one in lost}) > 1 else ""),
+        what + (f" on the way to {at.node}" if at.node and len({event.host for event in lost}) > 1 else ""),
         why=why,
         owner="site",
         fix=_mend(at.node or ""),
@@ -179,10 +182,10 @@ def same_mtu(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#1524, NVIDIA/nccl#2135; ibv_poll_cq(3), ping(8).
     """
-    events = sorted([*of_status(logs, "1"), *said(logs, "ib-access-violation")], key=lambda one: one.order)
+    events = sorted([*of_status(logs, "1"), *said(logs, "ib-access-violation")], key=lambda event: event.order)
     sizes = _mtus(logs)
     odd = _odd(sizes)
-    told = [one for one in said(logs, "ib-path-mtu") if one.host == odd] if odd else []
+    told = [event for event in said(logs, "ib-path-mtu") if event.host == odd] if odd else []
     if not events and not odd:
         return
     more = [seen(host, f"path MTU {size}") for host, size in [*sizes.items()][:4]] if odd else []
@@ -207,9 +210,9 @@ def same_mtu(logs: Logs) -> Iterator[Finding]:
 def _mtus(logs: Logs) -> dict[str, int]:
     """Host -> the smallest path MTU that one of its processes told."""
     found: dict[str, int] = {}
-    for one in said(logs, "ib-path-mtu"):
-        size = _BYTES[one.fields["mtu"]]
-        found[one.host] = min(size, found.get(one.host, size))
+    for event in said(logs, "ib-path-mtu"):
+        size = _BYTES[event.fields["mtu"]]
+        found[event.host] = min(size, found.get(event.host, size))
     return found
 
 
@@ -222,4 +225,6 @@ def _odd(sizes: dict[str, int]) -> str:
 
 
 def _died(logs: Logs) -> bool:
-    return bool(said(logs, "ib-completion")) or any(one.began > one.completed for one in logs.processes)
+    return bool(said(logs, "ib-completion")) or any(
+        process.began > process.completed for process in logs.processes
+    )

@@ -58,7 +58,7 @@ def gid_exists(logs: Logs) -> Iterator[Finding]:
     ## Source
     NCCL user guide, NCCL_IB_GID_INDEX; NCCL user guide, Troubleshooting, Networking; ibv_modify_qp(3).
     """
-    events = [one for one in _modified(logs) if _failed_with(one, ("22", "19", "61"), _NO_ADDRESS)]
+    events = [event for event in _modified(logs) if _failed_with(event, ("22", "19", "61"), _NO_ADDRESS)]
     for told in by_host([*events, *said(logs, "ib-gid-missing")]).values():
         on = told[0].fields.get("device") or "a card"
         index = told[0].fields.get("index") or setting(logs, "NCCL_IB_GID_INDEX", told[0])
@@ -131,10 +131,12 @@ def gid_routed(logs: Logs) -> Iterator[Finding]:
 
 
 def _linklocal(events: list[LogEvent]) -> Where | None:
-    one = next((one for one in events if one.fields.get("local", "").startswith("fe80")), None)
-    if one is None:
+    event = next((one for one in events if one.fields.get("local", "").startswith("fe80")), None)
+    if event is None:
         return None
-    return Where(node=one.host or None, device=one.fields.get("hca") or one.fields.get("device"), rank=one.rank)
+    return Where(
+        node=event.host or None, device=event.fields.get("hca") or event.fields.get("device"), rank=event.rank
+    )
 
 
 @log_rule("LOG035", "RoCE ports of different hosts have a route to each other")
@@ -162,13 +164,13 @@ def cards_routed(logs: Logs) -> Iterator[Finding]:
     """
     ours = retries_by_gid(logs)
     timed_out = [
-        one
-        for one in _modified(logs)
-        if _failed_with(one, ("110",), ("Connection timed out",)) and one not in ours
+        event
+        for event in _modified(logs)
+        if _failed_with(event, ("110",), ("Connection timed out",)) and event not in ours
     ]
     events = sorted(
-        [*(one for one in _modified(logs) if _failed_with(one, _NOT_ROUTED, _UNREACHABLE)), *timed_out],
-        key=lambda one: one.order,
+        [*(event for event in _modified(logs) if _failed_with(event, _NOT_ROUTED, _UNREACHABLE)), *timed_out],
+        key=lambda event: event.order,
     )
     if not events:
         return
@@ -199,7 +201,7 @@ def _addresses(event: LogEvent) -> list[Evidence]:
 
 def _modified(logs: Logs) -> list[LogEvent]:
     """Connections that failed, but for those of a plugin that was meant to be off."""
-    return [one for one in said(logs, "ib-modify-qp") if not meant_off(logs, one)]
+    return [event for event in said(logs, "ib-modify-qp") if not meant_off(logs, event)]
 
 
 def _failed_with(event: LogEvent, numbers: tuple[str, ...], texts: tuple[str, ...]) -> bool:

@@ -9,7 +9,7 @@ from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, 
 from ncclcheck.reports.subjects.logs.logged import by_host, cause, lines, log_rule, process_of, said
 from ncclcheck.reports.subjects.logs.network import over_sockets
 from ncclcheck.reports.subjects.logs.reported import processes_by_host, version, version_seen, within_a_host
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _LARGE = 512  # ranks from which the number of connections can exhaust a card
 # NCCL that also looks for the name nvidia_peermem; before, only for nv_peer_mem's files
@@ -43,10 +43,10 @@ def memory_pinned(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl-tests#206, NVIDIA/nccl#1191; NCCL user guide, Troubleshooting, Networking; getrlimit(2).
     """
-    events = [one for one in said(logs, "ib-memory") if one.fields.get("error", "Cannot allocate memory")
+    events = [event for event in said(logs, "ib-memory") if event.fields.get("error", "Cannot allocate memory")
               .startswith("Cannot allocate memory")]  # fmt: skip
-    registered = any(one.fields["call"].startswith("ibv_reg") for one in events)
-    ranks = max((one.nranks or 0 for one in logs.processes), default=0)
+    registered = any(event.fields["call"].startswith("ibv_reg") for event in events)
+    ranks = max((process.nranks or 0 for process in logs.processes), default=0)
     if events and not registered and ranks >= _LARGE:
         yield _queues(logs, events, ranks)
         return
@@ -108,12 +108,12 @@ def gpudirect(logs: Logs) -> Iterator[Finding]:
     NVIDIA/nccl#1343, NVIDIA/nccl#897, NVIDIA/nccl#1676; NCCL user guide, Troubleshooting, GPU Direct RDMA.
     """
     if refused := [
-        one for one in said(logs, "ib-memory") if one.fields.get("error", "").startswith("Bad address")
+        event for event in said(logs, "ib-memory") if event.fields.get("error", "").startswith("Bad address")
     ]:
         yield _refused(logs, refused)
     by_name = processes_by_host(logs)
     without = {host: told for host, told in by_name.items() if _without(told)}
-    disabled = [one for one in said(logs, "ib-gdr-disabled") if one.host in without or not logs.processes]
+    disabled = [event for event in said(logs, "ib-gdr-disabled") if event.host in without or not logs.processes]
     if disabled and not within_a_host(logs) and not said(logs, "gpu-geforce"):
         having = [host for host, told in by_name.items() if _direct(told)]
         yield _disabled(logs, disabled, [*without], having)
@@ -123,9 +123,9 @@ def gpudirect(logs: Logs) -> Iterator[Finding]:
 
 def _without(told: list[LogProcess]) -> bool:
     """Whether no card of a host reaches GPU memory; over TCP that does not matter."""
-    cards = {card: able for one in told for card, able in one.direct.items()}
-    plain = all(not kind.endswith("GDRDMA") for one in told for kind in one.vias)
-    return bool(cards) and not any(cards.values()) and plain and not any(over_sockets(one) for one in told)
+    cards = {card: able for process in told for card, able in process.direct.items()}
+    plain = all(not kind.endswith("GDRDMA") for process in told for kind in process.vias)
+    return bool(cards) and not any(cards.values()) and plain and not any(over_sockets(process) for process in told)
 
 
 def _disabled(logs: Logs, events: list[LogEvent], without: list[str], having: list[str]) -> Finding:
@@ -148,23 +148,25 @@ def _disabled(logs: Logs, events: list[LogEvent], without: list[str], having: li
 
 
 def _direct(told: list[LogProcess]) -> bool:
-    return any(kind.endswith("GDRDMA") for one in told for kind in one.vias) or any(
-        able for one in told for able in one.direct.values()
+    return any(kind.endswith("GDRDMA") for process in told for kind in process.vias) or any(
+        able for process in told for able in process.direct.values()
     )
 
 
 def _odd_ones(logs: Logs) -> list[LogProcess]:
     """Processes that go over NET/IB without GDRDMA: those of another host have it, or their GPUs have NVLinks."""
-    having = {one.host for one in logs.processes if any("GDRDMA" in kind for kind in one.vias)}
-    plain = [one for one in logs.processes if "NET/IB" in one.vias and one.host not in having]
+    having = {process.host for process in logs.processes if any("GDRDMA" in kind for kind in process.vias)}
+    plain = [process for process in logs.processes if "NET/IB" in process.vias and process.host not in having]
     return (
-        plain if having else [one for one in plain if one.nvls or one.host in by_host(said(logs, "nvlink-seen"))]
+        plain
+        if having
+        else [process for process in plain if process.nvls or process.host in by_host(said(logs, "nvlink-seen"))]
     )
 
 
 def _odd(logs: Logs, odd: list[LogProcess]) -> Finding:
-    names = fold_names(one.host for one in odd)
-    others = any("GDRDMA" in kind for one in logs.processes for kind in one.vias)
+    names = fold_names(process.host for process in odd)
+    others = any("GDRDMA" in kind for process in logs.processes for kind in process.vias)
     return Finding(
         state=State.WARN,
         where=Where(node=odd[0].host, rank=odd[0].rank),
@@ -181,9 +183,9 @@ def _odd(logs: Logs, odd: list[LogProcess]) -> Finding:
 
 def _about(logs: Logs, odd: list[LogProcess]) -> list[LogEvent]:
     return [
-        one
-        for one in said(logs, "ib-gdr-disabled", "gdr-far", "no-peermem-banner")
-        if process_of(logs, one) in odd
+        event
+        for event in said(logs, "ib-gdr-disabled", "gdr-far", "no-peermem-banner")
+        if process_of(logs, event) in odd
     ]
 
 

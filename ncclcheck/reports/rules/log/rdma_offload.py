@@ -38,15 +38,15 @@ def efa_peers_are_reached(logs: Logs) -> Iterator[Finding]:
     aws/aws-ofi-nccl#663, awslabs/awsome-distributed-ai#546, gardener/gardener-extension-provider-aws#1832; Amazon
     EC2 user guide, Get started with EFA (security group).
     """
-    for host, found in [*by_known_host(said(logs, "ofi-address")).items()][:1]:
+    for host, events in [*by_known_host(said(logs, "ofi-address")).items()][:1]:
         yield cause(
-            found,
+            events,
             "the EFA address of a peer cannot be reached: the security group, or another availability zone",
             why="EFA traffic passes only where a security group allows all traffic to and from "
                 "itself; 0.0.0.0/0 does "
             "not cover it.",
             owner="site",
-            at=at_host(host, found),
+            at=at_host(host, events),
             fix=[
                 you("Confirm between two nodes.", "fi_pingpong -p efa", "fi_pingpong -p efa OTHER_NODE"),
                 admin("Look for a rule to itself in both directions, inbound and outbound, and add what lacks.",
@@ -55,7 +55,7 @@ def efa_peers_are_reached(logs: Logs) -> Iterator[Finding]:
                       "aws ec2 describe-instances --query "
                       "'Reservations[].Instances[].Placement.AvailabilityZone'"),
             ],
-            more=version_seen(logs, found[0]),
+            more=version_seen(logs, events[0]),
         )  # fmt: skip
 
 
@@ -82,13 +82,13 @@ def sharp_is_used(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA SHARP documentation, Aggregation Manager; NCCL user guide, NCCL_COLLNET_ENABLE.
     """
-    if found := in_order(said(logs, "sharp-refused")):
-        none = any("Aggregation Manager" in one.text for one in found)
+    if events := in_order(said(logs, "sharp-refused")):
+        none = any("Aggregation Manager" in event.text for event in events)
         blame = (
             "no aggregation manager (sharp_am) answers" if none else "its aggregation manager gave the job nothing"
         )
         yield cause(
-            found,
+            events,
             f"the switches do not reduce for this job (SHARP): {blame}",
             why="NCCL continues without it, with rings and trees: slower than expected, but not a failure.",
             owner="site",

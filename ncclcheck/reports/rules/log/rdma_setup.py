@@ -19,7 +19,7 @@ from ncclcheck.reports.subjects.logs.reported import (
     version_seen,
     within_a_host,
 )
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _NUMBERED = re.compile(r"_\d+$")  # mlx5_1 is one card, mlx5 is meant as a beginning
 
@@ -49,17 +49,21 @@ def plugin_obeys(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl-tests#227, NVIDIA/nccl#676; NCCL user guide, NCCL_IB_DISABLE, NCCL_NET_PLUGIN.
     """
-    events = [one for one in said(logs, "ib-plugin") if "network" in one.fields]
+    events = [event for event in said(logs, "ib-plugin") if "network" in event.fields]
     broken = said(logs, "ib-modify-qp", "ib-completion", "ib-open-device", "ib-memory")
-    ours = [one for one in logs.processes if ignores_disable(one)]
-    told = settings_seen(logs, "NCCL_IB_DISABLE")
-    if not events or (logs.processes and not ours) or not (told or any("modify_qp" in one.text for one in broken)):
+    ours = [process for process in logs.processes if ignores_disable(process)]
+    all_evidence = settings_seen(logs, "NCCL_IB_DISABLE")
+    if (
+        not events
+        or (logs.processes and not ours)
+        or not (all_evidence or any("modify_qp" in event.text for event in broken))
+    ):
         return
     plugin = events[0].fields["network"]
     what = f"NCCL_IB_DISABLE has no effect on the plugin {plugin}, which uses RDMA"
     fix = [you("Turn the plugin off as well; confirm by `Using network Socket` in the log.",
                "export NCCL_IB_DISABLE=1 NCCL_IBEXT_DISABLE=1")]  # fmt: skip
-    if not told:
+    if not all_evidence:
         what = f"the plugin {plugin} uses RDMA, whatever NCCL_IB_DISABLE says, and its connections fail"
         fix.append(you("If RDMA is wanted: confirm the address (GID) that it uses.", "show_gids"))
     yield cause(
@@ -69,7 +73,7 @@ def plugin_obeys(logs: Logs) -> Iterator[Finding]:
         owner="job",
         fix=fix,
         state=State.FAIL if broken else State.WARN,
-        more=told,
+        more=all_evidence,
     )
 
 
@@ -96,11 +100,16 @@ def no_prefix(logs: Logs) -> Iterator[Finding]:
     ## Source
     NCCL user guide, NCCL_IB_HCA.
     """
-    events = [one for one in said(logs, "nic-setting") if one.fields["name"] == "NCCL_IB_HCA"]
+    events = [event for event in said(logs, "nic-setting") if event.fields["name"] == "NCCL_IB_HCA"]
     value = setting(logs, "NCCL_IB_HCA") or ""
     if not events or value[:1] in ("=", "^"):
         return
-    used = {card.partition(":")[0] for one in logs.processes for whole in one.devices for card in whole.split("+")}
+    used = {
+        card.partition(":")[0]
+        for process in logs.processes
+        for whole in process.devices
+        for card in whole.split("+")
+    }
     named = {name.partition(":")[0] for name in value.split(",")}
     asked = {name for name in named if name in used or _NUMBERED.search(name)}
     extra = sorted(card for card in used - asked if card.startswith(tuple(asked)))
@@ -141,7 +150,7 @@ def one_kind(logs: Logs) -> Iterator[Finding]:
     apart = _apart(logs)
     if not events and not apart:
         return
-    cards = {card: kind for one in logs.processes for card, kind in one.devices.items()}
+    cards = {card: kind for process in logs.processes for card, kind in process.devices.items()}
     wanted = [card.partition(":")[0] for card, kind in cards.items() if kind == "IB"]
     yield cause(
         events or said(logs, "ib-devices"),
@@ -158,7 +167,7 @@ def one_kind(logs: Logs) -> Iterator[Finding]:
 def _apart(logs: Logs) -> str:
     """Hosts that have no kind of link in common; empty where all have."""
     kinds = {
-        host: {kind for one in told for kind in one.devices.values()}
+        host: {kind for process in told for kind in process.devices.values()}
         for host, told in processes_by_host(logs).items()
     }
     only = {kind: [host for host, told in kinds.items() if told == {kind}] for kind in ("IB", "RoCE")}
@@ -196,11 +205,11 @@ def provider_found(logs: Logs) -> Iterator[Finding]:
     """
     events = said(logs, "ofi-no-provider")
     if events and not within_a_host(logs):
-        sockets = any(over_sockets(one) for one in logs.processes)
-        stopped = said(logs, "net-not-found") or any(starting(one) for one in logs.processes) or died(logs)
+        sockets = any(over_sockets(process) for process in logs.processes)
+        stopped = said(logs, "net-not-found") or any(starting(process) for process in logs.processes) or died(logs)
         where = (
             f"{events[0].host}: "
-            if len(processes_by_host(logs)) > 1 and len({one.host for one in events}) == 1
+            if len(processes_by_host(logs)) > 1 and len({event.host for event in events}) == 1
             else ""
         )
         yield cause(
@@ -245,7 +254,7 @@ def plugin_works(logs: Logs) -> Iterator[Finding]:
     ## Source
     aws-ofi-nccl README; AWS documentation, Get started with EFA and NCCL; aws/aws-ofi-nccl#161.
     """
-    events = [one for one in said(logs, "ofi-failed") if one.level in ("WARN", "ERROR")]
+    events = [event for event in said(logs, "ofi-failed") if event.level in ("WARN", "ERROR")]
     if not events or said(logs, *_OFI_KNOWN) or (finished_start(logs) and not died(logs)):
         return
     absent = said(logs, "efa-not-offered")

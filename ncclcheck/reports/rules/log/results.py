@@ -39,12 +39,12 @@ def values_are_right(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl-tests README (Data check) and src/common.cu; NVIDIA/nccl-tests#117, NVIDIA/nccl#257.
     """
-    found = in_order(said(logs, "tests-wrong-data"))
-    if not found or wrong_over_pcie(logs):
+    events = in_order(said(logs, "tests-wrong-data"))
+    if not events or wrong_over_pcie(logs):
         return
-    first = next((one for one in found if "size" in one.fields), found[0])
+    first = next((event for event in events if "size" in event.fields), events[0])
     yield cause(
-        [first, *(one for one in found if one is not first)],
+        [first, *(event for event in events if event is not first)],
         f"{_told(first)}; why is not in these lines",
         why="What arrived is not what was sent: data are changed or lost on the way between GPUs, in one of them, "
             "or by NCCL itself (old releases at sizes from 2 or 4 GiB on).",

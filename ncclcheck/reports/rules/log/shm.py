@@ -17,7 +17,7 @@ from ncclcheck.reports.subjects.logs.logged_node import (
     shm_refused,
 )
 from ncclcheck.reports.subjects.logs.reported import settings_seen, starting, version, version_seen
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _FULL = "No space left on device"
 _GONE = "No such file or directory"
@@ -88,19 +88,19 @@ def room(logs: Logs) -> Iterator[Finding]:
         )
         return
     refused = _refused(logs)
-    for where, found in hosts(event for event in shm_refused(logs) if _full(event)):
-        if not any(_error(one) for one in found) and any(one in refused for one in shm_refused(logs)):
+    for where, events in hosts(event for event in shm_refused(logs) if _full(event)):
+        if not any(_error(event) for event in events) and any(event in refused for event in shm_refused(logs)):
             continue
-        asked = next((one.fields["bytes"] for one in found if one.fields.get("bytes")), "")
+        asked = next((event.fields["bytes"] for event in events if event.fields.get("bytes")), "")
         wanted = f": {size(int(asked))} more could not be had" if asked and int(asked) else ""
         yield cause(
-            found,
+            events,
             f"/dev/shm is full{on(where)}{wanted}",
             why="Ranks of a node exchange data through it, and the rank that gets no room ends the job.",
             owner="node",
             fix=_LARGER,
             at=where,
-            more=version_seen(logs, found[0]),
+            more=version_seen(logs, events[0]),
         )
 
 
@@ -137,10 +137,10 @@ def allowed(logs: Logs) -> Iterator[Finding]:
         admin("Let everybody write.", "chmod 1777 /dev/shm", "mount -o remount,rw /dev/shm"),
         you("In a container use the node's own.", "docker run --ipc=host ..."),
     ]
-    for where, found in hosts(_refused(logs)):
+    for where, events in hosts(_refused(logs)):
         why = "Ranks of a node exchange data through it, and NCCL cannot start without it."
-        what = f"/dev/shm refuses NCCL's files{on(where)}: {_error(found[0])}"
-        yield cause(found, what, why=why, owner="node", fix=fix, at=where)
+        what = f"/dev/shm refuses NCCL's files{on(where)}: {_error(events[0])}"
+        yield cause(events, what, why=why, owner="node", fix=fix, at=where)
 
 
 @log_rule("LOG052", "files in /dev/shm persist while a job runs")
@@ -181,9 +181,9 @@ def stays(logs: Logs) -> Iterator[Finding]:
     missing = [event for event in said(logs, "shm-segment") if _is_missing(event)]
     if any(_full(event) for event in shm_refused(logs)):
         missing = []
-    began = [one for one in logs.processes if starting(one)]
-    for where, found in hosts([*missing, *unlinked]):
-        ends = any(event in missing for event in found) or any(one.host == where.node for one in began)
+    began = [process for process in logs.processes if starting(process)]
+    for where, events in hosts([*missing, *unlinked]):
+        ends = any(event in missing for event in events) or any(process.host == where.node for process in began)
         what = (
             "files of NCCL vanish from /dev/shm"
             if unlinked
@@ -192,7 +192,7 @@ def stays(logs: Logs) -> Iterator[Finding]:
         both = "" if unlinked else ": it was removed, or each has a /dev/shm of its own"
         why = "What ranks of a node share is taken away, and the next one that needs it dies."
         state = State.FAIL if ends else State.WARN
-        yield cause(found, f"{what}{on(where)}{both}", why=why, owner="node", fix=fix, at=where, state=state)
+        yield cause(events, f"{what}{on(where)}{both}", why=why, owner="node", fix=fix, at=where, state=state)
 
 
 def _is_missing(event: LogEvent) -> bool:
@@ -240,16 +240,16 @@ def host_memory(logs: Logs) -> Iterator[Finding]:
     broken = [event for event in said(logs, "shm-segment") if _damaged(event)]
     broken += host_memory_failures(logs)
     back = said(logs, "cumem-host-fallback")
-    told = settings_seen(logs, "NCCL_CUMEM_HOST_ENABLE")
-    for where, found in hosts(broken):
+    all_evidence = settings_seen(logs, "NCCL_CUMEM_HOST_ENABLE")
+    for where, events in hosts(broken):
         yield cause(
-            found,
+            events,
             f"NCCL's shared host memory (cuMem) does not work on all ranks{on(where)}",
             why="The driver refuses memory of the host to some ranks, and the others wait for it or die.",
             owner="node",
             fix=_HOST_MEMORY,
             at=where,
-            more=[*version_seen(logs, found[0]), *told],
+            more=[*version_seen(logs, events[0]), *all_evidence],
         )
     if not broken:
         yield from (_fell_back(where, found) for where, found in hosts(back))
@@ -265,11 +265,11 @@ _HOST_MEMORY: list[Remedy] = [
 
 def host_memory_failures(logs: Logs) -> list[LogEvent]:
     """CUDA's errors in NCCL's shared memory transport of the versions that do not fall back."""
-    told = cuda_errors(
+    events = cuda_errors(
         logs, "out of memory", "invalid device ordinal", "invalid argument", by=("nccl-cuda-failure",)
     )
     passed = said(logs, "shm-passed-on")
-    return [event for event in told if _of_host_memory(logs, event, passed)]
+    return [event for event in events if _of_host_memory(logs, event, passed)]
 
 
 def may_be_of_host_memory(logs: Logs, event: LogEvent) -> bool:
@@ -283,10 +283,10 @@ def _of_host_memory(logs: Logs, event: LogEvent, passed: list[LogEvent]) -> bool
     return may_be_of_host_memory(logs, event) and (told or in_one_process(event, passed))
 
 
-def _fell_back(where: Where, found: list[LogEvent]) -> Finding:
+def _fell_back(where: Where, events: list[LogEvent]) -> Finding:
     return cause(
-        found,
-        f"{ranks(found)} fell back to /dev/shm{on(where)}, for CUDA gives no memory of the host",
+        events,
+        f"{ranks(events)} fell back to /dev/shm{on(where)}, for CUDA gives no memory of the host",
         why="It works, but /dev/shm must be large enough, and ranks that do not fall back would not "
         "understand them.",
         owner="node",

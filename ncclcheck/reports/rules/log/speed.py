@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, State, Where, admin, note, seen, you
 from ncclcheck.reports.subjects.logs.logged import by_host, cause, lines, log_rule, said
 from ncclcheck.reports.subjects.logs.reported import processes_by_host
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _OFF_IF_SET = frozenset({"NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_CHECK_POINTERS", "NCCL_NVB_DISABLE",
                          "NCCL_IGNORE_DISABLED_P2P"})  # fmt: skip
@@ -59,7 +59,7 @@ def direct(logs: Logs) -> Iterator[Finding]:
     topology = by_host(said(logs, "nvlink-seen", "p2p-missing"))
     for host, told in processes_by_host(logs).items():
         detour = _kinds(told, "SHM") or (_kinds(told, "NET") if _alone(told) else [])
-        if not detour or host in direct_hosts or any(one.settings.keys() & _P2P_SETTINGS for one in told):
+        if not detour or host in direct_hosts or any(process.settings.keys() & _P2P_SETTINGS for process in told):
             continue
         why = _able(topology.get(host, []), told, direct_hosts)
         what = f"GPUs of {host} talk over {' and '.join(detour)}, none directly"
@@ -91,24 +91,24 @@ _P2P_SETTINGS = frozenset({"NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"})
 
 
 def _kinds(told: list[LogProcess], start: str) -> list[str]:
-    return sorted({kind for one in told for kind in one.vias if kind.startswith(start)})
+    return sorted({kind for process in told for kind in process.vias if kind.startswith(start)})
 
 
 def _alone(told: list[LogProcess]) -> bool:
     """Whether these processes are a job within one host: then nothing should go over the network."""
-    return all(one.nnodes == 1 and (one.nranks or 0) > 1 for one in told)
+    return all(process.nnodes == 1 and (process.nranks or 0) > 1 for process in told)
 
 
 def _able(topology: list[LogEvent], told: list[LogProcess], direct_hosts: list[str]) -> list[Evidence]:
     """What shows that these GPUs could talk directly."""
-    found = lines(one for one in topology if one.sign == "nvlink-seen")[:1]
+    all_evidence = lines(event for event in topology if event.sign == "nvlink-seen")[:1]
     if direct_hosts:
-        found.append(seen("other hosts", f"{fold_names(direct_hosts)} use P2P"))
-    if any("GDRDMA" in kind for one in told for kind in one.vias):
-        found.append(seen("via lines", "GDRDMA is used: these are data centre GPUs"))
-    if found:
-        found += lines(one for one in topology if one.sign == "p2p-missing")[:1]
-    return found
+        all_evidence.append(seen("other hosts", f"{fold_names(direct_hosts)} use P2P"))
+    if any("GDRDMA" in kind for process in told for kind in process.vias):
+        all_evidence.append(seen("via lines", "GDRDMA is used: these are data centre GPUs"))
+    if all_evidence:
+        all_evidence += lines(event for event in topology if event.sign == "p2p-missing")[:1]
+    return all_evidence
 
 
 @log_rule("LOG111", "no NCCL debugging setting was left on", worst=State.WARN, risk=True)
@@ -137,13 +137,17 @@ def nothing_left_on(logs: Logs) -> Iterator[Finding]:
     ## Source
     NCCL user guide, Environment Variables, Debugging; NVIDIA/nccl#790, NVIDIA/nccl#698, NVIDIA/nccl#2408.
     """
-    profiled = any(name in one.network or name in one.plugin for one in logs.processes for name in _OWN_PROFILES)
+    profiled = any(
+        name in process.network or name in process.plugin for process in logs.processes for name in _OWN_PROFILES
+    )
     events = [
-        one for one in said(logs, "debug-setting") if _harmful(one.fields["name"], one.fields["value"], profiled)
+        event
+        for event in said(logs, "debug-setting")
+        if _harmful(event.fields["name"], event.fields["value"], profiled)
     ]
-    settings = {one.fields["name"]: one.fields["value"] for one in events}
+    settings = {event.fields["name"]: event.fields["value"] for event in events}
     if settings:
-        firsts = [next(one for one in events if one.fields["name"] == name) for name in settings]
+        firsts = [next(event for event in events if event.fields["name"] == name) for name in settings]
         told = ", ".join(f"{name}={value}" for name, value in settings.items())
         yield cause(
             firsts,
@@ -194,16 +198,17 @@ def not_traced(logs: Logs) -> Iterator[Finding]:
     ## Source
     NCCL user guide, NCCL_DEBUG, NCCL_DEBUG_SUBSYS, NCCL_DEBUG_FILE.
     """
-    full = [one for one in logs.files
-            if one.records >= _FEW_RECORDS and one.operations > _MOST_OPERATIONS * one.records]  # fmt: skip
-    calls = [one for one in said(logs, "call-trace") if one.level in ("CALL", "TRACE")]
-    traced = bool(calls) or any(one.operations >= _SEEN for one in logs.files)
-    settings = [one for one in said(logs, "trace-setting") if traced or "level" in one.fields]
+    full = [file for file in logs.files
+            if file.records >= _FEW_RECORDS and file.operations > _MOST_OPERATIONS * file.records]  # fmt: skip
+    calls = [event for event in said(logs, "call-trace") if event.level in ("CALL", "TRACE")]
+    traced = bool(calls) or any(file.operations >= _SEEN for file in logs.files)
+    settings = [event for event in said(logs, "trace-setting") if traced or "level" in event.fields]
     events = [*settings, *calls]
     if not events and not full:
         return
     counted = [
-        seen(one.name, f"{one.operations} of {one.records} lines of NCCL are single collectives") for one in full
+        seen(file.name, f"{file.operations} of {file.records} lines of NCCL are single collectives")
+        for file in full
     ]
     yield Finding(
         state=State.WARN,

@@ -41,11 +41,11 @@ def wide_links(logs: Logs) -> Iterator[Finding]:
     NCCL user guide, NCCL_DEBUG_SUBSYS; lspci(8), nvidia-smi(1).
     """
     for host, told in by_host(said(logs, "pcie-gpu", "pcie-narrow")).items():
-        links = [one for one in told if one.sign == "pcie-gpu"]
-        best = max((float(one.fields["speed"]) for one in links), default=0.0)
-        slow = [one for one in links if float(one.fields["speed"]) <= max(_LOW, best / 2)]
+        links = [event for event in told if event.sign == "pcie-gpu"]
+        best = max((float(link.fields["speed"]) for link in links), default=0.0)
+        slow = [link for link in links if float(link.fields["speed"]) <= max(_LOW, best / 2)]
         slow = slow if best > _LOW or len(values_of(links, "gpu")) == 1 else []  # all alike: a virtual machine
-        events = [*slow, *(one for one in told if one.sign == "pcie-narrow")]
+        events = [*slow, *(event for event in told if event.sign == "pcie-narrow")]
         if not events:
             continue
         which = ", ".join(values_of(slow, "gpu"))
@@ -88,8 +88,8 @@ def links_up(logs: Logs) -> Iterator[Finding]:
     NCCL user guide, NCCL_DEBUG_SUBSYS; nvidia-smi(1).
     """
     for host, events in by_host(said(logs, "nvlink-seen", "nvlink-inactive")).items():
-        speeds = {float(one.fields["speed"]): one for one in events if one.fields.get("to") == "NVS"}
-        down = [one for one in events if one.sign == "nvlink-inactive"]
+        speeds = {float(event.fields["speed"]): event for event in events if event.fields.get("to") == "NVS"}
+        down = [event for event in events if event.sign == "nvlink-inactive"]
         if not down and len(speeds) < 2:
             continue
         told = " and ".join(f"{speed:g}" for speed in sorted(speeds))
@@ -132,9 +132,9 @@ def none_slow(logs: Logs) -> Iterator[Finding]:
     """
     if events := said(logs, "slow-rank-said", "throttled"):
         ranks = [rank for field in _NAMED for rank in values_of(events, field)]
-        hosts = {one.rank: one.host for one in logs.processes}
+        hosts = {process.rank: process.host for process in logs.processes}
         first = int(ranks[0]) if ranks else events[0].rank
-        throttled = any(one.sign == "throttled" for one in events)
+        throttled = any(event.sign == "throttled" for event in events)
         what = f"rank {ranks[0]} is slow" if ranks else "a GPU lowers its clocks"
         yield cause(
             events,

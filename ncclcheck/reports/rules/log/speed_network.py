@@ -9,7 +9,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, n
 from ncclcheck.reports.subjects.logs.logged import by_host, cause, lines, log_rule, said
 from ncclcheck.reports.subjects.logs.network import link, over_sockets, over_verbs
 from ncclcheck.reports.subjects.logs.reported import processes_by_host, settings_seen, several_hosts, within_a_host
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _FAST = 3.0  # GB/s, as of 25 Gb/s: what one TCP stream does not fill
 _SMALL_MTU = "3"  # 1024 bytes, which a RoCE card takes of an Ethernet MTU of 1500
@@ -37,10 +37,12 @@ def streams(logs: Logs) -> Iterator[Finding]:
     ## Source
     NCCL user guide, NCCL_SOCKET_NTHREADS, NCCL_NSOCKS_PERTHREAD; NVIDIA/nccl-tests#83.
     """
-    one = [
-        one for one in said(logs, "socket-streams") if (one.fields["threads"], one.fields["sockets"]) == ("1", "1")
+    events = [
+        event
+        for event in said(logs, "socket-streams")
+        if (event.fields["threads"], event.fields["sockets"]) == ("1", "1")
     ]
-    if not one or not several_hosts(logs) or not any(over_sockets(process) for process in logs.processes):
+    if not events or not several_hosts(logs) or not any(over_sockets(process) for process in logs.processes):
         return
     speeds = [event for event in said(logs, "net-speed") if float(event.fields["speed"]) >= _FAST]
     held = [process for process in logs.processes if process.settings.get("NCCL_SOCKET_NTHREADS") == "1"]
@@ -48,7 +50,7 @@ def streams(logs: Logs) -> Iterator[Finding]:
                "iperf3 -c OTHER_HOST -P 8", "export NCCL_SOCKET_NTHREADS=4 NCCL_NSOCKS_PERTHREAD=4")]  # fmt: skip
     if speeds:
         yield cause(
-            [one[0], speeds[0]],
+            [events[0], speeds[0]],
             f"one TCP stream for each connection, on a network of {float(speeds[0].fields['speed']) * 8:.0f} Gb/s",
             why="A single TCP stream rarely fills such a card; the rest of it is idle.",
             owner="job",
@@ -58,7 +60,7 @@ def streams(logs: Logs) -> Iterator[Finding]:
         )
     elif held:
         yield cause(
-            one[:1],
+            events[:1],
             "NCCL_SOCKET_NTHREADS=1 keeps each connection to one TCP stream",
             why="More streams help where the card has 25 Gb/s or more.",
             owner="job",
@@ -68,7 +70,7 @@ def streams(logs: Logs) -> Iterator[Finding]:
         )
     else:
         why = "More streams help where the card has 25 Gb/s or more."
-        yield note(Where(), "one TCP stream for each connection", why=why, evidence=lines(one[:1]), fix=fix)
+        yield note(Where(), "one TCP stream for each connection", why=why, evidence=lines(events[:1]), fix=fix)
 
 
 @log_rule("LOG115", "HCAs are close to the GPUs that use them", worst=State.WARN)
@@ -95,11 +97,11 @@ def near(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#820; NCCL user guide, NCCL_NET_GDR_LEVEL; NCCL user guide, Troubleshooting, GPU Direct RDMA.
     """
-    if within_a_host(logs) or not any(over_verbs(one) for one in logs.processes):
+    if within_a_host(logs) or not any(over_verbs(process) for process in logs.processes):
         return
-    plain = not any("GDRDMA" in kind for one in logs.processes for kind in one.vias)
-    able = any(able for one in logs.processes for able in one.direct.values())
-    far = [one for one in said(logs, "graph-far") if one.fields["path"] == "SYS" or plain]
+    plain = not any("GDRDMA" in kind for process in logs.processes for kind in process.vias)
+    able = any(able for process in logs.processes for able in process.direct.values())
+    far = [event for event in said(logs, "graph-far") if event.fields["path"] == "SYS" or plain]
     refused = said(logs, "gdr-far") if plain and able else []
     if events := [*far[:1], *refused[:2]]:
         yield cause(
@@ -137,10 +139,14 @@ def large_packets(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/dgx-spark-playbooks#103; ping(8).
     """
-    told = said(logs, "ib-path-mtu")
-    if told and {one.fields["mtu"] for one in told} <= {"1", "2", _SMALL_MTU} and link(logs, told[0]) == "RoCE":
+    events = said(logs, "ib-path-mtu")
+    if (
+        events
+        and {event.fields["mtu"] for event in events} <= {"1", "2", _SMALL_MTU}
+        and link(logs, events[0]) == "RoCE"
+    ):
         yield cause(
-            told,
+            events,
             "RoCE sends in packets of 1024 bytes or less",
             why="Small packets: cards and switches have four times as much to do, and do not reach their rate.",
             owner="site",
@@ -179,14 +185,16 @@ def all_cards(logs: Logs) -> Iterator[Finding]:
     """
     listed = by_host(said(logs, "ib-devices"))
     for host, told in processes_by_host(logs).items():
-        cards = max((one.devices for one in told), key=len)
-        used = {number for one in told for number in one.rails if over_verbs(one)}
-        ranks = max(one.local_ranks or 0 for one in told)
+        cards = max((process.devices for process in told), key=len)
+        used = {number for process in told for number in process.rails if over_verbs(process)}
+        ranks = max(process.local_ranks or 0 for process in told)
         asked = told[0].settings.get("NCCL_IB_HCA", "")
         events = listed.get(host, [])
         if not events:
             continue
-        channels = sum(count for one in told for kind, count in one.vias.items() if kind.startswith("NET/"))
+        channels = sum(
+            count for process in told for kind, count in process.vias.items() if kind.startswith("NET/")
+        )
         if len(cards) > 1 and len(used) == 1 and len(told) > 1 and channels >= 2 * len(cards):
             what = f"{host} uses one of its {len(cards)} RDMA cards"
         elif len(cards) == 1 and ranks >= _FULL_HOST and asked and "," not in asked and asked[:1] != "^":

@@ -37,10 +37,10 @@ def quick_start(logs: Logs) -> Iterator[Finding]:
     NCCL user guide, NCCL_DEBUG; PyTorch documentation, ProcessGroupNCCL environment variables; CUDA programming
     guide, lazy loading.
     """
-    slow = [one for one in said(logs, "init-timings") if float(one.fields["total"]) > _SLOW]
+    slow = [event for event in said(logs, "init-timings") if float(event.fields["total"]) > _SLOW]
     if not slow:
         return
-    worst = max(slow, key=lambda one: float(one.fields["total"]))
+    worst = max(slow, key=lambda event: float(event.fields["total"]))
     parts = _parts(worst)
     part = max(parts, key=lambda name: parts[name], default="")
     last = _last(logs, worst) if part == "bootstrap" else None
@@ -65,8 +65,8 @@ def _parts(event: LogEvent) -> dict[str, float]:
 
 def _last(logs: Logs, worst: LogEvent) -> LogEvent | None:
     """Of the same communicator the rank that waited least, where it waited less than half as long."""
-    same = [one for one in said(logs, "init-timings") if one.fields["nranks"] == worst.fields["nranks"]]
-    least = min(same, key=lambda one: _parts(one).get("bootstrap", 0.0))
+    same = [event for event in said(logs, "init-timings") if event.fields["nranks"] == worst.fields["nranks"]]
+    least = min(same, key=lambda event: _parts(event).get("bootstrap", 0.0))
     waited, longest = _parts(least).get("bootstrap", 0.0), _parts(worst).get("bootstrap", 0.0)
     return least if len(same) > 1 and waited < longest / 2 else None
 

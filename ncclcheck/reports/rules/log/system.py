@@ -54,14 +54,14 @@ def system_works(logs: Logs) -> Iterator[Finding]:
     Linux kernel documentation, Softlockup detector and hung_task; Intel SDM, Machine-Check Architecture
     (IA32_MCi_STATUS); errno(3); ld.so(8); Slurm documentation, gres.conf.
     """
-    excepted = {(one.file, one.line) for one in own_exceptions(logs)}
+    excepted = {(own_exception.file, own_exception.line) for own_exception in own_exceptions(logs)}
     for sign, tell in _KINDS.items():
-        found = [one for one in in_order(said(logs, sign)) if (one.file, one.line) not in excepted]
-        if found:
-            what, why, owner, fix = tell(found[0])
-            quoted = "errno" in found[0].fields and not said(logs, "hydra-failed")
+        events = [event for event in in_order(said(logs, sign)) if (event.file, event.line) not in excepted]
+        if events:
+            what, why, owner, fix = tell(events[0])
+            quoted = "errno" in events[0].fields and not said(logs, "hydra-failed")
             yield cause(
-                found, what, why=why, owner=owner, at=at_teller(logs, found), fix=fix,
+                events, what, why=why, owner=owner, at=at_teller(logs, events), fix=fix,
                 state=State.WARN if quoted else State.FAIL,
             )  # fmt: skip
 

@@ -45,10 +45,10 @@ def topology_files(logs: Logs) -> Iterator[Finding]:
     NVIDIA/nccl src/graph/xml.cc and search.cc; NVIDIA/nccl#1240, NVIDIA/nccl#1008, Azure/azhpc-images#327.
     """
     damaged, other = said(logs, "xml-malformed"), said(logs, "xml-other-machine")
-    if found := damaged or other:
-        yield _refused(logs, found, bool(damaged))
-    elif found := found_wrong(logs):
-        yield _unfit(logs, found)
+    if events := damaged or other:
+        yield _refused(logs, events, bool(damaged))
+    elif events := found_wrong(logs):
+        yield _unfit(logs, events)
     elif set_ := _graph_of_a_dead_job(logs):
         yield cause(
             [*set_[:1], *said(logs, "nccl-result")[:1]],
@@ -61,8 +61,8 @@ def topology_files(logs: Logs) -> Iterator[Finding]:
         )
 
 
-def _refused(logs: Logs, found: list[LogEvent], damaged: bool) -> Finding:
-    first = found[0]
+def _refused(logs: Logs, events: list[LogEvent], damaged: bool) -> Finding:
+    first = events[0]
     name, path = _file(logs, first)
     what = f"{name}={path}" if path else f"the file of {name}"
     device = first.fields.get("device")
@@ -74,33 +74,35 @@ def _refused(logs: Logs, found: list[LogEvent], damaged: bool) -> Finding:
         else "does not fit this machine"
     )
     return cause(
-        found,
+        events,
         f"{what} {wrong}",
         why="NCCL's start ends with an error that names no file.",
         owner="site",
-        at=at_teller(logs, found),
+        at=at_teller(logs, events),
         fix=_remedies(name),
     )
 
 
 def found_wrong(logs: Logs) -> list[LogEvent]:
     """Checks of NCCL's own picture of the machine that failed, where such a file is set."""
-    if not any(one.fields["name"] in (_TOPOLOGY, _GRAPH) for one in said(logs, "xml-setting")):
+    if not any(event.fields["name"] in (_TOPOLOGY, _GRAPH) for event in said(logs, "xml-setting")):
         return []
-    warned = (one for one in said(logs, "nccl-warning") if one.fields.get("place", "").startswith(_OF_GRAPHS))
-    return [one for one in warned if meaning(one, OWN_CHECKS) and not came_through(logs, one)]
+    warned = (
+        event for event in said(logs, "nccl-warning") if event.fields.get("place", "").startswith(_OF_GRAPHS)
+    )
+    return [event for event in warned if meaning(event, OWN_CHECKS) and not came_through(logs, event)]
 
 
-def _unfit(logs: Logs, found: list[LogEvent]) -> Finding:
-    first = found[0]
+def _unfit(logs: Logs, events: list[LogEvent]) -> Finding:
+    first = events[0]
     name, path = _file(logs, first)
     words = (first.text.partition("NCCL WARN ")[2] or first.text).strip()[:160]
     return cause(
-        found,
+        events,
         f"{name}={path} does not fit this machine or this job: {words}",
         why="NCCL takes what the file says for true, and then its own checks fail.",
         owner="site",
-        at=at_teller(logs, found),
+        at=at_teller(logs, events),
         fix=_remedies(name),
     )
 
@@ -109,7 +111,7 @@ def _file(logs: Logs, event: LogEvent) -> tuple[str, str]:
     """Which variable named the file, and its path where that is told."""
     own = process_of(logs, event)
     settings = own.settings if own else {}
-    told = {one.fields["name"]: one.fields["path"] for one in said(logs, "xml-setting")}
+    told = {event.fields["name"]: event.fields["path"] for event in said(logs, "xml-setting")}
     known = {**told, **{key: value for key, value in settings.items() if key in (_TOPOLOGY, _GRAPH)}}
     of_graph = "Channel" in event.text or "graph" in event.text.lower().partition("nccl warn")[2]
     name = _GRAPH if of_graph or (_GRAPH in known and _TOPOLOGY not in known) else _TOPOLOGY
@@ -118,9 +120,9 @@ def _file(logs: Logs, event: LogEvent) -> tuple[str, str]:
 
 def _graph_of_a_dead_job(logs: Logs) -> list[LogEvent]:
     """A graph that is set, in a log that tells of NCCL's error and of nothing better."""
-    set_ = [one for one in said(logs, "xml-setting") if one.fields["name"] == _GRAPH]
+    set_ = [event for event in said(logs, "xml-setting") if event.fields["name"] == _GRAPH]
     failed = said(logs, "nccl-result") or died(logs)
-    warned = any(one.level == "WARN" for one in logs.events)
+    warned = any(event.level == "WARN" for event in logs.events)
     return set_ if set_ and failed and not warned else []
 
 
@@ -157,7 +159,7 @@ def nccl_is_new_enough(logs: Logs) -> Iterator[Finding]:
     NVIDIA/nccl-tests#5; NVIDIA NCCL release notes; NVIDIA/nccl src/graph/paths.cc.
     """
     old, lost = said(logs, "nccl-one"), said(logs, "paths-not-found")
-    if old and (said(logs, "nccl-result", "tests-failure") or any("WARN" in one.text for one in old)):
+    if old and (said(logs, "nccl-result", "tests-failure") or any("WARN" in event.text for event in old)):
         yield cause(
             [*old, *said(logs, "nccl-result")],
             "NCCL 1 is used: it serves one node, and no GPU or driver that came after it",

@@ -10,7 +10,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, s
 from ncclcheck.reports.subjects.logs import hangs
 from ncclcheck.reports.subjects.logs.ending import Ending, died, goes_on_after
 from ncclcheck.reports.subjects.logs.logged import by_host, cause, in_order, log_rule, said
-from ncclcheck.reports.text.fold import fold_numbers, fold_ranks
+from ncclcheck.reports.text.words.fold import fold_numbers, fold_ranks
 
 
 @log_rule("LOG085", "all ranks build the same model")
@@ -33,10 +33,10 @@ def same_model(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, DistributedDataParallel (Constructor); torch/csrc/distributed/c10d/reducer.cpp.
     """
-    if found := in_order(said(logs, "models-differ")):
+    if events := in_order(said(logs, "models-differ")):
         yield cause(
-            found,
-            f"ranks have built different models: {found[0].text[:160]}",
+            events,
+            f"ranks have built different models: {events[0].text[:160]}",
             why="Gradients of different parameters cannot be added up.",
             owner="job",
             fix=[you("Confirm: print the number of parameters on each rank."),
@@ -103,16 +103,16 @@ def group_knows_its_gpu(logs: Logs) -> Iterator[Finding]:
     PyTorch documentation, init_process_group (device_id); deepspeedai/DeepSpeed#7266,
     FoundationVision/Infinity#76.
     """
-    if found := in_order(said(logs, "barrier-without-device")):
+    if events := in_order(said(logs, "barrier-without-device")):
         proof = Ending(logs).proof  # steps may go to stdout, and the warning to stderr's file
         survived = bool(proof) and not died(logs)
-        right = survived and all(proof.get(one.file, one.line + 1) > one.line for one in found)
+        right = survived and all(proof.get(event.file, event.line + 1) > event.line for event in events)
         yield cause(
-            found,
+            events,
             "torch guessed the GPU of each rank",
             why="Where the guess is wrong, two ranks meet on one GPU, and the barrier hangs.",
             owner="job",
-            at=Where() if len({one.rank for one in found}) > 1 else None,
+            at=Where() if len({event.rank for event in events}) > 1 else None,
             state=State.NOTE if right else State.WARN,
             fix=[you("Confirm: see which process is on which GPU.", "nvidia-smi"),
                  you("Call torch.cuda.set_device(local_rank) first, and give device_id= to init_process_group.")],
@@ -140,11 +140,11 @@ def every_parameter_gets_a_gradient(logs: Logs) -> Iterator[Finding]:
     ## Source
     pytorch/pytorch#68862, open-mmlab/mmdetection#4742; PyTorch documentation, DistributedDataParallel.
     """
-    if found := in_order(said(logs, "parameters-without-gradient")):
+    if events := in_order(said(logs, "parameters-without-gradient")):
         named = said(logs, "parameter-indices")
         which = f": numbers {named[0].fields['indices'].strip()}" if named else ""
         yield cause(
-            found + named[:1],
+            events + named[:1],
             f"parameters got no gradient{which}",
             why="DDP waits for the gradient of each parameter.",
             owner="job",
@@ -213,11 +213,11 @@ def kernels_keep_to_their_memory(logs: Logs) -> Iterator[Finding]:
     CUDA documentation, Error Codes (cudaErrorAssert, cudaErrorIllegalAddress); PyTorch documentation, CUDA
     semantics (asynchronous execution).
     """
-    asserted = (one for one in said(logs, "kernel-named") if "assertion" in one.fields)
+    asserted = (event for event in said(logs, "kernel-named") if "assertion" in event.fields)
     found = in_order(said(logs, "device-assert")) or in_order(asserted)
     for events in [*by_host(found).values()][:1]:
         yield cause(
-            [*events[:2], *[one for one in said(logs, "kernel-named")[:1] if one not in events]],
+            [*events[:2], *[event for event in said(logs, "kernel-named")[:1] if event not in events]],
             _kernel(logs, events[0]),
             why="CUDA reports it at the next call; NCCL and the other ranks only follow.",
             owner="job",
@@ -248,7 +248,7 @@ def _seen_by(event: LogEvent) -> str:
 
 def _named(logs: Logs, event: LogEvent) -> dict[str, str]:
     named = (one for one in said(logs, "kernel-named") if event.rank is None or one.rank in (None, event.rank))
-    return next((one.fields for one in named), {})
+    return next((event.fields for event in named), {})
 
 
 def _name(logs: Logs, event: LogEvent) -> str:
@@ -298,7 +298,7 @@ def no_step_is_left_out_alone(logs: Logs) -> Iterator[Finding]:
     PyTorch documentation, Automatic Mixed Precision (GradScaler); torch.distributed.
     """
     bad = in_order(said(logs, "nan-loss"))
-    if (stopped := [one for one in bad if _STOPS.search(one.text)]) and said(logs, *_LEFT):
+    if (stopped := [event for event in bad if _STOPS.search(event.text)]) and said(logs, *_LEFT):
         yield cause(
             stopped,
             f"the loss was {stopped[0].fields['value']}, and the program ended itself",
@@ -308,7 +308,7 @@ def no_step_is_left_out_alone(logs: Logs) -> Iterator[Finding]:
         )
         return
     waited = in_order(said(logs, "watchdog-timeout"))
-    last = max(bad, key=lambda one: one.order, default=None)
+    last = max(bad, key=lambda event: event.order, default=None)
     if last is None or goes_on_after(logs, last.file, last.line):
         return
     if waited and not hangs.of_kind(logs, "mismatch"):

@@ -25,7 +25,7 @@ def _commands(logs: Logs) -> list[tuple[LogEvent, str]]:
     """What a shell, or a program that starts another, could not start."""
     fields = ("command", "execve", "shell", "zsh", "exec", "setsid", "wrapped", "script", "program")
     events = said(logs, "command-not-run", "executable-missing", "script-missing")
-    return [(one, next((one.fields[key] for key in fields if key in one.fields), "")) for one in events]
+    return [(event, next((event.fields[key] for key in fields if key in event.fields), "")) for event in events]
 
 
 @log_rule("LOG160", "variables stand before the program name on the command line")
@@ -52,12 +52,12 @@ def assignment(logs: Logs) -> Iterator[Finding]:
     ## Source
     nohup(1), env(1), srun(1); GNU coreutils manual, nohup invocation; mpirun(1).
     """
-    wrong = [(one, name) for one, name in _commands(logs) if _ASSIGNED.fullmatch(name)]
+    wrong = [(event, name) for event, name in _commands(logs) if _ASSIGNED.fullmatch(name)]
     if wrong:
         variable = wrong[0][1]
         name, _, value = variable.partition("=")
         yield cause(
-            [one for one, _ in wrong],
+            [event for event, _ in wrong],
             f"{variable} was taken for the name of a program, and nothing was started",
             why="Only a shell understands VAR=value before a command; nohup, srun and mpirun do not.",
             owner="job",
@@ -95,13 +95,13 @@ def command(logs: Logs) -> Iterator[Finding]:
     ## Source
     execve(2), srun(1); PyTorch documentation, torchrun; CSCfi/pytorch-ddp-examples#1.
     """
-    named = [(one, name) for one, name in _commands(logs) if "script" not in one.fields and _meant(name)]
-    torch = [one for one in said(logs, "module-missing") if _module(one).partition(".")[0] == "torch"]
+    named = [(event, name) for event, name in _commands(logs) if "script" not in event.fields and _meant(name)]
+    torch = [event for event in said(logs, "module-missing") if _module(event).partition(".")[0] == "torch"]
     if named or torch:
         name = named[0][1] if named else "torch"
         typo = named and (meant := _meant(name)) != name.rpartition("/")[2]
         yield cause(
-            [*(one for one, _ in named), *torch],
+            [*(event for event, _ in named), *torch],
             f"{name} was not found" + (f" ({meant} is meant?)" if typo else ""),
             why="The name is mistyped, or the environment that has it was not activated there, or is not on this "
             "node.",
@@ -152,17 +152,17 @@ def script(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torchrun; Python documentation, Command line.
     """
-    files = [one for one in said(logs, "script-missing") if not _ASSIGNED.fullmatch(one.fields["script"])]
-    modules = [one for one in said(logs, "module-missing") if _module(one).partition(".")[0] != "torch"]
+    files = [event for event in said(logs, "script-missing") if not _ASSIGNED.fullmatch(event.fields["script"])]
+    modules = [event for event in said(logs, "module-missing") if _module(event).partition(".")[0] != "torch"]
     if events := [*files, *modules]:
         name = files[0].fields["script"] if files else _module(modules[0])
-        told = at_teller(logs, events)
+        where = at_teller(logs, events)
         yield cause(
             events,
             f"there is no {'file' if files else 'module'} {name}",
             why="torchrun's ChildFailedError below only repeats that its processes ended.",
             owner="job",
-            at=Where(node=told.node) if told.node else told,
+            at=Where(node=where.node) if where.node else where,
             fix=[
                 you("Confirm on the node that says it.",
                     f"ls -l {quote(name)}" if files else f"python -c {quote('import ' + name)}"),
@@ -233,7 +233,7 @@ _WORKED = (
 
 def _met(logs: Logs) -> bool:
     """Whether ranks have met, whatever the end of the rendezvous then says."""
-    return any(one.completed for one in logs.processes) or bool(said(logs, *_WORKED))
+    return any(process.completed for process in logs.processes) or bool(said(logs, *_WORKED))
 
 
 def _refusal(event: LogEvent) -> str:
@@ -268,7 +268,10 @@ _REFUSED = ("message", "parsed", "click", "fire", "flags", "hydra")  # by whose 
 
 def _of_a_later_step(logs: Logs, event: LogEvent) -> bool:
     """Whether another program of the same script had failed before: nothing is there for this one to take up."""
-    return any(one.file == event.file and one.line < event.line for one in own_exceptions(logs))
+    return any(
+        own_exception.file == event.file and own_exception.line < event.line
+        for own_exception in own_exceptions(logs)
+    )
 
 
 @log_rule("LOG164", "the script accepts its arguments")
@@ -294,7 +297,7 @@ def script_arguments(logs: Logs) -> Iterator[Finding]:
     PyTorch documentation, torch.distributed.launch (note of 2.0) and torchrun, Transitioning; Python
     documentation, argparse.
     """
-    events = [one for one in said(logs, "script-arguments") if not _of_a_later_step(logs, one)]
+    events = [event for event in said(logs, "script-arguments") if not _of_a_later_step(logs, event)]
     if not events:
         yield from _usage_alone(logs)
     else:
@@ -327,11 +330,11 @@ def script_arguments(logs: Logs) -> Iterator[Finding]:
 
 def _usage_alone(logs: Logs) -> Iterator[Finding]:
     """argparse's usage message whose error is cut off; a help text lists the options below it."""
-    shown = [one for one in said(logs, "script-usage") if not _of_a_later_step(logs, one)]
+    shown = [event for event in said(logs, "script-usage") if not _of_a_later_step(logs, event)]
     if not shown or said(logs, "usage-help"):
         return
     script = shown[0].fields["script"]
-    forms = {one.fields["form"] for one in said(logs, "usage-local-rank")}
+    forms = {event.fields["form"] for event in said(logs, "usage-local-rank")}
     launch = said(logs, "launch-hands-rank") if forms == {"local_rank"} else []
     yield cause(
         [*shown, *launch],

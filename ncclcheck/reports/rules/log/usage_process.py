@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, admin, you
 from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, log_rule, said
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 _NAMES = ("name", "key", "raised", "bare")
 _BELOW = 4  # lines of a traceback, below the frame that reads the environment
@@ -36,7 +36,9 @@ def variables(logs: Logs) -> Iterator[Finding]:
     """
     missing, wrong = said(logs, "variable-not-set"), _no_numbers(logs)
     if events := [*missing, *wrong]:
-        names = dict.fromkeys(next(one.fields[key] for key in _NAMES if key in one.fields) for one in missing)
+        names = dict.fromkeys(
+            next(event.fields[key] for key in _NAMES if key in event.fields) for event in missing
+        )
         yield cause(
             events,
             f"{', '.join(names)} not set: this process was not started as a rank" if names
@@ -60,9 +62,9 @@ def _no_numbers(logs: Logs) -> list[LogEvent]:
     """Values that torch's reader of the environment could not read: its frame stands right above."""
     readers = said(logs, "environment-read")
     return [
-        one
-        for one in said(logs, "no-number")
-        if any(one.file == reader.file and 0 < one.line - reader.line <= _BELOW for reader in readers)
+        event
+        for event in said(logs, "no-number")
+        if any(event.file == reader.file and 0 < event.line - reader.line <= _BELOW for reader in readers)
     ]
 
 
@@ -91,10 +93,12 @@ def cuda(logs: Logs) -> Iterator[Finding]:
     PyTorch documentation, torch.distributed, Backends; NVIDIA Container Toolkit documentation; srun(1).
     """
     for host, events in by_known_host(said(logs, "no-cuda", "no-nccl")).items():
-        if any(one.sign == "no-nccl" for one in events) and said(logs, "on-windows"):
+        if any(event.sign == "no-nccl" for event in events) and said(logs, "on-windows"):
             yield _on_windows(logs, events)
             continue
-        built = any(one.sign == "no-nccl" or "not compiled" in one.text or "lacks" in one.fields for one in events)
+        built = any(
+            event.sign == "no-nccl" or "not compiled" in event.text or "lacks" in event.fields for event in events
+        )
         yield cause(
             events,
             f"torch{' on ' + host if host else ''}{_ranks(events)} "
@@ -132,7 +136,7 @@ def _on_windows(logs: Logs, events: list[LogEvent]) -> Finding:
 
 
 def _ranks(events: list[LogEvent]) -> str:
-    told = sorted({one.rank for one in events if one.rank is not None})
+    told = sorted({event.rank for event in events if event.rank is not None})
     return f" ({fold_ranks(told)})" if len(told) > 1 else ""
 
 
@@ -218,13 +222,13 @@ def cuda_is_not_forked(logs: Logs) -> Iterator[Finding]:
     PyTorch documentation, Multiprocessing best practices (CUDA in multiprocessing); vLLM documentation, Python
     multiprocessing.
     """
-    if found := said(logs, "cuda-forked"):
+    if events := said(logs, "cuda-forked"):
         yield cause(
-            found,
+            events,
             "CUDA was used before a worker process was forked, which cannot use it any more",
             why="CUDA does not survive a fork; the worker ends, and the others wait for it.",
             owner="job",
-            at=at_teller(logs, found),
+            at=at_teller(logs, events),
             fix=[
                 you("Start workers by spawn.", "export VLLM_WORKER_MULTIPROCESSING_METHOD=spawn",
                     "torch.multiprocessing.set_start_method('spawn')"),

@@ -42,14 +42,14 @@ def understood(logs: Logs) -> Iterator[Finding]:
     """
     yield from _refused(logs)
     yield from _cannot(logs)
-    found = said(logs, "value-not-understood")
-    if not found:
+    events = said(logs, "value-not-understood")
+    if not events:
         return
-    value = found[0].fields["value"]
+    value = events[0].fields["value"]
     name = _variable(logs, value)
     yield cause(
-        found,
-        f"NCCL does not know {found[0].fields['token']!r}, which {name or 'NCCL_ALGO or NCCL_PROTO'} holds",
+        events,
+        f"NCCL does not know {events[0].fields['token']!r}, which {name or 'NCCL_ALGO or NCCL_PROTO'} holds",
         why="Its initialisation ends with an error on every rank that has the value.",
         owner="job",
         at=Where(),
@@ -83,7 +83,7 @@ def _refused(logs: Logs) -> Iterator[Finding]:
     for name, events in groups.items():
         names = name.replace(" or ", " ")
         text = events[0].text.partition("NCCL WARN ")[2] or events[0].text
-        unresolved = next((found for one in events if (found := before_a_refusal(logs, one))), None)
+        unresolved = next((found for event in events if (found := before_a_refusal(logs, event))), None)
         why_not = f"its host has no address ({unresolved.fields['nccl']})" if unresolved else text.strip()[:160]
         yield cause(
             [*([unresolved] if unresolved else []), *events],
@@ -109,23 +109,27 @@ def before_a_refusal(logs: Logs, refusal: LogEvent) -> LogEvent | None:
     """The line that says that a name has no address, where it is the one in NCCL_COMM_ID."""
     if "address" not in refusal.fields and refusal.fields.get("name") != "NCCL_COMM_ID":
         return None
-    asked = (one for one in said(logs, "python-name-unresolved") if "nccl" in one.fields)
-    mine = (one for one in asked if (one.file, one.host, one.pid) == (refusal.file, refusal.host, refusal.pid))
-    return next((one for one in mine if 0 < refusal.line - one.line <= _NEXT), None)
+    asked = (event for event in said(logs, "python-name-unresolved") if "nccl" in event.fields)
+    mine = (
+        event
+        for event in asked
+        if (event.file, event.host, event.pid) == (refusal.file, refusal.host, refusal.pid)
+    )
+    return next((event for event in mine if 0 < refusal.line - event.line <= _NEXT), None)
 
 
 def _cannot(logs: Logs) -> Iterator[Finding]:
-    found = said(logs, "no-algorithm")
-    if not found:
+    events = said(logs, "no-algorithm")
+    if not events:
         return
-    fields = found[0].fields
+    fields = events[0].fields
     told = said(logs, "debug-setting")
-    asked = {one.fields["name"]: one.fields["value"] for one in told if one.fields["name"] in _PARSED}
+    asked = {event.fields["name"]: event.fields["value"] for event in told if event.fields["name"] in _PARSED}
     if "name" in fields:  # NCCL names one, and the other may be what forbids it
         asked = {fields["name"]: fields["value"], **asked}
     of = f"{fields['function']} of {fields['type']}" if "function" in fields else "a collective"
     yield cause(
-        found,
+        events,
         f"no algorithm of NCCL can do {of}"
         + (
             f" where {' and '.join(f'{name} is {value}' for name, value in asked.items())}"
@@ -134,7 +138,7 @@ def _cannot(logs: Logs) -> Iterator[Finding]:
         ),
         why="What is asked for needs hardware, a number of nodes or a type of data that is not there.",
         owner="job",
-        at=at_teller(logs, found),
+        at=at_teller(logs, events),
         fix=[
             you("Leave the choice to NCCL.", f"unset {' '.join(asked or _PARSED)}"),
             you("Confirm that nobody set it in NCCL's own files.", "cat /etc/nccl.conf ~/.nccl.conf"),
@@ -143,7 +147,12 @@ def _cannot(logs: Logs) -> Iterator[Finding]:
 
 
 def _variable(logs: Logs, value: str) -> str:
-    told: list[LogEvent] = said(logs, "debug-setting")
+    events: list[LogEvent] = said(logs, "debug-setting")
     return next(
-        (one.fields["name"] for one in told if one.fields["name"] in _PARSED and one.fields["value"] == value), ""
+        (
+            event.fields["name"]
+            for event in events
+            if event.fields["name"] in _PARSED and event.fields["value"] == value
+        ),
+        "",
     )

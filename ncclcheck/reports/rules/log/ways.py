@@ -57,13 +57,13 @@ def transport(logs: Logs) -> Iterator[Finding]:
         "NCCL_SOCKET_IFNAME",
         "NCCL_NET_PLUGIN",
     )
-    told = settings_seen(logs, *names)
-    for where, found in hosts(said(logs, "no-transport")):
-        a, b = found[0].fields["a"], found[0].fields["b"]
+    all_evidence = settings_seen(logs, *names)
+    for where, events in hosts(said(logs, "no-transport")):
+        a, b = events[0].fields["a"], events[0].fields["b"]
         yield cause(
-            found,
+            events,
             f"NCCL finds no transport from rank {a} to rank {b}"
-            + (", after its settings forbade some" if told else ""),
+            + (", after its settings forbade some" if all_evidence else ""),
             why="Peer to peer, shared memory and the network are all off or impossible for these two.",
             owner="job",
             fix=[
@@ -74,7 +74,7 @@ def transport(logs: Logs) -> Iterator[Finding]:
                 ),
             ],
             at=where,
-            more=told,
+            more=all_evidence,
         )
 
 
@@ -107,10 +107,10 @@ def peers(logs: Logs) -> Iterator[Finding]:
     NVIDIA/nccl source, graph/paths.cc and transport/p2p.cc; NVIDIA/nccl#631; NCCL user guide, Troubleshooting, GPU
     to GPU communication.
     """
-    for where, found in hosts(said(logs, "p2p-nvlink-off")):
-        pair = f"{found[0].fields['a']} and {found[0].fields['b']}"
+    for where, events in hosts(said(logs, "p2p-nvlink-off")):
+        pair = f"{events[0].fields['a']} and {events[0].fields['b']}"
         yield cause(
-            found,
+            events,
             f"the NVLink between GPUs {pair}{on(where)} is there, and they may not use it: a fault of the "
             "hardware",
             why="NCCL refuses to start on GPUs whose NVLinks do not work.",
@@ -139,12 +139,12 @@ def peers(logs: Logs) -> Iterator[Finding]:
 
 def _unsupported(logs: Logs) -> Iterator[Finding]:
     """CUDA's own word that two GPUs cannot read each other's memory; where NCCL asked for it that is LOG186."""
-    asked = {(one.file, one.line) for one in said(logs, "ipc-refused", "ipc-handle", "nccl-cuda-failure")}
-    told = [one for one in said(logs, "p2p-unsupported") if (one.file, one.line) not in asked]
-    for where, found in hosts(told):
-        own = any("custom_all_reduce" in one.text for one in found)
+    asked = {(event.file, event.line) for event in said(logs, "ipc-refused", "ipc-handle", "nccl-cuda-failure")}
+    told = [event for event in said(logs, "p2p-unsupported") if (event.file, event.line) not in asked]
+    for where, events in hosts(told):
+        own = any("custom_all_reduce" in event.text for event in events)
         yield cause(
-            found,
+            events,
             f"two GPUs{on(where)} cannot read each other's memory (P2P), and the program wants it",
             why="GeForce cards, GPUs on different root complexes and virtual machines have no P2P; two processes "
             "that see one GPU each by CUDA_VISIBLE_DEVICES may be told so, too.",
@@ -158,19 +158,19 @@ def _unsupported(logs: Logs) -> Iterator[Finding]:
                 you("Let every process see all GPUs of the node, and choose its own by number."),
             ],
             at=where,
-            more=version_seen(logs, found[0]),
+            more=version_seen(logs, events[0]),
         )  # fmt: skip
 
 
 def _refused(logs: Logs) -> Iterator[Finding]:
     """Calls for memory between processes (IPC) that the driver refused by name."""
-    for where, found in hosts(said(logs, "ipc-refused")):
-        told = found[0].fields
+    for where, events in hosts(said(logs, "ipc-refused")):
+        told = events[0].fields
         exports = "Get" in told["call"]
         amd = told["call"].startswith("hip")
         what = "export its GPU memory to other processes" if exports else "open the GPU memory of another one"
         yield cause(
-            found,
+            events,
             f"a rank cannot {what}{on(where)}: {told['call']} failed: {told['error'].strip()}",
             why="Direct access between the processes of a node (P2P) needs it: the IOMMU, the driver or the "
             "container's namespaces do not allow it.",
@@ -184,7 +184,7 @@ def _refused(logs: Logs) -> Iterator[Finding]:
                       "cat /proc/cmdline", f"dmesg -T | grep -iE '{'amdgpu|iommu' if amd else 'nvrm|iommu'}'"),
             ],
             at=where,
-            more=version_seen(logs, found[0]),
+            more=version_seen(logs, events[0]),
         )  # fmt: skip
 
 
@@ -192,23 +192,28 @@ def not_opened(logs: Logs) -> list[LogEvent]:
     """CUDA errors of NCCL's P2P transport, where all ranks are on one machine (else LOG059 may be the cause)."""
     job = of_the_job(logs)
     failed = cuda_errors(logs, *_NOT_OPENED, _NOT_PERMITTED, by=BY_NCCL)
-    told = [
-        one
-        for one in failed
-        if "captur" not in one.fields["error"]
-        and ("/p2p.cc" in one.fields.get("place", "") or _not_shared(logs, one))
+    events = [
+        event
+        for event in failed
+        if "captur" not in event.fields["error"]
+        and ("/p2p.cc" in event.fields.get("place", "") or _not_shared(logs, event))
     ]
-    if not told or len(machines(job)) != 1 or len({one.host for one in job}) != 1 or set_apart(logs, SHARED):
+    if (
+        not events
+        or len(machines(job)) != 1
+        or len({process.host for process in job}) != 1
+        or set_apart(logs, SHARED)
+    ):
         return []
-    return told
+    return events
 
 
 def _not_opened(logs: Logs) -> Iterator[Finding]:
-    for where, found in hosts(not_opened(logs)):
-        error = found[0].fields["error"]
+    for where, events in hosts(not_opened(logs)):
+        error = events[0].fields["error"]
         cannot = "share GPU memory with" if _NOT_PERMITTED in error else "open the GPU memory of"
         yield cause(
-            found,
+            events,
             f"a rank cannot {cannot} another one{on(where)}: CUDA says {error!r}",
             why="CUDA IPC needs ranks that see each other: one container, or shared IPC and PID namespaces, and "
             "all GPUs in each.",
@@ -221,7 +226,7 @@ def _not_opened(logs: Logs) -> Iterator[Finding]:
                 admin("Where they do, look at the driver, the IOMMU and ACS.", "nvidia-smi topo -p2p r"),
             ],
             at=where,
-            more=version_seen(logs, found[0]),
+            more=version_seen(logs, events[0]),
         )
 
 
@@ -233,11 +238,11 @@ def _not_shared(logs: Logs, event: LogEvent) -> bool:
 
 
 def _without(logs: Logs) -> Iterator[Finding]:
-    for where, found in hosts(said(logs, "p2p-off", "p2p-not-enabled", "legacy-ipc")):
-        ipc = all(event.sign == "legacy-ipc" for event in found)
+    for where, events in hosts(said(logs, "p2p-off", "p2p-not-enabled", "legacy-ipc")):
+        ipc = all(event.sign == "legacy-ipc" for event in events)
         what = "the platform has no CUDA IPC (WSL2, vGPU)" if ipc else "the driver forbids P2P between GPUs"
         yield cause(
-            found,
+            events,
             f"{what}{on(where)}: ranks go through the host's memory",
             why="It works, at a fraction of the speed; it is normal for GeForce, L4, A10, WSL2 and virtual "
             "machines.",
@@ -249,7 +254,7 @@ def _without(logs: Logs) -> Iterator[Finding]:
                 you("Where it cannot be had, give /dev/shm room.", "df -h /dev/shm"),
             ],
             at=where,
-            more=version_seen(logs, found[0]),
+            more=version_seen(logs, events[0]),
         )
 
 
@@ -316,7 +321,7 @@ def _astray(job: list[LogProcess], events: list[LogEvent], what: str) -> Finding
             ),
         ],
         at=Where(node=job[0].host),
-        more=[seen("connections", ", ".join(sorted({kind for one in job for kind in one.vias})))],
+        more=[seen("connections", ", ".join(sorted({kind for process in job for kind in process.vias})))],
     )
 
 
@@ -334,12 +339,12 @@ _FOLLOWED = (
 
 def _first_hangs(logs: Logs, job: list[LogProcess]) -> list[LogEvent]:
     """The watchdogs' time-outs, where all are of one collective, one of the first, and no rank is missing."""
-    found = said(logs, "watchdog-timeout")
-    which = {(event.fields.get("seq", ""), event.fields.get("op", "")) for event in found}
+    events = said(logs, "watchdog-timeout")
+    which = {(event.fields.get("seq", ""), event.fields.get("op", "")) for event in events}
     number = next(iter(which))[0] if len(which) == 1 else ""
-    heard = {event.rank for event in (*found, *said(logs, *_FOLLOWED))}
-    there = number.isdecimal() and int(number) <= _FIRST_CALLS and {one.rank for one in job} <= heard
-    return found if there else []
+    heard = {event.rank for event in (*events, *said(logs, *_FOLLOWED))}
+    there = number.isdecimal() and int(number) <= _FIRST_CALLS and {process.rank for process in job} <= heard
+    return events if there else []
 
 
 def _until_the_limit(logs: Logs) -> list[LogEvent]:
@@ -349,12 +354,12 @@ def _until_the_limit(logs: Logs) -> list[LogEvent]:
 
 def _all_over_pcie(job: list[LogProcess]) -> bool:
     """Whether the job is on one machine, is ready, and has no NVLink."""
-    kinds = {kind for one in job for kind in one.vias}
+    kinds = {kind for process in job for kind in process.vias}
     direct = any(kind.startswith("P2P/") for kind in kinds) and "P2P/MNNVL" not in kinds
     alone = not any("NET/" in kind for kind in kinds) and len(machines(job)) == 1
-    slow = not any(one.nvls for one in job) and {one.chunk for one in job} <= {None, _OVER_PCIE}
-    one_node = all(one.nnodes in (None, 1) for one in job)
-    return direct and alone and one_node and slow and all(one.completed for one in job)
+    slow = not any(process.nvls for process in job) and {process.chunk for process in job} <= {None, _OVER_PCIE}
+    one_node = all(process.nnodes in (None, 1) for process in job)
+    return direct and alone and one_node and slow and all(process.completed for process in job)
 
 
 _TOPOLOGY: list[Remedy] = [
@@ -398,16 +403,16 @@ def topology(logs: Logs) -> Iterator[Finding]:
     NCCL user guide, Troubleshooting, GPU topology, and Environment variables, NCCL_TOPO_FILE.
     """
     missing = said(logs, "topology-file-missing")
-    for where, found in hosts(missing or _virtual(logs)):
-        path = found[0].fields.get("path", "")
+    for where, events in hosts(missing or _virtual(logs)):
+        path = events[0].fields.get("path", "")
         what = (
             f"the topology file {path} is not there"
             if missing
             else "NCCL sees a virtual PCIe tree, and has no file of it"
         )
         yield cause(
-            found,
-            f"{what}{on(where)} ({ranks(found)})",
+            events,
+            f"{what}{on(where)} ({ranks(events)})",
             why="GPUs and NICs are paired by chance, and the network reaches a fraction of its speed.",
             owner="job",
             state=State.WARN,
@@ -420,8 +425,8 @@ def topology(logs: Logs) -> Iterator[Finding]:
 def _virtual(logs: Logs) -> list[LogEvent]:
     """The lines that show a tree of a virtual machine, where no file describes the real one."""
     unread, far = said(logs, "topology-unread"), said(logs, "graph-far")
-    many = any(len(one.devices) >= _MANY for one in logs.processes)
-    out = any(one.devices and (one.nnodes or 1) > 1 for one in logs.processes)
+    many = any(len(process.devices) >= _MANY for process in logs.processes)
+    out = any(process.devices and (process.nnodes or 1) > 1 for process in logs.processes)
     shown = (far and (unread or many)) or (unread and out)
     return [*unread, *far] if shown and not setting(logs, "NCCL_TOPO_FILE") else []
 
@@ -448,9 +453,9 @@ def peers_can_be_mapped(logs: Logs) -> Iterator[Finding]:
     ## Source
     CUDA programming guide, Peer-to-peer memory access; CUDA Runtime API, cudaErrorTooManyPeers; NVIDIA/nccl#241.
     """
-    for where, found in hosts(cuda_errors(logs, "peer mapping resources exhausted")):
+    for where, events in hosts(cuda_errors(logs, "peer mapping resources exhausted")):
         yield cause(
-            found,
+            events,
             f"more GPUs are to reach into one GPU's memory than CUDA allows{on(where)}: eight peers each",
             why="With more than nine GPUs, or another process that maps them (Xorg), the last ones are refused.",
             owner="job",
@@ -462,5 +467,5 @@ def peers_can_be_mapped(logs: Logs) -> Iterator[Finding]:
                 admin("Take Xorg off the GPUs that compute.", "systemctl isolate multi-user.target"),
             ],
             at=where,
-            more=version_seen(logs, found[0]),
+            more=version_seen(logs, events[0]),
         )  # fmt: skip

@@ -95,14 +95,14 @@ def one_rank_renames(logs: Logs) -> Iterator[Finding]:
     ## Source
     huggingface/transformers#36076, huggingface/transformers#28364; rename(2).
     """
-    if found := in_order(said(logs, "folder-renamed")):
-        new = found[0].fields["new"]
+    if events := in_order(said(logs, "folder-renamed")):
+        new = events[0].fields["new"]
         yield cause(
-            found,
+            events,
             f"several ranks rename one checkpoint's folder, or an older one is in its place: {new}",
             why="The first one succeeds; the folder of the others is gone or their target is there already.",
             owner="job",
-            at=at_teller(logs, found),
+            at=at_teller(logs, events),
             fix=[
                 you(
                     "Update the library that saves: newer ones let one rank rename.", "pip install -U transformers"
@@ -135,15 +135,15 @@ def model_is_on_its_gpu(logs: Logs) -> Iterator[Finding]:
     ## Source
     Hugging Face Accelerate documentation, Big model inference; Accelerator.prepare_model.
     """
-    if found := in_order(said(logs, "device-map")):
-        spread = "map" in found[0].fields
+    if events := in_order(said(logs, "device-map")):
+        spread = "map" in events[0].fields
         yield cause(
-            found,
+            events,
             "the model is spread over all GPUs by device_map, and several processes are to train it" if spread
             else "the model is on another GPU than that of its rank",
             why="Each process trains on its own GPU, and device_map put the model elsewhere.",
             owner="job",
-            at=at_teller(logs, found),
+            at=at_teller(logs, events),
             fix=[
                 you('Load it onto the GPU of the rank: device_map={"": int(os.environ["LOCAL_RANK"])}; with FSDP '
                     'or '
@@ -174,13 +174,13 @@ def tensors_are_contiguous(logs: Logs) -> Iterator[Finding]:
     ## Source
     pytorch/pytorch#73515; PyTorch documentation, torch.distributed and Tensor.contiguous.
     """
-    if found := in_order(said(logs, "not-contiguous")):
+    if events := in_order(said(logs, "not-contiguous")):
         yield cause(
-            found,
+            events,
             "a collective got a tensor, parameter or gradient that is not contiguous in memory",
             why="A collective sends one piece of memory; a transposed or expanded tensor is none.",
             owner="job",
-            at=at_teller(logs, found),
+            at=at_teller(logs, events),
             fix=[
                 you("A parameter (DeepSpeed's broadcast at the start): make all contiguous before the model is "
                     "wrapped.",

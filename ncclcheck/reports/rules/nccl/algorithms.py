@@ -51,23 +51,23 @@ def algorithm_for_all(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#317, NVIDIA/nccl#1304 (the silent fallback); NCCL user guide, NCCL_ALGO; pytorch/pytorch#163063.
     """
-    for found in nodes_with(cluster, "NCCL_ALGO"):
-        value = found.text("NCCL_ALGO")
+    for settings in nodes_with(cluster, "NCCL_ALGO"):
+        value = settings.text("NCCL_ALGO")
         excludes, words = _tokens(value)
-        if not words or ":" in value or not found.since(*_BY_FUNCTION_SINCE) or ("ring" in words) != excludes:
+        if not words or ":" in value or not settings.since(*_BY_FUNCTION_SINCE) or ("ring" in words) != excludes:
             continue
         yield fail(
-            found.where,
+            settings.where,
             f"NCCL_ALGO={value} leaves no algorithm for broadcast and reduce",
             why="Since NCCL 2.24 a collective does not fall back to Ring: the job ends in its first broadcast.",
             owner="job",
-            evidence=[*found.evidence("NCCL_ALGO"), *_version(found)],
+            evidence=[*settings.evidence("NCCL_ALGO"), *_version(settings)],
             fix=[you("Remove it; for one collective alone it would be allreduce:tree.", "unset NCCL_ALGO")],
         )
 
 
-def _version(found: Settings) -> list[Evidence]:
-    return [seen("NCCL", ".".join(map(str, found.version)))] if found.version else []
+def _version(settings: Settings) -> list[Evidence]:
+    return [seen("NCCL", ".".join(map(str, settings.version)))] if settings.version else []
 
 
 @rule(
@@ -98,25 +98,25 @@ def words_of_this_version(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NCCL user guide, NCCL_ALGO and NCCL_PROTO; NVIDIA/nccl release notes.
     """
-    for found in nodes_with(cluster, "NCCL_ALGO", "NCCL_PROTO"):
+    for settings in nodes_with(cluster, "NCCL_ALGO", "NCCL_PROTO"):
         for name in ("NCCL_ALGO", "NCCL_PROTO"):
-            for problem in _too_new(found, found.text(name)):
+            for problem in _too_new(settings, settings.text(name)):
                 yield warn(
-                    found.where,
-                    f"{name}={found.text(name)}: {problem}",
+                    settings.where,
+                    f"{name}={settings.text(name)}: {problem}",
                     why="This NCCL ignores it or takes it for something else.",
                     owner="job",
-                    evidence=[*found.evidence(name), *_version(found)],
+                    evidence=[*settings.evidence(name), *_version(settings)],
                     fix=[you("Remove what this NCCL does not know.", f"unset {name}")],
                 )
 
 
-def _too_new(found: Settings, value: str) -> Iterator[str]:
-    if ":" in value and found.before(*_BY_FUNCTION_SINCE):
+def _too_new(settings: Settings, value: str) -> Iterator[str]:
+    if ":" in value and settings.before(*_BY_FUNCTION_SINCE):
         yield "lists for single collectives came with NCCL 2.24"
     words = set(re.split(r"[\s,;:^]+", value.lower()))
     for word, since in _SINCE.items():
-        if word in words and found.before(*since):
+        if word in words and settings.before(*since):
             yield f"{word} came with NCCL {since[0]}.{since[1]}"
 
 
@@ -146,16 +146,16 @@ def forced_ll128(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA/nccl#790, NVIDIA/nccl#831, NVIDIA/nccl#1261; NCCL user guide, NCCL_PROTO;
     NVIDIA/nccl src/graph/tuning.cc.
     """
-    for found in nodes_with(cluster, "NCCL_PROTO"):
-        excludes, words = _tokens(found.text("NCCL_PROTO"))
-        if "NCCL_PROTO" in profiles.keeps([found.node]) or ll128.is_safe(found.node):
+    for settings in nodes_with(cluster, "NCCL_PROTO"):
+        excludes, words = _tokens(settings.text("NCCL_PROTO"))
+        if "NCCL_PROTO" in profiles.keeps([settings.node]) or ll128.is_safe(settings.node):
             continue
         if not excludes and any("ll128" in re.split("[:;]", word) for word in words):
             yield warn(
-                found.where,
-                f"NCCL_PROTO={found.text('NCCL_PROTO')} forces LL128",
+                settings.where,
+                f"NCCL_PROTO={settings.text('NCCL_PROTO')} forces LL128",
                 why="Where a path does not store 128 bytes atomically, results are wrong without an error.",
                 owner="job",
-                evidence=found.evidence("NCCL_PROTO"),
+                evidence=settings.evidence("NCCL_PROTO"),
                 fix=[you("Remove it; NCCL uses LL128 where it is safe.", "unset NCCL_PROTO")],
             )

@@ -10,7 +10,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, fail, se
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl.settings import Settings, nodes_with, settings_of
 from ncclcheck.reports.subjects.nodes.agree.agreement import group
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _MIXED_CPUS = ((2, 18, 1), (2, 19, 3))
 
@@ -39,18 +39,18 @@ def comm_id(cluster: Cluster) -> Iterator[Finding]:
     NCCL user guide, NCCL_COMM_ID; NVIDIA/nccl#2047.
     """
     for node in cluster.nodes:
-        found = settings_of(node)
-        if "NCCL_COMM_ID" not in found.all:
+        settings = settings_of(node)
+        if "NCCL_COMM_ID" not in settings.all:
             continue
-        value = found.text("NCCL_COMM_ID")
+        value = settings.text("NCCL_COMM_ID")
         unreachable = _is_loopback(value) and cluster.job.nodes_asked > 1 and not cluster.job.simulated
         level = fail if unreachable else warn
         yield level(
-            found.where,
+            settings.where,
             f"NCCL_COMM_ID={value} is set" + (", an address that no other node reaches" if unreachable else ""),
             why="All communicators then meet at one port: a second process group hangs.",
             owner="job",
-            evidence=found.evidence("NCCL_COMM_ID"),
+            evidence=settings.evidence("NCCL_COMM_ID"),
             fix=[you("Remove it; torch hands the id over by itself.", "unset NCCL_COMM_ID")],
         )
 
@@ -94,8 +94,8 @@ def host_id(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NCCL user guide, NCCL_HOSTID; NVIDIA/nccl#879, NVIDIA/nccl#187.
     """
-    settings = {found.node.name: found for found in nodes_with(cluster, "NCCL_HOSTID")}
-    for value, names in group({name: found.text("NCCL_HOSTID") for name, found in settings.items()}).groups:
+    settings = {settings.node.name: settings for settings in nodes_with(cluster, "NCCL_HOSTID")}
+    for value, names in group({name: settings.text("NCCL_HOSTID") for name, settings in settings.items()}).groups:
         boots = {str(known(at(settings[name].node, "host.boot_id"))) for name in names}
         if len(boots) > 1:
             yield fail(
@@ -130,14 +130,14 @@ def comm_blocking(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NCCL user guide, NCCL_COMM_BLOCKING (2.14 and later); torch c10d/NCCLUtils.hpp.
     """
-    for found in map(settings_of, cluster.nodes):
-        if "NCCL_COMM_BLOCKING" in found.all:
+    for settings in map(settings_of, cluster.nodes):
+        if "NCCL_COMM_BLOCKING" in settings.all:
             yield warn(
-                found.where,
-                f"NCCL_COMM_BLOCKING={found.text('NCCL_COMM_BLOCKING')} overrides what torch asks for",
+                settings.where,
+                f"NCCL_COMM_BLOCKING={settings.text('NCCL_COMM_BLOCKING')} overrides what torch asks for",
                 why="torch then waits wrongly for its communicators.",
                 owner="job",
-                evidence=found.evidence("NCCL_COMM_BLOCKING"),
+                evidence=settings.evidence("NCCL_COMM_BLOCKING"),
                 fix=[you("Remove it.", "unset NCCL_COMM_BLOCKING")],
             )
 
@@ -172,7 +172,7 @@ def mixed_processors(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#1136 (2.18.1 to 2.19.3).
     """
-    touched = [found for found in map(settings_of, cluster.nodes) if _counts_by_vendor(found)]
+    touched = [settings for settings in map(settings_of, cluster.nodes) if _counts_by_vendor(settings)]
     if not touched:
         raise NothingToJudge("only NCCL 2.18.1 to 2.19.3 count costs by the processor's vendor")
     vendors = group({node.name: str(known(at(node, "system.cpu"))).split()[0] for node in cluster.nodes})
@@ -191,7 +191,7 @@ def mixed_processors(cluster: Cluster) -> Iterator[Finding]:
     )
 
 
-def _counts_by_vendor(found: Settings) -> bool:
+def _counts_by_vendor(settings: Settings) -> bool:
     low, high = _MIXED_CPUS
-    inside = found.version is not None and low <= found.version <= high
-    return inside and "NCCL_NET_OVERHEAD" not in found.all
+    inside = settings.version is not None and low <= settings.version <= high
+    return inside and "NCCL_NET_OVERHEAD" not in settings.all

@@ -79,7 +79,7 @@ def _nccl_names(node: Node, interfaces: list[Interface], setting: Setting) -> Fi
     evidence = [seen(setting.source, named), _listed(interfaces)]
     if len(value) < 2:
         return _bad_grammar(node, f"{named} is too short: NCCL ignores it", evidence)
-    env = {name: found.value for name, found in effective(node).items() if name != "NCCL_COMM_ID"}
+    env = {name: setting.value for name, setting in effective(node).items() if name != "NCCL_COMM_ID"}
     choice = nccl_choice(interfaces, env, nccl_version(node))
     if choice.problem:
         what = _with_blank(choice.problem, named, value)
@@ -100,7 +100,11 @@ def _gloo_names(node: Node, interfaces: list[Interface], value: str, *, alone: b
         return _bad_grammar(node, f"{named} is too short: torch ignores it", evidence)
     there = {interface.name for interface, _ in in_system_order(interfaces)}
     missing = [name for name in value.split(",") if name not in there]
-    down = [one.name for one in interfaces if one.name in value.split(",") and one.running is False]
+    down = [
+        interface.name
+        for interface in interfaces
+        if interface.name in value.split(",") and interface.running is False
+    ]
     if down and not alone:
         return _without_link(node, named, down, evidence)
     if not missing:
@@ -178,12 +182,12 @@ def _meant(node: Node, variable: str, usable: list[str], cleaned: str) -> str:
     """The name to write instead; empty where the library by itself takes one that leads out."""
     if cleaned in usable:
         return cleaned
-    env = {name: found.value for name, found in effective(node).items() if name != variable}
+    env = {name: setting.value for name, setting in effective(node).items() if name != variable}
     nccl = variable == "NCCL_SOCKET_IFNAME"
     listed, own_name = lan.interfaces(node), at(node, "host.own_name")
     alone = nccl_choice(listed, env, nccl_version(node)) if nccl else gloo_choice(listed, env, own_name)
-    taken = [one for one in listed if alone.bootstrap and one.name == alone.bootstrap.name]
-    leads_out = any(lan.leads_out(node, one) for one in taken)
+    taken = [interface for interface in listed if alone.bootstrap and interface.name == alone.bootstrap.name]
+    leads_out = any(lan.leads_out(node, interface) for interface in taken)
     return "" if leads_out or not usable else usable[0]
 
 

@@ -37,15 +37,15 @@ def peer_to_peer(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NCCL user guide, NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; huggingface/accelerate#2328.
     """
-    for found in nodes_with(cluster, "NCCL_P2P_LEVEL"):
-        level = found.text("NCCL_P2P_LEVEL")
-        if found.number("NCCL_P2P_DISABLE") == 1 and level not in ("", "LOC", "0"):
+    for settings in nodes_with(cluster, "NCCL_P2P_LEVEL"):
+        level = settings.text("NCCL_P2P_LEVEL")
+        if settings.number("NCCL_P2P_DISABLE") == 1 and level not in ("", "LOC", "0"):
             yield warn(
-                found.where,
+                settings.where,
                 f"NCCL_P2P_LEVEL={level} has no effect: NCCL_P2P_DISABLE=1 turns it off",
                 why="Data between the GPUs of the node goes through memory of the host.",
                 owner="job",
-                evidence=found.evidence("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"),
+                evidence=settings.evidence("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"),
                 fix=[you("Remove the one that is not meant.", "unset NCCL_P2P_DISABLE")],
             )
 
@@ -73,14 +73,14 @@ def way_inside_the_node(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NCCL user guide, NCCL_SHM_DISABLE and NCCL_P2P_DISABLE; NVIDIA/nccl src/transport.cc.
     """
-    for found in nodes_with(cluster, "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"):
-        if found.number("NCCL_P2P_DISABLE") == 1 and found.number("NCCL_SHM_DISABLE"):
+    for settings in nodes_with(cluster, "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"):
+        if settings.number("NCCL_P2P_DISABLE") == 1 and settings.number("NCCL_SHM_DISABLE"):
             yield warn(
-                found.where,
+                settings.where,
                 "NCCL_P2P_DISABLE and NCCL_SHM_DISABLE leave only the network between ranks of one node",
                 why="That is a hundred times slower than NVLink, or ends with 'No transport found'.",
                 owner="job",
-                evidence=found.evidence("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"),
+                evidence=settings.evidence("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"),
                 fix=[you("Remove both.", "unset NCCL_P2P_DISABLE NCCL_SHM_DISABLE")],
             )
 
@@ -136,36 +136,36 @@ def settings_that_need_another(cluster: Cluster) -> Iterator[Finding]:
     NCCL_IB_ADDR_RANGE (2.21 and later), NCCL_COLLNET_NODE_THRESHOLD.
     """
     watched = [need.name for need in _NEEDS]
-    for found in nodes_with(cluster, *watched, "NCCL_IB_ADDR_RANGE"):
+    for settings in nodes_with(cluster, *watched, "NCCL_IB_ADDR_RANGE"):
         for need in _NEEDS:
-            if need.is_missing(found):
-                what = f"{need.name}={found.text(need.name)} does nothing without {need.other}"
-                yield _alone(found, what, [need.name], f"export {need.add}")
-        index = found.number("NCCL_IB_GID_INDEX")
-        if "NCCL_IB_ADDR_RANGE" in found.all and index is not None and index >= 0:
-            what = f"NCCL_IB_ADDR_RANGE does nothing beside NCCL_IB_GID_INDEX={found.text('NCCL_IB_GID_INDEX')}"
+            if need.is_missing(settings):
+                what = f"{need.name}={settings.text(need.name)} does nothing without {need.other}"
+                yield _alone(settings, what, [need.name], f"export {need.add}")
+        index = settings.number("NCCL_IB_GID_INDEX")
+        if "NCCL_IB_ADDR_RANGE" in settings.all and index is not None and index >= 0:
+            what = f"NCCL_IB_ADDR_RANGE does nothing beside NCCL_IB_GID_INDEX={settings.text('NCCL_IB_GID_INDEX')}"
             # before 2.21 the index is all that leads to RoCE v2
-            needless = "NCCL_IB_ADDR_RANGE" if found.before(*AUTOMATIC_GID_SINCE) else "NCCL_IB_GID_INDEX"
+            needless = "NCCL_IB_ADDR_RANGE" if settings.before(*AUTOMATIC_GID_SINCE) else "NCCL_IB_GID_INDEX"
             names = ["NCCL_IB_ADDR_RANGE", "NCCL_IB_GID_INDEX"]
-            level = note if _in_range_anyway(found.node, index) else warn
-            yield _alone(found, what, names, f"unset {needless}", level)
+            level = note if _in_range_anyway(settings.node, index) else warn
+            yield _alone(settings, what, names, f"unset {needless}", level)
 
 
 def _in_range_anyway(node: Node, index: int) -> bool:
     """Whether the range alone would lead to the entry that the index names, on every RoCE port."""
-    tables = [value_or(one.port.gids, []) for one in carrying.choice(node).used if one.is_roce]
+    tables = [value_or(port.port.gids, []) for port in carrying.choice(node).used if port.is_roce]
     return bool(tables) and all(automatic_gid(gids, values(node)) == index for gids in tables)
 
 
 def _alone(
-    found: Settings, what: str, names: list[str], command: str, level: Callable[..., Finding] = warn
+    settings: Settings, what: str, names: list[str], command: str, level: Callable[..., Finding] = warn
 ) -> Finding:
     return level(
-        found.where,
+        settings.where,
         what,
         why="NCCL does not say that a setting has no effect.",
         owner="job",
-        evidence=found.evidence(*names),
+        evidence=settings.evidence(*names),
         fix=[you("Set what it needs, or remove it.", command)],
     )
 
@@ -243,14 +243,14 @@ def forced_nvls(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NCCL user guide, NCCL_NVLS_ENABLE (2.17 and later); NVIDIA/nccl#1488; pytorch/pytorch#177472.
     """
-    for found in nodes_with(cluster, "NCCL_NVLS_ENABLE"):
-        if found.number("NCCL_NVLS_ENABLE") == 1 and found.since(2, 27, 0) and found.before(2, 29, 0):
+    for settings in nodes_with(cluster, "NCCL_NVLS_ENABLE"):
+        if settings.number("NCCL_NVLS_ENABLE") == 1 and settings.since(2, 27, 0) and settings.before(2, 29, 0):
             yield note(
-                found.where,
+                settings.where,
                 "NCCL_NVLS_ENABLE=1 forbids to go on without NVLink SHARP",
                 why="Where its memory cannot be bound, init ends with an error instead of falling back.",
                 owner="job",
-                evidence=found.evidence("NCCL_NVLS_ENABLE"),
+                evidence=settings.evidence("NCCL_NVLS_ENABLE"),
                 fix=[you("Remove it: NCCL uses NVLink SHARP by itself.", "unset NCCL_NVLS_ENABLE")],
             )
 
@@ -276,15 +276,15 @@ def without_cumem(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#1234; vllm-project/vllm#24141; verl-project/verl#7564; NCCL user guide, NCCL_CUMEM_ENABLE.
     """
-    for found in nodes_with(cluster, "NCCL_CUMEM_ENABLE"):
-        if found.number("NCCL_CUMEM_ENABLE") != 0:
+    for settings in nodes_with(cluster, "NCCL_CUMEM_ENABLE"):
+        if settings.number("NCCL_CUMEM_ENABLE") != 0:
             continue
-        asked = ["NCCL_MNNVL_ENABLE"] if found.number("NCCL_MNNVL_ENABLE") == 1 else []
-        evidence = found.evidence("NCCL_CUMEM_ENABLE", *asked)
+        asked = ["NCCL_MNNVL_ENABLE"] if settings.number("NCCL_MNNVL_ENABLE") == 1 else []
+        evidence = settings.evidence("NCCL_CUMEM_ENABLE", *asked)
         fix = [you("Remove it.", "unset NCCL_CUMEM_ENABLE")]
         why = "NVLink between machines and registered windows are off with it."
         if asked:
             what = f"NCCL_CUMEM_ENABLE=0 turns off what {' and '.join(asked)} asks for"
-            yield warn(found.where, what, why=why, owner="job", evidence=evidence, fix=fix)
+            yield warn(settings.where, what, why=why, owner="job", evidence=evidence, fix=fix)
         else:
-            yield note(found.where, "NCCL_CUMEM_ENABLE=0 is set", why=why, evidence=evidence, fix=fix)
+            yield note(settings.where, "NCCL_CUMEM_ENABLE=0 is set", why=why, evidence=evidence, fix=fix)

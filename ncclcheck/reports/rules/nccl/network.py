@@ -16,15 +16,15 @@ _BUILT_IN = {"none", "static_plugin"}
 _STALE = ("FI_EFA_FORK_SAFE", "FI_EFA_USE_DEVICE_RDMA", "FI_PROVIDER")
 
 
-def _net_plugins(found: Settings) -> list[str]:
+def _net_plugins(settings: Settings) -> list[str]:
     """Files of network plugins that NCCL would load on this node."""
-    paths: list[str] = known(at(found.node, "nccl.plugins"))
+    paths: list[str] = known(at(settings.node, "nccl.plugins"))
     return [path for path in paths if "net" in os.path.basename(path)]
 
 
-def _hcas(found: Settings) -> list[str] | None:
+def _hcas(settings: Settings) -> list[str] | None:
     """RDMA devices; None where it could not be seen whether there are any."""
-    hcas = at(found.node, "rdma.hcas")
+    hcas = at(settings.node, "rdma.hcas")
     if isinstance(hcas, Unread):
         return [] if hcas.kind == "absent" else None
     return list(hcas)
@@ -65,18 +65,18 @@ def network_is_there(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NCCL user guide, NCCL_NET (2.10 and later); NVIDIA/nccl#229; NVIDIA/nccl-tests#188.
     """
-    for found in nodes_with(cluster, "NCCL_NET"):
-        wanted, hcas, plugins = found.text("NCCL_NET"), _hcas(found), _net_plugins(found)
+    for settings in nodes_with(cluster, "NCCL_NET"):
+        wanted, hcas, plugins = settings.text("NCCL_NET"), _hcas(settings), _net_plugins(settings)
         ib = wanted.lower() == "ib"
         if wanted.lower() in ("", "socket") or plugins or (ib and hcas != []):
             continue
         missing = "no RDMA device" if ib else "no network plugin that NCCL would find"
         yield fail(
-            found.where,
+            settings.where,
             f"NCCL_NET={wanted}, and the node has {missing}",
             why="NCCL takes this network or none: init ends with an error instead of using sockets.",
             owner="job",
-            evidence=[*found.evidence("NCCL_NET"), _rdma(hcas or []) if ib else seen("plugins found", "none")],
+            evidence=[*settings.evidence("NCCL_NET"), _rdma(hcas or []) if ib else seen("plugins found", "none")],
             fix=[
                 you("Remove it, or hand the devices or the plugin into the container.", "unset NCCL_NET"),
                 admin("Install what it names.", "ls /sys/class/infiniband", "ldconfig -p | grep libnccl-net"),
@@ -115,20 +115,20 @@ def named_plugins(cluster: Cluster) -> Iterator[Finding]:
     NCCL user guide, NCCL_NET_PLUGIN (2.11 and later) and NCCL_TUNER_PLUGIN (2.19 and later); NVIDIA/nccl#229;
     ld.so(8).
     """
-    for found in nodes_with(cluster, *(name for name, _ in _PLUGINS)):
-        paths: list[str] = known(at(found.node, "nccl.plugins"))
+    for settings in nodes_with(cluster, *(name for name, _ in _PLUGINS)):
+        paths: list[str] = known(at(settings.node, "nccl.plugins"))
         for name, kind in _PLUGINS:
-            value = found.text(name)
+            value = settings.text(name)
             names = {os.path.basename(value), f"libnccl-{kind}-{value}.so"}
             if not value or value.lower() in _BUILT_IN or any(os.path.basename(path) in names for path in paths):
                 continue
             yield warn(
-                found.where,
+                settings.where,
                 f"{name}={value} is found nowhere that the linker looks",
                 why="NCCL silently continues without it, usually over plain TCP.",
                 owner="job",
                 evidence=[
-                    *found.evidence(name, "LD_LIBRARY_PATH"),
+                    *settings.evidence(name, "LD_LIBRARY_PATH"),
                     seen("plugins found", ", ".join(paths) or "none"),
                 ],
                 fix=[
@@ -162,16 +162,16 @@ def disabled_in_plugin(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#676; NVIDIA/nccl-tests#227.
     """
-    for found in nodes_with(cluster, "NCCL_IB_DISABLE"):
-        plugins = [path for path in _net_plugins(found) if "hpcx" in path.lower() or "sharp" in path.lower()]
-        if not plugins or not found.number("NCCL_IB_DISABLE") or found.number("NCCL_IBEXT_DISABLE"):
+    for settings in nodes_with(cluster, "NCCL_IB_DISABLE"):
+        plugins = [path for path in _net_plugins(settings) if "hpcx" in path.lower() or "sharp" in path.lower()]
+        if not plugins or not settings.number("NCCL_IB_DISABLE") or settings.number("NCCL_IBEXT_DISABLE"):
             continue
         yield warn(
-            found.where,
+            settings.where,
             f"NCCL_IB_DISABLE=1, and {os.path.basename(plugins[0])} uses InfiniBand all the same",
             why="The plugin has a switch of its own and does not read this one.",
             owner="job",
-            evidence=[*found.evidence("NCCL_IB_DISABLE"), seen("plugin", plugins[0])],
+            evidence=[*settings.evidence("NCCL_IB_DISABLE"), seen("plugin", plugins[0])],
             fix=[you("Turn it off there too.", "export NCCL_IBEXT_DISABLE=1")],
         )
 
@@ -206,16 +206,16 @@ def provider_without_device(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#229; AWS, Elastic Fabric Adapter user guide; aws-ofi-nccl documentation; fi_fabric(7), FI_PROVIDER.
     """
-    for found in nodes_with(cluster, "FI_PROVIDER"):
-        if _hides_efa(found.text("FI_PROVIDER")) and (devices := wiring.efa(found.node)):
-            yield _idle_efa(found, [device.name for device in devices])
-        if "efa" in found.text("FI_PROVIDER").lower().split(",") and _hcas(found) == []:
+    for settings in nodes_with(cluster, "FI_PROVIDER"):
+        if _hides_efa(settings.text("FI_PROVIDER")) and (devices := wiring.efa(settings.node)):
+            yield _idle_efa(settings, [device.name for device in devices])
+        if "efa" in settings.text("FI_PROVIDER").lower().split(",") and _hcas(settings) == []:
             yield warn(
-                found.where,
+                settings.where,
                 "FI_PROVIDER=efa, and the node has no RDMA device",
                 why="The plugin finds no provider, and NCCL silently falls back to plain TCP.",
                 owner="job",
-                evidence=[*found.evidence("FI_PROVIDER"), _rdma([])],
+                evidence=[*settings.evidence("FI_PROVIDER"), _rdma([])],
                 fix=[
                     you("Start the job on nodes with EFA, or hand its device in.", "ls /sys/class/infiniband"),
                     admin("Attach EFA interfaces to these instances."),
@@ -230,13 +230,13 @@ def _hides_efa(providers: str) -> bool:
     return bool(named) and (listed if named.startswith("^") else not listed)
 
 
-def _idle_efa(found: Settings, devices: list[str]) -> Finding:
+def _idle_efa(settings: Settings, devices: list[str]) -> Finding:
     return warn(
-        found.where,
-        f"FI_PROVIDER={found.text('FI_PROVIDER')} leaves EFA unused",
+        settings.where,
+        f"FI_PROVIDER={settings.text('FI_PROVIDER')} leaves EFA unused",
         why="libfabric shows the plugin only the providers that it names; data then goes by TCP.",
         owner="job",
-        evidence=[*found.evidence("FI_PROVIDER"), _rdma(devices)],
+        evidence=[*settings.evidence("FI_PROVIDER"), _rdma(devices)],
         fix=[you("Remove it: the plugin chooses EFA by itself.", "unset FI_PROVIDER")],
     )
 
@@ -269,15 +269,15 @@ def stale_efa(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     AWS, EFA cheat sheet and aws-ofi-nccl release notes (plugin 1.5 and later).
     """
-    for found in nodes_with(cluster, *_STALE):
-        names = [name for name in (*_STALE, "NCCL_PROTO") if name in found.all]
-        if not _net_plugins(found):
+    for settings in nodes_with(cluster, *_STALE):
+        names = [name for name in (*_STALE, "NCCL_PROTO") if name in settings.all]
+        if not _net_plugins(settings):
             continue
         listed = ", ".join(names)
         yield note(
-            found.where,
+            settings.where,
             f"settings of older EFA plugins: {listed}",
             why="Plugins after 1.5 set what they need; left-overs cost speed.",
-            evidence=found.evidence(*names),
+            evidence=settings.evidence(*names),
             fix=[you("Remove them and measure again.", f"unset {' '.join(names)}")],
         )

@@ -50,15 +50,15 @@ def sockets(cluster: Cluster) -> Iterator[Finding]:
     NCCL user guide, NCCL_SOCKET_NTHREADS and NCCL_NSOCKS_PERTHREAD (NCCL 2.4 and later).
     """
     names = ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD")
-    for found in nodes_with(cluster, *names):
-        threads, each = (found.number(name) or 1 for name in names)
+    for settings in nodes_with(cluster, *names):
+        threads, each = (settings.number(name) or 1 for name in names)
         if threads * each > _MOST_SOCKETS:
             yield warn(
-                found.where,
+                settings.where,
                 f"{threads} threads with {each} sockets each are more than {_MOST_SOCKETS} a connection",
                 why="NCCL takes at most 64 and reduces the numbers by itself.",
                 owner="job",
-                evidence=found.evidence(*names),
+                evidence=settings.evidence(*names),
                 fix=[
                     you(
                         "Keep the product at 64 or below.", "export NCCL_SOCKET_NTHREADS=4 NCCL_NSOCKS_PERTHREAD=4"
@@ -90,20 +90,20 @@ def buffer_sizes(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#1739; NCCL user guide, NCCL_BUFFSIZE.
     """
-    for found in nodes_with(cluster, *_BUFFERS):
+    for settings in nodes_with(cluster, *_BUFFERS):
         for name in _BUFFERS:
-            size = found.number(name)
+            size = settings.number(name)
             unit = _LL128_UNIT if name == "NCCL_LL128_BUFFSIZE" else 1
             if size is None or size < 0 or (size % unit == 0 and _is_power_of_two(size // unit)):
                 continue
             level = warn if name == "NCCL_BUFFSIZE" else fail
             form = "120 times a power of two" if unit > 1 else "a power of two"
             yield level(
-                found.where,
-                f"{name}={found.text(name)} is not {form}",
+                settings.where,
+                f"{name}={settings.text(name)} is not {form}",
                 why="NCCL does not check the size: jobs hung or computed wrong results with such a value.",
                 owner="job",
-                evidence=found.evidence(name),
+                evidence=settings.evidence(name),
                 fix=[you("Remove it; NCCL knows the size.", f"unset {name}")],
             )
 
@@ -133,20 +133,20 @@ def threads(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#698; NCCL user guide, NCCL_NTHREADS.
     """
-    for found in nodes_with(cluster, "NCCL_NTHREADS"):
-        number = found.number("NCCL_NTHREADS")
+    for settings in nodes_with(cluster, "NCCL_NTHREADS"):
+        number = settings.number("NCCL_NTHREADS")
         if number is None or number <= 0 or number in _THREADS:
             continue
         taken = number % _WARP == 0 and _THREADS[0] <= number <= _THREADS[-1]
         level = fail if taken else warn
         yield level(
-            found.where,
-            f"NCCL_NTHREADS={found.text('NCCL_NTHREADS')} is none of 64, 128, 256 and 512",
+            settings.where,
+            f"NCCL_NTHREADS={settings.text('NCCL_NTHREADS')} is none of 64, 128, 256 and 512",
             why="With such a number NCCL has given wrong results without an error."
             if taken
             else "NCCL rejects it and uses another number, its default or the nearest bound.",
             owner="job",
-            evidence=found.evidence("NCCL_NTHREADS"),
+            evidence=settings.evidence("NCCL_NTHREADS"),
             fix=[you("Remove it.", "unset NCCL_NTHREADS")],
         )
 
@@ -173,14 +173,14 @@ def chunk_size(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#2408; NCCL user guide, performance and tuning.
     """
-    for found in nodes_with(cluster, "NCCL_CHUNK_SIZE"):
-        if (found.number("NCCL_CHUNK_SIZE") or 0) >= _LARGE_CHUNK_BYTES:
+    for settings in nodes_with(cluster, "NCCL_CHUNK_SIZE"):
+        if (settings.number("NCCL_CHUNK_SIZE") or 0) >= _LARGE_CHUNK_BYTES:
             yield fail(
-                found.where,
-                f"NCCL_CHUNK_SIZE={found.text('NCCL_CHUNK_SIZE')} is 1 MiB or more",
+                settings.where,
+                f"NCCL_CHUNK_SIZE={settings.text('NCCL_CHUNK_SIZE')} is 1 MiB or more",
                 why="NCCL then computes wrong results without an error, or the GPU reports Xid 31.",
                 owner="job",
-                evidence=found.evidence("NCCL_CHUNK_SIZE"),
+                evidence=settings.evidence("NCCL_CHUNK_SIZE"),
                 fix=[you("Remove it.", "unset NCCL_CHUNK_SIZE")],
             )
 
@@ -211,20 +211,20 @@ def channels(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#450; NCCL user guide, NCCL_MIN_CTAS and NCCL_MAX_CTAS; NVIDIA/nccl src/init.cc.
     """
-    for found in nodes_with(cluster, *(name for pair in _BOUNDS for name in pair)):
-        yield from (finding for pair in _BOUNDS for finding in _bounds(found, *pair))
+    for settings in nodes_with(cluster, *(name for pair in _BOUNDS for name in pair)):
+        yield from (finding for pair in _BOUNDS for finding in _bounds(settings, *pair))
 
 
-def _bounds(found: Settings, low: str, high: str) -> Iterator[Finding]:
-    least, most = found.number(low), found.number(high)
+def _bounds(settings: Settings, low: str, high: str) -> Iterator[Finding]:
+    least, most = settings.number(low), settings.number(high)
     if least is None and most is None:
         return
-    here = [name for name in (low, high) if name in found.all]
+    here = [name for name in (low, high) if name in settings.all]
     fix = [you("Leave the number to NCCL; bench --with measures it.", f"unset {' '.join(here)}")]
-    evidence = found.evidence(low, high)
+    evidence = settings.evidence(low, high)
     if least is not None and most is not None and least > most > 0:
         yield warn(
-            found.where,
+            settings.where,
             f"{low}={least} is above {high}={most}",
             why="NCCL uses the maximum; older versions stop with 'invalid argument'.",
             owner="job",
@@ -232,8 +232,8 @@ def _bounds(found: Settings, low: str, high: str) -> Iterator[Finding]:
             fix=fix,
         )
     else:
-        if {*here} <= profiles.keeps([found.node]).keys():
+        if {*here} <= profiles.keeps([settings.node]).keys():
             return
         said = " and ".join(item.value for item in evidence)
         why = "It holds for every process group and goes before what the program asks for."
-        yield note(found.where, f"the number of channels is fixed: {said}", why=why, evidence=evidence, fix=fix)
+        yield note(settings.where, f"the number of channels is fixed: {said}", why=why, evidence=evidence, fix=fix)

@@ -88,15 +88,15 @@ def log_file(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NCCL user guide, NCCL_DEBUG_FILE.
     """
-    for found in nodes_with(cluster, "NCCL_DEBUG_FILE"):
-        path = found.text("NCCL_DEBUG_FILE")
+    for settings in nodes_with(cluster, "NCCL_DEBUG_FILE"):
+        path = settings.text("NCCL_DEBUG_FILE")
         if path and "%p" not in path and not path.startswith("/dev/"):
             yield warn(
-                found.where,
+                settings.where,
                 f"NCCL_DEBUG_FILE={path} is one file for all processes",
                 why="Every process empties it when it starts: the log of the rank that failed is lost.",
                 owner="job",
-                evidence=found.evidence("NCCL_DEBUG_FILE"),
+                evidence=settings.evidence("NCCL_DEBUG_FILE"),
                 fix=[you("Put host and process into the name.", "export NCCL_DEBUG_FILE=/tmp/nccl.%h.%p")],
             )
 

@@ -33,7 +33,7 @@ from ncclcheck.reports.subjects.nccl.variables import (
     values,
 )
 from ncclcheck.reports.subjects.nodes.cards import peers
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _COMPARED = (
     "NCCL_",
@@ -256,7 +256,7 @@ def _has_no_peer_access(node: Node) -> bool:
     """Whether no GPU of the node can read another one, as of gaming cards: then nothing is switched off."""
     found = peers(node)
     return bool(found) and all(
-        isinstance(one.p2p, str) and one.p2p != "ok" for some in found.values() for one in some
+        isinstance(peer.p2p, str) and peer.p2p != "ok" for some in found.values() for peer in some
     )
 
 

@@ -38,18 +38,18 @@ def lowered_timeout(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NCCL user guide, NCCL_IB_TIMEOUT and NCCL_IB_RETRY_CNT; NVIDIA/nccl src/transport/net_ib (2.3 to 2.30).
     """
-    for found in nodes_with(cluster, "NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT"):
-        for name, wanted in least(found.version).items():
-            number = found.number(name)
+    for settings in nodes_with(cluster, "NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT"):
+        for name, wanted in least(settings.version).items():
+            number = settings.number(name)
             if number is None or number >= wanted or (name == "NCCL_IB_TIMEOUT" and number <= 0):
                 continue
-            level = warn if number < lowest(found.version)[name] else note
+            level = warn if number < lowest(settings.version)[name] else note
             yield level(
-                found.where,
+                settings.where,
                 f"{name}={number} is below the default of {wanted}",
                 why="A brief failure of a link or switch then ends the job with error 12.",
                 owner="job",
-                evidence=found.evidence(name),
+                evidence=settings.evidence(name),
                 fix=[you("Remove it.", f"unset {name}")],
             )
 
@@ -87,14 +87,14 @@ def forced_gpudirect(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NCCL user guide, NCCL_NET_GDR_C2C; NVIDIA/nccl src/graph/paths.cc; NVIDIA-NeMo/Megatron-Bridge#1638 and #1639.
     """
-    for found in nodes_with(cluster, "NCCL_NET_GDR_C2C"):
-        number = found.number("NCCL_NET_GDR_C2C")
-        if found.since(2, 27, 0) and number is not None:
+    for settings in nodes_with(cluster, "NCCL_NET_GDR_C2C"):
+        number = settings.number("NCCL_NET_GDR_C2C")
+        if settings.since(2, 27, 0) and number is not None:
             what = "has no effect, for it is the default" if number else "turns GPUDirect over C2C off"
             yield note(
-                found.where,
+                settings.where,
                 f"NCCL_NET_GDR_C2C={number} {what}",
                 why="NCCL 2.27 and later have it on by themselves.",
-                evidence=found.evidence("NCCL_NET_GDR_C2C"),
+                evidence=settings.evidence("NCCL_NET_GDR_C2C"),
                 fix=[you("Remove it.", "unset NCCL_NET_GDR_C2C")],
             )

@@ -22,14 +22,15 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.addresses import captured, hosts_file, same_mac, twice
-from ncclcheck.reports.subjects.failures import dialled
+from ncclcheck.reports.subjects.addresses import captured, same_mac, twice
+from ncclcheck.reports.subjects.addresses.names import hosts_file
+from ncclcheck.reports.subjects.failures.entering import dialled
 from ncclcheck.reports.subjects.links import flapping
 from ncclcheck.reports.subjects.links.reached import reached
 from ncclcheck.reports.subjects.nccl import lan, variables, wiring
 from ncclcheck.reports.subjects.nccl.choice import Chosen, gloo_choice
 from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements, group
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _NEEDS = ("network.interfaces",)
 _LEAST_ALIKE = (
@@ -112,9 +113,9 @@ def _beside(cluster: Cluster, chosen: set[str]) -> Iterator[Finding]:
         names = {name for rails in _OF_PLUGINS for name in env.get(rails, "").split(",")}
         if not wiring.choice(node).used:  # else sockets only meet, over the first of them
             names |= {*lan.choice_of_nccl(node).names}
-        for one in lan.interfaces(node):
-            if one.name in names - chosen and not isinstance(one.mtu, Unread):
-                rails.setdefault(one.name, {})[node.name] = one.mtu
+        for interface in lan.interfaces(node):
+            if interface.name in names - chosen and not isinstance(interface.mtu, Unread):
+                rails.setdefault(interface.name, {})[node.name] = interface.mtu
     for name, mtus in rails.items():
         if not group(mtus).agree:
             usual = group(mtus).majority or max(mtus.values())
@@ -233,7 +234,7 @@ class _Names:
         if lan.is_loopback(taken.address) or len(others) != 1 or sum(others.values()) < _LEAST_ALIKE:
             return None
         (network,) = others
-        held = [each for one in lan.interfaces(node) for each in lan.global_networks(one)]
+        held = [each for interface in lan.interfaces(node) for each in lan.global_networks(interface)]
         away = not any(address.address == taken.address and each == network for address, each in held)
         return network if away and any(each == network for _, each in held) else None
 
@@ -241,7 +242,7 @@ class _Names:
 def _network_of_name(node: Node) -> lan.IPNetwork | None:
     """The network of the address that gloo takes by the node's own name."""
     taken = _by_name(node)
-    held = [each for one in lan.interfaces(node) for each in lan.global_networks(one)]
+    held = [each for interface in lan.interfaces(node) for each in lan.global_networks(interface)]
     return next((network for address, network in held if taken and address.address == taken.address), None)
 
 
@@ -249,9 +250,9 @@ def _odd_name(node: Node, taken: Chosen, usual: lan.IPNetwork) -> Finding:
     """gloo and torchrun then go to this node by another network than between all others."""
     own = known(known(node.host).own_name)
     device, address = next(
-        (one.name, held.address)
-        for one in lan.interfaces(node)
-        for held, network in lan.global_networks(one)
+        (interface.name, address.address)
+        for interface in lan.interfaces(node)
+        for address, network in lan.global_networks(interface)
         if network == usual
     )
     return warn(
@@ -278,12 +279,12 @@ def _odd_name(node: Node, taken: Chosen, usual: lan.IPNetwork) -> Finding:
 
 def _is_shared(names: _Names, node: Node, taken: Chosen) -> bool:
     """Whether it is on the default route, or in one subnet with the address of another node's name."""
-    held = next((one for one in lan.interfaces(node) if one.name == taken.name), None)
-    if held is None or not lan.leads_out(node, held) or not lan.is_routable(taken.address):
+    interface = next((one for one in lan.interfaces(node) if one.name == taken.name), None)
+    if interface is None or not lan.leads_out(node, interface) or not lan.is_routable(taken.address):
         return False
-    networks = [network for address, network in lan.global_networks(held) if address.address == taken.address]
+    networks = [network for address, network in lan.global_networks(interface) if address.address == taken.address]
     in_one = any(names.addresses.within(network) > 1 for network in networks)  # its own address is one of them
-    return names.advertised[taken.address] == 1 and (in_one or _has_default(node, held))
+    return names.advertised[taken.address] == 1 and (in_one or _has_default(node, interface))
 
 
 def _has_default(node: Node, interface: Interface) -> bool:
@@ -292,11 +293,15 @@ def _has_default(node: Node, interface: Interface) -> bool:
 
 def _address_of_machine(node: Node, link: lan.Link) -> str:
     """What its name should be: its address on the default route, not a rail's, which NCCL may have chosen."""
-    ways_out = [one for one in lan.interfaces(node) if _has_default(node, one) and lan.leads_out(node, one)]
+    ways_out = [
+        interface
+        for interface in lan.interfaces(node)
+        if _has_default(node, interface) and lan.leads_out(node, interface)
+    ]
     of_version = [
         address.address
-        for one in ways_out
-        for address, network in lan.global_networks(one)
+        for interface in ways_out
+        for address, network in lan.global_networks(interface)
         if network.version == link.network.version
     ]
     return of_version[0] if of_version else link.address
@@ -337,12 +342,15 @@ def _leads_nowhere(node: Node, taken: Chosen | None) -> bool:
     if taken is None or lan.is_loopback(taken.address):
         return True
     listed = lan.interfaces(node)
-    return any(one.name == taken.name and one.kind == "bridge" and not lan.is_real(one, listed) for one in listed)
+    return any(
+        interface.name == taken.name and interface.kind == "bridge" and not lan.is_real(interface, listed)
+        for interface in listed
+    )
 
 
-def _is_inside(node: Node, one: Interface) -> bool:
+def _is_inside(node: Node, interface: Interface) -> bool:
     """A bridge that no card is part of."""
-    return one.kind == "bridge" and not lan.is_real(one, lan.interfaces(node))
+    return interface.kind == "bridge" and not lan.is_real(interface, lan.interfaces(node))
 
 
 def _name_its_address(names: _Names, node: Node, link: lan.Link, own: Resolution) -> Remedy:
@@ -417,11 +425,11 @@ def unique(cluster: Cluster) -> Iterator[Finding]:
     alike = [*_same_addresses(cluster)]
     yield from alike
     yield from same_mac.findings(cluster)
-    told = {(one.where.node, one.where.peer) for one in alike}
+    told = {(finding.where.node, finding.where.peer) for finding in alike}
     yield from (
-        one
-        for one in captured.findings(cluster)
-        if not {(one.where.node, one.where.peer), (one.where.peer, one.where.node)} & told
+        finding
+        for finding in captured.findings(cluster)
+        if not {(finding.where.node, finding.where.peer), (finding.where.peer, finding.where.node)} & told
     )
 
 
@@ -432,8 +440,8 @@ def _same_names(cluster: Cluster) -> Iterator[Finding]:
     for name, same in nodes.items():
         if len(same) < 2:
             continue
-        if found := dialled.same_machine(cluster, same, name) if _one_machine(same) else None:
-            yield found
+        if finding := dialled.same_machine(cluster, same, name) if _one_machine(same) else None:
+            yield finding
             continue
         one_machine = len({known(known(node.host).boot_id) for node in same}) < len(same)
         level = fail if one_machine else warn
@@ -461,7 +469,7 @@ def _same_addresses(cluster: Cluster) -> Iterator[Finding]:
     for node in cluster.nodes:
         chosen = {lan.choice_of_job(cluster, node).bootstrap}
         for interface in lan.interfaces(node):
-            if _counts(interface, lan.interfaces(node), {one.name for one in chosen if one}):
+            if _counts(interface, lan.interfaces(node), {chosen.name for chosen in chosen if chosen}):
                 for held, _ in lan.global_networks(interface):
                     owners.setdefault(held.address, []).append((node.name, interface.name))
     chosen_addresses = {link.address for link in lan.links(cluster)}
@@ -469,7 +477,7 @@ def _same_addresses(cluster: Cluster) -> Iterator[Finding]:
         named = {node for node, _ in holders}
         if len(named) < 2:
             continue
-        if cluster.run.dialled and _one_machine([one for one in cluster.nodes if one.name in named]):
+        if cluster.run.dialled and _one_machine([node for node in cluster.nodes if node.name in named]):
             continue  # by ssh one machine was entered twice: its address is its own
         level = fail if address in chosen_addresses else warn
         yield level(
@@ -484,15 +492,15 @@ def _same_addresses(cluster: Cluster) -> Iterator[Finding]:
 
 def _by_setting(cluster: Cluster, holders: Sequence[tuple[str, str]]) -> str:
     """A bridge that each host has for itself takes part only because a setting names it."""
-    node = next(one for one in cluster.nodes if one.name == holders[0][0])
+    node = next(node for node in cluster.nodes if node.name == holders[0][0])
     listed = lan.interfaces(node)
-    one = next(each for each in listed if each.name == holders[0][1])
-    if one.kind != "bridge" or lan.is_real(one, listed):
+    interface = next(each for each in listed if each.name == holders[0][1])
+    if interface.kind != "bridge" or lan.is_real(interface, listed):
         return ""
     env = variables.values(node)
-    told = [name for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if one.name in env.get(name, "")]
+    told = [name for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if interface.name in env.get(name, "")]
     by = f", and {told[0]}={env[told[0]]} sends the job there" if told else ""
-    return f": {one.name} is a bridge that every host has for itself and that leads nowhere{by}"
+    return f": {interface.name} is a bridge that every host has for itself and that leads nowhere{by}"
 
 
 def _counts(interface: Interface, others: Sequence[Interface], chosen: set[str]) -> bool:

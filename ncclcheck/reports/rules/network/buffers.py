@@ -8,7 +8,7 @@ from ncclcheck.probes.facts import Cluster, at, known
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fail, seen, warn
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.failures import held_up
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _USUAL = {"tcp_rmem": "4096 131072 6291456", "tcp_wmem": "4096 16384 4194304"}
 

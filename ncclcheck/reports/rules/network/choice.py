@@ -46,16 +46,18 @@ def link_local(cluster: Cluster) -> Iterator[Finding]:
     """
     for node in cluster.nodes:
         choice = lan.choice_of_nccl(node)
-        local = [one for one in choice.used if one.address.lower().startswith("fe80:")]
-        others = [one for one in choice.used if one not in local]
+        local = [chosen for chosen in choice.used if chosen.address.lower().startswith("fe80:")]
+        others = [chosen for chosen in choice.used if chosen not in local]
         if local and others:
-            listed = ", ".join(one.name for one in local)
+            listed = ", ".join(chosen.name for chosen in local)
             yield warn(
                 Where(node=node.name, device=local[0].name),
                 f"NCCL would also use {listed}, which other nodes cannot reach",
                 why="It spreads its connections over all interfaces: some end in 'Network is unreachable'.",
                 owner="job",
-                evidence=[seen("getifaddrs", ", ".join(f"{one.name} {one.address}" for one in choice.used))],
+                evidence=[
+                    seen("getifaddrs", ", ".join(f"{chosen.name} {chosen.address}" for chosen in choice.used))
+                ],
                 fix=[you("Name the right one.", f"export NCCL_SOCKET_IFNAME={quoted(f'={others[0].name}')}")],
             )
 

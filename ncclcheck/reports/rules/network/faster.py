@@ -24,7 +24,7 @@ from ncclcheck.reports.subjects.job.used import used
 from ncclcheck.reports.subjects.links import flows
 from ncclcheck.reports.subjects.links.reached import reached
 from ncclcheck.reports.subjects.nccl import lan
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 # How many times as fast. By what interfaces report: the next step of Ethernet, 1 to 2.5 or 10 to 25 Gb/s, is 2.5.
 # As measured: bursts and exchanges of the same link differed by up to 2 on two busy cores.
@@ -84,7 +84,7 @@ def faster_network(cluster: Cluster) -> Iterator[Finding]:
     """
     found = _measured(cluster) or _reported(cluster)
     if found is None:
-        taken = sorted({one.interface.name for one in lan.links(cluster)})
+        taken = sorted({link.interface.name for link in lan.links(cluster)})
         yield fine(Where(), f"no faster network than that of {', '.join(taken)} is known to be shared")
         return
     slow, fast = _named(found.carries), _named(found.better)
@@ -132,7 +132,7 @@ def _measured(cluster: Cluster) -> _Faster | None:
     carries = {one.node.name: {end.interface for end in one.interfaces} - {""} for one in job}
     better = {name: of_node.interface for name, of_node in found.of_node.items()}
     rates = flows.rates(found, 100.0)
-    pairs = [rate for one in cluster.measurements.pairs for rate in (one.a_to_b_gb_s, one.b_to_a_gb_s) if rate]
+    pairs = [rate for pair in cluster.measurements.pairs for rate in (pair.a_to_b_gb_s, pair.b_to_a_gb_s) if rate]
     names = set(carries)
     if not pairs or not rates or names != {node.name for node in cluster.nodes} or names - {*better}:
         return None
@@ -161,22 +161,22 @@ def _reported(cluster: Cluster) -> _Faster | None:
     if not lan.uses_gloo(cluster) or any(_of_amd(node) for node in cluster.nodes):
         return None
     links = [lan.link(node, lan.choice_of_gloo(node)) for node in cluster.nodes]
-    taken = [one for one in links if one is not None and one.interface.kind == "physical"]
-    slow = [flows.reported_gbit(one.interface.speed_mbit) for one in taken]
+    taken = [link for link in links if link is not None and link.interface.kind == "physical"]
+    slow = [flows.reported_gbit(link.interface.speed_mbit) for link in taken]
     if len(taken) < len(cluster.nodes) or not all(slow):
         return None
     for network in _shared(cluster):
         others = {node.name: _in_network(node, network) for node in cluster.nodes}
-        fast = {name: flows.reported_gbit(one.speed_mbit) for name, one in others.items() if one}
+        fast = {name: flows.reported_gbit(interface.speed_mbit) for name, interface in others.items() if interface}
         if len(fast) == len(taken) and min(fast.values()) >= _REPORTED * max(slow):
             evidence = [
-                seen(f"/sys/class/net/NAME/speed on {one.node}",
-                     f"{one.interface.name} {rate:g} Gb/s, {_name(others[one.node])} {fast[one.node]:g} Gb/s")
-                for one, rate in zip(taken, slow, strict=True)
+                seen(f"/sys/class/net/NAME/speed on {link.node}",
+                     f"{link.interface.name} {rate:g} Gb/s, {_name(others[link.node])} {fast[link.node]:g} Gb/s")
+                for link, rate in zip(taken, slow, strict=True)
             ]  # fmt: skip
             return _Faster(
-                {one.node: one.interface.name for one in taken},
-                {name: _name(one) for name, one in others.items()},
+                {link.node: link.interface.name for link in taken},
+                {name: _name(interface) for name, interface in others.items()},
                 f"{max(slow):g} Gb/s",
                 f"{min(fast.values()):g} Gb/s",
                 evidence[:4],
@@ -195,13 +195,13 @@ def _name(interface: Interface | None) -> str:
 
 def _shared(cluster: Cluster) -> list[lan.IPNetwork]:
     """The subnets in which every node has a card with a link."""
-    of_nodes = [{net for one in _cards(node) for _, net in lan.global_networks(one)} for node in cluster.nodes]
+    of_nodes = [{net for card in _cards(node) for _, net in lan.global_networks(card)} for node in cluster.nodes]
     return sorted(set.intersection(*of_nodes), key=str) if of_nodes else []
 
 
 def _in_network(node: Node, network: lan.IPNetwork) -> Interface | None:
-    found = [one for one in _cards(node) if network in {net for _, net in lan.global_networks(one)}]
-    return max(found, key=lambda one: flows.reported_gbit(one.speed_mbit), default=None)
+    interfaces = [card for card in _cards(node) if network in {net for _, net in lan.global_networks(card)}]
+    return max(interfaces, key=lambda interface: flows.reported_gbit(interface.speed_mbit), default=None)
 
 
 def _cards(node: Node) -> list[Interface]:

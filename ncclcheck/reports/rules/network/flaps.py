@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import Cluster, Node, Unread, at, value_or
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fine, note, seen, unknown, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import carrying, lan
-from ncclcheck.reports.text.fold import many
+from ncclcheck.reports.text.words.fold import many
 
 # Times down since boot that are still no flapping: a driver that is loaded, a bond that is made and a netplan
 # apply take a link down once each, a reboot of the switch twice. Chosen.
@@ -71,10 +71,10 @@ def flaps(cluster: Cluster) -> Iterator[Finding]:
 
 def _counted(node: Node) -> dict[str, int]:
     """The links that carry the job, and how often each went down; only those that say so."""
-    listed = {one.name: one for one in lan.interfaces(node)}
+    listed = {interface.name: interface for interface in lan.interfaces(node)}
     names = {*lan.choice_of_nccl(node).names}
-    for one in carrying.choice(node).used if not isinstance(at(node, "rdma.devices"), Unread) else ():
-        names |= {gid.netdev for gid in value_or(one.port.gids, []) if isinstance(gid.netdev, str)}
+    for port in carrying.choice(node).used if not isinstance(at(node, "rdma.devices"), Unread) else ():
+        names |= {gid.netdev for gid in value_or(port.port.gids, []) if isinstance(gid.netdev, str)}
     for name in [*names]:
         names |= {*(value_or(listed[name].members, []) if name in listed else [])}
     return {

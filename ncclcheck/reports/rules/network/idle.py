@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Cluster, Filter, Node, at, value_or
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fail, fine, seen, warn
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.links import firewall
+from ncclcheck.reports.subjects.links.filters import firewall
 from ncclcheck.reports.subjects.nccl import lan
 
 # Seconds: an evaluation, a checkpoint or the compilation of a model keeps all connections of a job idle for
@@ -83,7 +83,7 @@ def _forgets(cluster: Cluster, node: Node, chains: list[Filter], seconds: int) -
         owner="node",
         evidence=[
             seen(f"/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established of {node.name}", str(seconds)),
-            *(firewall.on_node(node.name, one) for one in chains[:2]),
+            *(firewall.on_node(node.name, chain) for chain in chains[:2]),
         ],
         fix=[
             admin(

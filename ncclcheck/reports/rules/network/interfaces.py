@@ -25,7 +25,7 @@ from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.output.settings_forms import quoted
 from ncclcheck.reports.subjects.nccl import carrying, lan, variables, wiring
 from ncclcheck.reports.subjects.nccl.choice import Choice
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _NEEDS = ("network.interfaces",)
 
@@ -116,15 +116,19 @@ def _no_interface(node: Node, problem: str) -> Finding:
 
 def _brought_up(node: Node) -> list[str]:
     """Cards that have an address and are down; where none has one, those that are down at all."""
-    down = [one for one in lan.interfaces(node) if lan.is_real(one, lan.interfaces(node)) and one.up is False]
-    ready = [one for one in down if lan.global_networks(one)] or down
-    return [f"ip link set dev {quote(one.name)} up   # on {node.name}" for one in ready[:2]]
+    down = [
+        interface
+        for interface in lan.interfaces(node)
+        if lan.is_real(interface, lan.interfaces(node)) and interface.up is False
+    ]
+    ready = [interface for interface in down if lan.global_networks(interface)] or down
+    return [f"ip link set dev {quote(interface.name)} up   # on {node.name}" for interface in ready[:2]]
 
 
 def _running(node: Node) -> list[Remedy]:
     """The interfaces that the job could use meanwhile."""
     listed = lan.interfaces(node)
-    names = [one.name for one in listed if lan.is_usable(one) and lan.is_real(one, listed)]
+    names = [interface.name for interface in listed if lan.is_usable(interface) and lan.is_real(interface, listed)]
     if not names:
         return []
     return [
@@ -139,9 +143,11 @@ def _running(node: Node) -> list[Remedy]:
 def _listed(node: Node) -> str:
     """Every interface with its state and addresses, as `ip -br addr` shows them."""
     found = []
-    for one in lan.interfaces(node):
-        addresses = " ".join(f"{a.address}/{a.prefix}" for a in value_or(one.addresses, []))
-        found.append(f"{one.name} ({'up' if _ready(one) else 'down'}{' ' + addresses if addresses else ''})")
+    for interface in lan.interfaces(node):
+        addresses = " ".join(f"{a.address}/{a.prefix}" for a in value_or(interface.addresses, []))
+        found.append(
+            f"{interface.name} ({'up' if _ready(interface) else 'down'}{' ' + addresses if addresses else ''})"
+        )
     return ", ".join(found) or "none"
 
 
@@ -332,8 +338,8 @@ _RAILS = ("ena", "cxi")  # drivers of EFA's interfaces and of Slingshot's
 
 def _is_usual(node: Node, names: list[str]) -> bool:
     """Whether data does not go over these sockets: RDMA carries it, or they are rails of a fabric."""
-    cards = [one for one in lan.interfaces(node) if one.name in names]
-    rails = all(one.kind == "ipoib" or value_or(one.driver, "").startswith(_RAILS) for one in cards)
+    cards = [interface for interface in lan.interfaces(node) if interface.name in names]
+    rails = all(card.kind == "ipoib" or value_or(card.driver, "").startswith(_RAILS) for card in cards)
     return rails or _rdma_carries(node)
 
 
@@ -373,10 +379,10 @@ def _device(name: str) -> str:
     return name.partition(":")[0]
 
 
-def _share(one: lan.IPNetwork, other: lan.IPNetwork) -> bool:
+def _share(network: lan.IPNetwork, other: lan.IPNetwork) -> bool:
     """A /32 or /128 is a single address, no subnet."""
-    single = one.prefixlen == one.max_prefixlen or other.prefixlen == other.max_prefixlen
-    return one.version == other.version and not single and one.overlaps(other)
+    single = network.prefixlen == network.max_prefixlen or other.prefixlen == other.max_prefixlen
+    return network.version == other.version and not single and network.overlaps(other)
 
 
 @rule(
@@ -406,13 +412,13 @@ def loopback(cluster: Cluster) -> Iterator[Finding]:
     ip-link(8), network_namespaces(7); NCCL user guide, RAS (localhost:28028).
     """
     for node in cluster.nodes:
-        found = [i for i in lan.interfaces(node) if i.kind == "loopback" or i.name == "lo"]
-        if any(value_or(i.up, True) and _has_localhost(i) for i in found):
+        interfaces = [i for i in lan.interfaces(node) if i.kind == "loopback" or i.name == "lo"]
+        if any(value_or(i.up, True) and _has_localhost(i) for i in interfaces):
             continue
-        said = "it has no 127.0.0.1" if any(value_or(i.up, True) for i in found) else "it is down"
+        said = "it has no 127.0.0.1" if any(value_or(i.up, True) for i in interfaces) else "it is down"
         yield fail(
             Where(node=node.name, device="lo"),
-            f"loopback does not work: {said if found else 'there is none'}",
+            f"loopback does not work: {said if interfaces else 'there is none'}",
             why="Ranks of one node cannot connect to each other, and torchrun not to its own store.",
             owner="node",
             evidence=[seen("interfaces", _listed(node))],

@@ -8,7 +8,8 @@ from shlex import quote
 from ncclcheck.probes.facts import Cluster, Unread
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fail, fine, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.failures import held_up, shaping
+from ncclcheck.reports.subjects.failures import held_up
+from ncclcheck.reports.subjects.failures.limits import shaping
 from ncclcheck.reports.subjects.links.delays import Delayed, delayed
 from ncclcheck.reports.subjects.links.reached import Reached, required
 
@@ -49,27 +50,29 @@ def latency(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     tcp(7); RFC 7323, section 1.1 (bandwidth times delay); tracepath(8), tc-netem(8).
     """
-    found = required(cluster)
-    if all(isinstance(peer.rtt_us, Unread) for peer in found.seen.values()):
+    reached = required(cluster)
+    if all(isinstance(peer.rtt_us, Unread) for peer in reached.seen.values()):
         raise NothingToJudge("no round trip was timed")
     long = delayed(cluster)
-    yield from (_long(cluster, found, one) for one in long[:_MOST])
+    yield from (_long(cluster, reached, one) for one in long[:_MOST])
     if not long:
-        worst = max(peer.rtt_us for peer in found.seen.values() if not isinstance(peer.rtt_us, Unread))
+        worst = max(peer.rtt_us for peer in reached.seen.values() if not isinstance(peer.rtt_us, Unread))
         yield fine(Where(), f"the fastest round trips of all pairs take {worst / 1000:.2g} ms at most")
 
 
-def _long(cluster: Cluster, found: Reached, one: Delayed) -> Finding:
+def _long(cluster: Cluster, reached: Reached, one: Delayed) -> Finding:
     a, b = next((pair for pair in sorted(one.pairs) if pair[0] == one.node), min(one.pairs))
-    told = held_up.slowness(cluster)
-    felt = one.others_ms is None or any(each.node in (one.node or a, b) for each in told.nodes) or told.pairs
+    slowness = held_up.slowness(cluster)
+    felt = (
+        one.others_ms is None or any(each.node in (one.node or a, b) for each in slowness.nodes) or slowness.pairs
+    )
     beside = f", between other nodes {one.others_ms:.2g} ms (median)" if one.others_ms is not None else ""
     who = (
         f"{one.node} is far away: a round trip to or from each other node"
         if one.node
         else (f"{a} and {b} are far from each other: a round trip between them")
     )
-    address, name = found.seen[a, b].address, found.interface(a) or "eth0"
+    address, name = reached.seen[a, b].address, reached.interface(a) or "eth0"
     node = next((each for each in cluster.nodes if each.name == a), None)
     return (fail if felt else warn)(
         Where(node=one.node, device=name) if one.node else Where(node=a, peer=b),
@@ -82,7 +85,7 @@ def _long(cluster: Cluster, found: Reached, one: Delayed) -> Finding:
                 "; ".join(
                     f"{x} to {y}: {rtt / 1000:.3g} ms"
                     for x, y in sorted(one.pairs)[:4]
-                    if not isinstance(rtt := found.seen[x, y].rtt_us, Unread)
+                    if not isinstance(rtt := reached.seen[x, y].rtt_us, Unread)
                 ),
             ),
         ],

@@ -21,8 +21,9 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.failures import shaping
-from ncclcheck.reports.subjects.links import firewall, flows, losses
+from ncclcheck.reports.subjects.failures.limits import shaping
+from ncclcheck.reports.subjects.links import flows, losses
+from ncclcheck.reports.subjects.links.filters import firewall
 from ncclcheck.reports.subjects.links.losses import Lost
 from ncclcheck.reports.subjects.links.reached import Reached, required
 from ncclcheck.reports.subjects.nccl import lan
@@ -64,19 +65,19 @@ def loss(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     tcp(7) (TCP_INFO), proc(5) (/proc/net/dev), ethtool(8), ip-link(8).
     """
-    found = required(cluster)
-    udp, tcp = flows.udp_losses(found), losses.fast_bursts(cluster, found)
+    reached = required(cluster)
+    udp, tcp = flows.udp_losses(reached), losses.fast_bursts(cluster, reached)
     lost = losses.lost(cluster)
     slowed = slowed_by_loss(cluster)
-    counted = {n: reach.counters for n, reach in found.of_node.items() if not isinstance(reach.counters, Unread)}
-    single = [one for one in lost if one.peer]
-    for one in [one for one in lost if not one.peer] + single[:_MOST_PAIRS]:
-        told = _lost(found, one, counted, len(single), next((by for by in slowed if by.cause is one), None))
-        yield _busy_filter(cluster, one, told)
-    blamed = {one.node for one in lost}
+    counted = {n: reach.counters for n, reach in reached.of_node.items() if not isinstance(reach.counters, Unread)}
+    single = [lost for lost in lost if lost.peer]
+    for one in [lost for lost in lost if not lost.peer] + single[:_MOST_PAIRS]:
+        finding = _lost(reached, one, counted, len(single), next((by for by in slowed if by.cause is one), None))
+        yield _busy_filter(cluster, one, finding)
+    blamed = {lost.node for lost in lost}
     for node, counters in counted.items():
         if node not in blamed and _too_many(counters):
-            yield _errors(found.of_node[node], counters)
+            yield _errors(reached.of_node[node], counters)
     if not udp and not tcp:
         raise NothingToJudge("no packet was counted")
     if not lost:
@@ -112,37 +113,37 @@ def _lost(
     )
 
 
-def _busy_filter(cluster: Cluster, one: Lost, found: Finding) -> Finding:
+def _busy_filter(cluster: Cluster, lost: Lost, finding: Finding) -> Finding:
     """A node's own filter, which compares each with thousands of rules or stops some: no cable, no switch."""
-    ends = {one.node} if one.node and not one.peer else {node for pair in one.by_pair for node in pair}
+    ends = {lost.node} if lost.node and not lost.peer else {node for pair in lost.by_pair for node in pair}
     causes = [(n.name, by) for n in cluster.nodes if n.name in ends and (by := shaping.compared(n))]
     if causes:
         name, by = causes[0]
-        return _by_filter(found, name, by.words, [by.evidence], by.fix)
+        return _by_filter(finding, name, by.words, [by.evidence], by.fix)
     links = {link.node: link for link in lan.links(cluster)}
-    some = firewall.stops_a_part({node.name: node for node in cluster.nodes}, [*one.by_pair])
+    some = firewall.stops_a_part({node.name: node for node in cluster.nodes}, [*lost.by_pair])
     if some is None or some.node not in links:
-        return found
-    return _by_filter(found, some.node, some.words, some.evidence, some.fix(str(links[some.node].network)))
+        return finding
+    return _by_filter(finding, some.node, some.words, some.evidence, some.fix(str(links[some.node].network)))
 
 
-def _by_filter(found: Finding, name: str, words: str, evidence: Sequence[Evidence], fix: Remedy) -> Finding:
-    return (fail if found.state is State.FAIL else warn)(
-        Where(node=name, device=found.where.device),
-        f"{name} itself {words}: {found.what}",
-        why=found.why,
+def _by_filter(finding: Finding, name: str, words: str, evidence: Sequence[Evidence], fix: Remedy) -> Finding:
+    return (fail if finding.state is State.FAIL else warn)(
+        Where(node=name, device=finding.where.device),
+        f"{name} itself {words}: {finding.what}",
+        why=finding.why,
         owner="node",
-        evidence=[*evidence, *found.evidence],
-        fix=[fix, *(each for each in found.remedies if each.who == "you")],
+        evidence=[*evidence, *finding.evidence],
+        fix=[fix, *(each for each in finding.remedies if each.who == "you")],
     )
 
 
-def _others(one: Lost) -> set[str]:
-    return {node for pair in one.by_pair for node in pair} - {one.node}
+def _others(lost: Lost) -> set[str]:
+    return {node for pair in lost.by_pair for node in pair} - {lost.node}
 
 
-def _by_pair(one: Lost) -> str:
-    worst = sorted(one.by_pair.items(), key=lambda item: -item[1].percent)
+def _by_pair(lost: Lost) -> str:
+    worst = sorted(lost.by_pair.items(), key=lambda item: -item[1].percent)
     return "; ".join(f"{a} to {b}: {loss}" for (a, b), loss in worst[:4]) + ("; ..." if len(worst) > 4 else "")
 
 

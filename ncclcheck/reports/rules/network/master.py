@@ -19,8 +19,8 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.addresses import hosts_file
-from ncclcheck.reports.subjects.addresses.master import (
+from ncclcheck.reports.subjects.addresses.names import hosts_file
+from ncclcheck.reports.subjects.addresses.names.master import (
     Master,
     address_of_node_0,
     holders_of,
@@ -29,7 +29,7 @@ from ncclcheck.reports.subjects.addresses.master import (
 )
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 
 def _several(cluster: Cluster) -> None:
@@ -163,14 +163,14 @@ def _of_another(cluster: Cluster, master: Master, first: str, other: str, addres
     )
 
 
-def _came_through(one: Arrival) -> bool:
-    return one.outcome == "joined" and one.unreached is None
+def _came_through(arrival: Arrival) -> bool:
+    return arrival.outcome == "joined" and arrival.unreached is None
 
 
 def _of_nobody(cluster: Cluster, master: Master, first: str, addresses: list[str]) -> Iterator[Finding]:
     evidence = [seen(master.host, ", ".join(addresses)), seen("node 0", first)]
     meeting = cluster.job.meeting
-    if meeting is not None and any(_came_through(one) for one in meeting.arrivals):
+    if meeting is not None and any(_came_through(arrival) for arrival in meeting.arrivals):
         yield note(
             Where(node=first),
             f"{master.source} {master.host} is no address of its own; the others came through it all the same",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Cluster, Node, PortHolder, Resolution, Unread, at, value_or, variables
 from ncclcheck.reports.judgement.findings import Evidence, Finding, State, Where, admin, fail, not_read, seen, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.addresses.master import another_port, holders_of
+from ncclcheck.reports.subjects.addresses.names.master import another_port, holders_of
 from ncclcheck.reports.subjects.nccl import lan
 
 

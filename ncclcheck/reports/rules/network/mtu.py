@@ -20,7 +20,8 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.subjects.links import firewall, flows
+from ncclcheck.reports.subjects.links import flows
+from ncclcheck.reports.subjects.links.filters import firewall
 from ncclcheck.reports.subjects.links.reached import Blame, Pair, Reached, blame, required
 from ncclcheck.reports.subjects.nccl import lan
 
@@ -65,52 +66,52 @@ def path_mtu(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#1524, NVIDIA/nccl#1957; ip(7) (IP_MTU_DISCOVER), ip-link(8), ping(8).
     """
-    found = required(cluster)
-    mtus = {pair: peer.path_mtu for pair, peer in found.seen.items() if not isinstance(peer.path_mtu, Unread)}
+    reached = required(cluster)
+    mtus = {pair: peer.path_mtu for pair, peer in reached.seen.items() if not isinstance(peer.path_mtu, Unread)}
     # A tunnel that a route leads into takes less than the card, and says so: that route is the finding (NET003).
-    astray = {pair for pair, mtu in mtus.items() if mtu.told and _leaves_elsewhere(found, pair)}
+    astray = {pair for pair, mtu in mtus.items() if mtu.told and _leaves_elsewhere(reached, pair)}
     mtus = {pair: mtu for pair, mtu in mtus.items() if pair not in astray}
-    short = {pair for pair in mtus if flows.cut_short(found.seen[pair])}
+    short = {pair for pair in mtus if flows.cut_short(reached.seen[pair])}
     judged = {pair for pair, mtu in mtus.items() if mtu.arrived or pair in short}
-    connected = {pair for pair, connect in found.connects.items() if connect.outcome == "ok"} - astray
+    connected = {pair for pair, connect in reached.connects.items() if connect.outcome == "ok"} - astray
     if dark := connected - judged:
         yield _not_seen(dark, connected)
     if not short and judged:
         sizes = sorted({mtus[pair].sent for pair in judged})
         yield fine(Where(), f"packets of {' and '.join(map(str, sizes))} bytes arrive in all {len(judged)} pairs")
     culprits, pairs = blame(short, judged)
-    if short and short == judged and len(found.of_node) > 2:
+    if short and short == judged and len(reached.of_node) > 2:
         culprits, pairs = [], []
-        yield _too_long(found, mtus, sorted(short), Where(), "no full-size packet arrives between any nodes")
+        yield _too_long(reached, mtus, sorted(short), Where(), "no full-size packet arrives between any nodes")
     for culprit in culprits:
-        yield _by_own_filter(cluster, _odd_mtu(found, mtus, culprit), culprit.pairs)
+        yield _by_own_filter(cluster, _odd_mtu(reached, mtus, culprit), culprit.pairs)
     ends = _by_ends(pairs)
     for ways in ends[:_MOST_PAIRS]:
-        yield _by_own_filter(cluster, _pair_mtu(found, mtus, ways, len(ends)), ways)
+        yield _by_own_filter(cluster, _pair_mtu(reached, mtus, ways, len(ends)), ways)
 
 
-def _by_own_filter(cluster: Cluster, found: Finding, ways: Collection[Pair]) -> Finding:
+def _by_own_filter(cluster: Cluster, finding: Finding, ways: Collection[Pair]) -> Finding:
     """The same where an end itself drops what is long."""
     links = {link.node: link for link in lan.links(cluster)}
     own = firewall.stops_a_part({node.name: node for node in cluster.nodes}, ways)
     if own is None or own.node not in links:
-        return found
-    by_hand = [one for one in found.remedies if one.who == "you"]
+        return finding
+    by_hand = [remedy for remedy in finding.remedies if remedy.who == "you"]
     return replace(
-        found,
+        finding,
         where=Where(node=own.node, device=links[own.node].interface.name),
-        what=f"{own.node} itself {own.words}: {found.what}",
+        what=f"{own.node} itself {own.words}: {finding.what}",
         owner="node",
-        evidence=[*own.evidence, *found.evidence],
+        evidence=[*own.evidence, *finding.evidence],
         remedies=[own.fix(str(links[own.node].network)), *by_hand],
     )
 
 
-def _leaves_elsewhere(found: Reached, pair: Pair) -> bool:
+def _leaves_elsewhere(reached: Reached, pair: Pair) -> bool:
     """Whether one of the two sends to the other by another interface than the chosen one."""
-    ways = [(way, found.seen.get(way)) for way in (pair, pair[::-1])]
+    ways = [(way, reached.seen.get(way)) for way in (pair, pair[::-1])]
     taken = {way[0]: value_or(peer.interface, "") for way, peer in ways if peer is not None}
-    return any(name and name != found.interface(node) for node, name in taken.items())
+    return any(name and name != reached.interface(node) for node, name in taken.items())
 
 
 def _not_seen(dark: set[Pair], connected: set[Pair]) -> Finding:
@@ -125,11 +126,11 @@ def _not_seen(dark: set[Pair], connected: set[Pair]) -> Finding:
     )
 
 
-def _odd_mtu(found: Reached, mtus: Mapping[Pair, PathMtu], culprit: Blame) -> Finding:
+def _odd_mtu(reached: Reached, mtus: Mapping[Pair, PathMtu], culprit: Blame) -> Finding:
     node, pairs = culprit.node, sorted(culprit.pairs)
-    where = Where(node=node, device=found.interface(node) or None)
+    where = Where(node=node, device=reached.interface(node) or None)
     words = {"in": f"to {node}", "out": f"from {node}", "both": f"to and from {node}"}[culprit.way]
-    return _too_long(found, mtus, pairs, where, f"full-size packets {words} vanish")
+    return _too_long(reached, mtus, pairs, where, f"full-size packets {words} vanish")
 
 
 def _by_ends(pairs: list[Pair]) -> list[list[Pair]]:
@@ -140,30 +141,30 @@ def _by_ends(pairs: list[Pair]) -> list[list[Pair]]:
     return list(found.values())
 
 
-def _pair_mtu(found: Reached, mtus: Mapping[Pair, PathMtu], ways: list[Pair], count: int) -> Finding:
+def _pair_mtu(reached: Reached, mtus: Mapping[Pair, PathMtu], ways: list[Pair], count: int) -> Finding:
     """Of two nodes, the one whose MTU is not the usual one is likely the odd one; said as such."""
     pair = a, b = ways[0]
-    own = {node: found.of_node[node].mtu for node in pair if node in found.of_node}
+    own = {node: reached.of_node[node].mtu for node in pair if node in reached.of_node}
     odd = a if own.get(b) == _STANDARD_MTU and own.get(a) != _STANDARD_MTU else b
     other = b if odd == a else a
-    where = Where(node=odd, peer=other, device=found.interface(odd) or None)
+    where = Where(node=odd, peer=other, device=reached.interface(odd) or None)
     among = f" (one of {count} such pairs)" if count > 1 else ""
     way = f"between {a} and {b}, both ways," if len(ways) > 1 else f"from {a} to {b}"
-    return _too_long(found, mtus, ways, where, f"full-size packets {way}{among} vanish")
+    return _too_long(reached, mtus, ways, where, f"full-size packets {way}{among} vanish")
 
 
 def _too_long(
-    found: Reached, mtus: Mapping[Pair, PathMtu], pairs: list[Pair], where: Where, what: str
+    reached: Reached, mtus: Mapping[Pair, PathMtu], pairs: list[Pair], where: Where, what: str
 ) -> Finding:  # fmt: skip
     sent, passes = max(mtus[p].sent for p in pairs), min(mtus[p].arrived for p in pairs)
-    bursts = [burst for pair in pairs for burst in found.seen[pair].bursts]
+    bursts = [burst for pair in pairs for burst in reached.seen[pair].bursts]
     told = all(mtus[pair].told for pair in pairs)
     stalled = flows.stalls(bursts) and not told
     nodes = sorted({node for pair in pairs for node in pair})
-    own = {node: found.of_node[node].mtu for node in nodes if node in found.of_node}
-    listed = ", ".join(f"{node} {found.interface(node)} {mtu}" for node, mtu in list(own.items())[:6])
+    own = {node: reached.of_node[node].mtu for node in nodes if node in reached.of_node}
+    listed = ", ".join(f"{node} {reached.interface(node)} {mtu}" for node, mtu in list(own.items())[:6])
     level = fail if stalled else warn
-    name = found.interface(where.node or nodes[0]) or "eth0"
+    name = reached.interface(where.node or nodes[0]) or "eth0"
     return level(
         where,
         f"{what}: {sent} bytes do not arrive, {passes or 'no size that was tried'} do{'es' * (not passes)}"
@@ -176,7 +177,7 @@ def _too_long(
         ],
         fix=[
             _same_mtu(name, sent, passes, own, where.node),
-            you("See what passes.", f"ping -M do -s {max(0, sent - 28)} {found.address(pairs[0][1])}"),
+            you("See what passes.", f"ping -M do -s {max(0, sent - 28)} {reached.address(pairs[0][1])}"),
         ],
     )
 

@@ -20,10 +20,11 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.addresses import behind_nat, hosts_file, name_service
+from ncclcheck.reports.subjects.addresses import behind_nat, name_service
+from ncclcheck.reports.subjects.addresses.names import hosts_file
 from ncclcheck.reports.subjects.links.reached import Pair, Reached, required
 from ncclcheck.reports.subjects.nccl import lan
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _MOST_LINES = 8  # of /etc/hosts in one fix; whoever lacks more names needs DNS
 _LOOPBACK_NAMES = {"localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"}
@@ -62,12 +63,14 @@ def peer_names(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     pytorch/pytorch#79388, pytorch/pytorch#76367; getaddrinfo(3), hosts(5), nsswitch.conf(5).
     """
-    found = required(cluster)
-    asked = {pair: peer.resolved for pair, peer in found.seen.items()}
+    reached = required(cluster)
+    asked = {pair: peer.resolved for pair, peer in reached.seen.items()}
     answers = {pair: answer for pair, answer in asked.items() if not isinstance(answer, Unread)}
     late = {pair for pair, answer in asked.items() if isinstance(answer, Unread) and answer.kind == "timed_out"}
-    own = _addresses(cluster, found)
-    away = {one.node for one in behind_nat.hidden(cluster)}  # NET003 says that nobody reaches their addresses
+    own = _addresses(cluster, reached)
+    away = {
+        hidden.node for hidden in behind_nat.hidden(cluster)
+    }  # NET003 says that nobody reaches their addresses
     told_already = {node.name for node in cluster.nodes if name_service.mute(node)}  # HST005 says why
     nowhere = {pair for pair, answer in answers.items() if not answer.addresses}
     elsewhere = {
@@ -77,7 +80,7 @@ def peer_names(cluster: Cluster) -> Iterator[Finding]:
     }
     if not answers and not late:
         raise NothingToJudge("no names were given")
-    told = _Told(found, answers)
+    told = _Told(reached, answers)
     yield from told.missing(nowhere)
     yield from told.wrong(elsewhere)
     yield from _late({pair for pair in late if pair[0] not in told_already})
@@ -85,13 +88,15 @@ def peer_names(cluster: Cluster) -> Iterator[Finding]:
         yield fine(Where(), f"the names of {len({b for _, b in answers})} nodes resolve to them")
 
 
-def _addresses(cluster: Cluster, found: Reached) -> dict[str, set[str]]:
+def _addresses(cluster: Cluster, reached: Reached) -> dict[str, set[str]]:
     """All addresses of each node that lead to it: of its interfaces but loopback, and the one that was tried."""
     own: dict[str, set[str]] = {}
     for node in cluster.nodes:
-        held = [address.address for one in lan.interfaces(node) for address in value_or(one.addresses, [])]
+        held = [
+            address.address for interface in lan.interfaces(node) for address in value_or(interface.addresses, [])
+        ]
         own[node.name] = {address for address in held if not lan.is_loopback(address)}
-    for (_, b), peer in found.seen.items():
+    for (_, b), peer in reached.seen.items():
         own[b].add(peer.address)
     return own
 

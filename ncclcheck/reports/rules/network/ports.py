@@ -23,20 +23,12 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.subjects.addresses import by_name, to_itself, translated
+from ncclcheck.reports.subjects.addresses import to_itself, translated
+from ncclcheck.reports.subjects.addresses.names import by_name
 from ncclcheck.reports.subjects.failures import lost
-from ncclcheck.reports.subjects.links import (
-    firewall,
-    flapping,
-    kept,
-    knocked,
-    neighbours,
-    own_way,
-    trunk,
-    two_cards,
-    unheard,
-    volleys,
-)
+from ncclcheck.reports.subjects.links import flapping
+from ncclcheck.reports.subjects.links.filters import firewall, kept, knocked, trunk, volleys
+from ncclcheck.reports.subjects.links.paths import neighbours, own_way, two_cards, unheard
 from ncclcheck.reports.subjects.links.reached import (
     Blame,
     Pair,
@@ -50,7 +42,7 @@ from ncclcheck.reports.subjects.links.reached import (
     shared_addresses,
 )
 from ncclcheck.reports.subjects.nccl import lan
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _NOT_OURS = "Cannot assign requested address"  # EADDRNOTAVAIL
 _WHY = "The ranks cannot connect to each other: torchrun, gloo and NCCL only wait, for half an hour by default."
@@ -141,7 +133,7 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     yield from tries.unasked()
     misled = neighbours.misled(cluster, tries.found, tries.bad)
     yield from neighbours.findings(misled, tries.links)
-    tries = tries.without({one.pair for one in misled})
+    tries = tries.without({misled.pair for misled in misled})
     half = own_way.half_lost(tries.found)
     by_own_way = [*own_way.findings(cluster, tries.found, half | {p for p in tries.bad if not tries.down(p[0])})]
     yield from (finding for finding, _ in by_own_way)
@@ -166,9 +158,9 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     shut = closed(cluster)
     for run in tries.apart():
         yield from (
-            one
-            for one in _judged(run)
-            if one.state is not State.OK or not (shut or no_doors or gone or misled or told)
+            finding
+            for finding in _judged(run)
+            if finding.state is not State.OK or not (shut or no_doors or gone or misled or told)
         )
     yield from translated.findings(cluster, tries.found, tries.links)
     networks = {node: str(link.network) for node, link in tries.links.items()}
@@ -187,11 +179,16 @@ def _closed(cluster: Cluster, shut: set[Pair]) -> Iterator[Finding]:
     """Connections that passed before the job and failed after it; a node that is to blame for them says why."""
     after = after_the_job(cluster)
     tries = replace(_Tries.of(after), bad=shut)
-    for one in _after(after, tries):
+    for finding in _after(after, tries):
         before = seen("before the job", "all of these connections passed")
-        what = f"{one.what}. It passed before the job, and failed after it"
+        what = f"{finding.what}. It passed before the job, and failed after it"
         told = fail(
-            one.where, what, why=one.why, owner=one.owner, evidence=[before, *one.evidence], fix=one.remedies
+            finding.where,
+            what,
+            why=finding.why,
+            owner=finding.owner,
+            evidence=[before, *finding.evidence],
+            fix=finding.remedies,
         )
         yield flapping.explained(cluster, told)
 
@@ -240,7 +237,7 @@ class _Tries:
         connects = {pair: connect for pair, connect in found.connects.items() if connect.outcome != "silent"}
         bad = {pair for pair, connect in connects.items() if connect.outcome != "ok"}
         links = {link.node: link for link in lan.links(cluster)}
-        doors = {one.node for one in cluster.measurements.no_doors}
+        doors = {no_door.node for no_door in cluster.measurements.no_doors}
         hosts = {node.name: node for node in cluster.nodes}
         return cls(hosts, links, found, shared_addresses(cluster), set(connects), bad, doors)
 
@@ -341,7 +338,7 @@ class _Tries:
         """ARP finds nobody. Both ends answered us by another way, so that they are up; their links may be, too."""
         told = "no machine answers for the address on this wire (ARP)"
         ends = [self.links.get(node) for pair in pairs for node in pair]
-        if all(one is not None and one.interface.up is True and one.interface.running is True for one in ends):
+        if all(end is not None and end.interface.up is True and end.interface.running is True for end in ends):
             return (
                 f"{told}, though all of these hosts are up and their interfaces have a link: a switch port in "
                 "another VLAN, or one that does not forward"
@@ -422,31 +419,31 @@ def _no_doors(cluster: Cluster) -> Iterator[Finding]:
     links = {link.node: link for link in lan.links(cluster)}
     hosts = {node.name: node for node in cluster.nodes}
     yield from (
-        _no_door(hosts[one.node], links[one.node], one)
-        for one in cluster.measurements.no_doors
-        if one.node in links
+        _no_door(hosts[no_door.node], links[no_door.node], no_door)
+        for no_door in cluster.measurements.no_doors
+        if no_door.node in links
     )
 
 
-def _no_door(node: Node, link: lan.Link, found: NoDoor) -> Finding:
+def _no_door(node: Node, link: lan.Link, door: NoDoor) -> Finding:
     """Its ranks ask the kernel for the same."""
     ports = value_or(at(node, "system.ports"), PortRange(first=1, last=0))
     held_back = ports.reserved > (ports.last - ports.first + 1) / 2
-    if found.why == _NOT_OURS and found.address == link.address:
-        gone = bool(found.interfaces) and link.interface.name not in found.interfaces
-        return _interface_gone(link, found.interfaces) if gone else _address_gone(link)
+    if door.why == _NOT_OURS and door.address == link.address:
+        gone = bool(door.interfaces) and link.interface.name not in door.interfaces
+        return _interface_gone(link, door.interfaces) if gone else _address_gone(link)
     make, why = (
         (fail, "Its ranks cannot listen there either: gloo and NCCL take a port that the kernel chooses.")
-        if found.protocol == "TCP"
+        if door.protocol == "TCP"
         else (unknown, "So no node could try it; UDP is not what a job needs.")
     )
     return make(
         Where(node=link.node, device=link.interface.name),
-        f"it can open no {found.protocol} port on its own address {found.address}: {found.why}"
+        f"it can open no {door.protocol} port on its own address {door.address}: {door.why}"
         + f" (HST016: net.ipv4.ip_local_reserved_ports holds back {ports.reserved} of them)" * held_back,
         why=why,
         owner="node",
-        evidence=[seen(f"bind(2) to port 0 of {found.address}", found.why)],
+        evidence=[seen(f"bind(2) to port 0 of {door.address}", door.why)],
         fix=[
             you("See how many ports are taken there, and by whom.", "ss -H -tanp | head -20", "ip -br addr"),
             admin("Reserve none of them.", "sysctl -w net.ipv4.ip_local_reserved_ports=")

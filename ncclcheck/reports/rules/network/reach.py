@@ -23,7 +23,8 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.output.settings_forms import quoted
 from ncclcheck.reports.subjects.addresses import behind_nat, misplaced, prefixes
-from ncclcheck.reports.subjects.links import detours, flapping, unrouted
+from ncclcheck.reports.subjects.links import flapping
+from ncclcheck.reports.subjects.links.paths import detours, unrouted
 from ncclcheck.reports.subjects.links.reached import reached
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.subjects.nccl.ways import Outcome, Subnet, Ways, subnets_of
@@ -85,8 +86,8 @@ def shared_network(cluster: Cluster) -> Iterator[Finding]:
     yield from behind_nat.findings(cluster, hidden)
     down = flapping.stand_ins(cluster, links)
     yield from (_stands_in(cluster, link, down[link.node]) for link in links if link.node in down)
-    away = {*(one.node for one in hidden), *down}
-    subnets = subnets_of(cluster, [one for one in links if one not in lonely and one.node not in away])
+    away = {*(hidden.node for hidden in hidden), *down}
+    subnets = subnets_of(cluster, [link for link in links if link not in lonely and link.node not in away])
     yield from detours.findings(cluster, [link for subnet in subnets for link in subnet.links])
     if len(subnets) == 1 and not lonely and not away:
         yield fine(Where(), f"all {len(links)} nodes are in {subnets[0].network}")
@@ -131,7 +132,7 @@ def _between(cluster: Cluster, ways: Ways, subnets: list[Subnet]) -> Iterator[Fi
                 for other in blocked:
                     if other.place > subnet.place:
                         found = misplaced.seconds(ways, other, subnet)
-                        told |= {one.node: misplaced.finding(one, subnet, *held) for one, held in found}
+                        told |= {link.node: misplaced.finding(link, subnet, *held) for link, held in found}
                 if blocked := [other for other in blocked if not {*told} >= other.nodes]:
                     yield flapping.explained(cluster, _no_route(ways, link, subnet, blocked))
                 if left := [one for one in astray if not ways.goes_there(link, *one)]:
@@ -146,7 +147,11 @@ def _between(cluster: Cluster, ways: Ways, subnets: list[Subnet]) -> Iterator[Fi
 def _on_loopback(cluster: Cluster, link: lan.Link) -> Finding:
     node = next(node for node in cluster.nodes if node.name == link.node)
     own = lan.interfaces(node)
-    down = [one.name for one in own if False in (one.up, one.running) and one.kind != "loopback"]
+    down = [
+        interface.name
+        for interface in own
+        if False in (interface.up, interface.running) and interface.kind != "loopback"
+    ]
     because = f"{flapping.off(node, down[0])}, so " if down else ""
     reason = lan.choice_of_job(cluster, node).reason
     return fail(
@@ -157,7 +162,7 @@ def _on_loopback(cluster: Cluster, link: lan.Link) -> Finding:
         owner="job",
         evidence=[seen("chosen interface", f"{link.interface.name} {link.address}")],
         fix=[
-            *_off_loopback([one.name for one in own if lan.is_usable(one)], link.node),
+            *_off_loopback([interface.name for interface in own if lan.is_usable(interface)], link.node),
             *(flapping.bring_up(node, name) for name in down),
         ],
     )
@@ -203,14 +208,16 @@ def _no_route(ways: Ways, link: lan.Link, subnet: Subnet, blocked: list[Subnet])
 
 def _either(ways: Ways, link: lan.Link, peer: lan.Link) -> Finding:
     """Two nodes, and nothing that speaks for one of them: neither is blamed."""
-    ends = [f"{one.node} ({one.interface.name} {one.address}, {one.network})" for one in (peer, link)]
+    ends = [f"{link.node} ({link.interface.name} {link.address}, {link.network})" for link in (peer, link)]
     return fail(
         Where(),
         f"{ends[0]} and {ends[1]} are in different subnets, and at least one has no route to the other; nothing "
         "here tells which of them is the wrong one",
         why=_WAIT,
         owner="site",
-        evidence=[seen(one.node, f"{one.interface.name} {one.address}, {one.network}") for one in (peer, link)],
+        evidence=[
+            seen(link.node, f"{link.interface.name} {link.address}, {link.network}") for link in (peer, link)
+        ],
         fix=[
             you("Compare the addresses of both nodes.", f"ip -br addr   # on {peer.node} and {link.node}"),
             *_mend(ways, link, peer, ""),
@@ -245,26 +252,34 @@ def _choose(ways: Ways, link: lan.Link, other: Subnet) -> Remedy:
 
 def _down(ways: Ways, link: lan.Link, other: Subnet) -> str:
     """The interface of this node that should be in the other subnet, but has no link."""
-    for one in lan.interfaces(ways.nodes[link.node]):
-        away = one.up is False or one.running is False
-        belongs = one.name == other.links[0].interface.name or any(
-            network == other.network for _, network in lan.global_networks(one)
+    for interface in lan.interfaces(ways.nodes[link.node]):
+        away = interface.up is False or interface.running is False
+        belongs = interface.name == other.links[0].interface.name or any(
+            network == other.network for _, network in lan.global_networks(interface)
         )
-        if away and belongs and one.name != link.interface.name:
-            return one.name
+        if away and belongs and interface.name != link.interface.name:
+            return interface.name
     return ""
 
 
 def _bare(ways: Ways, link: lan.Link, other: Subnet) -> str:
     """The interface of this node that is called as that of the others is, and has no address of that kind."""
-    found = (one.name for one in lan.interfaces(ways.nodes[link.node]) if _is_bare(one, link, other.links[0]))
+    found = (
+        interface.name
+        for interface in lan.interfaces(ways.nodes[link.node])
+        if _is_bare(interface, link, other.links[0])
+    )
     return next(found, "")
 
 
-def _is_bare(one: Interface, link: lan.Link, peer: lan.Link) -> bool:
-    if one.name != peer.interface.name or one.name == link.interface.name or one.kind == "loopback":
+def _is_bare(interface: Interface, link: lan.Link, peer: lan.Link) -> bool:
+    if (
+        interface.name != peer.interface.name
+        or interface.name == link.interface.name
+        or interface.kind == "loopback"
+    ):
         return False
-    return all(network.version != peer.network.version for _, network in lan.global_networks(one))
+    return all(network.version != peer.network.version for _, network in lan.global_networks(interface))
 
 
 def _cause(ways: Ways, link: lan.Link, other: Subnet, down: str) -> str:
@@ -289,7 +304,7 @@ def _mend(ways: Ways, link: lan.Link, peer: lan.Link, down: str) -> list[Remedy]
         return [flapping.bring_up(node, down)]
     if astray := ways.astray.get(link.node):
         return [astray.fix]
-    if bare := next((one.name for one in lan.interfaces(node) if _is_bare(one, link, peer)), ""):
+    if bare := next((interface.name for interface in lan.interfaces(node) if _is_bare(interface, link, peer)), ""):
         return [
             admin(
                 "Give it its address back, here and in the network configuration, and see what took it: a DHCP "

@@ -20,14 +20,16 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.failures import held_up, shaping
-from ncclcheck.reports.subjects.failures.shaping import Limit
-from ncclcheck.reports.subjects.links import firewall, flows
+from ncclcheck.reports.subjects.failures import held_up
+from ncclcheck.reports.subjects.failures.limits import shaping
+from ncclcheck.reports.subjects.failures.limits.shaping import Limit
+from ncclcheck.reports.subjects.links import flows
+from ncclcheck.reports.subjects.links.filters import firewall
 from ncclcheck.reports.subjects.links.flows import Slow
 from ncclcheck.reports.subjects.links.reached import Pair
 from ncclcheck.reports.subjects.nccl import lan, led_astray
 from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements, group
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _ONE_STREAM_GBIT = 10.0  # Gb/s that one TCP stream is expected to reach on a faster interface; chosen
 # Of what the others carry. A stream that is held up by a slow link carries its buckets, some 100 KB, at the least;
@@ -125,8 +127,8 @@ def _fix(interface: str, node: str, facts: Node | None = None) -> list[Remedy]:
 
 def _bursts(cluster: Cluster, odd: set[str]) -> Iterator[Finding]:
     """What the bursts say of nodes that are not already odd by what they report."""
-    told, limits = held_up.slowness(cluster), cluster.policy.thresholds
-    rates = told.rates
+    slowness, limits = held_up.slowness(cluster), cluster.policy.thresholds
+    rates = slowness.rates
     if not rates:
         return
     links = {link.node: link for link in lan.links(cluster)}
@@ -136,7 +138,7 @@ def _bursts(cluster: Cluster, odd: set[str]) -> Iterator[Finding]:
         for node, link in links.items()
     }  # fmt: skip
     astray = led_astray.found(cluster)  # NET003 says why they are on another network
-    slow, pairs = [one for one in told.nodes if one.node not in {*odd, *astray}], told.pairs
+    slow, pairs = [node for node in slowness.nodes if node.node not in {*odd, *astray}], slowness.pairs
     nodes = {node.name: node for node in cluster.nodes}
     for one in slow:
         limit = shaping.limit(cluster, nodes[one.node], links.get(one.node), one.best, sends=one.sends)
@@ -149,7 +151,7 @@ def _bursts(cluster: Cluster, odd: set[str]) -> Iterator[Finding]:
     for pair in sorted(pairs):
         found_slow = _slow_way(pair, rates, links, max(least.get(node, 0.0) for node in pair))
         yield _explained(cluster, found_slow, pair, rates[pair], links)
-    named = {one.node for one in slow} | {node for pair in pairs for node in pair} | odd
+    named = {slow.node for slow in slow} | {node for pair in pairs for node in pair} | odd
     best = _best(rates)
     if feeble := {n: rate for n, rate in best.items() if rate < least.get(n, 0.0) and n not in named}:
         yield _feeble(feeble, links)
@@ -209,7 +211,7 @@ def _stands_still(slow: Slow, node: Node, name: str, link: lan.Link | None) -> F
         owner="node",
         evidence=[
             seen("bursts over TCP, counted at the receiver", f"{slow.best:.3g} against {slow.others:.3g} Gb/s"),
-            *(firewall.on_node(node.name, one) for one in chains[:2]),
+            *(firewall.on_node(node.name, chain) for chain in chains[:2]),
         ],
         fix=[
             let_pass
@@ -224,7 +226,7 @@ def _stands_still(slow: Slow, node: Node, name: str, link: lan.Link | None) -> F
 
 
 def _explained(
-    cluster: Cluster, found: Finding, pair: Pair, rate: float, links: Mapping[str, lan.Link]
+    cluster: Cluster, finding: Finding, pair: Pair, rate: float, links: Mapping[str, lan.Link]
 ) -> Finding:
     """Of two nodes: what the one that sends, or the one that receives, does itself."""
     nodes = {node.name: node for node in cluster.nodes}
@@ -232,19 +234,19 @@ def _explained(
         link = links.get(end)
         if limit := shaping.limit(cluster, nodes[end], link, rate, sends=end == pair[0]):
             name = link.interface.name if link else None
-            return _limited(found, Where(node=end, peer=other, device=name), limit)
-    return found
+            return _limited(finding, Where(node=end, peer=other, device=name), limit)
+    return finding
 
 
-def _limited(found: Finding, where: Where, limit: Limit) -> Finding:
+def _limited(finding: Finding, where: Where, limit: Limit) -> Finding:
     """The same, once the cause is known: no cable, no switch."""
     return fail(
         where,
-        f"{where.node} itself {limit.words}: {found.what}",
-        why=found.why,
+        f"{where.node} itself {limit.words}: {finding.what}",
+        why=finding.why,
         owner="node",
-        evidence=[limit.evidence, *found.evidence],
-        fix=[limit.fix, *(one for one in found.remedies if one.who == "you")],
+        evidence=[limit.evidence, *finding.evidence],
+        fix=[limit.fix, *(remedy for remedy in finding.remedies if remedy.who == "you")],
     )
 
 

@@ -21,7 +21,7 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import wiring
 from ncclcheck.reports.subjects.nodes import containers
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _OVER_TCP = "NCCL would silently use TCP, at a tenth of the speed or less, or fail to connect."
 _PROVIDERS = {
@@ -44,7 +44,7 @@ def _needed(cluster: Cluster) -> list[tuple[Node, list[Hca]]]:
     found = []
     for node, _ in wiring.choosing(cluster):
         wanted = wiring.wanted(wiring.listed(node))
-        names = {one.hca.name for one in wanted} | {hca.name for hca in wiring.efa(node)}
+        names = {port.hca.name for port in wanted} | {hca.name for hca in wiring.efa(node)}
         hcas = [hca for hca in known(at(node, "rdma.devices")) if hca.name in names]
         found += [(node, hcas)] if hcas else []
     if not found:

@@ -11,7 +11,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import carrying, wiring
 from ncclcheck.reports.subjects.nccl.hca import UsedPort
 from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements, group
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 
 @rule(
@@ -85,7 +85,7 @@ def _said_elsewhere(nodes: list[Node]) -> set[str]:
     found = {node.name for node in nodes if wiring.shut(node) and opened[node.name] < most}
     for node in nodes:
         taken = wiring.choice(node)
-        if any(carrying.would_carry(node, taken.used, one) for one in taken.inactive):
+        if any(carrying.would_carry(node, taken.used, port) for port in taken.inactive):
             found.add(node.name)
     return found
 
@@ -217,9 +217,9 @@ def same_fabric(cluster: Cluster) -> Iterator[Finding]:
     """
     rails: dict[str, dict[str, str]] = defaultdict(dict)
     for node, taken in carrying.using(cluster):
-        for one in taken.used:
-            if fabric := _fabric(one):
-                rails[one.name][node.name] = fabric
+        for port in taken.used:
+            if fabric := _fabric(port):
+                rails[port.name][node.name] = fabric
     several = {rail: nodes for rail, nodes in rails.items() if len(nodes) > 1}
     if not several:
         raise NothingToJudge("no two nodes with an InfiniBand port of the same name")
@@ -242,9 +242,9 @@ def same_fabric(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-def _fabric(one: UsedPort) -> str:
-    gids, manager = one.port.gids, one.port.sm_lid
-    if one.is_roce or isinstance(gids, Unread) or isinstance(manager, Unread) or not gids or not manager:
+def _fabric(port: UsedPort) -> str:
+    gids, manager = port.port.gids, port.port.sm_lid
+    if port.is_roce or isinstance(gids, Unread) or isinstance(manager, Unread) or not gids or not manager:
         return ""
     return f"{gids[0].gid[:19]}, manager at LID {manager}"
 

@@ -26,7 +26,7 @@ from ncclcheck.reports.subjects.nccl import carrying, data_cards, wiring
 from ncclcheck.reports.subjects.nccl.hca import Entry, HcaChoice, HcaPattern, UsedPort, parse_hca, port_number
 from ncclcheck.reports.subjects.nccl.variables import effective, nccl_version, values
 from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _SLOWEST = "The slowest link sets the pace of all nodes."
 _TCP = "NCCL then finds no device and silently uses TCP."
@@ -100,7 +100,7 @@ def _problems(node: Node, pattern: HcaPattern) -> Iterator[tuple[Callable[..., F
     if idle and ports and not pattern.exclude:
         yield warn, f"NCCL_IB_HCA names what is not here: {', '.join(_shown(entry) for entry in idle)}"
     names = {name for name, _ in ports}
-    sending = {one.hca.name for one in carrying.choice(node).used}
+    sending = {port.hca.name for port in carrying.choice(node).used}
     for entry in pattern.entries:
         more = sorted(name for name in names if name != entry.name and name.startswith(entry.name))
         if more and entry.name in names and not pattern.exact:
@@ -134,13 +134,13 @@ def _rewrite(node: Node, pattern: HcaPattern, anywhere: set[str]) -> list[Remedy
                    "#SBATCH --exclude=NODE")  # fmt: skip
         return [gone] if pattern.exact else [gone, _listed(pattern, names)]
     up = [*wiring.choice(node).used, *wiring.choice(node).unwanted]
-    if not pattern.exact and names and {*names} <= {one.hca.name for one in up}:
+    if not pattern.exact and names and {*names} <= {port.hca.name for port in up}:
         return [_listed(pattern, names)]
     if not up:
         return [you("List the HCAs that are meant, or unset it.", "ls /sys/class/infiniband")]
     if len(data_cards.fastest(up)) == len(up):
         return [you("Unset it: the HCAs of this node go together, and NCCL takes them all.", "unset NCCL_IB_HCA")]
-    value = "=" + ",".join(dict.fromkeys(one.hca.name for one in up))
+    value = "=" + ",".join(dict.fromkeys(port.hca.name for port in up))
     return [you("List the HCAs that are meant, with = for whole names.", f"export NCCL_IB_HCA={quoted(value)}")]
 
 
@@ -199,10 +199,12 @@ def _idle(node: Node) -> str:
 
 
 def _none(node: Node, taken: HcaChoice, ready: set[str]) -> Finding:
-    states = ", ".join(f"{one.name} {one.port.state}" for one in taken.inactive) or "no port that NCCL could use"
+    states = (
+        ", ".join(f"{port.name} {port.port.state}" for port in taken.inactive) or "no port that NCCL could use"
+    )
     env = values(node)
     asked = env.get("NCCL_NET", "").upper() == "IB" or bool(env.get("NCCL_IB_HCA"))
-    infiniband = any(one.port.link_layer == "InfiniBand" for one in taken.inactive)
+    infiniband = any(port.port.link_layer == "InfiniBand" for port in taken.inactive)
     where, what = Where(node=node.name), f"NCCL can use none of its HCAs: {states}"
     evidence = [seen("/sys/class/infiniband", states)]
     if ready:
@@ -247,8 +249,8 @@ def link_layers(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA/nccl#302, NVIDIA/nccl#1401; NCCL user guide, NCCL_IB_HCA; NVIDIA/nccl src/transport/net_ib.
     """
     for node, taken in carrying.using(cluster):
-        roce = [one for one in taken.used if one.is_roce]
-        infiniband = [one for one in taken.used if not one.is_roce]
+        roce = [port for port in taken.used if port.is_roce]
+        infiniband = [port for port in taken.used if not port.is_roce]
         if roce and infiniband:
             yield _mixed(cluster, node, roce, infiniband)
 
@@ -273,7 +275,7 @@ def _name_data_cards(cluster: Cluster) -> Remedy:
 
 
 def _named(ports: list[UsedPort]) -> str:
-    return fold_names(one.name for one in ports)
+    return fold_names(port.name for port in ports)
 
 
 @rule(
@@ -311,20 +313,20 @@ def rates(cluster: Cluster) -> Iterator[Finding]:
     """
     usual: dict[str, str] = {}
     everywhere = Counter(
-        (one.port.link_layer, rate)
+        (port.port.link_layer, rate)
         for _, taken in carrying.using(cluster)
-        for one in taken.used
-        if not isinstance(rate := one.port.rate_gbit, Unread)
+        for port in taken.used
+        if not isinstance(rate := port.port.rate_gbit, Unread)
     )
     for node, taken in carrying.using(cluster):
         for layer in ("InfiniBand", "Ethernet"):
-            ports = [one for one in taken.used if one.port.link_layer == layer]
-            read = [(one, one.port.rate_gbit) for one in ports if not isinstance(one.port.rate_gbit, Unread)]
+            ports = [port for port in taken.used if port.port.link_layer == layer]
+            read = [(port, port.port.rate_gbit) for port in ports if not isinstance(port.port.rate_gbit, Unread)]
             counted = Counter(rate for _, rate in read)
             # Of as many ports of the node the rate that most of all nodes have decides, then the higher one.
             most = sorted(counted.items(), key=lambda had: (had[1], everywhere[layer, had[0]], had[0]))[-1:]
             for slow in sorted({rate for _, rate in read if rate != most[0][0]}):
-                yield _odd(cluster, node, [one for one, rate in read if rate == slow], slow, most[0][0])
+                yield _odd(cluster, node, [port for port, rate in read if rate == slow], slow, most[0][0])
             if most:
                 usual.setdefault(node.name, f"{most[0][0]:g} Gb/s")
     if len(usual) > 1:

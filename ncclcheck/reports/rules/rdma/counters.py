@@ -36,19 +36,19 @@ def _counted(cluster: Cluster) -> tuple[Counted, list[Finding]]:
     counted: Counted = []
     unread: list[Finding] = []
     for node, taken in carrying.choosing(cluster):
-        for one in taken.used:
-            counters = one.port.counters
+        for port in taken.used:
+            counters = port.port.counters
             if not isinstance(counters, Unread):
-                counted.append((node.name, one, {counter.name: counter.value for counter in counters}))
+                counted.append((node.name, port, {counter.name: counter.value for counter in counters}))
             elif counters.kind != "absent":
-                unread.append(_no_counters(node.name, one, counters))
+                unread.append(_no_counters(node.name, port, counters))
     if not counted and not unread:
         raise NothingToJudge("no port with error counters")
     return counted, unread
 
 
-def _no_counters(node: str, one: UsedPort, fact: Unread) -> Finding:
-    where = Where(node=node, device=one.name)
+def _no_counters(node: str, port: UsedPort, fact: Unread) -> Finding:
+    where = Where(node=node, device=port.name)
     return not_read(where, "counters", fact, "its error counters could not be read")
 
 
@@ -81,12 +81,12 @@ def link_errors(cluster: Cluster) -> Iterator[Finding]:
     """
     counted, unread = _counted(cluster)
     yield from unread
-    for node, one, counters in counted:
+    for node, port, counters in counted:
         limits = {
             name: cluster.policy.thresholds.get(f"RDM007.{name}", most) for name, most in _LINK_ERRORS.items()
         }
         if high := {name: counters[name] for name, most in limits.items() if counters.get(name, 0) >= most}:
-            yield _errors(node, one, high, "The link is bad or was: it may fail the job, or slow it down.")
+            yield _errors(node, port, high, "The link is bad or was: it may fail the job, or slow it down.")
 
 
 @rule("RDM008", "packet loss and retransmits are negligible", worst=State.WARN, needs=("rdma.devices",))
@@ -123,9 +123,9 @@ def losses(cluster: Cluster) -> Iterator[Finding]:
     yield from unread
     times = cluster.policy.thresholds.get("RDM008.times_peers", _TIMES_PEERS)
     bounds = {name: _bound(cluster, name, most, counted, times) for name, most in _LOSSES.items()}
-    for node, one, counters in counted:
+    for node, port, counters in counted:
         if high := {name: counters[name] for name, most in bounds.items() if counters.get(name, 0) > most}:
-            yield _errors(node, one, high, "What is lost is sent again, with all that followed it.")
+            yield _errors(node, port, high, "What is lost is sent again, with all that followed it.")
 
 
 def _bound(cluster: Cluster, name: str, most: float, counted: Counted, times: float) -> float:
@@ -134,21 +134,21 @@ def _bound(cluster: Cluster, name: str, most: float, counted: Counted, times: fl
     return max(cluster.policy.thresholds.get(f"RDM008.{name}", most), usual * times)
 
 
-def _errors(node: str, one: UsedPort, high: Mapping[str, int], why: str) -> Finding:
+def _errors(node: str, port: UsedPort, high: Mapping[str, int], why: str) -> Finding:
     return warn(
-        Where(node=node, device=one.name),
+        Where(node=node, device=port.name),
         ", ".join(f"{name} {value}" for name, value in high.items()) + " since its driver was loaded",
         why=why,
         owner="node",
         evidence=[
-            seen(f"/sys/class/infiniband/{one.hca.name}/ports/{one.port.name}", f"{name} {value}")
+            seen(f"/sys/class/infiniband/{port.hca.name}/ports/{port.port.name}", f"{name} {value}")
             for name, value in high.items()
         ],
-        fix=[admin("Look at cable, transceiver and both ports, and again after a job.", *_look(one))],
+        fix=[admin("Look at cable, transceiver and both ports, and again after a job.", *_look(port))],
     )
 
 
-def _look(one: UsedPort) -> list[str]:
+def _look(port: UsedPort) -> list[str]:
     """perfquery, which clears the counters, speaks InfiniBand alone."""
-    clear = f"perfquery -R -C {one.hca.name} -P {one.port.name}"
-    return [f"mlxlink -d {one.hca.name} -m -c", *([] if one.is_roce else [clear])]
+    clear = f"perfquery -R -C {port.hca.name} -P {port.port.name}"
+    return [f"mlxlink -d {port.hca.name} -m -c", *([] if port.is_roce else [clear])]

@@ -8,7 +8,7 @@ from ncclcheck.probes.facts import Cluster, Hca, Node, Unread, at, known
 from ncclcheck.reports.judgement.findings import Finding, State, Where, fail, fine, not_read, seen, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import wiring
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 
 @rule(

@@ -36,7 +36,7 @@ from ncclcheck.reports.subjects.nccl.hca import (
 )
 from ncclcheck.reports.subjects.nccl.variables import effective, nccl_version, values
 from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 
 def _said(gid: Gid) -> str:
@@ -87,36 +87,36 @@ def gid(cluster: Cluster) -> Iterator[Finding]:
         if len(served) == len(cluster.nodes):
             return
     well: dict[str, list[str]] = {}
-    for node, one in carrying.roce_ports(cluster):
-        taken = wiring.gid(node, one)
+    for node, port in carrying.roce_ports(cluster):
+        taken = wiring.gid(node, port)
         if taken is None:
-            yield _unread_table(node, one)
+            yield _unread_table(node, port)
         elif taken.gid and (twice := _refused(node, taken.gid)):
-            yield _twice(node, one, taken.gid, twice)
-        elif not taken.asked and (finding := _wrong_gid(node, one, taken)):
-            alone = len(cluster.nodes) == 1 and _better(one) is None
+            yield _twice(node, port, taken.gid, twice)
+        elif not taken.asked and (finding := _wrong_gid(node, port, taken)):
+            alone = len(cluster.nodes) == 1 and _better(port) is None
             yield _of_one_machine(node, finding) if alone else finding
         elif taken.gid and not taken.asked:
-            well.setdefault(node.name, []).append(f"{one.name} {address_of(taken.gid)}")
+            well.setdefault(node.name, []).append(f"{port.name} {address_of(taken.gid)}")
     yield from (fine(Where(node=name), f"RoCE v2 GIDs: {', '.join(told)}") for name, told in well.items())
 
 
 def _refused(node: Node, gid: Gid) -> Address | None:
     """The address of this entry where the kernel refused it, for another machine has it too."""
     interfaces: list[Interface] = value_or(at(node, "network.interfaces"), [])
-    for one in interfaces:
-        addresses: list[Address] = value_or(one.addresses, []) if one.name == gid.netdev else []
-        for held in addresses:
-            if held.state == "duplicate" and ip_address(held.address) == address_of(gid):
-                return held
+    for interface in interfaces:
+        addresses: list[Address] = value_or(interface.addresses, []) if interface.name == gid.netdev else []
+        for address in addresses:
+            if address.state == "duplicate" and ip_address(address.address) == address_of(gid):
+                return address
     return None
 
 
-def _twice(node: Node, one: UsedPort, gid: Gid, held: Address) -> Finding:
-    whole, name = f"{held.address}/{held.prefix}", quote(str(gid.netdev))
+def _twice(node: Node, port: UsedPort, gid: Gid, address: Address) -> Finding:
+    whole, name = f"{address.address}/{address.prefix}", quote(str(gid.netdev))
     return fail(
-        Where(node=node.name, device=one.name),
-        f"the address of GID {gid.index}, {held.address} on {gid.netdev}, failed duplicate address detection",
+        Where(node=node.name, device=port.name),
+        f"the address of GID {gid.index}, {address.address} on {gid.netdev}, failed duplicate address detection",
         why="Another machine on this wire has it: the kernel answers for it no more, and RDMA meets that one.",
         owner="node",
         evidence=[seen("ip -6 addr", f"{whole} dadfailed"), seen(f"GID {gid.index}", _said(gid))],
@@ -155,20 +155,20 @@ def _of_one_machine(node: Node, finding: Finding) -> Finding:
     return replace(finding, state=state, why=why)
 
 
-def _unread_table(node: Node, one: UsedPort) -> Finding:
-    why = one.port.gids.why if isinstance(one.port.gids, Unread) else ""
+def _unread_table(node: Node, port: UsedPort) -> Finding:
+    why = port.port.gids.why if isinstance(port.port.gids, Unread) else ""
     return unknown(
-        Where(node=node.name, device=one.name),
+        Where(node=node.name, device=port.name),
         f"its GID table could not be read: {why}",
         why="Not observed, so neither healthy nor faulty.",
         evidence=[seen("gids", why)],
     )
 
 
-def _wrong_gid(node: Node, one: UsedPort, taken: GidChoice) -> Finding | None:
+def _wrong_gid(node: Node, port: UsedPort, taken: GidChoice) -> Finding | None:
     if taken.gid and is_routable(taken.gid) and roce_version(taken.gid) != 1:
         return None
-    better = _better(one)
+    better = _better(port)
     evidence = [
         seen(f"GID {taken.index}", _said(taken.gid) if taken.gid else "empty"),
         seen("chosen", taken.reason),
@@ -180,7 +180,7 @@ def _wrong_gid(node: Node, one: UsedPort, taken: GidChoice) -> Finding | None:
     state = "of RoCE v1" if routed else "link-local" if taken.gid else "empty"
     why = "RoCE v1 passes no router." if routed else "Packets of it reach no other node: status 12, or a time-out."
     return (warn if routed else fail)(
-        Where(node=node.name, device=one.name),
+        Where(node=node.name, device=port.name),
         f"NCCL would use GID {taken.index}, which is {state}",
         why=why,
         owner="job" if better else "node",
@@ -194,10 +194,10 @@ def _address() -> list[Remedy]:
     return [admin("Give the interface of the port an IP address and bring it up.", "show_gids", "ip addr show")]
 
 
-def _better(one: UsedPort) -> Gid | None:
+def _better(port: UsedPort) -> Gid | None:
     """An entry that would do: RoCE v2, routable, IPv4 first."""
-    found = [gid for gid in value_or(one.port.gids, []) if roce_version(gid) == 2 and is_routable(gid)]
-    return min(found, key=lambda gid: (family_of(gid), gid.index), default=None)
+    gids = [gid for gid in value_or(port.port.gids, []) if roce_version(gid) == 2 and is_routable(gid)]
+    return min(gids, key=lambda gid: (family_of(gid), gid.index), default=None)
 
 
 @rule(
@@ -241,17 +241,17 @@ def gid_index(cluster: Cluster) -> Iterator[Finding]:
     if not ports:
         raise NothingToJudge("NCCL_IB_GID_INDEX is not set")
     kinds: dict[str, str] = {}
-    for node, one in ports:
-        taken = wiring.gid(node, one)
+    for node, port in ports:
+        taken = wiring.gid(node, port)
         if taken is None or taken.gid is None:
-            yield _wrong_index(node, one, fail, "is empty", "Connecting ends with `Invalid argument`.")
+            yield _wrong_index(node, port, fail, "is empty", "Connecting ends with `Invalid argument`.")
         elif not is_routable(taken.gid):
-            yield _wrong_index(node, one, fail, "is link-local", "Packets of it do not reach other nodes.")
+            yield _wrong_index(node, port, fail, "is link-local", "Packets of it do not reach other nodes.")
         elif roce_version(taken.gid) == 1:
-            yield _wrong_index(node, one, warn, "is of RoCE v1", "RoCE v1 passes no router.")
+            yield _wrong_index(node, port, warn, "is of RoCE v1", "RoCE v1 passes no router.")
         else:
             kinds[node.name] = f"RoCE v2 of IPv{family_of(taken.gid)}"
-            yield from _needless(node, one, taken)
+            yield from _needless(node, port, taken)
     if len(kinds) > 1:
         yield from disagreements(
             kinds,
@@ -264,32 +264,33 @@ def gid_index(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-def _wrong_index(node: Node, one: UsedPort, level: Callable[..., Finding], state: str, why: str) -> Finding:
-    setting, better = effective(node)["NCCL_IB_GID_INDEX"], _better(one)
+def _wrong_index(node: Node, port: UsedPort, level: Callable[..., Finding], state: str, why: str) -> Finding:
+    setting, better = effective(node)["NCCL_IB_GID_INDEX"], _better(port)
     automatic = (nccl_version(node) or AUTOMATIC_GID_SINCE) >= AUTOMATIC_GID_SINCE
     fix = _address()  # no other index would do
     if better is not None:
         command = "unset NCCL_IB_GID_INDEX" if automatic else f"export NCCL_IB_GID_INDEX={better.index}"
         fix = [you("Let NCCL choose, or name an entry that is routed.", command)]
     return level(
-        Where(node=node.name, device=one.name),
+        Where(node=node.name, device=port.name),
         f"GID {setting.value}, which NCCL_IB_GID_INDEX names, {state}",
         why=why,
         owner="job" if better else "node",
         evidence=[
             seen(setting.source, f"NCCL_IB_GID_INDEX={setting.value}"),
             seen(
-                "gids", ", ".join(f"{gid.index} {_said(gid)}" for gid in value_or(one.port.gids, [])[:8]) or "none"
+                "gids",
+                ", ".join(f"{gid.index} {_said(gid)}" for gid in value_or(port.port.gids, [])[:8]) or "none",
             ),
         ],
         fix=fix,
     )
 
 
-def _needless(node: Node, one: UsedPort, taken: GidChoice) -> Iterator[Finding]:
+def _needless(node: Node, port: UsedPort, taken: GidChoice) -> Iterator[Finding]:
     if (nccl_version(node) or (0, 0, 0)) < AUTOMATIC_GID_SINCE:
         return
-    if automatic_gid(value_or(one.port.gids, []), values(node)) == taken.index:
+    if automatic_gid(value_or(port.port.gids, []), values(node)) == taken.index:
         yield note(
             Where(node=node.name),
             f"NCCL_IB_GID_INDEX={taken.index} is what NCCL would choose by itself",

@@ -10,7 +10,7 @@ from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.nccl import carrying
 from ncclcheck.reports.subjects.nccl.hca import PEERMEM_SINCE
 from ncclcheck.reports.subjects.nccl.variables import as_version, nccl_version, parse_int, values
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _DMABUF_KERNEL = (5, 12, 0)  # the first Linux with dma-buf memory regions for RDMA
 _DMABUF_SINCE = (2, 13, 0)  # the first NCCL that uses dma-buf
@@ -61,7 +61,7 @@ def gpudirect(cluster: Cluster) -> Iterator[Finding]:
             yield fine(where, "by " + ("dma-buf" if not dmabuf else modules[0]), *evidence)
         elif _has_only_geforce(node):
             yield note(where, "GeForce cards have no GPUDirect RDMA", why=_COPIED, owner="site", evidence=evidence)
-        elif all(one.hca.driver == "hfi1" for one in taken.used):
+        elif all(port.hca.driver == "hfi1" for port in taken.used):
             what = "Omni-Path has no GPUDirect RDMA by verbs, which is what NCCL uses"
             yield note(where, what, why=_COPIED, owner="site", evidence=evidence)
         elif modules and "nvidia_peermem" in modules and version:
@@ -132,9 +132,9 @@ def bonds(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA/nccl-tests#191, NVIDIA/nccl-tests#265, NVIDIA/nccl#1015.
     """
     bonded: dict[str, list[str]] = {}
-    for node, one in carrying.roce_ports(cluster):
-        if "bond" in one.hca.name:
-            bonded.setdefault(node.name, []).append(f"{one.name} ({value_or(one.port.rate_gbit, 0.0):g} Gb/s)")
+    for node, port in carrying.roce_ports(cluster):
+        if "bond" in port.hca.name:
+            bonded.setdefault(node.name, []).append(f"{port.name} ({value_or(port.port.rate_gbit, 0.0):g} Gb/s)")
     for name, devices in bonded.items():
         yield note(
             Where(node=name),

@@ -50,15 +50,15 @@ def partition(cluster: Cluster) -> Iterator[Finding]:
     ]
     if not ports:
         raise NothingToJudge("no InfiniBand port whose partition table was read")
-    for node, one, keys in ports:
+    for node, port, keys in ports:
         asked = parse_int(values(node).get("NCCL_IB_PKEY", "")).value
         index = asked if isinstance(asked, int) and asked >= 0 else 0
         if index >= len(keys) and len(keys) < 8:
-            yield _wrong_key(node, one, keys, index, "does not exist")
+            yield _wrong_key(node, port, keys, index, "does not exist")
         elif index < len(keys) and keys[index] == 0:
-            yield _wrong_key(node, one, keys, index, "is empty")
+            yield _wrong_key(node, port, keys, index, "is empty")
         elif index < len(keys) and not keys[index] & _FULL_MEMBER:
-            yield _limited(node, one, keys, index)
+            yield _limited(node, port, keys, index)
     if len({key for _, _, keys in ports for key in keys[:1]}) == 1:
         yield fine(Where(), f"partition {ports[0][2][0]:#06x} on all ports")
 
@@ -67,11 +67,11 @@ def _table(keys: list[int]) -> str:
     return ", ".join(f"{index}: {key:#06x}" for index, key in enumerate(keys))
 
 
-def _wrong_key(node: Node, one: UsedPort, keys: list[int], index: int, state: str) -> Finding:
+def _wrong_key(node: Node, port: UsedPort, keys: list[int], index: int, state: str) -> Finding:
     other = next((i for i, key in enumerate(keys) if key & _FULL_MEMBER), None)
     command = "cat /sys/class/infiniband/*/ports/1/pkeys/0" if other is None else f"export NCCL_IB_PKEY={other}"
     return fail(
-        Where(node=node.name, device=one.name),
+        Where(node=node.name, device=port.name),
         f"entry {index} of its partition table, which NCCL would use, {state}",
         why="NCCL cannot connect over this port.",
         owner="job" if other is not None else "site",
@@ -80,9 +80,9 @@ def _wrong_key(node: Node, one: UsedPort, keys: list[int], index: int, state: st
     )
 
 
-def _limited(node: Node, one: UsedPort, keys: list[int], index: int) -> Finding:
+def _limited(node: Node, port: UsedPort, keys: list[int], index: int) -> Finding:
     return warn(
-        Where(node=node.name, device=one.name),
+        Where(node=node.name, device=port.name),
         f"it is a limited member of its partition (key {keys[index]:#06x})",
         why="Limited members cannot reach each other, only full members.",
         owner="site",

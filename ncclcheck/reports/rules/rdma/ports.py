@@ -24,7 +24,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import carrying, wiring
 from ncclcheck.reports.subjects.nccl.hca import HcaChoice, UsedPort, parse_hca
 from ncclcheck.reports.subjects.nccl.variables import values
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _HALF_UP = ("INIT", "ARMED")
 _FEWER = "NCCL skips a port that is not ACTIVE: the job continues over fewer links, or stops."
@@ -58,13 +58,13 @@ def ports_up(cluster: Cluster) -> Iterator[Finding]:
     NCCL user guide, Troubleshooting, Networking; ibstat(8), ibportstate(8).
     """
     found = list(wiring.choosing(cluster))
-    up = {(node.name, one.hca.name, one.port.name) for node, taken in found for one in taken.used}
+    up = {(node.name, port.hca.name, port.port.name) for node, taken in found for port in taken.used}
     if not any(wiring.wanted(taken) for _, taken in found):
         raise NothingToJudge("no port of an HCA that NCCL could use")
     idle: dict[str, list[tuple[str, UsedPort]]] = {}
     for node, taken in found:
-        yield from (_unseen(node.name, one) for one in taken.unseen)
-        down = [one for one in taken.inactive if one.is_roce or one.port.state not in _HALF_UP]
+        yield from (_unseen(node.name, port) for port in taken.unseen)
+        down = [port for port in taken.inactive if port.is_roce or port.port.state not in _HALF_UP]
         exact = _named_exactly(values(node).get("NCCL_IB_HCA", ""))
         for one in down:
             others = {n for n, hca, port in up if (hca, port) == (one.hca.name, one.port.name)}
@@ -83,23 +83,23 @@ def _named_exactly(value: str) -> set[str]:
     return set() if pattern.exclude else {entry.name for entry in pattern.entries}
 
 
-def _alike_up(one: UsedPort, taken: HcaChoice) -> bool:
+def _alike_up(port: UsedPort, taken: HcaChoice) -> bool:
     """Whether an equal card of this node is up, on the same port: by its number, and its PCI function's."""
-    board = one.hca.board if isinstance(one.hca.board, str) else one.hca.model
+    board = port.hca.board if isinstance(port.hca.board, str) else port.hca.model
     alike = [other for other in taken.used if board in (other.hca.board, other.hca.model)]
-    return isinstance(board, str) and any(_same_port(one, other) for other in alike)
+    return isinstance(board, str) and any(_same_port(port, other) for other in alike)
 
 
-def _same_port(one: UsedPort, other: UsedPort) -> bool:
-    functions = {value_or(end.hca.pci, "").rpartition(".")[2] for end in (one, other)}
-    return one.port.name == other.port.name and len(functions) == 1
+def _same_port(port: UsedPort, other: UsedPort) -> bool:
+    functions = {value_or(end.hca.pci, "").rpartition(".")[2] for end in (port, other)}
+    return port.port.name == other.port.name and len(functions) == 1
 
 
-def _unseen(node: str, one: UsedPort) -> Finding:
-    why = one.port.state.why if isinstance(one.port.state, Unread) else ""
+def _unseen(node: str, port: UsedPort) -> Finding:
+    why = port.port.state.why if isinstance(port.port.state, Unread) else ""
     return unknown(
-        Where(node=node, device=one.name),
-        f"the state of {one.name} could not be read: {why}",
+        Where(node=node, device=port.name),
+        f"the state of {port.name} could not be read: {why}",
         why="Not observed, so neither healthy nor faulty.",
         evidence=[seen("state", why)],
     )
@@ -109,7 +109,7 @@ def _idle(name: str, places: list[tuple[str, UsedPort]]) -> Finding:
     """A port that is up on no node: one note for all of them."""
     nodes = fold_names(node for node, _ in places)
     states = sorted(
-        {f"{one.port.state}, physically {value_or(one.port.physical, 'unknown')}" for _, one in places}
+        {f"{port.port.state}, physically {value_or(port.port.physical, 'unknown')}" for _, port in places}
     )
     return note(
         Where(node=places[0][0] if len(places) == 1 else None, device=name),
@@ -120,26 +120,26 @@ def _idle(name: str, places: list[tuple[str, UsedPort]]) -> Finding:
     )
 
 
-def _down(node: str, one: UsedPort, others: set[str], *, fails: bool, named: bool) -> Finding:
-    physical = value_or(one.port.physical, "unknown")
-    where, what = Where(node=node, device=one.name), f"its port is {one.port.state}, physically {physical}"
+def _down(node: str, port: UsedPort, others: set[str], *, fails: bool, named: bool) -> Finding:
+    physical = value_or(port.port.physical, "unknown")
+    where, what = Where(node=node, device=port.name), f"its port is {port.port.state}, physically {physical}"
     evidence = [
-        seen(f"/sys/class/infiniband/{one.hca.name}/ports/{one.port.name}", f"{one.port.state}, {physical}")
+        seen(f"/sys/class/infiniband/{port.hca.name}/ports/{port.port.name}", f"{port.port.state}, {physical}")
     ]
     if named:
-        evidence.append(seen("NCCL_IB_HCA", f"names {one.hca.name}"))
+        evidence.append(seen("NCCL_IB_HCA", f"names {port.hca.name}"))
     if others:
         evidence.append(seen("the same port", f"ACTIVE on {fold_names(sorted(others))}"))
     level = fail if fails else warn
-    return level(where, what, why=_FEWER, owner="node", evidence=evidence, fix=_mend_port(node, one))
+    return level(where, what, why=_FEWER, owner="node", evidence=evidence, fix=_mend_port(node, port))
 
 
-def _mend_port(node: str, one: UsedPort) -> list[Remedy]:
+def _mend_port(node: str, port: UsedPort) -> list[Remedy]:
     return [
         admin(
             "Look at the port, its cable and the switch port at the other end.",
-            f"ibstat {one.hca.name} {one.port.name}",
-            f"dmesg | grep -i {one.hca.name.rpartition('_')[0] or one.hca.name}",
+            f"ibstat {port.hca.name} {port.port.name}",
+            f"dmesg | grep -i {port.hca.name.rpartition('_')[0] or port.hca.name}",
         ),
         you("Leave the node out until it is repaired.", f"#SBATCH --exclude={quote(node)}"),
     ]
@@ -180,24 +180,24 @@ def subnet_manager(cluster: Cluster) -> Iterator[Finding]:
     ]
     if not found:
         raise NothingToJudge("no InfiniBand port that NCCL would use")
-    for node, one in found:
-        state, lid, manager = one.port.state, one.port.lid, one.port.sm_lid
+    for node, port in found:
+        state, lid, manager = port.port.state, port.port.lid, port.port.sm_lid
         if state in _HALF_UP:
-            yield _no_manager(node, one, f"its port waits in {state}: no subnet manager has set it up")
+            yield _no_manager(node, port, f"its port waits in {state}: no subnet manager has set it up")
         elif state == "ACTIVE" and 0 in (lid, manager):
             lacks = "no address (LID 0)" if lid == 0 else "no subnet manager (SM LID 0)"
-            yield _no_manager(node, one, f"its port is ACTIVE and has {lacks}")
+            yield _no_manager(node, port, f"its port is ACTIVE and has {lacks}")
 
 
-def _no_manager(node: str, one: UsedPort, what: str) -> Finding:
+def _no_manager(node: str, port: UsedPort, what: str) -> Finding:
     return fail(
-        Where(node=node, device=one.name),
+        Where(node=node, device=port.name),
         what,
         why="NCCL cannot use the port, and continues over fewer links or over TCP.",
         owner="site",
         evidence=[
-            seen("state", one.port.state),
-            seen("lid, sm_lid", f"{_lid(one.port.lid)}, {_lid(one.port.sm_lid)}"),
+            seen("state", port.port.state),
+            seen("lid, sm_lid", f"{_lid(port.port.lid)}, {_lid(port.port.sm_lid)}"),
         ],
         fix=[
             admin(

@@ -24,7 +24,7 @@ from ncclcheck.reports.rules.rdma.roce import interface_of, reaches
 from ncclcheck.reports.subjects.nccl import carrying, wiring
 from ncclcheck.reports.subjects.nccl.hca import address_of, is_routable
 from ncclcheck.reports.subjects.nccl.settings import settings_of
-from ncclcheck.reports.text.fold import fold_names, many
+from ncclcheck.reports.text.words.fold import fold_names, many
 
 Cabling = tuple[tuple[str, str], ...]  # slot or name of each HCA, and the identity of its switch
 
@@ -98,10 +98,10 @@ def _not_told(nodes: list[Node]) -> Iterator[Finding]:
 
 def _cabling(node: Node) -> Cabling:
     """Of the HCAs that carry data; by slot, for names may change from boot to boot."""
-    data = {one.hca.name for one in carrying.choice(node).used}
+    data = {port.hca.name for port in carrying.choice(node).used}
     slots = {name: address for address, name in wiring.hca_names(node).items()}
-    found: list[Leaf] = value_or(at(node, "rdma.leaves"), [])
-    links = [(leaf.name.partition(":")[0], leaf.name.partition(":")[2], leaf.identity) for leaf in found]
+    leafs: list[Leaf] = value_or(at(node, "rdma.leaves"), [])
+    links = [(leaf.name.partition(":")[0], leaf.name.partition(":")[2], leaf.identity) for leaf in leafs]
     return tuple(sorted((f"{slots.get(hca, hca)}:{port}", switch) for hca, port, switch in links if hca in data))
 
 
@@ -200,13 +200,13 @@ def across(cluster: Cluster) -> Iterator[Finding]:
     if not crossing:
         raise NothingToJudge("NCCL keeps to its rails: NCCL_CROSS_NIC and NCCL_PXN_DISABLE are not 1")
     told: set[str] = set()
-    for node, one, card, _ in rails:
+    for node, port, card, _ in rails:
         if node.name in told or node.name not in crossing or at(node, "network.rules"):
             continue
         lost = [
             (peer, other, address_of(gid))
             for peer, other, _, gid in rails
-            if peer is not node and other.name != one.name and is_routable(gid)
+            if peer is not node and other.name != port.name and is_routable(gid)
             and not reaches(node, card, str(address_of(gid)))
         ]  # fmt: skip
         if lost:
@@ -216,8 +216,8 @@ def across(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _crosses(node: Node) -> str:
-    found = settings_of(node)
-    return next((name for name in ("NCCL_CROSS_NIC", "NCCL_PXN_DISABLE") if found.number(name) == 1), "")
+    settings = settings_of(node)
+    return next((name for name in ("NCCL_CROSS_NIC", "NCCL_PXN_DISABLE") if settings.number(name) == 1), "")
 
 
 def _apart(node: Node, name: str, interface: str, target: str) -> Finding:

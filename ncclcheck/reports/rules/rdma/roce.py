@@ -14,7 +14,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import carrying, profiles, wiring
 from ncclcheck.reports.subjects.nccl.hca import UsedPort, address_of, is_routable
 from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _FULL_MTU = 4096  # bytes, the largest RDMA MTU
 _JUMBO = 9000  # bytes, where no other interface shows what the switches pass
@@ -22,10 +22,10 @@ _OVERHEAD = 96  # bytes of RoCE headers in a frame, as the kernel reckons them (
 _FAST_GBIT = 100.0  # Gb/s from which on small packets cost speed; chosen
 
 
-def interface_of(node: Node, one: UsedPort) -> Interface | None:
+def interface_of(node: Node, port: UsedPort) -> Interface | None:
     """The interface behind the GID that is used, else behind the first one."""
-    taken = wiring.gid(node, one)
-    gids = [taken.gid] if taken and taken.gid else value_or(one.port.gids, [])
+    taken = wiring.gid(node, port)
+    gids = [taken.gid] if taken and taken.gid else value_or(port.port.gids, [])
     names = {gid.netdev for gid in gids if isinstance(gid.netdev, str)}
     found = value_or(at(node, "network.interfaces"), [])
     return next((interface for interface in found if interface.name in names), None)
@@ -79,12 +79,12 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
     sizes: dict[str, set[int]] = {}
     enough = Counter(size for *_, size in known if _active_mtu(size) == _FULL_MTU)
     usual = enough.most_common(1)[0][0] if enough else _JUMBO
-    for node, one, card, bytes_ in known:
+    for node, port, card, bytes_ in known:
         sizes.setdefault(node.name, set()).add(bytes_)
         active = _active_mtu(bytes_)
-        if active < _FULL_MTU and value_or(one.port.rate_gbit, 0.0) >= _FAST_GBIT:
+        if active < _FULL_MTU and value_or(port.port.rate_gbit, 0.0) >= _FAST_GBIT:
             yield warn(
-                Where(node=node.name, device=one.name),
+                Where(node=node.name, device=port.name),
                 f"{card.name} has an MTU of {bytes_}, so RDMA sends packets of {active} bytes",
                 why="Small packets cost speed on a fast link.",
                 owner="node",
@@ -147,8 +147,8 @@ def traffic_class(cluster: Cluster) -> Iterator[Finding]:
     NCCL user guide, NCCL_IB_TC, and Troubleshooting, RoCE; NVIDIA/nccl#2383.
     """
     found: dict[str, set[str]] = {}
-    for node, one in carrying.roce_ports(cluster):
-        text = one.port.traffic_class
+    for node, port in carrying.roce_ports(cluster):
+        text = port.port.traffic_class
         if not isinstance(text, Unread) or text.kind == "absent":
             found.setdefault(node.name, set()).add("not set" if isinstance(text, Unread) else text[:60])
     if not any(of_node != {"not set"} for of_node in found.values()):
@@ -214,21 +214,21 @@ def routed(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA/nccl-tests#185, NVIDIA/nccl#2013; ip-route(8).
     """
     rails: dict[str, list[tuple[Node, UsedPort, Interface, Gid]]] = {}
-    for node, one in carrying.roce_ports(cluster):
-        taken, card = wiring.gid(node, one), interface_of(node, one)
+    for node, port in carrying.roce_ports(cluster):
+        taken, card = wiring.gid(node, port), interface_of(node, port)
         if taken and taken.gid and card:
-            rails.setdefault(one.name, []).append((node, one, card, taken.gid))
+            rails.setdefault(port.name, []).append((node, port, card, taken.gid))
     pairs = [
         (a, b) for rail in rails.values() for a, b in zip(rail, rail[1:] + rail[:1], strict=True) if a is not b
     ]
     if not pairs:
         raise NothingToJudge("no two nodes with RoCE addresses on an HCA of the same name")
-    for (node, one, card, _), (peer, _, _, gid) in pairs:
+    for (node, port, card, _), (peer, _, _, gid) in pairs:
         target = address_of(gid)
         if not is_routable(gid) or reaches(node, card, str(target)):
             continue
         yield warn(
-            Where(node=node.name, device=one.name, peer=peer.name),
+            Where(node=node.name, device=port.name, peer=peer.name),
             f"no route from {card.name} leads to {target}, the RoCE address of {peer.name}",
             why="Connecting over RDMA ends with `Network is unreachable` or a time-out.",
             owner="node",
@@ -238,12 +238,12 @@ def routed(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _addresses(card: Interface) -> str:
-    return ", ".join(f"{one.address}/{one.prefix}" for one in value_or(card.addresses, [])) or "none"
+    return ", ".join(f"{address.address}/{address.prefix}" for address in value_or(card.addresses, [])) or "none"
 
 
 def reaches(node: Node, card: Interface, target: str) -> bool:
     """Whether an address is in a subnet of this interface, or a route of the main table leads there by it."""
-    own = [f"{one.address}/{one.prefix}" for one in value_or(card.addresses, [])]
+    own = [f"{address.address}/{address.prefix}" for address in value_or(card.addresses, [])]
     routes = value_or(at(node, "network.routes"), [])
     return any(
         _inside(target, net) for net in [*own, *(r.destination for r in routes if r.interface == card.name)]

@@ -8,7 +8,7 @@ from shlex import quote
 from ncclcheck.probes.facts import Cluster, replace
 from ncclcheck.reports.judgement.findings import Finding, State, Where, seen, warn
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.failures.launching import SLOW_LOGIN, SLOW_LOGIN_WHY
+from ncclcheck.reports.subjects.failures.entering.launching import SLOW_LOGIN, SLOW_LOGIN_WHY
 
 
 @rule("RUN014", "ssh logins succeed without delay", worst=State.WARN, over="")

@@ -134,9 +134,9 @@ def _of_datasets(reports: Sequence[DataReport]) -> Iterator[Finding]:
     """Exceptions of ours while a dataset was looked at; the same one is reported once."""
     by_trace: dict[str, list[tuple[str, str]]] = {}
     for report in reports:
-        for one in report.unseen:
-            if one.defect:
-                by_trace.setdefault(one.defect, []).append((report.node, one.aspect))
+        for unseen in report.unseen:
+            if unseen.defect:
+                by_trace.setdefault(unseen.defect, []).append((report.node, unseen.aspect))
     for trace, places in by_trace.items():
         nodes = [*dict.fromkeys(node for node, _ in places)]
         aspects = ", ".join(dict.fromkeys(aspect for _, aspect in places))

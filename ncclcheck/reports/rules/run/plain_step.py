@@ -67,7 +67,7 @@ def plain_step(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _waits(step: PlainStep, level: Callable[..., Finding]) -> Finding:
-    others = ", ".join(f"{one.id} ({one.name} on {one.nodes})" for one in step.others[:_MOST_NAMED])
+    others = ", ".join(f"{step.id} ({step.name} on {step.nodes})" for step in step.others[:_MOST_NAMED])
     return level(
         Where(),
         f"srun does not start: step {others} of this job holds what it needs",
@@ -78,7 +78,7 @@ def _waits(step: PlainStep, level: Callable[..., Finding]) -> Finding:
             you("Let the job's srun share what that step holds.", "export SLURM_OVERLAP=1"),
             you(
                 "Or end that step, if nobody needs it.",
-                *(f"scancel {one.id}" for one in step.others[:_MOST_NAMED]),
+                *(f"scancel {step.id}" for step in step.others[:_MOST_NAMED]),
             ),
             you("Or let the script start it so that it holds nothing.", "srun --overlap ... &"),
         ],

@@ -19,11 +19,12 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.failures import broken_store, deadlock, exhausted, lost
-from ncclcheck.reports.subjects.failures.crowded import crowded_nodes
+from ncclcheck.reports.subjects.failures import broken_store, deadlock, lost
 from ncclcheck.reports.subjects.failures.last_words import Told
+from ncclcheck.reports.subjects.failures.limits import exhausted
+from ncclcheck.reports.subjects.failures.limits.crowded import crowded_nodes
 from ncclcheck.reports.subjects.links.reached import closed, closed_to
-from ncclcheck.reports.text.fold import fold_names, fold_ranks, many
+from ncclcheck.reports.text.words.fold import fold_names, fold_ranks, many
 
 _LAST_STEP = "destroy_process_group"  # of the worker: nothing is measured after it
 
@@ -80,13 +81,13 @@ def every_rank_joined(cluster: Cluster) -> Iterator[Finding]:
     if len(run.ranks) == cluster.job.ranks and all(rank.phase != "start" for rank in run.ranks):
         return
     late = [rank for rank in run.ranks if rank.phase == "start"]
-    told = [end for end in run.ends if end.detail] or lost.wordless(run)
+    ends = [end for end in run.ends if end.detail] or lost.wordless(run)
     if findings := _culprits(cluster, late):
         yield from findings
-    elif causes := [end for end in told if not lost.gave_up(end)]:
+    elif causes := [end for end in ends if not lost.gave_up(end)]:
         yield from (_ended(cluster, end) for end in causes)
-    elif told:
-        yield _gave_up(cluster, told, late)
+    elif ends:
+        yield _gave_up(cluster, ends, late)
     else:
         yield _not_joined(cluster, late)
 
@@ -319,8 +320,8 @@ def _blamed(cluster: Cluster, late: list[RankState]) -> list[RankState]:
     An error of a rank's own comes last, and is a consequence where a whole node is silent, or where a defect of
     ncclcheck ended a rank.
     """
-    if found := lost.ended(late):
-        return found
+    if states := lost.ended(late):
+        return states
     if cluster.run.silent:
         raise NothingToJudge("its ground failed: RUN001")
     if lost.by_defect(late):

@@ -47,7 +47,7 @@ def changed(script: Script) -> Iterator[Finding]:
             continue
         if not (what := _changes(call, wrapped)) or (sent and call.name == ".load_state_dict"):
             continue
-        trained = [one for one in passes(script) if guard not in one.guards]
+        trained = [call for call in passes(script) if guard not in call.guards]
         if not trained or any(_is_counterpart(one, call) for one in script.trace):
             continue  # these ranks train by themselves, or each does it in its own place
         told.add((guard.file, guard.line))
@@ -74,7 +74,7 @@ def _changes(call: Call, wrapped: set[str]) -> str:
     if (
         call.name == ".load_state_dict"
         and models
-        and all(one in wrapped or one.startswith("ddp@") for one in models)
+        and all(model in wrapped or model.startswith("ddp@") for model in models)
     ):
         return f"the wrapped model {call.on} is given a state"
     return ""
@@ -119,7 +119,7 @@ def exchanged(script: Script) -> Iterator[Finding]:
                  and objects(one, "on", "optimizer")]  # fmt: skip
         steps += [one for one in script.trace if one.name == ".step" and one.loops[:1] == call.loops[:1]
                   and "scaler" in one.on]  # fmt: skip
-        if steps and all(asked in [(guard.text, guard.branch) for guard in one.guards] for one in steps):
+        if steps and all(asked in [(guard.text, guard.branch) for guard in step.guards] for step in steps):
             yield fail(
                 here(call),
                 f"no_sync is used in those steps that the optimizer takes: {asked[0]}",

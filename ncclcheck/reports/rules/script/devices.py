@@ -176,7 +176,7 @@ def _by_local_rank(script: Script, call: Call) -> Remedy:
     if others := [
         one for one in script.calls if one is not call and rank.isidentifier() and _is_gpu_of(one, rank)
     ]:
-        text += f", and at {', '.join(dict.fromkeys(one.place for one in others[:5]))} too"
+        text += f", and at {', '.join(dict.fromkeys(call.place for call in others[:5]))} too"
     for one in (call, *others):
         line = str(change.get(one.line) or line_of(script, call.file, one.line))
         spelled = re.escape(rank).replace("'", "['\"]")  # quotes as it is written
@@ -201,8 +201,8 @@ def _is_gpu_of(call: Call, rank: str) -> bool:
 def _all_on_one(script: Script, call: Call, init: Call) -> Finding:
     line = line_of(script, init.file, init.first)
     set_device = f'{indent(line)}torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
-    spawned = any(one.name in SPAWNS for one in script.calls)
-    fixed = any(_names_no_gpu(one) and _device(one) == "cuda:0" for one in script.calls)
+    spawned = any(call.name in SPAWNS for call in script.calls)
+    fixed = any(_names_no_gpu(call) and _device(call) == "cuda:0" for call in script.calls)
     simple = line and not spawned and not fixed
     return fail(
         here(call),

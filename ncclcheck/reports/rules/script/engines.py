@@ -86,7 +86,7 @@ def stepped(script: Script) -> Iterator[Finding]:
     if any(objects(call, "on", "engine") for call in steps):
         return
     for call in steps:
-        if {f"of:{one}" for one in engines} & tags(call, "on"):
+        if {f"of:{engine}" for engine in engines} & tags(call, "on"):
             yield warn(
                 here(call),
                 "the optimizer takes the step that DeepSpeed's engine should take",

@@ -116,22 +116,22 @@ def _forward(script: Script, function: str, model: str, deep: int) -> Call | Non
             continue
         if one.name == model and (one.wrapped or not one.on):
             return one
-        if model in one.arguments.values() and (found := _forward(script, one.name, model, deep - 1)):
-            return found
+        if model in one.arguments.values() and (call := _forward(script, one.name, model, deep - 1)):
+            return call
     return None
 
 
 def _without_gradients(script: Script, forward: Call) -> bool:
     """Whether its function asks for no gradients before it: then only the first forward pass broadcasts."""
     return any(
-        one.name in _NO_GRADIENTS and one.line < forward.line for one in in_function(script, forward.function)
+        call.name in _NO_GRADIENTS and call.line < forward.line for call in in_function(script, forward.function)
     )
 
 
 def _other_branch(script: Script, call: Call) -> bool:
     mine = by_rank(call)
-    others = [by_rank(one) for one in in_function(script, call.function) if one.wrapped]
-    return any(one and mine and (one.line, one.branch) != (mine.line, mine.branch) for one in others)
+    others = [by_rank(call) for call in in_function(script, call.function) if call.wrapped]
+    return any(guard and mine and (guard.line, guard.branch) != (mine.line, mine.branch) for guard in others)
 
 
 @script_rule("SCR024", "the loader is given the sampler that was built", worst=State.WARN)
@@ -251,8 +251,8 @@ def _seeded_by_rank(calls: list[Call]) -> Call | None:
     found = None
     for seed in calls:
         if seed.name in _TORCH_SEEDS:
-            ways = [seed] if seed.by_rank else [one for one in calls if one.name == seed.function]
-            if not ways or not all(one.by_rank for one in ways):
+            ways = [seed] if seed.by_rank else [call for call in calls if call.name == seed.function]
+            if not ways or not all(way.by_rank for way in ways):
                 return None
             found = found or ways[0]
     return found
@@ -313,10 +313,10 @@ def _is_in_memory(script: Script, loader: Call) -> bool:
     """Whether all that is seen of its dataset says that the samples are ready."""
     data = loader.arguments.get("0", loader.arguments.get("dataset", ""))
     ready = {f"{file.name}:{name}" for file in script.files for name in file.in_memory}
-    built = [one.name for one in script.calls if one.target == data and not one.inner]
+    built = [call.name for call in script.calls if call.target == data and not call.inner]
     classes = [name for name in built if name.endswith("Dataset") or ":" in name]
     if not built and data.isidentifier():  # handed on: what datasets does the script build at all?
-        classes = [one.name for one in script.calls if one.name in ready or _BUILDS_DATA.search(one.name)]
+        classes = [call.name for call in script.calls if call.name in ready or _BUILDS_DATA.search(call.name)]
     if classes:
         return all(name in ready or name.endswith(".TensorDataset") for name in classes)
     return bool(re.match(r"(?:[\w.]+\.)?TensorDataset\(", data))

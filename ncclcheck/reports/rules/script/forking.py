@@ -60,7 +60,9 @@ def forked(script: Script) -> Iterator[Finding]:
     for call in calls:
         if not (_PROCESS.search(call.name) and _child(script, call)):
             continue
-        asked = any(one.name.endswith("set_start_method") and "'fork'" in one.arguments.values() for one in calls)
+        asked = any(
+            call.name.endswith("set_start_method") and "'fork'" in call.arguments.values() for call in calls
+        )
         asked |= call.arguments.get("start_method") == "'fork'"
         if (call.name.endswith(".start_processes") and not asked) or not (opened := _opened(script, call)):
             continue
@@ -88,8 +90,8 @@ def _child(script: Script, call: Call) -> bool:
 
 def _uses(script: Script, name: str) -> bool:
     inside = in_function(script, name)
-    nccl = any(one.name == INIT and "nccl" in "".join(one.arguments.values()) for one in inside)
-    named = any(one.name == "torch.device" and "cuda" in one.arguments.get("0", "") for one in inside)
+    nccl = any(call.name == INIT and "nccl" in "".join(call.arguments.values()) for call in inside)
+    named = any(call.name == "torch.device" and "cuda" in call.arguments.get("0", "") for call in inside)
     return nccl or named or _first(script, name, _DEEP) is not None
 
 
@@ -107,9 +109,9 @@ def _opened(script: Script, call: Call) -> Call | None:
 
 def _first(script: Script, function: str, deep: int) -> Call | None:
     """The first call of a function of the script's own that opens CUDA whatever it is given."""
-    for one in in_function(script, function) if deep and ":" in function else []:
-        if not one.guards and (_opens(one) or _first(script, one.name, deep - 1)):
-            return one
+    for call in in_function(script, function) if deep and ":" in function else []:
+        if not call.guards and (_opens(call) or _first(script, call.name, deep - 1)):
+            return call
     return None
 
 

@@ -99,12 +99,16 @@ def data_parallel(script: Script) -> Iterator[Finding]:
 
 def _is_alone(script: Script, call: Call) -> bool:
     """Whether it stands in a job of several ranks, none of which gives a tensor to another."""
-    inits = [one for one in reached(script) if one.name == INIT]
-    one_process = any("1" in (one.arguments.get("world_size"), one.arguments.get("3")) for one in inits)
+    inits = [call for call in reached(script) if call.name == INIT]
+    one_process = any("1" in (init.arguments.get("world_size"), init.arguments.get("3")) for init in inits)
     all_run = on_all_ranks(script)
-    if not inits or one_process or not all(_is_plain(one) and one.function in all_run for one in (call, *inits)):
+    if (
+        not inits
+        or one_process
+        or not all(_is_plain(call) and call.function in all_run for call in (call, *inits))
+    ):
         return False
-    if any(SHARDED.search(one.name) or _EXCHANGES.search(one.name) for one in script.calls):
+    if any(SHARDED.search(call.name) or _EXCHANGES.search(call.name) for call in script.calls):
         return False
     return not any(_AVERAGES.search(word) for file in script.files for word in file.words)
 
@@ -178,7 +182,7 @@ def _is_called_in_several_ways(script: Script, call: Call) -> bool:
 def _has_branches(script: Script, call: Call) -> bool:
     """Whether a class beside that of the model leaves layers out under a condition."""
     model = call.arguments.get("0", call.arguments.get("module", ""))
-    built = {one.name.partition(":")[0] for one in script.calls if one.target == model and ":" in one.name}
+    built = {call.name.partition(":")[0] for call in script.calls if call.target == model and ":" in call.name}
     homes = {file.name for file in script.files if file.branching}
     return bool(built & homes) or any(
         re.match(rf"{name}\(", model) for file in script.files for name in file.branching
@@ -189,7 +193,7 @@ def _may_be_unused(script: Script, call: Call) -> bool:
     """Whether parameters are frozen somewhere, or the model is built in several ways."""
     model = call.arguments.get("0", call.arguments.get("module", ""))
     built = [one for one in in_function(script, call.function) if one.target == model and one.line < call.line]
-    conditional = any(guard.kind == "other" for one in built for guard in one.guards)
+    conditional = any(guard.kind == "other" for call in built for guard in call.guards)
     return conditional or any(_FREEZES.search(word) for file in script.files for word in file.words)
 
 
@@ -286,7 +290,7 @@ def waits(script: Script) -> Iterator[Finding]:
         loop = call.loops[-1].line
         inner = [guard.line for guard in call.guards if guard.line > loop]
         inside = (
-            {(call.file, loop, inner[-1])} if inner else {one for one in steps if one[:2] == (call.file, loop)}
+            {(call.file, loop, inner[-1])} if inner else {step for step in steps if step[:2] == (call.file, loop)}
         )
         if not steps & inside or (call.file, loop) in told or _on_cpu(script, call):
             continue
@@ -332,11 +336,11 @@ def _waits_anyway(script: Script, call: Call) -> bool:
     if "synchronize" in words and not any(one.name == _WAITS and one.file == call.file for one in script.calls):
         return True  # by a timer's own method, or a lambda: it is not seen when
     waits = [
-        [guard for guard in one.guards if guard.line > loop.line and not _is_of_every_step(guard)]
-        for one in in_function(script, call.function)
-        if one.loops
-        and one.loops[-1] == loop
-        and any(inner.name == _WAITS for inner in (one, *in_function(script, one.name)))
+        [guard for guard in call.guards if guard.line > loop.line and not _is_of_every_step(guard)]
+        for call in in_function(script, call.function)
+        if call.loops
+        and call.loops[-1] == loop
+        and any(inner.name == _WAITS for inner in (call, *in_function(script, call.name)))
     ]
     either = {(guards[0].line, guards[0].branch) for guards in waits if len(guards) == 1}
     return not all(waits) or any((line, "else") in either for line, branch in either if branch == "if")
@@ -380,8 +384,8 @@ def printed(script: Script) -> Iterator[Finding]:
     calls = of_many_ranks(script)
     if splits_model(script):
         return
-    found = [*_validated(script, calls)] or [*_of_own_share(script)]
-    yield from found
+    findings = [*_validated(script, calls)] or [*_of_own_share(script)]
+    yield from findings
     if logged := _own_logged(script):
         yield note(here(logged), "the loss that is logged is that of one rank's samples alone",
                    evidence=[written(script, logged)])  # fmt: skip
@@ -437,12 +441,17 @@ def _of_own_share(script: Script) -> Iterator[Finding]:
         one = next(iter(sorted(objects(call, "0", "loader"))), "") if call.name == "iterate" else ""
         made = made_at(script, one) if one and one not in trained else None
         samplers = objects(made, "sampler", "sampler", "sampled", "plain") if made else set()
-        if not made or by_rank(call) or not samplers or not all(one.startswith("sampler@") for one in samplers):
+        if (
+            not made
+            or by_rank(call)
+            or not samplers
+            or not all(sampler.startswith("sampler@") for sampler in samplers)
+        ):
             continue
         rest = trace[at + 1 :]
         reads = [one for one in rest if call.loops[-1] in one.loops and one.name == ".item"]
-        end = next((place for place, one in enumerate(rest) if one.name == ".backward"), len(rest))
-        exchanged = any(_EXCHANGED.search(one.name) for one in rest[:end])
+        end = next((place for place, call in enumerate(rest) if call.name == ".backward"), len(rest))
+        exchanged = any(_EXCHANGED.search(call.name) for call in rest[:end])
         if reads and not exchanged and trained:
             yield note(
                 here(reads[0]),
@@ -466,7 +475,7 @@ def _validated(script: Script, calls: list[Call]) -> Iterator[Finding]:
         if not read or _reduces(script, call.function, _DEEP):
             continue
         callers = [one for one in calls if one.name == call.function]
-        if not callers or any(_reduces(script, one.function, _DEEP) for one in callers):
+        if not callers or any(_reduces(script, caller.function, _DEEP) for caller in callers):
             continue
         if any(_REDUCES.search(word) for file in script.files if file.name == call.file for word in file.words):
             continue
@@ -477,9 +486,9 @@ def _validated(script: Script, calls: list[Call]) -> Iterator[Finding]:
 
 def _reduces(script: Script, function: str, deep: int) -> bool:
     return any(
-        re.search(r"reduce|gather|synchroni|average_|sync", one.name.rpartition(".")[2])
-        or (deep and ":" in one.name and _reduces(script, one.name, deep - 1))
-        for one in in_function(script, function)
+        re.search(r"reduce|gather|synchroni|average_|sync", call.name.rpartition(".")[2])
+        or (deep and ":" in call.name and _reduces(script, call.name, deep - 1))
+        for call in in_function(script, function)
     )
 
 
@@ -496,8 +505,8 @@ def _logs_loss(calls: list[Call], call: Call) -> bool:
 def _of_one_rank(calls: list[Call], call: Call) -> bool:
     """Under a condition on the rank, or by a logger that was made under one."""
     return by_rank(call) is not None or any(
-        by_rank(made) or made.by_rank or any(by_rank(one) or one.name.endswith("get_rank") for one in calls
-                                             if one.function == made.name)
+        by_rank(made) or made.by_rank or any(by_rank(call) or call.name.endswith("get_rank") for call in calls
+                                             if call.function == made.name)
         for made in calls
         if call.on and made.target == call.on and made.file == call.file
     )  # fmt: skip
@@ -592,4 +601,4 @@ def _minutes(timeout: str) -> float | None:
 
 
 def _waited_for(call: Call, barriers: list[Call]) -> bool:
-    return any(one.function == call.function and one.line > call.line for one in barriers)
+    return any(barrier.function == call.function and barrier.line > call.line for barrier in barriers)

@@ -41,7 +41,7 @@ def scheduled(script: Script) -> Iterator[Finding]:
     """
     of_many_ranks(script)
     for call in script.trace:
-        is_plateau = tags(call, "on") and all(one.startswith("plateau@") for one in tags(call, "on") if "@" in one)
+        is_plateau = tags(call, "on") and all(tag.startswith("plateau@") for tag in tags(call, "on") if "@" in tag)
         given = tags(call, "0") | tags(call, "metrics")
         if call.name == ".step" and is_plateau and "own" in given and not by_rank(call):
             yield warn(
@@ -81,8 +81,8 @@ def kept(script: Script) -> Iterator[Finding]:
         if call.name != "keep" or not call.loops:
             continue
         same = [one for one in backward if one.loops == call.loops]
-        summed = {one.on.partition(".")[0] for one in backward}
-        if not same or call.on.partition(".")[0] in summed - {"self"} or call.on in {one.on for one in backward}:
+        summed = {call.on.partition(".")[0] for call in backward}
+        if not same or call.on.partition(".")[0] in summed - {"self"} or call.on in {call.on for call in backward}:
             continue
         value, line = call.arguments.get("0", ""), line_of(script, call.file, call.line)
         new = line.replace(f"+= {value}", f"+= {value}.detach()") if value.isidentifier() else line

@@ -128,8 +128,8 @@ def _by_torchrun(script: Script, call: Call) -> bool:
     if any(guard.text == "except" for guard in call.guards):
         return False  # where a variable is missing there is no torchrun
     rank = call.arguments.get("rank", call.arguments.get("4", ""))
-    reads = (one for one in in_function(script, call.function) if rank and one.target == rank)
-    named = any(_READS_VARIABLE.search(one.name) and _is_ranks(one.arguments.get("0", "")) for one in reads)
+    reads = (call for call in in_function(script, call.function) if rank and call.target == rank)
+    named = any(_READS_VARIABLE.search(read.name) and _is_ranks(read.arguments.get("0", "")) for read in reads)
     return not spawns(script) and (named or bool(_OF_TORCHRUN.search(rank)))
 
 
@@ -236,7 +236,7 @@ def _of_spawned(script: Script) -> Call | None:
     """A sampler that is given the number of a spawned process, where the group is given a rank made of it."""
     inits = [call for call in script.trace if call.name == INIT]
     ranks = [tags(call, "rank") | tags(call, "4") for call in inits]
-    if not ranks or any("local" in one or not one for one in ranks):
+    if not ranks or any("local" in rank or not rank for rank in ranks):
         return None
     for call in script.trace:
         if call.name in SAMPLER and {"local", "rank"} <= tags(call, "rank") and call.arguments.get("rank"):
@@ -247,9 +247,9 @@ def _of_spawned(script: Script) -> Call | None:
 def _holds_local(script: Script, rank: str) -> bool:
     """Whether what is called like this is read from LOCAL_RANK, and from no rank of the job."""
     read = [
-        one.arguments.get("0", "").strip(_QUOTES)
-        for one in script.calls
-        if rank and one.target == rank and _READS_VARIABLE.search(one.name)
+        call.arguments.get("0", "").strip(_QUOTES)
+        for call in script.calls
+        if rank and call.target == rank and _READS_VARIABLE.search(call.name)
     ]
     return "LOCAL_RANK" in read and not any(_WHOLE.search(name) for name in read)
 
@@ -297,11 +297,11 @@ def _is_of_one_node(script: Script, count: str) -> bool:
     """Whether the number of ranks is that of the GPUs that a process sees; nothing else is given to its name."""
     if "device_count()" in count:
         return "*" not in count.replace("**", "")
-    given = [one for one in script.calls if count and one.target == count]
-    return bool(given) and all(one.name == "torch.cuda.device_count" and not one.inner for one in given)
+    given = [call for call in script.calls if count and call.target == count]
+    return bool(given) and all(call.name == "torch.cuda.device_count" and not call.inner for call in given)
 
 
 def _is_of_all(script: Script, call: Call, count: str) -> bool:
     """Whether the number of ranks is that of the variable."""
-    reads = (one for one in in_function(script, call.function) if one.target == count)
-    return "WORLD_SIZE" in count or any("WORLD_SIZE" in "".join(one.arguments.values()) for one in reads)
+    reads = (call for call in in_function(script, call.function) if call.target == count)
+    return "WORLD_SIZE" in count or any("WORLD_SIZE" in "".join(read.arguments.values()) for read in reads)

@@ -247,8 +247,8 @@ def _without_shuffle(script: Script, call: Call) -> Remedy:
 def _is_for_groups_alone(script: Script, loader: Call, sampler: str) -> bool:
     """Whether there may be no group, and then no sampler."""
     return any(
-        one.name in SAMPLER and one.target == sampler and any(guard.kind == "group" for guard in one.guards)
-        for one in in_function(script, loader.function)
+        call.name in SAMPLER and call.target == sampler and any(guard.kind == "group" for guard in call.guards)
+        for call in in_function(script, loader.function)
     )
 
 
@@ -334,16 +334,16 @@ def _followed(script: Script) -> Iterator[tuple[Call, bool, tuple[Call, Loop] | 
 
     What is not known in all its ways is not among them.
     """
-    told = [call for call in script.trace if call.name.endswith("set_epoch")]
-    if any(not objects(call, "on", "sampler", "plain", "sampled") for call in told):
+    calls = [call for call in script.trace if call.name.endswith("set_epoch")]
+    if any(not objects(call, "on", "sampler", "plain", "sampled") for call in calls):
         return
-    if {file.name for file in script.files if "set_epoch" in file.words} - {call.file for call in told}:
+    if {file.name for file in script.files if "set_epoch" in file.words} - {call.file for call in calls}:
         return  # a word, as in hasattr, or what is not reached
     found: dict[str, tuple[Call, tuple[Call, Loop] | None]] = {}
     for loader in training_loaders(script):
         made = made_at(script, loader)
         samplers = made and objects(made, "sampler", "sampler", "sampled", "plain")
-        if not made or not samplers or any(not one.startswith("sampler@") for one in samplers):
+        if not made or not samplers or any(not sampler.startswith("sampler@") for sampler in samplers):
             continue
         for one in samplers:
             call = made_at(script, one)
@@ -356,7 +356,7 @@ def _followed(script: Script) -> Iterator[tuple[Call, bool, tuple[Call, Loop] | 
             if call and not still and not {"*", "**"} & {*call.arguments}:
                 found[one] = call, begun_anew(script, loader)
     for one, (call, again) in found.items():
-        yield call, any(one in tags(this, "on") for this in told), again
+        yield call, any(one in tags(this, "on") for this in calls), again
 
 
 def _head(again: tuple[Call, Loop]) -> str:
@@ -428,12 +428,12 @@ def _read_in(script: Script, calls: list[Call], file: str, loop: Loop) -> str:
     if len(inner) != 1:
         return ""
     steps = inner.pop()
-    found = re.fullmatch(r"(?:(?:enumerate|tqdm)\()?([\w.]+)\)?", steps.over)
-    if not found:
+    match = re.fullmatch(r"(?:(?:enumerate|tqdm)\()?([\w.]+)\)?", steps.over)
+    if not match:
         return ""
-    made = re.compile(rf"\s*{re.escape(found.group(1))}\s*=")
+    made = re.compile(rf"\s*{re.escape(match.group(1))}\s*=")
     inside = range(loop.line + 1, steps.line)
-    return "" if any(made.match(line_of(script, file, line)) for line in inside) else found.group(1)
+    return "" if any(made.match(line_of(script, file, line)) for line in inside) else match.group(1)
 
 
 def _written(calls: list[Call], sampler: Call) -> str:

@@ -88,11 +88,11 @@ def _in_steps(script: Script) -> Iterator[Call]:
         for function in sorted(waiting):
             inside = in_function(script, function)
             looped = any(
-                one.name == ".backward" and one.loops for one in inside
+                call.name == ".backward" and call.loops for call in inside
             )  # what is before it is drawn once
-            yield from (one for one in inside if one.loops or not looped)
+            yield from (call for call in inside if call.loops or not looped)
         found |= waiting
-        waiting = {one.name for function in waiting for one in in_function(script, function) if ":" in one.name}
+        waiting = {call.name for function in waiting for call in in_function(script, function) if ":" in call.name}
 
 
 @script_rule("SCR030", "one rank downloads the data", worst=State.NOTE)
@@ -124,7 +124,7 @@ def downloads(script: Script) -> Iterator[Finding]:
         if not built or call.function not in everywhere or not sure(call) or {"0", "root"} & {*call.by_rank}:
             continue
         around = [
-            one for one in calls if one.name.endswith("barrier") and any(g.kind == "rank" for g in one.guards)
+            call for call in calls if call.name.endswith("barrier") and any(g.kind == "rank" for g in call.guards)
         ]
         if any(one.file == call.file for one in around):
             continue

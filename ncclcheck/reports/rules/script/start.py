@@ -175,7 +175,7 @@ def local_rank(script: Script) -> Iterator[Finding]:
         option = next((name for name in names if name in ("--local_rank", "--local-rank")), "")
         if call.name.endswith(".add_argument") and option:
             said = f"{option} is not given by torchrun, and nothing reads $LOCAL_RANK"
-            if any(_has_own_rank(script, one) for one in calls):
+            if any(_has_own_rank(script, call) for call in calls):
                 yield note(here(call), f"{said}: what starts the processes must give it",
                            evidence=[written(script, call)], fix=[_from_the_variable(script, call)])  # fmt: skip
                 continue
@@ -327,7 +327,7 @@ def _cuda_before(script: Script, call: Call, begins: re.Pattern[str]) -> Call | 
         for one in in_function(script, call.function)
         if one.line < call.line and one.guards == call.guards[: len(one.guards)]
     ]
-    return next((one for one in earlier if begins.search(one.name)), None)
+    return next((call for call in earlier if begins.search(call.name)), None)
 
 
 def _import_before(script: Script, call: Call) -> Call | None:
@@ -339,7 +339,7 @@ def _import_before(script: Script, call: Call) -> Call | None:
         for one in in_function(script, call.function)
         if one.line < call.line and one.guards == call.guards[: len(one.guards)]
     ]
-    return next((one for one in earlier if one.name == "import" and one.arguments.get("0") == "torch"), None)
+    return next((call for call in earlier if call.name == "import" and call.arguments.get("0") == "torch"), None)
 
 
 def _before_it(script: Script, call: Call, reader: Call) -> Remedy:
@@ -373,7 +373,7 @@ def _starts(script: Script, call: Call, deep: int) -> bool:
     if sets_spawn(script) and (_PROCESSES.search(call.name) or _has_workers(call)):
         return True
     inside = in_function(script, call.name) if deep and ":" in call.name else []
-    return any(_starts(script, one, deep - 1) for one in inside)
+    return any(_starts(script, call, deep - 1) for call in inside)
 
 
 def _has_workers(call: Call) -> bool:

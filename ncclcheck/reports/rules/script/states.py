@@ -80,7 +80,7 @@ def one_writer(script: Script) -> Iterator[Finding]:
         if call.name != "torch.save" or call.function not in everywhere or not _is_path(call):
             continue
         ways = [one for one in script.trace if one.place == call.place and one.name == call.name]
-        if ways and all(by_rank(one) or "rank" in one.values.get("path", "").split() for one in ways):
+        if ways and all(by_rank(way) or "rank" in way.values.get("path", "").split() for way in ways):
             continue  # whoever calls the function
         guards = [guard for guard in call.guards if guard.branch != "if" or not _is_option(script, guard)]
         if not sure(structs.replace(call, guards=guards)) or not all(
@@ -154,11 +154,11 @@ def _on_rank_0(script: Script, call: Call) -> Remedy:
     return edited(script, text, call.file, {call.line: f"{first}\n{blank}{unit}{line.strip()}"})
 
 
-def _uses(one: Call, save: Call) -> bool:
+def _uses(call: Call, save: Call) -> bool:
     """Whether it takes the file that was saved, or copies some file."""
     path = save.arguments.get("1", save.arguments.get("f", ""))
-    named = any(path in text for text in (one.on, *one.arguments.values()))
-    return one.name.startswith("shutil.") or (named and one.name != save.name and not _TELLS.search(one.name))
+    named = any(path in text for text in (call.on, *call.arguments.values()))
+    return call.name.startswith("shutil.") or (named and call.name != save.name and not _TELLS.search(call.name))
 
 
 @script_rule("SCR005", "checkpoints are loaded to each rank's own device", worst=State.WARN)
@@ -211,10 +211,10 @@ def mapped(script: Script) -> Iterator[Finding]:
 def _is_loaded(script: Script, load: Call) -> bool:
     """Whether what it gives goes into load_state_dict, itself or by a key."""
     return any(
-        one.name.endswith("load_state_dict")
-        and (load.target or "torch.load(") in one.arguments.get("0", "")
-        and (load.target or load.first <= one.line <= load.last)
-        for one in in_function(script, load.function)
+        call.name.endswith("load_state_dict")
+        and (load.target or "torch.load(") in call.arguments.get("0", "")
+        and (load.target or load.first <= call.line <= load.last)
+        for call in in_function(script, load.function)
     )
 
 
@@ -244,8 +244,8 @@ def prefixes(script: Script) -> Iterator[Finding]:
     PyTorch documentation, DistributedDataParallel; torch.nn.modules.utils.consume_prefix_in_state_dict_if_present.
     """
     calls = of_many_ranks(script)
-    if one := _by_path(script):
-        yield one
+    if finding := _by_path(script):
+        yield finding
         return
     yield from _under_keys(script, calls)
     if says(script, "module.", "module", "consume_prefix_in_state_dict_if_present", "_orig_mod."):
@@ -267,13 +267,13 @@ def _by_path(script: Script) -> Finding | None:
     saves: dict[str, tuple[Call, bool]] = {}
     for call in script.trace:
         path = call.values.get("path", "")
-        found = {one.partition("@")[0].removeprefix("state:") for one in tags(call, "0") if "state:" in one}
+        found = {tag.partition("@")[0].removeprefix("state:") for tag in tags(call, "0") if "state:" in tag}
         models = found & {*_MODELS}
         clear = models == {"ddp"} or (models and "ddp" not in models)
         if call.name == "torch.save" and path.startswith("path:") and clear:
             saves[path.removeprefix("path:").replace(" ", "_")] = call, models == {"ddp"}
     for call in script.trace:
-        loaded = [one.removeprefix("loaded:") for one in tags(call, "0") if one.startswith("loaded:")]
+        loaded = [tag.removeprefix("loaded:") for tag in tags(call, "0") if tag.startswith("loaded:")]
         if call.name != ".load_state_dict" or len(loaded) != 1 or "strict" in call.arguments:
             continue
         on = {one.partition("@")[0] for one in objects(call, "on", *_MODELS, "optimizer")}
@@ -306,13 +306,13 @@ def _under_keys(script: Script, calls: list[Call]) -> Iterator[Finding]:
         if not key or save.on not in save.shared or any(_IS_WRAPPED.search(guard.text) for guard in save.guards):
             continue
         loads = [
-            one
-            for one in calls
-            if one.name.endswith(".load_state_dict") and one.file == save.file
-            and one.arguments.get("0", "").endswith((f"[{key.group(1)}]", f".get({key.group(1)})"))
+            call
+            for call in calls
+            if call.name.endswith(".load_state_dict") and call.file == save.file
+            and call.arguments.get("0", "").endswith((f"[{key.group(1)}]", f".get({key.group(1)})"))
         ]  # fmt: skip
-        bare = [one for one in loads if one.on not in one.shared and one.on not in parallel]
-        unclear = any(_IS_WRAPPED.search(guard.text) for one in loads for guard in one.guards)
+        bare = [load for load in loads if load.on not in load.shared and load.on not in parallel]
+        unclear = any(_IS_WRAPPED.search(guard.text) for load in loads for guard in load.guards)
         if not bare or len(bare) < len(loads) or unclear or bare[0].arguments.get("strict"):
             continue
         yield _prefixed(script, save, bare[0])

@@ -146,7 +146,7 @@ def conditional(script: Script) -> Iterator[Finding]:
 
 def _is_plain(call: Call, guard: Guard) -> bool:
     """Whether the rank stands in no other condition around the call, and is asked for itself, not in a list."""
-    ranks = [one for one in call.guards if one.kind == "rank" or "rank" in one.text.lower()]
+    ranks = [guard for guard in call.guards if guard.kind == "rank" or "rank" in guard.text.lower()]
     return ranks == [guard] and " in " not in guard.text
 
 
@@ -216,7 +216,7 @@ def _fewer_steps(script: Script) -> Iterator[Finding]:
     if not shares_model(script):
         return
     passes = [call for call in reached(script) if call.name == ".backward" and call.loops]
-    within = {(one.file, loop.line): (loop, one) for one in passes for loop in one.loops}
+    within = {(call.file, loop.line): (loop, call) for call in passes for loop in call.loops}
     for loop, call in within.values():
         if _STEPS_BY_RANK.fullmatch(loop.over):
             yield fail(
@@ -295,9 +295,9 @@ def _is_agreed(script: Script, call: Call) -> bool:
     if re.search(r"reduc|all_|avg|mean|global|sync", call.guards[-1].text, re.IGNORECASE):
         return True
     before = [one for one in in_function(script, call.function) if call.loops[-1].line < one.line <= call.line]
-    entered = (collective(script, one) for one in before)
+    entered = (collective(script, call) for call in before)
     told = any(name and not _TELLS_NOTHING.match(name) for name in entered)
-    return told or any(re.search(r"reduce|gather", one.name) for one in before)
+    return told or any(re.search(r"reduce|gather", call.name) for call in before)
 
 
 def _alone(script: Script, call: Call, guard: Guard) -> bool:

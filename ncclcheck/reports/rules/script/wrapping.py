@@ -117,7 +117,7 @@ def optimized(script: Script) -> Iterator[Finding]:
             continue
         models = objects(call, "0", "module", "new", "object")
         before = [one for place, one in made if place < at and _of(one) & models and not apart(one, call)]
-        after = [one for place, one in made if place > at]
+        after = [call for place, call in made if place > at]
         if before and not after and len(_of(before[0])) == 1:
             yield warn(
                 here(before[0]),
@@ -135,4 +135,4 @@ def _makes(call: Call) -> bool:
 
 
 def _of(call: Call) -> set[str]:
-    return {one.removeprefix("params:") for one in tags(call, "0") if one.startswith("params:")}
+    return {tag.removeprefix("params:") for tag in tags(call, "0") if tag.startswith("params:")}

@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import Cluster, Mount, Node, Place, Room, Unread, at
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, note, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nodes.directories import about, places
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _MIB = 2**20  # bytes
 _CACHES = ("cache", "torch cache", "model cache", "CUDA cache")

@@ -23,7 +23,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nodes.agree import together
 from ncclcheck.reports.subjects.nodes.agree.agreement import group
 from ncclcheck.reports.subjects.nodes.directories import about, mounted, places
-from ncclcheck.reports.text.fold import fold_names, size
+from ncclcheck.reports.text.words.fold import fold_names, size
 
 _MIB, _GIB = 2**20, 2**30  # bytes
 _FEW_INODES = 1000  # a checkpoint of 1000 ranks has as many files: chosen

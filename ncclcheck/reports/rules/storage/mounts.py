@@ -11,7 +11,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, f
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.rules.host.failing import of_kernel, said
 from ncclcheck.reports.subjects.nodes.agree.agreement import group
-from ncclcheck.reports.text.fold import fold_names, many
+from ncclcheck.reports.text.words.fold import fold_names, many
 
 _GIVEN_UP = ("emergency_ro", "shutdown")
 
@@ -46,23 +46,23 @@ def stale(cluster: Cluster) -> Iterator[Finding]:
     for node in cluster.nodes:
         answers: list[Answer] = known(at(node, "health.answers"))
         bad = [one for one in answers if one.late or one.error]
-        for one in bad:
-            yield _silent(node, one)
+        for answer in bad:
+            yield _silent(node, answer)
         if answers and not bad:
             yield fine(Where(node=node.name), f"{many(len(answers), 'network file system')} answered")
 
 
-def _silent(node: Node, one: Answer) -> Finding:
-    what = "gave no answer in 4 s" if one.late else f"cannot be used: {one.error}"
+def _silent(node: Node, answer: Answer) -> Finding:
+    what = "gave no answer in 4 s" if answer.late else f"cannot be used: {answer.error}"
     return warn(
         Where(node=node.name),
-        f"{one.name} ({one.kind} from {one.source}) {what}",
+        f"{answer.name} ({answer.kind} from {answer.source}) {what}",
         why="A rank that opens a file there waits in the kernel for ever, or ends.",
         owner="node",
-        evidence=[seen(f"stat {one.name}", "no answer" if one.late else one.error)],
+        evidence=[seen(f"stat {answer.name}", "no answer" if answer.late else answer.error)],
         fix=[
-            admin("Bring the server back, or unmount it and mount it again.", f"umount -f -l {quote(one.name)}",
-                  f"mount {quote(one.name)}"),
+            admin("Bring the server back, or unmount it and mount it again.", f"umount -f -l {quote(answer.name)}",
+                  f"mount {quote(answer.name)}"),
             you("If the job reads from there, leave the node out.", f"#SBATCH --exclude={node.name}"),
         ],
     )  # fmt: skip
@@ -103,16 +103,16 @@ def given_up(cluster: Cluster) -> Iterator[Finding]:
         for mount in mounts:
             if not _is_rw(mount) and writable[mount.point] * 2 > len(cluster.nodes) > 2:
                 yield _unlike_others(node, mount, writable[mount.point], len(cluster.nodes))
-        told = of_kernel(node, "file system given up")
+        events = of_kernel(node, "file system given up")
         for mount in bad:
             yield _read_only(node, mount)
-        if told and not bad:
+        if events and not bad:
             yield warn(
                 Where(node=node.name),
                 "the kernel gave a file system up, and mounted it read-only or shut it down",
                 why="What is written there fails.",
                 owner="node",
-                evidence=[said(event) for event in told],
+                evidence=[said(event) for event in events],
                 fix=[
                     admin(
                         "See which one it was, and what its disk says.", "dmesg | grep -i -e 'I/O error' -e ext4"

@@ -23,7 +23,7 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nodes.agree.together import Groups, groups
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _WHY = "The script, its data or a part of a checkpoint may exist on one node and not on the other."
 _MOST_GROUPS = 8  # of nodes with one directory each: chosen, beyond 8 each node has its own and a few show it

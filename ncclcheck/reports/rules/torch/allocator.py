@@ -54,13 +54,13 @@ def allocator_options(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, CUDA semantics, memory management; torch c10/cuda/CUDAAllocatorConfig.cpp.
     """
-    for found in nodes_with(cluster, *_NAMES):
+    for settings in nodes_with(cluster, *_NAMES):
         for variable in _NAMES:
-            for name, value in _options(found.text(variable)):
-                yield from _problem(found, variable, name, value)
+            for name, value in _options(settings.text(variable)):
+                yield from _problem(settings, variable, name, value)
 
 
-def _problem(found: Settings, variable: str, name: str, value: str) -> Iterator[Finding]:
+def _problem(settings: Settings, variable: str, name: str, value: str) -> Iterator[Finding]:
     near = difflib.get_close_matches(name, _OPTIONS, 1, 0.75)
     if name in _SWITCHES and value not in ("True", "False"):
         what = f"{variable}: {name}:{value} is neither True nor False in this form"
@@ -69,16 +69,16 @@ def _problem(found: Settings, variable: str, name: str, value: str) -> Iterator[
     elif not near:
         what = f"{variable}: ncclcheck does not know the option {name}"
         why = "A torch that does not know it either ends at the first CUDA call."
-        yield note(found.where, what, why=why, evidence=found.evidence(variable))
+        yield note(settings.where, what, why=why, evidence=settings.evidence(variable))
         return
     else:
         what = f"{variable}: {name} is no option; did you mean {near[0]}?"
     yield fail(
-        found.where,
+        settings.where,
         what,
         why="torch raises an exception for it at the first CUDA call.",
         owner="job",
-        evidence=found.evidence(variable),
+        evidence=settings.evidence(variable),
         fix=[you("Correct or remove it.", "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")],
     )
 
@@ -106,15 +106,15 @@ def registered_buffers(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     torch c10d/ProcessGroupNCCL.cpp (2.1 and later); NCCL user guide, user buffer registration.
     """
-    for found in nodes_with(cluster, *_HOOKS):
-        hook = next(name for name in _HOOKS if name in found.all)
-        options = [option for name in _NAMES for option in _options(found.text(name))]
-        if found.is_on(hook) and ("expandable_segments", "True") in options:
+    for settings in nodes_with(cluster, *_HOOKS):
+        hook = next(name for name in _HOOKS if name in settings.all)
+        options = [option for name in _NAMES for option in _options(settings.text(name))]
+        if settings.is_on(hook) and ("expandable_segments", "True") in options:
             yield warn(
-                found.where,
+                settings.where,
                 f"expandable_segments:True turns {hook} off",
                 why="Collectives copy their data once more, though the setting says otherwise.",
                 owner="job",
-                evidence=found.evidence(hook, *_NAMES),
+                evidence=settings.evidence(hook, *_NAMES),
                 fix=[you("Keep one of the two.", f"unset {hook}")],
             )

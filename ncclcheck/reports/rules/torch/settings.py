@@ -24,9 +24,9 @@ def _buffer(version: tuple[int, ...] | None) -> str:
     return _BUFFERS[version is not None and version < (2, 8, 0)]
 
 
-def _first(found: Settings, names: tuple[str, ...]) -> str:
+def _first(settings: Settings, names: tuple[str, ...]) -> str:
     """The name in force: torch looks for the new one first."""
-    return next((name for name in names if name in found.all), "")
+    return next((name for name in names if name in settings.all), "")
 
 
 @rule("NCC037", "blocking wait does not disable torch's watchdog", worst=State.WARN, needs=("job.variables",))
@@ -52,19 +52,19 @@ def two_ways(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, Distributed communication package; torch c10d/ProcessGroupNCCL.cpp (2.2 and later).
     """
-    for found in nodes_with(cluster, *_WAIT):
-        name, other = _first(found, _WAIT), _first(found, _ASYNC)
-        if not found.is_on(name):
+    for settings in nodes_with(cluster, *_WAIT):
+        name, other = _first(settings, _WAIT), _first(settings, _ASYNC)
+        if not settings.is_on(name):
             continue
-        evidence = found.evidence(*(one for one in (name, other) if one))
+        evidence = settings.evidence(*(one for one in (name, other) if one))
         fix = [you("Remove it.", f"unset {name}")]
         why = "Every wait holds the program, and the watchdog that ends a hang is off."
-        if other and found.is_on(other):
+        if other and settings.is_on(other):
             yield warn(
-                found.where, f"{name}=1 turns {other} off", why=why, owner="job", evidence=evidence, fix=fix
+                settings.where, f"{name}=1 turns {other} off", why=why, owner="job", evidence=evidence, fix=fix
             )
         else:
-            yield note(found.where, f"{name}=1 is set", why=why, evidence=evidence, fix=fix)
+            yield note(settings.where, f"{name}=1 is set", why=why, evidence=evidence, fix=fix)
 
 
 @rule("NCC038", "torch's watchdog may end a job that hangs", worst=State.WARN, needs=("job.variables",))
@@ -90,15 +90,15 @@ def watchdog(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, Distributed communication package; torch c10d/ProcessGroupNCCL.hpp (2.2 and later).
     """
-    for found in nodes_with(cluster, *_ASYNC, "TORCH_NCCL_ENABLE_MONITORING"):
-        for name in (_first(found, _ASYNC), "TORCH_NCCL_ENABLE_MONITORING"):
-            if name in found.all and not found.is_on(name) and found.text(name):
+    for settings in nodes_with(cluster, *_ASYNC, "TORCH_NCCL_ENABLE_MONITORING"):
+        for name in (_first(settings, _ASYNC), "TORCH_NCCL_ENABLE_MONITORING"):
+            if name in settings.all and not settings.is_on(name) and settings.text(name):
                 yield warn(
-                    found.where,
-                    f"{name}={found.text(name)}: nobody ends this job when it hangs",
+                    settings.where,
+                    f"{name}={settings.text(name)}: nobody ends this job when it hangs",
                     why="Ranks that wait for a dead one then wait until the job's wall clock ends.",
                     owner="job",
-                    evidence=found.evidence(name),
+                    evidence=settings.evidence(name),
                     fix=[you("Remove it.", f"unset {name}")],
                 )
 
@@ -133,16 +133,16 @@ def heartbeat(cluster: Cluster) -> Iterator[Finding]:
     """
     least = cluster.policy.thresholds.get("NCC039.seconds", 120.0)
     name, dump = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"
-    for found in nodes_with(cluster, name):
-        seconds = found.number(name)
-        wanted = max(least, (found.number(dump) or 0) / 1000)
+    for settings in nodes_with(cluster, name):
+        seconds = settings.number(name)
+        wanted = max(least, (settings.number(dump) or 0) / 1000)
         if seconds is not None and 0 < seconds < wanted:
             yield warn(
-                found.where,
+                settings.where,
                 f"{name}={seconds}: a process whose watchdog is silent for so long is killed",
                 why="Loading of CUDA modules or a slow file system takes as long now and then.",
                 owner="job",
-                evidence=found.evidence(name, dump),
+                evidence=settings.evidence(name, dump),
                 fix=[you("Remove it; the default is 480.", f"unset {name}")],
             )
 
@@ -173,21 +173,23 @@ def flight_recorder(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, Flight Recorder; torch c10d/FlightRecorder.hpp; pytorch/torchtitan#1748.
     """
-    for found in nodes_with(cluster, "TORCH_NCCL_DUMP_ON_TIMEOUT"):
-        buffer = _first(found, _BUFFERS)
-        version = as_version(at(found.node, "stack.torch"))
+    for settings in nodes_with(cluster, "TORCH_NCCL_DUMP_ON_TIMEOUT"):
+        buffer = _first(settings, _BUFFERS)
+        version = as_version(at(settings.node, "stack.torch"))
         by_itself = version is not None and version >= _RECORDS_BY_ITSELF
-        empty = not found.number(buffer) if buffer else not by_itself
-        unwatched = found.text("TORCH_NCCL_ENABLE_MONITORING") and not found.is_on("TORCH_NCCL_ENABLE_MONITORING")
-        if not found.is_on("TORCH_NCCL_DUMP_ON_TIMEOUT") or not (empty or unwatched):
+        empty = not settings.number(buffer) if buffer else not by_itself
+        unwatched = settings.text("TORCH_NCCL_ENABLE_MONITORING") and not settings.is_on(
+            "TORCH_NCCL_ENABLE_MONITORING"
+        )
+        if not settings.is_on("TORCH_NCCL_DUMP_ON_TIMEOUT") or not (empty or unwatched):
             continue
         lacks = "its buffer has no entries" if empty else "the monitor that writes it is off"
         yield warn(
-            found.where,
+            settings.where,
             f"a dump is asked for on a timeout, and {lacks}",
             why="After a hang nothing tells which rank did not come to which collective.",
             owner="job",
-            evidence=found.evidence("TORCH_NCCL_DUMP_ON_TIMEOUT", *_BUFFERS, "TORCH_NCCL_ENABLE_MONITORING"),
+            evidence=settings.evidence("TORCH_NCCL_DUMP_ON_TIMEOUT", *_BUFFERS, "TORCH_NCCL_ENABLE_MONITORING"),
             fix=[you("Give it a buffer of 2000 entries.", f"export {_buffer(version)}=2000")],
         )
 
@@ -225,17 +227,17 @@ def entries(cluster: Cluster) -> Iterator[Finding]:
     PyTorch documentation, Flight Recorder (the number of entries); torch c10d/FlightRecorder.hpp (max_entries).
     """
     most = cluster.policy.thresholds.get("NCC061.entries", float(_MANY_ENTRIES))
-    for found in nodes_with(cluster, *_BUFFERS):
-        name = _first(found, _BUFFERS)
-        number = found.number(name)
+    for settings in nodes_with(cluster, *_BUFFERS):
+        name = _first(settings, _BUFFERS)
+        number = settings.number(name)
         if number is None or number <= most:
             continue
         yield warn(
-            found.where,
+            settings.where,
             f"{name}={number} keeps as many collectives: about {number * _ENTRY_BYTES / 1e9:.1f} GB a rank",
             why="It counts entries, not bytes. Memory fills as the job runs, and the dump is not done in time.",
             owner="job",
-            evidence=found.evidence(name),
+            evidence=settings.evidence(name),
             fix=[you("Keep some thousand.", f"export {name}=2000")],
         )
 
@@ -262,18 +264,18 @@ def connections(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA Megatron Core, Megatron-FSDP guide; CUDA programming guide, environment variables (default 8).
     """
     name = "CUDA_DEVICE_MAX_CONNECTIONS"
-    for found in nodes_with(cluster, name):
-        number = found.number(name)
+    for settings in nodes_with(cluster, name):
+        number = settings.number(name)
         if number is None or not 1 <= number <= _MOST_CONNECTIONS:
             yield warn(
-                found.where,
-                f"{name}={found.text(name)} is not within 1 to {_MOST_CONNECTIONS}",
+                settings.where,
+                f"{name}={settings.text(name)} is not within 1 to {_MOST_CONNECTIONS}",
                 why=f"CUDA does not take it, and the default of {_DEFAULT_CONNECTIONS} may not be what was meant.",
                 owner="job",
-                evidence=found.evidence(name),
+                evidence=settings.evidence(name),
                 fix=[you("Correct or remove it.", f"unset {name}")],
             )
         elif number == 1:
             why = "Right for Megatron's tensor parallelism; FSDP and DDP overlap worse with it."
-            yield note(found.where, f"{name}=1 is set", why=why, evidence=found.evidence(name),
+            yield note(settings.where, f"{name}=1 is set", why=why, evidence=settings.evidence(name),
                        fix=[you("Without tensor parallelism, remove it.", f"unset {name}")])  # fmt: skip

@@ -52,15 +52,15 @@ def beside(cluster: Cluster, found: Beside) -> Iterator[Finding]:
     PyTorch, nn.Module.register_buffer; PyTorch, DistributedDataParallel (broadcast_buffers);
     facebookresearch/dino, main_dino.py (update_center).
     """
-    apart = [one for one in found.kept if one.ranks]
-    own = [one for one in apart if _OWN.search(one.name.rpartition(".")[2])]
-    if lost := [one for one in apart if one not in own]:
+    apart = [kept for kept in found.kept if kept.ranks]
+    own = [kept for kept in apart if _OWN.search(kept.name.rpartition(".")[2])]
+    if lost := [kept for kept in apart if kept not in own]:
         yield _drifts(cluster, lost, found.steps)
     if own:
         yield note(
             Where(),
             f"{_names(own)} {_is(own)} another on each rank: right if it belongs to the rank's own samples",
-            evidence=[seen(one.name, f"differs on {ranks(one.ranks)}") for one in own[:_SHOWN]],
+            evidence=[seen(kept.name, f"differs on {ranks(kept.ranks)}") for kept in own[:_SHOWN]],
         )
     if not apart:
         told = f"{_names(found.kept)} {_is(found.kept)} the same on all ranks after {found.steps} steps"
@@ -78,7 +78,7 @@ def _drifts(cluster: Cluster, lost: Sequence[Kept], steps: int) -> Finding:
         f"different models, and a checkpoint has {'none of it' if of_model else 'that of rank 0'}.",
         owner="job",
         evidence=[
-            *(seen(one.name, f"differs on {ranks(one.ranks)}") for one in lost[:_SHOWN]),
+            *(seen(kept.name, f"differs on {ranks(kept.ranks)}") for kept in lost[:_SHOWN]),
             seen("with another value of it", "the step comes to another loss or other weights"),
         ],
         fix=[_fix(lost)],
@@ -87,9 +87,9 @@ def _drifts(cluster: Cluster, lost: Sequence[Kept], steps: int) -> Finding:
 
 def _fix(lost: Sequence[Kept]) -> Remedy:
     owner = lost[0].owner
-    here = [one for one in lost if one.owner == owner and one.of == lost[0].of]
-    lines = [line for one in here[:_SHOWN] for line in _registered(one)]
-    lines += [line for one in here[:_SHOWN] for line in _averaged(one)]
+    here = [kept for kept in lost if kept.owner == owner and kept.of == lost[0].of]
+    lines = [line for kept in here[:_SHOWN] for line in _registered(kept)]
+    lines += [line for kept in here[:_SHOWN] for line in _averaged(kept)]
     text = (
         f"Make {_attributes(here)} a buffer in {owner}.__init__, and average over ranks what it is updated with, "
         "or the value itself after each update."
@@ -99,36 +99,36 @@ def _fix(lost: Sequence[Kept]) -> Remedy:
     return you(text, *lines)
 
 
-def _registered(one: Kept) -> list[str]:
-    if one.of != "model" or one.kind == "number":
+def _registered(kept: Kept) -> list[str]:
+    if kept.of != "model" or kept.kind == "number":
         return []
-    name = _attribute(one)
-    made = f"torch.as_tensor({one.made or '...'})" if one.kind == "array" else one.made or "..."
-    return [f"self.register_buffer('{name}', {made})  # in {one.owner}.__init__, instead of self.{name} = ..."]
+    name = _attribute(kept)
+    made = f"torch.as_tensor({kept.made or '...'})" if kept.kind == "array" else kept.made or "..."
+    return [f"self.register_buffer('{name}', {made})  # in {kept.owner}.__init__, instead of self.{name} = ..."]
 
 
-def _averaged(one: Kept) -> list[str]:
-    name = f"self.{_attribute(one)}" if one.of == "model" else one.name
-    if one.kind == "number":
+def _averaged(kept: Kept) -> list[str]:
+    name = f"self.{_attribute(kept)}" if kept.of == "model" else kept.name
+    if kept.kind == "number":
         return [
             f"total = torch.tensor(float({name}))\ndist.all_reduce(total)  # on every rank, after each update\n"
             f"{name} = total.item() / dist.get_world_size()"
         ]
-    held = f"torch.from_numpy({name})" if one.kind == "array" and one.of == "state" else name
+    held = f"torch.from_numpy({name})" if kept.kind == "array" and kept.of == "state" else name
     return [f"dist.all_reduce({held})  # after each update\n{name} /= dist.get_world_size()"]
 
 
-def _attribute(one: Kept) -> str:
-    return one.name.rpartition(".")[2]
+def _attribute(kept: Kept) -> str:
+    return kept.name.rpartition(".")[2]
 
 
 def _attributes(kept: Sequence[Kept]) -> str:
-    return ", ".join(_attribute(one) for one in kept[:_SHOWN])
+    return ", ".join(_attribute(kept) for kept in kept[:_SHOWN])
 
 
 def _names(kept: Sequence[Kept]) -> str:
     more = f" and {len(kept) - _SHOWN} more" if len(kept) > _SHOWN else ""
-    return ", ".join(one.name for one in kept[:_SHOWN]) + more
+    return ", ".join(kept.name for kept in kept[:_SHOWN]) + more
 
 
 def _is(kept: Sequence[Kept]) -> str:

@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import Cluster, RankState
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fail, seen, unknown, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.failures import lost
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 _MOST_KINDS = 4  # of exceptions, and lines of evidence of each: chosen; usually all ranks raise one
 _UNFIT = "FactoryError: "  # what was given cannot be used as it is; raised by the training run itself
@@ -47,11 +47,11 @@ def raise_no_exception(cluster: Cluster) -> Iterator[Finding]:
     facebookresearch/detectron2#143; PyTorch documentation, torchrun (Error Propagation).
     """
     smoke, run = cluster.measurements.smoke, cluster.run
-    found = lost.raised(run)
-    if not found and (smoke is None or smoke.setup is None):
+    states = lost.raised(run)
+    if not states and (smoke is None or smoke.setup is None):
         raise NothingToJudge("no training was begun")
     kinds: dict[str, list[RankState]] = {}
-    for rank in found:
+    for rank in states:
         kinds.setdefault(f"{rank.error.partition(':')[0]} {rank.at.partition(',')[0]}", []).append(rank)
     for ranks in [*kinds.values()][:_MOST_KINDS]:
         yield _raised(cluster, ranks)
@@ -66,9 +66,11 @@ def _raised(cluster: Cluster, ranks: list[RankState]) -> Finding:
     elif said.startswith(_UNFIT):
         who, verb, said = "model, data and loss do not fit", ":", said.removeprefix(_UNFIT)
     what = f"{who}{verb} {said}" + (f", at {first.at}" if first.at else f", in {first.last_step!r}")
-    evidence = [seen(f"rank {one.rank} on {one.node}", f"{lost.headline(one.error)}; {one.at}") for one in ranks]
+    evidence = [
+        seen(f"rank {rank.rank} on {rank.node}", f"{lost.headline(rank.error)}; {rank.at}") for rank in ranks
+    ]
     others = [rank for rank in cluster.run.ranks if rank.error and lost.in_vain(rank)]
-    evidence += [seen(f"rank {one.rank}, a consequence", lost.headline(one.error)) for one in others[:2]]
+    evidence += [seen(f"rank {state.rank}, a consequence", lost.headline(state.error)) for state in others[:2]]
     where = Where() if everywhere else Where(node=first.node, rank=first.rank)
     known = next((one for one in _KINDS if re.search(one.pattern, first.error)), None)
     if known and known.ours:
@@ -173,8 +175,8 @@ def _in_range(value: int, size: int, least: int, most: int, *, label: bool) -> R
 
 
 def _fix(rank: RankState, known: _Kind | None) -> Remedy:
-    if found := _LABEL.search(rank.error):
-        return _in_range(*map(int, found.groups()[1:]), label=found[1] == "label")
+    if match := _LABEL.search(rank.error):
+        return _in_range(*map(int, match.groups()[1:]), label=match[1] == "label")
     return you(known.fix, *([known.command] if known.command else [])) if known else _fix_unknown(rank)
 
 

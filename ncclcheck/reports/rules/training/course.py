@@ -18,10 +18,10 @@ _OUT_OF_BOUNDS = 1e3  # times the first loss: no schedule or batch does that, a 
 def _courses(cluster: Cluster) -> list[Course]:
     """All that were watched. Raises NothingToJudge."""
     smoke = cluster.measurements.smoke
-    found = smoke.checks.courses if smoke and smoke.checks else []
-    if not found:
+    courses = smoke.checks.courses if smoke and smoke.checks else []
+    if not courses:
         raise NothingToJudge("no steps of your own model were watched")
-    return found
+    return courses
 
 
 def _whose(course: Course) -> str:
@@ -152,39 +152,41 @@ def nothing_piles_up(cluster: Cluster) -> Iterator[Finding]:
     PyTorch, Frequently Asked Questions (My model reports "cuda runtime error(2): out of memory").
     """
     for course in _courses(cluster):
-        for one in course.growing:
-            yield _graph(one) if one.graph else _tensors(one)
+        for growing in course.growing:
+            yield _graph(growing) if growing.graph else _tensors(growing)
         if not course.growing:
             told = f"nothing grows with each of {course.steps} {_whose(course)}"
             yield fine(Where(), told, seen("state, model, globals and closures", told))
 
 
-def _graph(one: Growing) -> Finding:
-    by = f"by {one.entries} entries a step" if one.entries else "its graph by that of each step"
-    name = one.place.rpartition(": ")[2].partition(",")[0]
+def _graph(growing: Growing) -> Finding:
+    by = f"by {growing.entries} entries a step" if growing.entries else "its graph by that of each step"
+    name = growing.place.rpartition(": ")[2].partition(",")[0]
     fix = (
         you("Keep numbers, not tensors with their graph.", f"{name}.append(value.detach())")
-        if one.entries
+        if growing.entries
         else you("Add up numbers.", f"{name} += loss.item()")
     )
     return warn(
         Where(),
-        f"{one.place} grows with each step, {by}, and holds the graphs of all steps so far",
+        f"{growing.place} grows with each step, {by}, and holds the graphs of all steps so far",
         why="Memory grows until the job runs out of it; steps become slower.",
         owner="job",
-        evidence=[seen(f"{one.place}, after each of {one.steps} steps", "holds more nodes of autograd's graph")],
+        evidence=[
+            seen(f"{growing.place}, after each of {growing.steps} steps", "holds more nodes of autograd's graph")
+        ],
         fix=[fix],
     )
 
 
-def _tensors(one: Growing) -> Finding:
-    kib = one.bytes // 1024
+def _tensors(growing: Growing) -> Finding:
+    kib = growing.bytes // 1024
     return note(
         Where(),
-        f"{one.place} grows with each step, by {one.entries} entries and {kib} KiB",
+        f"{growing.place} grows with each step, by {growing.entries} entries and {kib} KiB",
         why="Meant so for predictions of one epoch; else memory runs out.",
         owner="job",
-        evidence=[seen(f"{one.place}, after each of {one.steps} steps", f"{kib} KiB more of tensors")],
+        evidence=[seen(f"{growing.place}, after each of {growing.steps} steps", f"{kib} KiB more of tensors")],
         fix=[you("Empty it each epoch, or keep sums instead.")],
     )
 
@@ -216,7 +218,7 @@ def made_for(cluster: Cluster) -> Iterator[Finding]:
     PyTorch, torch.nn.functional.cross_entropy, BCEWithLogitsLoss, MSELoss.
     """
     courses = _courses(cluster)
-    misused = {(one.function, one.at): one for course in courses for one in course.misused}
+    misused = {(misused.function, misused.at): misused for course in courses for misused in course.misused}
     warned = [text for course in courses for text in course.warned]
     yield from map(_misused, misused.values())
     yield from map(_warned, dict.fromkeys(warned))
@@ -258,15 +260,15 @@ _MISUSES = {
 }  # fmt: skip
 
 
-def _misused(one: Misused) -> Finding:
-    what, why, fix, code = _MISUSES[one.problem]
-    at = f", at {one.at}" if one.at else ""
+def _misused(misused: Misused) -> Finding:
+    what, why, fix, code = _MISUSES[misused.problem]
+    at = f", at {misused.at}" if misused.at else ""
     return warn(
         Where(),
-        f"{one.function}() {what}{at}",
+        f"{misused.function}() {what}{at}",
         why=why,
         owner="job",
-        evidence=[seen(one.at or one.function, one.detail or what)],
+        evidence=[seen(misused.at or misused.function, misused.detail or what)],
         fix=[you(fix, code)],
     )
 

@@ -36,11 +36,11 @@ def entered(cluster: Cluster, found: Entered) -> Iterator[Finding]:
     ## Source
     PyTorch, Distributed communication package, Debugging torch.distributed applications; pytorch/pytorch#21144.
     """
-    if {"none", "backward"} <= {one.name for one in found.calls}:
+    if {"none", "backward"} <= {call.name for call in found.calls}:
         yield _no_backward(cluster, found)
         return
     odd = found.ranks[0] if found.ranks else 0
-    calls = [one for one in found.calls if one.lines]
+    calls = [call for call in found.calls if call.lines]
     told = "; ".join(f"rank {rank} in {one}" for rank, one in enumerate(found.entered[:4]))
     when = f"in step {found.step} of the given steps " if found.step else ""
     yield fail(
@@ -55,7 +55,7 @@ def entered(cluster: Cluster, found: Entered) -> Iterator[Finding]:
 
 def _no_backward(cluster: Cluster, found: Entered) -> Finding:
     """As where a rank skips a batch whose loss is NaN."""
-    without = [rank for rank, one in enumerate(found.calls) if one.name == "none"]
+    without = [rank for rank, call in enumerate(found.calls) if call.name == "none"]
     step = found.step or 1
     return fail(
         place(cluster, without[0]) if len(without) == 1 else Where(),
@@ -77,7 +77,7 @@ def _no_backward(cluster: Cluster, found: Entered) -> Finding:
 
 def _of_rank_0(found: Entered) -> bool:
     """Whether rank 0 alone enters one, as under `if rank == 0`."""
-    return [bool(one.lines) for one in found.calls] == [True] + [False] * (len(found.calls) - 1)
+    return [bool(call.lines) for call in found.calls] == [True] + [False] * (len(found.calls) - 1)
 
 
 def _alone(call: Call) -> Remedy:

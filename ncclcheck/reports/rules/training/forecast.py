@@ -11,7 +11,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.training.save_forecast import SAY, Forecast, forecast, within
 from ncclcheck.reports.subjects.training.save_settings import save_settings, timeout
 from ncclcheck.reports.subjects.training.trained import place
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _JOBS = ("smoke",)
 
@@ -146,7 +146,7 @@ def fits_memory(cluster: Cluster) -> Iterator[Finding]:
     if (asked := save_settings(cluster)) and asked.gathers is False:
         raise NothingToJudge(f"nothing is gathered: {asked.by.words}")
     needed, where = found.weights_bytes, place(cluster, 0)
-    home = next((one for one in cluster.nodes if one.name == where.node), None)
+    home = next((node for node in cluster.nodes if node.name == where.node), None)
     free = _free(home) if home else None
     told = f"to gather {measured.parameters:.3g} parameters in 16 bits rank 0 needs {size(needed)} or twice that"
     if free is None:

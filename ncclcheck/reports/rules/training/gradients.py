@@ -21,7 +21,7 @@ from ncclcheck.reports.subjects.training.trained import (
     steps_itself,
     strategy,
 )
-from ncclcheck.reports.text.fold import many
+from ncclcheck.reports.text.words.fold import many
 
 _JOBS = ("smoke",)
 _SHOWN = 3  # ranks, names or hooks in one finding, then a count: chosen, three names fit a heading of 80 columns
@@ -39,7 +39,7 @@ _SHOWN = 3  # ranks, names or hooks in one finding, then a count: chosen, three 
     commands=_JOBS,
 )
 @checked("gradients")
-def gradients_of_one_process(cluster: Cluster, found: Gradients) -> Iterator[Finding]:
+def gradients_of_one_process(cluster: Cluster, gradients: Gradients) -> Iterator[Finding]:
     """
     ## What
     The gradients of the wrapped model after one backward pass on every rank, against the mean of what the ranks
@@ -73,9 +73,9 @@ def gradients_of_one_process(cluster: Cluster, found: Gradients) -> Iterator[Fin
     PyTorch, DistributedDataParallel; deepspeedai/DeepSpeed#5583, Lightning-AI/pytorch-lightning#20882,
     karpathy/build-nanogpt#30.
     """
-    yield from _wrong_ranks(cluster, found, "after one backward pass")
-    if not found.wrong:
-        yield from _joined(cluster, found, "the joined batch of all ranks")
+    yield from _wrong_ranks(cluster, gradients, "after one backward pass")
+    if not gradients.wrong:
+        yield from _joined(cluster, gradients, "the joined batch of all ranks")
 
 
 @rule(
@@ -90,7 +90,7 @@ def gradients_of_one_process(cluster: Cluster, found: Gradients) -> Iterator[Fin
     commands=_JOBS,
 )
 @checked("accumulation")
-def micro_batches_add_up(cluster: Cluster, found: Gradients) -> Iterator[Finding]:
+def micro_batches_add_up(cluster: Cluster, gradients: Gradients) -> Iterator[Finding]:
     """
     ## What
     Two micro-batches, the first under `no_sync()`, against the mean over ranks of what each computes alone, and
@@ -113,28 +113,28 @@ def micro_batches_add_up(cluster: Cluster, found: Gradients) -> Iterator[Finding
     ## Source
     PyTorch, DistributedDataParallel.no_sync; Hugging Face, Gradient accumulation (Accelerate documentation).
     """
-    yield from _wrong_ranks(cluster, found, f"over {found.micro_batches} micro-batches with no_sync")
-    if not found.wrong:
-        yield from _joined(cluster, found, "its micro-batches as one batch")
+    yield from _wrong_ranks(cluster, gradients, f"over {gradients.micro_batches} micro-batches with no_sync")
+    if not gradients.wrong:
+        yield from _joined(cluster, gradients, "its micro-batches as one batch")
 
 
-def _wrong_ranks(cluster: Cluster, found: Gradients, when: str) -> Iterator[Finding]:
-    wrong = [one for one in found.errors if one.error is None or one.error > found.tolerance]
-    for one in wrong[:_SHOWN]:
-        yield _wrong(cluster, one, found, when)
+def _wrong_ranks(cluster: Cluster, gradients: Gradients, when: str) -> Iterator[Finding]:
+    wrong = [one for one in gradients.errors if one.error is None or one.error > gradients.tolerance]
+    for error in wrong[:_SHOWN]:
+        yield _wrong(cluster, error, gradients, when)
 
 
-def _wrong(cluster: Cluster, one: RankError, found: Gradients, when: str) -> Finding:
-    told = f"{number(one.error)} of the norm"
-    more = f" (and {many(found.wrong - 1, 'other rank')})" if found.wrong > 1 else ""
+def _wrong(cluster: Cluster, error: RankError, gradients: Gradients, when: str) -> Finding:
+    told = f"{number(error.error)} of the norm"
+    more = f" (and {many(gradients.wrong - 1, 'other rank')})" if gradients.wrong > 1 else ""
     return fail(
-        place(cluster, one.rank),
-        f"rank {one.rank} has other gradients than the mean of all ranks {when}: off by {told}{more}",
+        place(cluster, error.rank),
+        f"rank {error.rank} has other gradients than the mean of all ranks {when}: off by {told}{more}",
         why="Its gradients are not synchronised with those of the others: it trains its own model.",
         owner="job",
         evidence=[
-            seen("difference, as a share of the norm", f"{told}; up to {found.tolerance:g} is rounding"),
-            seen("the parameter that adds most", one.parameter),
+            seen("difference, as a share of the norm", f"{told}; up to {gradients.tolerance:g} is rounding"),
+            seen("the parameter that adds most", error.parameter),
         ],
         fix=[
             you("Call the wrapped model, and leave no_sync() before the last micro-batch.", "loss = ddp_model(x)")
@@ -184,7 +184,7 @@ def _joined(cluster: Cluster, found: Gradients, what: str) -> Iterator[Finding]:
         )
 
 
-def _why_not_joined(cluster: Cluster, found: Gradients) -> tuple[str, Remedy]:
+def _why_not_joined(cluster: Cluster, gradients: Gradients) -> tuple[str, Remedy]:
     """By what else was seen: a model that differs by rank, hooks that change gradients, else the loss."""
     checks = cluster.measurements.smoke.checks if cluster.measurements.smoke else None
     if checks and checks.metric and not agrees(cluster, checks.metric):
@@ -197,7 +197,7 @@ def _why_not_joined(cluster: Cluster, found: Gradients) -> tuple[str, Remedy]:
                 "self.register_buffer('scale', scale)",
             ),
         )
-    if found.hooked:
+    if gradients.hooked:
         return (
             "Hooks on parameters change the gradients of each rank before they are averaged, or the loss is no "
             "mean over samples.",
@@ -247,12 +247,16 @@ def every_parameter_gets_a_gradient(cluster: Cluster, found: Unused) -> Iterator
     harmless = strategy(cluster) != "ddp" or (setup is not None and setup.find_unused)
     later = _reached_later(cluster)
     for kind in ("dice", "batch"):
-        if (varying := [one for one in found.unused if one.varies == kind]) and not harmless:
+        if (varying := [parameter for parameter in found.unused if parameter.varies == kind]) and not harmless:
             yield _varying(varying, found)
-    always = [one for one in found.unused if not one.varies]
+    always = [parameter for parameter in found.unused if not parameter.varies]
     for reached in (False, True):
         for somewhere in (False, True):
-            unused = [one for one in always if (one.name in later, not one.everywhere) == (reached, somewhere)]
+            unused = [
+                parameter
+                for parameter in always
+                if (parameter.name in later, not parameter.everywhere) == (reached, somewhere)
+            ]
             if unused and not (harmless and reached):
                 yield _tolerated(cluster, unused) if harmless else _unused(cluster, found, unused, reached)
 
@@ -264,7 +268,7 @@ def _reached_later(cluster: Cluster) -> set[str]:
 
 
 def _said(unused: list[UnusedParameter]) -> str:
-    names = ", ".join(one.name for one in unused[:_SHOWN])
+    names = ", ".join(parameter.name for parameter in unused[:_SHOWN])
     more = f" and {len(unused) - _SHOWN} more" if len(unused) > _SHOWN else ""
     return f"{names}{more} {'get' if len(unused) > 1 else 'gets'} no gradient"
 
@@ -338,7 +342,7 @@ def _unused(cluster: Cluster, found: Unused, unused: list[UnusedParameter], reac
 
 @rule("TRN012", "loss and gradients are finite in the chosen precision", worst=State.FAIL, over="", commands=_JOBS)
 @checked("precision")
-def finite_in_the_precision(cluster: Cluster, found: Precision) -> Iterator[Finding]:
+def finite_in_the_precision(cluster: Cluster, precision: Precision) -> Iterator[Finding]:
     """
     ## What
     Loss and gradients of the first batch in the precision that was asked for (`--precision`), on every rank.
@@ -361,12 +365,12 @@ def finite_in_the_precision(cluster: Cluster, found: Precision) -> Iterator[Find
     ## Source
     PyTorch, Automatic Mixed Precision package; NVIDIA, Train With Mixed Precision.
     """
-    for one in found.bad[:_SHOWN]:
-        yield _infinite(cluster, found, one)
-    if found.bad or found.loss is None or found.full is None:
+    for finite in precision.bad[:_SHOWN]:
+        yield _infinite(cluster, precision, finite)
+    if precision.bad or precision.loss is None or precision.full is None:
         return
-    apart = abs(found.loss - found.full) / max(abs(found.full), 1e-12)
-    told = f"{number(found.loss)} in {found.precision}, {number(found.full)} in fp32"
+    apart = abs(precision.loss - precision.full) / max(abs(precision.full), 1e-12)
+    told = f"{number(precision.loss)} in {precision.precision}, {number(precision.full)} in fp32"
     if apart <= cluster.policy.thresholds.get("TRN012.percent", 5.0) / 100:
         yield fine(Where(), f"loss and gradients are finite; the loss is {told}", seen("loss", told))
         return
@@ -380,27 +384,33 @@ def finite_in_the_precision(cluster: Cluster, found: Precision) -> Iterator[Find
     )
 
 
-def _infinite(cluster: Cluster, found: Precision, one: NotFinite) -> Finding:
-    names = ", ".join(one.parameters[:_SHOWN])
-    what = "the loss" if one.loss else f"the gradient of {names}"
-    more = f" (so on {found.count - 1} other ranks)" if found.count > 1 else ""
-    came = "" if not one.origin else f": {one.origin} of the batch" if one.of_batch else f", first in {one.origin}"
+def _infinite(cluster: Cluster, precision: Precision, finite: NotFinite) -> Finding:
+    names = ", ".join(finite.parameters[:_SHOWN])
+    what = "the loss" if finite.loss else f"the gradient of {names}"
+    more = f" (so on {precision.count - 1} other ranks)" if precision.count > 1 else ""
+    came = (
+        ""
+        if not finite.origin
+        else f": {finite.origin} of the batch"
+        if finite.of_batch
+        else f", first in {finite.origin}"
+    )
     return fail(
-        place(cluster, one.rank),
-        f"in {found.precision} {what} is infinite or NaN on rank {one.rank}{more}{came}",
+        place(cluster, finite.rank),
+        f"in {precision.precision} {what} is infinite or NaN on rank {finite.rank}{more}{came}",
         why="The next all_reduce spreads it to all ranks, and every weight becomes NaN.",
         owner="job",
-        evidence=[seen("not finite", f"{'loss; ' if one.loss else ''}{names or 'no gradient'}")],
-        fix=[_fix_infinite(found, one)],
+        evidence=[seen("not finite", f"{'loss; ' if finite.loss else ''}{names or 'no gradient'}")],
+        fix=[_fix_infinite(precision, finite)],
     )
 
 
-def _fix_infinite(found: Precision, one: NotFinite) -> Remedy:
-    if one.of_batch:
+def _fix_infinite(precision: Precision, finite: NotFinite) -> Remedy:
+    if finite.of_batch:
         return you(
             "Find the sample that holds it, and repair it or leave it out.", "ncclcheck data MODULE:FACTORY"
         )
-    if found.precision == "fp16":
+    if precision.precision == "fp16":
         return you("Take bf16, or a GradScaler with fp16.", "ncclcheck smoke --precision bf16")
-    operation, _, line = one.origin.partition(" at ")
+    operation, _, line = finite.origin.partition(" at ")
     return operations.fix(operation, line)

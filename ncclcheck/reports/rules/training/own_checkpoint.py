@@ -27,7 +27,7 @@ _GENERATORS = (
     commands=("smoke",),
 )
 @checked("own_checkpoint")
-def own_checkpoint(_cluster: Cluster, found: OwnCheckpoint) -> Iterator[Finding]:
+def own_checkpoint(_cluster: Cluster, checkpoint: OwnCheckpoint) -> Iterator[Finding]:
     """
     ## What
     The functions given with `--checkpoint-save` and `--checkpoint-load`, called on every rank as
@@ -57,30 +57,30 @@ def own_checkpoint(_cluster: Cluster, found: OwnCheckpoint) -> Iterator[Finding]
     ## Source
     PyTorch, Saving and loading a general checkpoint; huggingface/accelerate, Checkpointing (random states).
     """
-    weights = [one for one in found.lost if one.kind == "weight"]
-    held = weights or [one for one in found.lost if one.kind in ("state", "counter")]
-    others = [one for one in found.lost if one not in held]
-    if held or found.off:
-        lost = held or others
-        end = f"{found.parameter} is off by {found.off:.2g} of its norm {found.steps} steps later"
-        yield (fail if weights and found.off > _ROUNDED else warn)(
+    weights = [lost for lost in checkpoint.lost if lost.kind == "weight"]
+    losts = weights or [lost for lost in checkpoint.lost if lost.kind in ("state", "counter")]
+    others = [lost for lost in checkpoint.lost if lost not in losts]
+    if losts or checkpoint.off:
+        lost = losts or others
+        end = f"{checkpoint.parameter} is off by {checkpoint.off:.2g} of its norm {checkpoint.steps} steps later"
+        yield (fail if weights and checkpoint.off > _ROUNDED else warn)(
             Where(),
             f"a run resumed by the given functions is not the one that was saved: {_said(lost)}"
-            + (f"; {end}" if found.off else ""),
+            + (f"; {end}" if checkpoint.off else ""),
             why="What is not restored begins anew after every restart of the job.",
             owner="job",
             evidence=[
-                *(seen(one.name, f"is another after loading, on {ranks(one.ranks)}") for one in lost[:_SHOWN]),
-                seen("parameters after further steps", end if found.off else "are the same"),
+                *(seen(lost.name, f"is another after loading, on {ranks(lost.ranks)}") for lost in lost[:_SHOWN]),
+                seen("parameters after further steps", end if checkpoint.off else "are the same"),
             ],
             fix=[_fix(lost)],
         )
     elif others:
         told = f"not restored by the given functions, without an effect on parameters: {_names(others)}"
         yield note(Where(), told, evidence=[seen("after loading", _names(others))])
-    if found.together:
-        yield _together(found)
-    if found.unseeded:
+    if checkpoint.together:
+        yield _together(checkpoint)
+    if checkpoint.unseeded:
         yield note(
             Where(),
             "the given functions restore no random generator, and the steps draw random numbers",
@@ -89,19 +89,19 @@ def own_checkpoint(_cluster: Cluster, found: OwnCheckpoint) -> Iterator[Finding]
             evidence=[seen("torch's generator after loading", "is not the one at the save")],
             fix=[you("Save the generators of each rank, if a run must be repeatable.", *_GENERATORS)],
         )
-    if not found.lost and not found.off and not found.unseeded and not found.together:
-        told = f"{found.steps} steps after loading are those of the run that saved"
+    if not checkpoint.lost and not checkpoint.off and not checkpoint.unseeded and not checkpoint.together:
+        told = f"{checkpoint.steps} steps after loading are those of the run that saved"
         yield fine(Where(), told, seen("the given checkpoint functions", told))
 
 
-def _together(found: OwnCheckpoint) -> Finding:
+def _together(checkpoint: OwnCheckpoint) -> Finding:
     return warn(
         Where(),
-        f"several ranks write the same file with torch.save: {found.together}",
+        f"several ranks write the same file with torch.save: {checkpoint.together}",
         why="Each begins it anew while others write: it is whole only if nobody is late, and a job that ends then "
         "leaves none.",
         owner="job",
-        evidence=[seen("torch.save in the given save function", f"{found.together} on more than one rank")],
+        evidence=[seen("torch.save in the given save function", f"{checkpoint.together} on more than one rank")],
         fix=[
             you(
                 "Let rank 0 write what is the same on all ranks, and the others wait for it; or name it by rank.",
@@ -113,7 +113,7 @@ def _together(found: OwnCheckpoint) -> Finding:
 
 def _names(lost: Sequence[Lost]) -> str:
     more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
-    return ", ".join(one.name for one in lost[:_SHOWN]) + more
+    return ", ".join(lost.name for lost in lost[:_SHOWN]) + more
 
 
 def _said(lost: Sequence[Lost]) -> str:

@@ -25,7 +25,7 @@ from ncclcheck.reports.subjects.training.trained import SLIGHT, checked, partly,
     commands=("smoke",),
 )
 @checked("own_step")
-def own_step(cluster: Cluster, found: OwnStep) -> Iterator[Finding]:
+def own_step(cluster: Cluster, step: OwnStep) -> Iterator[Finding]:
     """
     ## What
     The function given with `--step`, called as `step(model, batch, state)` with the wrapped model: some steps with
@@ -61,52 +61,52 @@ def own_step(cluster: Cluster, found: OwnStep) -> Iterator[Finding]:
     ## Source
     PyTorch, DistributedDataParallel; PyTorch, Automatic Mixed Precision examples, Gradient clipping.
     """
-    if found.added:
-        yield _added(found)
+    if step.added:
+        yield _added(step)
         return
-    apart = [one for one in found.parameters.differing if not one.local]
+    apart = [one for one in step.parameters.differing if not one.local]
     if apart:
         first = apart[0]
         yield fail(
             place(cluster, first.ranks[0]),
-            f"after {found.steps} of the given steps {ranks(first.ranks, first.count)} "
+            f"after {step.steps} of the given steps {ranks(first.ranks, first.count)} "
             f"{'has' if first.count == 1 else 'have'} other parameters: "
             f"{', '.join(one.name for one in apart[:3])}",
-            why=_why_apart(found),
+            why=_why_apart(step),
             owner="job",
             evidence=[
                 *(seen(f"bits of {one.name}", f"differ on {ranks(one.ranks, one.count)}") for one in apart[:3]),
-                *(seen(one.name, f"differs on {ranks(one.ranks, one.count)}") for one in _first_to_differ(found)),
-                *(seen("optimizer steps by rank", ", ".join(map(str, found.taken[:8]))) for _ in found.taken[:1]),
+                *(seen(one.name, f"differs on {ranks(one.ranks, one.count)}") for one in _first_to_differ(step)),
+                *(seen("optimizer steps by rank", ", ".join(map(str, step.taken[:8]))) for _ in step.taken[:1]),
             ],
-            fix=[_fix_apart(found)],
+            fix=[_fix_apart(step)],
         )
-    elif beside := [one for one in found.state if one.kind == "parameter"]:
+    elif beside := [one for one in step.state if one.kind == "parameter"]:
         yield _beside(cluster, beside)
-    elif found.state:
-        one = found.state[0]
+    elif step.state:
+        differing = step.state[0]
         yield warn(
-            place(cluster, one.ranks[0]),
-            f"after {found.steps} of the given steps {one.name} of the step's state is another on "
-            f"{ranks(one.ranks, one.count)}",
+            place(cluster, differing.ranks[0]),
+            f"after {step.steps} of the given steps {differing.name} of the step's state is another on "
+            f"{ranks(differing.ranks, differing.count)}",
             why=_of_plateau(fed)
-            if (fed := _plateau(found))
+            if (fed := _plateau(step))
             else "What only some ranks update is wrong where another rank reads it or saves it.",
             owner="job",
-            evidence=[seen(each.name, f"differs on {ranks(each.ranks, each.count)}") for each in found.state[:5]],
+            evidence=[seen(each.name, f"differs on {ranks(each.ranks, each.count)}") for each in step.state[:5]],
             fix=[_feed_the_mean(fed) if fed else you("Update it on every rank, or make it on rank 0 only.")],
         )
-    wrong = [*own_loop.wrong(found)]
+    wrong = [*own_loop.wrong(step)]
     yield from wrong
-    if found.not_joined and not found.taken:
-        yield partly("its gradients were not compared with those of one process", found.not_joined)
+    if step.not_joined and not step.taken:
+        yield partly("its gradients were not compared with those of one process", step.not_joined)
     elif _by_tokens(cluster):
         yield partly("its gradients were not compared with those of one process", "TRN004: ranks differ in tokens")
-    elif found.off is not None and found.off > found.tolerance and not found.unaveraged:
-        slight = found.off < SLIGHT
-        yield _slightly(found.off) if slight else _other_gradients(cluster, found)
-    elif not apart and not found.state and not wrong:
-        told = f"{found.steps} steps; gradients off by {found.off or 0.0:.2g} of the norm"
+    elif step.off is not None and step.off > step.tolerance and not step.unaveraged:
+        slight = step.off < SLIGHT
+        yield _slightly(step.off) if slight else _other_gradients(cluster, step)
+    elif not apart and not step.state and not wrong:
+        told = f"{step.steps} steps; gradients off by {step.off or 0.0:.2g} of the norm"
         yield fine(Where(), told, seen("the given step", told))
 
 
@@ -119,26 +119,26 @@ def _slightly(off: float) -> Finding:
     )
 
 
-def _added(found: OwnStep) -> Finding:
+def _added(step: OwnStep) -> Finding:
     """find_unused_parameters=True ends DDP's exception, and what was added stays untrained then."""
-    names = ", ".join(found.added[:3]) + (f" and {len(found.added) - 3} more" if len(found.added) > 3 else "")
-    layer = found.added[0].rpartition(".")[0] or found.added[0]
+    names = ", ".join(step.added[:3]) + (f" and {len(step.added) - 3} more" if len(step.added) > 3 else "")
+    layer = step.added[0].rpartition(".")[0] or step.added[0]
     return fail(
         Where(),
-        f"{names} came into the model after DDP had wrapped it, and DDP raises in step {found.steps}: it waits "
+        f"{names} came into the model after DDP had wrapped it, and DDP raises in step {step.steps}: it waits "
         "for parameters that are gone",
         why="DDP averages only the parameters that it found when it wrapped the model; an optimizer made before "
         "does not hold the new ones either. find_unused_parameters=True hides this, and they stay untrained.",
         owner="job",
         evidence=[
             seen("parameters of the model that DDP does not know", names),
-            seen(f"step {found.steps}, all ranks", "Expected to have finished reduction in the prior iteration"),
+            seen(f"step {step.steps}, all ranks", "Expected to have finished reduction in the prior iteration"),
         ],
         fix=[
             you(
                 f"Replace {layer} first, then wrap the model, then make the optimizer.",
                 f"model.{layer} = ...\nmodel = DistributedDataParallel(model)\n"
-                f"optimizer = {own_loop.optimizer_of(found)}",
+                f"optimizer = {own_loop.optimizer_of(step)}",
             )
         ],
     )
@@ -170,16 +170,20 @@ def _beside(cluster: Cluster, apart: list[Differing]) -> Finding:
     )
 
 
-def _cause(found: OwnStep) -> str:
+def _cause(step: OwnStep) -> str:
     """The first thing of the step's state that differs and is not a consequence of other parameters."""
-    names = [one.name for one in found.state if ".state." not in one.name and ".module." not in one.name]
+    names = [
+        differing.name
+        for differing in step.state
+        if ".state." not in differing.name and ".module." not in differing.name
+    ]
     return min(names, key=lambda name: "sched" not in name, default="")
 
 
-def _plateau(found: OwnStep) -> str:
+def _plateau(step: OwnStep) -> str:
     """The scheduler that steps on every rank, and is fed another metric on each."""
-    apart = {one.name for one in found.state}
-    fed = [one for one in found.plateaus if f"{one}.best" in apart and f"{one}.last_epoch" not in apart]
+    apart = {differing.name for differing in step.state}
+    fed = [one for one in step.plateaus if f"{one}.best" in apart and f"{one}.last_epoch" not in apart]
     return next(iter(fed), "")
 
 
@@ -198,25 +202,25 @@ def _feed_the_mean(name: str) -> Remedy:
     )
 
 
-def _why_apart(found: OwnStep) -> str:
-    if found.taken:
-        counts = ", ".join(f"{steps} on rank {rank}" for rank, steps in enumerate(found.taken[:4]))
+def _why_apart(step: OwnStep) -> str:
+    if step.taken:
+        counts = ", ".join(f"{steps} on rank {rank}" for rank, steps in enumerate(step.taken[:4]))
         return f"The optimizers of ranks took different numbers of steps: {counts}."
-    if _unfrozen(found):
+    if _unfrozen(step):
         return (
-            f"{', '.join(_unfrozen(found)[:3])} were frozen or not there when DDP wrapped the model: it averages "
+            f"{', '.join(_unfrozen(step)[:3])} were frozen or not there when DDP wrapped the model: it averages "
             "only what is trained then."
         )
-    if found.unaveraged:
-        return _why_unaveraged(found)
-    if found.skipped:
-        calls = ", ".join(map(str, found.skipped[:4]))
+    if step.unaveraged:
+        return _why_unaveraged(step)
+    if step.skipped:
+        calls = ", ".join(map(str, step.skipped[:4]))
         return (
             f"In calls {calls} of the step the optimizers of some ranks take a step, and those of others do not."
         )
-    if fed := _plateau(found):
+    if fed := _plateau(step):
         return _of_plateau(fed)
-    if cause := _cause(found):
+    if cause := _cause(step):
         return f"{cause} differs as well: the ranks train different models from here on, without an error."
     return (
         "The ranks train different models from here on. Gradients were not seen to differ first, so look for what "
@@ -224,57 +228,57 @@ def _why_apart(found: OwnStep) -> str:
     )
 
 
-def _why_unaveraged(found: OwnStep) -> str:
-    if found.altered:
+def _why_unaveraged(step: OwnStep) -> str:
+    if step.altered:
         return (
             "Gradients are the same on all ranks after the backward pass, and not at the optimizer's step: some "
             "ranks change theirs in between."
         )
-    if found.unaveraged_only:
+    if step.unaveraged_only:
         return (
-            f"Gradients of {', '.join(found.unaveraged_only[:3])} are not averaged over ranks, and those of other "
+            f"Gradients of {', '.join(step.unaveraged_only[:3])} are not averaged over ranks, and those of other "
             "parameters are: what averages them leaves these out."
         )
     return "Gradients are not averaged over ranks: each optimizer was given those of its own rank."
 
 
-def _unfrozen(found: OwnStep) -> list[str]:
+def _unfrozen(step: OwnStep) -> list[str]:
     """Of the parameters that differ those that DDP does not know."""
-    apart = {one.name for one in found.parameters.differing}
-    return [name for name in found.unfrozen if name in apart]
+    apart = {differing.name for differing in step.parameters.differing}
+    return [name for name in step.unfrozen if name in apart]
 
 
-def _fix_apart(found: OwnStep) -> Remedy:
-    if found.taken or (found.skipped and not found.unaveraged):
+def _fix_apart(step: OwnStep) -> Remedy:
+    if step.taken or (step.skipped and not step.unaveraged):
         return you(
             "Let all ranks decide alike whether to skip a step.",
             "bad = torch.tensor(float(skip), device=loss.device)\n"
             "dist.all_reduce(bad, op=dist.ReduceOp.MAX)\nif not bad:\n    optimizer.step()",
         )
-    if _unfrozen(found):
+    if _unfrozen(step):
         return you(
             "Wrap the model after the last change of requires_grad and of its layers, or wrap it anew with each.",
             "model = DistributedDataParallel(model.module)  # after requires_grad_(True)",
         )
-    return _fix_unaveraged(found) if found.unaveraged else _fix_state(found)
+    return _fix_unaveraged(step) if step.unaveraged else _fix_state(step)
 
 
-def _fix_unaveraged(found: OwnStep) -> Remedy:
-    if found.calls > 1:
+def _fix_unaveraged(step: OwnStep) -> Remedy:
+    if step.calls > 1:
         return you(
             "Leave no_sync() in the call whose optimizer steps, forward pass included: one condition for both.",
-            f"sync = step % {found.calls} == 0  # as of optimizer.step()\n"
+            f"sync = step % {step.calls} == 0  # as of optimizer.step()\n"
             "with contextlib.nullcontext() if sync else model.no_sync():\n"
-            f"    (loss_fn(model(x), y) / {found.calls}).backward()\n"
+            f"    (loss_fn(model(x), y) / {step.calls}).backward()\n"
             "if sync:\n    optimizer.step()\n    optimizer.zero_grad()",
         )
-    if found.altered:
+    if step.altered:
         return you(
             "Change gradients between backward() and the step on every rank, by the same numbers: not under a "
             "condition on the rank or its data.",
             "loss.backward()\nchange(model)  # outside of `if rank == 0`\noptimizer.step()",
         )
-    if found.unaveraged_only:
+    if step.unaveraged_only:
         return you(
             "Average the gradients of all parameters, or leave it to DDP: call the wrapped model itself.",
             "for parameter in model.parameters():\n    if parameter.grad is not None:\n"
@@ -286,14 +290,14 @@ def _fix_unaveraged(found: OwnStep) -> Remedy:
     )
 
 
-def _fix_state(found: OwnStep) -> Remedy:
+def _fix_state(step: OwnStep) -> Remedy:
     """By what of the state differs and is the cause."""
-    if fed := _plateau(found):
+    if fed := _plateau(step):
         return _feed_the_mean(fed)
-    name = _cause(found).partition(".")[0]
+    name = _cause(step).partition(".")[0]
     if name and "sched" in name:
         return you(f"Step {name} on every rank.", f"state['{name}'].step()  # outside of `if rank == 0`")
-    if _cause(found).endswith(".lr"):
+    if _cause(step).endswith(".lr"):
         return you(
             f"Give {name} the same learning rate on every rank.",
             f"print([group['lr'] for group in state['{name}'].param_groups])  # on each rank",
@@ -306,9 +310,9 @@ def _fix_state(found: OwnStep) -> Remedy:
     )
 
 
-def _first_to_differ(found: OwnStep) -> list[Differing]:
+def _first_to_differ(step: OwnStep) -> list[Differing]:
     """What is not the optimizer's own moments comes first: these follow from whatever else differs."""
-    return sorted(found.state, key=lambda one: ".state." in one.name)[:3]
+    return sorted(step.state, key=lambda differing: ".state." in differing.name)[:3]
 
 
 def _of_one_rank(rank: int) -> Finding:
@@ -330,11 +334,11 @@ def _of_one_rank(rank: int) -> Finding:
     )
 
 
-def _other_gradients(cluster: Cluster, found: OwnStep) -> Finding:
-    world, ratio = cluster.job.ranks, found.ratio or 0.0
-    if found.of_rank is not None:
-        return _of_one_rank(found.of_rank)
-    scaled = abs(ratio * world - 1) < 0.01 and found.off is not None and abs(found.off - abs(1 - ratio)) < 0.01
+def _other_gradients(cluster: Cluster, step: OwnStep) -> Finding:
+    world, ratio = cluster.job.ranks, step.ratio or 0.0
+    if step.of_rank is not None:
+        return _of_one_rank(step.of_rank)
+    scaled = abs(ratio * world - 1) < 0.01 and step.off is not None and abs(step.off - abs(1 - ratio)) < 0.01
     if scaled:
         why = (
             f"They are smaller by the number of ranks ({world}): the loss is divided by it, or by the number of "
@@ -343,9 +347,7 @@ def _other_gradients(cluster: Cluster, found: OwnStep) -> Finding:
         fix = you(
             "Divide by the number of this rank's samples only.", "loss = losses.mean()  # not loss / world_size"
         )
-    elif (
-        abs(ratio / world - 1) < 0.01 and found.off is not None and abs(found.off - abs(1 - ratio)) < 0.01 * world
-    ):
+    elif abs(ratio / world - 1) < 0.01 and step.off is not None and abs(step.off - abs(1 - ratio)) < 0.01 * world:
         why = f"They are larger by the number of ranks ({world}): they are summed up over ranks, not averaged."
         fix = you(
             "DDP averages: leave the factor and any all_reduce of your own out, or divide by the number of ranks.",
@@ -357,7 +359,7 @@ def _other_gradients(cluster: Cluster, found: OwnStep) -> Finding:
             "Clip after backward(), when DDP has averaged; let the loss be a mean over the samples of all ranks.",
             "loss.backward(); torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
         )
-    told = f"off by {found.off:.3g} of the norm, {ratio:.3g} times as large"
+    told = f"off by {step.off:.3g} of the norm, {ratio:.3g} times as large"
     return warn(
         Where(),
         f"the optimizer of the given step gets other gradients than in one process: {told}",

@@ -29,7 +29,7 @@ _SHARE = "DataLoader(dataset, sampler=DistributedSampler(dataset), batch_size=B)
 
 @rule("TRN006", "every sample is read once per epoch across all ranks", worst=State.FAIL, over="", commands=_JOBS)
 @checked("samples")
-def every_sample_once(cluster: Cluster, found: Samples) -> Iterator[Finding]:
+def every_sample_once(cluster: Cluster, samples: Samples) -> Iterator[Finding]:
     """
     ## What
     The indices that the samplers of all ranks give in one epoch, counted over all ranks.
@@ -59,7 +59,7 @@ def every_sample_once(cluster: Cluster, found: Samples) -> Iterator[Finding]:
     PyTorch, torch.utils.data.distributed.DistributedSampler; huggingface/datasets#5360,
     Lightning-AI/pytorch-lightning#15734, pytorch/pytorch#25162.
     """
-    apart = found.contents if found.contents and found.contents.ranks else None
+    apart = samples.contents if samples.contents and samples.contents.ranks else None
     if apart and (apart.common or apart.sizes):
         yield _other_samples(cluster, apart)
         return
@@ -67,31 +67,34 @@ def every_sample_once(cluster: Cluster, found: Samples) -> Iterator[Finding]:
         told = f"each rank has a dataset of its own; none of {apart.followed} samples is in two of them"
         yield note(Where(), told, evidence=[seen("samples of all ranks, by their contents", told)])
         return
-    if found.sampler in _BY_CHANCE:
-        yield note(Where(), f"{found.sampler} draws with replacement: repeats are meant")
+    if samples.sampler in _BY_CHANCE:
+        yield note(Where(), f"{samples.sampler} draws with replacement: repeats are meant")
         return
-    shared, lost = found.repeated >= max(found.ranks, found.batch), found.missing > found.batch + found.ranks
+    shared, lost = (
+        samples.repeated >= max(samples.ranks, samples.batch),
+        samples.missing > samples.batch + samples.ranks,
+    )
     if shared:
-        yield _repeated(cluster, found)
+        yield _repeated(cluster, samples)
     if lost:
-        yield _missing(found)
+        yield _missing(samples)
     if shared or lost:
         return
-    if not found.repeated and not found.missing:
-        told = f"{found.dataset} samples, {found.sampler}, {found.ranks} ranks"
+    if not samples.repeated and not samples.missing:
+        told = f"{samples.dataset} samples, {samples.sampler}, {samples.ranks} ranks"
         yield fine(Where(), f"every sample is read once: {told}", seen("indices of an epoch", told))
     else:
-        yield _left_over(found)
+        yield _left_over(samples)
 
 
-def _other_samples(cluster: Cluster, found: Contents) -> Finding:
+def _other_samples(cluster: Cluster, contents: Contents) -> Finding:
     """The datasets differ, and a sampler or a loop that shares out indices does not know it."""
-    sizes = f" ({', '.join(f'{size} on rank {rank}' for rank, size in enumerate(found.sizes[:4]))})"
-    first = f"index {found.index} is another sample on {ranks(found.ranks)}"
-    told = f"their sizes differ{sizes}" if found.sizes else first
-    common = f"{found.common} of {found.followed} samples are in the datasets of two ranks"
+    sizes = f" ({', '.join(f'{size} on rank {rank}' for rank, size in enumerate(contents.sizes[:4]))})"
+    first = f"index {contents.index} is another sample on {ranks(contents.ranks)}"
+    told = f"their sizes differ{sizes}" if contents.sizes else first
+    common = f"{contents.common} of {contents.followed} samples are in the datasets of two ranks"
     return fail(
-        place(cluster, found.ranks[0]),
+        place(cluster, contents.ranks[0]),
         f"the ranks have other datasets: {told}",
         why="Each rank drew a split of its own: samples are read twice or never, and one rank trains on what "
         "another validates with.",
@@ -107,47 +110,47 @@ def _other_samples(cluster: Cluster, found: Contents) -> Finding:
     )
 
 
-def _counted(found: Samples) -> list[Evidence]:
-    told = f"{found.read} reads of {found.dataset} samples on {found.ranks} ranks"
-    twice = [seen(f"sample {one.index}", f"is read by {ranks(one.ranks)}") for one in found.twice[:3]]
-    absent = [seen("read by nobody", ", ".join(map(str, found.absent)))] if found.absent else []
+def _counted(samples: Samples) -> list[Evidence]:
+    told = f"{samples.read} reads of {samples.dataset} samples on {samples.ranks} ranks"
+    twice = [seen(f"sample {twice.index}", f"is read by {ranks(twice.ranks)}") for twice in samples.twice[:3]]
+    absent = [seen("read by nobody", ", ".join(map(str, samples.absent)))] if samples.absent else []
     return [seen("an epoch by the samplers", told), *twice, *absent]
 
 
-def _repeated(cluster: Cluster, found: Samples) -> Finding:
-    times = found.read / found.dataset if found.dataset else 0.0
-    whole = found.ranks > 1 and abs(times - found.ranks) < 0.01 * found.ranks
-    told = "every rank reads all samples" if whole else f"{found.repeated} samples are read again"
-    sharers = [rank for one in found.twice for rank in one.ranks]
+def _repeated(cluster: Cluster, samples: Samples) -> Finding:
+    times = samples.read / samples.dataset if samples.dataset else 0.0
+    whole = samples.ranks > 1 and abs(times - samples.ranks) < 0.01 * samples.ranks
+    told = "every rank reads all samples" if whole else f"{samples.repeated} samples are read again"
+    sharers = [rank for twice in samples.twice for rank in twice.ranks]
     return fail(
         Where() if whole or not sharers else place(cluster, sharers[-1]),
-        f"{told} in one epoch ({found.sampler}): {times:.2f} reads of each on average",
+        f"{told} in one epoch ({samples.sampler}): {times:.2f} reads of each on average",
         why="The ranks repeat each other's work: more GPUs make an epoch no shorter.",
         owner="job",
-        evidence=_counted(found),
+        evidence=_counted(samples),
         fix=[you("Share the samples out over ranks.", _SHARE)],
     )
 
 
-def _missing(found: Samples) -> Finding:
+def _missing(samples: Samples) -> Finding:
     return warn(
         Where(),
-        f"{found.missing} of {found.dataset} samples are read by no rank in one epoch ({found.sampler})",
+        f"{samples.missing} of {samples.dataset} samples are read by no rank in one epoch ({samples.sampler})",
         why="They were collected and are not trained on; dropping the last batch explains only a few.",
         owner="job",
-        evidence=_counted(found),
+        evidence=_counted(samples),
         fix=[you("Let the shards of all ranks together be the whole dataset.", _SHARE)],
     )
 
 
-def _left_over(found: Samples) -> Finding:
-    told = f"{found.repeated} samples again and {found.missing} not at all, of {found.dataset}"
-    return fine(Where(), f"an epoch reads {told}: padding or drop_last", *_counted(found))
+def _left_over(samples: Samples) -> Finding:
+    told = f"{samples.repeated} samples again and {samples.missing} not at all, of {samples.dataset}"
+    return fine(Where(), f"an epoch reads {told}: padding or drop_last", *_counted(samples))
 
 
 @rule("TRN007", "each epoch is shuffled differently", worst=State.FAIL, over="", commands=_JOBS)
 @checked("orders")
-def another_order(cluster: Cluster, found: Orders) -> Iterator[Finding]:
+def another_order(cluster: Cluster, orders: Orders) -> Iterator[Finding]:
     """
     ## What
     The indices that each rank's sampler gives for epoch 0 and for epoch 1, with `set_epoch` called in between.
@@ -171,16 +174,16 @@ def another_order(cluster: Cluster, found: Orders) -> Iterator[Finding]:
     PyTorch, DistributedSampler (the warning in its documentation); pytorch/pytorch#31232, pytorch/pytorch#31771,
     huggingface/transformers#4398.
     """
-    if not found.shuffled:
-        raise NothingToJudge(f"{found.sampler} does not shuffle")
-    if not found.count:
+    if not orders.shuffled:
+        raise NothingToJudge(f"{orders.sampler} does not shuffle")
+    if not orders.count:
         return
     of = cluster.measurements.smoke.checks.samples if cluster.measurements.smoke.checks else None  # type: ignore[union-attr]
-    some = of is not None and found.count < of.ranks
-    who = ranks(found.same, found.count) if some else "all ranks"
+    some = of is not None and orders.count < of.ranks
+    who = ranks(orders.same, orders.count) if some else "all ranks"
     yield (fail if some else warn)(
-        place(cluster, found.same[0]) if some else Where(),
-        f"{who} read epoch 1 in the order of epoch 0 ({found.sampler})",
+        place(cluster, orders.same[0]) if some else Where(),
+        f"{who} read epoch 1 in the order of epoch 0 ({orders.sampler})",
         why="Some ranks use another order, so shards overlap."
         if some
         else "The same samples share a batch again.",
@@ -235,9 +238,9 @@ def equally_many_batches(cluster: Cluster, found: Lengths) -> Iterator[Finding]:
     )
 
 
-def _equally_many(found: Lengths) -> Remedy:
+def _equally_many(lengths: Lengths) -> Remedy:
     """A stream has no sampler: its end has to be agreed on."""
-    if found.upto:
+    if lengths.upto:
         return you(
             "End the epoch on all ranks when one has no more batches.",
             "dist.all_reduce(more, op=dist.ReduceOp.MIN)  # more: 1 while this rank has a batch",

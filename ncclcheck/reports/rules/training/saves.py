@@ -24,7 +24,7 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.training import trained
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 _JOBS = ("smoke",)
 _KEYS = re.compile(r"(?:Missing|Unexpected) key\(s\) in state_dict: .{1,200}?(?=\.(?:\s|$)|$)")
@@ -40,7 +40,7 @@ def _saves(cluster: Cluster) -> Saves:
 
 def _not_looked_at(saves: Saves, part: str) -> Finding:
     """What was wanted and missed is unknown. Raises NothingToJudge for what does not apply here."""
-    entry = next((one for one in saves.unseen if one.part == part), None)
+    entry = next((unsaved for unsaved in saves.unseen if unsaved.part == part), None)
     if entry is None or not entry.missed:
         raise NothingToJudge(entry.why if entry else "it was not reached")
     command = "ncclcheck smoke --time-budget 60 --checkpoint-dir DIR"
@@ -78,14 +78,16 @@ def reloads(cluster: Cluster) -> Iterator[Finding]:
     PyTorch, Getting Started with Distributed Data Parallel, Save and Load Checkpoints; rename(2), fsync(2).
     """
     saves = _saves(cluster)
-    if (found := saves.reloaded) is None:
+    if (reloaded := saves.reloaded) is None:
         yield _not_looked_at(saves, "reload")
         return
-    if found.problems:
-        yield _unreadable(found)
-    yield from map(_changed, found.differ[:3])
-    if not found.problems and not found.differ:
-        told = f"{size(found.bytes)} written in {found.write_s:.2f} s, read by all in {found.read_s:.2f} s"
+    if reloaded.problems:
+        yield _unreadable(reloaded)
+    yield from map(_changed, reloaded.differ[:3])
+    if not reloaded.problems and not reloaded.differ:
+        told = (
+            f"{size(reloaded.bytes)} written in {reloaded.write_s:.2f} s, read by all in {reloaded.read_s:.2f} s"
+        )
         yield fine(Where(), told, seen("checkpoint", told))
 
 
@@ -116,9 +118,9 @@ def _changed(tensor: Differing) -> Finding:
     )
 
 
-def _unreadable(found: Reloaded) -> Finding:
-    first = found.problems[0]
-    more = f" (and {found.failed - 1} more ranks)" if found.failed > 1 else ""
+def _unreadable(reloaded: Reloaded) -> Finding:
+    first = reloaded.problems[0]
+    more = f" (and {reloaded.failed - 1} more ranks)" if reloaded.failed > 1 else ""
     if (keys := _KEYS.search(first.problem)) is not None:
         return fail(
             Where(node=first.node, rank=first.rank),
@@ -143,7 +145,7 @@ def _unreadable(found: Reloaded) -> Finding:
             you("Give a folder that all nodes see.", "ncclcheck smoke --checkpoint-dir /shared/folder"),
             admin(
                 "See whether the file system is mounted there.",
-                f"findmnt -T {quote(found.path.rpartition('/')[0] or '/')}",
+                f"findmnt -T {quote(reloaded.path.rpartition('/')[0] or '/')}",
             ),
         ],
     )
@@ -301,7 +303,7 @@ def _what_was_omitted(cluster: Cluster) -> list[Remedy]:
     """By the names of attributes that the model trains with, where some were seen to."""
     smoke = cluster.measurements.smoke
     beside = smoke.checks.beside if smoke and smoke.checks else None
-    if names := [one.name for one in (beside.kept if beside else []) if one.of == "model"]:
+    if names := [kept.name for kept in (beside.kept if beside else []) if kept.of == "model"]:
         told = ", ".join(names[:3])
         return [you(f"Register {told} as buffers, which state_dict holds; plain attributes are not in it.")]
     return [

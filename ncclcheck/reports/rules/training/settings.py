@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
+from ncclcheck.probes.facts.training.settings import DISTRIBUTED, GATHER, SHARDED, STAGE, STRATEGY
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fine, note, seen, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.training.save_forecast import SAY, forecast, within
@@ -30,7 +31,9 @@ def suits(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     `stage3_gather_16bit_weights_on_model_save` (Accelerate: `zero3_save_16bit_model`) with stage 3, and
     `fsdp_state_dict_type` or Lightning's FSDPStrategy(state_dict_type=...), `strategy="fsdp"` (which gathers)
-    and `"deepspeed_stage_3"`; `ddp_timeout` or the `timeout` of
+    and `"deepspeed_stage_3"`; `fsdp` and `fsdp_config` of TrainingArguments (which gather where no
+    state_dict_type is given); NeMo's `fsdp_sharded_checkpoint` beside `fsdp: True`, its Megatron strategies and
+    distributed formats, and a strategy as Hydra's `_target_`; `ddp_timeout` or the `timeout` of
     InitProcessGroupKwargs, init_process_group or Lightning's strategies; 1800 s where none is given, as DeepSpeed
     and transformers have it. A file that `deepspeed: FILE.json` names is read too. The seconds and their
     error bar are those of TRN016: with `--model-params`. What is "auto" is a note: Accelerate decides.
@@ -42,7 +45,8 @@ def suits(cluster: Cluster) -> Iterator[Finding]:
 
     ## Source
     DeepSpeed Configuration JSON; transformers, TrainingArguments, ddp_timeout; Accelerate, Kwargs handlers,
-    InitProcessGroupKwargs; huggingface/accelerate#2912, deepspeedai/DeepSpeed#7533.
+    InitProcessGroupKwargs; NVIDIA/NeMo, NLPFSDPStrategy (sharded_checkpoint); huggingface/accelerate#2912,
+    deepspeedai/DeepSpeed#7533.
     """
     if not (cluster.measurements.smoke and cluster.measurements.smoke.settings):
         raise NothingToJudge("no file was given with --settings")
@@ -58,20 +62,33 @@ def suits(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _in_pieces(found: SaveSettings) -> Finding:
-    zero = not found.by.setting.name.endswith("state_dict_type")  # Lightning's `deepspeed_stage_3` is ZeRO too
-    told = (
-        ("zero_to_fp32.py puts them together", "python zero_to_fp32.py . model")
-        if zero
-        else ("accelerate merge-weights puts them together", "accelerate merge-weights CHECKPOINT model")
-    )
+    name, value = found.by.setting.name, found.by.setting.value.lower()
+    who, told, command = _PUT_TOGETHER["accelerate"]
+    if name in STAGE + GATHER or "deepspeed" in value:
+        who, told, command = _PUT_TOGETHER["zero"]
+    elif name in DISTRIBUTED or "megatron" in value:
+        who, told, command = _PUT_TOGETHER["megatron"]
+    elif name in STRATEGY or "." in name or name in SHARDED:
+        who, told, command = _PUT_TOGETHER["lightning"]
     return note(
         Where(device=found.by.file.path),
-        f"{'ZeRO-3' if zero else 'FSDP'} saves pieces: {found.by.words}",
-        why=f"from_pretrained reads no pieces; {told[0]}.",
+        f"{who} saves pieces: {found.by.words}",
+        why=f"from_pretrained reads no pieces; {told}.",
         owner="job",
         evidence=[seen(found.by.file.path, found.by.words)],
-        fix=[you("Put the pieces together after the run.", told[1])],
+        fix=[you("Put the pieces together after the run.", *command)],
     )
+
+
+# Of what saves pieces: its name, what puts them together, and the command for that where one does for all models.
+_PUT_TOGETHER = {
+    "zero": ("ZeRO-3", "zero_to_fp32.py puts them together", ("python zero_to_fp32.py . model",)),
+    "accelerate": (
+        "FSDP", "accelerate merge-weights puts them together", ("accelerate merge-weights CHECKPOINT model",)
+    ),
+    "lightning": ("FSDP", "fabric consolidate puts them together", ("fabric consolidate CHECKPOINT",)),
+    "megatron": ("Megatron", "llm.export_ckpt and the converters in NeMo's scripts write what it reads", ()),
+}  # fmt: skip
 
 
 def _undecided(found: SaveSettings) -> Finding:
@@ -125,6 +142,10 @@ _PIECES = {
     "FullyShardedDataParallelPlugin.state_dict_type": 'state_dict_type="SHARDED_STATE_DICT"',
     "state_dict_type": "state_dict_type: SHARDED_STATE_DICT",
     "strategy": 'strategy=FSDPStrategy(state_dict_type="sharded")',
+    "_target_": "state_dict_type: sharded",
+    "fsdp": 'fsdp_config={"state_dict_type": "SHARDED_STATE_DICT"}',
+    "fsdp_sharded_checkpoint": "fsdp_sharded_checkpoint: True",
+    "NLPFSDPStrategy.sharded_checkpoint": "NLPFSDPStrategy(sharded_checkpoint=True)",
 }
 
 

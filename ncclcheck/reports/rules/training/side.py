@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import Cluster, Times
 from ncclcheck.probes.facts.training import BatchNorms, DataParallels, FindUnused, LoaderWorkers, WorkerStart
 from ncclcheck.reports.judgement.findings import Finding, State, Where, fine, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.text.fold import duration, many, size
+from ncclcheck.reports.text.words.fold import duration, many, size
 
 _JOBS = ("smoke",)
 
@@ -21,14 +21,16 @@ def _aspect(cluster: Cluster, what: str) -> Any:
     if side is None:
         raise NothingToJudge("no training steps were timed")
     if (found := getattr(side, what)) is None:
-        raise NothingToJudge(next((one.why for one in side.unseen if one.what == what), "it was not reached"))
+        raise NothingToJudge(
+            next((unseen.why for unseen in side.unseen if unseen.what == what), "it was not reached")
+        )
     return found
 
 
 def _where(cluster: Cluster) -> Where:
     """The model and its data are everybody's; rank 0 tells of them."""
     smoke = cluster.measurements.smoke
-    first = min(smoke.steps, key=lambda one: one.rank, default=None) if smoke else None
+    first = min(smoke.steps, key=lambda step: step.rank, default=None) if smoke else None
     return Where(node=first.node, rank=first.rank) if first else Where()
 
 
@@ -58,12 +60,12 @@ def no_search_in_vain(cluster: Cluster) -> Iterator[Finding]:
     PyTorch, DistributedDataParallel (find_unused_parameters, static_graph); PyTorch, Distributed Data Parallel
     notes.
     """
-    found: FindUnused = _aspect(cluster, "find_unused")
-    told = _with_and_without(found)
-    if found.count:
-        names = ", ".join(found.unused[:4])
-        raise NothingToJudge(f"{found.count} parameters get no gradient ({names}): the search is needed")
-    if not found.asked:
+    unused: FindUnused = _aspect(cluster, "find_unused")
+    told = _with_and_without(unused)
+    if unused.count:
+        names = ", ".join(unused.unused[:4])
+        raise NothingToJudge(f"{unused.count} parameters get no gradient ({names}): the search is needed")
+    if not unused.asked:
         yield fine(Where(), f"the flag is not set; {told}", seen("steps with the flag and without", told))
         return
     yield warn(
@@ -76,10 +78,10 @@ def no_search_in_vain(cluster: Cluster) -> Iterator[Finding]:
     )
 
 
-def _with_and_without(found: FindUnused) -> str:
-    if found.with_us is None or found.without_us is None:
+def _with_and_without(unused: FindUnused) -> str:
+    if unused.with_us is None or unused.without_us is None:
         return "its cost was not measured"
-    return f"a step takes {_interval(found.with_us)} with it and {_interval(found.without_us)} without"
+    return f"a step takes {_interval(unused.with_us)} with it and {_interval(unused.without_us)} without"
 
 
 def _interval(times: Times) -> str:
@@ -115,21 +117,21 @@ def enough_samples(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     PyTorch, SyncBatchNorm; PyTorch, DistributedDataParallel (buffers are those of rank 0).
     """
-    found: BatchNorms = _aspect(cluster, "batch_norms")
-    if not found.layers:
-        raise NothingToJudge(_no_layers(found))
-    if found.samples is None or cluster.job.ranks == 1:
-        raise NothingToJudge("one rank has the whole batch" if found.samples else "no batch came to the layers")
-    told = f"{found.samples} samples a rank"
-    if found.off is not None:
-        told += f"; means over them are off by {found.off:.2g} standard deviations from those of all ranks"
-    if found.samples >= cluster.policy.thresholds.get("TRN023.samples", 8.0):
-        yield fine(Where(), f"{found.layers} layers see {told}", seen("input of the layers", told))
+    norms: BatchNorms = _aspect(cluster, "batch_norms")
+    if not norms.layers:
+        raise NothingToJudge(_no_layers(norms))
+    if norms.samples is None or cluster.job.ranks == 1:
+        raise NothingToJudge("one rank has the whole batch" if norms.samples else "no batch came to the layers")
+    told = f"{norms.samples} samples a rank"
+    if norms.off is not None:
+        told += f"; means over them are off by {norms.off:.2g} standard deviations from those of all ranks"
+    if norms.samples >= cluster.policy.thresholds.get("TRN023.samples", 8.0):
+        yield fine(Where(), f"{norms.layers} layers see {told}", seen("input of the layers", told))
         return
-    more = " and others" if found.layers > len(found.names[:3]) else ""
+    more = " and others" if norms.layers > len(norms.names[:3]) else ""
     yield warn(
         _where(cluster),
-        f"{found.layers} BatchNorm layers ({', '.join(found.names[:3])}{more}) see only {told}",
+        f"{norms.layers} BatchNorm layers ({', '.join(norms.names[:3])}{more}) see only {told}",
         why="Their means are noise, and other ranks do not help: DDP does not share them.",
         owner="job",
         evidence=[seen("input of the layers, one forward pass", told)],
@@ -140,8 +142,8 @@ def enough_samples(cluster: Cluster) -> Iterator[Finding]:
     )
 
 
-def _no_layers(found: BatchNorms) -> str:
-    return f"its {found.synced} BatchNorm layers are shared over ranks" if found.synced else "it has no BatchNorm"
+def _no_layers(norms: BatchNorms) -> str:
+    return f"its {norms.synced} BatchNorm layers are shared over ranks" if norms.synced else "it has no BatchNorm"
 
 
 @rule("TRN024", "loader workers start quickly", worst=State.WARN, commands=_JOBS)
@@ -170,51 +172,53 @@ def workers_start_fast(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     Python, multiprocessing, Contexts and start methods; pytorch/pytorch#169252, pytorch/pytorch#138957.
     """
-    found: LoaderWorkers = _aspect(cluster, "workers")
-    told = _handed_over(cluster, found)
-    if slow := _slow_start(cluster, found):
+    workers: LoaderWorkers = _aspect(cluster, "workers")
+    told = _handed_over(cluster, workers)
+    if slow := _slow_start(cluster, workers):
         yield warn(
             _where(cluster),
-            f"{found.count} workers a rank are started by {found.used}: {slow}",
+            f"{workers.count} workers a rank are started by {workers.used}: {slow}",
             why="It is paid for each worker of each rank, in every epoch without persistent_workers.",
             owner="job",
             evidence=[seen("one worker, from its start to its first sample", told)],
-            fix=[you("Keep the workers.", f"DataLoader(..., num_workers={found.count}, persistent_workers=True)")],
+            fix=[
+                you("Keep the workers.", f"DataLoader(..., num_workers={workers.count}, persistent_workers=True)")
+            ],
         )
-    elif found.pickled is None:
+    elif workers.pickled is None:
         yield note(
             _where(cluster),
-            f"the dataset cannot be pickled ({found.error}): its workers can only be forked",
+            f"the dataset cannot be pickled ({workers.error}): its workers can only be forked",
             why="From Python 3.14 on DataLoader starts them by forkserver on Linux, and then none would start.",
-            evidence=[seen("pickle", found.error)],
+            evidence=[seen("pickle", workers.error)],
         )
     else:
         yield fine(Where(), told, seen("one worker, from its start to its first sample", told))
 
 
-def _slow_start(cluster: Cluster, found: LoaderWorkers) -> str:
+def _slow_start(cluster: Cluster, workers: LoaderWorkers) -> str:
     """Why the loader's own workers start slowly; empty where they do not, or where it forks or has none."""
     limits = cluster.policy.thresholds
-    own = next((one for one in found.starts if one.method == found.used), None)
-    if not found.count or found.used == "fork" or own is None:
+    own = next((start for start in workers.starts if start.method == workers.used), None)
+    if not workers.count or workers.used == "fork" or own is None:
         return ""
     if own.error:
         return f"one did not come to its first sample: {own.error}"
-    if (found.pickled or 0) > limits.get("TRN024.gib", 1.0) * 2**30:
-        return f"each is handed over {size(found.pickled or 0)}"
+    if (workers.pickled or 0) > limits.get("TRN024.gib", 1.0) * 2**30:
+        return f"each is handed over {size(workers.pickled or 0)}"
     if own.seconds > limits.get("TRN024.seconds", 10.0):
         return f"one takes {own.seconds:.1f} s; {_expected(cluster)}"
     return ""
 
 
-def _handed_over(cluster: Cluster, found: LoaderWorkers) -> str:
-    starts = ", ".join(map(_one_start, found.starts)) or "none was started"
-    pickled = "" if found.pickled is None else f"; {size(found.pickled)} pickled in {found.pickle_s:.2g} s"
+def _handed_over(cluster: Cluster, workers: LoaderWorkers) -> str:
+    starts = ", ".join(map(_one_start, workers.starts)) or "none was started"
+    pickled = "" if workers.pickled is None else f"; {size(workers.pickled)} pickled in {workers.pickle_s:.2g} s"
     return f"{starts}{pickled}; {_expected(cluster)}"
 
 
-def _one_start(one: WorkerStart) -> str:
-    return f"{one.method} {one.error}" if one.error else f"{one.method} {one.seconds:.1f} s"
+def _one_start(start: WorkerStart) -> str:
+    return f"{start.method} {start.error}" if start.error else f"{start.method} {start.seconds:.1f} s"
 
 
 def _expected(cluster: Cluster) -> str:
@@ -250,36 +254,36 @@ def one_process_a_gpu(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     PyTorch, DataParallel ("recommended to use DistributedDataParallel"); facebookresearch/DPR#104.
     """
-    found: DataParallels = _aspect(cluster, "data_parallel")
-    told = _driven(found)
+    parallels: DataParallels = _aspect(cluster, "data_parallel")
+    told = _driven(parallels)
     start = "torchrun --nproc-per-node gpu SCRIPT"
-    if found.wrapped:
+    if parallels.wrapped:
         yield warn(
             _where(cluster),
-            f"{', '.join(found.wrapped[:3])} is wrapped in nn.DataParallel{told}",
+            f"{', '.join(parallels.wrapped[:3])} is wrapped in nn.DataParallel{told}",
             why="One process drives all GPUs and gathers everything on the first one.",
             owner="job",
-            evidence=[seen("modules of the model", ", ".join(found.wrapped))],
+            evidence=[seen("modules of the model", ", ".join(parallels.wrapped))],
             fix=[you("One process a GPU, with DistributedDataParallel.", start)],
         )
-    elif not found.gpus:
+    elif not parallels.gpus:
         raise NothingToJudge("the ranks ran on CPUs, and the model has no DataParallel")
-    elif found.gpus > found.ranks:
+    elif parallels.gpus > parallels.ranks:
         yield note(
             _where(cluster),
-            f"{many(found.ranks, 'rank')} on a node that has {found.gpus} GPUs for them{told}",
+            f"{many(parallels.ranks, 'rank')} on a node that has {parallels.gpus} GPUs for them{told}",
             why="The other GPUs have nothing to do.",
             fix=[you("One process a GPU.", start)],
         )
     else:
-        own = f"{many(found.ranks, 'rank')}, {many(found.gpus, 'GPU')}"
+        own = f"{many(parallels.ranks, 'rank')}, {many(parallels.gpus, 'GPU')}"
         yield fine(Where(), own + told, seen("torch.cuda.device_count", told))
 
 
-def _driven(found: DataParallels) -> str:
-    if not found.one_us or found.all_us is None:
+def _driven(parallels: DataParallels) -> str:
+    if not parallels.one_us or parallels.all_us is None:
         return ""
     return (
-        f"; over all {found.gpus} GPUs a step of DataParallel takes {duration(found.all_us)}, over one "
-        f"{duration(found.one_us)} ({found.all_us / found.one_us:.2f} times; 1 is expected)"
+        f"; over all {parallels.gpus} GPUs a step of DataParallel takes {duration(parallels.all_us)}, over one "
+        f"{duration(parallels.one_us)} ({parallels.all_us / parallels.one_us:.2f} times; 1 is expected)"
     )

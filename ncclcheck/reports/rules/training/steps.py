@@ -11,7 +11,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, f
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.training import step_losses, step_times
 from ncclcheck.reports.subjects.training.step_times import Row, Steps, Straggler
-from ncclcheck.reports.text.fold import duration
+from ncclcheck.reports.text.words.fold import duration
 
 _JOBS = ("smoke",)
 # On CPUs: the share of its step that a rank waits for data, and how many times as long as others, until that is a
@@ -21,12 +21,12 @@ _ALONE_SHARE, _ALONE_TIMES = 0.5, 10.0
 
 def _measured(cluster: Cluster, *, ranks: int = 1) -> Steps:
     """The steps of all ranks. Raises NothingToJudge."""
-    found = step_times.steps(cluster)
-    if found is None:
+    steps = step_times.steps(cluster)
+    if steps is None:
         raise NothingToJudge("no training steps were timed")
-    if len(found.rows) < ranks:
+    if len(steps.rows) < ranks:
         raise NothingToJudge("one rank has no peers")
-    return found
+    return steps
 
 
 @rule("TRN019", "training does not wait for data", worst=State.WARN, commands=_JOBS)
@@ -110,9 +110,9 @@ def no_straggler(cluster: Cluster) -> Iterator[Finding]:
     times on a failure; ranks on CPUs 1.5 and 2 times (`TRN020.ratio`, `TRN020.fail_ratio`), by the lower end of
     the median's interval. Time in which threads of a rank had no core (/proc/self/task/*/schedstat) is not its
     own: where the ranks of a node are slower together than alone, that is a note about the host; where one rank
-    lacks a core for a quarter of its step, a note on CPUs and a warning on GPUs. Where most ranks do, one that
-    loses no more than the time in which it had no core is a note: chance decides which one it is. So is a rank
-    on CPUs that was not timed alone, where any rank had no core for a twentieth of its step.
+    lacks a core for a quarter of its step, a note on CPUs and a warning on GPUs. Where most ranks do, or on
+    CPUs, one that loses no more than the time in which it had no core is a note: chance decides which one it is.
+    So is a rank on CPUs that was not timed alone, where any rank had no core for a twentieth of its step.
 
     ## Fix
     - **you** leave the named node out and run again; in the forward pass or optimizer: find what only this rank
@@ -125,8 +125,8 @@ def no_straggler(cluster: Cluster) -> Iterator[Finding]:
     """
     measured = _measured(cluster, ranks=2)
     most = cluster.policy.thresholds.get("TRN020.fail_ratio", 1.25 if measured.on_gpus else 2.0)
-    for one in step_losses.slow(cluster, measured):
-        yield _slow(one, failed=one.ratio >= most)
+    for straggler in step_losses.slow(cluster, measured):
+        yield _slow(straggler, failed=straggler.ratio >= most)
     chance = step_losses.slow_by_chance(cluster, measured)
     yield from map(_by_chance, chance)
     contended = step_times.contended(measured, step_losses.CONTENDED)
@@ -137,18 +137,23 @@ def no_straggler(cluster: Cluster) -> Iterator[Finding]:
             yield _starved(measured, row)
 
 
-def _slow(one: Straggler, *, failed: bool) -> Finding:
-    fact = one.fact
+def _slow(straggler: Straggler, *, failed: bool) -> Finding:
+    fact = straggler.fact
     device = None if fact.device == "cpu" else fact.device
-    told = f"{duration(one.own)} a step, the others {duration(one.usual)} ({one.ratio:.2f} times)"
+    told = (
+        f"{duration(straggler.own)} a step, the others {duration(straggler.usual)} ({straggler.ratio:.2f} times)"
+    )
     return (fail if failed else warn)(
         Where(node=fact.node, device=device, rank=fact.rank),
-        f"rank {fact.rank}'s own work takes {told}, most of it lost in {step_times.PHASES[one.phase]}",
+        f"rank {fact.rank}'s own work takes {told}, most of it lost in {step_times.PHASES[straggler.phase]}",
         why="All other ranks wait for it in every step, where it looks like a slow network.",
-        owner="node" if one.phase == "backward" else "job",
+        owner="node" if straggler.phase == "backward" else "job",
         evidence=[
             seen("steps without collectives, time without a core left out", told),
-            seen(f"of it {step_times.PHASES[one.phase]}", f"{duration(one.phase_by)} more than the others"),
+            seen(
+                f"of it {step_times.PHASES[straggler.phase]}",
+                f"{duration(straggler.phase_by)} more than the others",
+            ),
         ],
         fix=[
             you("See what this rank does in that phase.", f"py-spy dump --pid PID  # on {quote(fact.node)}"),
@@ -157,10 +162,12 @@ def _slow(one: Straggler, *, failed: bool) -> Finding:
     )
 
 
-def _by_chance(one: Straggler) -> Finding:
+def _by_chance(straggler: Straggler) -> Finding:
     """All ranks lack cores: nobody in particular is to blame."""
-    fact = one.fact
-    told = f"{duration(one.own)} a step, the others {duration(one.usual)} ({one.ratio:.2f} times)"
+    fact = straggler.fact
+    told = (
+        f"{duration(straggler.own)} a step, the others {duration(straggler.usual)} ({straggler.ratio:.2f} times)"
+    )
     core = fact.twin.core_us if fact.twin else None
     return note(
         Where(node=fact.node, rank=fact.rank),
@@ -261,13 +268,13 @@ def communication_is_hidden(cluster: Cluster) -> Iterator[Finding]:
 
 def _account(cluster: Cluster, measured: Steps) -> str:
     """The numbers and what they should be."""
-    found = step_losses.communication(cluster)
+    communication = step_losses.communication(cluster)
     expected = "no expectation: communication takes the cores of the backward pass"
     if measured.on_gpus:
         expected = "not measured alone"
-        if found:
-            expected = f"expected about {duration(step_times.exposure(found, measured))}"
-    alone = f", {duration(found.alone_us.p50)} alone" if found else ""
+        if communication:
+            expected = f"expected about {duration(step_times.exposure(communication, measured))}"
+    alone = f", {duration(communication.alone_us.p50)} alone" if communication else ""
     return (
         f"scaling efficiency {measured.efficiency:.2f} (1 is ideal): {duration(measured.exposed)} of "
         f"{duration(measured.step)} are communication that is not hidden{alone}; {expected}"
@@ -276,16 +283,18 @@ def _account(cluster: Cluster, measured: Steps) -> str:
 
 def _too_much(cluster: Cluster, measured: Steps) -> str:
     """Why it is more than it should be; empty where it is not."""
-    found, limits = step_losses.communication(cluster), cluster.policy.thresholds
-    if found is None:
+    communication, limits = step_losses.communication(cluster), cluster.policy.thresholds
+    if communication is None:
         return ""
-    expected = step_times.exposure(found, measured)
+    expected = step_times.exposure(communication, measured)
     if measured.exposed - expected > limits.get("TRN021.percent", 10.0) / 100 * measured.step:
-        return f"{duration(expected)} are expected, for by itself it takes {duration(found.alone_us.p50)}"
+        return f"{duration(expected)} are expected, for by itself it takes {duration(communication.alone_us.p50)}"
     if not _is_users(cluster) or measured.exposed <= limits.get("TRN021.share", 25.0) / 100 * measured.step:
         return ""
     backward = median(row.twin.phases.backward for row in measured.rows)
-    return f"by itself it takes {duration(found.alone_us.p50)}, the backward pass only {duration(backward)}"
+    return (
+        f"by itself it takes {duration(communication.alone_us.p50)}, the backward pass only {duration(backward)}"
+    )
 
 
 def _is_users(cluster: Cluster) -> bool:

@@ -28,7 +28,7 @@ _JOBS = ("smoke",)
     commands=_JOBS,
 )
 @checked("metric")
-def the_metric_of_the_whole(cluster: Cluster, found: Metric) -> Iterator[Finding]:
+def the_metric_of_the_whole(cluster: Cluster, metric: Metric) -> Iterator[Finding]:
     """
     ## What
     The mean loss of the trained model: each rank on its own batch, summed up by all_reduce, and one process on the
@@ -53,8 +53,10 @@ def the_metric_of_the_whole(cluster: Cluster, found: Metric) -> Iterator[Finding
     ## Source
     PyTorch, torch.distributed.all_reduce; PyTorch, SyncBatchNorm; pytorch/pytorch#25162.
     """
-    told = f"{number(found.reduced)} by all_reduce, {number(found.whole)} in one process, {found.samples} samples"
-    if agrees(cluster, found):
+    told = (
+        f"{number(metric.reduced)} by all_reduce, {number(metric.whole)} in one process, {metric.samples} samples"
+    )
+    if agrees(cluster, metric):
         yield fine(Where(), f"mean loss: {told}", seen("mean loss", told))
         return
     yield fail(
@@ -78,7 +80,7 @@ def the_metric_of_the_whole(cluster: Cluster, found: Metric) -> Iterator[Finding
     commands=_JOBS,
 )
 @checked("generators")
-def own_random_numbers(cluster: Cluster, found: Generators) -> Iterator[Finding]:
+def own_random_numbers(cluster: Cluster, generators: Generators) -> Iterator[Finding]:
     """
     ## What
     The states of Python's, numpy's and torch's global generators on all ranks, after the data were made and after
@@ -107,20 +109,22 @@ def own_random_numbers(cluster: Cluster, found: Generators) -> Iterator[Finding]
     if cluster.job.ranks == 1:
         raise NothingToJudge("one rank has no peers")
     told: set[tuple[str, tuple[int, ...]]] = set()
-    for one in found.shared:
-        if (one.generator, tuple(one.ranks)) not in told:
-            told.add((one.generator, tuple(one.ranks)))
-            yield _shared(cluster, one)
+    for stream in generators.shared:
+        if (stream.generator, tuple(stream.ranks)) not in told:
+            told.add((stream.generator, tuple(stream.ranks)))
+            yield _shared(cluster, stream)
 
 
-def _shared(cluster: Cluster, one: SharedStream) -> Finding:
-    when = "after the data were made" if one.when == "made" else "after training steps"
-    call = {"python": "random.seed", "numpy": "numpy.random.seed"}.get(one.generator, "torch.manual_seed")
+def _shared(cluster: Cluster, stream: SharedStream) -> Finding:
+    when = "after the data were made" if stream.when == "made" else "after training steps"
+    call = {"python": "random.seed", "numpy": "numpy.random.seed"}.get(stream.generator, "torch.manual_seed")
     return warn(
-        place(cluster, one.ranks[-1]),
-        f"{ranks(one.ranks, one.count)} have the same state of {one.generator}'s generator {when}",
+        place(cluster, stream.ranks[-1]),
+        f"{ranks(stream.ranks, stream.count)} have the same state of {stream.generator}'s generator {when}",
         why="They draw the same augmentation and the same dropout masks.",
         owner="job",
-        evidence=[seen(f"state of {one.generator}'s generator", f"the same on {ranks(one.ranks, one.count)}")],
+        evidence=[
+            seen(f"state of {stream.generator}'s generator", f"the same on {ranks(stream.ranks, stream.count)}")
+        ],
         fix=[you("Seed by rank where data are made.", f"{call}(seed + rank)")],
     )

@@ -140,15 +140,15 @@ def the_same_weights_before_the_wrap(cluster: Cluster, found: Agreement) -> Iter
     )
 
 
-def _other_parameters(cluster: Cluster, found: Agreement) -> Finding:
-    first = found.differing[0]
+def _other_parameters(cluster: Cluster, agreement: Agreement) -> Finding:
+    first = agreement.differing[0]
     return fail(
         place(cluster, first.ranks[0]),
-        f"ranks have different parameters: {_tensors(found)} ({first.how})",
+        f"ranks have different parameters: {_tensors(agreement)} ({first.how})",
         why="DDP takes the same parameters on all ranks for granted: it hangs, or averages gradients of different "
         "layers. Nothing was trained.",
         owner="job",
-        evidence=[seen(one.name, one.how) for one in found.differing[:_SHOWN]],
+        evidence=[seen(differing.name, differing.how) for differing in agreement.differing[:_SHOWN]],
         fix=[
             you("Make and freeze the same layers on all ranks, whatever the rank; save and log by rank instead.")
         ],
@@ -198,9 +198,9 @@ def the_same_weights_after_steps(cluster: Cluster, trained: Trained) -> Iterator
     PyTorch, DistributedDataParallel; Megatron-LM, check_param_hashes_across_dp_replicas; ROCm/aorta#210.
     """
     fewer = trained.taken
-    for one in fewer:
-        yield _skipped(cluster, trained, one)
-    apart = [one for one in trained.agreement.differing if not one.local]
+    for steps in fewer:
+        yield _skipped(cluster, trained, steps)
+    apart = [differing for differing in trained.agreement.differing if not differing.local]
     if not apart:
         told = f"{trained.agreement.tensors} tensors after {trained.steps} steps"
         yield fine(Where(), f"{told} are the same on all ranks, bit for bit", seen("hashes", "equal"))
@@ -208,14 +208,14 @@ def the_same_weights_after_steps(cluster: Cluster, trained: Trained) -> Iterator
         yield _drifted(cluster, trained, apart)
 
 
-def _skipped(cluster: Cluster, trained: Trained, one: TakenSteps) -> Finding:
+def _skipped(cluster: Cluster, trained: Trained, steps: TakenSteps) -> Finding:
     differ = f"; {_tensors(trained.agreement)} differ since" if trained.agreement.differ else ""
     return fail(
-        place(cluster, one.rank),
-        f"rank {one.rank} took {one.steps} of {trained.steps} steps of its optimizer{differ}",
+        place(cluster, steps.rank),
+        f"rank {steps.rank} took {steps.steps} of {trained.steps} steps of its optimizer{differ}",
         why="Its weights are older than those of the others, and its gradients belong to another model.",
         owner="job",
-        evidence=[seen("steps in the optimizer's state", f"{one.steps} of {trained.steps}")],
+        evidence=[seen("steps in the optimizer's state", f"{steps.steps} of {trained.steps}")],
         fix=[
             you(
                 "Let all ranks decide alike whether a step is taken.",
@@ -226,37 +226,43 @@ def _skipped(cluster: Cluster, trained: Trained, one: TakenSteps) -> Finding:
 
 
 def _drifted(cluster: Cluster, trained: Trained, apart: list[Differing]) -> Finding:
-    first, found = apart[0], trained.agreement
-    who, say = ranks(first.ranks, first.count), fail if any(one.kind == "parameter" for one in apart) else warn
+    first, agreement = apart[0], trained.agreement
+    who, say = (
+        ranks(first.ranks, first.count),
+        fail if any(differing.kind == "parameter" for differing in apart) else warn,
+    )
     return say(
         place(cluster, first.ranks[0]),
-        f"after {trained.steps} steps {who} and {_others(found)} have other weights: {_tensors(found)}",
+        f"after {trained.steps} steps {who} and {_others(agreement)} have other weights: {_tensors(agreement)}",
         why="The ranks train different models from here on, without an error.",
         owner="job",
-        evidence=_evidence(found),
+        evidence=_evidence(agreement),
         fix=[
             you("See TRN004: a rank whose gradients differ takes other steps. Else find what writes to weights.")
         ],
     )
 
 
-def _others(found: Agreement) -> str:
-    return "rank 0" if found.tied else "the others"
+def _others(agreement: Agreement) -> str:
+    return "rank 0" if agreement.tied else "the others"
 
 
-def _tensors(found: Agreement) -> str:
-    names = ", ".join(one.name for one in found.differing[:3])
-    return f"{names}{f' and {found.differ - 3} more' if found.differ > 3 else ''}"
+def _tensors(agreement: Agreement) -> str:
+    names = ", ".join(differing.name for differing in agreement.differing[:3])
+    return f"{names}{f' and {agreement.differ - 3} more' if agreement.differ > 3 else ''}"
 
 
-def _evidence(found: Agreement) -> list[Evidence]:
-    told = [seen(f"bits of {one.name}", f"differ on {ranks(one.ranks, one.count)}") for one in found.differing]
-    return [*told[:_SHOWN], seen("tensors that differ", f"{found.differ} of {found.tensors}")]
+def _evidence(agreement: Agreement) -> list[Evidence]:
+    all_evidence = [
+        seen(f"bits of {differing.name}", f"differ on {ranks(differing.ranks, differing.count)}")
+        for differing in agreement.differing
+    ]
+    return [*all_evidence[:_SHOWN], seen("tensors that differ", f"{agreement.differ} of {agreement.tensors}")]
 
 
 @rule("TRN033", "tied weights are one parameter", worst=State.WARN, over="", commands=_JOBS)
 @checked("doubles")
-def tied_weights_are_one(_cluster: Cluster, found: Doubles) -> Iterator[Finding]:
+def tied_weights_are_one(_cluster: Cluster, doubles: Doubles) -> Iterator[Finding]:
     """
     ## What
     Parameters of the model that begin at the same address in memory.
@@ -278,7 +284,7 @@ def tied_weights_are_one(_cluster: Cluster, found: Doubles) -> Iterator[Finding]
     ## Source
     PyTorch, torch.nn.Module.named_parameters (remove_duplicate); Hugging Face, tie_weights.
     """
-    for names in found.groups:
+    for names in doubles.groups:
         first, second = names[0], names[1]
         yield warn(
             Where(),
@@ -290,6 +296,6 @@ def tied_weights_are_one(_cluster: Cluster, found: Doubles) -> Iterator[Finding]
                 you("Tie the parameter itself, not its .data.", f"self.{second} = self.{first}"),
             ],
         )
-    if not found.groups:
-        told = f"each of {found.parameters} parameters has memory of its own"
+    if not doubles.groups:
+        told = f"each of {doubles.parameters} parameters has memory of its own"
         yield fine(Where(), told, seen("addresses of parameters", told))

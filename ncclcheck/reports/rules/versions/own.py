@@ -13,7 +13,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, fail, se
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl.variables import as_version
 from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 # Of Python's own modules those that torch.distributed.run, torch.distributed and torch.utils.data import, without
 # those that are part of the interpreter: sys.modules after their import, torch 2.13 on Python 3.11.

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from ncclcheck.probes.facts import Cluster, Connect, value_or
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, fail, seen, you
-from ncclcheck.reports.subjects.addresses.master import holders_of
+from ncclcheck.reports.subjects.addresses.names.master import holders_of
 from ncclcheck.reports.subjects.failures.held_up import holder
 from ncclcheck.reports.subjects.links.reached import reached
 from ncclcheck.reports.subjects.nccl import lan
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ def findings(cluster: Cluster) -> Iterator[Finding]:
     chosen = {(link.node, link.interface.name) for link in lan.links(cluster)}
     for node in cluster.nodes:
         for interface in lan.interfaces(node):
-            for held, _ in lan.global_networks(interface):
-                owner = links.get(held.address)
+            for address, _ in lan.global_networks(interface):
+                owner = links.get(address.address)
                 if owner is None or owner.node == node.name or (node.name, interface.name) in chosen:
                     continue
                 if interface.up is not False:  # of an interface that is down the kernel owns no address
-                    yield _captured(node.name, interface.name, held.prefix, owner)
+                    yield _captured(node.name, interface.name, address.prefix, owner)
 
 
 def _captured(node: str, device: str, prefix: int, owner: lan.Link) -> Finding:

@@ -8,7 +8,7 @@ from ncclcheck.probes.facts import Address, Interface
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, fail, seen, you
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.subjects.nccl.ways import Subnet, Ways
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 
 def seconds(ways: Ways, other: Subnet, main: Subnet) -> Iterator[tuple[lan.Link, tuple[Interface, Address]]]:
@@ -18,11 +18,11 @@ def seconds(ways: Ways, other: Subnet, main: Subnet) -> Iterator[tuple[lan.Link,
             yield link, held
 
 
-def finding(link: lan.Link, main: Subnet, interface: Interface, held: Address) -> Finding:
+def finding(link: lan.Link, main: Subnet, interface: Interface, address: Address) -> Finding:
     """The node whose first address is in a subnet that others do not reach, and whose other one they do."""
     name, first = link.interface.name, f"{link.address}/{link.network.prefixlen}"
     same = interface.name == name
-    right = f"its second address, {held.address}," if same else f"{held.address} on {interface.name}"
+    right = f"its second address, {address.address}," if same else f"{address.address} on {interface.name}"
     said = f", {main.said}" if main.said.endswith("endpoint is") else ""
     by_name = you(
         f"On {link.node} name the interface of that subnet.",
@@ -42,7 +42,7 @@ def finding(link: lan.Link, main: Subnet, interface: Interface, held: Address) -
         why="NCCL and gloo take the first address of an interface, and tell it to the others, who wait in vain.",
         owner="node",
         evidence=[
-            seen(link.node, f"{name} {first}, {interface.name} {held.address}/{held.prefix}"),
+            seen(link.node, f"{name} {first}, {interface.name} {address.address}/{address.prefix}"),
             seen(main.links[0].node, f"{main.links[0].interface.name} {main.links[0].address}, {main.network}"),
         ],
         fix=[in_order if same else by_name],

@@ -12,7 +12,7 @@ def mute(node: Node) -> list[str]:
         return []
     if told.files and not _asks_servers_first(told.order):
         return []
-    return [one.address for one in told.servers if not one.answered]
+    return [server.address for server in told.servers if not server.answered]
 
 
 def _asks_servers_first(order: str) -> bool:

@@ -8,23 +8,23 @@ from shlex import quote
 
 from ncclcheck.probes.facts import Address, Node, Resolution, at
 from ncclcheck.reports.judgement.findings import Remedy, admin
-from ncclcheck.reports.subjects.addresses import hosts_file
+from ncclcheck.reports.subjects.addresses.names import hosts_file
 from ncclcheck.reports.subjects.nccl import lan
 
 
 def offer(
-    nodes: Iterable[Node], node: Node, interface: str, held: Address, network: lan.IPNetwork, peer: str
+    nodes: Iterable[Node], node: Node, interface: str, address: Address, network: lan.IPNetwork, peer: str
 ) -> list[Remedy]:
     """Its own number in the subnet of the peer, where that is nobody's. The old address stays, behind the new one:
 
     NCCL and gloo take the first.
     """
-    bare = _same_number(network, held.address, {one for each in nodes for one in _addresses(each)})
+    bare = _same_number(network, address.address, {one for each in nodes for one in _addresses(each)})
     if not bare:
         return []
-    old, device, on = f"{held.address}/{held.prefix}", quote(interface), f"on {node.name}"
+    old, device, on = f"{address.address}/{address.prefix}", quote(interface), f"on {node.name}"
     name = at(node, "host.own_name")
-    by_old = isinstance(name, Resolution) and held.address in name.addresses
+    by_old = isinstance(name, Resolution) and address.address in name.addresses
     return [
         admin(
             f"If {node.name} and {peer} are on one wire, with no router between them, give {interface} an "
@@ -34,13 +34,13 @@ def offer(
             f"ip route show dev {device}   # {on}",
             f"ip addr add {bare}/{network.prefixlen} dev {device} && ip addr del {old} dev {device} && "
             f"ip addr add {old} dev {device}   # {on}",
-            *([f"{hosts_file.named(name.name, bare, [held.address])}   # on every node"] if by_old else []),
+            *([f"{hosts_file.named(name.name, bare, [address.address])}   # on every node"] if by_old else []),
         )
     ]
 
 
 def _addresses(node: Node) -> Iterator[str]:
-    return (held.address for one in lan.interfaces(node) for held, _ in lan.global_networks(one))
+    return (address.address for interface in lan.interfaces(node) for address, _ in lan.global_networks(interface))
 
 
 def _same_number(network: lan.IPNetwork, old: str, taken: Collection[str]) -> str:

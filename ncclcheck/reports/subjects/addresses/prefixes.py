@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import Address, Cluster, Way
 from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, admin, fail, seen, warn
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.subjects.nccl.ways import Outcome, Subnet, Ways, subnets_of
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 
 def findings(ways: Ways, subnets: list[Subnet]) -> Iterator[Finding]:
@@ -41,14 +41,14 @@ def _odd(ways: Ways, subnets: list[Subnet]) -> Iterator[tuple[lan.Link, Subnet, 
                 yield link, other, main, _lost_by_prefix(ways, link, main, subnets)
 
 
-def _may_be_one_wire(one: Subnet, other: Subnet) -> bool:
-    single = max(one.network.prefixlen, other.network.prefixlen) == one.network.max_prefixlen
-    return not single and one.version == other.version and one.network.overlaps(other.network)
+def _may_be_one_wire(subnet: Subnet, other: Subnet) -> bool:
+    single = max(subnet.network.prefixlen, other.network.prefixlen) == subnet.network.max_prefixlen
+    return not single and subnet.version == other.version and subnet.network.overlaps(other.network)
 
 
 def _prefix(link: lan.Link, other: Subnet, main: Subnet, lost: list[lan.Link]) -> Finding:
     name = link.interface.name
-    far = fold_names(one.node for one in lost)
+    far = fold_names(link.node for link in lost)
     level = fail if lost else warn
     what = (
         f"{name} has the prefix length /{link.network.prefixlen} on a wire where {main.network} is that of "
@@ -97,20 +97,20 @@ def widened(ways: Ways, link: lan.Link, peer: lan.Link) -> Remedy:
     return put_right(link.node, link.interface.name, link.held, peer.network.prefixlen)
 
 
-def put_right(node: str, device: str, held: Address, prefix: int) -> Remedy:
+def put_right(node: str, device: str, address: Address, prefix: int) -> Remedy:
     """The right one first, so that the address itself is never gone."""
     return admin(
         "Give it the prefix length of the others, and keep it in the network configuration. Routes by a gateway "
         "that only the old one reached go with it: see them before.",
         f"ip route show dev {quote(device)}   # on {node}",
-        f"ip addr add {held.address}/{prefix} dev {quote(device)} && "
-        f"ip addr del {held.address}/{held.prefix} dev {quote(device)}   # on {node}",
+        f"ip addr add {address.address}/{prefix} dev {quote(device)} && "
+        f"ip addr del {address.address}/{address.prefix} dev {quote(device)}   # on {node}",
     )
 
 
 def _of(link: lan.Link, subnets: list[Subnet]) -> Subnet:
     """The subnet of a link."""
-    return next(one for one in subnets if link.node in one.nodes)
+    return next(subnet for subnet in subnets if link.node in subnet.nodes)
 
 
 def _lost_by_prefix(ways: Ways, link: lan.Link, main: Subnet, subnets: list[Subnet]) -> list[lan.Link]:

@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, fail, seen
 from ncclcheck.reports.subjects.links.reached import Reached, reached
 from ncclcheck.reports.subjects.nccl import lan
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 # Each of these has a MAC of its own. An ipvlan, which counts as a macvlan here, has that of its card; an ipoib has
 # none; bridges and tunnels of one make have the same one everywhere, and lead nowhere.
@@ -35,11 +35,11 @@ def findings(cluster: Cluster) -> Iterator[Finding]:
                 yield _same(mac, link, others)
 
 
-def _pass(found: Reached | None, one: lan.Link, other: lan.Link) -> bool:
+def _pass(found: Reached | None, link: lan.Link, other: lan.Link) -> bool:
     """Frames between two cards of one MAC are dropped by both and by the switch: a router is between them."""
     return found is not None and True in (
-        found.passes(one.node, [other.node]),
-        found.passes(other.node, [one.node]),
+        found.passes(link.node, [other.node]),
+        found.passes(other.node, [link.node]),
     )
 
 
@@ -52,7 +52,7 @@ def _same(mac: str, link: lan.Link, others: list[lan.Link]) -> Finding:
         why="The switch sends what is for one of them to the other, by turns: connections hang or break.",
         owner="site",
         evidence=[
-            seen(f"{one.node} /sys/class/net/{one.interface.name}/address", mac) for one in [link, *others[:3]]
+            seen(f"{link.node} /sys/class/net/{link.interface.name}/address", mac) for link in [link, *others[:3]]
         ],
         fix=[
             admin(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from ncclcheck.probes.facts import Cluster, Connect, Node, NodeReach, at, value_or, variables
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, admin, fail, seen, you
-from ncclcheck.reports.subjects.links import firewall
+from ncclcheck.reports.subjects.links.filters import firewall
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.subjects.nccl.variables import STARTUP_FILES
 
@@ -28,8 +28,8 @@ def findings(cluster: Cluster, links: Mapping[str, lan.Link]) -> Iterator[Findin
         if library := preloaded(cluster).get(reach.node):
             yield _by_a_library(reach, own, library)
             continue
-        lo = [one for one in lan.interfaces(node) if one.kind == "loopback"]
-        down = bool(lo) and all(one.up is False for one in lo)
+        lo = [interface for interface in lan.interfaces(node) if interface.kind == "loopback"]
+        down = bool(lo) and all(interface.up is False for interface in lo)
         why = "its interface lo is down" if down else f"what it sends to itself by lo is lost{_filters(node)}"
         yield fail(
             Where(node=reach.node, device="lo"),
@@ -58,7 +58,9 @@ def preloaded(cluster: Cluster) -> dict[str, str]:
 
 def _all_refused(reach: NodeReach) -> bool:
     tried = [reach.own, *(peer.connect for peer in reach.peers)]
-    return bool(reach.peers) and all(isinstance(one, Connect) and one.outcome == "refused" for one in tried)
+    return bool(reach.peers) and all(
+        isinstance(connect, Connect) and connect.outcome == "refused" for connect in tried
+    )
 
 
 def _own_library(cluster: Cluster, node: Node) -> str:
@@ -92,8 +94,8 @@ def _by_a_library(reach: NodeReach, own: Connect, library: str) -> Finding:
 
 def _filters(node: Node) -> str:
     if value_or(at(node, "network.filters"), []):
-        found = [*firewall.harmful(node, "input"), *firewall.harmful(node, "output")]
-        return f" ({firewall.shown(found[0])})" if found else ""
+        filters = [*firewall.harmful(node, "input"), *firewall.harmful(node, "output")]
+        return f" ({firewall.shown(filters[0])})" if filters else ""
     return ", most often by its own packet filter"
 
 

@@ -9,10 +9,11 @@ from shlex import quote
 from ncclcheck.probes.facts import Cluster, Node, PolicyRule, at, value_or
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, fail, note, seen, warn, you
 from ncclcheck.reports.subjects.failures import held_up
-from ncclcheck.reports.subjects.links import detours, firewall
+from ncclcheck.reports.subjects.links.filters import firewall
+from ncclcheck.reports.subjects.links.paths import detours
 from ncclcheck.reports.subjects.links.reached import Reached, reached
 from ncclcheck.reports.subjects.nccl import lan
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 
 def findings(cluster: Cluster, found: Reached, links: Mapping[str, lan.Link]) -> Iterator[Finding]:
@@ -71,12 +72,12 @@ def _by_another(cluster: Cluster, node: Node, device: str, source: str, seen_as:
         evidence=[
             seen(f"getpeername(2) on {peers[0]}", seen_as),
             seen(f"addresses of {node.name}", f"{seen_as} is on {device}"),
-            *(seen("policy rule", f"{one.priority}: {one.selector} {one.action}") for one in rules[:4]),
+            *(seen("policy rule", f"{rule.priority}: {rule.selector} {rule.action}") for rule in rules[:4]),
         ],
         fix=[
             admin(
                 "Take the rule or route away that leads there, here and in the network configuration.",
-                *(f"ip rule del pref {one.priority}" for one in rules if _is_for(one, address)),
+                *(f"ip rule del pref {rule.priority}" for rule in rules if _is_for(rule, address)),
             ),
             you("See which it is.", "ip rule", f"ip route get {quote(address)} ipproto tcp dport 29500"),
         ],

@@ -9,7 +9,7 @@ from shlex import quote
 from ncclcheck.probes.facts import Address, Cluster, Interface, Node, Resolution, at
 from ncclcheck.reports.judgement.findings import Remedy, admin, you
 from ncclcheck.reports.output.settings_forms import quoted
-from ncclcheck.reports.subjects.addresses import hosts_file
+from ncclcheck.reports.subjects.addresses.names import hosts_file
 from ncclcheck.reports.subjects.nccl import lan
 
 _FAR = 4096  # addresses of a subnet that are looked through for a free one
@@ -23,9 +23,11 @@ def fix(cluster: Cluster, address: str, holders: Sequence[tuple[str, str]]) -> l
 
 def _without(nodes: dict[str, Node], holders: Sequence[tuple[str, str]]) -> Remedy:
     """An interface that all of them have beside this one, else without the second of them."""
-    common = [{one.name for one in _others(nodes[node], device)} for node, device in holders]
+    common = [{interface.name for interface in _others(nodes[node], device)} for node, device in holders]
     names = [
-        one.name for one in _others(nodes[holders[0][0]], holders[0][1]) if all(one.name in c for c in common)
+        interface.name
+        for interface in _others(nodes[holders[0][0]], holders[0][1])
+        if all(interface.name in c for c in common)
     ]
     if not names:
         return you("Leave one of them out until then.", f"#SBATCH --exclude={quote(holders[1][0])}")
@@ -40,7 +42,9 @@ def _others(node: Node, device: str) -> Iterator[Interface]:
     """That may lead out of the machine; eth0 of a pod is a veth."""
     inside = {"bridge", "loopback", "tunnel", "virtual"}
     return (
-        one for one in lan.interfaces(node) if one.name != device and lan.is_usable(one) and one.kind not in inside
+        interface
+        for interface in lan.interfaces(node)
+        if interface.name != device and lan.is_usable(interface) and interface.kind not in inside
     )
 
 
@@ -50,18 +54,21 @@ def _readdressed(nodes: dict[str, Node], address: str, holders: Sequence[tuple[s
     Not of bridges: Docker's has one address everywhere, and leads nowhere.
     """
     if any(
-        one.kind == "bridge"
+        interface.kind == "bridge"
         for node, device in holders
-        for one in lan.interfaces(nodes[node])
-        if one.name == device
+        for interface in lan.interfaces(nodes[node])
+        if interface.name == device
     ):
         return []
-    wrong = [one for one in holders if _meant(nodes[one[0]], address)] or [*holders[1:]]
+    wrong = [holder for holder in holders if _meant(nodes[holder[0]], address)] or [*holders[1:]]
     free = _free(nodes, address)
     lines: list[str] = []
     for node, device in wrong:
         held = next(
-            a for one in lan.interfaces(nodes[node]) for a, _ in lan.global_networks(one) if a.address == address
+            a
+            for interface in lan.interfaces(nodes[node])
+            for a, _ in lan.global_networks(interface)
+            if a.address == address
         )
         if not (new := _meant(nodes[node], address) or next(free, "")):
             break
@@ -95,12 +102,12 @@ def _meant(node: Node, address: str) -> str:
 def _free(nodes: dict[str, Node], address: str) -> Iterator[str]:
     """Addresses after it in its subnet that no node of this cluster has."""
     listed = [
-        (held, net)
+        (address, net)
         for node in nodes.values()
-        for one in lan.interfaces(node)
-        for held, net in lan.global_networks(one)
+        for interface in lan.interfaces(node)
+        for address, net in lan.global_networks(interface)
     ]
-    taken = {held.address for held, _ in listed}
+    taken = {address.address for address, _ in listed}
     network = next(net for held, net in listed if held.address == address)
     own, last = ipaddress.ip_address(address), int(network.network_address) + int(network.hostmask)
     after = range(int(own) + 1, min(last, int(own) + _FAR))

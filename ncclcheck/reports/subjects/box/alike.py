@@ -21,17 +21,19 @@ def with_it(first: Failure, own: Sequence[Failure]) -> list[Failure]:
     return [told[rank] for rank in sorted(told)]
 
 
-def _same(one: Failure, first: Failure) -> bool:
-    if one.rank < 0 or one.kind != first.kind or one.t - first.t > _AT_ONCE_S:
+def _same(failure: Failure, first: Failure) -> bool:
+    if failure.rank < 0 or failure.kind != first.kind or failure.t - first.t > _AT_ONCE_S:
         return False
-    if one.raised is None or first.raised is None:
-        ends = [told.process.status for told in (one, first) if told.process is not None and told.kind == "exit"]
-        return len(ends) == 2 and ends[0] == ends[1] and one.raised is first.raised
-    if one.raised.thread:
+    if failure.raised is None or first.raised is None:
+        ends = [
+            told.process.status for told in (failure, first) if told.process is not None and told.kind == "exit"
+        ]
+        return len(ends) == 2 and ends[0] == ends[1] and failure.raised is first.raised
+    if failure.raised.thread:
         return False
-    words, others = (_NUMBER.sub("#", told.message) for told in (one.raised, first.raised))
-    here, there = (next(iter(frames(told)), "") for told in (one, first))
-    return (one.raised.type, words, here) == (first.raised.type, others, there)
+    words, others = (_NUMBER.sub("#", raised.message) for raised in (failure.raised, first.raised))
+    here, there = (next(iter(frames(told)), "") for told in (failure, first))
+    return (failure.raised.type, words, here) == (first.raised.type, others, there)
 
 
 def source(same: Sequence[Failure]) -> tuple[Failure, str] | None:
@@ -41,7 +43,9 @@ def source(same: Sequence[Failure]) -> tuple[Failure, str] | None:
     return odd[0] if len(odd) == 1 and len(same) > 1 and all(told for _, told in lines) else None
 
 
-def _printed(one: Failure) -> Iterator[str]:
+def _printed(failure: Failure) -> Iterator[str]:
     """Lines of this rank, without that of the exception."""
-    said = one.raised.type if one.raised is not None else ""
-    yield from (line for line in (one.process.printed if one.process is not None else ()) if said not in line)
+    said = failure.raised.type if failure.raised is not None else ""
+    yield from (
+        line for line in (failure.process.printed if failure.process is not None else ()) if said not in line
+    )

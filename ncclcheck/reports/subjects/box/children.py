@@ -14,28 +14,32 @@ _PYTHON = re.compile(r"python|pt_main|pt_data")
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 
 
-def behind(found: Failure) -> Failure:
+def behind(failure: Failure) -> Failure:
     """The process of the stalled rank that had failed; else what was found.
 
     multiprocessing prints what ended its process, and the rank that reads from it is not told.
     """
-    if found.kind not in ("stalled", "absent") or found.process is None or found.process.role != "rank":
-        return found
-    until = found.t + (found.box.stalls[-1].silent if found.kind == "stalled" and found.box.stalls else 0.0)
+    if failure.kind not in ("stalled", "absent") or failure.process is None or failure.process.role != "rank":
+        return failure
+    until = failure.t + (
+        failure.box.stalls[-1].silent if failure.kind == "stalled" and failure.box.stalls else 0.0
+    )
     failed = [
-        one
-        for one in found.box.processes
-        if one.parent == found.process.pid and one.status and found.t - _BEFORE_S <= (one.gone or 0.0) <= until
+        process
+        for process in failure.box.processes
+        if process.parent == failure.process.pid
+        and process.status
+        and failure.t - _BEFORE_S <= (process.gone or 0.0) <= until
     ]
-    python = [one for one in failed if _PYTHON.search(one.command)]
+    python = [process for process in failed if _PYTHON.search(process.command)]
     if not python:
-        return found
-    first = min(python, key=lambda one: one.gone or 0.0)
+        return failure
+    first = min(python, key=lambda process: process.gone or 0.0)
     number = (first.status or 0) & 0x7F
     kind: Kind = "crashed" if number in _CRASHES else "killed" if number else "exit"
-    return Failure(first.gone or found.t, kind, found.box, first, number=number, told=_words(first))
+    return Failure(first.gone or failure.t, kind, failure.box, first, number=number, told=_words(first))
 
 
-def _words(one: BoxProcess) -> str:
+def _words(process: BoxProcess) -> str:
     """The exception that it printed last."""
-    return next((line for line in reversed(one.printed) if re.match(r"[A-Za-z_][\w.]*: ", line)), "")
+    return next((line for line in reversed(process.printed) if re.match(r"[A-Za-z_][\w.]*: ", line)), "")

@@ -11,8 +11,8 @@ from ncclcheck.probes.facts import Box, BoxOom, BoxProcess, BoxRaised
 from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.reports.subjects.box import peers
 from ncclcheck.reports.subjects.nodes import xids
-from ncclcheck.reports.text.fold import fold_ranks
-from ncclcheck.reports.text.visible import in_line
+from ncclcheck.reports.text.words.fold import fold_ranks
+from ncclcheck.reports.text.words.visible import in_line
 
 Kind = Literal[
     "memory", "killed", "crashed", "raised", "left", "exit", "absent", "apart", "outside", "stalled", "vanished",
@@ -78,12 +78,12 @@ class Failure(NamedTuple):
         return f"pid {pid} on {host}" if pid else host
 
 
-def frames(one: Failure) -> list[str]:
+def frames(failure: Failure) -> list[str]:
     """Lines of the user's own program, the innermost first, where they are known."""
-    if one.raised is not None:
-        told = [f"{file}:{line} in {name}" for file, line, name in FRAME.findall(one.raised.message)]
-        return own_frames((told or one.raised.frames)[::-1])
-    return own_frames(one.process.stack) if one.process is not None else []
+    if failure.raised is not None:
+        told = [f"{file}:{line} in {name}" for file, line, name in FRAME.findall(failure.raised.message)]
+        return own_frames((told or failure.raised.frames)[::-1])
+    return own_frames(failure.process.stack) if failure.process is not None else []
 
 
 def own_frames(innermost_first: Sequence[str]) -> list[str]:
@@ -96,9 +96,9 @@ def is_library(frame: str) -> bool:
     return _LIBRARY.search(frame) is not None
 
 
-def is_stopped(one: BoxProcess) -> bool:
+def is_stopped(process: BoxProcess) -> bool:
     """By SIGSTOP, or by a debugger."""
-    return one.state in ("T", "t")
+    return process.state in ("T", "t")
 
 
 def ended(box: Box) -> str:

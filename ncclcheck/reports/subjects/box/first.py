@@ -72,15 +72,18 @@ def end(cluster: Cluster) -> End:
     """Of all boxes together."""
     boxes = cluster.measurements.boxes
     alone = len(boxes) == 1
-    failures = sorted((one for box in boxes for one in _failures(box, alone=alone)), key=lambda one: one.t)
+    failures = sorted((failure for box in boxes for failure in _failures(box, alone=alone)), key=lambda one: one.t)
     failures = _of_the_last_attempt(boxes, _without_launchers([*failures, *_vanished(boxes)]))
     first = _first(boxes, failures, waiting.holder(cluster))
     first = threads.behind(boxes, children.behind(first)) if first is not None else None
     then = [
-        one
-        for one in failures
+        failure
+        for failure in failures
         if first is None
-        or ((one.process or one.raised) != (first.process or first.raised) and one.rank not in first.alike)
+        or (
+            (failure.process or failure.raised) != (first.process or first.raised)
+            and failure.rank not in first.alike
+        )
     ]
     told = first is not None and first.kind == "stalled"
     return End(first, [one for one in then if one is not first and not (told and one.kind == "stalled")])
@@ -88,23 +91,23 @@ def end(cluster: Cluster) -> End:
 
 def _failures(box: Box, *, alone: bool) -> Iterator[Failure]:
     """Of one node: each process once. alone: it is the only one."""
-    ends = [one for one in box.raised if one.type != "KeyboardInterrupt" and not one.thread]
-    told_of = [_in_its_child(box, one, alone=alone) for one in ends]
-    raised = {one.pid: one for one in told_of}
-    own = {one.pid for one in principals(box)}
+    ends = [raised for raised in box.raised if raised.type != "KeyboardInterrupt" and not raised.thread]
+    told_of = [_in_its_child(box, raised, alone=alone) for raised in ends]
+    raised = {raised.pid: raised for raised in told_of}
+    own = {principal.pid for principal in principals(box)}
     gone = {one.pid for one in box.processes if one.status}
     for told in box.raised:
         lost = _lost_worker(box, told)
         if lost is not None and lost.process is not None and lost.process.pid not in gone:
             yield lost
-    for one in box.processes:
-        if one.pid in raised:
-            told = raised.pop(one.pid)
-            yield Failure(told.t, "raised", box, one, told, of_others=_is_of_others(told))
-        elif one.status is None and one.pid in own and (oom := _oom_at(box, one.gone)) is not None:
-            yield Failure(one.gone or oom.t, "memory", box, one, oom=oom, number=signal.SIGKILL)
-        elif one.status and (one.pid in own or _is_lost_worker(one) or _was_killed(one)):
-            yield _died(box, one)
+    for process in box.processes:
+        if process.pid in raised:
+            told = raised.pop(process.pid)
+            yield Failure(told.t, "raised", box, process, told, of_others=_is_of_others(told))
+        elif process.status is None and process.pid in own and (oom := _oom_at(box, process.gone)) is not None:
+            yield Failure(process.gone or oom.t, "memory", box, process, oom=oom, number=signal.SIGKILL)
+        elif process.status and (process.pid in own or _is_lost_worker(process) or _was_killed(process)):
+            yield _died(box, process)
     for told in raised.values():
         yield Failure(told.t, "raised", box, None, told, of_others=_is_of_others(told))
     for xid in box.xids:
@@ -114,20 +117,20 @@ def _failures(box: Box, *, alone: bool) -> Iterator[Failure]:
         yield Failure(box.stalls[-1].t - box.stalls[-1].silent, "stalled", box)
 
 
-def _in_its_child(box: Box, told: BoxRaised, *, alone: bool) -> BoxRaised:
+def _in_its_child(box: Box, raised: BoxRaised, *, alone: bool) -> BoxRaised:
     """What a process of torch.multiprocessing.spawn raised, where its parent alone says so."""
-    named = _SPAWNED.search(told.message) if told.type == "ProcessRaisedException" else None
+    named = _SPAWNED.search(raised.message) if raised.type == "ProcessRaisedException" else None
     if named is None or not named[2].strip():
-        return told
+        return raised
     kind, _, message = named[2].strip().splitlines()[-1].partition(": ")
     failed = [
-        (one.gone, one.pid)
-        for one in box.processes
-        if one.parent == told.pid and one.gone is not None and (one.status or 0) > 0xFF
+        (process.gone, process.pid)
+        for process in box.processes
+        if process.parent == raised.pid and process.gone is not None and (process.status or 0) > 0xFF
     ]
-    t, pid = min(failed, default=(told.t, told.pid))
+    t, pid = min(failed, default=(raised.t, raised.pid))
     return replace(
-        told, t=min(t, told.t), pid=pid, rank=int(named[1]) if alone else -1, type=kind.rpartition(".")[2],
+        raised, t=min(t, raised.t), pid=pid, rank=int(named[1]) if alone else -1, type=kind.rpartition(".")[2],
         message=message, frames=[f"{file}:{line} in {name}" for file, line, name in FRAME.findall(named[2])],
     )  # fmt: skip
 
@@ -135,47 +138,47 @@ def _in_its_child(box: Box, told: BoxRaised, *, alone: bool) -> BoxRaised:
 def _on_gpu(box: Box, gpu: int) -> BoxProcess | None:
     """The rank that computes there."""
     pids = {*box.gpu_pids[gpu]} if 0 <= gpu < len(box.gpu_pids) else set()
-    return next((one for one in box.processes if one.role == "rank" and one.pid in pids), None)
+    return next((process for process in box.processes if process.role == "rank" and process.pid in pids), None)
 
 
 def principals(box: Box) -> list[BoxProcess]:
     """The processes that do the job: ranks; else Python that no other Python has started; else COMMAND."""
-    ranks = [one for one in box.processes if one.role == "rank"]
-    python = {one.pid for one in box.processes if _PYTHON.search(one.command)}
-    alone = [one for one in box.processes if one.pid in python and one.parent not in python]
-    return ranks or alone or [one for one in box.processes if one.role == "root"]
+    ranks = [process for process in box.processes if process.role == "rank"]
+    python = {process.pid for process in box.processes if _PYTHON.search(process.command)}
+    alone = [process for process in box.processes if process.pid in python and process.parent not in python]
+    return ranks or alone or [process for process in box.processes if process.role == "root"]
 
 
-def _lost_worker(box: Box, told: BoxRaised) -> Failure | None:
+def _lost_worker(box: Box, raised: BoxRaised) -> Failure | None:
     """The worker that torch names, where it came and went between two looks of the watcher."""
-    named = _LOST_WORKER.search(f"{told.message} {told.cause}")
+    named = _LOST_WORKER.search(f"{raised.message} {raised.cause}")
     number = _WORDS.get(named[2].strip(), 0) if named else 0
     if named is None or not number:
         return None
-    worker = BoxProcess(pid=int(named[1]), rank=told.rank, role="helper", gone=told.t - 0.001, status=number)
+    worker = BoxProcess(pid=int(named[1]), rank=raised.rank, role="helper", gone=raised.t - 0.001, status=number)
     return _died(box, worker)
 
 
-def _was_killed(one: BoxProcess) -> bool:
+def _was_killed(process: BoxProcess) -> bool:
     """A launcher that was killed or crashed."""
-    return one.role == "root" and (one.status or 0) & 0x7F in (signal.SIGKILL, *_CRASHES)
+    return process.role == "root" and (process.status or 0) & 0x7F in (signal.SIGKILL, *_CRASHES)
 
 
-def _is_lost_worker(one: BoxProcess) -> bool:
+def _is_lost_worker(process: BoxProcess) -> bool:
     """A worker of a loader that was killed or crashed, or a process of multiprocessing that failed."""
-    status = one.status or 0
-    if not _PYTHON.search(one.command):
+    status = process.status or 0
+    if not _PYTHON.search(process.command):
         return False
-    return status & 0x7F in (signal.SIGKILL, *_CRASHES) or (status > 0xFF and "multiprocessing" in one.command)
+    return status & 0x7F in (signal.SIGKILL, *_CRASHES) or (status > 0xFF and "multiprocessing" in process.command)
 
 
-def _died(box: Box, one: BoxProcess) -> Failure:
-    number = (one.status or 0) & 0x7F
-    at = one.gone or box.ended or box.last
+def _died(box: Box, process: BoxProcess) -> Failure:
+    number = (process.status or 0) & 0x7F
+    at = process.gone or box.ended or box.last
     oom = _oom_at(box, at) if number == signal.SIGKILL else None
     if oom is not None:
-        return Failure(at, "memory", box, one, oom=oom, number=number)
-    return Failure(at, _kind(number), box, one, number=number, of_others=number in _POLITE)
+        return Failure(at, "memory", box, process, oom=oom, number=number)
+    return Failure(at, _kind(number), box, process, number=number, of_others=number in _POLITE)
 
 
 def _oom_at(box: Box, at: float | None) -> BoxOom | None:
@@ -188,31 +191,31 @@ def _kind(number: int) -> Kind:
     return "crashed" if number in _CRASHES else "killed"
 
 
-def _is_launchers(said: BoxRaised) -> bool:
+def _is_launchers(raised: BoxRaised) -> bool:
     """A program that a rank has started itself, and that failed, is the rank's."""
-    starts = said.type == "CalledProcessError" and any(_STARTS_OTHERS.search(one) for one in said.frames)
-    return said.type in _LAUNCHERS or starts
+    starts = raised.type == "CalledProcessError" and any(_STARTS_OTHERS.search(frame) for frame in raised.frames)
+    return raised.type in _LAUNCHERS or starts
 
 
-def _is_of_others(said: BoxRaised) -> bool:
-    if _is_launchers(said):
+def _is_of_others(raised: BoxRaised) -> bool:
+    if _is_launchers(raised):
         return True
-    words = f"{said.type}: {said.message} {said.cause}"
-    return _OF_OTHERS.search(words) is not None and not _TAKEN.search(words) and not _is_elsewhere(said)
+    words = f"{raised.type}: {raised.message} {raised.cause}"
+    return _OF_OTHERS.search(words) is not None and not _TAKEN.search(words) and not _is_elsewhere(raised)
 
 
-def _is_elsewhere(said: BoxRaised) -> bool:
+def _is_elsewhere(raised: BoxRaised) -> bool:
     """A lost connection to what is no process of the job: a server of data, a tracker of experiments."""
-    if not said.frames or any(_AMONG_RANKS.search(one) for one in said.frames[-4:]):
+    if not raised.frames or any(_AMONG_RANKS.search(frame) for frame in raised.frames[-4:]):
         return False
-    if _TORCH_TYPES.search(said.type):
+    if _TORCH_TYPES.search(raised.type):
         return False
-    return said.type != "RuntimeError" or _TORCH_WORDS.search(said.message) is None
+    return raised.type != "RuntimeError" or _TORCH_WORDS.search(raised.message) is None
 
 
 def _without_launchers(failures: list[Failure]) -> list[Failure]:
     """A launcher's own exception tells of its ranks; it counts where there is nothing else."""
-    own = [one for one in failures if one.raised is None or not _is_launchers(one.raised)]
+    own = [failure for failure in failures if failure.raised is None or not _is_launchers(failure.raised)]
     return own or failures
 
 
@@ -221,15 +224,15 @@ def _of_the_last_attempt(boxes: Sequence[Box], failures: list[Failure]) -> list[
     again = []
     for box in boxes:
         lives: dict[int, list[BoxProcess]] = {}
-        for one in sorted(box.processes, key=lambda one: one.born):
-            if one.role == "rank":
-                lives.setdefault(one.rank, []).append(one)
+        for process in sorted(box.processes, key=lambda one: one.born):
+            if process.role == "rank":
+                lives.setdefault(process.rank, []).append(process)
         again += [
             told[-1].born
             for told in lives.values()
             if len(told) > 1 and told[-2].gone is not None and told[-2].gone <= told[-1].born
         ]
-    later = [one for one in failures if again and one.t >= min(again)]
+    later = [failure for failure in failures if again and failure.t >= min(again)]
     return later if [one for one in later if not one.of_others] else failures
 
 
@@ -249,8 +252,10 @@ def _first(
 ) -> Failure | None:
     """holder: of a lock, at a stall."""
     outside = _from_outside(boxes, failures)
-    vanished = [one for one in failures if one.kind == "vanished"]
-    own = [one for one in failures if not one.of_others and one.kind not in ("stalled", "vanished")]
+    vanished = [failure for failure in failures if failure.kind == "vanished"]
+    own = [
+        failure for failure in failures if not failure.of_others and failure.kind not in ("stalled", "vanished")
+    ]
     if outside is not None and not [one for one in own if one.t < outside.t]:
         return outside
     if (found := _stalled(boxes, failures, own, holder)) is not None:
@@ -258,7 +263,7 @@ def _first(
     if vanished and not [one for one in own if one.t < vanished[0].t - _CLOCK_S]:
         return vanished[0]
     ended = _launcher_was_ended(boxes)
-    earlier = [*own, *(one for one in failures if one.raised is not None)]
+    earlier = [*own, *(failure for failure in failures if failure.raised is not None)]
     if ended is not None and not [one for one in earlier if one.t < ended.t]:
         return ended
     return _behind(own) if own else _of_others(boxes, failures)
@@ -271,7 +276,7 @@ def _stalled(
     holder: tuple[Box, BoxProcess] | None,
 ) -> Failure | None:
     """A stall that no failure of its own had ended, with the rank that all others wait for."""
-    stalled = [one for one in failures if one.kind == "stalled"]
+    stalled = [failure for failure in failures if failure.kind == "stalled"]
     if not stalled or (own and not stalled[-1].box.stalls[-1].killed):
         return None
     if (unmet := started.not_met(boxes, failures)) is not None:
@@ -284,7 +289,7 @@ def _stalled(
 
 def _of_others(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None:
     """Where each only complains of others: of whom."""
-    told = [one for one in failures if one.of_others]
+    told = [failure for failure in failures if failure.of_others]
     if not told:
         return None
     return (
@@ -320,7 +325,7 @@ def _behind(own: Sequence[Failure]) -> Failure:
 
 def _from_outside(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None:
     """A signal to the whole job, of which what ended soon after died."""
-    ends = [one.t for one in failures if one.kind not in ("stalled", "vanished")]
+    ends = [failure.t for failure in failures if failure.kind not in ("stalled", "vanished")]
     for box in boxes:
         for got in box.signals:
             last = box.ended or max(box.last, got.t)  # all may have been killed before the next look
@@ -333,55 +338,58 @@ def _from_outside(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure 
 def _launcher_was_ended(boxes: Sequence[Box]) -> Failure | None:
     """A signal to torchrun that did not come through the wrapper: `timeout` within COMMAND, or somebody's kill."""
     got = [
-        Failure(told.t, "outside", box, raised=told, number=int(named[1]))
+        Failure(raised.t, "outside", box, raised=raised, number=int(named[1]))
         for box in boxes
-        for told in box.raised
-        if told.type == "SignalException" and (named := _GOT_SIGNAL.search(told.message))
+        for raised in box.raised
+        if raised.type == "SignalException" and (named := _GOT_SIGNAL.search(raised.message))
     ]
     return min(got, key=lambda one: one.t, default=None)
 
 
-def _signalled(told: Sequence[Failure]) -> Failure | None:
+def _signalled(failures: Sequence[Failure]) -> Failure | None:
     """A rank that SIGTERM or its like ended before any other had ended: launchers send it only after that."""
-    ranks = [one for one in told if one.process is not None and one.process.role == "rank"]
+    ranks = [one for one in failures if one.process is not None and one.process.role == "rank"]
     ends = sorted((one.process.gone, at) for at, one in enumerate(ranks) if one.process and one.process.gone)
-    complained = any(one.raised is not None for one in ranks)
+    complained = any(rank.raised is not None for rank in ranks)
     if not ends or not complained or ranks[ends[0][1]].kind != "killed":
         return None
     alone = len(ends) < 2 or ends[1][0] - ends[0][0] > _ALONE_S
     return ranks[ends[0][1]] if alone else None
 
 
-def _left(boxes: Sequence[Box], told: Sequence[Failure]) -> Failure | None:
+def _left(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None:
     """A rank that ended with exit code 0 before any other lost its peer."""
     gone = [
-        Failure(one.gone, "left", box, one)
+        Failure(process.gone, "left", box, process)
         for box in boxes
-        for one in box.processes
-        if one.role == "rank" and one.status == 0 and one.gone is not None and one.gone < told[0].t + _SEEN_S
+        for process in box.processes
+        if process.role == "rank"
+        and process.status == 0
+        and process.gone is not None
+        and process.gone < failures[0].t + _SEEN_S
     ]
     return min(gone, key=lambda one: one.t) if gone else None
 
 
-def _absent(boxes: Sequence[Box], told: Sequence[Failure]) -> Failure | None:
+def _absent(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None:
     """A rank that was there and alone did not complain: the others had waited for it."""
-    complained = {one.rank for one in told if one.raised is not None}
+    complained = {one.rank for one in failures if one.raised is not None}
     quiet = [
         (box, one)
         for box in boxes
         for one in box.processes
-        if one.role == "rank" and one.rank not in complained and (one.gone is None or one.gone >= told[0].t)
+        if one.role == "rank" and one.rank not in complained and (one.gone is None or one.gone >= failures[0].t)
     ]
     ranks = {one.rank for _, one in quiet}
     if len(ranks) != 1 or not complained:
         return None
-    box, one = quiet[0]
-    return Failure(told[0].t, "absent", box, one)
+    box, process = quiet[0]
+    return Failure(failures[0].t, "absent", box, process)
 
 
-def _apart(told: Sequence[Failure]) -> Failure | None:
+def _apart(failures: Sequence[Failure]) -> Failure | None:
     """Of ranks that all ran into their timeout the one that had called from another line than the others."""
-    raised = {one.rank: one for one in told if one.raised is not None and one.rank >= 0}
+    raised = {one.rank: one for one in failures if one.raised is not None and one.rank >= 0}
     rank = odd_one({rank: frames(one) for rank, one in raised.items()})
     return raised[rank]._replace(kind="apart") if rank is not None else None
 
@@ -401,9 +409,11 @@ def odd_one(stacks: dict[int, list[str]]) -> int | None:
 
 def odd_at_stall(boxes: Sequence[Box]) -> tuple[Box, BoxProcess] | None:
     """The rank that is elsewhere than all others while the job stalls."""
-    ranks = {one.rank: (box, one) for box in boxes for one in box.processes if one.role == "rank"}
-    stopped = {rank: [f"{one.state} {one.wchan}"] for rank, (_, one) in ranks.items() if is_stopped(one)}
+    ranks = {process.rank: (box, process) for box in boxes for process in box.processes if process.role == "rank"}
+    stopped = {
+        rank: [f"{process.state} {process.wchan}"] for rank, (_, process) in ranks.items() if is_stopped(process)
+    }
     if len(stopped) == 1 and max(box.world for box in boxes) > 1:  # whatever is known of the others
         return ranks[next(iter(stopped))]
-    rank = odd_one({rank: stopped.get(rank) or own_frames(one.stack) for rank, (_, one) in ranks.items()})
+    rank = odd_one({rank: stopped.get(rank) or own_frames(process.stack) for rank, (_, process) in ranks.items()})
     return ranks[rank] if rank is not None else None

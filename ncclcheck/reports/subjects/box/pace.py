@@ -61,7 +61,10 @@ def _change(boxes: Sequence[Box]) -> _Change | None:
     width = max(_LEAST_BIN_S, (ended - begun) / _MOST_BINS)
     count = int((ended - begun) / width)
     rates = [
-        sum(_mean(box, begun + at * width, begun + (at + 1) * width, lambda one: one.sent) or 0.0 for box in boxes)
+        sum(
+            _mean(box, begun + at * width, begun + (at + 1) * width, lambda sample: sample.sent) or 0.0
+            for box in boxes
+        )
         for at in range(count)
     ]
     if len(rates) < 2 * _LEAST_BINS:
@@ -83,20 +86,25 @@ def _change(boxes: Sequence[Box]) -> _Change | None:
 
 def _ended(boxes: Sequence[Box]) -> float:
     """The first end of a rank, or of all."""
-    gone = [one.gone for box in boxes for one in box.processes if one.role == "rank" and one.gone is not None]
+    gone = [
+        process.gone
+        for box in boxes
+        for process in box.processes
+        if process.role == "rank" and process.gone is not None
+    ]
     return min([*gone, *(box.samples[-1].t for box in boxes)], default=0.0)
 
 
 def _mean(box: Box, start: float, end: float, value: Callable[[BoxSample], float]) -> float | None:
-    found = [value(one) for one in box.samples if start <= one.t < end]
+    found = [value(sample) for sample in box.samples if start <= sample.t < end]
     return fmean(found) if found else None
 
 
 def _both(box: Box, change: _Change, values: Sequence[float]) -> tuple[float, float]:
     """Means of values that go with the samples, before the change and after it."""
     pairs = [*zip(box.samples, values, strict=False)]
-    before = [value for one, value in pairs if change.start <= one.t < change.t]
-    after = [value for one, value in pairs if change.t <= one.t < change.end]
+    before = [value for sample, value in pairs if change.start <= sample.t < change.t]
+    after = [value for sample, value in pairs if change.t <= sample.t < change.end]
     return fmean(before or [0.0]), fmean(after or [0.0])
 
 
@@ -107,8 +115,8 @@ def _by_clock(boxes: Sequence[Box], change: _Change) -> _Found | None:
     """One GPU whose clock fell while those of the others stayed."""
     shares: dict[tuple[int, int], float] = {}
     for number, box in enumerate(boxes):
-        for gpu in range(max((len(one.clocks) for one in box.samples), default=0)):
-            clocks = [float(one.clocks[gpu]) if gpu < len(one.clocks) else -1.0 for one in box.samples]
+        for gpu in range(max((len(sample.clocks) for sample in box.samples), default=0)):
+            clocks = [float(sample.clocks[gpu]) if gpu < len(sample.clocks) else -1.0 for sample in box.samples]
             before, after = _both(box, change, clocks)
             if before > 0:
                 shares[number, gpu] = after / before
@@ -118,7 +126,7 @@ def _by_clock(boxes: Sequence[Box], change: _Change) -> _Found | None:
         return None
     box, gpu = boxes[slowest[0]], slowest[1]
     on_it = {*box.gpu_pids[gpu]} if gpu < len(box.gpu_pids) else set()
-    rank = next((one for one in box.processes if one.role == "rank" and one.pid in on_it), None)
+    rank = next((process for process in box.processes if process.role == "rank" and process.pid in on_it), None)
     return box, rank, f"the clock of GPU {gpu} fell to {shares[slowest]:.0%} of what it was"
 
 
@@ -126,10 +134,10 @@ def _by_rank(boxes: Sequence[Box], change: _Change) -> _Found | None:
     """One rank that waits for nobody, while all the others wait more than before."""
     found: list[tuple[float, float, Box, BoxProcess]] = []
     for box in boxes:
-        for one in box.processes:
-            if one.role == "rank" and one.apart:
-                before, after = _both(box, change, one.apart)
-                found.append((after, after - before, box, one))
+        for process in box.processes:
+            if process.role == "rank" and process.apart:
+                before, after = _both(box, change, process.apart)
+                found.append((after, after - before, box, process))
     found.sort(key=lambda row: row[0], reverse=True)
     if len(found) < 2 or found[0][0] < _BUSY or found[0][0] - found[1][0] < _STANDS_OUT:
         return None
@@ -146,7 +154,7 @@ def _by_queue(boxes: Sequence[Box], change: _Change) -> _Found | None:
     """One node whose data waits to be sent, while that of the others does not."""
     found = []
     for number, box in enumerate(boxes):
-        before, after = _both(box, change, [float(one.unsent > 0) for one in box.samples])
+        before, after = _both(box, change, [float(sample.unsent > 0) for sample in box.samples])
         found.append((after - before, after, number))
     found.sort(reverse=True)
     if len(found) < 2 or found[0][1] < _WAITS_TO_SEND or found[0][0] - found[1][0] < _STANDS_OUT:
@@ -158,20 +166,20 @@ def _by_queue(boxes: Sequence[Box], change: _Change) -> _Found | None:
 def _changes(box: Box, process: BoxProcess | None, change: _Change) -> Iterator[str]:
     """What else became different on this node at that time."""
     told: tuple[tuple[str, Callable[[BoxSample], float], float, str], ...] = (
-        ("cores in use by other processes", lambda one: one.others, 0.5, ".1f"),
-        ("cores taken by the hypervisor", lambda one: one.stolen, 0.1, ".1f"),
-        ("pages read from swap a second", lambda one: one.swapped, 10.0, ".0f"),
-        ("seconds a second held back by a CPU limit", lambda one: one.held, 0.05, ".2f"),
+        ("cores in use by other processes", lambda sample: sample.others, 0.5, ".1f"),
+        ("cores taken by the hypervisor", lambda sample: sample.stolen, 0.1, ".1f"),
+        ("pages read from swap a second", lambda sample: sample.swapped, 10.0, ".0f"),
+        ("seconds a second held back by a CPU limit", lambda sample: sample.held, 0.05, ".2f"),
     )
     if process is not None and process.cores:
         before, after = _both(box, change, process.cores)
         yield f"cores in use by this rank: {before:.1f} before, {after:.1f} since"
     for name, value, least, form in told:
-        before, after = _both(box, change, [value(one) for one in box.samples])
+        before, after = _both(box, change, [value(sample) for sample in box.samples])
         if after - before >= least and after >= 1.5 * before:
             yield f"{name}: {before:{form}} before, {after:{form}} since"
-    for gpu in range(max((len(one.clocks) for one in box.samples), default=0)):
-        clocks = [float(one.clocks[gpu]) if gpu < len(one.clocks) else 0.0 for one in box.samples]
+    for gpu in range(max((len(sample.clocks) for sample in box.samples), default=0)):
+        clocks = [float(sample.clocks[gpu]) if gpu < len(sample.clocks) else 0.0 for sample in box.samples]
         before, after = _both(box, change, clocks)
         if 0 < after <= _CLOCK * before:
             yield f"clock of GPU {gpu}: {before:.0f} MHz before, {after:.0f} since"

@@ -10,10 +10,10 @@ from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.subjects.box import failure
 from ncclcheck.reports.subjects.box.words import THEN
 from ncclcheck.reports.text.block_text import Style, commands, headed, labelled
-from ncclcheck.reports.text.fold import fold_some
 from ncclcheck.reports.text.groups import Block, blocks
 from ncclcheck.reports.text.headings import heading
-from ncclcheck.reports.text.wrapping import wrapped
+from ncclcheck.reports.text.words.fold import fold_some
+from ncclcheck.reports.text.words.wrapping import wrapped
 
 MOST_LINES = 25  # what stands on a terminal together with the job's own last words
 # further causes that are told beside the first: chosen, each takes two or three lines of the one screen
@@ -49,7 +49,7 @@ def text(document: Document, style: Style, box: str) -> str:
     end = [*wrapped(f"box: {box}", style.width, "", "  "), f"again, with all evidence: ncclcheck report -v {box}"]
     head = wrapped(title(document), style.width, "", "  ")
     rows = _in_full(told[0], style) if told else [*wrapped(decision(document), style.width, "", "  ")]
-    others = [row for one in told[1 : _MOST_OTHERS + 1] for row in _beside(one, style)]
+    others = [row for block in told[1 : _MOST_OTHERS + 1] for row in _beside(block, style)]
     room = MOST_LINES - len(head) - len(others) - len(end)
     return "\n".join([*head, *rows[:room], *others, *end]) + "\n"
 
@@ -59,25 +59,27 @@ def _beside(block: Block, style: Style) -> list[str]:
     rows = headed(block.state, block.codes, heading(block).text, style)
     if block.codes[0] != _SLOW:
         return rows[:_LINES]
-    for one in block.evidence:
-        rows += labelled("seen", f"{one.source}: {one.value}", style.width)[:1]
+    for evidence in block.evidence:
+        rows += labelled("seen", f"{evidence.source}: {evidence.value}", style.width)[:1]
     return rows
 
 
 def shown(document: Document) -> list[Block]:
     """What the box itself says before what the stalled job's look and the logs say."""
-    slow = [one for one in blocks(document, [State.WARN]) if one.codes[0] == _SLOW]
+    slow = [block for block in blocks(document, [State.WARN]) if block.codes[0] == _SLOW]
     failed = [*blocks(document, [State.FAIL]), *slow]
-    order = ("HNG", "BOX", "LOG") if any(one.codes[0] == "BOX008" for one in failed) else ("BOX", "HNG", "LOG")
-    known = [one for one in failed if one.codes[0][:3] in order]
-    return sorted(known, key=lambda one: (order.index(one.codes[0][:3]), one.state.rank))
+    order = ("HNG", "BOX", "LOG") if any(block.codes[0] == "BOX008" for block in failed) else ("BOX", "HNG", "LOG")
+    known = [block for block in failed if block.codes[0][:3] in order]
+    return sorted(known, key=lambda block: (order.index(block.codes[0][:3]), block.state.rank))
 
 
 def _in_full(block: Block, style: Style) -> list[str]:
     width = style.width
     rows = headed(block.state, block.codes, heading(block).text, style)
-    for one in block.evidence:
-        rows += labelled("seen", f"{one.source}: {one.value}", width)[: _LINES + (one.source == THEN)]
+    for evidence in block.evidence:
+        rows += labelled("seen", f"{evidence.source}: {evidence.value}", width)[
+            : _LINES + (evidence.source == THEN)
+        ]
     rows += labelled("why", block.why, width)[:_LINES]
     for remedy in block.remedies:
         rows += [*labelled("fix", f"[{remedy.who}] {remedy.text}", width)[:_LINES], *commands(remedy)]

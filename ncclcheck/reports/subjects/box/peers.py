@@ -34,7 +34,7 @@ def cut_off(boxes: Sequence[Box], failed: float) -> CutOff | None:
     if len(common) != 1:
         return None
     [name] = common
-    box = next((one for one in boxes if one.host == name), None)
+    box = next((box for box in boxes if box.host == name), None)
     by = sorted({a if b == name else b for a, b, _ in pairs})
     return CutOff(box, name, by, min(t for _, _, t in pairs))
 

@@ -15,31 +15,33 @@ _NOTICED_S = 10.0
 
 def died(boxes: Sequence[Box]) -> list[tuple[Box, BoxRaised]]:
     """The oldest first."""
-    found = [(box, one) for box in boxes for one in box.raised if one.thread]
+    found = [(box, raised) for box in boxes for raised in box.raised if raised.thread]
     return sorted(found, key=lambda pair: pair[1].t)
 
 
 def of(boxes: Sequence[Box], process: BoxProcess | None, until: float) -> BoxRaised | None:
     """What ended a thread of this process before."""
     pid = process.pid if process is not None else 0
-    return next((one for _, one in died(boxes) if one.pid == pid and one.t <= until), None)
+    return next((raised for _, raised in died(boxes) if raised.pid == pid and raised.t <= until), None)
 
 
-def behind(boxes: Sequence[Box], found: Failure) -> Failure:
+def behind(boxes: Sequence[Box], failure: Failure) -> Failure:
     """The thread that a process without words waited for, or whose end it noticed; else what was found.
 
     A thread that ended alike in several ranks, as one that sends figures somewhere, holds up none of them.
     """
-    if found.kind not in _WORDLESS and not found.of_others:
-        return found
-    until = found.t + (found.box.stalls[-1].silent if found.kind == "stalled" and found.box.stalls else 0.0)
+    if failure.kind not in _WORDLESS and not failure.of_others:
+        return failure
+    until = failure.t + (
+        failure.box.stalls[-1].silent if failure.kind == "stalled" and failure.box.stalls else 0.0
+    )
     before = [(box, one) for box, one in died(boxes) if one.t <= until]
-    if found.kind == "exit":
-        before = [(box, one) for box, one in before if found.t - one.t <= _NOTICED_S]
+    if failure.kind == "exit":
+        before = [(box, one) for box, one in before if failure.t - one.t <= _NOTICED_S]
     pids = {one.pid for _, one in before}
-    whose = found.process.pid if found.process is not None and not found.of_others else 0
+    whose = failure.process.pid if failure.process is not None and not failure.of_others else 0
     if len(pids) != 1 or (whose and pids != {whose}):
-        return found
-    box, told = before[0]
-    process = next((one for one in box.processes if one.pid == told.pid), None)
-    return Failure(told.t, "raised", box, process, told)
+        return failure
+    box, raised = before[0]
+    process = next((process for process in box.processes if process.pid == raised.pid), None)
+    return Failure(raised.t, "raised", box, process, raised)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ncclcheck.probes.facts import Box, BoxProcess, Cluster, LiveProcess
 from ncclcheck.reports.subjects.box.failure import is_library, is_stopped, own_frames
 from ncclcheck.reports.subjects.live.running import CHILD, sleeps
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 _PLACE = re.compile(r"^(.+):(\d+|\?+) in (.+)$")
 _WORKERS = re.compile(
@@ -63,7 +63,8 @@ def _as_holder(cluster: Cluster, box: Box, pid: int) -> str:
         return ""
     named = next((other.file for other in locked if other.file), "a file")
     wait = "waits" if len(locked) == 1 else "wait"
-    return f"for others, and holds the lock of {named}, for which {fold_ranks(one.rank for one in locked)} {wait},"
+    ranks = fold_ranks(process.rank for process in locked)
+    return f"for others, and holds the lock of {named}, for which {ranks} {wait},"
 
 
 def _by_connection_or_lock(live: LiveProcess) -> str:
@@ -72,10 +73,10 @@ def _by_connection_or_lock(live: LiveProcess) -> str:
     return f"for the lock of {live.file or 'a file'}, which process {live.holder} holds," if live.holder else ""
 
 
-def _for_a_child(box: Box, one: BoxProcess) -> str:
-    below = _below(box, one)
-    reads = bool(below) and "pipe_read" in one.wchan
-    if one.wchan != CHILD and not reads:
+def _for_a_child(box: Box, process: BoxProcess) -> str:
+    below = _below(box, process)
+    reads = bool(below) and "pipe_read" in process.wchan
+    if process.wchan != CHILD and not reads:
         return ""
     named = f": {below[0].command[:60]} (pid {below[0].pid})" if len(below) == 1 else ""
     return f"{'for an answer of' if reads else 'for'} a program that it has started{named},"
@@ -96,19 +97,19 @@ def _by_frames(stack: Sequence[str]) -> str:
     return next((words for pattern, words in _FRAMES for frame in called if re.search(pattern, frame)), "")
 
 
-def _worker(box: Box, one: BoxProcess) -> BoxProcess | None:
+def _worker(box: Box, process: BoxProcess) -> BoxProcess | None:
     """The process below it that is in a line of the user's, where it waits for such processes."""
-    if not any(map(_WORKERS.search, one.stack[:8])):
+    if not any(map(_WORKERS.search, process.stack[:8])):
         return None
-    below = [child for child in _below(box, one) if child.stack]
+    below = [child for child in _below(box, process) if child.stack]
     busy = [child for child in below if not all(map(is_library, _since_its_fork(child)))]  # others wait for work
     return min(busy, key=lambda child: child.pid) if busy else None
 
 
-def _below(box: Box, one: BoxProcess) -> list[BoxProcess]:
+def _below(box: Box, process: BoxProcess) -> list[BoxProcess]:
     """Processes that it has started, as they were at the stall."""
     at = box.stalls[-1].t if box.stalls else box.last
-    return [child for child in box.processes if child.parent == one.pid and (child.gone or at) >= at]
+    return [child for child in box.processes if child.parent == process.pid and (child.gone or at) >= at]
 
 
 def _since_its_fork(worker: BoxProcess) -> list[str]:
@@ -123,25 +124,25 @@ def _waits_for_a_lock(worker: BoxProcess) -> bool:
 
 
 def _live(cluster: Cluster, box: Box, pid: int) -> LiveProcess | None:
-    return next((one for one in _of_host(cluster, box) if one.pid == pid), None)
+    return next((process for process in _of_host(cluster, box) if process.pid == pid), None)
 
 
 def _of_host(cluster: Cluster, box: Box) -> list[LiveProcess]:
-    return [one for host in cluster.measurements.live if host.host == box.host for one in host.processes]
+    return [process for host in cluster.measurements.live if host.host == box.host for process in host.processes]
 
 
 def holder(cluster: Cluster) -> tuple[Box, BoxProcess] | None:
     """The one rank that holds a lock for which others of the job wait in the kernel."""
     found = [
-        (box, one)
+        (box, process)
         for box in cluster.measurements.boxes
-        for one in box.processes
-        if one.role == "rank" and one.pid in {other.holder for other in _of_host(cluster, box)}
+        for process in box.processes
+        if process.role == "rank" and process.pid in {other.holder for other in _of_host(cluster, box)}
     ]
     return found[0] if len(found) == 1 else None
 
 
 def short(place: str) -> str:
     """`step (train.py:12)` of `/work/train.py:12 in step`."""
-    told = _PLACE.match(place)
-    return f"{told[3]} ({told[1].rpartition('/')[2]}:{told[2]})" if told else place
+    match = _PLACE.match(place)
+    return f"{match[3]} ({match[1].rpartition('/')[2]}:{match[2]})" if match else place

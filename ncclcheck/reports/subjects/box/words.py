@@ -11,7 +11,7 @@ from ncclcheck.reports.judgement.findings import Evidence, Remedy, Where, seen, 
 from ncclcheck.reports.subjects.box import failure, first, threads, waiting
 from ncclcheck.reports.subjects.box.failure import Failure
 from ncclcheck.reports.subjects.box.waiting import Waiting
-from ncclcheck.reports.text.visible import in_line
+from ncclcheck.reports.text.words.visible import in_line
 
 THEN = "then"  # the source of what came after the first failure: the page gives it a line more
 _SILENT = ("exit", "left", "killed", "crashed", "absent", "memory")  # what it printed may be all that it said
@@ -53,29 +53,29 @@ def waits(cluster: Cluster, one: Failure) -> Waiting | None:
 
 def evidence(cluster: Cluster, one: Failure) -> list[Evidence]:
     """When and where it was, what else is known of it, what followed."""
-    told = [seen("first", f"{clock(one.t)} UTC, {one.t - one.box.started:.1f} s after the start")]
+    all_evidence = [seen("first", f"{clock(one.t)} UTC, {one.t - one.box.started:.1f} s after the start")]
     if one.kind != "outside" and (at := place(one)):
-        told.append(seen("line", at))
+        all_evidence.append(seen("line", at))
     if one.raised is not None and one.kind == "apart":
-        told.append(seen("raised", failure.said(one.raised)))
+        all_evidence.append(seen("raised", failure.said(one.raised)))
     if one.raised is not None and one.raised.printed:
-        told.append(
+        all_evidence.append(
             seen("read in", "the job's output: its Python ran without what the box puts into it (-I, -E, -S)")
         )
     if one.raised is not None and one.raised.cause:
-        told.append(seen("raised from", one.raised.cause[:200]))
-    told += [seen("process", _process(one.process))] if one.process is not None else []
+        all_evidence.append(seen("raised from", one.raised.cause[:200]))
+    all_evidence += [seen("process", _process(one.process))] if one.process is not None else []
     if (waited := waits(cluster, one)) is not None and waited.line:
-        told.append(seen("its worker", waited.line))
+        all_evidence.append(seen("its worker", waited.line))
     if one.process is not None and one.process.printed and one.kind in _SILENT:
-        told.append(seen("printed last", in_line(one.process.printed[-1])[:200]))
-    told += _of_kind(cluster, one) + _of_threads(cluster, one) + _beside(one)
+        all_evidence.append(seen("printed last", in_line(one.process.printed[-1])[:200]))
+    all_evidence += _of_kind(cluster, one) + _of_threads(cluster, one) + _beside(one)
     then = first.end(cluster).then
     if then:
         more = f"; and {len(then) - _MOST_THEN} more" if len(then) > _MOST_THEN else ""
         words = [f"{max(0.0, other.t - one.t):+.1f} s {_short(other)}" for other in then[:_MOST_THEN]]
-        told.append(seen(THEN, "; ".join(words) + more))
-    return told
+        all_evidence.append(seen(THEN, "; ".join(words) + more))
+    return all_evidence
 
 
 def remedies(cluster: Cluster, one: Failure) -> list[Remedy]:
@@ -112,12 +112,12 @@ def _short(one: Failure) -> str:
     return words if len(words) <= _SHORT else f"{words[:_SHORT]} ..."
 
 
-def _process(one: BoxProcess) -> str:
-    held = [f"pid {one.pid}"]
-    held += [f"at most {one.rss_most / 2**30:.2f} GiB"] if one.rss_most else []
-    held += [f"no CPU time for {one.idle_s:.0f} s"] if one.idle_s >= 3 else []
-    held += ["stopped"] if failure.is_stopped(one) else []
-    held += [f"waits in {one.wchan}"] if one.wchan else []
+def _process(process: BoxProcess) -> str:
+    held = [f"pid {process.pid}"]
+    held += [f"at most {process.rss_most / 2**30:.2f} GiB"] if process.rss_most else []
+    held += [f"no CPU time for {process.idle_s:.0f} s"] if process.idle_s >= 3 else []
+    held += ["stopped"] if failure.is_stopped(process) else []
+    held += [f"waits in {process.wchan}"] if process.wchan else []
     return ", ".join(held)
 
 
@@ -146,19 +146,21 @@ def _of_signal(_: Cluster, one: Failure) -> list[Evidence]:
 
 def _of_stall(cluster: Cluster, one: Failure) -> list[Evidence]:
     stall = max((stall for box in cluster.measurements.boxes for stall in box.stalls), key=lambda stall: stall.t)
-    told = [seen("silent", f"{stall.silent:.0f} s, more than {stall.limit:.0f} s")]
+    all_evidence = [seen("silent", f"{stall.silent:.0f} s, more than {stall.limit:.0f} s")]
     if one.process is not None and one.process.threads:
-        told.append(seen("its other threads", "; ".join(dict.fromkeys(one.process.threads[:_MOST_STACKS]))))
+        all_evidence.append(
+            seen("its other threads", "; ".join(dict.fromkeys(one.process.threads[:_MOST_STACKS])))
+        )
     lines = [(p, failure.own_frames(p.stack)[0]) for p in first.principals(one.box) if p.stack][:_MOST_STACKS]
-    told += [seen(f"rank {p.rank}" if p.rank >= 0 else f"pid {p.pid}", line) for p, line in lines]
+    all_evidence += [seen(f"rank {p.rank}" if p.rank >= 0 else f"pid {p.pid}", line) for p, line in lines]
     waited = Counter(f"{p.state} {p.wchan}".strip() for p in first.principals(one.box) if p.state)
-    return [*told, seen("waits", ", ".join(f"{count} x {how}" for how, count in waited.most_common(3)))]
+    return [*all_evidence, seen("waits", ", ".join(f"{count} x {how}" for how, count in waited.most_common(3)))]
 
 
 def _of_silence(cluster: Cluster, one: Failure) -> list[Evidence]:
     saw = [box.host for box in cluster.measurements.boxes if one.box.host in box.silent]
-    told = [seen("no sign of it seen by", ", ".join(saw[:4]))] if saw else []
-    return [seen("last written", f"{clock(one.box.last)} UTC"), *told]
+    all_evidence = [seen("no sign of it seen by", ", ".join(saw[:4]))] if saw else []
+    return [seen("last written", f"{clock(one.box.last)} UTC"), *all_evidence]
 
 
 def _of_crash(cluster: Cluster, _: Failure) -> list[Evidence]:
@@ -169,11 +171,11 @@ def _of_crash(cluster: Cluster, _: Failure) -> list[Evidence]:
 
 def _beside(one: Failure) -> list[Evidence]:
     """What the node itself told in that time."""
-    told = [
+    all_evidence = [
         seen("kernel", row.text) for row in one.box.kernel if abs(row.t - one.t) < 10 and _ours(one, row.text)
     ][:2]
     return (
-        told
+        all_evidence
         + [
             seen("room", f"{room.free / 2**20:.0f} MiB were left in {room.folder}")
             for room in one.box.rooms

@@ -30,9 +30,9 @@ def best(points: list[Point], gain: float = _GAIN) -> Point | None:
     return max(points, key=lambda point: point.samples_s, default=None)
 
 
-def beats(one: Point, other: Point, gain: float = _GAIN) -> bool:
+def beats(point: Point, other: Point, gain: float = _GAIN) -> bool:
     """Faster by a tenth, and its slowest quarter faster than the other's fastest."""
-    return one.samples_s >= gain * other.samples_s and one.low > other.high
+    return point.samples_s >= gain * other.samples_s and point.low > other.high
 
 
 def own(speed: Speed) -> Point | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ncclcheck.probes.facts.data import DataReport
 from ncclcheck.reports.judgement.jsondoc import Document
-from ncclcheck.reports.subjects.data import curve
-from ncclcheck.reports.text.fold import fold_names
-from ncclcheck.reports.text.wrapping import wrapped
+from ncclcheck.reports.subjects.data import curve, examined
+from ncclcheck.reports.text.words.fold import fold_names
+from ncclcheck.reports.text.words.wrapping import wrapped
 
 _ASPECTS = {
     "content": "contents",
@@ -69,8 +69,15 @@ def _speed(reports: list[DataReport]) -> str:
 
 def _examined(reports: list[DataReport]) -> str:
     """What at least one node has examined."""
-    seen = [name for name in _ASPECTS if any(getattr(report, name) is not None for report in reports)]
+    seen = [name for name in _ASPECTS if any(_saw(report, name) for report in reports)]
     return ", ".join(_ASPECTS[name] for name in seen)
+
+
+def _saw(report: DataReport, aspect: str) -> bool:
+    """Memory is not seen by a process that gave no answer, whatever else is known of it."""
+    if aspect == "resources" and report.resources is not None:
+        return not examined.growth_unseen(report)
+    return getattr(report, aspect) is not None
 
 
 def _not_seen(reports: list[DataReport]) -> str:
@@ -80,6 +87,9 @@ def _not_seen(reports: list[DataReport]) -> str:
         for entry in report.unseen:
             aspects, nodes = reasons.setdefault(entry.why, ({}, {}))
             aspects[entry.aspect] = nodes[report.node] = None
+        if why := examined.growth_unseen(report):
+            aspects, nodes = reasons.setdefault(why, ({}, {}))
+            aspects["resources"] = nodes[report.node] = None
     return "; ".join(
         f"{', '.join(_ASPECTS.get(one, one) for one in aspects)}{_on(list(nodes), len(reports))}: {why}"
         for why, (aspects, nodes) in reasons.items()

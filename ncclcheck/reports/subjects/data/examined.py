@@ -10,7 +10,9 @@ from ncclcheck.reports.judgement.rule import NothingToJudge
 
 def resources(cluster: Cluster, *needs: str) -> tuple[list[tuple[str, Resources]], list[Finding]]:
     """Node by node, where all of these facts are known; what could not be read. Raises NothingToJudge."""
-    looked = [(one.node, one.resources) for one in cluster.measurements.data if one.resources is not None]
+    looked = [
+        (report.node, report.resources) for report in cluster.measurements.data if report.resources is not None
+    ]
     if not looked:
         raise NothingToJudge(why_not(cluster.measurements.data, "resources"))
     gaps = [(node, need, fact) for node, held in looked if (gap := _gap(held, needs)) for need, fact in [gap]]
@@ -21,9 +23,15 @@ def resources(cluster: Cluster, *needs: str) -> tuple[list[tuple[str, Resources]
     return [(node, held) for node, held in looked if node not in lacking], unread
 
 
+def growth_unseen(report: DataReport) -> str:
+    """Why it was not seen what reading leaves behind, where the process that looked gave no answer."""
+    again = report.resources.again if report.resources else None
+    return again.why if isinstance(again, Unread) and again.kind == "absent" else ""
+
+
 def speeds(cluster: Cluster) -> list[tuple[str, Speed]]:
     """Node by node. Raises NothingToJudge."""
-    looked = [(one.node, one.speed) for one in cluster.measurements.data if one.speed is not None]
+    looked = [(report.node, report.speed) for report in cluster.measurements.data if report.speed is not None]
     if not looked:
         raise NothingToJudge(why_not(cluster.measurements.data, "speed"))
     return looked
@@ -31,7 +39,11 @@ def speeds(cluster: Cluster) -> list[tuple[str, Speed]]:
 
 def contents(cluster: Cluster) -> list[tuple[str, Made, Content]]:
     """Node by node, what the factory gave and what was seen of its samples. Raises NothingToJudge."""
-    looked = [(one.node, one.made or Made(), one.content) for one in cluster.measurements.data if one.content]
+    looked = [
+        (report.node, report.made or Made(), report.content)
+        for report in cluster.measurements.data
+        if report.content
+    ]
     if not looked:
         raise NothingToJudge(why_not(cluster.measurements.data, "content"))
     return looked

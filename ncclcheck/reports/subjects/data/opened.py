@@ -39,20 +39,20 @@ def class_of(made: Made) -> str:
     return made.dataset.rpartition(".")[2] or "Dataset"
 
 
-def opened_by_each(made: Made, one: Inherited) -> Remedy:
+def opened_by_each(made: Made, inherited: Inherited) -> Remedy:
     """With the names of the user's class and attribute, by the library that opened it."""
-    found = _ATTRIBUTE.fullmatch(one.path)
-    name = found[1] if found else "file"
-    several, within = bool(found and found[2]), found[3] if found else ""
-    if within and (kind := _library_around(made, one)):
-        one, within = replace(one, how="library", what=kind), ""
+    match = _ATTRIBUTE.fullmatch(inherited.path)
+    name = match[1] if match else "file"
+    several, within = bool(match and match[2]), match[3] if match else ""
+    if within and (kind := _library_around(made, inherited)):
+        inherited, within = replace(inherited, how="library", what=kind), ""
     if not several and (lines := _anew(made, name)):
         return you(f"Let each worker open its own self.{name}: what __init__ has opened is shared by all.", *lines)
     return you(
         f"Open it in each worker, at its first read, and not in {class_of(made)}.__init__.",
         f"self.{name} = None  # in {class_of(made)}.__init__, instead of opening it",
         f"if self.{name} is None:  # the first lines of {class_of(made)}.__getitem__",
-        f"    self.{name} = {_call(one, several=several, within=within)}",
+        f"    self.{name} = {_call(inherited, several=several, within=within)}",
     )
 
 
@@ -64,16 +64,18 @@ def _anew(made: Made, name: str) -> list[str]:
     given = {one.value: one.name for one in code.assigned if one.value in one.needs}  # self.path = path
     own, read = code.owner.rpartition(".")[2], "__iter__" if made.iterable else "__getitem__"
     first: dict[str, Assigned] = {}
-    for one in code.assigned:
-        first.setdefault(one.name, one)
+    for assigned in code.assigned:
+        first.setdefault(assigned.name, assigned)
     again, kept, lines = {name}, dict[str, None](), list[str]()
-    for one in first.values():
-        if one.name == name or (lines and again & {*re.findall(r"self\.(\w+)", one.value)}):
-            again.add(one.name)
+    for assigned in first.values():
+        if assigned.name == name or (lines and again & {*re.findall(r"self\.(\w+)", assigned.value)}):
+            again.add(assigned.name)
             kept |= {
-                f"self.{local} = {local}  # in {own}.__init__": None for local in one.needs if local not in given
+                f"self.{local} = {local}  # in {own}.__init__": None
+                for local in assigned.needs
+                if local not in given
             }
-            lines.append(f"    self.{one.name} = {_of_self(one, given)}")
+            lines.append(f"    self.{assigned.name} = {_of_self(assigned, given)}")
     if not lines:
         return []
     return [
@@ -85,18 +87,18 @@ def _anew(made: Made, name: str) -> list[str]:
     ]
 
 
-def _of_self(one: Assigned, given: dict[str, str]) -> str:
+def _of_self(assigned: Assigned, given: dict[str, str]) -> str:
     """The value, where arguments are attributes: `zipfile.ZipFile(self.path)`."""
-    value = one.value
-    for local in one.needs:
+    value = assigned.value
+    for local in assigned.needs:
         value = re.sub(rf"(?<![\w.]){local}\b(?!\s*=[^=])", f"self.{given.get(local, local)}", value)
     return value
 
 
-def _library_around(made: Made, one: Inherited) -> str:
+def _library_around(made: Made, inherited: Inherited) -> str:
     """`zipfile.ZipFile`, where a library's handle holds this file."""
     around = [(_from_self(each.path), each.type) for each in made.libraries]
-    return next((kind for path, kind in around if path and one.path.startswith(f"{path}.")), "")
+    return next((kind for path, kind in around if path and inherited.path.startswith(f"{path}.")), "")
 
 
 def _from_self(path: str) -> str:
@@ -104,38 +106,38 @@ def _from_self(path: str) -> str:
     return path.replace("self[0]", "self", 1)
 
 
-def _call(one: Inherited, *, several: bool, within: str) -> str:
+def _call(inherited: Inherited, *, several: bool, within: str) -> str:
     """What opens it; where a library's object holds the file, that object is made as it was."""
-    if one.how == "library":
-        call = _OPENED.get(one.what, "...  # as it was opened")
-    elif one.how == "socket":
+    if inherited.how == "library":
+        call = _OPENED.get(inherited.what, "...  # as it was opened")
+    elif inherited.how == "socket":
         call = "socket.create_connection(ADDRESS)"
     elif within not in ("", ".raw"):
         return "...  # what __init__ made of it"
     else:
-        call = 'open(PATH, "rb")' if several else f'open({one.what!r}, "rb")'
+        call = 'open(PATH, "rb")' if several else f'open({inherited.what!r}, "rb")'
     return f"[{call.replace('PATH', 'path')} for path in PATHS]" if several else call
 
 
-def _private_memory(made: Made, one: Memory) -> Remedy:
+def _private_memory(made: Made, memory: Memory) -> Remedy:
     """The same attribute, in memory of the worker's own, so that nothing else has to be changed."""
-    copied = _COPIED.get(one.type, "copy.deepcopy({})  # ... in memory that is not shared").format(one.path)
-    owner = f"{one.path}_of"
+    copied = _COPIED.get(memory.type, "copy.deepcopy({})  # ... in memory that is not shared").format(memory.path)
+    owner = f"{memory.path}_of"
     return you(
-        f"Give each worker {one.path} in memory of its own, at its first read: the one of __init__ is shared.",
+        f"Give each worker {memory.path} in memory of its own, at its first read: the one of __init__ is shared.",
         f"{owner} = None  # in {class_of(made)}.__init__",
         f"if {owner} != os.getpid():  # the first lines of {class_of(made)}.__getitem__",
-        f"    {one.path}, {owner} = {copied}, os.getpid()",
+        f"    {memory.path}, {owner} = {copied}, os.getpid()",
     )
 
 
 def own_in_workers(made: Made, content: Content) -> list[Remedy]:
     """What keeps workers from writing over each other's values, by what they are known to share."""
     if content.inherited:
-        return [opened_by_each(made, one) for one in content.inherited[:2]]
-    own = [one for one in content.memory if re.fullmatch(r"self\.[A-Za-z_]\w*", one.path)]
+        return [opened_by_each(made, inherited) for inherited in content.inherited[:2]]
+    own = [memory for memory in content.memory if re.fullmatch(r"self\.[A-Za-z_]\w*", memory.path)]
     if own:
-        return [_private_memory(made, one) for one in own[:2]]
+        return [_private_memory(made, memory) for memory in own[:2]]
     if content.written:
         path = content.written[0].path
         return [

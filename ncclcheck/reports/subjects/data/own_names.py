@@ -63,12 +63,12 @@ def _part(node: ast.expr, key: str) -> ast.expr | None:
     if isinstance(node, ast.Tuple | ast.List) and key.isdecimal() and int(key) < len(node.elts):
         return node.elts[int(key)]
     if isinstance(node, ast.Dict):
-        found = [
+        nodes = [
             value
             for name, value in zip(node.keys, node.values, strict=True)
             if isinstance(name, ast.Constant) and name.value == key
         ]
-        return found[0] if found else None
+        return nodes[0] if nodes else None
     return None
 
 

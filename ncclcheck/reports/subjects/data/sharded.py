@@ -16,10 +16,12 @@ OTHERS_DO = (
 
 def shardings(cluster: Cluster, *, several: bool = True) -> list[tuple[str, Sharding]]:
     """Node by node. several: only where ranks can be compared. Raises NothingToJudge."""
-    looked = [(one.node, one.sharding) for one in cluster.measurements.data if one.sharding is not None]
+    looked = [
+        (report.node, report.sharding) for report in cluster.measurements.data if report.sharding is not None
+    ]
     if not looked:
         raise NothingToJudge(why_not(cluster.measurements.data, "sharding"))
-    compared = [(node, held) for node, held in looked if held.ranks > 1 or not several]
+    compared = [(node, sharding) for node, sharding in looked if sharding.ranks > 1 or not several]
     if not compared:
         raise NothingToJudge(looked[0][1].unjudged or "one rank shares with nobody")
     return compared
@@ -27,7 +29,7 @@ def shardings(cluster: Cluster, *, several: bool = True) -> list[tuple[str, Shar
 
 def nothing_of(looked: list[tuple[str, Sharding]], otherwise: str) -> NothingToJudge:
     """Why none of them can be judged."""
-    return NothingToJudge(next((held.unjudged for _, held in looked if held.unjudged), otherwise))
+    return NothingToJudge(next((sharding.unjudged for _, sharding in looked if sharding.unjudged), otherwise))
 
 
 def joined(numbers: list[int]) -> str:
@@ -35,21 +37,21 @@ def joined(numbers: list[int]) -> str:
     return " and ".join(map(str, numbers))
 
 
-def by_sampler(held: Sharding) -> list[Remedy]:
+def by_sampler(sharding: Sharding) -> list[Remedy]:
     """The lines that share a dataset out among the ranks."""
     return [
         you(
             "Share the samples out among the ranks, and set the epoch of the sampler.",
             "sampler = torch.utils.data.distributed.DistributedSampler(dataset)",
-            f"loader = DataLoader(dataset, batch_size={held.batch or 'BATCH'}, sampler=sampler)",
+            f"loader = DataLoader(dataset, batch_size={sharding.batch or 'BATCH'}, sampler=sampler)",
             "sampler.set_epoch(epoch)  # at the start of each epoch",
         )
     ]
 
 
-def by_local_rank(held: Sharding) -> list[Remedy]:
+def by_local_rank(sharding: Sharding) -> list[Remedy]:
     """What the factory asks for is the number of the rank on its node, and never that in the job."""
-    asked = {name for share in held.shares for name in share.asked}
+    asked = {name for share in sharding.shares for name in share.asked}
     if "LOCAL_RANK" not in asked or asked & {"RANK", "dist.get_rank", "SLURM_PROCID"}:
         return []
     return [

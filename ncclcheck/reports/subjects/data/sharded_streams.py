@@ -18,41 +18,47 @@ from ncclcheck.reports.subjects.data.sharded import (
 _ENDLESS = "As it should be where the stream has no end and each reader shuffles it for itself, as llama2.c does."
 
 
-def of_stream(node: str, held: Sharding, frameworks: Collection[str] = (), dataset: str = "") -> Iterator[Finding]:
+def of_stream(
+    node: str, sharding: Sharding, frameworks: Collection[str] = (), dataset: str = ""
+) -> Iterator[Finding]:
     """Samples of a stream that several ranks or workers read, or none.
 
     frameworks: imported by the user's module; one of them may share the samples out among the ranks.
     dataset: its type.
     """
-    stream = held.stream
+    stream = sharding.stream
     if stream is None or stream.unjudged:
         return
     bad = False
     if stream.groups:
-        yield _some_ranks_repeat(node, held, stream)
+        yield _some_ranks_repeat(node, sharding, stream)
         bad = True
-    elif held.ranks > 1 and stream.between_ranks >= held.ranks:
-        yield _ranks_repeat(node, held, stream, frameworks, dataset)
+    elif sharding.ranks > 1 and stream.between_ranks >= sharding.ranks:
+        yield _ranks_repeat(node, sharding, stream, frameworks, dataset)
         bad = True
     if _repeats_in_workers(stream):
-        yield _workers_repeat(node, held, stream, dataset)
+        yield _workers_repeat(node, sharding, stream, dataset)
         bad = True
     lost = max(stream.lost_to_workers if (stream.workers or 0) > 1 else 0, stream.lost_to_ranks or 0)
-    if lost >= 2 * max(1, held.ranks):
+    if lost >= 2 * max(1, sharding.ranks):
         yield _lost(node, stream, lost, dataset)
         bad = True
     if not bad and (idle := [number for number, count in enumerate(stream.by_worker) if not count]):
         yield _idle(node, stream, idle, dataset)
         bad = True
     if not bad:
-        yield fine(Where(node=node), f"no two of {held.ranks} ranks, and no two workers, read the same samples")
+        yield fine(
+            Where(node=node), f"no two of {sharding.ranks} ranks, and no two workers, read the same samples"
+        )
 
 
-def _ranks_repeat(node: str, held: Sharding, stream: Stream, frameworks: Collection[str], dataset: str) -> Finding:
+def _ranks_repeat(
+    node: str, sharding: Sharding, stream: Stream, frameworks: Collection[str], dataset: str
+) -> Finding:
     told = f"{stream.between_ranks} of {stream.compared} samples of the stream are read by every rank"
     why = "All GPUs do the work of one. Accelerate shares a stream out itself; Lightning does not."
     fix = by_stream(dataset, workers=_repeats_in_workers(stream))
-    if held.wanted < 2:
+    if sharding.wanted < 2:
         return note(
             Where(node=node),
             f"{told}: right for this job of one rank, not for more",
@@ -65,10 +71,10 @@ def _ranks_repeat(node: str, held: Sharding, stream: Stream, frameworks: Collect
     return make(Where(node=node), told, why=why, owner="job", evidence=_evidence(stream), fix=fix)
 
 
-def _some_ranks_repeat(node: str, held: Sharding, stream: Stream) -> Finding:
+def _some_ranks_repeat(node: str, sharding: Sharding, stream: Stream) -> Finding:
     """Each part goes to several ranks, as where the number of the rank on its node chooses the part."""
     told = ", ".join(joined(group) for group in stream.groups if len(group) > 1)
-    local = by_local_rank(held)
+    local = by_local_rank(sharding)
     return (fail if local else warn)(
         Where(node=node),
         f"ranks {told} read the same samples of the stream, other ranks read others",
@@ -82,10 +88,10 @@ def _some_ranks_repeat(node: str, held: Sharding, stream: Stream) -> Finding:
     )
 
 
-def _workers_repeat(node: str, held: Sharding, stream: Stream, dataset: str) -> Finding:
-    told = f"workers of one rank read the same {stream.between_workers // max(1, held.ranks)} samples"
+def _workers_repeat(node: str, sharding: Sharding, stream: Stream, dataset: str) -> Finding:
+    told = f"workers of one rank read the same {stream.between_workers // max(1, sharding.ranks)} samples"
     why = "Each sample comes as many times an epoch as there are workers."
-    fix = by_stream(dataset, ranks=not 1 < held.ranks > stream.between_ranks)
+    fix = by_stream(dataset, ranks=not 1 < sharding.ranks > stream.between_ranks)
     if stream.workers is None or stream.workers < 2:
         has = "no loader was given" if stream.workers is None else f"this loader has {stream.workers} workers"
         return note(Where(node=node), f"{told}; {has}", why=why, fix=fix)

@@ -12,7 +12,7 @@ from ncclcheck.reports.subjects.data.examined import why_not
 
 def streams(cluster: Cluster) -> list[tuple[str, Streams]]:
     """Node by node. Raises NothingToJudge."""
-    looked = [(one.node, one.streams) for one in cluster.measurements.data if one.streams is not None]
+    looked = [(report.node, report.streams) for report in cluster.measurements.data if report.streams is not None]
     if not looked:
         raise NothingToJudge(why_not(cluster.measurements.data, "streams"))
     return looked
@@ -34,8 +34,10 @@ def _unread(held: Streams) -> bool:
 
 def structures(cluster: Cluster) -> list[tuple[str, Structure]]:
     """Node by node, where samples could be read. Raises NothingToJudge."""
-    looked = [(one.node, one.structure) for one in cluster.measurements.data if one.structure is not None]
-    judged = [(node, held) for node, held in looked if held.read]
+    looked = [
+        (report.node, report.structure) for report in cluster.measurements.data if report.structure is not None
+    ]
+    judged = [(node, structure) for node, structure in looked if structure.read]
     if not judged:
         raise NothingToJudge(
             "no sample could be read" if looked else why_not(cluster.measurements.data, "structure")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ncclcheck.probes.facts import Cluster, JobEnd
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, fail, seen, you
 from ncclcheck.reports.subjects.failures import lost
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 # Of torch's elastic agent: the store answered when it met the others, and does not any more.
 _LOST_STORE = re.compile(r"RendezvousConnectionError|connection to the C10d store has failed")

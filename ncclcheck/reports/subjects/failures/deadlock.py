@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ncclcheck.probes.facts import RankState, Run
 from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, fail, seen, you
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 _MOST_STACKS = 16  # ranks whose stacks are evidence: a page of text; chosen
 _UNDER = ", under "  # before the condition, in a line of a stack
@@ -62,14 +62,14 @@ def called_at(rank: RankState) -> str:
 def condition(rank: RankState) -> str:
     """That on the rank, `if rank == 0`, under which the user's code came to the collective; else empty."""
     lines = rank.stack if called_at(rank) else []
-    return next((one.partition(_UNDER)[2] for one in lines if _UNDER in one), "")
+    return next((line.partition(_UNDER)[2] for line in lines if _UNDER in line), "")
 
 
 def finding(late: Sequence[RankState]) -> Finding:
     """All that stand, and the one that parted."""
     odd, step = parted(late), late[0].last_step
     told = "; ".join(
-        f"{fold_ranks([one.rank for one in ranks])} in {place}" for place, ranks in places(late).items()
+        f"{fold_ranks([rank.rank for rank in ranks])} in {place}" for place, ranks in places(late).items()
     )
     first = odd[0] if odd else late[0]
     return fail(
@@ -78,8 +78,11 @@ def finding(late: Sequence[RankState]) -> Finding:
         why=_why(odd),
         owner="job",
         evidence=[
-            seen(f"rank {one.rank} on {one.node}, pid {one.pid}", " from ".join(one.stack) or one.last_step)
-            for one in late[:_MOST_STACKS]
+            seen(
+                f"rank {state.rank} on {state.node}, pid {state.pid}",
+                " from ".join(state.stack) or state.last_step,
+            )
+            for state in late[:_MOST_STACKS]
         ],
         fix=[_fix(odd, late)],
     )
@@ -88,7 +91,7 @@ def finding(late: Sequence[RankState]) -> Finding:
 def _why(odd: Sequence[RankState]) -> str:
     if not odd:
         return "A collective ends on no rank before all have entered it, and these ranks are in different ones."
-    who = fold_ranks([one.rank for one in odd])
+    who = fold_ranks([state.rank for state in odd])
     if not in_collective(odd[0]):
         return f"The others wait in a collective that {who} never enters."
     if test := condition(odd[0]):
@@ -115,6 +118,6 @@ def _fix(odd: Sequence[RankState], late: Sequence[RankState]) -> Remedy:
             f"Let all ranks call {first.stack[0]} at {where}: only what uses its result stays under `{test}`.",
             f"result = {first.stack[0]}(...)  # on every rank\n{test}:\n    ...  # what uses it",
         )
-    other = next((called_at(one) for one in late if called_at(one)), "")
+    other = next((called_at(state) for state in late if called_at(state)), "")
     where = f" the collective at {other}" if other else " the same collectives"
     return you(f"Let rank {first.rank} enter{where} as the others do: search for a branch on its rank or data.")

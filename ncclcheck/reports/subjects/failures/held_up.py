@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ncclcheck.probes.facts import Cluster, Unread, at, value_or
 from ncclcheck.reports.judgement.derived import derived
-from ncclcheck.reports.subjects.failures import shaping
+from ncclcheck.reports.subjects.failures.limits import shaping
 from ncclcheck.reports.subjects.links import delays, flows
 from ncclcheck.reports.subjects.links.flows import Slow
 from ncclcheck.reports.subjects.links.reached import Pair, reached
@@ -43,8 +43,8 @@ class Slowness:
 def in_the_job(cluster: Cluster, pair: Pair) -> tuple[float, float] | None:
     """Gbit/s that a pair carried in the job, and the median of the others, where it is far slower than these."""
     carried: dict[Pair, float] = {}
-    for one in cluster.measurements.pairs:
-        for ends, rate in (((one.a, one.b), one.a_to_b_gb_s), ((one.b, one.a), one.b_to_a_gb_s)):
+    for time in cluster.measurements.pairs:
+        for ends, rate in (((time.a, time.b), time.a_to_b_gb_s), ((time.b, time.a), time.b_to_a_gb_s)):
             if rate:
                 carried[ends] = max(carried.get(ends, 0.0), rate * 8)
     others = sorted(rate for ends, rate in carried.items() if ends not in (pair, pair[::-1]))
@@ -81,8 +81,8 @@ def held_up(cluster: Cluster) -> list[HeldUp]:
     """All causes that were seen."""
     told = slowness(cluster)
     asked = {
-        (one.node, one.sends): frozenset(pair for pair in told.rates if pair[not one.sends] == one.node)
-        for one in told.nodes
+        (node.node, node.sends): frozenset(pair for pair in told.rates if pair[not node.sends] == node.node)
+        for node in told.nodes
     }
     for pair in told.pairs:
         asked |= {(pair[0], True): frozenset({pair}), (pair[1], False): frozenset({pair})}
@@ -97,7 +97,10 @@ def held_up(cluster: Cluster) -> list[HeldUp]:
             found.append(HeldUp("NET016", name, pairs))
         elif shaping.limit(cluster, nodes[name], links.get(name), best, sends=sends):
             found.append(HeldUp("NET008", name, pairs))
-    far = [HeldUp("NET018", one.node or min(one.pairs)[0], one.pairs) for one in delays.delayed(cluster)]
+    far = [
+        HeldUp("NET018", delayed.node or min(delayed.pairs)[0], delayed.pairs)
+        for delayed in delays.delayed(cluster)
+    ]
     return [*far, *found, *_by_detours(cluster, told)]
 
 
@@ -120,11 +123,11 @@ def holder(cluster: Cluster, node: str, address: str) -> str:
     """The interface of this very node that has the address."""
     listed = [at(one, "network.interfaces") for one in cluster.nodes if one.name == node]
     held = (
-        (one.name, each.address)
+        (interface.name, each.address)
         for interfaces in listed
         if not isinstance(interfaces, Unread)
-        for one in interfaces
-        for each in value_or(one.addresses, [])
+        for interface in interfaces
+        for each in value_or(interface.addresses, [])
     )
     return next((name for name, each in held if each == address), "")
 

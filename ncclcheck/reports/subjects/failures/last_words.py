@@ -36,12 +36,15 @@ class Sign:
 
     def told(self, text: str) -> Told | None:
         """The last line of a text that has these words."""
-        found = _last(self.found, text)
-        if found is None:
+        match = _last(self.found, text)
+        if match is None:
             return None
-        groups = {name: value or "" for name, value in found.groupdict().items()}
+        groups = {name: value or "" for name, value in match.groupdict().items()}
         return Told(
-            found[0].strip(), self.means.format(**groups), [_filled(one, groups) for one in self.fix], self.bears
+            match[0].strip(),
+            self.means.format(**groups),
+            [_filled(remedy, groups) for remedy in self.fix],
+            self.bears,
         )
 
 
@@ -301,14 +304,14 @@ def by_signal(status: int | None) -> Told | None:
 
 def by_shell(text: str) -> Told | None:
     """What a shell's or Python's word for a signal means."""
-    found = _last(_SHELL, text)
-    if found is None:
+    match = _last(_SHELL, text)
+    if match is None:
         return None
-    words = found["words"] or found["fatal"]
+    words = match["words"] or match["fatal"]
     known = next((one for one in _SIGNALS.values() if one.line.lower() in words.lower()), None)
     if known is None:
-        return Told(found[0].strip(), "the interpreter ended itself", [_CRASHED], f"{_PYTHON}|{LIBRARIES}")
-    return Told(found[0].strip(), known.means, known.fix, known.bears)
+        return Told(match[0].strip(), "the interpreter ended itself", [_CRASHED], f"{_PYTHON}|{LIBRARIES}")
+    return Told(match[0].strip(), known.means, known.fix, known.bears)
 
 
 def telling(text: str, most: int = 5) -> list[str]:

@@ -78,10 +78,10 @@ def by_themselves(ranks: Sequence[RankState]) -> list[RankState]:
     """Those that nobody stopped and no other made fail: ended by a signal, else the first that died or raised."""
     if any(rank.proc_state in ("T", "t") for rank in ranks) or by_defect(ranks):
         return []
-    if found := ended(ranks):
-        return found
-    found = [rank for rank in ranks if rank.first] or [rank for rank in ranks if rank.error][:1]
-    return [rank for rank in found if not in_vain(rank)]
+    if states := ended(ranks):
+        return states
+    states = [rank for rank in ranks if rank.first] or [rank for rank in ranks if rank.error][:1]
+    return [rank for rank in states if not in_vain(rank)]
 
 
 def by_defect(ranks: Sequence[RankState]) -> bool:
@@ -109,9 +109,9 @@ def first_dead(cluster: Cluster, late: Sequence[RankState]) -> list[RankState]:
     if first := [rank for rank in late if rank.first and not taken_along(cluster.run, rank)]:
         return first
     mute = [rank for rank in late if not rank.error and rank.exit not in (None, 0, _SIGTERM)]
-    told = [rank for rank in late if rank.error]
-    own = [rank for rank in told if not in_vain(rank)]
-    return (mute or own or _left(cluster, late) or told)[:1]
+    states = [rank for rank in late if rank.error]
+    own = [rank for rank in states if not in_vain(rank)]
+    return (mute or own or _left(cluster, late) or states)[:1]
 
 
 def taken_along(run: Run, rank: RankState) -> bool:
@@ -159,8 +159,8 @@ def behind(ranks: Sequence[RankState]) -> list[RankState]:
     if any(rank.last_step != step or rank.since_s < STUCK_S for rank in ranks) or not _TOGETHER.fullmatch(step):
         return []
     most = max(rank.ticks for rank in ranks)
-    found = [rank for rank in ranks if rank.ticks < most]
-    return found if 2 * len(found) <= len(ranks) else []
+    states = [rank for rank in ranks if rank.ticks < most]
+    return states if 2 * len(states) <= len(ranks) else []
 
 
 def how(rank: RankState) -> str:

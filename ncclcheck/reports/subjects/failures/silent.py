@@ -9,12 +9,21 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Cluster, Run, Silence, replace
 from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Owner, Remedy, Where, admin, seen, unknown, you
-from ncclcheck.reports.subjects.failures import dialled, exhausted, last_words, let_in, ssh_way
-from ncclcheck.reports.subjects.failures.launching import FELL_SILENT, NOTHING_KNOWN, OWN_WORDS, SSH, TRY, Cause
-from ncclcheck.reports.subjects.failures.launching_slurm import JOIN, SLURM
-from ncclcheck.reports.subjects.links import knocked
+from ncclcheck.reports.subjects.failures import last_words
+from ncclcheck.reports.subjects.failures.entering import dialled, let_in, ssh_way
+from ncclcheck.reports.subjects.failures.entering.launching import (
+    FELL_SILENT,
+    NOTHING_KNOWN,
+    OWN_WORDS,
+    SSH,
+    TRY,
+    Cause,
+)
+from ncclcheck.reports.subjects.failures.entering.launching_slurm import JOIN, SLURM
+from ncclcheck.reports.subjects.failures.limits import exhausted
+from ncclcheck.reports.subjects.links.filters import knocked
 from ncclcheck.reports.subjects.nccl.variables import STARTUP_FILES
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _Words = tuple[Cause, re.Match[str]]
 _CAUSES = (*OWN_WORDS, *SSH, *SLURM, *JOIN)
@@ -49,19 +58,19 @@ def findings(cluster: Cluster) -> Iterator[Finding]:
     tried = {one.node: one for one in cluster.run.silent if one.knocks}
     for each in _findings(cluster, told):
         words = told.get(each.where.node or "")
-        found = dialled.explained(cluster, let_in.explained(cluster, each, words[1] if words else None))
-        one = tried.get(found.where.node or "")
-        yield found if one is None else _with_knocks(found, words, one, [*tried.values()])
+        finding = dialled.explained(cluster, let_in.explained(cluster, each, words[1] if words else None))
+        silence = tried.get(finding.where.node or "")
+        yield finding if silence is None else _with_knocks(finding, words, silence, [*tried.values()])
 
 
-def _with_knocks(found: Finding, words: _Words | None, one: Silence, silent: list[Silence]) -> Finding:
+def _with_knocks(finding: Finding, words: _Words | None, silence: Silence, silent: list[Silence]) -> Finding:
     """What was guessed is now known; to what was seen otherwise only an answer that is missing adds something."""
     guessed = words is not None and words[0].guess != ""
-    what = words[0].stated(one, words[1]) if words and guessed else found.what
-    if guessed or not all(each.answered for each in one.knocks):
-        what = f"{what}; {knocked.words(one, silent)}"
-    evidence = [*found.evidence, *map(knocked.tried, one.knocks)]
-    return replace(found, what=what, evidence=evidence, remedies=[*knocked.fix(one), *found.remedies])
+    what = words[0].stated(silence, words[1]) if words and guessed else finding.what
+    if guessed or not all(each.answered for each in silence.knocks):
+        what = f"{what}; {knocked.words(silence, silent)}"
+    evidence = [*finding.evidence, *map(knocked.tried, silence.knocks)]
+    return replace(finding, what=what, evidence=evidence, remedies=[*knocked.fix(silence), *finding.remedies])
 
 
 def _findings(cluster: Cluster, told: dict[str, _Words]) -> Iterator[Finding]:
@@ -71,11 +80,11 @@ def _findings(cluster: Cluster, told: dict[str, _Words]) -> Iterator[Finding]:
     yield from (told[one.node][0].finding(one, told[one.node][1], *_evidence(one)) for one in own)
     yield from _shared([one for one in silent if one.node in told and one not in own], told, own)
     left = []
-    for one in (one for one in silent if one.node not in told):
-        if found := _by_signs(cluster, one):
-            yield found
+    for silence in (one for one in silent if one.node not in told):
+        if finding := _by_signs(cluster, silence):
+            yield finding
         else:
-            left.append(one)
+            left.append(silence)
     if left and hurried(cluster.run):
         yield _hurried(cluster.command, left)
     else:
@@ -83,32 +92,32 @@ def _findings(cluster: Cluster, told: dict[str, _Words]) -> Iterator[Finding]:
 
 
 def _by_words(silence: Silence) -> _Words | None:
-    return next(((cause, found) for cause in _CAUSES if (found := cause.match(silence))), None)
+    return next(((cause, match) for cause in _CAUSES if (match := cause.match(silence))), None)
 
 
 def _shared(silent: list[Silence], told: dict[str, _Words], own: list[Silence]) -> Iterator[Finding]:
     """What befell all of a step; it may be the consequence of what befell one node."""
-    blamed = [one.node for one in own if told[one.node][0].by_prolog]
-    for cause in {told[one.node][0].pattern: told[one.node][0] for one in silent}.values():
-        alike = [one for one in silent if told[one.node][0] is cause]
-        found = cause.finding(alike[0], told[alike[0].node][1])
-        names = fold_names(one.node for one in alike)
+    blamed = [silence.node for silence in own if told[silence.node][0].by_prolog]
+    for cause in {told[silence.node][0].pattern: told[silence.node][0] for silence in silent}.values():
+        alike = [silence for silence in silent if told[silence.node][0] is cause]
+        finding = cause.finding(alike[0], told[alike[0].node][1])
+        names = fold_names(silence.node for silence in alike)
         if not blamed:
-            yield replace(found, what=f"{found.what} ({names})")
+            yield replace(finding, what=f"{finding.what} ({names})")
             continue
         yield unknown(
             Where(),
             f"nothing was started on {names}: Slurm ended the job, for its prolog failed on {fold_names(blamed)}",
             why="A consequence: Slurm takes a job back when the prolog of one of its nodes fails.",
             owner="node",
-            evidence=found.evidence,
+            evidence=finding.evidence,
             fix=[you("Start a new allocation without that node.", f"sbatch --exclude={fold_names(blamed)} ...")],
         )
 
 
 def _by_signs(cluster: Cluster, silence: Silence) -> Finding | None:
     """By its agent's state or end, by how far it came: the first that is seen."""
-    return next((found for sign in _SIGNS if (found := sign(cluster, silence))), None)
+    return next((finding for sign in _SIGNS if (finding := sign(cluster, silence))), None)
 
 
 def _exhausted(cluster: Cluster, silence: Silence) -> Finding | None:
@@ -117,28 +126,28 @@ def _exhausted(cluster: Cluster, silence: Silence) -> Finding | None:
     if spent is None:
         return None
     ended = _killed(cluster, silence) or _ended(cluster, silence)
-    found = _found(
+    finding = _found(
         silence,
         f"{spent.words}; {ended.what}" if ended else f"{spent.words}{_in_step(silence)}",
         FELL_SILENT if silence.last_step else NOTHING_KNOWN,
         spent.owner,
         *spent.fix,
     )
-    return replace(found, evidence=[*found.evidence, *spent.evidence])
+    return replace(finding, evidence=[*finding.evidence, *spent.evidence])
 
 
 def _suspended(_: Cluster, silence: Silence) -> Finding | None:
-    found = _SUSPENDED.match(silence.look.said) if silence.look else None
-    if found is None:
+    match = _SUSPENDED.match(silence.look.said) if silence.look else None
+    if match is None:
         return None
     return _found(
         silence,
-        f"Slurm has suspended job {found['job']}: all its processes are stopped{_in_step(silence)}",
+        f"Slurm has suspended job {match['job']}: all its processes are stopped{_in_step(silence)}",
         "Nothing of a suspended job runs, on no node, until it is resumed: somebody typed scontrol suspend, or a "
         "job of higher priority took its place (PreemptMode=SUSPEND, gang scheduling).",
         "site",
-        you("See who holds its nodes meanwhile.", f"squeue -j {found['job']} -o '%i %T %r'; squeue -w {{node}}"),
-        admin("Let it go on.", f"scontrol resume {found['job']}"),
+        you("See who holds its nodes meanwhile.", f"squeue -j {match['job']} -o '%i %T %r'; squeue -w {{node}}"),
+        admin("Let it go on.", f"scontrol resume {match['job']}"),
     )
 
 
@@ -300,11 +309,9 @@ def _no_word(_: Cluster, silence: Silence) -> Finding | None:
 
 def _up_elsewhere(cluster: Cluster, silence: Silence) -> Finding | None:
     """Its kernel answers, and ssh's connection is gone: the network of ssh, or a machine that stands still."""
-    found = ssh_way.lost(cluster, silence)
+    lost = ssh_way.lost(cluster, silence)
     return (
-        _found(silence, f"{found.words}{_in_step(silence)}", FELL_SILENT, found.owner, *found.fix)
-        if found
-        else None
+        _found(silence, f"{lost.words}{_in_step(silence)}", FELL_SILENT, lost.owner, *lost.fix) if lost else None
     )
 
 
@@ -377,17 +384,17 @@ def _slow_login(_: Cluster, silence: Silence) -> Finding | None:
 
 
 def _never_came(cluster: Cluster, silence: Silence) -> Finding | None:
-    found = _NEVER_CAME.search(silence.detail)
+    match = _NEVER_CAME.search(silence.detail)
     rank = silence.node.removeprefix("node rank ")
     meeting = cluster.job.meeting
-    if not found or not rank.isdigit() or meeting is None:
+    if not match or not rank.isdigit() or meeting is None:
         return None
     host, _, port = meeting.endpoint.rpartition(":")
-    host = next((one for one in meeting.addresses if ":" not in one), host)  # it may not know the name
+    host = next((address for address in meeting.addresses if ":" not in address), host)  # it may not know the name
     place = f"--nodes {cluster.job.nodes_asked} --node-rank {rank} --rdzv-endpoint {host}:{port}"
     return _found(
         silence,
-        f"it did not join within {found['seconds']} s: it was late or not started; or nothing passes from it to "
+        f"it did not join within {match['seconds']} s: it was late or not started; or nothing passes from it to "
         "any address of this node: then that node alone knows why, and says so there (RUN010)",
         "torchrun, started like this, would wait for it too.",
         "job",
@@ -460,22 +467,24 @@ def _found(silence: Silence, what: str, why: str, owner: Owner, *fix: Remedy) ->
         why=why,
         owner=owner,
         evidence=_evidence(silence, words=True),
-        fix=[replace(one, commands=[line.replace("{node}", safe) for line in one.commands]) for one in fix],
+        fix=[
+            replace(remedy, commands=[line.replace("{node}", safe) for line in remedy.commands]) for remedy in fix
+        ],
     )
 
 
 def _evidence(silence: Silence, *, words: bool = False) -> list[Evidence]:
     """All that was seen of it; words: also what was said beside the channel."""
-    look, found = silence.look, [seen("last step", silence.last_step or "none: its agent never spoke")]
+    look, all_evidence = silence.look, [seen("last step", silence.last_step or "none: its agent never spoke")]
     if words and silence.detail:
-        found.append(seen("its process" if silence.via in ("", "agent") else silence.via, silence.detail))
+        all_evidence.append(seen("its process" if silence.via in ("", "agent") else silence.via, silence.detail))
     if silence.printed:
-        found.append(seen("printed before our agent spoke", silence.printed))
+        all_evidence.append(seen("printed before our agent spoke", silence.printed))
     if silence.exit is not None:
-        found.append(seen(f"exit status of {_OF.get(silence.via, silence.via)}", str(silence.exit)))
+        all_evidence.append(seen(f"exit status of {_OF.get(silence.via, silence.via)}", str(silence.exit)))
     if look is not None:
-        found.append(seen("a second look", _looked(silence)))
-    return found
+        all_evidence.append(seen("a second look", _looked(silence)))
+    return all_evidence
 
 
 def _looked(silence: Silence) -> str:
@@ -524,6 +533,8 @@ def _hurried(command: str, silent: list[Silence]) -> Finding:
         f"--deadline is too short: it came before the facts of {names} were there",
         why="Reading the facts takes seconds on a healthy node, so this says nothing of the node.",
         owner="job",
-        evidence=[seen(f"last step of {one.node}", one.last_step or "none") for one in silent[:_MOST_TOLD]],
+        evidence=[
+            seen(f"last step of {silence.node}", silence.last_step or "none") for silence in silent[:_MOST_TOLD]
+        ],
         fix=[you("Give it more time, or leave the option out.", f"ncclcheck {command} --deadline 60")],
     )

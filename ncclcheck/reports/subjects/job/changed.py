@@ -51,9 +51,9 @@ def _told(one: PairTime) -> Evidence:
 
 def guilty(cluster: Cluster) -> Guilty | None:
     """The one node that all exchanges with changed data have in common, and no sound one; else the two of one."""
-    told = [one for one in cluster.measurements.pairs if None not in (one.a_to_b_changed, one.b_to_a_changed)]
-    bad = {(one.a, one.b): one for one in told if one.a_to_b_changed or one.b_to_a_changed}
-    good = {(one.a, one.b): one for one in told if (one.a, one.b) not in bad}
+    times = [pair for pair in cluster.measurements.pairs if None not in (pair.a_to_b_changed, pair.b_to_a_changed)]
+    bad = {(time.a, time.b): time for time in times if time.a_to_b_changed or time.b_to_a_changed}
+    good = {(time.a, time.b): time for time in times if (time.a, time.b) not in bad}
     if not bad:
         return None
     common = set.intersection(*({*pair} for pair in bad))
@@ -72,6 +72,6 @@ def guilty(cluster: Cluster) -> Guilty | None:
 
 
 def _way(node: str, bad: list[PairTime]) -> str:
-    sends = any((one.a_to_b_changed if one.a == node else one.b_to_a_changed) for one in bad)
-    takes = any((one.b_to_a_changed if one.a == node else one.a_to_b_changed) for one in bad)
+    sends = any((time.a_to_b_changed if time.a == node else time.b_to_a_changed) for time in bad)
+    takes = any((time.b_to_a_changed if time.a == node else time.a_to_b_changed) for time in bad)
     return "exchanges with" if sends and takes else "sends to" if sends else "receives from"

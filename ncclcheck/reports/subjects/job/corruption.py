@@ -6,7 +6,7 @@ import re
 
 from ncclcheck.probes.facts import Cluster, WrongResult
 from ncclcheck.reports.judgement.findings import Where
-from ncclcheck.reports.text.fold import fold_names, size
+from ncclcheck.reports.text.words.fold import fold_names, size
 
 _ALIGNED = 64  # bytes: a chunk begins at least there where a library copies in chunks
 _CONTRIBUTION = {"missing": "is missing", "doubled": "was counted twice", "changed": "was changed in one bit"}
@@ -15,9 +15,9 @@ _CONTRIBUTION = {"missing": "is missing", "doubled": "was counted twice", "chang
 def grouped(cluster: Cluster) -> list[list[WrongResult]]:
     """The same place in the same operation: one finding, over all its sizes and the rounds of a soak too."""
     groups: dict[tuple[object, ...], list[WrongResult]] = {}
-    for one in cluster.measurements.wrong:
-        at = place(cluster, one)
-        groups.setdefault((at.node, at.rank, one.op, one.dtype), []).append(one)
+    for result in cluster.measurements.wrong:
+        at = place(cluster, result)
+        groups.setdefault((at.node, at.rank, result.op, result.dtype), []).append(result)
     return list(groups.values())
 
 
@@ -43,7 +43,7 @@ def what(alike: list[WrongResult]) -> str:
 
 def _more(alike: list[WrongResult]) -> str:
     """The same row may come again in a soak, and other sizes may be wrong too."""
-    sizes = sorted({one.bytes for one in alike} - {alike[0].bytes})
+    sizes = sorted({result.bytes for result in alike} - {alike[0].bytes})
     others = f"{', '.join(map(size, sizes[:3]))}{f' and {len(sizes) - 3} more' if len(sizes) > 3 else ''}"
     times = f", and at least {len(alike) - 1} times more" if len(alike) > 1 else ""
     return times + (f" (also of {others})" if sizes else "")
@@ -51,7 +51,7 @@ def _more(alike: list[WrongResult]) -> str:
 
 def _seen_by(alike: list[WrongResult]) -> str:
     """Who saw it, where that is not who did it."""
-    ranks = sorted({one.rank for one in alike})
+    ranks = sorted({result.rank for result in alike})
     if not alike[0].contribution:
         return ""
     return f" on rank{'s' if len(ranks) > 1 else ''} {fold_names(map(str, ranks)).strip('[]')}"

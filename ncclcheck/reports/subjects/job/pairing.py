@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Remedy, you
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 WHY_PAIRING = (
     "NCCL makes a communicator for the two first; who waits there for its peer looks like one that stays away."
@@ -25,7 +25,9 @@ def pairing(logs: Logs) -> dict[int, LogEvent]:
 
     Both sides warn once: where all have, each may have met its peer.
     """
-    began = {one.rank: one for one in logs.events if one.sign == "first-pairing" and one.rank is not None}
+    began = {
+        event.rank: event for event in logs.events if event.sign == "first-pairing" and event.rank is not None
+    }
     dumps = logs.flight.dumps if logs.flight else []
     met = {dump.rank for dump in dumps if any(call.op in _OPS for call in dump.calls)}
     if {*logs.ranks} <= began.keys():
@@ -35,7 +37,7 @@ def pairing(logs: Logs) -> dict[int, LogEvent]:
 
 def confirm_pairing(began: Iterable[LogEvent]) -> Remedy:
     """Look at both sides."""
-    ranks = fold_ranks([one.rank for one in began if one.rank is not None])
+    ranks = fold_ranks([event.rank for event in began if event.rank is not None])
     return you(
         f"Confirm: see whether {ranks} stands in send or recv, and whether its peer calls the other half of it.",
         "py-spy dump --pid PID",

@@ -10,7 +10,7 @@ from typing import Literal
 from ncclcheck.probes.facts import Cluster, Measurements, Trial, TrialRow, replace
 from ncclcheck.reports.subjects.job.student import quantile
 from ncclcheck.reports.subjects.nccl.variables import effective
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 Word = Literal["failed", "gains", "loses", "mixed", "same", "unknown"]
 
@@ -43,7 +43,7 @@ def judged(row: TrialRow, comparisons: int, trimmed: int = 0) -> TrialRow:
     left = len(ratios) - 2 * trimmed
     middle = statistics.fmean(ratios[trimmed : trimmed + left])
     # Yuen: the spread of what is left with the outermost of it in place of what was cut off
-    held = [min(max(one, ratios[trimmed]), ratios[-1 - trimmed]) for one in ratios]
+    held = [min(max(ratio, ratios[trimmed]), ratios[-1 - trimmed]) for ratio in ratios]
     error = statistics.stdev(held) * math.sqrt(len(ratios)) / left
     reach = error * quantile(1 - (1 - CONFIDENCE) / comparisons, left - 1)
     speedup, low, high = (_ratio(one) for one in (middle, middle - reach, middle + reach))
@@ -115,8 +115,8 @@ def name(row: TrialRow) -> str:
 
 def of(trial: Trial, *verdicts: str) -> list[TrialRow]:
     """The rows of which this is true, the largest effect first."""
-    found = [row for row in trial.rows if row.verdict in verdicts]
-    return sorted(found, key=lambda row: -abs(math.log(row.speedup or 1.0)))
+    rows = [row for row in trial.rows if row.verdict in verdicts]
+    return sorted(rows, key=lambda row: -abs(math.log(row.speedup or 1.0)))
 
 
 def said(trial: Trial) -> str:

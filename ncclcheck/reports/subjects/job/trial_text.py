@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.subjects.job import trial as tried
-from ncclcheck.reports.text.fold import duration, size
-from ncclcheck.reports.text.wrapping import wrapped
+from ncclcheck.reports.text.words.fold import duration, size
+from ncclcheck.reports.text.words.wrapping import wrapped
 
 _HEADERS = ("operation", "size", "without", "with", "faster", "95 %", "result")
 _LEGEND = (

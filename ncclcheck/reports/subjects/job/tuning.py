@@ -31,7 +31,7 @@ class Search:
 
     def __init__(self, candidates: Sequence[Candidate], looks: Sequence[int]) -> None:
         self._looks = looks
-        self._tried = [Tried(settings=[one]) for one in candidates]
+        self._tried = [Tried(settings=[candidate]) for candidate in candidates]
         self._whole: Tried | None = None
 
     def pairs(self) -> Pairs:
@@ -54,17 +54,17 @@ class Search:
 
     def tuning(self) -> Tuning:
         """What is known by now, with all that follows from the times."""
-        rows = max((len(one.rows) for one in self._tried), default=0)
+        rows = max((len(tried.rows) for tried in self._tried), default=0)
         comparisons = max(1, len(self._tried) * rows * len(self._looks))
         return _completed(Tuning(comparisons=comparisons, tried=self._tried, whole=self._whole))
 
     def winners(self) -> list[Candidate]:
         """What gains and loses nowhere; of one variable the value that gains most."""
         best: dict[str, Tried] = {}
-        for one in self.tuning().tried:
-            name = one.settings[0].variable
-            if verdict(one) == "gains" and (name not in best or _promise(one) > _promise(best[name])):
-                best[name] = one
+        for tried in self.tuning().tried:
+            name = tried.settings[0].variable
+            if verdict(tried) == "gains" and (name not in best or _promise(tried) > _promise(best[name])):
+                best[name] = tried
         return [one.settings[0] for one in best.values()]
 
     def _promising(self, left: Sequence[int]) -> list[int]:
@@ -94,8 +94,8 @@ def completed(measured: Measurements) -> Measurements:
 
 def _completed(tuning: Tuning) -> Tuning:
     """A file may say of fewer comparisons than it has."""
-    comparisons = max(tuning.comparisons, sum(len(one.rows) for one in tuning.tried), 1)
-    tried = [replace(one, rows=[_judged(row, comparisons) for row in one.rows]) for one in tuning.tried]
+    comparisons = max(tuning.comparisons, sum(len(tried.rows) for tried in tuning.tried), 1)
+    tried = [replace(tried, rows=[_judged(row, comparisons) for row in tried.rows]) for tried in tuning.tried]
     whole = tuning.whole
     if whole is not None:
         whole = replace(whole, rows=[_judged(row, max(1, len(whole.rows))) for row in whole.rows])
@@ -130,10 +130,10 @@ def recommended(tuning: Tuning | None) -> Tried | None:
 
 def named(tried: Tried) -> str:
     """As it was set."""
-    return " ".join(f"{one.variable}={one.value or ''}" for one in tried.settings)
+    return " ".join(f"{setting.variable}={setting.value or ''}" for setting in tried.settings)
 
 
 def _promise(tried: Tried) -> float:
     """The best row's median, for of few pairs one burst spoils the mean; infinite where nothing was compared."""
     ratios = [[a / b for a, b in zip(row.without_us, row.with_us, strict=False) if b > 0] for row in tried.rows]
-    return max((median(one) for one in ratios if one), default=math.inf)
+    return max((median(ratio) for ratio in ratios if ratio), default=math.inf)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Forecast, Tried
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.subjects.job import trial, tuning
-from ncclcheck.reports.text.fold import duration, size
-from ncclcheck.reports.text.wrapping import wrapped
+from ncclcheck.reports.text.words.fold import duration, size
+from ncclcheck.reports.text.words.wrapping import wrapped
 
 _HEADERS = ("operation", "size", "without", "with", "faster", "95 %", "result")
 _LEGEND = (
@@ -26,9 +26,9 @@ def text(document: Document, width: int) -> str:
         return ""
     from tabulate import tabulate  # noqa: PLC0415 - costs `env` 20 ms, which has no table
 
-    expected = {one.bytes: one for one in told.forecasts}
+    expected = {forecast.bytes: forecast for forecast in told.forecasts}
     tried = [*told.tried, *([told.whole] if told.whole else [])]
-    rows = [[*_cells(one, expected)] for one in tried]
+    rows = [[*_cells(tried, expected)] for tried in tried]
     headers = (*_HEADERS, *((_FORECAST,) if expected else ()))
     columns = ("left", *["right"] * 5, "left", *(("right",) if expected else ()))
     cells = [cell for each in rows for cell in each]

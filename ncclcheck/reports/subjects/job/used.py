@@ -26,14 +26,19 @@ class Used:
 
     @cached_property
     def _listed(self) -> list[Connections]:
-        return [one for rank in self.ranks if not isinstance(rank.connections, Unread) for one in rank.connections]
+        return [
+            connection
+            for rank in self.ranks
+            if not isinstance(rank.connections, Unread)
+            for connection in rank.connections
+        ]
 
     def kinds(self, peers: str) -> dict[str, int]:
         """How many connections there are of each kind: within the node (intra), or between nodes (inter)."""
         found: dict[str, int] = {}
-        for one in self._listed:
-            if one.peers == peers:
-                found[one.kind] = found.get(one.kind, 0) + one.count
+        for connections in self._listed:
+            if connections.peers == peers:
+                found[connections.kind] = found.get(connections.kind, 0) + connections.count
         return found
 
     @property
@@ -44,8 +49,8 @@ class Used:
     @property
     def bootstrap(self) -> Endpoint | None:
         """Where the ranks of NCCL met."""
-        told = (rank.bootstrap for rank in self.ranks)
-        return next((one for one in told if not isinstance(one, Unread)), None)
+        endpoints = (rank.bootstrap for rank in self.ranks)
+        return next((endpoint for endpoint in endpoints if not isinstance(endpoint, Unread)), None)
 
     @property
     def interfaces(self) -> list[Endpoint]:
@@ -60,21 +65,21 @@ class Used:
     def seen(self, *peers: str) -> Evidence:
         """The connections as the log, or the sockets, have them."""
         source = "NCCL's log" if self.ranks[0].source == "log" else "open sockets of the ranks"
-        told = [f"{count} x {kind}" for one in peers for kind, count in sorted(self.kinds(one).items())]
+        told = [f"{count} x {kind}" for peer in peers for kind, count in sorted(self.kinds(peer).items())]
         return seen(source, ", ".join(told) or "no connection of this kind")
 
 
 def used(cluster: Cluster) -> list[Used]:
     """Every node of which at least one rank could be read. Raises NothingToJudge where there is none at all."""
     nodes = {node.name: node for node in cluster.nodes}
-    traffic = {one.node: one for one in cluster.measurements.traffic}
+    traffic = {traffic.node: traffic for traffic in cluster.measurements.traffic}
     ranks: dict[str, list[Transport]] = {}
     for rank in cluster.measurements.transport:
         if rank.node in nodes and not isinstance(rank.connections, Unread):
             ranks.setdefault(rank.node, []).append(rank)
     if not cluster.measurements.transport:
         raise NothingToJudge("no job was run")
-    return [Used(nodes[name], tuple(found), traffic.get(name)) for name, found in ranks.items()]
+    return [Used(nodes[name], tuple(transports), traffic.get(name)) for name, transports in ranks.items()]
 
 
 def by_nccl(cluster: Cluster) -> list[Used]:

@@ -13,4 +13,8 @@ def kept(cluster: Cluster, found: Sequence[Recommendation]) -> list[Recommendati
     tried = cluster.measurements.verified
     if tried is None or tried.survived:
         return [*found]
-    return [one for one in found if one.action not in ("set", "unset") or one.variable not in tried.variables]
+    return [
+        recommendation
+        for recommendation in found
+        if recommendation.action not in ("set", "unset") or recommendation.variable not in tried.variables
+    ]

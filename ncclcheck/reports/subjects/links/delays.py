@@ -7,7 +7,7 @@ from statistics import median
 
 from ncclcheck.probes.facts import Cluster, Unread
 from ncclcheck.reports.judgement.derived import derived
-from ncclcheck.reports.subjects.failures import shaping
+from ncclcheck.reports.subjects.failures.limits import shaping
 from ncclcheck.reports.subjects.links import flows
 from ncclcheck.reports.subjects.links.reached import Pair, Reached, reached
 from ncclcheck.reports.subjects.nccl import lan
@@ -69,7 +69,7 @@ def _of(node: str, pairs: set[Pair], times: dict[Pair, float]) -> Delayed:
 
 def _waits_in_a_queue(cluster: Cluster, found: Reached, node: str, ms: list[float]) -> bool:
     """Whether its link is full of others' traffic, behind which packets wait: a slow link (NET008)."""
-    link = next((one for one in lan.read_links(cluster) if one.node == node), None)
+    link = next((link for link in lan.read_links(cluster) if link.node == node), None)
     rates = flows.rates(found, cluster.policy.thresholds.get("NET009.loss_percent", 1.0))
     for sends in (True, False) if link else ():
         best = max((rate for pair, rate in rates.items() if pair[not sends] == node), default=None)

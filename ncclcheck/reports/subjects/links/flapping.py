@@ -9,22 +9,22 @@ from ncclcheck.reports.judgement.findings import Finding, Remedy, admin, seen, y
 from ncclcheck.reports.subjects.nccl import lan
 
 
-def explained(cluster: Cluster, found: Finding) -> Finding:
+def explained(cluster: Cluster, finding: Finding) -> Finding:
     """The same, with the link of its node that the kernel saw go down during the job, where there is one."""
-    node = found.where.node or ""
+    node = finding.where.node or ""
     link = _lost(cluster, node)
     if link is None:
-        return found
+        return finding
     times = "once" if link.downs == 1 else f"{link.downs} times"
     return replace(
-        found,
-        where=replace(found.where, device=link.name),
+        finding,
+        where=replace(finding.where, device=link.name),
         what=f"{link.name} of {node} lost its link {times} while the job ran; what fails is its consequence: "
-        f"{found.what}",
+        f"{finding.what}",
         owner="node",
         evidence=[
             seen(f"/sys/class/net/{link.name}/carrier_down_count", f"rose by {link.downs}"),
-            *found.evidence,
+            *finding.evidence,
         ],
         remedies=[
             admin(
@@ -49,29 +49,35 @@ def stand_ins(cluster: Cluster, links: list[lan.Link]) -> dict[str, str]:
         own = lan.Addresses([link.address])
         if chosen.within(link.network) > own.within(link.network):
             continue
-        for one in away(nodes[link.node]):
-            networks = [network for _, network in lan.global_networks(one)]
+        for interface in away(nodes[link.node]):
+            networks = [network for _, network in lan.global_networks(interface)]
             if any(chosen.within(network) > own.within(network) for network in networks):
-                found.setdefault(link.node, one.name)
+                found.setdefault(link.node, interface.name)
     return found
 
 
 def away(node: Node) -> list[Interface]:
     """Interfaces that are down, or have no link."""
-    return [one for one in lan.interfaces(node) if False in (one.up, one.running) and one.kind != "loopback"]
+    return [
+        interface
+        for interface in lan.interfaces(node)
+        if False in (interface.up, interface.running) and interface.kind != "loopback"
+    ]
 
 
 def off(node: Node, name: str) -> str:
     """How an interface of a node is away: switched off there, or without a link, which is a matter of the wire."""
-    one = next(each for each in lan.interfaces(node) if each.name == name)
-    return f"{name} is down (switched off on the node)" if one.up is False else f"{name} is up, but has no link"
+    interface = next(each for each in lan.interfaces(node) if each.name == name)
+    return (
+        f"{name} is down (switched off on the node)" if interface.up is False else f"{name} is up, but has no link"
+    )
 
 
 def bring_up(node: Node, name: str) -> Remedy:
     """What brings it back: a command where it is switched off, else somebody at the cable."""
-    one = next(each for each in lan.interfaces(node) if each.name == name)
+    interface = next(each for each in lan.interfaces(node) if each.name == name)
     device, on = quote(name), f"# on {node.name}"
-    if one.up is False:
+    if interface.up is False:
         return admin(
             "Bring the link up, and see what took it down: ifupdown, NetworkManager, or a person.",
             f"ip link set dev {device} up   {on}",
@@ -86,10 +92,24 @@ def bring_up(node: Node, name: str) -> Remedy:
 def _lost(cluster: Cluster, node: str) -> LinkEvents | None:
     """A card's link that went down, and that no bond carries on for."""
     links = [
-        link for one in cluster.measurements.interruptions if one.node == node for link in one.links if link.downs
+        link
+        for interruption in cluster.measurements.interruptions
+        if interruption.node == node
+        for link in interruption.links
+        if link.downs
     ]
     if not links:
         return None
-    cards = {one.name: one for each in cluster.nodes if each.name == node for one in lan.interfaces(each)}
-    carried = {name for one in cards.values() if one.kind == "bond" for name in value_or(one.members, [])}
-    return next((one for one in links if one.name in cards and one.name not in carried), None)
+    cards = {
+        interface.name: interface
+        for each in cluster.nodes
+        if each.name == node
+        for interface in lan.interfaces(each)
+    }
+    carried = {
+        name
+        for interface in cards.values()
+        if interface.kind == "bond"
+        for name in value_or(interface.members, [])
+    }
+    return next((link for link in links if link.name in cards and link.name not in carried), None)

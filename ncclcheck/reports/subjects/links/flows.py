@@ -41,14 +41,14 @@ def total(losses: Iterable[Loss]) -> Loss:
     return sum(losses, Loss())
 
 
-def udp_losses(found: Reached) -> dict[Pair, Loss]:
+def udp_losses(reached: Reached) -> dict[Pair, Loss]:
     """Small packets by direction: ours to the peer, and its answers to us.
 
     A pair without any answer is a filter or a broken path, not loss. What a host dropped itself, because this
     tool was too slow to read it, is not counted.
     """
     losses: dict[Pair, Loss] = {}
-    for (a, b), peer in found.seen.items():
+    for (a, b), peer in reached.seen.items():
         echoes = peer.echoes
         if isinstance(echoes, Unread) or not echoes.returned:
             continue
@@ -56,17 +56,19 @@ def udp_losses(found: Reached) -> dict[Pair, Loss]:
         back = Loss(echoes.arrived - echoes.returned, echoes.arrived)
         losses[a, b] = losses.get((a, b), Loss()) + there
         losses[b, a] = losses.get((b, a), Loss()) + back
-    return {pair: Loss(max(0, loss.lost - _overflows(found, pair[1])), loss.sent) for pair, loss in losses.items()}
+    return {
+        pair: Loss(max(0, loss.lost - _overflows(reached, pair[1])), loss.sent) for pair, loss in losses.items()
+    }
 
 
-def _overflows(found: Reached, node: str) -> int:
-    return found.of_node[node].udp_overflows if node in found.of_node else 0
+def _overflows(reached: Reached, node: str) -> int:
+    return reached.of_node[node].udp_overflows if node in reached.of_node else 0
 
 
-def tcp_losses(found: Reached) -> dict[Pair, Loss]:
+def tcp_losses(reached: Reached) -> dict[Pair, Loss]:
     """Segments that the bursts had to send again."""
     losses: dict[Pair, Loss] = {}
-    for pair, peer in found.seen.items():
+    for pair, peer in reached.seen.items():
         for burst in peer.bursts:
             again, segments = burst.retransmits, burst.segments
             if not isinstance(again, Unread) and not isinstance(segments, Unread):
@@ -99,15 +101,15 @@ def gbit(burst: Burst) -> float:
     return burst.bytes * 8 / burst.seconds / 1e9 if burst.seconds > 0 else 0.0
 
 
-def rates(found: Reached, loss_percent: float) -> dict[Pair, float]:
+def rates(reached: Reached, loss_percent: float) -> dict[Pair, float]:
     """The best burst of every pair whose packets arrive: loss and a short path MTU are causes of their own.
 
     A burst that waited for a core tells of a busy host, not of a link: it is taken for what it would have been.
     """
-    losses = udp_losses(found)
+    losses = udp_losses(reached)
     return {
         pair: max(gbit(burst) / (1 - min(_MOST_STARVED, burst.starved)) for burst in peer.bursts)
-        for pair, peer in found.seen.items()
+        for pair, peer in reached.seen.items()
         if peer.bursts and not is_lossy(losses.get(pair), loss_percent) and not cut_short(peer)
     }
 
@@ -124,7 +126,7 @@ class Slow:
 
 def slow_nodes(best_of_pair: Mapping[Pair, float], percent: float, enough: float) -> list[Slow]:
     """Slow senders and slow receivers among three or more nodes; a rate of `enough` Gb/s is never slow."""
-    found: list[Slow] = []
+    slows: list[Slow] = []
     for sends in (True, False):
         best: dict[str, float] = {}
         for pair, rate in best_of_pair.items():
@@ -134,8 +136,8 @@ def slow_nodes(best_of_pair: Mapping[Pair, float], percent: float, enough: float
         for node, rate in best.items() if len(best) > 2 else ():
             others = _median_without(ordered, rate)
             if rate < min(enough, others * percent / 100):
-                found.append(Slow(node, sends, rate, others))
-    return found
+                slows.append(Slow(node, sends, rate, others))
+    return slows
 
 
 def _median_without(ordered: Sequence[float], one: float) -> float:

@@ -53,7 +53,7 @@ def fast_bursts(cluster: Cluster, found: Reached) -> dict[Pair, Loss]:
     limits = cluster.policy.thresholds
     given = flows.rates(found, limits.get("NET009.loss_percent", 1.0))
     bounds = (limits.get("NET008.of_peers_percent", 50.0), limits.get("NET008.enough_gbit", 2.0))
-    slow = {(one.node, one.sends) for one in flows.slow_nodes(given, *bounds)}
+    slow = {(slow_node.node, slow_node.sends) for slow_node in flows.slow_nodes(given, *bounds)}
     pairs = flows.slow_pairs(given, *bounds)
     short = {frozenset(pair) for pair, peer in found.seen.items() if flows.cut_short(peer)}
     return {
@@ -74,7 +74,7 @@ def _lossy(losses: Mapping[Pair, Loss], percent: float, kind: str) -> list[Lost]
     for a, b in losses:
         ends.setdefault((b, "to"), []).append((a, b))
         ends.setdefault((a, "from"), []).append((a, b))
-    found: list[Lost] = []
+    losts: list[Lost] = []
     while ends:
         sums = {key: flows.total(left[pair] for pair in pairs if pair in left) for key, pairs in ends.items()}
         (node, way), worst = max(sums.items(), key=lambda item: (item[1].percent, item[1].lost))
@@ -83,18 +83,18 @@ def _lossy(losses: Mapping[Pair, Loss], percent: float, kind: str) -> list[Lost]
             break
         if sum(loss.lost > 0 for loss in here.values()) < 2:
             continue
-        found.append(Lost(kind, node, "", way, worst, here))
+        losts.append(Lost(kind, node, "", way, worst, here))
         left = {pair: loss for pair, loss in left.items() if pair not in here}
-    return [*_merged(found, losses, kind), *_single(left, percent, kind)]
+    return [*_merged(losts, losses, kind), *_single(left, percent, kind)]
 
 
-def _merged(found: list[Lost], losses: Mapping[Pair, Loss], kind: str) -> list[Lost]:
+def _merged(losts: list[Lost], losses: Mapping[Pair, Loss], kind: str) -> list[Lost]:
     """Both directions of a node are one; if all nodes lose, no node is the culprit."""
     nodes = {node for pair in losses for node in pair}
-    if len(nodes) > 2 and len({one.node for one in found}) >= len(nodes) - 1:
+    if len(nodes) > 2 and len({one.node for one in losts}) >= len(nodes) - 1:
         return [Lost(kind, "", "", "", flows.total(losses.values()), losses)]
     by_node: dict[str, Lost] = {}
-    for one in found:
+    for one in losts:
         first = by_node.get(one.node)
         by_node[one.node] = one if first is None else Lost(
             kind, one.node, "", "to and from", first.loss + one.loss, {**first.by_pair, **one.by_pair}

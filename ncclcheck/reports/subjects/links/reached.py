@@ -89,15 +89,19 @@ def after_the_job(cluster: Cluster) -> Cluster:
 
     Their packet filters too, where they were read again.
     """
-    told = cluster.measurements
-    filters = {one.node: one.filters for one in told.reach_after if not isinstance(one.filters, Unread)}
+    measurements = cluster.measurements
+    filters = {
+        reach.node: reach.filters for reach in measurements.reach_after if not isinstance(reach.filters, Unread)
+    }
     nodes = [
         replace(node, network=replace(node.network, filters=filters[node.name]))
         if node.name in filters and isinstance(node.network, Network)
         else node
         for node in cluster.nodes
     ]
-    return replace(cluster, nodes=nodes, measurements=replace(told, reach=told.reach_after, reach_after=[]))
+    return replace(
+        cluster, nodes=nodes, measurements=replace(measurements, reach=measurements.reach_after, reach_after=[])
+    )
 
 
 def closed(cluster: Cluster) -> set[Pair]:
@@ -106,7 +110,11 @@ def closed(cluster: Cluster) -> set[Pair]:
     if before is None or after is None:
         return set()
     passed = {pair for pair, connect in before.connects.items() if connect.outcome == "ok"}
-    return {pair for pair, one in after.connects.items() if pair in passed and one.outcome not in ("ok", "silent")}
+    return {
+        pair
+        for pair, connect in after.connects.items()
+        if pair in passed and connect.outcome not in ("ok", "silent")
+    }
 
 
 def closed_to(cluster: Cluster) -> list[str]:
@@ -119,7 +127,7 @@ def closed_to(cluster: Cluster) -> list[str]:
     if len(together) > 1 and len(together[0]) > len(together[1]):
         return sorted(node for group in together[1:] for node in group)
     culprits, left = blame(bad, judged)
-    return sorted({one.node for one in culprits} | {node for pair in left for node in pair})
+    return sorted({culprit.node for culprit in culprits} | {node for pair in left for node in pair})
 
 
 def required(cluster: Cluster) -> Reached:
@@ -182,7 +190,10 @@ def blame(bad: Collection[Pair], judged: Collection[Pair]) -> tuple[list[Blame],
     left, found = set(bad), []
     candidates = _candidates(set(bad), judged)
     while candidates:
-        best = max(candidates, key=lambda one: (len(one.pairs & left), one.way == "both", one.way == "in"))
+        best = max(
+            candidates,
+            key=lambda candidate: (len(candidate.pairs & left), candidate.way == "both", candidate.way == "in"),
+        )
         if len(best.pairs & left) < 2:
             break
         left -= best.pairs

@@ -20,14 +20,14 @@ MARGIN_S = 0.012
 
 def not_arrived(ranks: Sequence[LiveProcess]) -> LiveProcess | None:
     """The rank that sent before all others last did, and was sent something since; None where none is plain."""
-    if any("nccl" in one.libraries for one in ranks):
+    if any("nccl" in rank.libraries for rank in ranks):
         return None
     later = lags(ranks)
-    timed = [one for one in ranks if one.connections and one.host in later]
+    timed = [rank for rank in ranks if rank.connections and rank.host in later]
     if len(timed) < len(ranks) or len(ranks) < 2:
         return None
-    sent = sorted(((_sent(one) - later[one.host], one.rank) for one in timed), reverse=True)
-    [late] = [one for one in timed if one.rank == sent[0][1]][:1]
+    sent = sorted(((_sent(process) - later[process.host], process.rank) for process in timed), reverse=True)
+    [late] = [process for process in timed if process.rank == sent[0][1]][:1]
     plain = sent[0][0] - sent[1][0] >= MARGIN_S
     asked = _sent(late) - min(link.received_s for link in late.connections) >= MARGIN_S
     return late if plain and asked else None
@@ -35,8 +35,8 @@ def not_arrived(ranks: Sequence[LiveProcess]) -> LiveProcess | None:
 
 def waiting_for(late: LiveProcess, ranks: Sequence[LiveProcess]) -> list[int]:
     """The ranks that have sent it something since it last sent: they wait for it themselves."""
-    of = {link.near: one.rank for one in ranks for link in one.connections}
-    if not late.connections or any("nccl" in one.libraries for one in ranks):
+    of = {link.near: rank.rank for rank in ranks for link in rank.connections}
+    if not late.connections or any("nccl" in rank.libraries for rank in ranks):
         return []
     since = _sent(late) - MARGIN_S
     return sorted({of[link.far] for link in late.connections if link.received_s < since and link.far in of})
@@ -48,7 +48,7 @@ def lags(ranks: Sequence[LiveProcess]) -> dict[str, float]:
     What one end of a connection last sent the other last received: the ages differ by the time between looks.
     Hosts without a connection to those that are known are left out.
     """
-    ends = {(link.near, link.far): (one.host, link) for one in ranks for link in one.connections}
+    ends = {(link.near, link.far): (rank.host, link) for rank in ranks for link in rank.connections}
     between: dict[tuple[str, str], list[float]] = {}
     for (near, far), (host, link) in ends.items():
         other = ends.get((far, near))
@@ -65,5 +65,5 @@ def lags(ranks: Sequence[LiveProcess]) -> dict[str, float]:
     return known
 
 
-def _sent(one: LiveProcess) -> float:
-    return min(link.sent_s for link in one.connections)
+def _sent(process: LiveProcess) -> float:
+    return min(link.sent_s for link in process.connections)

@@ -35,30 +35,40 @@ def standing(ras: Ras) -> list[RasCommunicator]:
     """The communicators that are in trouble at both looks, each with what is the same in both."""
     if len(ras.looks) < 2:
         return []
-    first = {one.hash: one for one in ras.looks[0].troubled}
-    found = (_same(first[one.hash], one) for one in ras.looks[1].troubled if one.hash in first)
-    return [one for one in found if one.launched or one.statuses or one.missing]
+    first = {communicator.hash: communicator for communicator in ras.looks[0].troubled}
+    communicators = (
+        _same(first[communicator.hash], communicator)
+        for communicator in ras.looks[1].troubled
+        if communicator.hash in first
+    )
+    return [
+        communicator
+        for communicator in communicators
+        if communicator.launched or communicator.statuses or communicator.missing
+    ]
 
 
 def _same(first: RasCommunicator, last: RasCommunicator) -> RasCommunicator:
-    known = {one.rank for one in first.missing}
-    launched = {(one.op, one.launched, one.count) for one in first.launched}
+    known = {rank.rank for rank in first.missing}
+    launched = {(launched.op, launched.launched, launched.count) for launched in first.launched}
     whole = {one.op for one in last.launched if (one.op, one.launched, one.count) not in launched}
     return RasCommunicator(
         hash=last.hash,
-        launched=[one for one in last.launched if one.op not in whole],
+        launched=[launched for launched in last.launched if launched.op not in whole],
         statuses=last.statuses if last.statuses == first.statuses else [],
-        missing=[one for one in last.missing if one.rank in known],
+        missing=[rank for rank in last.missing if rank.rank in known],
     )
 
 
-def behind(one: RasCommunicator) -> Behind | None:
+def behind(communicator: RasCommunicator) -> Behind | None:
     """The few that launched other counts than most ranks; None where counts agree, or no side has more ranks."""
     fewer: list[tuple[RasLaunched, RasLaunched]] = []
     more: list[tuple[RasLaunched, RasLaunched]] = []
     named: dict[int, RasRank] = {}
-    for op in dict.fromkeys(share.op for share in one.launched):
-        shares = sorted((share for share in one.launched if share.op == op), key=lambda share: -share.count)
+    for op in dict.fromkeys(share.op for share in communicator.launched):
+        shares = sorted(
+            (share for share in communicator.launched if share.op == op), key=lambda share: -share.count
+        )
         if len(shares) < 2 or shares[0].count == shares[1].count:
             continue
         for share in shares[1:]:
@@ -66,14 +76,14 @@ def behind(one: RasCommunicator) -> Behind | None:
             named.update({rank.rank: rank for rank in share.ranks})
     if not fewer and not more:
         return None
-    return Behind(one, [named[rank] for rank in sorted(named)], fewer, more)
+    return Behind(communicator, [named[rank] for rank in sorted(named)], fewer, more)
 
 
-def left(one: RasCommunicator) -> Iterator[tuple[RasRank, str]]:
+def left(communicator: RasCommunicator) -> Iterator[tuple[RasRank, str]]:
     """Ranks that have left a communicator which others use, with their status."""
-    if not any(share.status == "RUNNING" for share in one.statuses):
+    if not any(share.status == "RUNNING" for share in communicator.statuses):
         return
-    for share in one.statuses:
+    for share in communicator.statuses:
         if share.status in _LEFT or share.status.startswith("error"):
             yield from ((rank, share.status) for rank in share.ranks)
 
@@ -101,7 +111,7 @@ def membership(status: str, *, several: bool = False) -> tuple[str, str]:
 
 def process(rank: RasRank, job: RunningJob, hosts: Iterable[Host]) -> LiveProcess | None:
     """The process that RAS means by an address and a pid, among those that were looked at."""
-    names = {one.host for one in hosts if rank.host in one.addresses}
+    names = {host.host for host in hosts if rank.host in host.addresses}
     return next((one for one in job.ranks if one.host in names and rank.pid in (one.inside, one.pid)), None)
 
 

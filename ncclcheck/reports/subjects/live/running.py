@@ -81,12 +81,12 @@ class RunningJob(NamedTuple):
     @property
     def world(self) -> int:
         """Its size."""
-        return max(one.world for one in self.ranks)
+        return max(rank.world for rank in self.ranks)
 
     @property
     def absent(self) -> list[int]:
         """Ranks of which no process was seen."""
-        here = {one.rank for one in self.ranks if not _ended(one)}
+        here = {rank.rank for rank in self.ranks if not _ended(rank)}
         return [rank for rank in range(self.world) if rank not in here]
 
     @property
@@ -96,7 +96,7 @@ class RunningJob(NamedTuple):
         They belong there by what the ranks beside them say; else where the job has no connection to any other
         host, and the hosts without a process of it have room for all that are absent.
         """
-        told = {(one.expected[0], one.expected[1]) for one in self.ranks if len(one.expected) > 1}
+        told = {(rank.expected[0], rank.expected[1]) for rank in self.ranks if len(rank.expected) > 1}
         blocks = [range(first, first + count) for first, count in told]
         absent = self.absent
         belong = {rank for rank in absent if any(rank in block for block in blocks)}
@@ -108,13 +108,13 @@ class RunningJob(NamedTuple):
     @property
     def strangers(self) -> list[str]:
         """Addresses to which ranks have connections, and that are of no host that was seen to have one."""
-        near = {_host_of(link.near) for one in self.ranks for link in one.connections}
-        return sorted({_host_of(link.far) for one in self.ranks for link in one.connections} - near)
+        near = {_host_of(link.near) for rank in self.ranks for link in rank.connections}
+        return sorted({_host_of(link.far) for rank in self.ranks for link in rank.connections} - near)
 
     @property
     def still(self) -> float:
         """Seconds for which no rank has sent or received anything, as far as is known."""
-        quiet = [min(link.sent_s, link.received_s) for one in self.ranks for link in one.connections]
+        quiet = [min(link.sent_s, link.received_s) for rank in self.ranks for link in rank.connections]
         return max(self.seconds, min(quiet, default=0.0))
 
 
@@ -128,8 +128,8 @@ class Judged(NamedTuple):
     @property
     def others(self) -> list[LiveProcess]:
         """The ranks that are not of these."""
-        named = {one.rank for one in self.who}
-        return [one for one in self.job.ranks if one.rank not in named]
+        named = {process.rank for process in self.who}
+        return [rank for rank in self.job.ranks if rank.rank not in named]
 
 
 @derived
@@ -145,8 +145,8 @@ def jobs(live: Iterable[Live]) -> list[RunningJob]:
     """The jobs, apart by what their ranks have in common."""
     hosts = [*live]
     found: dict[tuple[str, str], list[LiveProcess]] = {}
-    for one in _once(joined([one for host in hosts for one in host.processes])):
-        found.setdefault((one.job, one.scope), []).append(one)
+    for process in _once(joined([one for host in hosts for one in host.processes])):
+        found.setdefault((process.job, process.scope), []).append(process)
     seconds = min((host.seconds for host in hosts if host.processes), default=0.0)
     addresses = Counter(name for name, _ in found)
     unseen = [host.host for host in hosts if host.problem or (host.unseen and not host.processes)]
@@ -168,10 +168,10 @@ def joined(processes: Sequence[LiveProcess]) -> list[LiveProcess]:
     stores = {(one.stores[0], one.job, one.scope) for one in processes if one.stores and one.job != ADRIFT}
     jobs_ = {store: (job, scope) for store, job, scope in stores}
     told = [one for one in processes if one.job != ADRIFT]
-    for one in processes:
-        of = next((jobs_[end] for end in one.stores if end in jobs_), None) if one.job == ADRIFT else None
+    for process in processes:
+        of = next((jobs_[end] for end in process.stores if end in jobs_), None) if process.job == ADRIFT else None
         if of is not None:
-            told.append(replace(one, job=of[0], scope=of[1]))
+            told.append(replace(process, job=of[0], scope=of[1]))
     return told
 
 
@@ -179,14 +179,17 @@ def numbered(
     ranks: Sequence[LiveProcess], helpers: Sequence[LiveProcess]
 ) -> tuple[list[LiveProcess], list[LiveProcess]]:
     """Processes of no known rank have a number each, over all hosts, that no rank is known to have."""
-    if all(one.rank_by != "nothing" for one in ranks):
+    if all(rank.rank_by != "nothing" for rank in ranks):
         return [*ranks], [*helpers]
-    known = {one.rank for one in ranks if one.rank_by != "nothing"}
+    known = {rank.rank for rank in ranks if rank.rank_by != "nothing"}
     free = (number for number in range(len(ranks) + max(known, default=0) + 1) if number not in known)
-    world = max(len(ranks), *(one.world for one in ranks))
-    new = {(one.host, one.rank): one.rank if one.rank_by != "nothing" else next(free) for one in ranks}
-    told = [replace(one, rank=new.get((one.host, one.rank), one.rank), world=world) for one in [*ranks, *helpers]]
-    return sorted(told[: len(ranks)], key=lambda one: one.rank), told[len(ranks) :]
+    world = max(len(ranks), *(rank.world for rank in ranks))
+    new = {(rank.host, rank.rank): rank.rank if rank.rank_by != "nothing" else next(free) for rank in ranks}
+    told = [
+        replace(process, rank=new.get((process.host, process.rank), process.rank), world=world)
+        for process in [*ranks, *helpers]
+    ]
+    return sorted(told[: len(ranks)], key=lambda process: process.rank), told[len(ranks) :]
 
 
 def _once(processes: Iterable[LiveProcess]) -> list[LiveProcess]:
@@ -195,30 +198,32 @@ def _once(processes: Iterable[LiveProcess]) -> list[LiveProcess]:
     Of two views that one is kept which has the process's connections: it is from its own network namespace.
     """
     seen: dict[tuple[object, ...], LiveProcess] = {}
-    for one in processes:
-        known = one.rank if one.rank_by == "environment" else -1 - one.begun  # two views number them anew
-        key = (one.job, one.scope, known, one.pid, one.helper)
-        if key not in seen or _known(one) > _known(seen[key]):
-            seen[key] = one
+    for process in processes:
+        known = (
+            process.rank if process.rank_by == "environment" else -1 - process.begun
+        )  # two views number them anew
+        key = (process.job, process.scope, known, process.pid, process.helper)
+        if key not in seen or _known(process) > _known(seen[key]):
+            seen[key] = process
     return [*seen.values()]
 
 
-def _known(one: LiveProcess) -> tuple[int, int]:
-    return len(one.connections), -1 if one.moved is None else one.moved
+def _known(process: LiveProcess) -> tuple[int, int]:
+    return len(process.connections), -1 if process.moved is None else process.moved
 
 
 def judged(job: RunningJob) -> Judged:
     """The first that applies: what one process shows of itself counts before what all show together."""
     ranks = job.ranks
-    moving = [one for one in ranks if moves(one)]
-    everyone = ranks if moving else [*ranks, *(one for one in job.helpers if not one.orphan)]
-    young = min(one.age_s for one in ranks) < START_S
-    held_back = [one for one in ranks if is_held_back(one, job.seconds)] or short_of_cpu(ranks)
+    moving = [rank for rank in ranks if moves(rank)]
+    everyone = ranks if moving else [*ranks, *(helper for helper in job.helpers if not helper.orphan)]
+    young = min(rank.age_s for rank in ranks) < START_S
+    held_back = [rank for rank in ranks if is_held_back(rank, job.seconds)] or short_of_cpu(ranks)
     shown: list[tuple[Kind, list[LiveProcess]]] = [
         ("ended", ranks if all(map(_ended, ranks)) else []),
-        ("stopped", [one for one in everyone if is_stopped(one)]),
-        ("missing", [] if young and not any(one.sockets for one in ranks) else _left_alone(job)),
-        ("storage", [one for one in everyone if waits_for_a_file(one)]),
+        ("stopped", [process for process in everyone if is_stopped(process)]),
+        ("missing", [] if young and not any(rank.sockets for rank in ranks) else _left_alone(job)),
+        ("storage", [process for process in everyone if waits_for_a_file(process)]),
         ("held back", held_back if len(held_back) < len(ranks) else []),
         ("alone", ranks if job.world == 1 else []),
         ("advances", moving),
@@ -233,24 +238,24 @@ def judged(job: RunningJob) -> Judged:
 
 def _left_alone(job: RunningJob) -> list[LiveProcess]:
     """The ranks that are there while others are not, unless they go on as if nobody were missing."""
-    there = [one for one in job.ranks if not _ended(one)]
-    return there if job.missing and not any(moves(one) for one in there) else []
+    there = [rank for rank in job.ranks if not _ended(rank)]
+    return there if job.missing and not any(moves(process) for process in there) else []
 
 
 def _together(job: RunningJob) -> Judged:
     """No rank tells of itself, and no data moves: who works, and who waits."""
     ranks = job.ranks
-    if any(one.moved is None for one in ranks) or not any(one.sockets for one in ranks):
+    if any(rank.moved is None for rank in ranks) or not any(rank.sockets for rank in ranks):
         return Judged(job, "dark", ranks)
-    busy, idle = [one for one in ranks if works(one)], [one for one in ranks if rests(one)]
-    sleeping = [one for one in ranks if sleeps(one)]
+    busy, idle = [rank for rank in ranks if works(rank)], [rank for rank in ranks if rests(rank)]
+    sleeping = [rank for rank in ranks if sleeps(rank)]
     if len(busy) == len(ranks):
         return Judged(job, "busy", busy)
-    writing = [one for one in ranks if one.read + one.written > _WORKS * job.seconds]
+    writing = [rank for rank in ranks if rank.read + rank.written > _WORKS * job.seconds]
     if writing:
         return Judged(job, "works", writing)
     if busy and len(busy) + len(idle) == len(ranks):
-        if sleeping and all("nccl" in one.libraries for one in busy):
+        if sleeping and all("nccl" in process.libraries for process in busy):
             return Judged(job, "sleeping", sleeping)  # who waits in NCCL's start, or for a GPU, burns a core
         return Judged(job, "computing" if len(busy) <= len(idle) else "unclear", busy)
     if len(idle) < len(ranks):
@@ -264,26 +269,26 @@ def _all_rest(job: RunningJob) -> Judged:
     """Every rank only waits: one of them for something that is no rank, where that can be told."""
     ranks = job.ranks
     odd, late = apart(ranks), arrival.not_arrived(ranks)
-    kept = _kept_by_its_own(job, {one.rank for one in odd} or ({late.rank} if late else set()))
+    kept = _kept_by_its_own(job, {process.rank for process in odd} or ({late.rank} if late else set()))
     if kept:
-        return Judged(job, "elsewhere" if any(one.wchan == CHILD for one in kept) else "loader", kept)
+        return Judged(job, "elsewhere" if any(process.wchan == CHILD for process in kept) else "loader", kept)
     if odd:
-        loaders = {one.rank for one in job.helpers if "torch" in one.libraries and not one.orphan}
-        polls = all("poll" in one.wchan and one.rank in loaders for one in odd)
+        loaders = {helper.rank for helper in job.helpers if "torch" in helper.libraries and not helper.orphan}
+        polls = all("poll" in process.wchan and process.rank in loaders for process in odd)
         return Judged(job, "loader" if polls else "elsewhere", odd)
     if late is not None:
         return Judged(job, "elsewhere", [late])
-    if all(_polls(one) for one in ranks) and not any("torch" in one.libraries for one in job.helpers):
+    if all(_polls(rank) for rank in ranks) and not any("torch" in helper.libraries for helper in job.helpers):
         return Judged(job, "asleep", ranks)
     return Judged(job, "partial" if job.absent else "silent", ranks)
 
 
-def _polls(one: LiveProcess) -> bool:
+def _polls(process: LiveProcess) -> bool:
     """Whether it waits for whatever comes, as the ranks of a server without requests do: no collective waits so.
 
     gloo waits for a thread of its own; who waits for a GPU may poll.
     """
-    return "poll" in one.was_wchan and "poll" in one.wchan and "cuda" not in one.libraries
+    return "poll" in process.was_wchan and "poll" in process.wchan and "cuda" not in process.libraries
 
 
 def _kept_by_its_own(job: RunningJob, away: set[int]) -> list[LiveProcess]:
@@ -292,23 +297,23 @@ def _kept_by_its_own(job: RunningJob, away: set[int]) -> list[LiveProcess]:
     away: the ranks that are not in the call of the others, where that is known. Else a process beside one rank
     alone is none that it waits for: torch's debug server, which imports torch at its start, a logger.
     """
-    own = [one for one in job.helpers if not one.orphan]
-    whose = {one.rank for one in own if works(one) or sleeps(one)}
-    others = {one.rank for one in own if "torch" in one.libraries} - whose
+    own = [helper for helper in job.helpers if not helper.orphan]
+    whose = {process.rank for process in own if works(process) or sleeps(process)}
+    others = {process.rank for process in own if "torch" in process.libraries} - whose
     shown = whose & away if away else whose and others
-    return [one for one in job.ranks if one.rank in whose] if shown and len(whose) < len(job.ranks) else []
+    return [rank for rank in job.ranks if rank.rank in whose] if shown and len(whose) < len(job.ranks) else []
 
 
 def apart(ranks: list[LiveProcess]) -> list[LiveProcess]:
     """The few whose main thread waited elsewhere than most at both looks; gloo waits for a thread of its own."""
-    common, count = Counter(one.wchan for one in ranks).most_common(1)[0]
-    few = [one for one in ranks if one.wchan != common and one.wchan == one.was_wchan]
+    common, count = Counter(rank.wchan for rank in ranks).most_common(1)[0]
+    few = [rank for rank in ranks if rank.wchan != common and rank.wchan == rank.was_wchan]
     if len(few) != len(ranks) - count:
         return []
     if len(few) < count:
         return few
     own = [
-        one for one in ranks if "futex" not in one.wchan
+        rank for rank in ranks if "futex" not in rank.wchan
     ]  # one of two: who waits for a thread is in its collective
     return own if len(own) == len(few) == count == 1 else []
 
@@ -318,76 +323,86 @@ def cut_off(job: RunningJob) -> list[LiveProcess]:
 
     Both ends of such a connection where no host is in all of them.
     """
-    lost = [(link.near, link.far) for one in job.ranks for link in one.connections if link.retries >= _RETRIES]
+    lost = [(link.near, link.far) for rank in job.ranks for link in rank.connections if link.retries >= _RETRIES]
     if not lost:
         return []
     ends = [{_host_of(near), _host_of(far)} for near, far in lost]
     common = set.intersection(*ends) if len({frozenset(pair) for pair in ends}) > 1 else set()
     named = common if len(common) == 1 else set.union(*ends)
-    of = {_host_of(link.near): one.host for one in job.ranks for link in one.connections}
+    of = {_host_of(link.near): rank.host for rank in job.ranks for link in rank.connections}
     hosts = {of[address] for address in named if address in of}
-    return [one for one in job.ranks if one.host in hosts]
+    return [rank for rank in job.ranks if rank.host in hosts]
 
 
-def moves(one: LiveProcess) -> bool:
+def moves(process: LiveProcess) -> bool:
     """Whether it sends or receives."""
-    return one.moved is not None and one.moved >= MOVED
+    return process.moved is not None and process.moved >= MOVED
 
 
-def works(one: LiveProcess) -> bool:
+def works(process: LiveProcess) -> bool:
     """Whether it computes, or would if it got a core."""
-    return one.cpu + one.waited > BUSY
+    return process.cpu + process.waited > BUSY
 
 
-def rests(one: LiveProcess) -> bool:
+def rests(process: LiveProcess) -> bool:
     """Whether it waits, for whatever."""
-    return one.cpu + one.waited < IDLE
+    return process.cpu + process.waited < IDLE
 
 
-def sleeps(one: LiveProcess) -> bool:
+def sleeps(process: LiveProcess) -> bool:
     """Whether its main thread was in a sleep of a fixed time at both looks."""
-    return rests(one) and one.wchan in _SLEEPS and one.was_wchan in _SLEEPS
+    return rests(process) and process.wchan in _SLEEPS and process.was_wchan in _SLEEPS
 
 
-def is_held_back(one: LiveProcess, seconds: float) -> bool:
+def is_held_back(process: LiveProcess, seconds: float) -> bool:
     """Whether its cgroup or swap leaves it next to nothing."""
-    return one.throttled > THROTTLED or bool(one.swap and one.faults > _FAULTS * seconds) or waits_for_memory(one)
+    return (
+        process.throttled > THROTTLED
+        or bool(process.swap and process.faults > _FAULTS * seconds)
+        or waits_for_memory(process)
+    )
 
 
-def waits_for_memory(one: LiveProcess) -> bool:
+def waits_for_memory(process: LiveProcess) -> bool:
     """Whether it waited at both looks until its cgroup would let it have more memory."""
-    return "mem_cgroup" in one.was_wchan and "mem_cgroup" in one.wchan
+    return "mem_cgroup" in process.was_wchan and "mem_cgroup" in process.wchan
 
 
 def short_of_cpu(ranks: list[LiveProcess]) -> list[LiveProcess]:
     """The few whose quota of CPU is used up again and again, where that of no other is."""
-    shares = [(one.used_up / one.periods if one.periods >= _PERIODS else 0.0, one) for one in ranks]
-    few = [one for share, one in shares if share > _USED_UP]
+    shares = [(rank.used_up / rank.periods if rank.periods >= _PERIODS else 0.0, rank) for rank in ranks]
+    few = [process for share, process in shares if share > _USED_UP]
     rest = [share for share, _ in shares if share <= _USED_UP]
     return few if len(few) <= len(rest) and all(share < _NOT_USED_UP for share in rest) else []
 
 
-def is_stopped(one: LiveProcess) -> bool:
+def is_stopped(process: LiveProcess) -> bool:
     """Whether a signal, a debugger or the freezer of its cgroup held it at both looks."""
-    if one.was == one.state == "D" and _NEVER_D.search(one.was_wchan) and _NEVER_D.search(one.wchan):
+    if (
+        process.was == process.state == "D"
+        and _NEVER_D.search(process.was_wchan)
+        and _NEVER_D.search(process.wchan)
+    ):
         return True
-    frozen = one.was_wchan in _FREEZERS and one.wchan in _FREEZERS
-    return frozen or (one.was in ("T", "t") and one.state in ("T", "t"))
+    frozen = process.was_wchan in _FREEZERS and process.wchan in _FREEZERS
+    return frozen or (process.was in ("T", "t") and process.state in ("T", "t"))
 
 
-def waits_for_a_file(one: LiveProcess) -> bool:
+def waits_for_a_file(process: LiveProcess) -> bool:
     """Whether it waited for a file, a pipe with a name or a lock at both looks, and got nothing between them."""
-    if one.read + one.written > MOVED or not rests(one) or waits_for_memory(one):
+    if process.read + process.written > MOVED or not rests(process) or waits_for_memory(process):
         return False
-    named = one.wchan == one.was_wchan and any(part in one.wchan for part in _FILES)
-    if re.search("pipe_(read|write)", one.wchan) and not one.file:  # without a name: from one of its own processes
+    named = process.wchan == process.was_wchan and any(part in process.wchan for part in _FILES)
+    if (
+        re.search("pipe_(read|write)", process.wchan) and not process.file
+    ):  # without a name: from one of its own processes
         named = False
-    return named or bool(one.stuck) or (one.was == "D" and one.state == "D")
+    return named or bool(process.stuck) or (process.was == "D" and process.state == "D")
 
 
 def _host_of(end: str) -> str:
     return end.rpartition(":")[0]
 
 
-def _ended(one: LiveProcess) -> bool:
-    return one.state in ("gone", "Z", "X")
+def _ended(process: LiveProcess) -> bool:
+    return process.state in ("gone", "Z", "X")

@@ -9,8 +9,8 @@ from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.subjects.live import words
 from ncclcheck.reports.subjects.live.running import RunningJob, jobs
-from ncclcheck.reports.text.fold import fold_names, many
-from ncclcheck.reports.text.wrapping import wrapped
+from ncclcheck.reports.text.words.fold import fold_names, many
+from ncclcheck.reports.text.words.wrapping import wrapped
 
 # on the screen, and kinds of ranks of each: chosen, four jobs of five rows fill 24 lines
 _MOST_JOBS, _MOST_ROWS = 4, 5
@@ -20,7 +20,7 @@ def size(document: Document) -> str:
     """How much was looked at."""
     live = document.measurements.live
     count = sum(len(job.ranks) for job in jobs(live))
-    hosts = fold_names(one.host for one in live) or "no host"
+    hosts = fold_names(live.host for live in live) or "no host"
     return f"{hosts}: {many(len(jobs(live)), 'job')}, {many(count, 'rank')}"
 
 
@@ -36,8 +36,8 @@ def _job(job: RunningJob, width: int) -> Iterator[str]:
     by = f" by {job.ranks[0].launcher}" if job.ranks[0].launcher else ""
     yield from wrapped(f"{job.name}{by}: {len(job.ranks)} of {job.world} ranks seen", width, "  ", "    ")
     alike: dict[str, list[LiveProcess]] = {}
-    for one in job.ranks:
-        alike.setdefault(words.alike(one), []).append(one)
+    for rank in job.ranks:
+        alike.setdefault(words.alike(rank), []).append(rank)
     for does, held in [*alike.items()][:_MOST_ROWS]:
         yield from wrapped(f"{words.ranks(held)}: {does}", width, "    ", "      ")
     if len(alike) > _MOST_ROWS:

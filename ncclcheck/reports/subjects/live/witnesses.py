@@ -10,10 +10,10 @@ from ncclcheck.probes.facts import Cluster, JobRecord, Live, LiveGpu, LiveProces
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Finding, State
 from ncclcheck.reports.judgement.rule import Body, rule
-from ncclcheck.reports.subjects.flight.state import state
-from ncclcheck.reports.subjects.flight.waits import Waits, waits
 from ncclcheck.reports.subjects.live.nccl_ras import advances, standing
 from ncclcheck.reports.subjects.live.running import Judged, judged_jobs
+from ncclcheck.reports.subjects.logs.flight.state import state
+from ncclcheck.reports.subjects.logs.flight.waits import Waits, waits
 
 # What /proc shows of a job that goes on, begins or has ended: nobody is accused by what else was seen of it.
 _GOES_ON = ("advances", "works", "alone", "ended", "starting")
@@ -34,8 +34,8 @@ class Seen(NamedTuple):
     @property
     def key(self) -> tuple[str, str]:
         """What its ranks have in common: address and scope."""
-        one = self.found.job.ranks[0]
-        return one.job, one.scope
+        process = self.found.job.ranks[0]
+        return process.job, process.scope
 
     @property
     def stands(self) -> bool:
@@ -65,11 +65,11 @@ class Seen(NamedTuple):
         """Each rank with the GPU that it alone computes on."""
         found = []
         ranks: dict[str, list[LiveProcess]] = {}
-        for one in self.found.job.ranks:
-            ranks.setdefault(one.host, []).append(one)
+        for rank in self.found.job.ranks:
+            ranks.setdefault(rank.host, []).append(rank)
         for host in self.hosts:
             for gpu in host.gpus:
-                own = [one for one in ranks.get(host.host, []) if one.pid in gpu.pids]
+                own = [process for process in ranks.get(host.host, []) if process.pid in gpu.pids]
                 if len(own) == 1:
                     found.append((own[0], gpu))
         return sorted(found, key=lambda pair: (pair[0].rank, pair[1].index))
@@ -78,17 +78,17 @@ class Seen(NamedTuple):
 @derived
 def seen_jobs(cluster: Cluster) -> list[Seen]:
     """All jobs. Raises NothingToJudge where no process of one was seen."""
-    told = cluster.measurements
+    measurements = cluster.measurements
     made = []
-    for one in judged_jobs(cluster):
-        names = {rank.host for rank in one.job.ranks}
-        key = one.job.ranks[0].job, one.job.ranks[0].scope
+    for judged_job in judged_jobs(cluster):
+        names = {rank.host for rank in judged_job.job.ranks}
+        key = judged_job.job.ranks[0].job, judged_job.job.ranks[0].scope
         made.append(
             Seen(
-                one,
-                [host for host in told.live if host.host in names],
-                next((ras for ras in told.ras if (ras.job, ras.scope) == key), None),
-                next((record for record in told.records if (record.job, record.scope) == key), None),
+                judged_job,
+                [host for host in measurements.live if host.host in names],
+                next((ras for ras in measurements.ras if (ras.job, ras.scope) == key), None),
+                next((record for record in measurements.records if (record.job, record.scope) == key), None),
             )
         )
     return made
@@ -102,9 +102,9 @@ def witness_rule(
     def register(body: Callable[[Seen], Iterator[Finding]]) -> Body:
         @functools.wraps(body)
         def told(cluster: Cluster) -> Iterator[Finding]:
-            for one in seen_jobs(cluster):
-                if one.found.kind not in _GOES_ON and not (one.ras and advances(one.ras)):
-                    yield from body(one)
+            for seen_job in seen_jobs(cluster):
+                if seen_job.found.kind not in _GOES_ON and not (seen_job.ras and advances(seen_job.ras)):
+                    yield from body(seen_job)
 
         return rule(code, title, worst=worst, over="", commands=("hang", "watch"))(told)
 

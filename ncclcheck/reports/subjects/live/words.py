@@ -22,7 +22,7 @@ from ncclcheck.reports.subjects.live.running import (
     sleeps,
     works,
 )
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 # ranks, kinds or frames in one finding: chosen; of kinds the rarest are shown, who hangs is among them
 _MOST_SHOWN = 3
@@ -62,7 +62,10 @@ def _named(finding: Finding, job: RunningJob, all_: Sequence[Judged]) -> Finding
 def ranks(who: Iterable[LiveProcess]) -> str:
     """`rank 2`, `ranks 0-1,3`; with processes of no known rank."""
     of = [*who]
-    known, pids = {one.rank for one in of if is_known(one)}, sorted({one.pid for one in of if not is_known(one)})
+    known, pids = (
+        {process.rank for process in of if is_known(process)},
+        sorted({process.pid for process in of if not is_known(process)}),
+    )
     told = [fold_ranks(known)] if known or not of else []
     if len(pids) == 1:
         told.append(f"process {pids[0]} (rank unknown)")
@@ -77,14 +80,14 @@ def rank(one: LiveProcess) -> str:
     return ranks([one])
 
 
-def is_known(one: LiveProcess) -> bool:
+def is_known(process: LiveProcess) -> bool:
     """Whether its rank is; else its number only tells it apart."""
-    return one.rank_by != "nothing"
+    return process.rank_by != "nothing"
 
 
 def numbers(wanted: Iterable[int], job: RunningJob) -> str:
     """The same for ranks by number."""
-    there = {one.rank: one for one in job.ranks}
+    there = {process.rank: process for process in job.ranks}
     told = [*wanted]
     away = [number for number in told if number not in there]
     return " and ".join(
@@ -97,92 +100,95 @@ def numbers(wanted: Iterable[int], job: RunningJob) -> str:
 
 def where(who: Sequence[LiveProcess]) -> Where:
     """The place of one rank; of several their host, where it is one."""
-    hosts, named = {one.host for one in who}, {one.rank for one in who}
+    hosts, named = {process.host for process in who}, {process.rank for process in who}
     known = len(named) == 1 and is_known(who[0])
     return Where(node=who[0].host if len(hosts) == 1 else None, rank=who[0].rank if known else None)
 
 
-def does(one: LiveProcess) -> str:
+def does(process: LiveProcess) -> str:
     """What one process does, in the words of the kernel."""
-    if one.state not in ("T", "t") and is_stopped(one):
-        return f"frozen by its cgroup ({one.wchan})"
-    if one.state in ("T", "t"):
-        return "stopped" if one.state == "T" else "stopped by a debugger"
-    if works(one):
+    if process.state not in ("T", "t") and is_stopped(process):
+        return f"frozen by its cgroup ({process.wchan})"
+    if process.state in ("T", "t"):
+        return "stopped" if process.state == "T" else "stopped by a debugger"
+    if works(process):
         more = (
-            f", {one.running} of {one.threads} threads run"
-            if one.running
-            else f", waits {one.waited:.0%} for a core"
+            f", {process.running} of {process.threads} threads run"
+            if process.running
+            else f", waits {process.waited:.0%} for a core"
         )
-        return f"computes: {one.cpu:.0%} of a core{more}"
-    if sleeps(one):
+        return f"computes: {process.cpu:.0%} of a core{more}"
+    if sleeps(process):
         return "sleeps (hrtimer_nanosleep)"
-    if one.asks:
-        return f"waits for an answer of {one.asks} ({one.wchan})"
-    if one.state in ("gone", "Z", "X"):
+    if process.asks:
+        return f"waits for an answer of {process.asks} ({process.wchan})"
+    if process.state in ("gone", "Z", "X"):
         return "ended"
-    waits = f"waits in {one.wchan}" if one.wchan else f"state {one.state}"
-    return f"{waits}{f' for {one.file}' if one.file else ''}"
+    waits = f"waits in {process.wchan}" if process.wchan else f"state {process.state}"
+    return f"{waits}{f' for {process.file}' if process.file else ''}"
 
 
 def evidence(who: Sequence[LiveProcess]) -> list[Evidence]:
     """What was seen of the first of them."""
     return [
-        seen(f"/proc/{one.pid}{f' of rank {one.rank}' if is_known(one) else ''} on {one.host}", _seen(one))
-        if one.rank_by != "environment"
-        else seen(f"/proc/{one.pid} of rank {one.rank}", _seen(one))
-        for one in who[:_MOST_SHOWN]
+        seen(
+            f"/proc/{process.pid}{f' of rank {process.rank}' if is_known(process) else ''} on {process.host}",
+            _seen(process),
+        )
+        if process.rank_by != "environment"
+        else seen(f"/proc/{process.pid} of rank {process.rank}", _seen(process))
+        for process in who[:_MOST_SHOWN]
     ]
 
 
-def _seen(one: LiveProcess) -> str:
-    told = [f"state {one.was}, then {one.state}", does(one), f"CPU {one.cpu:.0%} of a core"]
-    told += [f"{one.unread} bytes unread in its sockets"] if one.unread else []
-    told += [f"{one.closed} connections closed by the other side"] if one.closed else []
-    told += [f"{one.lock_waits} of its threads ask for Python's lock every 5 ms"] if one.lock_waits else []
-    told += [f"at {one.stack[0]}"] if one.stack else []
-    told += [_KNOWN_BY[one.rank_by]] if one.rank_by in _KNOWN_BY else []
+def _seen(process: LiveProcess) -> str:
+    told = [f"state {process.was}, then {process.state}", does(process), f"CPU {process.cpu:.0%} of a core"]
+    told += [f"{process.unread} bytes unread in its sockets"] if process.unread else []
+    told += [f"{process.closed} connections closed by the other side"] if process.closed else []
+    told += [f"{process.lock_waits} of its threads ask for Python's lock every 5 ms"] if process.lock_waits else []
+    told += [f"at {process.stack[0]}"] if process.stack else []
+    told += [_KNOWN_BY[process.rank_by]] if process.rank_by in _KNOWN_BY else []
     return "; ".join(told)
 
 
-def rest(found: Judged) -> list[Evidence]:
+def rest(judged: Judged) -> list[Evidence]:
     """What the others did meanwhile."""
-    counted = Counter(alike(one) for one in found.others)
+    counted = Counter(alike(process) for process in judged.others)
     told = "; ".join(f"{count} x {said}" for said, count in counted.most_common(_MOST_SHOWN))
-    return [seen(f"the other {len(found.others)}", f"{told}, for {found.job.seconds:.0f} s")] if told else []
+    return [seen(f"the other {len(judged.others)}", f"{told}, for {judged.job.seconds:.0f} s")] if told else []
 
 
-def after(found: Judged) -> list[Evidence]:
+def after(judged: Judged) -> list[Evidence]:
     """Who waits for the rank itself, by the connections, and how long all has stood still."""
-    job = found.job
-    told = (
+    job = judged.job
+    all_evidence = (
         [seen("connections", f"no rank has sent or received anything for {job.still:.0f} s")]
         if job.still > job.seconds
         else []
     )
-    if len({one.rank for one in found.who}) != 1 or found.who[0].helper:
-        return told
-    waiting = arrival.waiting_for(found.who[0], job.ranks)
+    if len({process.rank for process in judged.who}) != 1 or judged.who[0].helper:
+        return all_evidence
+    waiting = arrival.waiting_for(judged.who[0], job.ranks)
     if waiting:
         rest_ = len(job.ranks) - 1 - len(waiting)
         more = f"; the other {rest_} for those" if rest_ > 0 else ""
-        told.append(
+        all_evidence.append(
             seen(
                 "connections",
                 f"{numbers(waiting, job)} sent it something after it last did, and wait for it{more}",
             )
         )
-    return told
+    return all_evidence
 
 
-def alike(one: LiveProcess) -> str:
+def alike(process: LiveProcess) -> str:
     """What it does, in words that are the same for all that do it."""
-    return "computes" if works(one) else does(one)
+    return "computes" if works(process) else does(process)
 
 
 def parting(job: RunningJob) -> list[Evidence]:
     """The frames in which the ranks' stacks part, where any were read."""
-    stacks = [(one.rank, one.stack[::-1]) for one in job.ranks if one.stack]
+    stacks = [(process.rank, process.stack[::-1]) for process in job.ranks if process.stack]
     groups = _frames(stacks)
     if not groups and len(stacks) > 1:
         return [seen("py-spy", f"all {len(stacks)} stacks that were read are alike: {stacks[0][1][-1]}")]
@@ -190,17 +196,22 @@ def parting(job: RunningJob) -> list[Evidence]:
     shown = (
         few if len(few) <= _MOST_SHOWN + 1 else [*few[:_MOST_SHOWN], few[-1]]
     )  # who is apart, and where most are
-    told = [seen(f"py-spy, {numbers(held, job)}", frame) for frame, held in shown]
+    all_evidence = [seen(f"py-spy, {numbers(held, job)}", frame) for frame, held in shown]
     left = len(few) - len(shown)
-    return [*told, *([seen("py-spy", f"{left} more places, of a few ranks each (JSON has all)")] if left else [])]
+    return [
+        *all_evidence,
+        *([seen("py-spy", f"{left} more places, of a few ranks each (JSON has all)")] if left else []),
+    ]
 
 
 def elsewhere(job: RunningJob) -> LiveProcess | None:
     """The one rank whose stack parts from those of all others, of three and more."""
-    groups = sorted(_frames([(one.rank, one.stack[::-1]) for one in job.ranks if one.stack]).values(), key=len)
+    groups = sorted(
+        _frames([(process.rank, process.stack[::-1]) for process in job.ranks if process.stack]).values(), key=len
+    )
     if len(groups) != 2 or len(groups[0]) != 1 or len(groups[1]) < 2:
         return None
-    return next(one for one in job.ranks if one.rank == groups[0][0])
+    return next(process for process in job.ranks if process.rank == groups[0][0])
 
 
 def _frames(stacks: Sequence[tuple[int, list[str]]]) -> dict[str, list[int]]:
@@ -213,21 +224,21 @@ def _frames(stacks: Sequence[tuple[int, list[str]]]) -> dict[str, list[int]]:
     return groups
 
 
-def counted(found: Behind) -> str:
+def counted(behind: Behind) -> str:
     """`1 AllReduce less`, `1 AllReduce less and 1 AllGather more`: of what RAS counts."""
-    fewer = [f"{most.launched - few.launched} {few.op or 'operations'} less" for few, most in found.fewer]
-    more = [f"{few.launched - most.launched} {few.op or 'operations'} more" for few, most in found.more]
+    fewer = [f"{most.launched - few.launched} {few.op or 'operations'} less" for few, most in behind.fewer]
+    more = [f"{few.launched - most.launched} {few.op or 'operations'} more" for few, most in behind.more]
     return " and ".join([*fewer[:2], *more[:2]])
 
 
-def launches(found: Behind) -> list[Evidence]:
+def launches(behind: Behind) -> list[Evidence]:
     """What RAS said of each kind in which they differ."""
     return [
         seen(
-            f"NCCL's RAS, twice: {few.op or 'collectives'} of communicator {found.communicator.hash}",
+            f"NCCL's RAS, twice: {few.op or 'collectives'} of communicator {behind.communicator.hash}",
             f"launched {few.launched}; {most.count} others {most.launched}",
         )
-        for few, most in [*found.fewer, *found.more][:_MOST_SHOWN]
+        for few, most in [*behind.fewer, *behind.more][:_MOST_SHOWN]
     ]
 
 
@@ -247,14 +258,14 @@ def record_next() -> Remedy:
     )
 
 
-def stacks(one: LiveProcess) -> Remedy:
+def stacks(process: LiveProcess) -> Remedy:
     """How to see the line of the program."""
-    return you("See the line of the program that it is in, on its host.", f"py-spy dump --pid {one.pid}")
+    return you("See the line of the program that it is in, on its host.", f"py-spy dump --pid {process.pid}")
 
 
 def dumps(job: RunningJob) -> list[Remedy]:
     """Flight Recorder's files say which collective each rank is in, where they are written."""
-    named = sorted({one.dumps for one in job.ranks if one.dumps})
+    named = sorted({process.dumps for process in job.ranks if process.dumps})
     if named:
         return [
             you(

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.logs.ending import ENDS
-from ncclcheck.reports.subjects.logs.meanings import follows
+from ncclcheck.reports.subjects.logs.words.meanings import follows
 
 _FAILED = ENDS | {"python-error", "nccl-warning"}
 # A launcher's own last words: what works in the same file below them is not its job any more.
@@ -33,9 +33,9 @@ def latest(logs: Logs) -> Logs:
     if not starts:
         return logs
     judged = {file: _of_most(logs, file, line) for file, line in starts.items()}
-    events = [one for one in logs.events if one.line > judged.get(one.file, 0)]
-    processes = [one for one in logs.processes if one.first_line >= starts.get(one.file, 0)]
-    here = {one.file for one in events} | {one.file for one in processes}
+    events = [event for event in logs.events if event.line > judged.get(event.file, 0)]
+    processes = [process for process in logs.processes if process.first_line >= starts.get(process.file, 0)]
+    here = {event.file for event in events} | {process.file for process in processes}
     return replace(logs, events=events, processes=processes) if here & starts.keys() else logs
 
 
@@ -50,10 +50,10 @@ def _of_most(logs: Logs, file: str, start: int) -> int:
     raised = [one for one in here if one.sign == "python-error" and not follows(one)]
     kinds = {one.fields.get("type", "") for one in raised if one.line > start}
     alike: dict[str, list[int]] = {}
-    for one in raised:
-        places = alike.setdefault(one.fields.get("type", ""), [])
-        if one.line <= start and (not places or one.line > places[-1] + _APART):
-            places.append(one.line)
+    for event in raised:
+        places = alike.setdefault(event.fields.get("type", ""), [])
+        if event.line <= start and (not places or event.line > places[-1] + _APART):
+            places.append(event.line)
     most = max(alike, key=lambda kind: len(alike[kind]), default="")
     if not kinds or most in kinds or len(alike[most]) < _MOST_ALIKE:
         return start
@@ -63,8 +63,8 @@ def _of_most(logs: Logs, file: str, start: int) -> int:
 @derived
 def earlier(logs: Logs) -> list[LogEvent]:
     """The lines of the attempts before the last."""
-    kept = {id(one) for one in latest(logs).events}
-    return [one for one in logs.events if id(one) not in kept]
+    kept = {id(event) for event in latest(logs).events}
+    return [event for event in logs.events if id(event) not in kept]
 
 
 def _starts(logs: Logs) -> dict[str, int]:
@@ -98,37 +98,37 @@ def _relaunched(logs: Logs) -> dict[str, int]:
     names: dict[str, set[str]] = {}  # of the programs that raised
     mains: dict[str, dict[int | None, int]] = {}
     refused: dict[str, int] = {}
-    for one in sorted(logs.events, key=lambda one: one.line):
-        file = one.file
-        if one.sign in _REFUSED and one.fields.get("script", "") in names.get(file, ()):
+    for event in sorted(logs.events, key=lambda one: one.line):
+        file = event.file
+        if event.sign in _REFUSED and event.fields.get("script", "") in names.get(file, ()):
             begun[file] = raised.pop(file, 0)
-        if one.sign in _LAUNCHER_ENDED or one.sign in ENDS or one.sign in _REFUSED:
-            ended[file] = one.line
-            if one.sign == "script-arguments":
-                refused[file] = one.line
-        elif one.sign == "python-error" and not follows(one):
-            if _never_began(one) and (file in ended or file in raised):
-                begun[file] = max(ended.get(file, 0), raised.get(file, 0), one.line - _OF_ONE)
+        if event.sign in _LAUNCHER_ENDED or event.sign in ENDS or event.sign in _REFUSED:
+            ended[file] = event.line
+            if event.sign == "script-arguments":
+                refused[file] = event.line
+        elif event.sign == "python-error" and not follows(event):
+            if _never_began(event) and (file in ended or file in raised):
+                begun[file] = max(ended.get(file, 0), raised.get(file, 0), event.line - _OF_ONE)
                 ended.pop(file, None)
             elif file in refused:
                 begun[file] = refused.pop(file)
-            elif "main" in one.fields:
+            elif "main" in event.fields:
                 again = mains.setdefault(file, {})
-                before = again.get(one.rank)
-                if before is not None and (one.rank is not None or before < one.line - _APART):
+                before = again.get(event.rank)
+                if before is not None and (event.rank is not None or before < event.line - _APART):
                     begun[file] = raised[file]
                     again.clear()
-                again[one.rank] = one.line
-            raised[file] = one.line
-            names.setdefault(file, set()).add(one.fields.get("main", "?"))
-        elif one.sign == "traceback" and "ends" not in one.fields:
-            raised.setdefault(file, one.line)
-        elif one.sign in _BEGINS:
-            script = one.fields.get("script", "")
+                again[event.rank] = event.line
+            raised[file] = event.line
+            names.setdefault(file, set()).add(event.fields.get("main", "?"))
+        elif event.sign == "traceback" and "ends" not in event.fields:
+            raised.setdefault(file, event.line)
+        elif event.sign in _BEGINS:
+            script = event.fields.get("script", "")
             same = not script or scripts.get(file, script) == script
             scripts[file] = script or scripts.get(file, "")
-            if same and (file in ended or (file in raised and not _ALONE.isdisjoint(one.fields))):
-                begun[file] = one.line
+            if same and (file in ended or (file in raised and not _ALONE.isdisjoint(event.fields))):
+                begun[file] = event.line
                 ended.pop(file, None)
                 raised.pop(file, None)
     return begun | _works_on(logs, ended)
@@ -141,8 +141,16 @@ def _never_began(event: LogEvent) -> bool:
 
 def _works_on(logs: Logs, ended: dict[str, int]) -> dict[str, int]:
     """File -> the last line of a launcher that failed, where steps or a good end of another one follow it."""
-    last = {one.file: one.line for one in logs.events if one.sign in _WORKS and one.line > ended.get(one.file, 0)}
-    by = {one.file for one in logs.events if one.sign in _LAUNCHER_ENDED and one.line == ended.get(one.file)}
+    last = {
+        event.file: event.line
+        for event in logs.events
+        if event.sign in _WORKS and event.line > ended.get(event.file, 0)
+    }
+    by = {
+        event.file
+        for event in logs.events
+        if event.sign in _LAUNCHER_ENDED and event.line == ended.get(event.file)
+    }
     return {file: ended[file] for file in last if file in by}
 
 
@@ -153,12 +161,12 @@ def _anew(processes: list[LogProcess], failed: list[int]) -> list[int]:
     """
     first: dict[tuple[str, int], int] = {}
     found = []
-    for one in sorted(processes, key=lambda one: one.first_line):
-        if one.rank is None:
+    for process in sorted(processes, key=lambda one: one.first_line):
+        if process.rank is None:
             continue
-        began = first.setdefault((one.host, one.rank), one.first_line)
-        before = bisect_left(failed, one.first_line)
+        began = first.setdefault((process.host, process.rank), process.first_line)
+        before = bisect_left(failed, process.first_line)
         if before and (last := failed[before - 1]) > began:
             found.append(min(p.first_line for p in processes if p.first_line > last))
-            first = {(one.host, one.rank): one.first_line}
+            first = {(process.host, process.rank): process.first_line}
     return found

@@ -13,7 +13,7 @@ from ncclcheck.probes.facts import Endpoint, LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Evidence, seen
 from ncclcheck.reports.subjects.logs.logged import process_of, said
 from ncclcheck.reports.subjects.logs.reported import ends
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _VIRTUAL = re.compile(
     r"(?:docker|br-|virbr|veth|cni|flannel|cali|tunl|tailscale|cilium|lxc|lxd|podman|nerdctl|weave|kube-|vxlan|"
@@ -46,9 +46,9 @@ def _all(logs: Logs) -> Iterator[Dialled]:
 def _owners(logs: Logs) -> dict[str, set[tuple[str, str]]]:
     """Address -> the hosts and interfaces that told it as their own."""
     found: dict[str, set[tuple[str, str]]] = {}
-    for one in logs.processes:
-        for end in ends(one):
-            found.setdefault(end.address.partition("%")[0], set()).add((one.host, end.interface))
+    for process in logs.processes:
+        for end in ends(process):
+            found.setdefault(end.address.partition("%")[0], set()).add((process.host, end.interface))
     return found
 
 
@@ -114,17 +114,20 @@ def targets(found: Iterable[Dialled]) -> str:
 
 def taken(processes: Iterable[LogProcess]) -> list[Evidence]:
     """What the first process of each host took for the bootstrap, as evidence."""
-    told = {one.host: one for one in reversed([*processes]) if one.bootstrap}
-    return [_of(one, one.bootstrap) for one in [*reversed(told.values())][:3] if one.bootstrap]
+    told = {process.host: process for process in reversed([*processes]) if process.bootstrap}
+    return [_of(process, process.bootstrap) for process in [*reversed(told.values())][:3] if process.bootstrap]
 
 
 def listed(processes: Iterable[LogProcess]) -> list[Evidence]:
     """The virtual interfaces that the first process of each host sends data over, as evidence."""
-    told = {one.host: one for one in reversed([*processes])}
+    told = {process.host: process for process in reversed([*processes])}
     virtual = (
-        (one, end) for one in reversed(told.values()) for end in one.interfaces if is_virtual(end.interface)
+        (process, end)
+        for process in reversed(told.values())
+        for end in process.interfaces
+        if is_virtual(end.interface)
     )
-    return [_of(one, end) for one, end in [*virtual][:3]]
+    return [_of(process, end) for process, end in [*virtual][:3]]
 
 
 def _of(process: LogProcess, end: Endpoint) -> Evidence:
@@ -141,7 +144,7 @@ def names(hosts: Iterable[str]) -> str:
 
 def reach(logs: Logs, *more: str) -> str:
     """The command that tries every node from every other."""
-    hosts = sorted({host for host in (*(one.host for one in logs.processes), *more) if host})
+    hosts = sorted({host for host in (*(process.host for process in logs.processes), *more) if host})
     return f"ncclcheck env --hosts {quote(','.join(hosts)) if len(hosts) > 1 else 'NODE1,NODE2'}"
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Finding, State
-from ncclcheck.reports.subjects.logs.meanings import AT_THE_END, CONSEQUENCES, CONTEXT, HARMLESS
+from ncclcheck.reports.subjects.logs.words.meanings import AT_THE_END, CONSEQUENCES, CONTEXT, HARMLESS
 
 TEXT = 300  # of a line that is quoted
 _PROOF = ("ended-well", "training-goes-on")
@@ -93,15 +93,20 @@ class Ending:
 
     def _was_dealt_with(self, finding: Finding) -> bool:
         """Whether its lines say that they were dealt with, or the next ones do, and an exception is below all."""
-        signs = {self._signs.get((one.source, one.value), "") for one in finding.evidence} - {"", *_PROOF}
-        told = [one for one in self._logs.events if one.sign in signs]
-        last = max(told, key=lambda one: one.line, default=None)
+        signs = {self._signs.get((evidence.source, evidence.value), "") for evidence in finding.evidence} - {
+            "",
+            *_PROOF,
+        }
+        events = [event for event in self._logs.events if event.sign in signs]
+        last = max(events, key=lambda event: event.line, default=None)
         raised = self._last_events.get("python-error", {})
         return (
             last is not None
             and last.file in raised
             and raised[last.file].line > last.line + _NEXT
-            and all(_DEALT_WITH.search(one.text) is not None or dealt_with(self._logs, one) for one in told)
+            and all(
+                _DEALT_WITH.search(event.text) is not None or dealt_with(self._logs, event) for event in events
+            )
         )
 
     def of_a_sound_job(self, finding: Finding) -> Finding:
@@ -123,19 +128,19 @@ class Ending:
         imported = event.fields.get("type", "").rpartition(".")[2] in IMPORTS
         if after and (imported or _DEALT_WITH.search(event.text) or dealt_with(self._logs, event)):
             return True
-        steps = [found for one in after if (found := _AT.findall(one.text))]
+        steps = [found for event in after if (found := _AT.findall(event.text))]
         enough = _STEPS if event.sign in _ONLY_SAID else _AFTER_AN_EXCEPTION
         return (
-            any(one.sign == "ended-well" for one in after)
-            or len({str(found) for found in steps}) >= enough
-            or (enough == _STEPS and bool(steps) and len({one.sign for one in after}) > 1)
-            or len({one.text for one in after}) >= max(_OTHERS, len(steps) + 1)
+            any(event.sign == "ended-well" for event in after)
+            or len({str(step) for step in steps}) >= enough
+            or (enough == _STEPS and bool(steps) and len({event.sign for event in after}) > 1)
+            or len({event.text for event in after}) >= max(_OTHERS, len(steps) + 1)
         )
 
     def seen_before(self, event: LogEvent) -> bool:
         """Whether complaints of its kind stand above it after which the job worked on."""
         kind, alike = _complaint(event), self._complaints.get(event.file, ())
-        worked = [one.line for one in self._going_on.get(event.file, ())]
+        worked = [event.line for event in self._going_on.get(event.file, ())]
         return (
             sum(kind == _complaint(one) and any(one.line < line < event.line for line in worked) for one in alike)
             >= _SEEN_BEFORE
@@ -145,57 +150,62 @@ class Ending:
     def _going_on(self) -> dict[str, list[LogEvent]]:
         """File -> the lines kept of it that show work, or a good end."""
         found: dict[str, list[LogEvent]] = {}
-        for one in self._logs.events:
-            if one.sign in _GOES_ON:
-                found.setdefault(one.file, []).append(one)
+        for event in self._logs.events:
+            if event.sign in _GOES_ON:
+                found.setdefault(event.file, []).append(event)
         return found
 
     @cached_property
     def _complaints(self) -> dict[str, list[LogEvent]]:
         """File -> its complaints."""
         found: dict[str, list[LogEvent]] = {}
-        for one in self._logs.events:
-            if one.sign == "complaint":
-                found.setdefault(one.file, []).append(one)
+        for event in self._logs.events:
+            if event.sign == "complaint":
+                found.setdefault(event.file, []).append(event)
         return found
 
     def _survived(self, finding: Finding) -> bool:
         """Whether steps or a good end follow all lines like those that it rests on, and no process died."""
         if self._died:
             return False
-        signs = {self._signs.get((one.source, one.value), "") for one in finding.evidence} - {"", *_PROOF}
-        last = [one for sign in signs for one in self._last_events[sign].values()]
-        return bool(last) and all(self.proof.get(one.file, 0) > one.line or self.advanced(one) for one in last)
+        signs = {self._signs.get((evidence.source, evidence.value), "") for evidence in finding.evidence} - {
+            "",
+            *_PROOF,
+        }
+        last = [event for sign in signs for event in self._last_events[sign].values()]
+        return bool(last) and all(
+            self.proof.get(event.file, 0) > event.line or self.advanced(event) for event in last
+        )
 
     @cached_property
     def _advanced(self) -> dict[str, int]:
         """File -> the last line on which a bar advanced, where one process alone writes: it went on itself."""
         logs = self._logs
-        alone = not logs.processes and logs.world in (None, 1) and not any(one.rank for one in logs.events)
-        return {one.name: one.advanced for one in logs.files} if alone else {}
+        alone = not logs.processes and logs.world in (None, 1) and not any(event.rank for event in logs.events)
+        return {file.name: file.advanced for file in logs.files} if alone else {}
 
     @cached_property
     def trained(self) -> dict[str, int]:
         """File -> the line that says that the training was finished."""
-        ends = (one for one in self._logs.events if one.sign == "ended-well" and _TRAINED.search(one.text))
-        return {one.file: one.line for one in ends}
+        ends = (event for event in self._logs.events if event.sign == "ended-well" and _TRAINED.search(event.text))
+        return {end.file: end.line for end in ends}
 
     @cached_property
     def _sound(self) -> bool:
         """Whether all ranks were heard of and came through NCCL's start, and nothing failed after it."""
         logs = self._logs
-        through = all(one.completed >= one.began for one in logs.processes)
+        through = all(process.completed >= process.began for process in logs.processes)
         heard = logs.world is not None and len({*logs.ranks}) >= logs.world
         harmless = {*HARMLESS, *CONTEXT}
-        warned = (one for one in logs.events if one.level == "WARN" and one.sign not in harmless)
-        failed = any(not came_through(logs, one) for one in warned)
-        raised = any(one.sign == "python-error" for one in logs.events)
+        warned = (event for event in logs.events if event.level == "WARN" and event.sign not in harmless)
+        failed = any(not came_through(logs, event) for event in warned)
+        raised = any(event.sign == "python-error" for event in logs.events)
         return heard and through and not (failed or raised or self._died)
 
     @cached_property
     def finished(self) -> bool:
         """Whether the log shows a good end."""
-        return any(one.sign in ("ended-well", "nccl-tests-ended") for one in self._logs.events)
+        return any(event.sign in ("ended-well", "nccl-tests-ended") for event in self._logs.events)
 
     @cached_property
     def proof(self) -> dict[str, int]:
@@ -232,21 +242,23 @@ class Ending:
     @cached_property
     def _signs(self) -> dict[tuple[str, str], str]:
         """A line as evidence -> what it says."""
-        return {(f"{one.file}:{one.line}", one.text[:TEXT]): one.sign for one in self._logs.events}
+        return {(f"{event.file}:{event.line}", event.text[:TEXT]): event.sign for event in self._logs.events}
 
     @cached_property
     def _last(self) -> dict[str, dict[str, int]]:
         """Sign -> file -> its last line."""
-        return {sign: {file: one.line for file, one in lines.items()} for sign, lines in self._last_events.items()}
+        return {
+            sign: {file: event.line for file, event in lines.items()} for sign, lines in self._last_events.items()
+        }
 
     @cached_property
     def _last_events(self) -> dict[str, dict[str, LogEvent]]:
         """Sign -> file -> the last of its lines."""
         found: dict[str, dict[str, LogEvent]] = {}
-        for one in self._logs.events:
-            lines = found.setdefault(one.sign, {})
-            if one.file not in lines or lines[one.file].line < one.line:
-                lines[one.file] = one
+        for event in self._logs.events:
+            lines = found.setdefault(event.sign, {})
+            if event.file not in lines or lines[event.file].line < event.line:
+                lines[event.file] = event
         return found
 
 
@@ -260,16 +272,16 @@ def came_through(logs: Logs, event: LogEvent) -> bool:
 def _started(logs: Logs) -> dict[tuple[str, str, int | None], int]:
     """The line by which the start was complete, of each process and of all of a file; 0 where one was not."""
     lines: dict[tuple[str, str, int | None], int] = {}
-    for one in logs.processes:
-        line = one.started_line if one.completed >= one.began else 0
-        for key in ((one.file, one.host, one.pid), (one.file, "", None)):
+    for process in logs.processes:
+        line = process.started_line if process.completed >= process.began else 0
+        for key in ((process.file, process.host, process.pid), (process.file, "", None)):
             lines[key] = min(line, lines.get(key, line))
     return lines
 
 
 def died(logs: Logs) -> bool:
     """Whether a process is said to have ended, or to wait in vain."""
-    return any(one.sign in ENDS for one in logs.events)
+    return any(event.sign in ENDS for event in logs.events)
 
 
 def dealt_with(logs: Logs, event: LogEvent) -> bool:
@@ -280,9 +292,9 @@ def dealt_with(logs: Logs, event: LogEvent) -> bool:
     raised = [event]
     if event.sign == "traceback":
         below = (one for one in logs.events if one.sign == "python-error" and one.file == event.file)
-        raised = sorted((one for one in below if one.line > event.line), key=lambda one: one.line)[:1]
+        raised = sorted((one for one in below if one.line > event.line), key=lambda event: event.line)[:1]
     told = [one.line for one in logs.events if one.sign == "dealt-with" and one.file == event.file]
-    return any(0 < line - one.line <= _NEXT for one in raised for line in told)
+    return any(0 < line - event.line <= _NEXT for event in raised for line in told)
 
 
 @derived
@@ -291,16 +303,18 @@ def of_items(logs: Logs) -> frozenset[tuple[str, int]]:
 
     Below each stands which sample it was, and work went on after others of the kind.
     """
-    raised = {(one.file, one.line) for one in logs.events if one.sign == "python-error"}
-    told = [one for one in logs.events if one.sign == "item-failed" and (one.file, one.line) not in raised]
+    raised = {(event.file, event.line) for event in logs.events if event.sign == "python-error"}
+    events = [
+        event for event in logs.events if event.sign == "item-failed" and (event.file, event.line) not in raised
+    ]
     work = {} if died(logs) else Ending(logs).work
     found: set[tuple[str, int]] = set()
     for file, went_on in work.items():
-        places = [one.line for one in told if one.file == file]
-        near = [one for one in logs.events if one.file == file and one.sign in _OF_AN_ITEM
-                and any(0 <= place - one.line <= _ITEM for place in places)]  # fmt: skip
-        kinds = {_kind(one) for one in near if one.line < went_on}
-        found |= {(file, one.line) for one in near if _kind(one) in kinds}
+        places = [event.line for event in events if event.file == file]
+        near = [event for event in logs.events if event.file == file and event.sign in _OF_AN_ITEM
+                and any(0 <= place - event.line <= _ITEM for place in places)]  # fmt: skip
+        kinds = {_kind(event) for event in near if event.line < went_on}
+        found |= {(file, event.line) for event in near if _kind(event) in kinds}
     return frozenset(found)
 
 
@@ -325,11 +339,11 @@ def ended_before(logs: Logs, event: LogEvent) -> bool:
     return any(one.sign in _GONE and _is_before(one, event) for one in logs.events)
 
 
-def _is_before(one: LogEvent, other: LogEvent) -> bool:
+def _is_before(event: LogEvent, other: LogEvent) -> bool:
     """By the clock of both lines, or in the same file: the order of files is not the order in time."""
-    if one.time is not None and other.time is not None and one.time != other.time:
-        return one.time < other.time
-    return one.file == other.file and one.line < other.line
+    if event.time is not None and other.time is not None and event.time != other.time:
+        return event.time < other.time
+    return event.file == other.file and event.line < other.line
 
 
 def gave_up(logs: Logs, warning: LogEvent) -> str:
@@ -366,8 +380,8 @@ def _handed_on(logs: Logs) -> dict[_Process, list[tuple[int, str]]]:
 @derived
 def _in_a_programs_words(logs: Logs) -> str:
     """The result that a program tells, as torch does, where NCCL's lines tell none."""
-    if any(one.sign == "propagated" for one in logs.events):
+    if any(event.sign == "propagated" for event in logs.events):
         return ""
-    told = (one for one in logs.events if one.sign == "nccl-result")
-    named = (one.fields.get("result") or one.fields.get("words", "") for one in told)
+    events = (event for event in logs.events if event.sign == "nccl-result")
+    named = (event.fields.get("result") or event.fields.get("words", "") for event in events)
     return next((_NAMES[name] for name in named if name in _NAMES), "")

@@ -90,7 +90,7 @@ def hangs(logs: Logs) -> list[Hang]:
     found: dict[str, Hang] = {}
     heard: set[tuple[str, int]] = set()
     statuses = [event for event in logs.events if event.sign == "watchdog-status" and event.rank is not None]
-    groups = {(one.rank, one.fields.get("seq")): one.fields.get("group", "0") for one in statuses}
+    groups = {(status.rank, status.fields.get("seq")): status.fields.get("group", "0") for status in statuses}
     for event in logs.events:
         if event.sign == "watchdog-timeout" and event.rank is not None:
             group = event.fields.get("group") or groups.get((event.rank, event.fields["seq"]), "0")
@@ -141,9 +141,9 @@ def is_of_several(logs: Logs) -> bool:
     """Whether a file holds lines of several ranks: then one that wrote nothing into it said nothing."""
     ranks: dict[str, set[int]] = {}
     lines: list[LogEvent | LogProcess] = [*logs.events, *logs.processes]
-    for one in lines:
-        if one.rank is not None:
-            ranks.setdefault(one.file, set()).add(one.rank)
+    for line in lines:
+        if line.rank is not None:
+            ranks.setdefault(line.file, set()).add(line.rank)
     return any(len(found) > 1 for found in ranks.values())
 
 
@@ -170,14 +170,14 @@ def kind(hang: Hang, logs: Logs) -> Kind:
 
 def at_last(logs: Logs, *signs: str) -> LogEvent | None:
     """The last line of these signs, unless the job was at other things long after it."""
-    found = max((one for one in logs.events if one.sign in signs), key=lambda one: one.order, default=None)
-    return None if found is None or goes_on_after(logs, found.file, found.line) else found
+    event = max((one for one in logs.events if one.sign in signs), key=lambda one: one.order, default=None)
+    return None if event is None or goes_on_after(logs, event.file, event.line) else event
 
 
 def in_loader(hang: Hang, logs: Logs) -> list[int] | None:
     """Ranks that did not come and whose stack stands in a data loader; empty where the stack names no rank."""
     came = {wait.rank for wait in hang.waits}
-    frames = {one.rank for one in logs.events if one.sign == "loader-frame"} - came
+    frames = {event.rank for event in logs.events if event.sign == "loader-frame"} - came
     return sorted(rank for rank in frames if rank is not None) if frames else None
 
 
@@ -186,7 +186,7 @@ def _crossed(hang: Hang, logs: Logs) -> bool:
 
     A link or a GPU that failed stops all groups likewise.
     """
-    if hang.absent or any(one.sign in _BROKEN for one in logs.events):
+    if hang.absent or any(event.sign in _BROKEN for event in logs.events):
         return False
     others = [one for one in hangs(logs) if one.group != hang.group and not one.absent]
     return any(len({*hang.last} & {*one.last}) > 1 for one in others)
@@ -215,6 +215,6 @@ def waited(hang: Hang) -> str:
 
 def place(logs: Logs, rank: int) -> Where:
     """The rank, on its host where that is known."""
-    hosts = [one.host for one in logs.events if one.rank == rank]
-    hosts += [one.host for one in logs.processes if one.rank == rank]
+    hosts = [event.host for event in logs.events if event.rank == rank]
+    hosts += [process.host for process in logs.processes if process.rank == rank]
     return Where(node=next(filter(None, hosts), None), rank=rank)

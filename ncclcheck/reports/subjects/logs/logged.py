@@ -10,10 +10,10 @@ from ncclcheck.probes.facts import Cluster, LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Owner, Remedy, State, Where, seen
 from ncclcheck.reports.judgement.rule import Body, NothingToJudge, rule
 from ncclcheck.reports.subjects.failures import lost
-from ncclcheck.reports.subjects.logs import meanings
 from ncclcheck.reports.subjects.logs.attempts import latest
 from ncclcheck.reports.subjects.logs.ending import TEXT, Ending
-from ncclcheck.reports.subjects.logs.wording import with_reasons
+from ncclcheck.reports.subjects.logs.words import meanings
+from ncclcheck.reports.subjects.logs.words.wording import with_reasons
 
 # of a log in one finding: chosen, three are read at a glance, the number of all is told beside them
 _MOST_LINES = 3
@@ -57,11 +57,15 @@ def log_rule(
                 raise NothingToJudge("its ground failed: TRN026")
             logs = logs if whole else latest(logs)
             ending = Ending(logs)
-            found: Iterator[Finding] = map(ending.judged, body(logs))
-            found = found if code in _SAY_WHY_THEMSELVES else with_reasons(logs, found, always=asks_why)
+            findings: Iterator[Finding] = map(ending.judged, body(logs))
+            findings = findings if code in _SAY_WHY_THEMSELVES else with_reasons(logs, findings, always=asks_why)
             mild = risk or (slows and ending.finished)
-            found = map(ending.of_a_sound_job, found) if mild else found
-            yield from found if cluster.command == "logs" else (one for one in found if one.state is State.FAIL)
+            findings = map(ending.of_a_sound_job, findings) if mild else findings
+            yield from (
+                findings
+                if cluster.command == "logs"
+                else (finding for finding in findings if finding.state is State.FAIL)
+            )
 
         made = rule(
             code,
@@ -85,21 +89,23 @@ def said(logs: Logs, *signs: str) -> list[LogEvent]:
 
 def own_exceptions(logs: Logs) -> list[LogEvent]:
     """Exceptions of Python that do not merely follow from another process's end."""
-    return [one for one in said(logs, "python-error") if not meanings.follows(one)]
+    return [event for event in said(logs, "python-error") if not meanings.follows(event)]
 
 
 def full_disk(logs: Logs) -> list[LogEvent]:
     """Files that could not be written, not those in memory; what other programs say only where no step follows."""
     proof = Ending(logs).proof
-    told = (one for one in said(logs, "disk-full") if not one.fields.get("path", "").startswith("/dev/shm"))
-    return [one for one in told if "program" not in one.fields or proof.get(one.file, 0) <= one.line]
+    events = (
+        event for event in said(logs, "disk-full") if not event.fields.get("path", "").startswith("/dev/shm")
+    )
+    return [event for event in events if "program" not in event.fields or proof.get(event.file, 0) <= event.line]
 
 
 def in_order(events: Iterable[LogEvent]) -> list[LogEvent]:
     """The first first: by the clock of the lines where each has one, else by their place in the files."""
     found = [*events]
-    clock = all(one.time is not None for one in found)
-    return sorted(found, key=lambda one: (one.time if clock and one.time is not None else 0.0, one.order))
+    clock = all(event.time is not None for event in found)
+    return sorted(found, key=lambda event: (event.time if clock and event.time is not None else 0.0, event.order))
 
 
 def by_host(events: Iterable[LogEvent]) -> dict[str, list[LogEvent]]:
@@ -112,14 +118,16 @@ def by_host(events: Iterable[LogEvent]) -> dict[str, list[LogEvent]]:
 
 def by_known_host(events: Iterable[LogEvent]) -> dict[str, list[LogEvent]]:
     """Lines of one host each, the first in a log first; those of nobody known only where there are no others."""
-    groups = by_host(sorted(events, key=lambda one: one.order))
-    return {host: found for host, found in groups.items() if host} or groups
+    groups = by_host(sorted(events, key=lambda event: event.order))
+    return {host: events for host, events in groups.items() if host} or groups
 
 
 def process_of(logs: Logs, event: LogEvent) -> LogProcess | None:
     """The process that wrote the line, where NCCL told of it."""
-    told = (one for one in logs.processes if (one.host, one.pid) == (event.host, event.pid))
-    return next(told, None) or next((one for one in logs.processes if one.rank == event.rank is not None), None)
+    told = (process for process in logs.processes if (process.host, process.pid) == (event.host, event.pid))
+    return next(told, None) or next(
+        (process for process in logs.processes if process.rank == event.rank is not None), None
+    )
 
 
 def where(event: LogEvent) -> Where:
@@ -138,11 +146,11 @@ def at_teller(logs: Logs, events: list[LogEvent]) -> Where:
     No rank where several said it, each in a line of its own or in the same words.
     """
     first = events[0]
-    alone = len({one.rank for one in events if one.host == first.host}) == 1
+    alone = len({event.rank for event in events if event.host == first.host}) == 1
     if first.host or first.rank is not None:
         return where(first) if alone else Where(node=first.host or None)
     root = root_cause(logs)
-    alone = len({one.text for one in events}) == len(events) and first.count == 1
+    alone = len({event.text for event in events}) == len(events) and first.count == 1
     return Where(node=root.host or None, rank=root.rank if alone else None) if root else Where()
 
 
@@ -160,7 +168,7 @@ def root_cause(logs: Logs) -> RootCause | None:
     if block is None:
         return None
     host, rank, exitcode = (
-        next((one for one in said(logs, sign) if one.file == block.file and one.line > block.line), None)
+        next((event for event in said(logs, sign) if event.file == block.file and event.line > block.line), None)
         for sign in ("root-cause-host", "root-cause-rank", "root-cause-exit")
     )
     name = host.fields["host"].partition(".")[0] if host else ""
@@ -169,7 +177,7 @@ def root_cause(logs: Logs) -> RootCause | None:
 
 def lines(events: Iterable[LogEvent]) -> list[Evidence]:
     """The first lines as evidence: `train.log:812` and what it says."""
-    return [seen(f"{one.file}:{one.line}", one.text[:TEXT]) for one in [*events][:_MOST_LINES]]
+    return [seen(f"{event.file}:{event.line}", event.text[:TEXT]) for event in [*events][:_MOST_LINES]]
 
 
 def cause(

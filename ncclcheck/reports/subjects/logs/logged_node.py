@@ -53,10 +53,10 @@ def in_one_process(event: LogEvent, others: Iterable[LogEvent]) -> bool:
 def in_nvls(logs: Logs) -> list[LogEvent]:
     """CUDA's refusals in NCCL's nvls.cc; error 401 comes from nowhere else, full memory is another matter."""
     passed = said(logs, "nvls-passed-on")
-    told = [event for event in cuda_errors(logs, "", by=BY_NCCL) if "out of memory" not in event.fields["error"]]
+    events = [event for event in cuda_errors(logs, "", by=BY_NCCL) if "out of memory" not in event.fields["error"]]
     return [
         event
-        for event in told
+        for event in events
         if event.fields.get("place", "").startswith("transport/nvls")
         or "performed in the present state" in event.fields["error"]
         or in_one_process(event, passed)

@@ -14,27 +14,27 @@ _CONTAINER = re.compile(r"[0-9a-f]{12}")
 
 def of_the_job(logs: Logs) -> list[LogProcess]:
     """The processes of the largest communicator; all, where none was told of (a failed start before 2.18.3)."""
-    largest = max((one.nranks or 0 for one in logs.processes), default=0)
-    return [one for one in logs.processes if (one.nranks or 0) == largest]
+    largest = max((process.nranks or 0 for process in logs.processes), default=0)
+    return [process for process in logs.processes if (process.nranks or 0) == largest]
 
 
 def all_ranks(processes: Iterable[LogProcess]) -> bool:
     """Whether every rank of the communicator has said something."""
     processes = list(processes)
-    return bool(processes) and {one.rank for one in processes} == set(range(processes[0].nranks or 0))
+    return bool(processes) and {process.rank for process in processes} == set(range(processes[0].nranks or 0))
 
 
 def address(process: LogProcess) -> str:
     """The address that no other machine has: none of a bridge or another virtual interface."""
-    told = process.bootstrap
+    endpoint = process.bootstrap
     if (
-        told is None
-        or told.interface == "lo"
-        or is_virtual(told.interface)
-        or told.address.startswith(("127.", "::1", _DOCKER_BRIDGE))
+        endpoint is None
+        or endpoint.interface == "lo"
+        or is_virtual(endpoint.interface)
+        or endpoint.address.startswith(("127.", "::1", _DOCKER_BRIDGE))
     ):
         return ""
-    return told.address
+    return endpoint.address
 
 
 def machines(processes: Iterable[LogProcess]) -> set[str]:
@@ -68,6 +68,6 @@ def different(processes: Iterable[LogProcess]) -> int:
 
 def on_two_machines(logs: Logs, event: LogEvent) -> bool:
     """Whether the two ranks that a line names (fields a and b) are on different machines."""
-    by_rank = {one.rank: one for one in of_the_job(logs)}
+    by_rank = {process.rank: process for process in of_the_job(logs)}
     a, b = (by_rank.get(int(event.fields[name])) for name in ("a", "b"))
     return a is not None and b is not None and "" not in (address(a), address(b)) and address(a) != address(b)

@@ -26,7 +26,7 @@ def link(logs: Logs, event: LogEvent) -> str:
     """IB or RoCE: of the card that the line names, else of all cards of its process, else of all; or not told."""
     own = process_of(logs, event)
     name = event.fields.get("hca") or event.fields.get("device", "")
-    devices = [own.devices] if own and own.devices else [one.devices for one in logs.processes]
+    devices = [own.devices] if own and own.devices else [process.devices for process in logs.processes]
     if name:
         named = {kind for table in devices for card, kind in table.items() if name.partition(":")[0] in card}
         if len(named) == 1:
@@ -35,24 +35,24 @@ def link(logs: Logs, event: LogEvent) -> str:
     return kinds.pop() if len(kinds) == 1 else ""
 
 
-def over_sockets(one: LogProcess) -> bool:
+def over_sockets(process: LogProcess) -> bool:
     """Whether this process sends over TCP."""
-    return one.network == "Socket" or any(kind == "NET/Socket" for kind in one.vias)
+    return process.network == "Socket" or any(kind == "NET/Socket" for kind in process.vias)
 
 
-def over_verbs(one: LogProcess) -> bool:
+def over_verbs(process: LogProcess) -> bool:
     """Whether this process sends over NCCL's own RDMA transport, or a plugin's of the same kind."""
-    return one.network.startswith("IB") or any(kind.startswith("NET/IB") for kind in one.vias)
+    return process.network.startswith("IB") or any(kind.startswith("NET/IB") for kind in process.vias)
 
 
 def culprit(logs: Logs, events: list[LogEvent]) -> Where:
     """The one host that is an end of every connection that broke, else the writer of the first line."""
     first = events[0]
-    pairs = [{one.host, owner_of(logs, one.fields.get("peer", ""))} - {""} for one in events[:_ENOUGH]]
+    pairs = [{event.host, owner_of(logs, event.fields.get("peer", ""))} - {""} for event in events[:_ENOUGH]]
     ends = Counter(host for pair in pairs for host in pair)
     common = [host for host, count in ends.items() if count == len(pairs)]
     host = common[0] if len(common) == 1 else first.host
-    own = next((one for one in events if one.host == host), None)
+    own = next((event for event in events if event.host == host), None)
     device = (own.fields.get("hca") or own.fields.get("device")) if own else None
     return Where(node=host or None, device=device, rank=own.rank if own else None)
 
@@ -62,7 +62,7 @@ def worked_before(logs: Logs, event: LogEvent) -> str:
     steps = [one for one in said(logs, "training-goes-on") if one.order < event.order]
     if steps:
         return f"{steps[-1].file}:{steps[-1].line} shows a step before it"
-    if done := next((found for one in logs.events if (found := _DONE.search(one.text))), None):
+    if done := next((match for event in logs.events if (match := _DONE.search(event.text))), None):
         return f"{done[0]}: collectives had been completed"
     times = [one.time for one in logs.events if one.time is not None and one.order <= event.order]
     if event.time is not None and times and event.time - min(times) > _LONG:
@@ -72,7 +72,7 @@ def worked_before(logs: Logs, event: LogEvent) -> str:
 
 def through_plugin(logs: Logs) -> bool:
     """Whether HPC-X's own RDMA plugin is at work, which has switches of its own."""
-    return any(one.network.startswith("IBext") for one in logs.processes)
+    return any(process.network.startswith("IBext") for process in logs.processes)
 
 
 def subnets_differ(local: str, remote: str) -> bool:
@@ -92,12 +92,12 @@ def _inside(gid: str) -> str | None:
 
 def values_of(events: Iterable[LogEvent], field: str) -> list[str]:
     """What the lines name in this field, each once, in their order."""
-    return list(dict.fromkeys(value for one in events if (value := one.fields.get(field))))
+    return list(dict.fromkeys(value for event in events if (value := event.fields.get(field))))
 
 
 def of_status(logs: Logs, status: str) -> list[LogEvent]:
     """Completions that failed with this status (enum ibv_wc_status)."""
-    return [one for one in said(logs, "ib-completion") if one.fields["status"] == status]
+    return [event for event in said(logs, "ib-completion") if event.fields["status"] == status]
 
 
 def retries(logs: Logs) -> list[LogEvent]:
@@ -107,9 +107,9 @@ def retries(logs: Logs) -> list[LogEvent]:
 
 def retries_by_gid(logs: Logs) -> list[LogEvent]:
     """What got no answer because of the address that was used."""
-    unanswered = [one for one in said(logs, "ib-modify-qp")
-                  if "Connection timed out" in one.text and not meant_off(logs, one)]  # fmt: skip
-    events = sorted([*retries(logs), *unanswered], key=lambda one: one.order)
+    unanswered = [event for event in said(logs, "ib-modify-qp")
+                  if "Connection timed out" in event.text and not meant_off(logs, event)]  # fmt: skip
+    events = sorted([*retries(logs), *unanswered], key=lambda event: event.order)
     return events if events and gid_reason(logs, events[0]) else []
 
 
@@ -141,10 +141,10 @@ def meant_off(logs: Logs, event: LogEvent) -> bool:
     if not through_plugin(logs):
         return False
     own = process_of(logs, event)
-    return any(ignores_disable(one) for one in ([own] if own else logs.processes))
+    return any(ignores_disable(process) for process in ([own] if own else logs.processes))
 
 
-def ignores_disable(one: LogProcess) -> bool:
+def ignores_disable(process: LogProcess) -> bool:
     """Whether HPC-X's plugin sends though RDMA was to be off, or no setting is told."""
-    off = one.settings.get("NCCL_IB_DISABLE", "0") != "0" if one.settings else True
-    return off and one.network.startswith("IBext")
+    off = process.settings.get("NCCL_IB_DISABLE", "0") != "0" if process.settings else True
+    return off and process.network.startswith("IBext")

@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import Endpoint, LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Evidence, seen
 from ncclcheck.reports.subjects.logs.logged import process_of
 from ncclcheck.reports.subjects.nccl.variables import Version, as_version
-from ncclcheck.reports.text.fold import fold_ranks
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 
 def version(logs: Logs, event: LogEvent) -> Version | None:
@@ -25,7 +25,7 @@ def version_seen(logs: Logs, event: LogEvent) -> list[Evidence]:
 
 def _version(logs: Logs, event: LogEvent) -> str:
     process = process_of(logs, event)
-    told = (one.version for one in logs.processes if one.version)
+    told = (process.version for process in logs.processes if process.version)
     return (process.version if process else "") or logs.version or next(told, "")
 
 
@@ -33,7 +33,7 @@ def setting(logs: Logs, name: str, event: LogEvent | None = None) -> str | None:
     """What a variable is set to in the process that wrote the line, else in any."""
     own = process_of(logs, event) if event else None
     told = [own] if own else logs.processes
-    return next((one.settings[name] for one in told if name in one.settings), None)
+    return next((process.settings[name] for process in told if name in process.settings), None)
 
 
 def settings_seen(logs: Logs, *names: str) -> list[Evidence]:
@@ -43,7 +43,11 @@ def settings_seen(logs: Logs, *names: str) -> list[Evidence]:
 
 def set_apart(logs: Logs, names: Sequence[str]) -> str:
     """`NCCL_BUFFSIZE=65536 on rank 1 alone`, of ranks that began and so print what they read; empty: all alike."""
-    begun = {one.rank: one.settings for one in logs.processes if one.rank is not None and _chose(one)}
+    begun = {
+        process.rank: process.settings
+        for process in logs.processes
+        if process.rank is not None and _chose(process)
+    }
     for name in names:
         values = Counter(settings.get(name) for settings in begun.values())
         if len(values) > 1:
@@ -65,7 +69,7 @@ def ends(process: LogProcess) -> list[Endpoint]:
 
 def hosts_with(logs: Logs, address: str) -> list[str]:
     """The hosts that told this address as their own."""
-    told = ((one.host, end.address.partition("%")[0]) for one in logs.processes for end in ends(one))
+    told = ((process.host, end.address.partition("%")[0]) for process in logs.processes for end in ends(process))
     return sorted({host for host, own in told if own == address}) if address else []
 
 
@@ -78,14 +82,16 @@ def owner_of(logs: Logs, address: str) -> str:
 def processes_by_host(logs: Logs) -> dict[str, list[LogProcess]]:
     """Host -> its processes."""
     found: dict[str, list[LogProcess]] = {}
-    for one in logs.processes:
-        found.setdefault(one.host, []).append(one)
+    for process in logs.processes:
+        found.setdefault(process.host, []).append(process)
     return found
 
 
 def several_hosts(logs: Logs) -> bool:
     """Whether the job has several hosts, as far as a log tells."""
-    return len({one.host for one in logs.processes}) > 1 or any((one.nnodes or 0) > 1 for one in logs.processes)
+    return len({process.host for process in logs.processes}) > 1 or any(
+        (process.nnodes or 0) > 1 for process in logs.processes
+    )
 
 
 def within_a_host(logs: Logs) -> bool:
@@ -93,7 +99,9 @@ def within_a_host(logs: Logs) -> bool:
     told = logs.processes
     if several_hosts(logs) or not told:
         return False
-    return any(one.nnodes == 1 for one in told) or 0 < max(one.nranks or 0 for one in told) <= len(told)
+    return any(process.nnodes == 1 for process in told) or 0 < max(process.nranks or 0 for process in told) <= len(
+        told
+    )
 
 
 def starting(process: LogProcess) -> bool:
@@ -106,10 +114,12 @@ def starting(process: LogProcess) -> bool:
 
 def finished_start(logs: Logs) -> bool:
     """Whether every process that NCCL told of has come through its start."""
-    return bool(logs.processes) and all(one.completed and one.completed >= one.began for one in logs.processes)
+    return bool(logs.processes) and all(
+        process.completed and process.completed >= process.began for process in logs.processes
+    )
 
 
 def starts_later(logs: Logs, event: LogEvent) -> bool:
     """Whether NCCL began after the line and came through: what the line tells did no harm."""
-    done = [one for one in logs.processes if one.completed]
-    return any(one.file != event.file or one.first_line > event.line for one in done)
+    done = [process for process in logs.processes if process.completed]
+    return any(process.file != event.file or process.first_line > event.line for process in done)

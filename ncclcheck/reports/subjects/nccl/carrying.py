@@ -40,7 +40,7 @@ def choosing(cluster: Cluster) -> Iterator[tuple[Node, HcaChoice]]:
 
 def roce_ports(cluster: Cluster) -> list[tuple[Node, UsedPort]]:
     """The RoCE ports that would carry data. Raises NothingToJudge."""
-    found = [(node, one) for node, taken in using(cluster) for one in taken.used if one.is_roce]
+    found = [(node, port) for node, taken in using(cluster) for port in taken.used if port.is_roce]
     if not found:
         raise NothingToJudge("no RoCE port that NCCL would use")
     return found
@@ -60,17 +60,17 @@ def _of_all(node: Node) -> HcaChoice:
 
 def _without(node: Node, served: frozenset[str]) -> HcaChoice:
     taken = wiring.choice(node)
-    able = [one for one in taken.used if one.hca.name not in served]
+    able = [port for port in taken.used if port.hca.name not in served]
     return replace(taken, used=tuple(_meant(node, able)))
 
 
 def _meant(node: Node, ports: Sequence[UsedPort]) -> list[UsedPort]:
     """Those that carry data, and those of their kind that would if their own link were not the slower one."""
     own = _own_ports(node, ports)
-    taken, near = carrying(node, own), carrying(node, [_at_full_rate(one) for one in own])
-    kinds, names = {kind(one) for one in taken}, {one.name for one in taken}
-    names |= {one.name for one in near if kind(one) in kinds}
-    return [one for one in own if one.name in names]
+    taken, near = carrying(node, own), carrying(node, [_at_full_rate(port) for port in own])
+    kinds, names = {kind(port) for port in taken}, {port.name for port in taken}
+    names |= {port.name for port in near if kind(port) in kinds}
+    return [port for port in own if port.name in names]
 
 
 def would_carry(node: Node, up: Sequence[UsedPort], down: UsedPort) -> bool:
@@ -81,10 +81,12 @@ def would_carry(node: Node, up: Sequence[UsedPort], down: UsedPort) -> bool:
 
 def _own_ports(node: Node, ports: Sequence[UsedPort]) -> list[UsedPort]:
     """Without virtual functions beside their own physical one: both are the same port."""
-    virtual = {one.name for one in wiring.functions(node) if one.virtual_function}
-    addresses = {one.name: value_or(one.hca.pci, "") for one in ports}
+    virtual = {function.name for function in wiring.functions(node) if function.virtual_function}
+    addresses = {port.name: value_or(port.hca.pci, "") for port in ports}
     physical = {_bus(address) for address in addresses.values() if address not in virtual} - {""}
-    return [one for one in ports if not (addresses[one.name] in virtual and _bus(addresses[one.name]) in physical)]
+    return [
+        port for port in ports if not (addresses[port.name] in virtual and _bus(addresses[port.name]) in physical)
+    ]
 
 
 def _bus(address: str) -> str:
@@ -92,9 +94,9 @@ def _bus(address: str) -> str:
     return address.rpartition(":")[0]
 
 
-def _at_full_rate(one: UsedPort) -> UsedPort:
+def _at_full_rate(port: UsedPort) -> UsedPort:
     """As if its link had come up at the rate that no other port exceeds."""
-    return replace(one, port=facts.replace(one.port, rate_gbit=float("inf")))
+    return replace(port, port=facts.replace(port.port, rate_gbit=float("inf")))
 
 
 def kind(one: UsedPort) -> str:
@@ -104,7 +106,7 @@ def kind(one: UsedPort) -> str:
 
 def carrying(node: Node, ports: Sequence[UsedPort]) -> list[UsedPort]:
     """Those of the ports that carry data; all of them where a place is not known, or where no GPU is."""
-    places = tuple((one.hca.pci, one.port.rate_gbit) for one in ports)
+    places = tuple((port.hca.pci, port.port.rate_gbit) for port in ports)
     known = _by_places(node)
     if places not in known:
         known[places] = _carrying(node, ports)
@@ -119,7 +121,7 @@ def _by_places(_: Node) -> dict[tuple[object, ...], list[int]]:
 
 def _carrying(node: Node, ports: Sequence[UsedPort]) -> list[int]:
     functions = wiring.placed(node)
-    gpus = [one for one in functions.values() if one.kind == "gpu"]
+    gpus = [device for device in functions.values() if device.kind == "gpu"]
     places = [functions.get(value_or(port.hca.pci, "")) for port in ports]
     ways = [[_ways(node, gpu, port, place) for port, place in zip(ports, places, strict=True)] for gpu in gpus]
     if not gpus or any(way is None for of_gpu in ways for way in of_gpu):

@@ -97,30 +97,30 @@ class _Node:
         """The winning group and the reason; an empty group with the reason why."""
         wanted = self.env.get("NCCL_SOCKET_IFNAME", "")
         if len(wanted) > 1:
-            found = self.find(parse_pattern(wanted))
-            said = "selects" if found else "matches no usable interface of"
-            names = [c.name for c in found] or [i.name for i in self.interfaces]
+            chosens = self.find(parse_pattern(wanted))
+            said = "selects" if chosens else "matches no usable interface of"
+            names = [c.name for c in chosens] or [i.name for i in self.interfaces]
             return (
-                found,
+                chosens,
                 f"{assigned('NCCL_SOCKET_IFNAME', wanted)} {said} {', '.join(names) or 'a node without any'}",
             )
         ignored = "a one-letter NCCL_SOCKET_IFNAME is ignored; " if wanted else ""
-        found, reason = self.automatic()
-        return found, ignored + reason
+        chosens, reason = self.automatic()
+        return chosens, ignored + reason
 
     def automatic(self) -> tuple[list[Chosen], str]:
         """NCCL's own order: the first group that is not empty wins."""
-        if found := self.find(parse_pattern("ib")):
-            return found, "names that start with ib come first"
+        if chosens := self.find(parse_pattern("ib")):
+            return chosens, "names that start with ib come first"
         if len(comm_id := self.env.get("NCCL_COMM_ID", "")) > 1 and (near := self.near_comm_id()):
             inverted = " (this version compares the wrong way round)" if self.inverted else ""
             return [near], f"it matches the subnet of NCCL_COMM_ID={comm_id}{inverted}"
         last = ("docker", "lo", "virbr") if self.modern else ("docker", "lo")
-        if found := self.find(parse_pattern("^" + ",".join(last))):
-            return found, f"all but {', '.join(last)} in the order of the system"
+        if chosens := self.find(parse_pattern("^" + ",".join(last))):
+            return chosens, f"all but {', '.join(last)} in the order of the system"
         for prefix in last:
-            if found := self.find(parse_pattern(prefix)):
-                return found, f"nothing better than {prefix} is there"
+            if chosens := self.find(parse_pattern(prefix)):
+                return chosens, f"nothing better than {prefix} is there"
         family = f" of NCCL_SOCKET_FAMILY={self.env['NCCL_SOCKET_FAMILY']}" if self.family else ""
         return [], f"no interface is running with an address{family}"
 

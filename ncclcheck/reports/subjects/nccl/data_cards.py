@@ -22,11 +22,11 @@ def list_for(nodes: Sequence[Node]) -> str | None:
         if (
             not data
             or not _is_one_kind(node, data)
-            or not is_meant(data, [one for one in used if one not in data])
+            or not is_meant(data, [port for port in used if port not in data])
         ):
             return None
-        wanted[node.name] = {full_name(one) for one in data}
-        names |= {one.name for one in data}
+        wanted[node.name] = {full_name(port) for port in data}
+        names |= {port.name for port in data}
     value = "=" + ",".join(sorted(names))
     return value if all(taken_with(node, value) == wanted[node.name] for node in nodes) else None
 
@@ -39,9 +39,9 @@ def fastest(ports: Sequence[UsedPort]) -> list[UsedPort]:
     ):
         return []
     total: dict[str, float] = {}
-    for one in ports:
-        layer = str(one.port.link_layer)
-        total[layer] = total.get(layer, 0.0) + value_or(one.port.rate_gbit, 0.0)
+    for port in ports:
+        layer = str(port.port.link_layer)
+        total[layer] = total.get(layer, 0.0) + value_or(port.port.rate_gbit, 0.0)
     of_layer = [one for one in ports if one.port.link_layer == max(total, key=total.__getitem__)]
     most = max((value_or(one.port.rate_gbit, 0.0) for one in of_layer), default=0.0)
     return [one for one in of_layer if one.port.rate_gbit == most]
@@ -49,26 +49,26 @@ def fastest(ports: Sequence[UsedPort]) -> list[UsedPort]:
 
 def is_meant(data: Sequence[UsedPort], others: Sequence[UsedPort]) -> bool:
     """Whether the others are cards of another kind, and not the same kind with a bad cable."""
-    kinds = {carrying.kind(one) for one in data}
-    layers = {str(one.port.link_layer) for one in data}
-    return all(str(one.port.link_layer) not in layers or carrying.kind(one) not in kinds for one in others)
+    kinds = {carrying.kind(port) for port in data}
+    layers = {str(port.port.link_layer) for port in data}
+    return all(str(port.port.link_layer) not in layers or carrying.kind(port) not in kinds for port in others)
 
 
 def _is_one_kind(node: Node, data: Sequence[UsedPort]) -> bool:
     """Cards of two kinds, or more of them than GPUs, may be of two networks: which is for data is not known."""
     gpus = len(wiring.functions(node, "gpu"))
-    return len({carrying.kind(one) for one in data}) == 1 and (not gpus or len(data) <= gpus)
+    return len({carrying.kind(port) for port in data}) == 1 and (not gpus or len(data) <= gpus)
 
 
 def taken_with(node: Node, value: str | None) -> set[str]:
     """The ports that NCCL would list with this value of NCCL_IB_HCA."""
     env = {name: text for name, text in {**values(node), HCA: value}.items() if text is not None}
     taken = wiring.choice(node)
-    all_ports = [one.hca for one in (*taken.used, *taken.inactive, *taken.unseen, *taken.unwanted)]
-    found = hca_choice([*{one.name: one for one in all_ports}.values()], env, nccl_version(node))
-    return {full_name(one) for one in found.used}
+    all_ports = [port.hca for port in (*taken.used, *taken.inactive, *taken.unseen, *taken.unwanted)]
+    choice = hca_choice([*{all_port.name: all_port for all_port in all_ports}.values()], env, nccl_version(node))
+    return {full_name(port) for port in choice.used}
 
 
-def full_name(one: UsedPort) -> str:
+def full_name(port: UsedPort) -> str:
     """With the port, whether it has others or not."""
-    return f"{one.hca.name}:{one.port.name}"
+    return f"{port.hca.name}:{port.port.name}"

@@ -75,8 +75,8 @@ def _entry(text: str, may_leave_out: bool) -> Entry:
 
 
 def _atoi(text: str) -> int:
-    found = re.match(r"\s*([+-]?\d{1,9})", text, re.ASCII)
-    return int(found[1]) if found else 0
+    match = re.match(r"\s*([+-]?\d{1,9})", text, re.ASCII)
+    return int(match[1]) if match else 0
 
 
 def port_number(port: Port) -> int:
@@ -139,26 +139,28 @@ def hca_choice(
     value = env.get("NCCL_IB_HCA", "")
     pattern = parse_hca(value, version)
     ports = [UsedPort(hca, port) for hca in devices for port in value_or(hca.ports, [])]
-    able = [one for one in ports if isinstance(one.port.link_layer, Unread) or one.port.link_layer in _LAYERS]
-    wanted = [one for one in able if pattern.takes(one.hca.name, one.number)]
+    able = [port for port in ports if isinstance(port.port.link_layer, Unread) or port.port.link_layer in _LAYERS]
+    wanted = [port for port in able if pattern.takes(port.hca.name, port.number)]
     used = sorted(
-        (one for one in wanted if one.port.state == "ACTIVE"),
-        key=lambda one: _order(one, version or _NEWEST, pci_paths or {}),
+        (port for port in wanted if port.port.state == "ACTIVE"),
+        key=lambda port: _order(port, version or _NEWEST, pci_paths or {}),
     )
     return HcaChoice(
         used=tuple(used[:_MOST_HCAS]),
-        inactive=tuple(one for one in wanted if isinstance(one.port.state, str) and one.port.state != "ACTIVE"),
-        unseen=tuple(one for one in wanted if isinstance(one.port.state, Unread)),
-        unwanted=tuple(one for one in able if one not in wanted and one.port.state == "ACTIVE"),
+        inactive=tuple(
+            port for port in wanted if isinstance(port.port.state, str) and port.port.state != "ACTIVE"
+        ),
+        unseen=tuple(port for port in wanted if isinstance(port.port.state, Unread)),
+        unwanted=tuple(port for port in able if port not in wanted and port.port.state == "ACTIVE"),
         reason=f"NCCL_IB_HCA={value}" if value else "every ACTIVE port",
     )
 
 
-def _order(one: UsedPort, version: Version, paths: Mapping[str, tuple[str, ...]]) -> tuple[object, ...]:
+def _order(port: UsedPort, version: Version, paths: Mapping[str, tuple[str, ...]]) -> tuple[object, ...]:
     """By PCI path since 2.29.7; before that as libibverbs lists them, which follows their numbers."""
-    address = value_or(one.hca.pci, "")
+    address = value_or(port.hca.pci, "")
     place = (*paths.get(address, ()), address) if version >= PCI_ORDER_SINCE else ()
-    return (place, _by_number(one.hca.name), one.number)
+    return (place, _by_number(port.hca.name), port.number)
 
 
 @lru_cache(maxsize=4096)
@@ -178,20 +180,20 @@ class GidChoice:
     asked: bool = False
 
 
-def gid_choice(one: UsedPort, env: Mapping[str, str], version: Version | None) -> GidChoice | None:
+def gid_choice(port: UsedPort, env: Mapping[str, str], version: Version | None) -> GidChoice | None:
     """The GID of a port; None where the table was not read."""
-    gids = one.port.gids
+    gids = port.port.gids
     if isinstance(gids, Unread):
         return None
     table = {gid.index: gid for gid in gids}
     version = version or _NEWEST
     asked = parse_int(env.get("NCCL_IB_GID_INDEX", "")).value
-    ignored = not one.is_roce and version >= GID_VARIABLE_NOT_FOR_INFINIBAND_SINCE
+    ignored = not port.is_roce and version >= GID_VARIABLE_NOT_FOR_INFINIBAND_SINCE
     if isinstance(asked, int) and not ignored and (asked >= 0 or version < AUTOMATIC_GID_SINCE):
         return GidChoice(asked, table.get(asked), f"NCCL_IB_GID_INDEX={env['NCCL_IB_GID_INDEX']}", asked=True)
     if version < AUTOMATIC_GID_SINCE:
         return GidChoice(0, table.get(0), "NCCL before 2.21 takes index 0")
-    if not one.is_roce:
+    if not port.is_roce:
         return GidChoice(0, table.get(0), "index 0 on InfiniBand")
     index = automatic_gid(gids, env)
     return GidChoice(index, table.get(index), "chosen by NCCL 2.21 and later")

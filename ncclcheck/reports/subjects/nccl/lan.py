@@ -80,7 +80,9 @@ def choice_of_job(cluster: Cluster, node: Node) -> Choice:
 def meant(cluster: Cluster, node: Node) -> str:
     """The interface that advice names: the one that the job's backend takes by itself, or was told to take."""
     choices = [choice_of_gloo(node)] * uses_gloo(cluster) + [choice_of_nccl(node)]
-    taken = [one.bootstrap for one in choices if one.bootstrap and not is_loopback(one.bootstrap.address)]
+    taken = [
+        choice.bootstrap for choice in choices if choice.bootstrap and not is_loopback(choice.bootstrap.address)
+    ]
     return taken[0].name if taken else ""
 
 
@@ -191,7 +193,7 @@ def by_default(node: Node) -> set[str]:
     """The interfaces that a default route leads to; where no route was read, all."""
     routes = at(node, "network.routes")
     if isinstance(routes, Unread):
-        return {one.name for one in interfaces(node)}
+        return {interface.name for interface in interfaces(node)}
     return {route.interface for route in routes if route.destination in _DEFAULT}
 
 
@@ -235,9 +237,9 @@ class Routes:
         """The routes to a subnet or to a part of it."""
         first, mask = int(network.network_address), int(network.netmask)
         return [
-            one.route
-            for one in self._routes
-            if one.version == network.version and one.mask >= mask and one.base & mask == first
+            route.route
+            for route in self._routes
+            if route.version == network.version and route.mask >= mask and route.base & mask == first
         ]
 
 

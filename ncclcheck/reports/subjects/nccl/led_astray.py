@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import Cluster, Node
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Remedy, you
 from ncclcheck.reports.subjects.nccl import lan, variables
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _NAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
@@ -40,13 +40,13 @@ def found(cluster: Cluster) -> dict[str, Astray]:
     if usual is None or 2 * count <= len(links):
         return {}
     nodes = [node for node in cluster.nodes if node.name in links and links[node.name].network != usual]
-    told = (_astray(cluster, node, links[node.name]) for node in nodes if _is_in(node, usual))
-    return {one.node: one for one in told if one}
+    astrays = (_astray(cluster, node, links[node.name]) for node in nodes if _is_in(node, usual))
+    return {astray.node: astray for astray in astrays if astray}
 
 
 def _is_in(node: Node, network: lan.IPNetwork) -> bool:
-    return any(held == network for one in lan.interfaces(node) if lan.is_usable(one)
-               for _, held in lan.global_networks(one))  # fmt: skip
+    return any(held == network for interface in lan.interfaces(node) if lan.is_usable(interface)
+               for _, held in lan.global_networks(interface))  # fmt: skip
 
 
 def _astray(cluster: Cluster, node: Node, link: lan.Link) -> Astray | None:

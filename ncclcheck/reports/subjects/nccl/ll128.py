@@ -32,7 +32,7 @@ def _has_nvlink(card: Gpu) -> bool:
 def _near(node: Node, *, all_of_them: bool) -> bool:
     """Whether every GPU, or for PXN one at least, has a NIC near it; a node without NICs has no network by it."""
     gpus = wiring.functions(node, "gpu")
-    used = {one.hca.pci for one in carrying.choice(node).used}
-    nics = [one for one in wiring.functions(node, "nic") if one.name in used]
+    used = {port.hca.pci for port in carrying.choice(node).used}
+    nics = [function for function in wiring.functions(node, "nic") if function.name in used]
     near = [wiring.nearest([wiring.distance(gpu, nic) for nic in nics]) in _NEAR for gpu in gpus]
     return bool(near) and (all(near) if all_of_them else any(near))

@@ -26,7 +26,7 @@ class Platform:
 def products(nodes: Sequence[Node]) -> str:
     """Vendors, products and asset tags of the machines, by DMI."""
     facts = [at(node, path) for node in nodes for path in ("fabric.product", "fabric.asset_tag")]
-    return ", ".join(dict.fromkeys(str(one) for one in facts if one and not isinstance(one, Unread)))
+    return ", ".join(dict.fromkeys(str(fact) for fact in facts if fact and not isinstance(fact, Unread)))
 
 
 def is_aws(nodes: Sequence[Node]) -> bool:
@@ -133,4 +133,4 @@ def asked(node: Node) -> set[str]:
 
 def keeps(nodes: Sequence[Node]) -> Mapping[str, str]:
     """Variables that the profile of this platform sets -> its name: they are not taken away as leftovers."""
-    return {name: one.name for one in PLATFORMS if one.is_it(nodes) for name in one.keeps}
+    return {name: platform.name for platform in PLATFORMS if platform.is_it(nodes) for name in platform.keeps}

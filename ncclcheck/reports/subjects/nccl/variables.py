@@ -101,8 +101,8 @@ def blank_end(value: str) -> str:
 
 def as_version(text: object) -> Version | None:
     """ "2.30.7" as (2, 30, 7); None for an Unread or what names no version."""
-    found = re.match(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", text) if isinstance(text, str) else None
-    return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else None
+    match = re.match(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", text) if isinstance(text, str) else None
+    return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
 
 
 @derived
@@ -137,17 +137,17 @@ def parse_int(text: str) -> Parsed:
     """strtoll with base 0: hex, octal; a word is 0, what follows the digits is lost, overflow is the default."""
     if not text:
         return Parsed(None)
-    found = _INTEGER.match(text)
-    if found is None:
+    match = _INTEGER.match(text)
+    if match is None:
         return Parsed(0, "is not a number, so it means 0")
-    digits = found[2]
+    digits = match[2]
     if len(digits) > 40:
         return Parsed(None, "is too large and is replaced by the default")
     base = 16 if digits[:2].lower() == "0x" else 8 if digits.startswith("0") else 10
-    value = int(digits, base) * (-1 if found[1] == "-" else 1)
+    value = int(digits, base) * (-1 if match[1] == "-" else 1)
     if not -(2**63) <= value < 2**63:
         return Parsed(None, "is too large and is replaced by the default")
-    if rest := text[found.end() :].strip():
+    if rest := text[match.end() :].strip():
         return Parsed(value, f"is read as {value}: NCCL ignores {rest!r} after the digits")
     if base == 8 and digits.strip("0") and int(digits) != int(digits, 8):
         return Parsed(value, f"is read as {value}: a leading 0 makes it octal")
@@ -246,8 +246,8 @@ def _parse_list(known: Known, text: str, version: Version) -> Parsed:
 
 def _parse_torch(known: Known, text: str) -> Parsed:
     if known.type == "torch_int":
-        found = re.match(r"\s*([+-]?)0*(\d{1,10})(?!\d)", text, re.ASCII)
-        value = int(found[1] + found[2]) if found else 2**31
+        match = re.match(r"\s*([+-]?)0*(\d{1,10})(?!\d)", text, re.ASCII)
+        value = int(match[1] + match[2]) if match else 2**31
         ends = Parsed(None, "is not a number that torch accepts: it raises an exception", raises=True)
         return Parsed(value) if -(2**31) <= value < 2**31 else ends
     if text.lower() in _TRUE | _FALSE:

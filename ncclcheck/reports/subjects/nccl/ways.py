@@ -11,7 +11,7 @@ from functools import cached_property
 from ncclcheck.probes.facts import Address, Cluster, Interface, Node, Unread, Way, at, value_or
 from ncclcheck.reports.subjects.links.reached import Reached, reached
 from ncclcheck.reports.subjects.nccl import lan, led_astray
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _ANSWERED = ("reachable", "stale", "delay", "probe")  # states of a neighbour entry that has an address
 _MOST_EQUAL = 8  # racks of one size are no draw: each is asked only where few stand against each other
@@ -91,20 +91,24 @@ def _decide(cluster: Cluster, equal: list[Subnet]) -> None:
     """What speaks against each of some equally large subnets, and what for it in words."""
     endpoint = [ipaddress.ip_address(text) for text in _endpoint(cluster)]
     found = reached(cluster)
-    for one in equal:
-        near = [other for other in equal if other is not one and _overlap(one, other)]
+    for subnet in equal:
+        near = [other for other in equal if other is not subnet and _overlap(subnet, other)]
         # Where machines of the narrower one answer on the wire of the wider one, the narrower one is wrong.
-        wide = [other for other in near if one.network.prefixlen < other.network.prefixlen]
-        narrow = [other for other in near if one.network.prefixlen > other.network.prefixlen]
-        doubted = any(not answers(found, one.nodes, other.nodes) for other in wide) or any(
-            answers(found, other.nodes, one.nodes) for other in narrow
+        wide = [other for other in near if subnet.network.prefixlen < other.network.prefixlen]
+        narrow = [other for other in near if subnet.network.prefixlen > other.network.prefixlen]
+        doubted = any(not answers(found, subnet.nodes, other.nodes) for other in wide) or any(
+            answers(found, other.nodes, subnet.nodes) for other in narrow
         )
-        is_endpoints = any(address in one.network for address in endpoint)
+        is_endpoints = any(address in subnet.network for address in endpoint)
         also = [
-            node.name for node in cluster.nodes if node.name not in one.nodes and address_in(node, one.network)
+            node.name
+            for node in cluster.nodes
+            if node.name not in subnet.nodes and address_in(node, subnet.network)
         ]
-        one.doubts = (doubted, not is_endpoints, -len(also))
-        one.said = "where the endpoint is" if is_endpoints else f"where {fold_names(also)} is too" if also else ""
+        subnet.doubts = (doubted, not is_endpoints, -len(also))
+        subnet.said = (
+            "where the endpoint is" if is_endpoints else f"where {fold_names(also)} is too" if also else ""
+        )
 
 
 def answers(found: Reached | None, askers: Collection[str], asked: Collection[str]) -> bool:
@@ -123,16 +127,16 @@ def _endpoint(cluster: Cluster) -> list[str]:
     return [text.partition("%")[0] for text in meeting.addresses] if meeting else []
 
 
-def _overlap(one: Subnet, other: Subnet) -> bool:
-    return one.version == other.version and one.network.overlaps(other.network)
+def _overlap(subnet: Subnet, other: Subnet) -> bool:
+    return subnet.version == other.version and subnet.network.overlaps(other.network)
 
 
 def address_in(node: Node, network: lan.IPNetwork) -> tuple[Interface, Address] | None:
     """An address of a node in this subnet, on an interface that is up."""
     for interface in lan.interfaces(node):
-        for held, own in lan.global_networks(interface) if lan.is_usable(interface) else ():
+        for address, own in lan.global_networks(interface) if lan.is_usable(interface) else ():
             if own == network:
-                return interface, held
+                return interface, address
     return None
 
 

@@ -88,12 +88,12 @@ def choosing(cluster: Cluster) -> Iterator[tuple[Node, HcaChoice]]:
 
 @derived
 def _gids(node: Node) -> Mapping[str, GidChoice | None]:
-    return {one.name: gid_choice(one, values(node), nccl_version(node)) for one in choice(node).used}
+    return {port.name: gid_choice(port, values(node), nccl_version(node)) for port in choice(node).used}
 
 
-def gid(node: Node, one: UsedPort) -> GidChoice | None:
+def gid(node: Node, port: UsedPort) -> GidChoice | None:
     """The GID that NCCL would take on a port that it uses; None where the table was not read."""
-    return _gids(node).get(one.name)
+    return _gids(node).get(port.name)
 
 
 def wanted(taken: HcaChoice) -> tuple[UsedPort, ...]:
@@ -110,7 +110,7 @@ def of_hypervisor(node: Node) -> frozenset[str]:
     from skypilot-org/skypilot#4448 (eth0 and its member in NCCL's list); the GID table was not seen.
     """
     interfaces = value_or(at(node, "network.interfaces"), [])
-    if not any(one.driver == "hv_netvsc" for one in interfaces):
+    if not any(interface.driver == "hv_netvsc" for interface in interfaces):
         return frozenset()
     return frozenset(hca.name for hca in _devices(node) if _is_ethernet(hca) and not reachable(hca))
 
@@ -149,7 +149,7 @@ def functions(node: Node, kind: str = "") -> list[PciDevice]:
 @derived_from("fabric")
 def by_address(node: Node) -> Mapping[str, PciDevice]:
     """The PCI functions of a node by their addresses, as /sys has them."""
-    return {one.name: one for one in functions(node)}
+    return {function.name: function for function in functions(node)}
 
 
 @derived_from("fabric")
@@ -162,12 +162,15 @@ def between(node: Node) -> Mapping[str, Mapping[str, str | None]]:
 def placed(node: Node) -> Mapping[str, PciDevice]:
     """GPUs and network cards by address, as NCCL places them: its topology file counts more than /sys."""
     told = {one.name: one for one in value_or(at(node, "nccl.topology"), [])}
-    return {one.name: _as_told(one, told[one.name]) if one.name in told else one for one in functions(node)}
+    return {
+        function.name: _as_told(function, told[function.name]) if function.name in told else function
+        for function in functions(node)
+    }
 
 
-def _as_told(one: PciDevice, told: PciDevice) -> PciDevice:
-    link = one.link if isinstance(told.link, Unread) else told.link
-    return facts.replace(one, root=told.root, path=told.path, numa_node=told.numa_node, link=link)
+def _as_told(device: PciDevice, told: PciDevice) -> PciDevice:
+    link = device.link if isinstance(told.link, Unread) else told.link
+    return facts.replace(device, root=told.root, path=told.path, numa_node=told.numa_node, link=link)
 
 
 @derived_from("rdma")
@@ -195,24 +198,24 @@ def from_gpus(node: Node) -> Mapping[str, Mapping[str, str | None]]:
 
 
 def _near(functions: Collection[PciDevice]) -> Mapping[str, Mapping[str, str | None]]:
-    cards = [one for one in functions if one.kind != "gpu"]
+    cards = [function for function in functions if function.kind != "gpu"]
     return {gpu.name: {card.name: distance(gpu, card) for card in cards} for gpu in functions if gpu.kind == "gpu"}
 
 
-def distance(one: PciDevice, other: PciDevice) -> str | None:
+def distance(device: PciDevice, other: PciDevice) -> str | None:
     """How near two functions are, by the words of nvidia-smi topo; None where it was not read."""
-    if isinstance(one.path, Unread) or isinstance(other.path, Unread):
-        return _by_numa(one, other)
-    if shared := [name for name in one.path if name in other.path]:
-        longest = max(len(one.path), len(other.path)) - len(shared)
+    if isinstance(device.path, Unread) or isinstance(other.path, Unread):
+        return _by_numa(device, other)
+    if shared := [name for name in device.path if name in other.path]:
+        longest = max(len(device.path), len(other.path)) - len(shared)
         return "PIX" if longest <= 1 else "PXB"
-    if one.root == other.root and not isinstance(one.root, Unread):
+    if device.root == other.root and not isinstance(device.root, Unread):
         return "PHB"
-    return _by_numa(one, other)
+    return _by_numa(device, other)
 
 
-def _by_numa(one: PciDevice, other: PciDevice) -> str | None:
-    a, b = one.numa_node, other.numa_node
+def _by_numa(device: PciDevice, other: PciDevice) -> str | None:
+    a, b = device.numa_node, other.numa_node
     if isinstance(a, Unread) or isinstance(b, Unread) or a < 0 or b < 0:
         return None
     return "NODE" if a == b else "SYS"

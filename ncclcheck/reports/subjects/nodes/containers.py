@@ -13,7 +13,7 @@ def runtimes(node: Node) -> list[str]:
 def has_own_processes(node: Node) -> bool:
     """Whether it is known to see its own processes alone (a pid namespace of its own)."""
     spaces = value_or(at(node, "container.namespaces"), [])
-    return any(one.name == "pid" and one.host is False for one in spaces)
+    return any(space.name == "pid" and space.host is False for space in spaces)
 
 
 def told_by(node: Node) -> str:

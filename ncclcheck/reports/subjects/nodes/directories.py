@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ncclcheck.probes.facts import Mount, Node, Place, Room, at, known, value_or
 from ncclcheck.reports.judgement.findings import Evidence, seen
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 
 def places(node: Node, *names: str) -> list[Place]:
@@ -26,12 +26,12 @@ def working(node: Node) -> Place | None:
 
 def about(place: Place) -> list[Evidence]:
     """Who names the directory, how much room it has, and what is mounted there."""
-    found = [seen(place.told_by, place.path)]
+    all_evidence = [seen(place.told_by, place.path)]
     if isinstance(place.room, Room):
         room = place.room
         inodes = f", {room.inodes_free} of {room.inodes} inodes free" if room.inodes else ""
-        found.append(seen(f"statvfs({room.path})", f"{size(room.free)} free of {size(room.size)}{inodes}"))
+        all_evidence.append(seen(f"statvfs({room.path})", f"{size(room.free)} free of {size(room.size)}{inodes}"))
     if isinstance(place.mount, Mount):
         options = ",".join(place.mount.options)
-        found.append(seen("/proc/self/mountinfo", f"{place.mount.source} {place.mount.kind} {options}"))
-    return found
+        all_evidence.append(seen("/proc/self/mountinfo", f"{place.mount.source} {place.mount.kind} {options}"))
+    return all_evidence

@@ -54,7 +54,7 @@ def data_cards(node: Node, built: Product) -> list[Hca]:
     if built.cloud:
         return wiring.efa(node)
     devices = value_or(at(node, "rdma.devices"), [])
-    virtual = {one.name for one in wiring.functions(node) if one.virtual_function}
-    own = [one for one in devices if value_or(one.pci, "") not in virtual and "bond" not in one.name]
+    virtual = {function.name for function in wiring.functions(node) if function.virtual_function}
+    own = [device for device in devices if value_or(device.pci, "") not in virtual and "bond" not in device.name]
     slots = [value_or(one.pci, "").partition(".")[0] for one in own]
     return [one for one, slot in zip(own, slots, strict=True) if slots.count(slot) == 1]

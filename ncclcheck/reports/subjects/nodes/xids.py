@@ -60,8 +60,8 @@ _TO = re.compile(r"\(([A-Za-z][\w &,-]{2,60})\)\s*$")
 
 def asked_for(line: str) -> str:
     """What Xid 154 says that the driver asks for now, as `Node Reboot Required`; empty for none."""
-    found = _TO.search(line)
-    return found[1] if found and found[1].lower() != "none" else ""
+    match = _TO.search(line)
+    return match[1] if match and match[1].lower() != "none" else ""
 
 
 def of_switch(name: str) -> bool:

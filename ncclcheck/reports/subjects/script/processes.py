@@ -19,12 +19,12 @@ _Fact = tuple[str, str, bool]
 
 def by_several(script: Script) -> list[Call]:
     """All calls but those under a condition that contradicts the one under which the group is started."""
-    held: list[Call] | None = script.__dict__.get("by_several")
-    if held is None:
+    calls: list[Call] | None = script.__dict__.get("by_several")
+    if calls is None:
         needed = _needed(script)
-        held = [call for call in script.calls if not _contradicts(call, needed)] if needed else script.calls
-        script.__dict__["by_several"] = held
-    return held
+        calls = [call for call in script.calls if not _contradicts(call, needed)] if needed else script.calls
+        script.__dict__["by_several"] = calls
+    return calls
 
 
 def _needed(script: Script) -> set[_Fact]:
@@ -89,8 +89,8 @@ def _parts(test: ast.expr, holds: bool) -> Iterator[_Fact]:
         yield from _parts(test.operand, not holds)
     elif isinstance(test, ast.BoolOp):
         if isinstance(test.op, ast.And) == holds:
-            for one in test.values:
-                yield from _parts(one, holds)
+            for node in test.values:
+                yield from _parts(node, holds)
     elif isinstance(test, ast.Compare) and len(test.ops) == 1:
         operator, other = test.ops[0], test.comparators[0]
         if not isinstance(other, ast.Constant) or not isinstance(
@@ -136,7 +136,9 @@ def _of_parents(calls: list[Call]) -> set[str]:
         parents |= more
     started = {one for call in calls if call.function in parents for one in started_by(call) if one in inside}
     ranks = _led_to(started, inside, set())
-    alone = parents | _led_to({call.name for one in parents for call in inside[one]} & {*inside}, inside, started)
+    alone = parents | _led_to(
+        {call.name for parent in parents for call in inside[parent]} & {*inside}, inside, started
+    )
     alone -= ranks
     if any(call.name == INIT and call.function in alone for call in calls):
         return set()  # another way to start, or not understood

@@ -26,7 +26,7 @@ def same_on_all(text: str) -> bool:
 
 def _agrees(test: ast.expr) -> bool:
     if isinstance(test, ast.BoolOp):
-        return all(_agrees(one) for one in test.values)
+        return all(_agrees(node) for node in test.values)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return _agrees(test.operand)
     if isinstance(test, ast.Name | ast.Attribute):
@@ -39,15 +39,15 @@ def _agrees(test: ast.expr) -> bool:
 def _is_plain(test: ast.expr) -> bool:
     """Whether only names and numbers stand in it, and none is that of a rank."""
     parts = [*ast.walk(test)]
-    names = [one for one in parts if isinstance(one, ast.Name | ast.Attribute)]
-    calls = [one for one in parts if isinstance(one, ast.Call)]
-    counted = all(isinstance(one.func, ast.Name) and one.func.id in ("len", "int") for one in calls)
-    return counted and not any(_BY_RANK.search(_last(one)) for one in names)
+    names = [part for part in parts if isinstance(part, ast.Name | ast.Attribute)]
+    calls = [part for part in parts if isinstance(part, ast.Call)]
+    counted = all(isinstance(call.func, ast.Name) and call.func.id in ("len", "int") for call in calls)
+    return counted and not any(_BY_RANK.search(_last(name)) for name in names)
 
 
 def _counts(test: ast.expr) -> bool:
     return any(
-        isinstance(one, ast.Name | ast.Attribute) and _COUNTS.fullmatch(_last(one)) for one in ast.walk(test)
+        isinstance(node, ast.Name | ast.Attribute) and _COUNTS.fullmatch(_last(node)) for node in ast.walk(test)
     )
 
 

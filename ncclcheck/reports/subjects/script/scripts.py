@@ -122,12 +122,12 @@ def reached(script: Script) -> list[Call]:
 
     A package has a thousand functions beside those that a script uses; what they would do is not what it does.
     """
-    held: list[Call] | None = script.__dict__.get("reached")
-    if held is None:
+    calls: list[Call] | None = script.__dict__.get("reached")
+    if calls is None:
         functions = _reached(script)
-        held = [call for call in by_several(script) if call.function in functions]
-        script.__dict__["reached"] = held
-    return held
+        calls = [call for call in by_several(script) if call.function in functions]
+        script.__dict__["reached"] = calls
+    return calls
 
 
 def _reached(script: Script) -> set[str]:
@@ -283,11 +283,11 @@ def gathers(script: Script, call: Call) -> str:
         return f"{call.on}.save_model"
     waiting, seen_ = [call], {call.name}
     for _ in range(_LEADS):
-        if found := next((one.name for one in waiting if _ZERO_3.search(one.name)), ""):
+        if found := next((call.name for call in waiting if _ZERO_3.search(call.name)), ""):
             return found.rpartition(".")[2]
-        led = [inner for one in waiting if ":" in one.name for inner in in_function(script, one.name)]
-        waiting = [one for one in led if one.name not in seen_]
-        seen_ |= {one.name for one in waiting}
+        led = [inner for call in waiting if ":" in call.name for inner in in_function(script, call.name)]
+        waiting = [call for call in led if call.name not in seen_]
+        seen_ |= {call.name for call in waiting}
     return ""
 
 
@@ -300,7 +300,7 @@ def _is_trainers(script: Script, call: Call) -> bool:
     """Whether it is called on a Lightning trainer of all ranks: none is made, and no group ended, nearby."""
     modules = next((file.modules for file in script.files if file.name == call.file), [])
     near = in_function(script, call.function)
-    alone = any(one.name.endswith((".Trainer", "destroy_process_group")) and by_rank(one) for one in near)
+    alone = any(call.name.endswith((".Trainer", "destroy_process_group")) and by_rank(call) for call in near)
     ended = any(one.name.endswith("destroy_process_group") and one.line < call.line for one in near)
     on_trainer = call.on in ("trainer", "self.trainer")
     return on_trainer and not alone and not ended and any(_LIGHTNING.match(name) for name in modules)
@@ -392,8 +392,8 @@ def _with_import(
     script: Script, file: str, change: Mapping[int, str | None], module: str
 ) -> Mapping[int, str | None] | None:
     """The change, and the import before the file's first one of torch or numpy; None where there is none such."""
-    found = (call for call in in_function(script, f"{file}:") if call.name == "import" and not call.guards)
-    at = next((call.first for call in found), 0)
+    calls = (call for call in in_function(script, f"{file}:") if call.name == "import" and not call.guards)
+    at = next((call.first for call in calls), 0)
     line = line_of(script, file, at)
     if not change or at in change or not re.match(r"import |from ", line):
         return None

@@ -41,13 +41,13 @@ def _each_step(script: Script) -> set[str]:
     found = set(waiting)
     for _ in range(_DEEP):
         waiting = {
-            one.name
+            call.name
             for function in waiting
-            for one in in_function(script, function)
-            if ":" in one.name and not one.loops and not one.guards
+            for call in in_function(script, function)
+            if ":" in call.name and not call.loops and not call.guards
         } - found
         found |= waiting
-    timed = {one.function for one in calls if one.name == _WAITS}
+    timed = {call.function for call in calls if call.name == _WAITS}
     return set() if timed & (found | {function for function, _ in loops}) else found
 
 

@@ -22,7 +22,7 @@ def tags(call: Call, key: str) -> set[str]:
 
 def objects(call: Call, key: str, *kinds: str) -> set[str]:
     """The objects of these kinds that it may be."""
-    return {one for one in tags(call, key) if one.partition("@")[0] in kinds}
+    return {tag for tag in tags(call, key) if tag.partition("@")[0] in kinds}
 
 
 def made_at(script: Script, thing: str) -> Call | None:
@@ -62,7 +62,7 @@ def in_training(script: Script, call: Call) -> bool:
     """Whether it is done in the steps of a training."""
     held: set[tuple[str, int]] | None = script.__dict__.get("training_loops")
     if held is None:
-        held = {(loop.over, loop.line) for one in passes(script) for loop in one.loops[-1:]}
+        held = {(loop.over, loop.line) for call in passes(script) for loop in call.loops[-1:]}
         script.__dict__["training_loops"] = held
     return any((loop.over, loop.line) in held for loop in call.loops)
 
@@ -76,7 +76,7 @@ def counts_epochs(loop: Loop) -> bool:
 def begun_anew(script: Script, loader: str) -> tuple[Call, Loop] | None:
     """Where the loader is begun again and again, and the loop in which; not that in which it is made anew."""
     made = made_at(script, loader)
-    around = {(one.line, one.over) for one in made.loops if not counts_epochs(one)} if made else set()
+    around = {(loop.line, loop.over) for loop in made.loops if not counts_epochs(loop)} if made else set()
     for call in script.trace:
         if call.name not in ("iterate", "iter") or loader not in tags(call, "0"):
             continue
@@ -97,9 +97,9 @@ def entered(script: Script, call: Call) -> str:
     return collective(script, call) if ":" not in call.name else ""
 
 
-def apart(one: Call, other: Call) -> bool:
+def apart(call: Call, other: Call) -> bool:
     """Whether they stand in two branches of one condition."""
-    branches = {(guard.file, guard.line): guard.branch for guard in one.guards}
+    branches = {(guard.file, guard.line): guard.branch for guard in call.guards}
     return any(branches.get((guard.file, guard.line), guard.branch) != guard.branch for guard in other.guards)
 
 
@@ -124,7 +124,9 @@ def left_alone(script: Script) -> Iterator[tuple[Guard, Call, str]]:
         if (guard.file, guard.line) in told:
             continue
         loop = call.loops[-1]
-        inside = next(((one, name) for one, name in met if loop in one.loops and guard not in one.guards), None)
+        inside = next(
+            ((call, name) for call, name in met if loop in call.loops and guard not in call.guards), None
+        )
         if inside:
             told.add((guard.file, guard.line))
             yield guard, *inside

@@ -47,8 +47,8 @@ def waits_for_all(script: Script, init: Call) -> bool:
 def _is_read(script: Script, count: str) -> bool:
     """Whether what is called like this anywhere is read from a launcher's variable."""
     name = count.rpartition(".")[2]
-    read = (one for one in script.calls if name and one.target.rpartition(".")[2] == name)
-    return any(_OF_THE_JOB.search(f"{one.name} {' '.join(one.arguments.values())}") for one in read)
+    read = (call for call in script.calls if name and call.target.rpartition(".")[2] == name)
+    return any(_OF_THE_JOB.search(f"{call.name} {' '.join(call.arguments.values())}") for call in read)
 
 
 def _sets_size(script: Script) -> bool:

@@ -11,18 +11,18 @@ _FEW = 0.5  # of all elements that are trained: more of them without an optimize
 _SHOWN = 3  # names in one finding, then a count: chosen, three fit a heading of 80 columns
 
 
-def wrong(found: OwnStep) -> Iterator[Finding]:
+def wrong(step: OwnStep) -> Iterator[Finding]:
     """The causes first: what changes no parameter at all, then what trains otherwise than is meant."""
-    yield from _by_its_schedule_or_clipping(found)
-    if found.factors:
-        yield _by_pieces(found)
-    if found.reseeded:
-        yield _reseeded(found)
-    if found.idle:
-        yield _idle(found)
-    elif _unmoving(found):
-        yield _stands(found)
-    if found.stale and not found.idle:
+    yield from _by_its_schedule_or_clipping(step)
+    if step.factors:
+        yield _by_pieces(step)
+    if step.reseeded:
+        yield _reseeded(step)
+    if step.idle:
+        yield _idle(step)
+    elif _unmoving(step):
+        yield _stands(step)
+    if step.stale and not step.idle:
         yield warn(
             Where(),
             "the given step adds its gradients to those of the step before",
@@ -31,27 +31,27 @@ def wrong(found: OwnStep) -> Iterator[Finding]:
             evidence=[seen("gradient of the first parameter as a new step's first one arrives", "is not zero")],
             fix=[you("Clear gradients once a step.", "optimizer.step()\noptimizer.zero_grad(set_to_none=True)")],
         )
-    if found.lost and not found.idle:
-        yield _lost(found)
-    if found.remade:
-        yield _remade(found)
-    if found.undivided:
-        yield _undivided(found)
-    if not found.idle:
-        yield from (say(found) for held, say in ((found.unheld, _unheld), (found.zero, _zero)) if held)
-    if found.evaluating:
-        yield _evaluating(found)
-    if found.aliased:
-        yield _aliased(found)
+    if step.lost and not step.idle:
+        yield _lost(step)
+    if step.remade:
+        yield _remade(step)
+    if step.undivided:
+        yield _undivided(step)
+    if not step.idle:
+        yield from (say(step) for held, say in ((step.unheld, _unheld), (step.zero, _zero)) if held)
+    if step.evaluating:
+        yield _evaluating(step)
+    if step.aliased:
+        yield _aliased(step)
 
 
-def _by_its_schedule_or_clipping(found: OwnStep) -> Iterator[Finding]:
-    if found.clipped_scaled:
+def _by_its_schedule_or_clipping(step: OwnStep) -> Iterator[Finding]:
+    if step.clipped_scaled:
         yield _clipped_scaled()
-    if found.clipped:
-        yield _clipped(found)
-    if found.cosine:
-        yield _cosine(found.cosine)
+    if step.clipped:
+        yield _clipped(step)
+    if step.cosine:
+        yield _cosine(step.cosine)
 
 
 def _clipped_scaled() -> Finding:
@@ -74,8 +74,8 @@ def _clipped_scaled() -> Finding:
     )
 
 
-def _clipped(found: OwnStep) -> Finding:
-    when = "before its backward pass" if found.clipped == "before" else "after the optimizer's step"
+def _clipped(step: OwnStep) -> Finding:
+    when = "before its backward pass" if step.clipped == "before" else "after the optimizer's step"
     return warn(
         Where(),
         f"the given step clips gradients {when}, where that does nothing",
@@ -94,9 +94,9 @@ def _clipped(found: OwnStep) -> Finding:
 _ANY_OPTIMIZER = "torch.optim.AdamW(model.parameters(), lr=1e-3)"
 
 
-def optimizer_of(found: OwnStep, parameters: str = "model.parameters()") -> str:
+def optimizer_of(step: OwnStep, parameters: str = "model.parameters()") -> str:
     """The call that makes the step's optimizer again, of these parameters."""
-    return (found.optimizer or _ANY_OPTIMIZER).replace("model.parameters()", parameters, 1)
+    return (step.optimizer or _ANY_OPTIMIZER).replace("model.parameters()", parameters, 1)
 
 
 _IDLE = {
@@ -126,8 +126,8 @@ _IDLE = {
 }  # fmt: skip
 
 
-def _by_pieces(found: OwnStep) -> Finding:
-    told = ", ".join(f"{one:.4g} on rank {rank}" for rank, one in enumerate(found.factors[:4]))
+def _by_pieces(step: OwnStep) -> Finding:
+    told = ", ".join(f"{one:.4g} on rank {rank}" for rank, one in enumerate(step.factors[:4]))
     return warn(
         Where(),
         f"the given step scales the pieces of one gradient by different factors: {told}",
@@ -148,9 +148,9 @@ def _by_pieces(found: OwnStep) -> Finding:
     )
 
 
-def _reseeded(found: OwnStep) -> Finding:
-    at = f", at {found.seeded_at}" if found.seeded_at else ""
-    names = ", ".join(found.reseeded)
+def _reseeded(step: OwnStep) -> Finding:
+    at = f", at {step.seeded_at}" if step.seeded_at else ""
+    names = ", ".join(step.reseeded)
     return warn(
         Where(),
         f"the given step sets the seed of {names} to the same in every step and on every rank{at}",
@@ -172,40 +172,40 @@ def _reseeded(found: OwnStep) -> Finding:
 _LEAST_STILL = 3  # steps at a rate of 0; a warm-up from 0 begins with one
 
 
-def _unmoving(found: OwnStep) -> int:
+def _unmoving(step: OwnStep) -> int:
     """Steps at a learning rate of 0, where they are most of those that were seen, or all of the last ones."""
-    still = found.rates.count(0.0)
-    ended = still >= _LEAST_STILL and not any(found.rates[-still:])
-    return still if still >= _LEAST_STILL and (ended or 2 * still > len(found.rates)) else 0
+    still = step.rates.count(0.0)
+    ended = still >= _LEAST_STILL and not any(step.rates[-still:])
+    return still if still >= _LEAST_STILL and (ended or 2 * still > len(step.rates)) else 0
 
 
-def _stands(found: OwnStep) -> Finding:
-    rates = ", ".join(f"{one:.3g}" for one in found.rates)
+def _stands(step: OwnStep) -> Finding:
+    rates = ", ".join(f"{rate:.3g}" for rate in step.rates)
     return warn(
         Where(),
-        f"the learning rate is 0 in {_unmoving(found)} of {len(found.rates)} steps of the optimizer",
-        why=_FLOORED.format(found.floored)
-        if found.floored
+        f"the learning rate is 0 in {_unmoving(step)} of {len(step.rates)} steps of the optimizer",
+        why=_FLOORED.format(step.floored)
+        if step.floored
         else "The schedule stands at 0: nothing is trained there.",
         owner="job",
         evidence=[seen("learning rate from the second step on", rates[:200])],
-        fix=[_schedule(found)],
+        fix=[_schedule(step)],
     )
 
 
-def _cosine(one: Cosine) -> Finding:
+def _cosine(cosine: Cosine) -> Finding:
     """Past its end while the first epoch lasts it was meant to count epochs; a whole training may be as short."""
-    name = f"state['{one.name}']" if one.name else "scheduler"
-    past = one.steps > one.length
-    say = warn if past and one.length < one.batches else note
+    name = f"state['{cosine.name}']" if cosine.name else "scheduler"
+    past = cosine.steps > cosine.length
+    say = warn if past and cosine.length < cosine.batches else note
     return say(
         Where(),
-        f"CosineAnnealingLR(T_max={one.length}) is stepped with each batch, and an epoch has {one.batches}: "
+        f"CosineAnnealingLR(T_max={cosine.length}) is stepped with each batch, and an epoch has {cosine.batches}: "
         f"{'it is past' if past else 'it will be past'} its end, where the learning rate rises again",
         why="T_max is counted in calls of step(): counted in epochs and stepped with each batch, the rate goes up "
-        f"and down every {one.length} batches.",
+        f"and down every {cosine.length} batches.",
         owner="job",
-        evidence=[seen("steps of the schedule", f"{one.steps}, of T_max={one.length}")],
+        evidence=[seen("steps of the schedule", f"{cosine.steps}, of T_max={cosine.length}")],
         fix=[
             you(
                 "Count T_max in batches, or step the schedule once an epoch, outside of the step.",
@@ -218,32 +218,32 @@ def _cosine(one: Cosine) -> Finding:
 _FLOORED = "The schedule divides by `//`, at {}: the result is a whole number, 0 in nearly all steps."
 
 
-def _schedule(found: OwnStep) -> Remedy:
-    if found.floored:
-        return you(f"Divide by `/` at {found.floored.partition(' ')[0]}.", "return current_step / warmup_steps")
+def _schedule(step: OwnStep) -> Remedy:
+    if step.floored:
+        return you(f"Divide by `/` at {step.floored.partition(' ')[0]}.", "return current_step / warmup_steps")
     return you(
         "Print the schedule over all steps of the training, and let it be above 0.",
         "print(scheduler.get_last_lr())",
     )
 
 
-def _idle(found: OwnStep) -> Finding:
-    why, fix, code = _IDLE[found.idle_why]
-    code = code.format(optimizer_of(found))
-    if found.idle_why == "rate" and found.floored:
-        why = f"The learning rate is 0 in every step that was seen. {_FLOORED.format(found.floored)}"
-    if found.wiped:
+def _idle(step: OwnStep) -> Finding:
+    why, fix, code = _IDLE[step.idle_why]
+    code = code.format(optimizer_of(step))
+    if step.idle_why == "rate" and step.floored:
+        why = f"The learning rate is 0 in every step that was seen. {_FLOORED.format(step.floored)}"
+    if step.wiped:
         why = "zero_grad() comes between backward() and the optimizer's step: gradients are gone by then."
         fix = "Clear gradients before backward(), or after the step."
         code = "optimizer.zero_grad()\nloss.backward()\noptimizer.step()"
-    sure = found.wiped or found.idle_why in ("others", "nothing")  # a schedule may begin after these steps
+    sure = step.wiped or step.idle_why in ("others", "nothing")  # a schedule may begin after these steps
     return (fail if sure else warn)(
         Where(),
-        f"{found.steps} of the given steps change no parameter",
+        f"{step.steps} of the given steps change no parameter",
         why=why,
         owner="job",
         evidence=[seen("bits of all parameters", "are those of before the steps, on all ranks")],
-        fix=[_schedule(found) if found.idle_why == "rate" and found.floored else you(fix, code)],
+        fix=[_schedule(step) if step.idle_why == "rate" and step.floored else you(fix, code)],
     )
 
 
@@ -267,27 +267,27 @@ def _lost(found: OwnStep) -> Finding:
     )
 
 
-def _remade(found: OwnStep) -> Finding:
+def _remade(step: OwnStep) -> Finding:
     return warn(
         Where(),
-        f"the given step makes a new optimizer for each of {found.remade} steps",
+        f"the given step makes a new optimizer for each of {step.remade} steps",
         why="Its moments begin at 0 each time: Adam without them moves every weight by the whole learning rate, "
         "and momentum does nothing.",
         owner="job",
-        evidence=[seen("optimizers that took a step", f"{found.remade}, one step each")],
+        evidence=[seen("optimizers that took a step", f"{step.remade}, one step each")],
         fix=[
             you(
                 "Make it once, in the first step, and keep it in the state.",
                 "if 'optimizer' not in state:\n"
-                f"    state['optimizer'] = {optimizer_of(found)}\n"
+                f"    state['optimizer'] = {optimizer_of(step)}\n"
                 "optimizer = state['optimizer']",
             )
         ],
     )
 
 
-def _undivided(found: OwnStep) -> Finding:
-    count = found.undivided
+def _undivided(step: OwnStep) -> Finding:
+    count = step.undivided
     return warn(
         Where(),
         f"the given step adds up {count} micro-batches without dividing by {count}",
@@ -303,29 +303,29 @@ def _undivided(found: OwnStep) -> Finding:
     )
 
 
-def _unheld(found: OwnStep) -> Finding:
-    names = ", ".join(found.unheld[:_SHOWN])
-    more = f" and {len(found.unheld) - _SHOWN} more" if len(found.unheld) > _SHOWN else ""
-    say = warn if found.unheld_share < _FEW else note
+def _unheld(step: OwnStep) -> Finding:
+    names = ", ".join(step.unheld[:_SHOWN])
+    more = f" and {len(step.unheld) - _SHOWN} more" if len(step.unheld) > _SHOWN else ""
+    say = warn if step.unheld_share < _FEW else note
     return say(
         Where(),
         f"{names}{more} get gradients, and no optimizer holds them",
         why="They stay what they were at the start."
         + (" Meant so where only a head is trained." if say is note else ""),
         owner="job",
-        evidence=[seen("share of all trained elements", f"{found.unheld_share:.1%}")],
+        evidence=[seen("share of all trained elements", f"{step.unheld_share:.1%}")],
         fix=[
             you(
                 "Make the optimizer after the last layer, of all parameters; freeze what is not to be trained.",
-                f"optimizer = {optimizer_of(found, '[p for p in model.parameters() if p.requires_grad]')}",
+                f"optimizer = {optimizer_of(step, '[p for p in model.parameters() if p.requires_grad]')}",
             )
         ],
     )
 
 
-def _zero(found: OwnStep) -> Finding:
-    names = ", ".join(found.zero[:_SHOWN])
-    more = f" and {len(found.zero) - _SHOWN} more" if len(found.zero) > _SHOWN else ""
+def _zero(step: OwnStep) -> Finding:
+    names = ", ".join(step.zero[:_SHOWN])
+    more = f" and {len(step.zero) - _SHOWN} more" if len(step.zero) > _SHOWN else ""
     return note(
         Where(),
         f"the gradients of {names}{more} are exactly 0 on all ranks in all steps",
@@ -337,9 +337,9 @@ def _zero(found: OwnStep) -> Finding:
     )
 
 
-def _evaluating(found: OwnStep) -> Finding:
-    names = ", ".join(found.evaluating[:_SHOWN])
-    since = f"from step {found.evaluating_since} on " if found.evaluating_since else ""
+def _evaluating(step: OwnStep) -> Finding:
+    names = ", ".join(step.evaluating[:_SHOWN])
+    since = f"from step {step.evaluating_since} on " if step.evaluating_since else ""
     told = f"False {since.strip()}, True before" if since else "False in most of them"
     return warn(
         Where(),
@@ -351,8 +351,8 @@ def _evaluating(found: OwnStep) -> Finding:
     )
 
 
-def _aliased(found: OwnStep) -> Finding:
-    name, dot, attribute = found.aliased[0].partition(".")
+def _aliased(step: OwnStep) -> Finding:
+    name, dot, attribute = step.aliased[0].partition(".")
     fix = f"state['{name}'] = copy.deepcopy(model).requires_grad_(False)"
     if attribute:
         fix = f"self.{attribute} = {{k: v.detach().clone() for k, v in model.state_dict().items()}}"
@@ -361,7 +361,7 @@ def _aliased(found: OwnStep) -> Finding:
         f"state['{name}']{dot}{attribute} holds the weights of the model themselves, not an average of them",
         why="Whatever is trained changes it at once: it equals the model in every step.",
         owner="job",
-        evidence=[seen(f"memory of the tensors in {found.aliased[0]}", "is that of the model's parameters")],
+        evidence=[seen(f"memory of the tensors in {step.aliased[0]}", "is that of the model's parameters")],
         fix=[
             you("Make a copy; state_dict() gives the model's own tensors." if attribute else "Make a copy.", fix)
         ],

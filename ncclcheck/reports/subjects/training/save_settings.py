@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.training.settings import (
+    DISTRIBUTED,
+    FSDP,
     GATHER,
+    SHARDED,
     STAGE,
     STATE_DICT,
     STRATEGY,
@@ -54,13 +57,23 @@ def save_settings(cluster: Cluster) -> SaveSettings | None:
         return SaveSettings(None if value == "auto" else value == "true", gather or stage, *limit)
     if kind:
         return SaveSettings("full" in kind.setting.value.lower(), kind, *limit)
-    if strategy and "stage_3" in strategy.setting.value:
-        return SaveSettings(False, strategy, *limit)
-    if strategy and "fsdp" in strategy.setting.value.lower():
-        return SaveSettings(
-            True, strategy, *limit
-        )  # Lightning's FSDPStrategy gathers where it is not told otherwise
+    sharded, fsdp = _last(cluster, SHARDED), _last(cluster, FSDP)
+    if sharded and (fsdp or "." in sharded.setting.name):  # what is off in NeMo's file has its line there too
+        return SaveSettings(sharded.setting.value != "true", sharded, *limit)
+    if strategy and (gathers := _strategy(strategy.setting.value.lower())) is not None:
+        return SaveSettings(gathers, strategy, *limit)
+    if fsdp:
+        return SaveSettings(True, fsdp, *limit)  # transformers and NeMo gather where they are not told otherwise
+    if pieces := _last(cluster, DISTRIBUTED):
+        return SaveSettings(False, pieces, *limit)
     return None
+
+
+def _strategy(value: str) -> bool | None:
+    """Whether a strategy gathers: Lightning's FSDPStrategy does, those of FSDP2 and Megatron do not."""
+    if "stage_3" in value or any(one in value for one in ("megatron", "fsdp2", "modelparallel")):
+        return False
+    return True if "fsdp" in value else None
 
 
 def timeout(cluster: Cluster) -> tuple[Said, float] | None:
@@ -76,8 +89,8 @@ def _limit(cluster: Cluster) -> tuple[Said | None, float | None]:
 
 def _last(cluster: Cluster, names: tuple[str, ...]) -> Said | None:
     files = cluster.measurements.smoke.settings if cluster.measurements.smoke else []
-    found = [Said(file, one) for file in files for one in file.settings if one.name in names]
-    return found[-1] if found else None
+    saids = [Said(file, setting) for file in files for setting in file.settings if setting.name in names]
+    return saids[-1] if saids else None
 
 
 def _seconds(value: str) -> float | None:

@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import Cluster, Unread
 from ncclcheck.probes.facts.training import Communication
 from ncclcheck.reports.subjects.training import step_times
 from ncclcheck.reports.subjects.training.step_times import Row, Steps, Straggler
-from ncclcheck.reports.text.fold import duration
+from ncclcheck.reports.text.words.fold import duration
 
 # all ranks of a node together against one alone; some slowdown (clocks, memory) is usual on every host: chosen
 CONTENDED = 1.25
@@ -39,15 +39,17 @@ def hungry(cluster: Cluster, measured: Steps) -> list[Row]:
 def slow(cluster: Cluster, measured: Steps) -> list[Straggler]:
     """Ranks whose own work takes longer, the slowest first; not those that only wait for data."""
     starved = {row.fact.rank for row in hungry(cluster, measured)}
-    found = step_times.stragglers(measured, straggler_ratio(cluster, measured))
-    named = [one for one in found if one.phase != "data" or one.fact.rank not in starved]
-    return [one for one in named if not step_times.by_chance(measured, one)]
+    stragglers = step_times.stragglers(measured, straggler_ratio(cluster, measured))
+    named = [
+        straggler for straggler in stragglers if straggler.phase != "data" or straggler.fact.rank not in starved
+    ]
+    return [straggler for straggler in named if not step_times.by_chance(measured, straggler)]
 
 
 def slow_by_chance(cluster: Cluster, measured: Steps) -> list[Straggler]:
     """Ranks that seem slow where all lack cores."""
-    found = step_times.stragglers(measured, straggler_ratio(cluster, measured))
-    return [one for one in found if step_times.by_chance(measured, one)]
+    stragglers = step_times.stragglers(measured, straggler_ratio(cluster, measured))
+    return [straggler for straggler in stragglers if step_times.by_chance(measured, straggler)]
 
 
 def communication(cluster: Cluster) -> Communication | None:
@@ -96,10 +98,10 @@ def _data(measured: Steps) -> Loss:
 
 
 def _straggler(cluster: Cluster, measured: Steps) -> Loss:
-    found = slow(cluster, measured)
-    if not found:
+    stragglers = slow(cluster, measured)
+    if not stragglers:
         return Loss(0.0, "")
-    worst = found[0]
+    worst = stragglers[0]
     return Loss(
         worst.own - worst.usual,
         f"all wait for rank {worst.fact.rank} on {worst.fact.node}, whose own work takes {duration(worst.own)} a "

@@ -205,7 +205,7 @@ def lack_cores(measured: Steps) -> bool:
 
 
 def by_chance(measured: Steps, one: Straggler) -> bool:
-    """Whether all lack cores, and this rank loses no more than the time in which it had none.
+    """Whether all lack cores, or ranks on CPUs this one, and it loses no more than the time in which it had none.
 
     Its threads wait for each other, so its own time grows as well; which rank loses most changes with the run. On
     CPUs that others use too, a rank that was not timed alone is not told from one that got fewer cores.
@@ -213,7 +213,8 @@ def by_chance(measured: Steps, one: Straggler) -> bool:
     twin = one.fact.twin
     if not measured.on_gpus and one.fact.solo is None and any(_short_of_cores(row.twin) for row in measured.rows):
         return True
-    return lack_cores(measured) and twin is not None and one.own - one.usual <= (twin.core_us or 0.0)
+    shared = not measured.on_gpus or lack_cores(measured)
+    return shared and twin is not None and one.own - one.usual <= (twin.core_us or 0.0)
 
 
 def exposure(communication: Communication, measured: Steps) -> float:

@@ -11,8 +11,8 @@ from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.subjects.training import step_losses, step_times
 from ncclcheck.reports.subjects.training.step_times import Row, Steps
 from ncclcheck.reports.text import measured as beside
-from ncclcheck.reports.text.fold import duration, size
-from ncclcheck.reports.text.wrapping import wrapped
+from ncclcheck.reports.text.words.fold import duration, size
+from ncclcheck.reports.text.words.wrapping import wrapped
 
 # rows of ranks, the slowest; characters to which a node's name may be cut: chosen, for 80 columns
 _MOST, _SHORTEST = 8, 4
@@ -52,8 +52,8 @@ def _wrapped(words: str, width: int, first: str, rest: str = " " * 13) -> list[s
     return wrapped(words, width, first=first, rest=rest)
 
 
-def _trained(told: Measurements) -> str:
-    setup = told.smoke.setup if told.smoke else None
+def _trained(measurements: Measurements) -> str:
+    setup = measurements.smoke.setup if measurements.smoke else None
     return "" if setup is None else _setup(setup)
 
 
@@ -76,19 +76,19 @@ def _speed(measured: Steps) -> str:
     return f"{words}; {expected:.4g} are expected, {ranks} times as many as one rank reaches alone"
 
 
-def _memory(told: Measurements) -> str:
+def _memory(measurements: Measurements) -> str:
     """Around the wrap and over the steps: the rank that holds most, and what DDP adds."""
-    ranks = [one for one in told.memory.ranks if one.after_wrap and one.in_steps]
+    ranks = [rank for rank in measurements.memory.ranks if rank.after_wrap and rank.in_steps]
     if not ranks:
         return ""
-    most = max(ranks, key=lambda one: one.in_steps or 0)
-    side = told.smoke.side if told.smoke else None
+    most = max(ranks, key=lambda rank: rank.in_steps or 0)
+    side = measurements.smoke.side if measurements.smoke else None
     buckets = sum(side.communication.buckets) if side and side.communication else 0
     added = f", {size(buckets)} of which DDP's buckets may take" if buckets else ""
     before = f"{size(most.before_wrap)} before the wrap, " if most.before_wrap else ""
     return (
         f"rank {most.rank}: {before}{size(most.after_wrap or 0)} after it{added}; {size(most.in_steps or 0)} at "
-        f"the peak of the steps, the median rank {size(median(one.in_steps or 0 for one in ranks))}"
+        f"the peak of the steps, the median rank {size(median(rank.in_steps or 0 for rank in ranks))}"
     )
 
 
@@ -130,21 +130,21 @@ def _ms(us: float) -> str:
     return f"{us / 1000:.1f}" if us < 1e6 else f"{us / 1000:.0f}"
 
 
-def _saved(told: Measurements) -> float | None:
+def _saved(measurements: Measurements) -> float | None:
     """Microseconds in which rank 0 writes a checkpoint, and the others wait."""
-    saves = told.smoke.saves if told.smoke else None
+    saves = measurements.smoke.saves if measurements.smoke else None
     return saves.reloaded.write_s * 1e6 if saves and saves.reloaded else None
 
 
 def _expected(cluster: Cluster, measured: Steps) -> str:
     """What the columns should be."""
-    told = step_losses.communication(cluster)
+    communication = step_losses.communication(cluster)
     comm = "comm has no expectation on CPUs, where it takes the cores of backward"
     if measured.on_gpus:
         comm = "comm has none, for it was not measured alone"
-        if told:
-            comm = f"comm about {duration(step_times.exposure(told, measured))}"
-    alone = f" ({duration(told.alone_us.p50)} alone)" if told else ""
+        if communication:
+            comm = f"comm about {duration(step_times.exposure(communication, measured))}"
+    alone = f" ({duration(communication.alone_us.p50)} alone)" if communication else ""
     return (
         f"ms of the median step; expected: data and wait 0, {comm}{alone}; forward, backward and optim have no "
         "expectation but to be alike on all ranks. wait: for slower ranks; comm: what backward does not hide."

@@ -44,7 +44,7 @@ def checked(check: str) -> Callable[[Callable[[Cluster, Any], Iterator[Finding]]
             if (found := getattr(checks, check)) is not None:
                 yield from body(cluster, found)
                 return
-            why = next((one for one in checks.unchecked if one.check == check), None)
+            why = next((unchecked for unchecked in checks.unchecked if unchecked.check == check), None)
             if why is None or not why.late:
                 raise NothingToJudge(why.why if why else "the training did not come so far")
             yield missed("the time box was used up before", you("Give it more time.", _MORE_TIME))
@@ -78,7 +78,7 @@ def steps_itself(cluster: Cluster) -> bool:
     checks = smoke.checks if smoke else None
     if checks is None:
         return False
-    return checks.own_step is not None or any(one.check == "own_step" for one in checks.unchecked)
+    return checks.own_step is not None or any(unchecked.check == "own_step" for unchecked in checks.unchecked)
 
 
 def strategy(cluster: Cluster) -> str:
@@ -89,7 +89,7 @@ def strategy(cluster: Cluster) -> str:
 
 def place(cluster: Cluster, rank: int) -> Where:
     """The rank, on its node where that is known."""
-    node = next((one.node for one in cluster.run.ranks if one.rank == rank), None)
+    node = next((state.node for state in cluster.run.ranks if state.rank == rank), None)
     return Where(node=node, rank=rank)
 
 

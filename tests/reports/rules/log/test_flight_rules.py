@@ -17,7 +17,7 @@ from ncclcheck.reports.judgement.findings import Finding, State
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
-from ncclcheck.reports.subjects.flight.culprits import culprits
+from ncclcheck.reports.subjects.logs.flight.culprits import culprits
 from ncclcheck.run.plan.options import Options
 from tests.helpers import flight_jobs
 from tests.helpers.flight_jobs import JOBS

@@ -11,7 +11,7 @@ from ncclcheck.probes.facts import Cluster, Logs, Measurements
 from ncclcheck.reports.judgement.findings import State, Verdict
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
-from ncclcheck.reports.subjects.logs.story import Cause, diagnosis
+from ncclcheck.reports.subjects.logs.answer.story import Cause, diagnosis
 from tests.helpers import flight_jobs
 from tests.helpers.logs import parsed
 

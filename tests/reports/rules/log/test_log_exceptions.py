@@ -6,7 +6,7 @@ import pytest
 
 from ncclcheck.probes.facts import LogEvent
 from ncclcheck.reports.judgement.findings import Finding, State
-from ncclcheck.reports.subjects.logs.exceptions import family
+from ncclcheck.reports.subjects.logs.words.exceptions import family
 from tests.helpers.logs import judged, parsed
 
 _TORCHRUN = (

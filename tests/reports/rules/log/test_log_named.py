@@ -8,7 +8,7 @@ from ncclcheck.probes.facts import Cluster, Measurements
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
-from ncclcheck.reports.subjects.logs.story import Cause, diagnosis
+from ncclcheck.reports.subjects.logs.answer.story import Cause, diagnosis
 from tests.helpers.logs import judged, parsed, raised
 
 _STEPS = "".join(f"iteration {number} / 1000 | loss 2.1\n" for number in range(100, 150))

@@ -9,7 +9,7 @@ import pytest
 from ncclcheck.probes.facts import Cluster, Measurements
 from ncclcheck.reports.judgement.rule import Rule, all_rules
 from ncclcheck.reports.output import terminal
-from ncclcheck.reports.subjects.logs import meanings
+from ncclcheck.reports.subjects.logs.words import meanings
 from ncclcheck.results import finish
 from ncclcheck.run.plan.options import Options
 from tests.conftest import ROOT

@@ -8,8 +8,8 @@ import pytest
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, State, Verdict, Where, fail, seen, warn, you
-from ncclcheck.reports.subjects.logs import meanings
-from ncclcheck.reports.subjects.logs.story import Diagnosis, diagnosis
+from ncclcheck.reports.subjects.logs.answer.story import Diagnosis, diagnosis
+from ncclcheck.reports.subjects.logs.words import meanings
 from tests.helpers.logs import judged, parsed
 
 _SHM = "{at}gpu-a17:47:48 [3] include/shm.h:28 NCCL WARN Error: failed to extend /dev/shm/nccl-x6bwvx to 96 bytes"

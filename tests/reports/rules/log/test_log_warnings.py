@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ncclcheck.reports.subjects.logs.story import diagnosis
+from ncclcheck.reports.subjects.logs.answer.story import diagnosis
 from tests.helpers.logs import judged, parsed, raised
 
 _ONE_TRY = (  # meta-pytorch/torchcomms#2358

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Owner, Remedy, Where, fine, seen
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from ncclcheck.probes.facts import Cluster, Node, at, known
 from ncclcheck.reports.judgement.findings import Finding, Owner, Remedy, warn, you
 from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
-from ncclcheck.reports.text.fold import size
+from ncclcheck.reports.text.words.fold import size
 
 LEAVE_OUT = you("Leave the node out until then.", "#SBATCH --exclude=NODE")
 # sizes this near the median are one: firmware and kernel keep a part of the RAM for themselves; chosen

@@ -66,17 +66,17 @@ class Groups:
 def groups(cluster: Cluster) -> Groups:
     """What the nodes of this cluster found; no group where they did not look."""
     names = [node.name for node in cluster.nodes]
-    told = {one.node: one.marks for one in cluster.measurements.reach if one.node in names}
-    marks = {node: found for node, found in told.items() if isinstance(found, Marks)}
-    seen = {(a, b) for a, found in marks.items() for b in found.seen if b in names}
-    missing = {(a, b) for a, found in marks.items() for b in found.missing if b in names}
+    told = {reach.node: reach.marks for reach in cluster.measurements.reach if reach.node in names}
+    marks = {node: marks for node, marks in told.items() if isinstance(marks, Marks)}
+    seen = {(a, b) for a, marks in marks.items() for b in marks.seen if b in names}
+    missing = {(a, b) for a, marks in marks.items() for b in marks.missing if b in names}
     known = {node for pair in seen | missing for node in pair}
     together = connected([name for name in names if name in known], seen)
     group_of = {name: index for index, group in enumerate(together) for name in group}
     places = {node.name: working(node) for node in cluster.nodes}
     return Groups(
         marks=marks,
-        unread={node: found for node, found in told.items() if isinstance(found, Unread)},
+        unread={node: marks for node, marks in told.items() if isinstance(marks, Unread)},
         together=together,
         known=known,
         missing=missing,

@@ -11,7 +11,7 @@ from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, replace
 from ncclcheck.reports.judgement.findings import Finding, Remedy, Verdict
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _SLURM = re.compile(r"(?P<how>#SBATCH|sbatch|srun) --exclude=(?P<name>\S+)(?P<rest> .*)?")
 _MOST_LISTED = 16  # hosts; of more it is easier to take one out of the list than to type it anew
@@ -19,10 +19,10 @@ _MOST_LISTED = 16  # hosts; of more it is easier to take one out of the list tha
 
 def fitted(cluster: Cluster, verdict: Verdict) -> Verdict:
     """The same verdict; all nodes of which it advises so are left out in one go."""
-    out = dict.fromkeys(name for one in verdict.findings if _advises(one) and (name := one.where.node))
+    out = dict.fromkeys(name for finding in verdict.findings if _advises(finding) and (name := finding.where.node))
     if not any(map(_advises, verdict.findings)):
         return verdict
-    return replace(verdict, findings=[_finding(cluster, one, out) for one in verdict.findings])
+    return replace(verdict, findings=[_finding(cluster, finding, out) for finding in verdict.findings])
 
 
 def _advises(finding: Finding) -> bool:
@@ -30,7 +30,7 @@ def _advises(finding: Finding) -> bool:
 
 
 def _finding(cluster: Cluster, finding: Finding, out: Collection[str]) -> Finding:
-    return replace(finding, remedies=[_remedy(cluster, one, out) for one in finding.remedies])
+    return replace(finding, remedies=[_remedy(cluster, remedy, out) for remedy in finding.remedies])
 
 
 def _remedy(cluster: Cluster, remedy: Remedy, out: Collection[str]) -> Remedy:
@@ -39,12 +39,12 @@ def _remedy(cluster: Cluster, remedy: Remedy, out: Collection[str]) -> Remedy:
 
 
 def _line(cluster: Cluster, line: str, out: Collection[str]) -> str:
-    if not (found := _SLURM.fullmatch(line)):
+    if not (match := _SLURM.fullmatch(line)):
         return line
     left = [node.name for node in cluster.nodes if node.name not in out]
     if cluster.job.launcher == "ssh" and out and 0 < len(left) <= _MOST_LISTED:
         return f"--hosts {quote(','.join(left))}"
     if cluster.job.launcher == "join" and out and left:
         return f"--nodes {len(left)}   # on {fold_names(left)}, with --node-rank from 0 on"
-    names = fold_names(out).replace(", ", ",") if out else found["name"]
-    return f"{found['how']} --exclude={quote(names)}{found['rest'] or ''}"
+    names = fold_names(out).replace(", ", ",") if out else match["name"]
+    return f"{match['how']} --exclude={quote(names)}{match['rest'] or ''}"

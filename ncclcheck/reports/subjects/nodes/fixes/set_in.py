@@ -8,7 +8,7 @@ from shlex import quote
 from ncclcheck.probes.facts import Cluster, Unread, at, replace
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, State, Verdict, admin, seen, you
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.words.fold import fold_names
 
 _NAME = re.compile(r"\b[A-Z][A-Z0-9_]{3,}\b")
 _MOST = 3  # variables of one finding of which it is said
@@ -30,17 +30,19 @@ def fitted(cluster: Cluster, verdict: Verdict) -> Verdict:
     """The verdict, its findings with the files that set what they name."""
     if not _origins(cluster) or verdict.state in (State.OK, State.SKIPPED):
         return verdict
-    return replace(verdict, findings=[_with_files(cluster, one) for one in verdict.findings])
+    return replace(verdict, findings=[_with_files(cluster, finding) for finding in verdict.findings])
 
 
-def _with_files(cluster: Cluster, found: Finding) -> Finding:
-    if found.state in (State.OK, State.SKIPPED):
-        return found
-    said = " ".join([found.what, *(one.value for one in found.evidence)])
+def _with_files(cluster: Cluster, finding: Finding) -> Finding:
+    if finding.state in (State.OK, State.SKIPPED):
+        return finding
+    said = " ".join([finding.what, *(evidence.value for evidence in finding.evidence)])
     evidence: list[Evidence] = []
     fixes: list[Remedy] = []
     for name in [one for one in dict.fromkeys(_NAME.findall(said)) if one in _origins(cluster)][:_MOST]:
-        held = {node: place for node, place in _origins(cluster)[name].items() if found.where.node in (None, node)}
+        held = {
+            node: place for node, place in _origins(cluster)[name].items() if finding.where.node in (None, node)
+        }
         for place in sorted({*held.values()}):
             nodes = fold_names([node for node, other in held.items() if other == place])
             path, _, line = place.rpartition(":")
@@ -55,4 +57,4 @@ def _with_files(cluster: Cluster, found: Finding) -> Finding:
                     f"sed -n {line}p {quote(path)}   # on {nodes}",
                 )
             )
-    return replace(found, evidence=[*found.evidence, *evidence], remedies=[*found.remedies, *fixes])
+    return replace(finding, evidence=[*finding.evidence, *evidence], remedies=[*finding.remedies, *fixes])

@@ -1,0 +1,1 @@
+"""What a box holds, read again: its folder, its lines, its series."""

@@ -1,0 +1,1 @@
+"""Samples read in child processes."""

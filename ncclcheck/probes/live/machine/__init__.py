@@ -1,0 +1,1 @@
+"""The host of a job that runs: control groups, connections, GPUs, counters."""

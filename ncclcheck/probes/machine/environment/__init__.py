@@ -1,0 +1,1 @@
+"""What the job system, shells and files set for a process of this node."""

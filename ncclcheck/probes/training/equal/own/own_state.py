@@ -1,0 +1,138 @@
+"""What the user's own step keeps in its `state`: optimizers, schedulers, scalers, averages, counters; hashed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ncclcheck.probes.facts.training import Differing
+from ncclcheck.probes.training.course.optimizers import alive
+from ncclcheck.probes.training.equal.alike import MOST, odd, told
+from ncclcheck.probes.training.equal.state import fingerprint
+from ncclcheck.probes.training.loop import Setting
+
+_OF_ITS_BATCH = ".prev_loss"  # that LBFGS keeps of the rank's own batch
+
+
+def apart(setting: Setting, state: Mapping[str, Any]) -> list[Differing]:
+    """What has a state_dict and is there on all ranks: the entries of it that differ. Parameters are those of a
+    module beside the model that an optimizer trains.
+    """
+    mine = {name: one for name, one in entries(state).items() if not name.endswith(_OF_ITS_BATCH)}
+    ranks = told(setting.peers, mine)
+    both = [name for name in mine if all(name in rank for rank in ranks)]
+    columns = {name: [rank[name] for rank in ranks] for name in both}
+    trained = _trained(state)
+    return [
+        Differing(
+            name=name[:200],
+            kind="parameter" if name in trained else "buffer",
+            ranks=odd(column)[:MOST],
+            count=len(odd(column)),
+        )
+        for name, column in columns.items()
+        if len({*column}) > 1
+    ][:MOST]
+
+
+def _trained(state: Mapping[str, Any]) -> set[str]:
+    held = {id(one) for optimizer in alive() for group in optimizer.param_groups for one in group["params"]}
+    return {
+        f"{name}.{where}"
+        for name, thing in state.items()
+        if _is_module(thing)
+        for where, one in thing.named_parameters()
+        if id(one) in held
+    }
+
+
+_AVERAGES = re.compile(r"ema|teacher|target|average|avg|swa|shadow", re.IGNORECASE)
+
+
+def aliased(model: nn.Module, state: Mapping[str, Any]) -> list[str]:
+    """What is named as an average of the weights and holds the very weights, so that it is none: `ema`, or
+    `ema.shadow` where an object of the user's holds them in that attribute.
+    """
+    mine = {tensor.untyped_storage().data_ptr() for tensor in _strided([*model.parameters(), *model.buffers()])}
+    return [
+        where
+        for name, one in state.items()
+        for where, tensors in _held(name, one)
+        if tensors and all(each.untyped_storage().data_ptr() in mine for each in tensors)
+    ][:MOST]
+
+
+def _held(name: str, thing: Any) -> Iterator[tuple[str, list[torch.Tensor]]]:
+    """The tensors of what is named so; of another object those of its attributes that are named so."""
+    inner = getattr(thing, "__dict__", {}) if not isinstance(thing, nn.Module | torch.optim.Optimizer) else {}
+    if _AVERAGES.search(name) and isinstance(thing, nn.Module | Mapping | list):
+        yield name, _tensors(thing)
+    for attribute, one in inner.items():
+        if _AVERAGES.search(attribute) and isinstance(one, nn.Module | Mapping | list):
+            yield f"{name}.{attribute}", _tensors(one)
+
+
+def _tensors(thing: nn.Module | Mapping[str, Any] | list[Any]) -> list[torch.Tensor]:
+    if isinstance(thing, nn.Module):
+        return _strided([*thing.parameters()])
+    return _strided([*thing.values()] if isinstance(thing, Mapping) else thing)
+
+
+def _strided(things: list[Any]) -> list[torch.Tensor]:
+    """Those of these that have memory of their own, as pieces of sharded tensors have not."""
+    plain = [one for one in things if type(one) in (torch.Tensor, nn.Parameter) and not one.is_meta]
+    return [one for one in plain if one.numel() and one.layout is torch.strided]
+
+
+def entries(state: Mapping[str, Any]) -> dict[str, str]:
+    """A hash of each entry of all that has a state_dict."""
+    return {f"{name}{where}": value for name, one in state.items() for where, value in prints(one).items()}
+
+
+def plain_entries(state: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Each whole number (a counter), other number, text and tensor that stands in it by itself, hashed."""
+    found: dict[str, tuple[str, str]] = {}
+    for name, one in state.items():
+        if not callable(getattr(one, "state_dict", None)):
+            kind = "counter" if isinstance(one, int) and not isinstance(one, bool) else "number"
+            found |= {where: (kind, value) for where, value in _flat(one, name)}
+    return found
+
+
+def prints(thing: Any) -> dict[str, str]:
+    """A hash of each entry, but of BatchNorm's statistics, which belong to their rank."""
+    if not callable(getattr(thing, "state_dict", None)):
+        return {}
+    norms = (
+        [name for name, one in thing.named_modules() if isinstance(one, _BatchNorm)] if _is_module(thing) else []
+    )
+    try:
+        held = thing.state_dict()
+    except Exception:  # ZeroRedundancyOptimizer has none before it is consolidated: ranks hold pieces
+        return {}
+    return {
+        where: said for where, said in _flat(held, "") if not any(where.startswith(f".{norm}.") for norm in norms)
+    }
+
+
+def _is_module(thing: Any) -> bool:
+    return isinstance(thing, nn.Module)
+
+
+def _flat(held: Any, where: str) -> Iterator[tuple[str, str]]:
+    if isinstance(held, Mapping):
+        for name, value in held.items():
+            yield from _flat(value, f"{where}.{name}")
+    elif isinstance(held, list | tuple):
+        for number, value in enumerate(held):
+            yield from _flat(value, f"{where}[{number}]")
+    elif isinstance(held, torch.Tensor):
+        yield where, str(fingerprint(held))
+    elif isinstance(held, bool | int | float | str):
+        yield where, blake2b(repr(held).encode(), digest_size=8).hexdigest()

@@ -1,0 +1,354 @@
+"""The user's own step, with its optimizer, scheduler, clipping and averages: over ranks, and in one process."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from itertools import islice
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ncclcheck.probes.facts import replace
+from ncclcheck.probes.facts.training import Checks, OwnStep, Unchecked
+from ncclcheck.probes.training import given
+from ncclcheck.probes.training.course import accumulation
+from ncclcheck.probes.training.course.averaged import Averaged
+from ncclcheck.probes.training.course.calls import Calls
+from ncclcheck.probes.training.course.optimizers import Mood, Optimizers
+from ncclcheck.probes.training.course.reseeded import Reseeded
+from ncclcheck.probes.training.course.scaled import Scaled
+from ncclcheck.probes.training.course.schedules import cosine, floored
+from ncclcheck.probes.training.course.unreduced import UNREDUCED
+from ncclcheck.probes.training.course.watch import Watch
+from ncclcheck.probes.training.equal import joined
+from ncclcheck.probes.training.equal.alike import MOST, agreement, told
+from ncclcheck.probes.training.equal.own.alone import ANSWERS, alone
+from ncclcheck.probes.training.equal.own.beside import Followed
+from ncclcheck.probes.training.equal.own.entered import Parted, agreed
+from ncclcheck.probes.training.equal.own.own_state import aliased, apart
+from ncclcheck.probes.training.equal.seeds import SEED, own_generators
+from ncclcheck.probes.training.equal.state import Alone, fingerprint, fingerprints, of_16_bits, plain
+from ncclcheck.probes.training.feed import Batch, moved
+from ncclcheck.probes.training.loop import Setting, bare, stream, wrap
+
+_STEPS, _LEAST_STEPS = 20, 6  # chosen: schedulers and averages show within them; six, however slow a step is
+_STEPS_SHARE = 0.2  # of the time box, for steps beyond the least
+_MOST_RATES, _MOST_REACHED = 64, 50  # learning rates and names that are kept: chosen
+_MOST_JOINED = 8  # micro-batches of a step that are joined over ranks; each is sent to all of them
+_TOLERANCE, _IN_AUTOCAST = 1e-3, 5e-2  # of the norm; clipping and unscaling round once more than TRN004 does
+
+_RANDOM = "the step draws random numbers: another seed, rank or order of samples gives other gradients"
+
+_NO_STEP = "its optimizer was given no gradient in the calls that were tried"
+_BY_ITSELF = "it takes no step of an optimizer of torch's, and changes the weights by itself"
+
+Step = Callable[[nn.Module, Batch, dict[str, Any]], Any]
+Grads = dict[str, Tensor]
+
+
+def seen(setting: Setting) -> Checks:
+    """Steps on all ranks, then the first one again in one process that has the batches of all."""
+    step = given.step(setting.plan)
+    if step is None:
+        return Checks(unchecked=[Unchecked(check="own_step", why="no step was given: --step MODULE:FUNCTION")])
+    return _seen(setting, step)
+
+
+def _seen(setting: Setting, step: Step) -> Checks:
+    model, state, batches = wrap(setting, setting.fresh_model()), dict[str, Any](), stream(setting)
+    begun, wrapped, there = fingerprints(bare(model)), _trained(model), [*model.parameters()]
+    calls, watch, mood = Calls(), Watch(model, {"state": state, "step": step}), Mood(bare(model))
+    beside, through = Followed(setting, bare(model), state), list[bool]()
+    entering = model.register_forward_pre_hook(lambda *_: through.append(True))
+    scaled, reseeded = Scaled(model), Reseeded(setting.device, setting.peers.rank)
+    averaged = Averaged(model)
+    try:
+        first = watch.step(setting.first[0])
+        with agreed(setting.peers) as called, first, calls.watched(), scaled.watched(), averaged.watched():
+            ours = _first_gradients(setting, step, model, state, setting.first[:1])
+    except Parted as parted:
+        return _parted(setting, parted, 1)
+    entering.remove()
+    past_wrap = not any(told(setting.peers, bool(through))) and bool(ours)
+    unaveraged, passes = _unaveraged(setting, ours), watch.passes
+    altered = bool(unaveraged.get("unaveraged")) and _alike(setting, averaged)
+    optimizers = Optimizers(model, stepped=bool(ours))
+    added = _everywhere(setting, _added(model, there))
+    try:
+        steps = _go_on(setting, step, model, state, batches, watch, mood, reseeded, optimizers)
+    except Parted as parted:
+        return _parted(setting, parted, watch.steps)
+    except RuntimeError as error:
+        if not added or UNREDUCED not in str(error):
+            raise
+        return _replaced(setting, model, watch.steps, added, optimizers)
+    finally:
+        optimizers.end()
+        evaluating = mood.end()
+    idle = told(setting.peers, begun == fingerprints(bare(model))) == [True] * setting.peers.world
+    unheld, share = optimizers.unheld()
+    found = OwnStep(
+        steps=steps,
+        parameters=agreement(setting.peers, bare(model), fingerprints(bare(model))),
+        clipped_scaled=calls.clipped_scaled(),
+        clipped=calls.clipped(),
+        wiped=calls.wiped() and idle,
+        tolerance=_IN_AUTOCAST if "autocast" in calls.called or _rounds(model) else _TOLERANCE,
+        idle=idle,
+        idle_why=optimizers.idle() if idle else "",
+        stale=any(told(setting.peers, optimizers.found)),
+        lost=min(told(setting.peers, optimizers.lost())),
+        past_wrap=past_wrap,
+        **unaveraged,
+        optimizer=optimizers.call_of_one(),
+        remade=optimizers.remade(),
+        skipped=_only_some(setting, optimizers.calls),
+        altered=altered,
+        taken=taken if len({*(taken := told(setting.peers, optimizers.steps + bool(ours)))}) > 1 else [],
+        state=apart(setting, state),
+        zero=_everywhere(setting, optimizers.zero())[:MOST],
+        unheld=unheld[:MOST],
+        unheld_share=share,
+        evaluating=evaluating[:MOST],
+        evaluating_since=mood.since,
+        aliased=aliased(bare(model), state),
+        factors=_factors(setting, scaled),
+        rates=optimizers.rates[:_MOST_RATES],
+        floored=floored(),
+        cosine=cosine(state, steps, setting.feed.least),
+        reseeded=_everywhere(setting, reseeded.always()),
+        seeded_at=calls.seeded_at,
+        unfrozen=[name for name in _trained(model) if name not in wrapped][:MOST],
+        reached=[name for name in setting.unused if name in optimizers.got][:_MOST_REACHED],
+        plateaus=[name for name, one in state.items() if isinstance(one, ReduceLROnPlateau)][:MOST],
+    )
+    course = watch.course(setting, own=True)
+    if "scale" in calls.called:  # a scaler that skips its first step raises this warning too
+        course = replace(course, warned=[one for one in course.warned if "lr_scheduler" not in one])
+    kept, fed = beside.found(steps, _after_one(setting, step)), setting.first[:1]
+    if not any(told(setting.peers, bool(ours))):
+        calls_taken, undivided = accumulation.look(setting, step)
+        found = replace(found, calls=calls_taken, undivided=undivided, idle=found.idle and calls_taken < 2)
+        if 1 < calls_taken <= _MOST_JOINED and setting.plan.strategy == "ddp":
+            fed = [*islice(stream(setting), calls_taken)]
+            ours = _first_gradients(setting, step, wrap(setting, setting.fresh_model()), {}, fed)
+            found = replace(found, **_unaveraged(setting, ours))
+    if why := _not_joined(setting, passes, called, found):
+        found = replace(found, not_joined=why)
+    else:
+        found = _against_one(setting, step, fed, ours, found)
+    return Checks(own_step=found, courses=[course], beside=kept)
+
+
+def _not_joined(setting: Setting, passes: int, called: Sequence[str], step: OwnStep) -> str:
+    """Why its gradients cannot be compared with those of one process."""
+    if any(told(setting.peers, passes > 1)):  # what one gives may go into the next, as in a GAN or SAM
+        return "the step has several backward passes"
+    if others := [name for name in called if name not in ANSWERS]:
+        return f"the step calls {others[0]}"
+    if setting.plan.strategy != "ddp":
+        return "ranks hold pieces of gradients"
+    return "the step sets its own seeds" if step.reseeded else ""
+
+
+def _parted(setting: Setting, parted: Parted, step: int) -> Checks:
+    """Some rank is about to enter another collective: no further step can be taken."""
+    setting.parted = parted.fact(step)
+    why = "ranks enter different collectives in it (TRN028)"
+    return Checks(entered=setting.parted, unchecked=[Unchecked(check="own_step", why=why)])
+
+
+def _added(model: nn.Module, there: Sequence[Tensor]) -> list[str]:
+    """Trained parameters of the model that are none of those that were there."""
+    known = {id(tensor) for tensor in there}
+    return [
+        plain(name)
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and id(parameter) not in known
+    ]
+
+
+def _replaced(setting: Setting, model: nn.Module, step: int, added: list[str], optimizers: Optimizers) -> Checks:
+    """DDP, which still waits for the parameters that were there before, has ended this step on all ranks."""
+    same = agreement(setting.peers, bare(model), fingerprints(bare(model)))
+    made = optimizers.call_of_one()
+    return Checks(own_step=OwnStep(steps=step, parameters=same, optimizer=made, added=added[:MOST]))
+
+
+def _rounds(model: nn.Module) -> bool:
+    """Whether gradients are rounded to 16 bits: weights are, or DDP has a communication hook that compresses."""
+    return bool(getattr(model, "_comm_hooks", ())) or of_16_bits(model)
+
+
+def _trained(model: nn.Module) -> list[str]:
+    return [plain(name) for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+def _factors(setting: Setting, scaled: Scaled) -> list[float]:
+    """By which each rank scaled its pieces of the gradients, where these are not the same number."""
+    if setting.plan.strategy == "ddp":
+        return []
+    found = told(setting.peers, scaled.factor())
+    uneven = None not in found and max(found) - min(found) > _TOLERANCE * max(found)
+    return found[:MOST] if uneven else []
+
+
+def _only_some(setting: Setting, mine: set[int]) -> list[int]:
+    """Calls of the step in which the optimizers of some ranks take a step, and those of others do not."""
+    ranks = [{*one} for one in told(setting.peers, sorted(mine))]
+    return sorted(set.union(*ranks) - set.intersection(*ranks))[:MOST]
+
+
+def _alike(setting: Setting, averaged: Averaged) -> bool:
+    """Whether all ranks had the same gradients after their last backward pass."""
+    ranks = told(setting.peers, averaged.prints)
+    return bool(ranks[0]) and all(rank == ranks[0] for rank in ranks)
+
+
+def _everywhere(setting: Setting, mine: list[str]) -> list[str]:
+    """Those of these that all ranks have."""
+    ranks = told(setting.peers, mine)
+    return [name for name in mine if all(name in rank for rank in ranks)]
+
+
+def _go_on(
+    setting: Setting,
+    step: Step,
+    model: nn.Module,
+    state: dict[str, Any],
+    batches: Iterator[Batch],
+    watch: Watch,
+    mood: Mood,
+    reseeded: Reseeded,
+    optimizers: Optimizers,
+) -> int:
+    """Further steps, as many as a fifth of the time box allows; how many were taken in all."""
+    begun, taken = setting.share_left(), 1
+    while taken < min(setting.plan.steps, _STEPS):
+        if taken >= _LEAST_STEPS and setting.share_left() < begun - _STEPS_SHARE:
+            break
+        setting.context.tick()
+        batch = moved(next(batches), setting.device)
+        mood.next()
+        optimizers.call += 1
+        reseeded.begin()
+        with agreed(setting.peers) if setting.plan.strategy == "ddp" else nullcontext(), watch.step(batch):
+            step(model, batch, state)
+        reseeded.end()
+        taken += 1
+    return taken
+
+
+def _first_gradients(
+    setting: Setting,
+    step: Step,
+    model: nn.Module,
+    state: dict[str, Any],
+    batches: Sequence[Batch],
+    seed: int = SEED,
+) -> Grads:
+    """What the optimizer was given in its first step on these batches: after clipping and unscaling."""
+    found: Grads = {}
+
+    def keep(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None and plain(name) not in found:
+                found[plain(name)] = parameter.grad.detach().to_dense().float().clone()
+
+    handle = register_optimizer_step_pre_hook(keep)
+    try:
+        with own_generators(setting.device, seed):
+            for batch in batches:
+                step(model, moved(batch, setting.device), state)
+    finally:
+        handle.remove()
+    return found
+
+
+def _unaveraged(setting: Setting, ours: Grads) -> dict[str, Any]:
+    """Whether ranks gave their optimizers different gradients, and of which parameters, where it is not all.
+
+    FSDP's pieces differ by design.
+    """
+    if setting.plan.strategy != "ddp":
+        return {}
+    prints = told(setting.peers, {name: fingerprint(tensor) for name, tensor in ours.items()})
+    if not all(prints):
+        return {}
+    apart = [name for name, one in prints[0].items() if any(other.get(name) != one for other in prints)]
+    some = apart if len(apart) < len(prints[0]) else []
+    return {"unaveraged": bool(apart), "unaveraged_only": some[:MOST]}
+
+
+def _against_one(setting: Setting, step: Step, batches: Sequence[Batch], ours: Grads, found: OwnStep) -> OwnStep:
+    if not all(told(setting.peers, bool(ours))):
+        why = f"its optimizer takes a step with each {found.calls} calls" if found.calls > 1 else _NO_STEP
+        why = why if found.idle or found.calls != 0 else _BY_ITSELF
+        return replace(found, not_joined=why)
+    whole, why = joined.over_ranks(setting, batches)
+    if why:
+        return replace(found, not_joined=why)
+    off, ratio, random = 0.0, 0.0, 0.0
+    if setting.peers.rank == 0:
+        try:
+            with alone():
+                wanted = _first_gradients(setting, step, Alone(setting.fresh_model()), {}, whole)
+            off, ratio = _compared(ours, wanted)
+            if off > found.tolerance:
+                random = _compared(_otherwise(setting, step, whole), wanted)[0]
+        except Exception as error:  # it ran on all ranks: what it wants of a job is not there for one process
+            why = f"the step cannot be run by one process ({type(error).__name__})"
+    off, ratio, random, why = told(setting.peers, [off, ratio, random, why])[0]
+    if why or random > found.tolerance:
+        return replace(found, not_joined=why or _RANDOM)
+    found = replace(found, off=off, ratio=ratio)
+    return (
+        found if off <= found.tolerance else replace(found, of_rank=_of_rank(setting, step, batches, ours, found))
+    )
+
+
+def _of_rank(setting: Setting, step: Step, batches: Sequence[Batch], ours: Grads, found: OwnStep) -> int | None:
+    """The only rank whose own batch gives these gradients, which all ranks have."""
+    same = False
+    with contextlib.suppress(Exception), alone():  # it ran on all ranks: what it wants of a job may not be there
+        own = _first_gradients(setting, step, Alone(setting.fresh_model()), {}, batches)
+        same = _compared(ours, own)[0] <= found.tolerance
+    ranks = [rank for rank, one in enumerate(told(setting.peers, same)) if one]
+    return ranks[0] if len(ranks) == 1 and not found.unaveraged else None
+
+
+def _after_one(setting: Setting, step: Step) -> Callable[[Any], list[Tensor]]:
+    """The gradients and parameters that one more step comes to, with copies of model and state, in one process."""
+
+    def of(roots: Any) -> list[Tensor]:
+        model, state = roots
+        with alone(setting.peers.rank):
+            grads = _first_gradients(setting, step, Alone(model), state, setting.first[:1])
+        return [*grads.values(), *(parameter.detach().float() for parameter in model.parameters())]
+
+    return of
+
+
+def _otherwise(setting: Setting, step: Step, whole: Sequence[Batch]) -> Grads:
+    """What one process gets with another seed, as another rank, and with the samples in reverse."""
+    with alone(rank=1):
+        for given in ([*map(joined.backwards, whole)], whole):
+            with contextlib.suppress(Exception):
+                return _first_gradients(setting, step, Alone(setting.fresh_model()), {}, given, SEED + 1)
+    return {}
+
+
+def _compared(ours: Grads, wanted: Grads) -> tuple[float, float]:
+    """The difference as a share of the norm wanted, and by which factor ours are those wanted."""
+    names = ours.keys() & wanted.keys()
+    dot = sum(float((ours[name] * wanted[name]).sum()) for name in names)
+    square = sum(float(wanted[name].square().sum()) for name in names)
+    off = sum(float((ours[name] - wanted[name]).square().sum()) for name in names)
+    if not square or not math.isfinite(dot + square + off):
+        return 0.0, 1.0
+    return math.sqrt(off / square), dot / square

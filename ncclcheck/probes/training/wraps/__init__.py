@@ -1,0 +1,1 @@
+"""What stands around a model: FSDP, ZeRO-3, DataParallel, Lightning."""

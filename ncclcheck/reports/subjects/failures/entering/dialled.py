@@ -1,0 +1,159 @@
+"""What the user's settings of ssh have to do with a node that does not answer, or that is another one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from shlex import quote
+
+from ncclcheck.probes.facts import Cluster, Dialled, Node, replace
+from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, Where, admin, fail, seen, you
+
+# In the order in which ssh reads them: the first that sets an option decides.
+_FILES = "~/.ssh/config /etc/ssh/ssh_config /etc/ssh/ssh_config.d/*.conf"
+
+
+_ASKED = "^(hostname|port|user|proxy|controlpath|bind|address|remote|ciphers|kex)"
+# Options that a whole site may set, and that are told as evidence alone.
+_HARMLESS = ("identitiesonly", "identityagent", "preferredauthentications", "pubkeyauthentication")
+
+
+def of(cluster: Cluster, node: str) -> Dialled | None:
+    """The settings for a node, where they were asked for."""
+    return next((dialled for dialled in cluster.run.dialled if dialled.node == node), None)
+
+
+def shown(dialled: Dialled) -> Evidence:
+    """As `ssh -G` tells them."""
+    user, by = f"{dialled.user}@" if dialled.user else "", f", by {dialled.by}" if dialled.by else ""
+    master = f", over the connection of {dialled.master}" if dialled.master else ""
+    to = ", ".join(address for address in dialled.addresses if address != dialled.host)
+    own = "".join(f"; {line}" for line in dialled.own)
+    return seen(
+        f"ssh -G {dialled.node}", f"{user}{dialled.host}:{dialled.port}{by}{master}{f' ({to})' if to else ''}{own}"
+    )
+
+
+def see(*nodes: str) -> Remedy:
+    """Where they come from."""
+    names = "|".join(nodes)
+    return you(
+        "Correct what these files say of it: HostName, Port, User, ProxyJump, ControlPath, and what is named.",
+        *(f"ssh -G {quote(node)} | grep -E {quote(_ASKED)}" for node in nodes),
+        f"grep -nsiE -A6 {quote(f'^ *(host|match)[ =].*({names}|[*])')} {_FILES}",
+    )
+
+
+def unlike(cluster: Cluster, node: str) -> str:
+    """What of them is unlike those of a node that answered: a port, a user, a way."""
+    dialled = of(cluster, node)
+    silent = {each.node for each in cluster.run.silent}
+    sound = next((each for each in cluster.run.dialled if each.node not in silent), None)
+    if dialled is None:
+        return ""
+    told = []
+    if dialled.port != (sound.port if sound else 22):
+        told.append(f"to port {dialled.port}" + (f" ({sound.port} for {sound.node})" if sound else ""))
+    if sound and dialled.user != sound.user:
+        told.append(f"as user {dialled.user} ({sound.user} for {sound.node})")
+    if dialled.by and (sound is None or dialled.by != sound.by):
+        told.append(f"by {dialled.by}")
+    options = [line for line in dialled.own if sound is None or line not in sound.own]
+    if options and not any(line.partition(" ")[0] in _HARMLESS for line in options):
+        told.append(f"with {', '.join(options)}")
+    return " and ".join(told)
+
+
+def explained(cluster: Cluster, found: Finding) -> Finding:
+    """The finding of a silent node, with whither ssh's settings lead where that is unlike elsewhere."""
+    node = found.where.node or ""
+    one = of(cluster, node)
+    if one is None or one.port_now:  # it had led to the node before
+        return found
+    if one.silent_master:
+        return replace(
+            found,
+            what=f"ssh goes there over the connection of an earlier ssh (ControlPath {one.master}), and that one "
+            "does not answer: it is stopped, or hangs",
+            evidence=[shown(one), seen("ssh -O check", "no answer in 2 s"), *found.evidence],
+            remedies=[
+                you(
+                    "Take its socket away: ssh then connects anew. Or end or continue the process that holds it.",
+                    f"mv {quote(one.master)} {quote(f'{one.master}.old')}",
+                    f"ss -xlp | grep {quote(one.master)}",
+                ),
+                you("Or do without shared connections for it.", f"ssh -o ControlPath=none {quote(node)} true"),
+            ],
+        )
+    if one.no_arp and "No route to host" in found.what:
+        return _mute(found, one)
+    if led := unlike(cluster, node):
+        return replace(
+            found,
+            what=f"ssh's own settings lead it {led}: {_through(one, found.what)}",
+            evidence=[*found.evidence, shown(one)],
+            remedies=[see(node), *found.remedies],
+        )
+    return found
+
+
+def _mute(found: Finding, one: Dialled) -> Finding:
+    """On a network of this host, where its kernel asked for it by ARP: no router is between."""
+    address, device = one.addresses[0], quote(one.no_arp)
+    return replace(
+        found,
+        what=f"{address} does not answer ARP on {one.no_arp} here, a network that it shares with this host: it is "
+        "down or unplugged, its port is in another VLAN, its address is another one, or its kernel answers no ARP",
+        evidence=[*found.evidence, seen("/proc/net/arp here", f"{address} on {one.no_arp}: no hardware address")],
+        remedies=[
+            you("See whether anybody on that network says that it has the address.",
+                f"arping -c 3 -I {device} {address}   # here"),
+            *(remedy for remedy in found.remedies if remedy.who == "you" and "exclude" in remedy.text),
+            admin(
+                "On its console: is the interface up with this address, and does the kernel answer? 0 is the "
+                "kernel's own setting, 1 and 2 are usual; 8 answers nobody.",
+                f"ip -br addr | grep -w {address}   # there",
+                "sysctl net.ipv4.conf.all.arp_ignore; sysctl -w net.ipv4.conf.all.arp_ignore=0   # there",
+                "arptables -L; nft list tables arp   # there: a filter of ARP",
+            ),
+        ],
+    )  # fmt: skip
+
+
+def _through(dialled: Dialled, what: str) -> str:
+    """Whoever is silent behind a program of the user's may be that program."""
+    if dialled.by and "sent no banner" in what:
+        return "nothing came back through it in 10 s"
+    if dialled.by and "before any login" in what:
+        return "it ended before any sshd had answered"
+    return what
+
+
+def same_machine(cluster: Cluster, same: Sequence[Node], hostname: str) -> Finding | None:
+    """Two names of the list that ssh's settings, or the name service, lead to one address."""
+    told = [dialled for node in same if (dialled := of(cluster, node.name))]
+    ends = {(one.port, one.by, *sorted(one.addresses or [one.host])) for one in told}
+    if len(told) < len(same) or len(ends) > 1:
+        return None
+    wrong = next((one for one in told if one.node.partition(".")[0] != hostname.partition(".")[0]), told[-1])
+    right = next(one for one in told if one is not wrong)
+    led = f"HostName {wrong.host}" if wrong.host != wrong.node else f"its name resolves to {wrong.addresses[0]}"
+    return fail(
+        Where(node=wrong.node, peer=right.node),
+        f"ssh leads {wrong.node} to the machine of {right.node} ({led}): one machine is in the list twice, and "
+        f"{wrong.node} itself was not looked at",
+        why="Two ranks of a job then share one machine, and NCCL takes them for neighbours; the other one idles.",
+        owner="job",
+        evidence=[*map(shown, told), seen("/proc/sys/kernel/hostname", f"{hostname} on both, with one boot id")],
+        fix=[
+            see(wrong.node) if wrong.host != wrong.node else _by_name(wrong, right),
+            you("Until then leave the name out.", f"#SBATCH --exclude={quote(wrong.node)}"),
+        ],
+    )
+
+
+def _by_name(wrong: Dialled, right: Dialled) -> Remedy:
+    return you(
+        f"Correct the address of {wrong.node} in /etc/hosts or DNS: {right.node} has the same.",
+        f"getent ahosts {quote(wrong.node)} {quote(right.node)}",
+        f"grep -nw {quote(wrong.node)} /etc/hosts",
+    )

@@ -1,1 +1,0 @@
-"""Flight Recorder dumps of all ranks side by side: who waits for whom."""

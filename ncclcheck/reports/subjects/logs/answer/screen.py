@@ -1,0 +1,238 @@
+"""The answer of `ncclcheck logs` on one screen: cause, rank and host, the lines that prove it, why, the fix."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from ncclcheck.reports.judgement.findings import Evidence, Remedy, State
+from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.judgement.rule import flagged
+from ncclcheck.reports.subjects.logs.answer.story import TELL_LITTLE, Cause
+from ncclcheck.reports.text import closing, summary
+from ncclcheck.reports.text.block_text import Style, commands, headed, labelled
+from ncclcheck.reports.text.groups import Block, blocks
+from ncclcheck.reports.text.headings import heading
+from ncclcheck.reports.text.words.fold import many
+from ncclcheck.reports.text.words.visible import in_line
+from ncclcheck.reports.text.words.wrapping import wrapped
+
+MOST_LINES = 25  # of a terminal of 80 columns for one cause: what a person takes in at 3 a.m. without scrolling
+_MOST_OTHERS = 4  # further causes, a line each; -v, JSON and HTML have all
+_MOST_HARMLESS = 3  # kinds of lines that only frighten
+_MOST_SEEN = 3  # pieces of evidence
+_SEEN_LINES = 2  # of the screen for one of them
+_WHY_LINES = 3  # of one screen: chosen, 240 characters are a reason in two sentences
+_HEADING_LINES = 4  # chosen: an exception and what was complained of before it take 280 characters
+_NOTE_LINES = 2  # of each note and each harmless kind: chosen
+_TEXT = 40  # characters of a harmless line
+_FACTS_LINES = 2  # of what was read: chosen, versions, ranks and times fit two lines of 80 columns
+_FACTS = ("NCCL", "world", "nodes", "initialisation", "network")
+_ANY_EXCEPTION, _FROM_OUTSIDE, _END_IS_SHOWN = "LOG004", "LOG006", "LOG007"
+_PLACE = re.compile(r"(.+):(\d+)")
+_STAMP = re.compile(  # of glog, before what torch says
+    r"\[?[EWIF]\d{3,4} [\d:.]+ (?:\d+ )?[\w/]+\.(?:cpp|py|hpp):\d+\] (?:\[(?:PG ID|Rank)[^\]]*\] ?)*"
+    r"|^\d{4}-\w{3}-\d\d [\d:.]+ +\d+:\d+ +(?:ERROR|FATAL) +[A-Z]{2,5}:\w{1,60} +"  # of Neuron's runtime
+)
+_VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+")
+
+
+def text(document: Document, style: Style) -> str:
+    """All but what -v shows."""
+    told = [*shown(document)]
+    head, end = _head(document, style.width), _end(document, told, style)
+    failed = any(block.state is State.FAIL for block in told)
+    if not told or told[0].state is State.NOTE:
+        notes = [row for block in told for row in _in_short(block, style, _NOTE_LINES)]
+        parts = [head, [*notes, *_harmless(document, style.width)], end]
+    else:
+        beside = _follows(document, told[0], style.width) if failed else []
+        others = [row for block in told[1 : _MOST_OTHERS + 1] for row in _in_short(block, style, 1)]
+        if left := len(told) - 1 - len(others):
+            others.append(f"{'':8}and {left} more (-v shows all)")
+        room = MOST_LINES - len([*head, *beside, *others, *end]) - 2
+        parts = [head, [*_in_full(told[0], style, room), *beside, *others], end]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def shown(document: Document) -> Iterator[Block]:
+    """The causes, the likeliest first, then what could not be read; notes only where nothing is wrong.
+
+    What only tells what was seen is left out where an exact cause says why, and an exception that is its evidence.
+    """
+    causes = [cause.code for cause in document.diagnosis.causes] if document.diagnosis else []
+    exact = bool(causes) and causes[0] not in flagged("symptom")
+    proofs: set[str] = set()
+    stopped = [block for block in blocks(document, [State.UNKNOWN]) if block.codes == [_FROM_OUTSIDE]]
+    failed = [*blocks(document, [State.FAIL])]
+    yield from [] if failed else stopped  # before what is only a risk
+    for block in blocks(document, [State.FAIL, State.WARN]):
+        code, sources = (
+            block.codes[0],
+            {evidence.source for evidence in block.evidence if _PLACE.fullmatch(evidence.source)},
+        )
+        if code == _ANY_EXCEPTION and sources and sources <= proofs:
+            continue
+        if not code.startswith("LOG") or (code in causes and not (exact and code in flagged("symptom"))):
+            proofs |= sources
+            yield block
+    for block in blocks(document, [State.UNKNOWN] if causes else [State.UNKNOWN, State.NOTE]):
+        if not (exact and block.codes == [_END_IS_SHOWN]) and (failed or block not in stopped):
+            yield block
+
+
+def _head(document: Document, width: int) -> list[str]:
+    """What was read, and the facts that a person asks for first."""
+    facts = {
+        evidence.source: evidence.value for evidence in (document.diagnosis.facts if document.diagnosis else [])
+    }
+    told = [f"NCCL {value}" if name == "NCCL" else value for name in _FACTS if (value := facts.get(name))]
+    title = wrapped(summary.title(document), width, "", "  ")
+    return [*title, *_cut(wrapped("; ".join(told), width, "  ", "  "), _FACTS_LINES, width)]
+
+
+def _in_full(block: Block, style: Style, room: int) -> list[str]:
+    """Its heading, evidence, why and fix in so many lines."""
+    width, told = style.width, heading(block)
+    rows = _cut(headed(block.state, block.codes, told.text, style), _HEADING_LINES, width)
+    for place in [place for place in told.below[:1] if place.what not in told.text]:
+        rows += _cut(wrapped(str(place), width, " " * 8, " " * 8), _SEEN_LINES, width)
+    for source, value in _seen(block.evidence):
+        rows += _cut(labelled("seen", f"{source}: {value}", width), _SEEN_LINES, width)
+    rows += _cut(labelled("why", block.why, width), _WHY_LINES, width) if block.why else []
+    return [*rows, *_fixes(block.remedies, width, room - _height(rows, width))]
+
+
+def _seen(evidence: Sequence[Evidence]) -> list[tuple[str, str]]:
+    """Lines of the log, those that differ in numbers alone once; then what else is known, in one piece."""
+    lines: dict[str, list[Evidence]] = {}
+    others: list[Evidence] = []
+    for one in evidence:
+        if _PLACE.fullmatch(one.source):
+            lines.setdefault(_VARYING.sub("#", one.value), []).append(one)
+        else:
+            others.append(one)
+    told = [
+        (_places([evidence.source for evidence in same]), _STAMP.sub("", same[0].value, count=1))
+        for same in lines.values()
+    ]
+    kept = told[: _MOST_SEEN - bool(others)] if others else told[:_MOST_SEEN]
+    if others:
+        first, *more = others
+        kept.append(
+            (
+                first.source,
+                "; ".join([first.value, *(f"{evidence.source}: {evidence.value}" for evidence in more)]),
+            )
+        )
+    return kept
+
+
+def _places(sources: Sequence[str]) -> str:
+    """`train.log:42,44,46`, and of several files the first place and how many more."""
+    found = [place.groups() for source in sources if (place := _PLACE.fullmatch(source))]
+    file = found[0][0]
+    numbers = ",".join(dict.fromkeys(number for other, number in found if other == file))
+    left = sum(other != file for other, _ in found)
+    return f"{file}:{numbers}" + (f" and {left} alike" if left else "")
+
+
+def _fixes(remedies: Sequence[Remedy], width: int, room: int) -> list[str]:
+    """What to do, as far as there is room: all steps, and the commands of the first fix before the others'."""
+    fixes = [at for at, remedy in enumerate(remedies) if not remedy.text.startswith("Confirm")]
+    order = sorted(range(len(remedies)), key=lambda at: at != (fixes or [0])[0])
+    for whole in range(len(remedies), -1, -1):
+        rows = [
+            row for at, remedy in enumerate(remedies) for row in _fix(remedy, width, whole=at in order[:whole])
+        ]
+        if _height(rows, width) <= room:
+            return rows
+    kept = max(1, len(remedies) - 1)
+    while kept > 1 and _height(_first_steps(remedies, kept, width), width) > room:
+        kept -= 1
+    return _first_steps(remedies, kept, width)
+
+
+def _first_steps(remedies: Sequence[Remedy], kept: int, width: int) -> list[str]:
+    """The first steps without their commands, and how many there are more."""
+    rows = [row for remedy in remedies[:kept] for row in _fix(remedy, width, whole=False)]
+    left = len(remedies) - kept
+    return [*rows, *([f"{'':14}and {many(left, 'more step')} (-v)"] if left else [])]
+
+
+def _fix(remedy: Remedy, width: int, *, whole: bool) -> list[str]:
+    """A step; the commands of one belong together, and are left out together."""
+    hidden = " (-v: the commands)" if remedy.commands and not whole else ""
+    told = labelled("fix", f"[{remedy.who}] {remedy.text}{hidden}", width)
+    return [*told, *(commands(remedy) if whole else [])]
+
+
+def _height(rows: Sequence[str], width: int) -> int:
+    """Lines of the screen: a long command takes several."""
+    return sum(-(-len(row) // width) for row in rows)
+
+
+def _follows(document: Document, cause: Block, width: int) -> list[str]:
+    """One line for all that the other processes say of it, but what stands above as evidence."""
+    seen = {evidence.source for evidence in cause.evidence}
+    tolds = document.diagnosis.consequences if document.diagnosis else []
+    count = sum(one.count - (one.place in seen) for one in tolds)
+    place = next((one.place for one in tolds if one.place not in seen), "")
+    if not (count and place):
+        return []
+    words = (
+        f"{count} lines that merely follow from it, from {place} on"
+        if count > 1
+        else f"{place} merely follows from it"
+    )
+    return _cut(labelled("then", f"{words} (-v)", width), 1, width)
+
+
+def _harmless(document: Document, width: int) -> list[str]:
+    """What frightens and means nothing, a line each."""
+    tolds = document.diagnosis.harmless if document.diagnosis else []
+    words = [f"{one.place}: {_clipped(one.text)}: {one.why}" for one in tolds[:_MOST_HARMLESS]]
+    if left := len(tolds) - len(words):
+        words.append(f"and {many(left, 'more kind')} of harmless lines (-v)")
+    return [row for word in words for row in _cut(labelled("fine", word, width), _NOTE_LINES, width)]
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _TEXT else f"{text[:_TEXT]} ..."
+
+
+def _in_short(block: Block, style: Style, most: int) -> list[str]:
+    """A further cause, or a note."""
+    return _cut(headed(block.state, block.codes, heading(block).text, style), most, style.width)
+
+
+def _cut(rows: list[str], most: int, width: int) -> list[str]:
+    """The first rows, and dots where there are more."""
+    if len(rows) <= most:
+        return rows
+    last = rows[most - 1]
+    while len(last) + 4 > width and " " in last.strip():
+        last = last.rpartition(" ")[0]
+    return [*rows[: most - 1], f"{last} ..."]
+
+
+def _end(document: Document, told: Sequence[Block], style: Style) -> list[str]:
+    codes = [block.codes[0] for block in told]
+    rows = [f"Page: ncclcheck explain {codes[0]}; every check, line and fact: -v"] if codes else []
+    rows += [f"Help: {style.contact}"] if style.contact and document.exit_code else []
+    return [*rows, *wrapped(decision(document), style.width)]
+
+
+def decision(document: Document) -> str:
+    """The last line: who and how sure, where the heading has said what; else the whole sentence."""
+    told = [*shown(document)]
+    causes = document.diagnosis.causes if document.diagnosis else []
+    named = [
+        cause for cause in causes[:1] if told and cause.code == told[0].codes[0] and cause.code not in TELL_LITTLE
+    ]
+    return _confidence(named[0]) if named else closing.decision(document)
+
+
+def _confidence(cause: Cause) -> str:
+    who = f" on {in_line(str(cause.where))}".replace("  ", " ") if str(cause.where) else ""
+    return f"Cause: {cause.code}{who}, {cause.confidence}: {cause.reason}."

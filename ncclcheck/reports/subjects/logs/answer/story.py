@@ -1,0 +1,319 @@
+"""LOG verdicts -> the story of a log: what came first, the causes with reasons, what only follows, the facts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+from msgspec import Struct, field
+
+from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
+from ncclcheck.reports.judgement.findings import Evidence, Finding, State, Verdict, Where, seen
+from ncclcheck.reports.judgement.rule import flagged
+from ncclcheck.reports.subjects.job.pairing import pairing
+from ncclcheck.reports.subjects.logs.attempts import latest
+from ncclcheck.reports.subjects.logs.logged import in_order, where
+from ncclcheck.reports.subjects.logs.words import meanings
+from ncclcheck.reports.subjects.logs.words.wording import LEFT_OPEN
+from ncclcheck.reports.text.words.fold import fold_names, fold_numbers
+
+# causes, kinds of what follows, characters of a line: chosen for one screen
+_MOST_CAUSES, _MOST_TOLD, _TEXT = 8, 12, 200
+_BAD = (State.FAIL, State.WARN)
+_FIRST, _ANY = "LOG001", "LOG004"  # the first line of a failure; any exception, after what knows it better
+_SEEN = 2  # of the levels of a cause: that of what was only seen
+_GAVE_UP = "LOG189"  # NCCL, after a warning that nothing knows better
+# Of one hang: what the watchdogs' lines say, and what the Flight Recorder's dumps do.
+_ALSO_RECORDED = {
+    "LOG080": ("LOG132",),
+    "LOG084": ("LOG134", "LOG135"),
+    "LOG094": ("LOG136",),
+    "LOG097": ("LOG137",),
+}
+_ABSENT = ("LOG080", "LOG131", "LOG132")  # who did not come, or left no dump; not what became of it
+_NOT_RECORDED = (
+    "the only cause that the dumps show; a first send or receive that waits for its peer is not in them"
+)
+_EITHER = "the only cause that these lines show; either side of the send or receive may have to be looked at"
+# Said by the kernel or by Slurm of what they ended, wherever it stands: what the others print follows from it.
+_DECISIVE = frozenset(("oom-killed", "gpu-lost", "gpu-xid", "gpu-hang", "preempted", "node-lost"))
+_LATER_S = 120.0  # seconds by the clock after which it is another event: a dead node is known to Slurm in a minute
+_Ranked = tuple[str, Finding, LogEvent | None]
+_FROM_OUTSIDE = ("LOG108",)  # Ray saw that a connection was gone, and says itself that it does not know why
+TELL_LITTLE = (_FIRST, "LOG002", "LOG005")  # that something failed, or is not known
+
+
+class Told(Struct, frozen=True, kw_only=True):
+    """Lines of one kind. place: `train.log:812` of the first; count: how many there are; why: what they mean."""
+
+    text: str
+    place: str
+    count: int = 1
+    why: str = ""
+    where: Where = Where()
+
+
+class Cause(Struct, frozen=True, kw_only=True):
+    """A candidate. confidence: how firmly it can be said; reason: why it stands where it does."""
+
+    code: str
+    what: str
+    where: Where
+    place: str
+    confidence: Literal["sure", "likely", "possible"]
+    reason: str
+
+
+class Diagnosis(Struct, frozen=True, kw_only=True):
+    """What logs say of the job that wrote them."""
+
+    first: Told | None = None
+    causes: list[Cause] = field(default_factory=list)
+    consequences: list[Told] = field(default_factory=list)
+    harmless: list[Told] = field(default_factory=list)
+    facts: list[Evidence] = field(default_factory=list)
+
+
+def diagnosis(logs: Logs | None, verdicts: Sequence[Verdict]) -> Diagnosis | None:
+    """The story; None where no log was read."""
+    if logs is None:
+        return None
+    logs = latest(logs)
+    used = {evidence.source for one in _bad(verdicts) for evidence in one[1].evidence}
+    return Diagnosis(
+        first=_first(logs, verdicts),
+        causes=_causes(logs, verdicts),
+        consequences=_kinds(logs, meanings.CONSEQUENCES, set()),
+        harmless=_kinds(logs, meanings.HARMLESS, used),
+        facts=_facts(logs),
+    )
+
+
+def _bad(verdicts: Sequence[Verdict]) -> list[tuple[str, Finding]]:
+    told = (verdict for verdict in verdicts if verdict.code.startswith("LOG"))
+    return [(verdict.code, finding) for verdict in told for finding in verdict.findings if finding.state in _BAD]
+
+
+def _first(logs: Logs, verdicts: Sequence[Verdict]) -> Told | None:
+    """The earliest line that a failed check rests on."""
+    places = {e.source for _, finding in _bad(verdicts) if finding.state is State.FAIL for e in finding.evidence}
+    bad = [event for event in logs.events if _place(event) in places and event.sign not in meanings.CONSEQUENCES]
+    return _told(in_order(bad)[:1]) if bad else None
+
+
+def _causes(logs: Logs, verdicts: Sequence[Verdict]) -> list[Cause]:
+    events = {_place(event): event for event in logs.events}
+    found = [(code, finding, _event(finding, events)) for code, finding in _bad(verdicts)]
+    clock = all(event.time is not None for _, _, event in found if event)
+
+    why = _why_absent(found)
+    began = min((event.time for _, _, event in found if event and event.time is not None), default=None)
+
+    def key(one: _Ranked) -> tuple[float, ...]:
+        code, finding, event = one
+        when = (event.time or 0.0, event.order) if event else (float("inf"), 0)
+        level = 2 if _is_explained(one, why) else _level(code)
+        outranked = not _is_decisive(finding, events, began)
+        return finding.state.rank, outranked, level, when[0] if clock else 0.0, when[1]
+
+    ranked = sorted(found, key=key)
+    if ranked and ranked[0][0] not in TELL_LITTLE:
+        ranked = [one for one in ranked if one[0] != _FIRST]  # `first` tells it
+    if any(one[1].state is State.FAIL and _level(one[0]) < _SEEN for one in ranked):
+        ranked = [one for one in ranked if one[1].state is State.FAIL or one[0] not in flagged("costs_speed")]
+    ranked, twice = _told_once(ranked)
+    causes = [_cause(ranked, index, why) for index in range(min(len(ranked), _MOST_CAUSES))]
+    if not logs.events:
+        causes = [_less_sure(cause, ("LOG132",), _NOT_RECORDED) for cause in causes]
+    elif pairing(logs):
+        causes = [_less_sure(cause, ("LOG080", "LOG132"), _EITHER) for cause in causes]
+    return [_confirmed(cause) if cause.code in twice else cause for cause in causes]
+
+
+def _is_decisive(finding: Finding, events: dict[str, LogEvent], began: float | None) -> bool:
+    """Whether the kernel or Slurm says it, not long after the first failure where both have a clock."""
+    told = [events[evidence.source] for evidence in finding.evidence if evidence.source in events]
+    by = [event for event in told if event.sign in _DECISIVE]
+    late = all(began is not None and event.time is not None and event.time > began + _LATER_S for event in by)
+    return bool(by) and not late
+
+
+def _why_absent(found: list[_Ranked]) -> dict[int, str]:
+    """Rank -> the code that says what became of it, for ranks of which the log holds that."""
+    tell_nothing = {
+        *_ABSENT,
+        *flagged("symptom"),
+        *TELL_LITTLE,
+        *(code for codes in _ALSO_RECORDED.values() for code in codes),
+    }
+    sure = [one for one in found if one[1].state is State.FAIL and one[0] not in tell_nothing | {*_ALSO_RECORDED}]
+    by_weight = sorted(sure, key=lambda one: one[0] != _ANY)  # an exception, where nothing knows it better
+    return {f.where.rank: code for code, f, _ in by_weight if f.where.rank is not None}
+
+
+def _is_explained(one: _Ranked, why: dict[int, str]) -> bool:
+    return one[0] in _ABSENT and one[1].where.rank in why
+
+
+def _told_once(ranked: list[_Ranked]) -> tuple[list[_Ranked], set[str]]:
+    """What the log and the dumps both tell stands once, by the dumps, which name the call; and its codes."""
+    twice: dict[str, str] = {}
+    for code, finding, _ in ranked:
+        same = [one for one, other, _ in ranked if one in _ALSO_RECORDED.get(code, ()) and _agree(finding, other)]
+        if same:
+            twice[code] = same[0]
+    by_code = {one[0]: one for one in reversed(ranked)}
+    kept = [by_code[twice.get(one[0], one[0])] if one[0] in twice else one for one in ranked]
+    return [one for place, one in enumerate(kept) if one not in kept[:place]], {*twice.values()}
+
+
+def _agree(log: Finding, dumps: Finding) -> bool:
+    """Whether they may mean the same rank; several ranks are no place."""
+    return None in (log.where.rank, dumps.where.rank) or log.where.rank == dumps.where.rank
+
+
+def _confirmed(cause: Cause) -> Cause:
+    """Two witnesses are better than one."""
+    if cause.confidence == "possible":
+        return cause
+    return msgspec.structs.replace(cause, reason=f"{cause.reason}; the watchdogs' lines and the dumps agree")
+
+
+def _less_sure(cause: Cause, codes: Sequence[str], reason: str) -> Cause:
+    """Who waits for its peer in a first send or receive seems absent."""
+    if cause.code not in codes or cause.confidence != "sure":
+        return cause
+    return msgspec.structs.replace(cause, confidence="likely", reason=reason)
+
+
+def _level(code: str) -> int:
+    """What explains stands before what was only seen; last what somebody else saw from outside."""
+    if code in TELL_LITTLE:
+        return 4
+    seen_only = _SEEN if code in flagged("symptom") else int(code in (_ANY, _GAVE_UP))
+    return 3 if code in _FROM_OUTSIDE else seen_only
+
+
+def _event(finding: Finding, events: dict[str, LogEvent]) -> LogEvent | None:
+    return next((events[evidence.source] for evidence in finding.evidence if evidence.source in events), None)
+
+
+def _cause(ranked: Sequence[_Ranked], index: int, why: dict[int, str]) -> Cause:
+    code, finding, event = ranked[index]
+    confidence, reason = _standing(ranked, index, why)
+    return Cause(
+        code=code,
+        what=finding.what,
+        where=finding.where,
+        place=_place(event) if event else next((evidence.source for evidence in finding.evidence), ""),
+        confidence=confidence,
+        reason=reason,
+    )
+
+
+def _standing(
+    ranked: Sequence[_Ranked], index: int, why: dict[int, str]
+) -> tuple[Literal["sure", "likely", "possible"], str]:
+    code, finding, _ = ranked[index]
+    certain = [one for one in ranked if one[1].state is State.FAIL and not _is_explained(one, why)]
+    exact = [one for one in certain if one[0] not in {*flagged("symptom"), _ANY}]
+    if _is_explained(ranked[index], why):
+        return "possible", f"tells who was waited for; {why[finding.where.rank or 0]} says what became of it"
+    if finding.state is State.WARN:
+        return "possible", "a risk, or what makes it slow; it ends no job"
+    if code == _ANY and not exact:
+        return "likely", "the program's own exception or exit; nothing else is known to have failed"
+    if code in flagged("symptom") or code == _ANY:
+        if exact:
+            return "possible", f"tells what was seen; {exact[0][0]} says why"
+        return "possible", "tells what was seen; the cause of it is not in the log"
+    if index:
+        return "possible", f"comes after {ranked[0][0]}, and may follow from it"
+    if LEFT_OPEN.search(finding.what) or len(exact) > 1:
+        others = f"the first of {len(exact)} causes that these lines show"
+        return "likely", others if len(exact) > 1 else "the lines tell what happened, and leave open why"
+    further = any(one[1].state is State.FAIL for one in ranked[1:])
+    return "sure", "no other failure here explains it" if further else "the only cause that these lines show"
+
+
+def _kinds(logs: Logs, known: dict[str, str], used: set[str]) -> list[Told]:
+    """A line for each kind, with how often it is there. used: places that a finding rests on."""
+    kinds: dict[str, list[LogEvent]] = {}
+    for event in logs.events:
+        if event.sign in known and _place(event) not in used:
+            kinds.setdefault(event.sign, []).append(event)
+    tolds = [_told(events, known[sign]) for sign, events in kinds.items()]
+    return tolds[:_MOST_TOLD]
+
+
+def _told(events: Sequence[LogEvent], why: str = "") -> Told:
+    first = events[0]
+    return Told(
+        text=first.text.strip()[:_TEXT],
+        place=_place(first),
+        count=sum(event.count for event in events),
+        why=why,
+        where=where(first),
+    )
+
+
+def _place(event: LogEvent) -> str:
+    return f"{event.file}:{event.line}"
+
+
+def _facts(logs: Logs) -> list[Evidence]:
+    """The lines that a person looks for first."""
+    told = {
+        "NCCL": _counted(process.version for process in logs.processes) or logs.version,
+        "world": _world(logs),
+        "nodes": fold_names(sorted({process.host for process in logs.processes})),
+        "initialisation": _initialised(logs.processes),
+        "bootstrap": _counted(process.bootstrap.interface for process in logs.processes if process.bootstrap),
+        "network": _counted(process.network for process in logs.processes),
+        "adapters": _counted(", ".join(process.devices) for process in logs.processes),
+        "plugin": _counted(process.plugin for process in logs.processes),
+        "transports": _transports(logs.processes),
+        "settings": _settings(logs.processes),
+    }
+    return [seen(name, value) for name, value in told.items() if value]
+
+
+def _counted(values: Iterable[str]) -> str:
+    """One value of all is told alone; several with how many processes have each."""
+    found = Counter(value for value in values if value).most_common(4)
+    if len(found) == 1:
+        return found[0][0]
+    return ", ".join(f"{value} ({count} process{'es' * (count != 1)})" for value, count in found)
+
+
+def _world(logs: Logs) -> str:
+    if logs.world is None:
+        heard = f"{fold_numbers(logs.ranks)} {'are' if len(logs.ranks) > 1 else 'is'} heard of"
+        return f"rank{'s' * (len(logs.ranks) > 1)} {heard}" if logs.ranks else ""
+    missing = {*range(min(logs.world, 65536))} - {*logs.ranks}
+    are = "are" if len(missing) > 1 else "is"
+    silent = f"; {fold_numbers(missing)} {are} not in these files" if missing else ", all heard of"
+    return f"{logs.world} ranks{silent}"
+
+
+def _initialised(processes: Sequence[LogProcess]) -> str:
+    began = [process for process in processes if process.began]
+    done = [process for process in began if process.completed]
+    joined = " rings and trees connected" if any(process.rings and process.trees for process in processes) else ""
+    return f"{len(done)} of {len(began)} processes came to Init COMPLETE{joined and ','}{joined}" if began else ""
+
+
+def _transports(processes: Sequence[LogProcess]) -> str:
+    total: Counter[str] = Counter()
+    for process in processes:
+        total.update(process.vias)
+    return ", ".join(f"{kind} x{count}" for kind, count in total.most_common(6))
+
+
+def _settings(processes: Sequence[LogProcess]) -> str:
+    """Those of most processes first; where processes differ, both are told."""
+    total = Counter(f"{name}={value}" for process in processes for name, value in process.settings.items())
+    some = "" if not total or min(total.values()) == len(processes) else " (not on all processes)"
+    return ", ".join(name for name, _ in total.most_common(10)) + some

@@ -1,0 +1,1 @@
+"""Flight Recorder's dumps: what each rank had called, and where they part."""

@@ -1,0 +1,96 @@
+"""Words for ranks, groups and calls of the Flight Recorder."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from ncclcheck.probes.facts import FlightCall, FlightGroup
+from ncclcheck.reports.judgement.findings import Evidence, Where, seen
+from ncclcheck.reports.subjects.logs.flight.state import State
+from ncclcheck.reports.subjects.logs.flight.waits import Call
+from ncclcheck.reports.text.words.fold import fold_ranks
+
+_MOST_KINDS = 4  # lines: of ranks that came equally far in a group; chosen
+_OVER = "ended or failed"
+
+
+def who(numbers: Collection[int]) -> tuple[Where, str]:
+    """Where a finding over these ranks is, and how its sentence begins: one rank stands before it already."""
+    if len(numbers) == 1:
+        return Where(rank=min(numbers)), ""
+    return Where(), f"{fold_ranks(numbers)} "
+
+
+def doing(numbers: Iterable[int], one: str, several: str) -> str:
+    """`rank 3 waits`, `ranks 0-3,7 wait`."""
+    told = {*numbers}
+    return f"{fold_ranks(told)} {one if len(told) == 1 else several}"
+
+
+def waiting(numbers: Iterable[int]) -> str:
+    """`rank 3 waits`, `ranks 0-3,7 wait`."""
+    return doing(numbers, "waits", "wait")
+
+
+def them(numbers: Iterable[int], one: str = "it", several: str = "them") -> str:
+    """`it`, or `them` where there are several."""
+    return one if len({*numbers}) == 1 else several
+
+
+def group(one: FlightGroup) -> str:
+    """A process group by its description, or by its name where it has none."""
+    about = one.about if one.about not in ("", "undefined") else ""
+    name = f"{about} ({one.name})" if about and about != one.name else f"process group {one.name}"
+    return name if len(name) < 70 else f"{name[:67]}..."
+
+
+def call(state: State, one: Call) -> str:
+    """`all_reduce 812 of TENSOR_PARALLEL (35)`, `send from rank 3 to rank 7 in PIPELINE (43)`."""
+    name = group(state.group(one.group))
+    if one.src is not None:
+        return f"{one.op} from rank {one.src} to rank {one.dst} in {name}"
+    own = (state.own(rank, one.group, one.seq) for rank in state.members(one.group))
+    op = next((record.op for record in own if record), one.op or "collective")
+    return f"{op} {one.seq} of {name}"
+
+
+def entering(state: State, one: Call) -> str:
+    """`enter all_reduce 812 of ..., in which`, `send to rank 1 in ..., for which`."""
+    name = group(state.group(one.group))
+    if one.op == "recv":
+        return f"send to rank {one.dst} in {name}, for which"
+    if one.op == "send":
+        return f"receive from rank {one.src} in {name}, for which"
+    return f"enter {call(state, one)}, in which"
+
+
+def record(state: State, rank: int, one: FlightCall) -> Evidence:
+    """One line of a rank's dump."""
+    sizes = f"{one.elements_in} {one.dtype_in}".strip()
+    to = f" with rank {one.peer}" if one.peer is not None else f" {one.seq}"
+    place = f", at {one.place}" if one.place else ""
+    name = group(state.group(one.group))
+    over = one.state == "completed" and one.group in state.failed_too
+    return seen(where_of(state, rank), f"{one.op}{to} of {name}: {_OVER if over else one.state}, {sizes}{place}")
+
+
+def where_of(state: State, rank: int) -> str:
+    """The file of a rank's dump, its folders left out."""
+    dump = state.dumps.get(rank)
+    return f"{dump.file.replace(chr(92), '/').rsplit('/', 1)[-1]} (rank {rank})" if dump else f"rank {rank}"
+
+
+def counts(state: State, group_index: int, among: Iterable[int]) -> list[Evidence]:
+    """How far ranks came in one group, a line for those that came equally far."""
+    told: dict[tuple[int | None, int | None], list[int]] = {}
+    for rank in sorted(set(among)):
+        came = state.entered[group_index].get(rank), state.ended[group_index].get(rank)
+        told.setdefault(came, []).append(rank)
+    name = group(state.group(group_index))
+    lines = []
+    for (entered, ended), who in [*told.items()][:_MOST_KINDS]:
+        came_to = "entered is not told" if entered is None else f"entered {entered}"
+        last = "none" if ended is None else str(ended)
+        over = f"{_OVER} up to {last}" if group_index in state.failed_too else f"saw the end of {last}"
+        lines.append(seen(f"{fold_ranks(who)} in {name}", f"{came_to}, {over}"))
+    return lines

@@ -1,0 +1,1 @@
+"""Lines by their own words: exceptions, signs, and what no rule knows."""

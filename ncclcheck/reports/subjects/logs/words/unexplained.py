@@ -1,0 +1,204 @@
+"""Lines that tell of a failure and name no cause that is known: what a job died of without a word of why."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.judgement.derived import derived
+from ncclcheck.reports.subjects.logs.ending import Ending, came_through, dealt_with, died, of_items
+from ncclcheck.reports.subjects.logs.words import meanings
+
+_COMPLAINTS = ("complaint", "item-failed", "mpi-box")
+# Said of a failure, and read by no rule on their own: what only another line explains.
+_ALONE = frozenset(
+    (
+        *(
+            "ended-badly",
+            "complaint",
+            "item-failed",
+            "engine-dead",
+            "traceback",
+            "traceback-cut",
+            "mpi-box",
+            "root-cause-block",
+            "root-cause-exit",
+            "launcher-return-code",
+        ),
+        *(
+            "watchdog-status",
+            "gloo-timeout",
+            "segfault-in-nccl",
+            "aborted",
+            "shell-signalled",
+            "spawned-signalled",
+        ),
+        *("worker-died", "srun-task-exit", "tests-wrong-data", "last-error"),
+    )
+)
+_SAID = (
+    "ended-badly",
+    *_COMPLAINTS,
+    "nccl-warning",
+    "on-windows",
+    "explains",
+)  # words of failure, or the system, without a known sign
+_OF_ANYTHING = ("dealt-with", "shell-time", "unreadable")  # any program may say so
+# A job may go on after these: work that is seen after them, or a start of NCCL that came through, shows it.
+_MILD = (*_COMPLAINTS, "nccl-warning", "traceback", "traceback-cut", "python-error")
+# Warnings of NCCL's that end no job by themselves: it goes on without, and a rule tells what is lost.
+ENDS_NO_JOB = frozenset(
+    (
+        *("ib-no-library", "ib-open-device", "ofi-no-provider", "kernel-shared-memory", "topology-file-missing"),
+        *("shm-unlink", "ib-port-event", "sharp-refused"),
+    )
+)
+_JUDGED = {*meanings.HARMLESS, *meanings.CONSEQUENCES, *ENDS_NO_JOB} - _ALONE  # what they mean is known
+_LEVELS = ("WARN", "ERROR")
+_OF_A_WORKER = 40  # lines between a worker's last word and the traceback's last line: 19 in torch's own
+_STACK_OF_CPP = "Exception raised from "  # the line below a warning of torch's that carries one
+_WARNING = re.compile(r"Warning$")
+
+
+@derived
+def unexplained(logs: Logs) -> list[LogEvent]:
+    """The lines that can be a failure and were not survived, in the order of the files."""
+    if is_foreign(logs):
+        return []
+    ending, gone = Ending(logs), died(logs)
+    tries = {(event.file, event.line) for event in logs.events if meanings.of_one_try(event)}
+    events = (
+        event
+        for event in logs.events
+        if _can_be_a_failure(event)
+        and not _of_a_worker(logs, event)
+        and not (event.text.startswith(_STACK_OF_CPP) and (event.file, event.line - 1) in tries)
+    )
+    of_samples = of_items(logs)
+    return [
+        event
+        for event in events
+        if gone or not ((event.file, event.line) in of_samples or _survived(logs, ending, event))
+    ]
+
+
+def is_foreign(logs: Logs) -> bool:
+    """Whether no line is NCCL's, torch's, a launcher's or otherwise known."""
+    known = any(event.sign not in (*_SAID, *_OF_ANYTHING) for event in logs.events)
+    familiar = any(file.familiar for file in logs.files)
+    return not (known or familiar or logs.processes or logs.version or logs.flight)
+
+
+def _can_be_a_failure(event: LogEvent) -> bool:
+    if event.sign in _JUDGED or event.sign == "dealt-with" or meanings.ends_nothing(event):
+        return False
+    if event.sign == "python-error":
+        return not _WARNING.search(event.fields.get("type", ""))
+    return event.sign in _ALONE or event.level in _LEVELS
+
+
+def _of_a_worker(logs: Logs, event: LogEvent) -> bool:
+    """Whether C++'s word of an abort is that of a worker that ended as its loader was taken down."""
+    if event.sign != "aborted" or not event.text.startswith("terminate called"):
+        return False
+    left = (event for event in logs.events if event.sign == "worker-killed" and meanings.ends_nothing(event))
+    return any(
+        one.file == event.file
+        and 0 < one.line - event.line <= _OF_A_WORKER
+        and one.fields["signal"].startswith("Aborted")
+        for one in left
+    )
+
+
+def _survived(logs: Logs, ending: Ending, event: LogEvent) -> bool:
+    mild = event.sign in _MILD or event.level in _LEVELS
+    small = event.sign in _COMPLAINTS or (event.sign == "nccl-warning" and not _handed_on(logs, event))
+    shown = ending.just_after if small else ending.work if mild else ending.proof
+    shown = ending.profiled if event.sign == "traceback" else shown
+    aside = event.sign in _COMPLAINTS or meanings.of_a_thread(event)
+    if aside and ending.trained.get(event.file, event.line) < event.line:
+        return True  # a profiler's, a logger's: what was to be done is done
+    if event.sign == "complaint" and ending.seen_before(event):
+        return True
+    if mild and ending.advanced(event):
+        return True
+    if event.sign in ("python-error", "traceback") and dealt_with(logs, event):
+        return ending.just_after.get(event.file, 0) > event.line
+    return shown.get(event.file, 0) > event.line or (mild and came_through(logs, event))
+
+
+def _handed_on(logs: Logs, event: LogEvent) -> bool:
+    """Whether NCCL or another process tells below a warning of what followed from it."""
+    return any(one.sign in meanings.CONSEQUENCES and one.file == event.file and one.line > event.line
+               for one in logs.events)  # fmt: skip
+
+
+class Behind(NamedTuple):
+    """What usually stands behind a line that names no cause, and what would show it."""
+
+    words: re.Pattern[str]
+    usually: str
+    shows: str
+    command: str = ""
+
+
+_RAY = "ls /tmp/ray/session_latest/logs"
+_BEHIND = tuple(
+    Behind(re.compile(words), usually, shows, command)
+    for words, usually, shows, command in (
+        (r"ncclSystemError|unhandled system error",
+         "a socket, a segment of shared memory or an RDMA call failed on that host",
+         "NCCL's warning names the call", "export NCCL_DEBUG=INFO"),
+        (r"ncclUnhandledCudaError|unhandled cuda error",
+         "a CUDA call failed: a broken GPU, memory that was used up, or an earlier kernel of the program",
+         "NCCL's warning names the error of CUDA", "export NCCL_DEBUG=INFO"),
+        (r"ncclInternalError|internal error",
+         "NCCL did not find what it needs of the machine (topology, GPUs, network), or two builds of NCCL met",
+         "NCCL's warning says what it missed", "export NCCL_DEBUG=INFO"),
+        (r"ncclInvalid\w+|invalid (?:usage|argument)",
+         "the program called NCCL with arguments that it rejects: two ranks on one GPU, different arguments",
+         "NCCL's warning names the argument", "export NCCL_DEBUG=INFO"),
+        (r"ncclRemoteError|remote process|Connection (?:closed|reset)|Broken pipe",
+         "another rank ended first, and these lines follow from its end",
+         "the log of the rank that ended first", ""),
+        (r"EngineDead|EngineCore|Engine core|WorkerProc|executor",
+         "a worker process of the engine ended; what it raised stands above, or in its own log",
+         "the first traceback of a worker", "export VLLM_LOGGING_LEVEL=DEBUG NCCL_DEBUG=INFO"),
+        (r"ActorDied|raylet|\bray\b|[Aa]ctor",
+         "the process of the actor was killed or raised; Ray keeps what it printed",
+         "Ray's own logs on the node of the actor", _RAY),
+        (r"[Ww]atchdog|SeqNum|NCCL work|heartbeat|Heartbeat|timed out|[Tt]imeout",
+         "a rank did not come to a collective, or was stopped before it",
+         "torch's Flight Recorder names the rank and the call", "export TORCH_FR_BUFFER_SIZE=2000"),
+        (r"-9\b|signal 9|SIGKILL|[Kk]illed|[Oo]ut of memory|\bOOM",
+         "the kernel or the cgroup ended a process that used too much memory, or somebody killed it",
+         "the kernel's log of that host", "dmesg -T | grep -iE 'oom|killed'"),
+        (r"-1[01]\b|signal 1[01]|SIGSEGV|SIGBUS|[Ss]egmentation|[Bb]us error|core dumped",
+         "a library wrote or read where it must not, or shared memory was full",
+         "Python's stack at the time", "export PYTHONFAULTHANDLER=1"),
+        (r"-6\b|signal 6|SIGABRT|[Aa]bort|terminate called",
+         "a library gave up: an assertion, or an exception of C++ that nobody caught",
+         "what was printed right before, and Python's stack", "export PYTHONFAULTHANDLER=1"),
+        (r"exit ?code|exited|exit status|return ?code|Root Cause|ChildFailed|CalledProcess|FAILED",
+         "one process raised an exception or called exit; its own output says which",
+         "the output of each rank, in files of its own", "torchrun --log-dir logs --redirects 3 --tee 3 ..."),
+        (r"Last error|NCCL error|NCCL WARN|DistBackend",
+         "NCCL refused or could not go on; torch hands on its last words only",
+         "NCCL's own warnings", "export NCCL_DEBUG=INFO"),
+        (r"Traceback",
+         "an exception, of which the last line is not here",
+         "the log to its end, of each rank", ""),
+    )
+)  # fmt: skip
+_ANYTHING = Behind(
+    re.compile(""),
+    "the program or a library gave up",
+    "the lines before it, and NCCL's own",
+    "export NCCL_DEBUG=INFO",
+)
+
+
+def behind(text: str) -> Behind:
+    """By the words of the line."""
+    return next((one for one in _BEHIND if one.words.search(text)), _ANYTHING)

@@ -1,0 +1,1 @@
+"""Words of a report: folded, wrapped, made visible, compared."""
