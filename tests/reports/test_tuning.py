@@ -133,3 +133,22 @@ def test_every_candidate_is_measured_to_the_first_look(count: int) -> None:
             settings = None
     assert all(first.count(name) == LOOKS[0] for name in set(first))
     assert len(set(first)) == count
+
+
+@pytest.mark.parametrize(("gain", "told_as"), [(1.10, State.NOTE), (0.93, State.OK), (0.90, State.OK)])
+def test_what_noise_hides_is_not_called_no_difference(gain: float, told_as: State) -> None:
+    """Jobs that differ by a third from one to the next, as on cores that ten processes want."""
+    search, number = Search([Candidate(variable="NCCL_A", value="1")], (8,)), 0
+    pairs = search.pairs()
+    settings = next(pairs, None)
+    while settings is not None:
+        wild = 100.0 * (0.75, 1.3, 0.9, 1.2)[number % 4]
+        number += 1
+        try:
+            settings = pairs.send(({("all_reduce", 1024): wild * gain}, {("all_reduce", 1024): 97.5}))
+        except StopIteration:
+            settings = None
+    told = search.tuning()
+    assert tuning.verdict(told.tried[0]) == "same"
+    assert tuning.may_gain(told.tried[0].rows[0]) is (told_as is State.NOTE)
+    assert state(told) is told_as

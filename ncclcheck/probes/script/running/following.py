@@ -58,7 +58,8 @@ class Run(Calling):
         if isinstance(statement.test, ast.Constant) or self._known(statement.test, frame) is not None:
             return
         for body, branch in ((statement.body, "rest"), (statement.orelse, "if")):
-            if body and leaves(body[-1]) and not (branch == "rest" and statement.orelse):
+            raises = bool(body) and isinstance(body[-1], ast.Raise)  # it ends the job, and no rank waits
+            if body and leaves(body[-1]) and not raises and not (branch == "rest" and statement.orelse):
                 if conditions.single(statement.test, holds=branch == "if"):
                     raise Left
                 guard = self.guard(statement.test, "rest" if branch == "rest" else "if", frame)

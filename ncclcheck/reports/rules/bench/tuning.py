@@ -40,8 +40,9 @@ def tuning_came_to_its_end(cluster: Cluster) -> Iterator[Finding]:
     nowhere, is recommended, with the figure of the second time.
 
     ## Fix
-    - **you** Nothing gained: leave NCCL its own choice. Not confirmed: measure longer (`--full`). Cut short: give
-      it more time (`--deadline`).
+    - **you** Nothing gained: leave NCCL its own choice. Not confirmed, or one may gain (by 1 % or more, with an
+      interval that reaches beyond 10 %): measure longer (`--full`), or when the machines are quiet. Cut short:
+      give it more time (`--deadline`).
 
     ## Source
     NCCL user guide, Environment Variables; Abedi and Brecht, ICPE 2017 (interleaved trials); NVIDIA/nccl#1661.
@@ -51,6 +52,8 @@ def tuning_came_to_its_end(cluster: Cluster) -> Iterator[Finding]:
         raise NothingToJudge("nothing was tuned")
     if told.stopped and not told.whole:
         yield _not_finished(told)
+    elif told.whole is None and any(map(_may_gain, told.tried)):
+        yield _open(told)
     elif told.whole is None:
         yield fine(Where(), f"none of {len(told.tried)} settings gains: NCCL's own choice stands", *_figures(told))
     elif tuning.recommended(told):
@@ -59,6 +62,21 @@ def tuning_came_to_its_end(cluster: Cluster) -> Iterator[Finding]:
         yield _cut_short(told, told.whole)
     else:
         yield _not_confirmed(told.whole)
+
+
+def _may_gain(tried: Tried) -> bool:
+    return tuning.verdict(tried) == "same" and any(map(tuning.may_gain, tried.rows))
+
+
+def _open(told: Tuning) -> Finding:
+    tried = [one for one in told.tried if _may_gain(one)]
+    names = ", ".join(map(tuning.named, tried))
+    return note(
+        Where(), f"none of {len(told.tried)} settings is shown to gain, but {names} may: the jobs differ too much",
+        why="What is not shown is not recommended; noise as large as a gain hides it.", owner="tool",
+        evidence=[one for each in tried for one in _rows(each)],
+        fix=[you("Measure longer, or when the machines are quiet.", "ncclcheck tune --full")],
+    )  # fmt: skip
 
 
 def _not_finished(told: Tuning) -> Finding:

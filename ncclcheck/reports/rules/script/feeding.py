@@ -144,7 +144,8 @@ def used(script: Script) -> Iterator[Finding]:
     The loader goes through the whole dataset on every rank: an epoch takes as long as on one GPU.
 
     ## How we know
-    Nothing in the file reads the variable that holds it, but for `set_epoch`. Scripts that split the model by
+    Nothing in the file reads the variable that holds it, but for `set_epoch`. It is a note where another
+    DistributedSampler of the same dataset is read. Scripts that split the model by
     pipeline or tensor parallelism are not judged: their ranks share samples.
 
     ## Fix
@@ -159,6 +160,10 @@ def used(script: Script) -> Iterator[Finding]:
     for call in calls:
         unread = next((file.unread for file in script.files if file.name == call.file), [])
         if call.name in SAMPLER and call.target in unread and call.target.isidentifier():
+            if other := _in_its_place(script, call, unread):
+                said = f"no loader is given {call.target}; {other.target}, of the same data, is used"
+                yield note(here(call), said, evidence=[written(script, call), written(script, other)])
+                continue
             yield warn(
                 here(call),
                 f"no loader is given {call.target}",
@@ -167,6 +172,20 @@ def used(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call)],
                 fix=[_given(script, call)],
             )
+
+
+def _in_its_place(script: Script, sampler: Call, unread: list[str]) -> Call | None:
+    """Another one that shares the same dataset out, and is read."""
+    data = sampler.arguments.get("0", sampler.arguments.get("dataset", ""))
+    return next(
+        (
+            other
+            for other in in_function(script, sampler.function)
+            if other.name in SAMPLER and other.target not in unread and other.target
+            and other.arguments.get("0", other.arguments.get("dataset", "")) == data
+        ),
+        None,
+    )  # fmt: skip
 
 
 def _given(script: Script, sampler: Call) -> Remedy:

@@ -149,7 +149,8 @@ def local_rank(script: Script) -> Iterator[Finding]:
     ## How we know
     The call of `add_argument`; something reads `local_rank`, and no file has the word LOCAL_RANK.
     DeepSpeed gives the option itself, and is not judged. It is a note where each process is given its rank by
-    options of the script's own, such as the node's number: then the local rank may be given likewise.
+    options of the script's own, such as the node's number: then the local rank may be given likewise; and where
+    the option has a short name (`-l`), which a person types, beside an address of its own.
 
     ## Fix
     - **you** `default=int(os.environ.get("LOCAL_RANK", 0))`.
@@ -175,14 +176,15 @@ def local_rank(script: Script) -> Iterator[Finding]:
         option = next((name for name in names if name in ("--local_rank", "--local-rank")), "")
         if call.name.endswith(".add_argument") and option:
             said = f"{option} is not given by torchrun, and nothing reads $LOCAL_RANK"
-            if any(_has_own_rank(script, call) for call in calls):
+            short = any(re.fullmatch(r"-[A-Za-z]", name) for name in names)  # no launcher writes that
+            if any(_has_own_rank(script, one, by_hand=short) for one in calls):
                 yield note(here(call), f"{said}: what starts the processes must give it",
                            evidence=[written(script, call)], fix=[_from_the_variable(script, call)])  # fmt: skip
                 continue
             yield warn(
                 here(call),
                 said,
-                why="Every process keeps the default: all use one GPU, or each trains alone.",
+                why=_kept(script, call),
                 owner="job",
                 evidence=[written(script, call)],
                 fix=[_from_the_variable(script, call)],
@@ -206,13 +208,38 @@ def _from_the_variable(script: Script, call: Call) -> Remedy:
     return edited(script, f"Let its default be {value}.", call.file, change, needs="os")
 
 
-def _has_own_rank(script: Script, init: Call) -> bool:
-    """Whether the processes are told their ranks by options: an address, and a rank that is made of them."""
+def _kept(script: Script, option: Call) -> str:
+    """What comes of the default, which every process keeps."""
+    default = option.arguments.get("default", "None")
+    if default == "None":
+        return "Every process keeps None, which is the number of no GPU: the script raises where it uses it."
+    numbered = any(
+        call.name == "torch.device" and _IS_LOCAL.search(call.arguments.get("1", "").strip("()"))
+        for call in script.calls
+    )
+    if default == "-1" and numbered:
+        return "Every process keeps -1, and torch.device raises for it: the job ends as it starts."
+    starts = [call for call in script.calls if call.name == INIT]
+    if default == "-1" and starts and all(_asks_for_local(call) for call in starts):
+        return "Every process keeps -1 and starts no group: it raises where it needs one, or trains alone."
+    return "Every process keeps the default: all use one GPU, or each trains alone."
+
+
+def _asks_for_local(call: Call) -> bool:
+    return any(re.search(r"\blocal_rank (?:!=|>|>=) -?[01]$", guard.text) for guard in call.guards)
+
+
+def _has_own_rank(script: Script, init: Call, *, by_hand: bool = False) -> bool:
+    """Whether the processes are told their ranks by options: an address, and a rank that is made of them.
+
+    by_hand: a person types the option: the rank may be handed on under any name.
+    """
     rank = init.arguments.get("rank", init.arguments.get("4", ""))
     method = given_to(script, init, "init_method", "1")
     is_local = LOCAL_RANK.match(rank) or not re.search(r"\b(?:args|opts?|FLAGS)\.|argv", rank)
     by_variable = "environ" in rank or says(script, "RANK", "SLURM_PROCID")
-    return init.name == INIT and bool(method) and "env://" not in method and not is_local and not by_variable
+    told = (bool(rank) and by_hand) or not is_local
+    return init.name == INIT and bool(method) and "env://" not in method and told and not by_variable
 
 
 @script_rule("SCR013", "settings are made before they are read", worst=State.WARN)

@@ -49,6 +49,7 @@ _WITHOUT_TENSORS = re.compile(
 )
 _IS_WRAPPED = re.compile(r"module|isinstance|hasattr|[pP]arallel|distributed|ddp", re.IGNORECASE)  # of a condition
 
+_IS_A = re.compile(r"(?:not )?(?:isinstance|issubclass)\(")
 _STATE = re.compile(r"ckpt|checkpoint|model|state|weights|resume|snapshot|\.bin\b|pretrained", re.IGNORECASE)
 
 
@@ -176,7 +177,8 @@ def mapped(script: Script) -> Iterator[Finding]:
 
     ## How we know
     The call is reached by all ranks and has no `map_location`, and what it loads is called a model, a checkpoint
-    or a state, or goes into `load_state_dict`. Only scripts that use GPUs are judged.
+    or a state, or goes into `load_state_dict`. Only scripts that use GPUs are judged. It is a note where a
+    condition asks of what class something is (`isinstance`): that branch may be for other models.
 
     ## Fix
     - **you** `torch.load(path, map_location="cpu")`; load_state_dict copies to where the model is.
@@ -198,6 +200,12 @@ def mapped(script: Script) -> Iterator[Finding]:
             if call.by_rank or _WITHOUT_TENSORS.search(f"{line} {named}") or not is_state:
                 continue
             new = with_argument(line, "torch.load(", 'map_location="cpu"')
+            if any(_IS_A.match(guard.text) for guard in call.guards):
+                yield note(here(call), "all ranks load a checkpoint without map_location, if they come here",
+                           evidence=[written(script, call)],
+                           fix=[edited(script, 'Give it map_location="cpu".', call.file,
+                                       {call.line: new} if new else None)])  # fmt: skip
+                continue
             yield warn(
                 here(call),
                 "all ranks load a checkpoint without map_location",
@@ -270,7 +278,7 @@ def _by_path(script: Script) -> Finding | None:
         found = {tag.partition("@")[0].removeprefix("state:") for tag in tags(call, "0") if "state:" in tag}
         models = found & {*_MODELS}
         clear = models == {"ddp"} or (models and "ddp" not in models)
-        if call.name == "torch.save" and path.startswith("path:") and clear:
+        if call.name == "torch.save" and path.startswith("path:") and clear and not _unwraps(script, call):
             saves[path.removeprefix("path:").replace(" ", "_")] = call, models == {"ddp"}
     for call in script.trace:
         loaded = [tag.removeprefix("loaded:") for tag in tags(call, "0") if tag.startswith("loaded:")]
@@ -292,6 +300,14 @@ def _by_path(script: Script) -> Finding | None:
                 fix=[you(f"Load it into {call.on}.module.")],
             )
     return None
+
+
+def _unwraps(script: Script, save: Call) -> bool:
+    """Whether its function takes the state of the model inside under a condition, which knows what is wrapped."""
+    return any(
+        call.name == ".state_dict" and call.on.endswith(".module") and call.guards
+        for call in in_function(script, save.function)
+    )
 
 
 def _under_keys(script: Script, calls: list[Call]) -> Iterator[Finding]:

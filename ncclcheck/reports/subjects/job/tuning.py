@@ -22,6 +22,7 @@ Pairs = Generator[list[Candidate], Answer, None]
 
 _TRIMMED = 6  # one in so many pairs is left out at either end; chosen
 _OUT = ("loses", "mixed", "failed")
+_OPEN = 1.1  # an interval that reaches beyond this speed-up leaves open what would be worth having; chosen
 _PROMISE = 1.01  # median speed-up of the best row below which a candidate is measured no further; trial's limit
 
 
@@ -114,6 +115,11 @@ def verdict(tried: Tried) -> Word:
         return "mixed"
     words: tuple[Word, ...] = ("gains", "loses", "same")
     return next((word for word in words if word in said), "unknown")
+
+
+def may_gain(row: TrialRow) -> bool:
+    """It looks like a gain, and the jobs differ too much from one to the next to tell."""
+    return row.verdict == "same" and (row.speedup or 0.0) >= _PROMISE and row.high is not None and row.high > _OPEN
 
 
 def recommended(tuning: Tuning | None) -> Tried | None:

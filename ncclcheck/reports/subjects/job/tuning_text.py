@@ -52,6 +52,6 @@ def _cells(tried: Tried, expected: dict[int, Forecast]) -> Iterator[tuple[str, .
             *(duration(trial.middle(times)) if times else "-" for times in (row.without_us, row.with_us)),
             trial.change(row.speedup),
             trial.interval(row),
-            _WORDS[row.verdict],
+            "may gain" if tuning.may_gain(row) else _WORDS[row.verdict],
             *((duration(expected[row.bytes].time_us) if row.bytes in expected else "-",) if expected else ()),
         )

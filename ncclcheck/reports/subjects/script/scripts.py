@@ -266,7 +266,9 @@ def collective(script: Script, call: Call) -> str:
     if call.name in _OF_LIGHTNING and _is_trainers(script, call):
         return f"{call.on}{call.name}"
     if call.name in (".state_dict", ".save_checkpoint") and any(
-        not excludes(call, wrap) for wrap in _sharded(script).get(call.on, ())
+        not excludes(call, wrap)
+        and (call.name == ".save_checkpoint" or wrap.name != "deepspeed.initialize")  # its state is a rank's own
+        for wrap in _sharded(script).get(call.on, ())
     ):
         return f"{call.name[1:]} of {call.on}"
     entered = _entered(script, call.name, _DEEP)

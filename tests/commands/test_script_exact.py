@@ -1,0 +1,159 @@
+"""What looks like a fault in a script and is none, or may be none, is not told as one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ncclcheck.probes.facts import Cluster, Measurements
+from ncclcheck.probes.script import reading
+from ncclcheck.reports.judgement.findings import Finding, State
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
+
+RULES = [rule for rule in all_rules() if rule.code.startswith("SCR")]
+_HEAD = """import argparse, os, sys, torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data.distributed import DistributedSampler
+"""
+_START = """local_rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(local_rank)
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def _found(lines: str, code: str) -> list[Finding]:
+    Path("train.py").write_text(_HEAD + lines)
+    script = reading.read(["train.py"], [])
+    verdicts = judge(Cluster(command="script", measurements=Measurements(script=script)), RULES)
+    return [one for verdict in verdicts if verdict.code == code for one in verdict.findings]
+
+
+def _states(lines: str, code: str) -> list[State]:
+    return [one.state for one in _found(lines, code)]
+
+
+@pytest.mark.parametrize(
+    ("leave", "states"),
+    [("raise RuntimeError('no GPU')", []), ("sys.exit(1)", [State.FAIL])],
+)
+def test_a_rank_that_raises_ends_the_job(leave: str, states: list[State]) -> None:
+    """torchrun ends all ranks then; one that leaves in silence keeps them waiting."""
+    lines = f"""local_rank = int(os.environ["LOCAL_RANK"])
+if local_rank >= torch.cuda.device_count():
+    {leave}
+torch.cuda.set_device(local_rank)
+dist.init_process_group("nccl")
+"""
+    assert _states(lines, "SCR002") == []
+    assert _states(lines, "SCR003") == states
+
+
+@pytest.mark.parametrize(
+    ("made", "call", "states"),
+    [
+        ("engine, *_ = deepspeed.initialize(model=net)", "engine.state_dict()", []),
+        ("engine, *_ = deepspeed.initialize(model=net)", "engine.save_checkpoint('a')", [State.FAIL]),
+        ("engine = FSDP(net)", "engine.state_dict()", [State.FAIL]),
+    ],
+)
+def test_deepspeeds_state_dict_is_each_ranks_own(made: str, call: str, states: list[State]) -> None:
+    head = "import deepspeed\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+    lines = f"{head}{_START}{made}\nif rank == 0:\n    {call}\n"
+    assert _states(lines, "SCR002") == states
+
+
+_TWO = """train = DistributedSampler(data)
+{}
+loader = DataLoader(data, batch_sampler=BatchSampler(other, 8, True))
+for epoch in range(9):
+    train.set_epoch(epoch)
+"""
+
+
+@pytest.mark.parametrize(
+    ("other", "states"),
+    [
+        ("other = DistributedSampler(data, shuffle=False)", [State.NOTE]),
+        ("other = torch.utils.data.RandomSampler(data)", [State.WARN]),
+        ("other = DistributedSampler(held)", [State.WARN]),
+    ],
+)
+def test_another_sampler_shares_the_data_out(other: str, states: list[State]) -> None:
+    assert _states(_START + _TWO.format(other), "SCR024") == states
+
+
+_SAVED = """net = torch.nn.Linear(2, 2).cuda()
+if args.resume:
+    net.load_state_dict(torch.load("a.pt", map_location="cpu"))
+net = DDP(net)
+state = {}
+if rank == 0:
+    torch.save(state, "a.pt")
+"""
+
+
+@pytest.mark.parametrize(
+    ("state", "states"),
+    [
+        ("net.module.state_dict() if several else net.state_dict()", []),
+        ("net.state_dict()", [State.FAIL]),
+    ],
+)
+def test_a_state_that_is_taken_from_inside_under_a_condition(state: str, states: list[State]) -> None:
+    assert _states(_START + _SAVED.format(state), "SCR006") == states
+
+
+@pytest.mark.parametrize(
+    ("condition", "states"),
+    [("isinstance(net, PreTrainedModel)", [State.NOTE]), ("args.fresh", [State.WARN])],
+)
+def test_a_branch_for_models_of_another_class(condition: str, states: list[State]) -> None:
+    load = 'net.load_state_dict(torch.load("model.pt"))'
+    assert _states(f"{_START}net.cuda()\nif {condition}:\n    pass\nelse:\n    {load}\n", "SCR005") == states
+
+
+_OPTION = """parser = argparse.ArgumentParser()
+parser.add_argument("--local_rank", {})
+args = parser.parse_args()
+{}
+"""
+_BY_HAND = """def start(number):
+    dist.init_process_group("gloo", init_method="tcp://10.0.0.1:29500", rank=number, world_size=4)
+start(args.local_rank)
+"""
+
+
+@pytest.mark.parametrize(
+    ("option", "states"),
+    [('"-l", type=int, default=0', [State.NOTE]), ("type=int, default=0", [State.WARN])],
+)
+def test_a_rank_that_is_typed_by_hand(option: str, states: list[State]) -> None:
+    assert _states(_OPTION.format(option, _BY_HAND), "SCR012") == states
+
+
+@pytest.mark.parametrize(
+    ("default", "then", "why"),
+    [
+        ("", 'dist.init_process_group("nccl")\ntorch.cuda.set_device(args.local_rank)', "raises where it uses it"),
+        ("default=-1", 'dist.init_process_group("nccl")\nhere = torch.device("cuda", args.local_rank)',
+         "torch.device raises"),
+        ("default=-1", 'if args.local_rank != -1:\n    dist.init_process_group("nccl")', "starts no group"),
+        ("default=-1", 'dist.init_process_group("nccl")\ntorch.cuda.set_device(args.local_rank)',
+         "all use one GPU"),
+        ("default=0", 'dist.init_process_group("nccl")\nhere = torch.device("cuda", args.local_rank)',
+         "all use one GPU"),
+    ],
+)  # fmt: skip
+def test_what_comes_of_the_default_is_said(default: str, then: str, why: str) -> None:
+    (found,) = _found(_OPTION.format(f"type=int, {default}", then), "SCR012")
+    assert why in found.why
