@@ -157,3 +157,59 @@ def test_a_rank_that_is_typed_by_hand(option: str, states: list[State]) -> None:
 def test_what_comes_of_the_default_is_said(default: str, then: str, why: str) -> None:
     (found,) = _found(_OPTION.format(f"type=int, {default}", then), "SCR012")
     assert why in found.why
+
+
+_TRAINED = """net = DDP(torch.nn.Linear(2, 2).cuda())
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+sampler = DistributedSampler(data)
+loader = DataLoader(data, sampler=sampler, num_workers=2)
+def work():
+    for epoch in range(9):
+        sampler.set_epoch(epoch)
+        for x in loader:
+            net(x).sum().backward()
+            optimizer.step()
+{}
+work()
+"""
+
+
+@pytest.mark.parametrize(
+    ("after", "states"),
+    [
+        ("if rank == 0:\n    if bad > 3:\n        break", [State.WARN]),
+        ("if rank == 0:\n    print(epoch)\n    if bad > 3:\n        return", [State.WARN]),
+        ("if bad > 3:\n    if rank == 0:\n        print(epoch)\n    break", []),
+        ("if rank == 0:\n    if bad > 3:\n        break\nelse:\n    if bad > 3:\n        break", []),
+        ("if rank == 0:\n    if args.dry_run:\n        break", []),
+        ("if rank == 0:\n    for name in names:\n        if name == last:\n            break", []),
+        ("if rank == 0:\n    if bad > 3:\n        raise ValueError", []),
+    ],
+)
+def test_some_ranks_alone_leave_the_loop(after: str, states: list[State]) -> None:
+    inner = "\n".join(f"        {line}" for line in after.split("\n"))
+    assert _states(_START + _TRAINED.format(inner), "SCR003") == states
+
+
+@pytest.mark.parametrize(
+    ("after", "states"),
+    [
+        ("if rank == 0:\n    scheduler.step()", [State.WARN]),
+        ("if rank == 0:\n    sampler.set_epoch(epoch + 1)", [State.WARN]),
+        ("scheduler.step()", []),
+        ("if rank == 0:\n    scheduler.step()\nelse:\n    scheduler.step()", []),
+    ],
+)
+def test_what_one_rank_alone_steps(after: str, states: list[State]) -> None:
+    inner = "\n".join(f"        {line}" for line in after.split("\n"))
+    assert _states(_START + _TRAINED.format(inner), "SCR040") == states
+
+
+@pytest.mark.parametrize(("default", "states"), [("0", [State.NOTE]), ("4", [])])
+def test_an_option_whose_default_is_no_workers(default: str, states: list[State]) -> None:
+    option = (
+        f'parser = argparse.ArgumentParser()\nparser.add_argument("--num_workers", type=int, default={default})\n'
+    )
+    lines = f"{option}args = parser.parse_args()\n{_START}net = DDP(net.cuda())\n"
+    assert _states(f"{lines}loader = DataLoader(data, num_workers=args.num_workers)\n", "SCR027") == states

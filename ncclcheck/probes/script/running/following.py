@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
 
 from ncclcheck.probes.facts.script import Call, Guard, Loop
@@ -35,6 +36,9 @@ def follow(sources: Sequence[Source], every: Mapping[str, Names], ranks: set[str
         if source.named and source.tree is not None:
             run.file(source.name)
     return run.trace[:MOST_CALLS]
+
+
+_OPTION = re.compile(r"(?:args|opts?|FLAGS)\.\w+")
 
 
 class Run(Calling):
@@ -91,9 +95,11 @@ class Run(Calling):
                 value = self.value(statement.value, frame) if statement.value else NOTHING
                 frame.returned.append(value)
                 frame.split |= any(guard.kind == "rank" for guard in self.guards)
+                if frame.loops:
+                    self._skip(statement, frame)
                 raise Left
             case ast.Break() | ast.Continue():
-                self._skip(statement)
+                self._skip(statement, frame)
                 raise Left
             case ast.Raise():
                 raise Left
@@ -152,10 +158,17 @@ class Run(Calling):
             return True
         return False
 
-    def _skip(self, statement: ast.Break | ast.Continue) -> None:
+    def _skip(self, statement: ast.Break | ast.Continue | ast.Return, frame: Frame) -> None:
+        """What leaves a loop, or a step of it, on some ranks; a `return` leaves the loop as a `break` does."""
         guard = self.guards[-1] if self.guards else None
-        if guard is not None and guard.kind in ("own", "rank") and self.loops:
-            self.add("break" if isinstance(statement, ast.Break) else "continue", statement.lineno)
+        leaves_loop = not isinstance(statement, ast.Continue)
+        own = guard is not None and guard.kind in ("own", "rank") and not isinstance(statement, ast.Return)
+        option = guard is not None and _OPTION.fullmatch(guard.text)  # as --dry-run: the job is to end
+        begins = self.loops[-1].line if self.loops else 0
+        here = (one for one in self.guards if one.file == frame.file and one.line > begins)
+        inner = not option and any(one.kind == "rank" and one.branch != "rest" for one in here)
+        if self.loops and (own or (leaves_loop and inner)):
+            self.add("break" if leaves_loop else "continue", statement.lineno)
 
     def _if(self, statement: ast.If, frame: Frame) -> None:
         if isinstance(statement.test, ast.Constant):
@@ -234,6 +247,7 @@ class Run(Calling):
         target = "" if isinstance(statement, ast.While) else text(statement.target)
         before = frame.variables
         loop = Loop(line=statement.lineno, target=target, over=text(over), of=of)
+        frame.loops += 1
         with self.inside(self.loops, loop):
             if not isinstance(statement, ast.While):
                 if UNEVEN in value.tags:
@@ -251,6 +265,7 @@ class Run(Calling):
                 if guard.kind in (OWN, "rank"):
                     with self.inside(self.guards, guard):
                         self.add("break", statement.lineno)
+        frame.loops -= 1
         self._meet(frame, [frame.variables, before])
         self.block(statement.orelse, frame)
 

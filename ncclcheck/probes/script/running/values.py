@@ -153,6 +153,7 @@ class Frame:
     returned: list[Value] = field(default_factory=list)
     split: bool = False  # whether some ranks return where others go on
     yielded: list[Value] = field(default_factory=list)
+    loops: int = 0  # those of its own that are around
     born: dict[str, int] = field(default_factory=dict)  # name -> loops around where it is given a value anew
     reduced: set[str] = field(default_factory=set)  # names whose tensor was summed in place
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Script
@@ -10,17 +11,21 @@ from ncclcheck.reports.subjects.script.scripts import DDP, by_rank, here, of_man
 from ncclcheck.reports.subjects.script.steps import shares_model
 from ncclcheck.reports.subjects.script.traced import objects, passes
 
+_SCHEDULER = re.compile(r"(?:^|[._])(?:lr_)?sched(?:uler)?s?$", re.IGNORECASE)
+_SAMPLES = "Ranks deal samples out from different orders: some come twice in an epoch, others never."
+
 
 @script_rule("SCR040", "ranks change what they share alike", worst=State.WARN)
 def changed(script: Script) -> Iterator[Finding]:
     """
     ## What
-    A learning rate that is set, an optimizer or a scheduler that steps, or a state that is loaded into an
-    optimizer or a wrapped model, under a condition on the rank.
+    A learning rate that is set, an optimizer or a scheduler that steps, a sampler that is told the epoch, or a
+    state that is loaded into an optimizer or a wrapped model, under a condition on the rank.
 
     ## Why it matters
     Ranks average gradients only: from then on each applies the same gradient in another way, and the copies of the
-    model drift apart, in silence.
+    model drift apart, in silence. Samplers of different epochs deal samples out from different orders: some come
+    twice, others never.
 
     ## How we know
     The script is followed from its first line: the call stands under a condition on the rank, nothing in the other
@@ -54,7 +59,7 @@ def changed(script: Script) -> Iterator[Finding]:
         yield warn(
             here(call),
             f"{what} on those ranks only for which {guard.text} holds",
-            why="The ranks' copies of the model drift apart.",
+            why=_SAMPLES if call.name == ".set_epoch" else "The ranks' copies of the model drift apart.",
             owner="job",
             evidence=[written(script, call)],
             fix=[you("Do it on all ranks.")],
@@ -65,6 +70,10 @@ def _changes(call: Call, wrapped: set[str]) -> str:
     """What is changed, in words."""
     if call.name == "set lr":
         return "the learning rate is set"
+    if call.name == ".set_epoch" and "sampler" in call.on:
+        return "the sampler is told the epoch"
+    if call.name == ".step" and _SCHEDULER.search(call.on):
+        return f"{call.on} takes its step"
     optimizers = objects(call, "on", "optimizer", "plateau")
     if call.name == ".step" and optimizers:
         return f"{call.on} takes its step"

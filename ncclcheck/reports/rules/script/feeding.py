@@ -14,6 +14,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     SHARDED,
     by_rank,
     edited,
+    given_to,
     here,
     in_function,
     line_of,
@@ -287,9 +288,10 @@ def workers(script: Script) -> Iterator[Finding]:
     The process that drives the GPU reads and transforms all samples itself: the GPU waits for each batch.
 
     ## How we know
-    The call has no `num_workers`, and its model is inside DistributedDataParallel on GPUs. Loaders for validation
-    are not looked at, nor datasets in memory: a TensorDataset, or a class of the script whose `__getitem__` calls
-    nothing. How long a sample takes is what `ncclcheck data` measures.
+    The call has no `num_workers`, or that of an option whose default is 0 and which is not given; and its model is
+    inside DistributedDataParallel on GPUs. Loaders for validation are not looked at, nor datasets in memory: a
+    TensorDataset, or a class of the script whose `__getitem__` calls nothing. How long a sample takes is what
+    `ncclcheck data` measures.
 
     ## Fix
     - **you** `num_workers=4, pin_memory=True`, and measure with `ncclcheck data`.
@@ -303,7 +305,9 @@ def workers(script: Script) -> Iterator[Finding]:
     ):
         return
     for call in calls:
-        if call.name not in LOADER or {"num_workers", "5", "*"} & {*call.arguments}:
+        given = {"num_workers", "5", "*"} & {*call.arguments}
+        none = given_to(script, call, "num_workers", "5") == "0" and call.arguments.get("num_workers", "0") != "0"
+        if call.name not in LOADER or (given and not none):
             continue
         held = any(
             word in f"{call.target} {call.arguments.get('0', '')}".lower() for word in ("val", "test", "eval")
@@ -312,6 +316,10 @@ def workers(script: Script) -> Iterator[Finding]:
             new = with_argument(
                 line_of(script, call.file, call.last), "DataLoader(", "num_workers=4, pin_memory=True"
             )
+            if none:
+                said = f"the loader has no workers by default ({call.arguments['num_workers']}): the GPU waits"
+                yield note(here(call), said, evidence=[written(script, call)])
+                return
             if "pin_memory" in call.arguments:
                 new = with_argument(line_of(script, call.file, call.last), "DataLoader(", "num_workers=4")
             yield note(

@@ -127,7 +127,7 @@ def conditional(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call), seen(f"{call.file}:{guard.line}", _shown(guard))],
             )
     for guard, call, name in left_alone(script):
-        if (guard.file, guard.line) in read and not _is_plain(call, guard):
+        if ((guard.file, guard.line) in read and not _is_plain(call, guard)) or _leaves_loop(guard, call):
             continue
         if guard.kind == "rank" and (guard.file, guard.line) not in told:
             uneven = guard.text.startswith("for ")  # its length may be alike on all ranks after all
@@ -142,6 +142,12 @@ def conditional(script: Script) -> Iterator[Finding]:
                 evidence=[_head(script, guard), written(script, call)],
                 fix=[you("Call it on every rank, outside of the condition.")],
             )
+
+
+def _leaves_loop(guard: Guard, missed: Call) -> bool:
+    """Whether ranks leave a loop under the condition, and the collective stands elsewhere in that loop."""
+    heads = {loop.line for loop in missed.loops}
+    return guard.kind == "rank" and guard not in missed.guards and guard.line not in heads
 
 
 def _is_plain(call: Call, guard: Guard) -> bool:
@@ -160,7 +166,7 @@ def leaves(script: Script) -> Iterator[Finding]:
     ## What
     `return`, `continue`, `break` or `sys.exit()` under a condition on the rank, with a collective after it. So
     with the backward pass of a model that all ranks share: a number of steps that differs by rank, or a step that
-    is left where the loss of one rank is NaN, or is small.
+    is left where the loss of one rank is NaN, or is small; and `break` or `return` out of a loop on some ranks.
 
     ## Why it matters
     The rank that has left never enters the collective: all others hang in it until the timeout.
@@ -250,6 +256,16 @@ def _fewer_steps(script: Script) -> Iterator[Finding]:
             )
     told = set()
     for guard, missed, name in left_alone(script):
+        if _leaves_loop(guard, missed):
+            told.add((guard.file, guard.line))
+            yield warn(
+                Where(device=f"{guard.file}:{guard.line}"),
+                f"those ranks alone leave the loop for which {guard.text} holds",
+                why=f"The others go on, and wait for them in {name.rstrip(',')}, until the timeout.",
+                owner="job",
+                evidence=[_head(script, guard), written(script, missed)],
+                fix=[you("Broadcast the decision, so that all ranks leave the loop or none.")],
+            )
         if guard.kind != "own":
             continue
         told.add((guard.file, guard.line))

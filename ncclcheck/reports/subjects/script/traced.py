@@ -103,6 +103,16 @@ def apart(call: Call, other: Call) -> bool:
     return any(branches.get((guard.file, guard.line), guard.branch) != guard.branch for guard in other.guards)
 
 
+def _leaves_both(script: Script, call: Call, guard: Guard) -> bool:
+    """Whether the other ranks leave the loop too, in another branch."""
+    other = [one for one in script.trace if one.name == "break" and one.loops == call.loops]
+    return any(
+        (mine.file, mine.line) == (guard.file, guard.line) and mine.branch != guard.branch
+        for one in other
+        for mine in one.guards
+    )
+
+
 def left_alone(script: Script) -> Iterator[tuple[Guard, Call, str]]:
     """Where a rank leaves, or stays away: the condition, what it misses there, and what that is called.
 
@@ -120,10 +130,13 @@ def left_alone(script: Script) -> Iterator[tuple[Guard, Call, str]]:
     for call in script.trace:
         if call.name != "break" or not call.loops or not call.guards:
             continue
-        guard = call.guards[-1]
-        if (guard.file, guard.line) in told:
-            continue
         loop = call.loops[-1]
+        guard = call.guards[-1]
+        if guard.kind != "own":
+            inner = [one for one in call.guards if one.kind == "rank" and one.line > loop.line]
+            guard = inner[0] if inner else guard
+        if (guard.file, guard.line) in told or _leaves_both(script, call, guard):
+            continue
         inside = next(
             ((call, name) for call, name in met if loop in call.loops and guard not in call.guards), None
         )
