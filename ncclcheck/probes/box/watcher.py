@@ -36,6 +36,9 @@ _LOOK_LIMIT_S = 60.0
 # Signs of life, for a tick. A rank that waits in gloo has 0.02 of a core; beats of a store are below 8 KiB.
 _CPU = 0.1
 _MOVED = 8192  # bytes, see above
+# Looks in a row at which one process could run and had no core: it is starved, not stalled. On 2 cores at a load
+# of 30 torchrun was runnable for the 30 s that it took to end; one that polls is seen so now and then. Chosen.
+_RUNNABLE = 3
 _GAPS = 3.0  # times the longest silence so far; a checkpoint or an evaluation may be as long again
 _KILL_S = 10.0  # between SIGTERM and SIGKILL of --on-stall kill: as Kubernetes' and Slurm's default is 30, a third
 # without a process of the job, then it is over: chosen, launchers start the next attempt sooner
@@ -350,10 +353,11 @@ class Life:
         self.last, self.told = time.monotonic(), False
         self._cpu: dict[int, int] = {}
         self._moved: dict[int, int] = {}
+        self._runnable: dict[int, int] = {}
         self._printed, self._looked = -1, self.last
 
     def silent(self, alive: list[Process], printed: int) -> float:
-        """Seconds without output, I/O or CPU time of any process."""
+        """Seconds without output, I/O or CPU time of any process, and without one that only lacks a core."""
         now = time.monotonic()
         passed, self._looked = max(now - self._looked, 1e-3), now
         cpu, moved = (
@@ -363,7 +367,11 @@ class Life:
         used = max((count - self._cpu.get(pid, 0) for pid, count in cpu.items()), default=0)
         busy = used / os.sysconf("SC_CLK_TCK") / passed > _CPU
         io = any(count - self._moved.get(pid, 0) > _MOVED * passed for pid, count in moved.items())
-        if busy or io or printed != self._printed or cpu.keys() - self._cpu.keys():
+        self._runnable = {
+            process.pid: self._runnable.get(process.pid, 0) + 1 for process in alive if process.state == "R"
+        }
+        starved = max(self._runnable.values(), default=0) >= _RUNNABLE
+        if busy or io or starved or printed != self._printed or cpu.keys() - self._cpu.keys():
             self.longest = max(self.longest, now - self.last) if not self.told else self.longest
             self.last, self.told = now, False
         self._cpu, self._moved, self._printed = cpu, moved, printed

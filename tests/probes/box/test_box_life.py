@@ -77,6 +77,18 @@ def test_each_channel_alone_is_a_sign_of_life(clock: Clock, each: dict[str, floa
     assert lives or silent >= 88
 
 
+@pytest.mark.parametrize(("states", "lives"), [("R", True), ("RRS", False), ("S", False)])
+def test_a_process_that_lacks_a_core_is_starved_and_not_stalled(clock: Clock, states: str, lives: bool) -> None:
+    """torchrun that ends on a loaded machine; one that polls is runnable now and then."""
+    life = Life()
+    for second in range(90):
+        clock.now += 1
+        process = _rank(cpu=100, moved=10**6)
+        process.state = states[second % len(states)]
+        silent = life.silent([process], 0)
+    assert (silent < 2) == lives
+
+
 @pytest.fixture
 def watched(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A watcher of one rank that does nothing, which looks by itself only, and kills nobody."""
