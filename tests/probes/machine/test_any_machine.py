@@ -36,7 +36,7 @@ from tests.conftest import Command
 from tests.helpers.damage import WORDS, Damage, asked, damaged, damages
 from tests.helpers.trees import ROOT
 
-_THAT_READ_IT = {"job": "job_system", "nccl": "software.nccl", "storage": "host.storage"}
+_THAT_READ_IT = {"job": "environment.job_system", "nccl": "software.nccl", "storage": "host.storage"}
 MACHINES = ("bad-container", "h100-node")
 _SCHEMA = jsonschema.Draft202012Validator(jsondoc.schema())
 _FIXED = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
