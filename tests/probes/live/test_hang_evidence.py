@@ -41,7 +41,7 @@ def test_each_part_is_of_python_3_6_and_the_standard_library(module: Any) -> Non
     nodes = [*ast.walk(tree)]
     named = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     named |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
-    own = {"ncclcheck.probes.live", *(one.__name__ for one in stream.MODULES)}
+    own = {"ncclcheck.probes.live", "ncclcheck.probes.live.machine", *(one.__name__ for one in stream.MODULES)}
     assert named - own <= sys.stdlib_module_names
     assert "__future__" not in named
     generics = [
