@@ -24,12 +24,12 @@ def _fully_shard() -> Any:
 
 
 def fully_sharded(model: nn.Module, device: torch.device) -> nn.Module:
-    """The model in pieces, one of each parameter a rank: first the largest lists of layers, then the rest."""
+    """The model in pieces, one of each parameter a rank: layers of lists, the innermost first, then the rest."""
     shard = _fully_shard()  # first: a torch without it has no public device_mesh either
     from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
 
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    for part in model.modules():
+    for part in reversed([*model.modules()]):  # bottom-up, as torch asks: experts of a layer before the layer
         if isinstance(part, nn.ModuleList):
             for layer in part:
                 shard(layer, mesh=mesh)

@@ -17,3 +17,15 @@ def test_a_torch_without_fully_shard_says_so(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setitem(sys.modules, place, None)
     with pytest.raises(sharding.Unsupported, match="has no fully_shard"):
         sharding.fully_sharded(torch.nn.Linear(1, 1), torch.device("cpu"))
+
+
+def test_layers_within_layers_are_sharded_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Experts of a layer before the layer: torch's fully_shard asks for bottom-up."""
+    order: list[object] = []
+    monkeypatch.setattr(sharding, "_fully_shard", lambda: lambda part, **_: order.append(part))
+    monkeypatch.setattr("torch.distributed.device_mesh.init_device_mesh", lambda *_: None)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+    layer = torch.nn.Sequential(torch.nn.ModuleList([torch.nn.Linear(1, 1)]))
+    model = torch.nn.Sequential(torch.nn.ModuleList([layer]))
+    sharding.fully_sharded(model, torch.device("cpu"))
+    assert order == [layer[0][0], layer, model]
