@@ -11,14 +11,12 @@ around it and torchrun are not run. Needs root.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import json
 import os
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -30,10 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 import torch.distributed as dist
 
-from ncclcheck.probes.facts import Candidate, Tuning
-from ncclcheck.reports.subjects.job import trial, tuning
-from ncclcheck.reports.subjects.job.tuning import Search
-from ncclcheck.run.plan.tune_plan import LOOKS
+from benchmarks.tuning_jobs import Times, count, of_two, parser, searched
+from ncclcheck.probes.facts import Tuning
 from tests.lab import Lab, faults
 from tests.nccl.job import WALKED, Job, Rank
 
@@ -45,38 +41,22 @@ CALLS = {"gloo": 8, "nccl": 3}
 WARM = 2
 _NEWNET = 0x40000000
 _JOB_S = 60.0
-Times = dict[tuple[str, int], float]
-OneJob = Callable[[bool], Times]
+_NAMES = ("IFNAME", "NOTHING", "NOTHING_EITHER")
 
 
 def main() -> None:
     """Run after run, with the gain and without in turn, and a line for each kind."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("gloo", "nccl"))
-    parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--gain", type=float, default=0.1)
-    parser.add_argument("--seconds", type=float, default=600.0)
-    given = parser.parse_args()
-    end, done = time.monotonic() + given.seconds, {given.gain: [0, 0, 0], 0.0: [0, 0, 0]}
-    for number in range(2 * given.runs):
-        gain = (given.gain, 0.0)[number % 2]
-        if time.monotonic() > end:
-            break
-        began = time.monotonic()
-        with Lab(hosts=2) as lab, throttled(lab, given.kind, gain):
-            told = searched(lambda spared, lab=lab: (of_gloo if given.kind == "gloo" else of_nccl)(lab, spared))  # type: ignore[misc]
-        chosen = tuning.recommended(told)
-        names = {one.variable for one in chosen.settings} if chosen else set()
-        done[gain][0] += 1
-        done[gain][1] += names == {"IFNAME"}
-        done[gain][2] += bool(names) if gain == 0 else bool(names - {"IFNAME"})
-        spent = time.monotonic() - began
-        print(f"{gain:.0%}: {sorted(names)}, {spent:.0f} s, load {os.getloadavg()[0]:.0f}", flush=True)
-        if names != ({"IFNAME"} if gain else set()):
-            for one in filter(None, (*told.tried, told.whole)):
-                print(f"  {tuning.named(one)}, {one.pairs} pairs: {', '.join(map(trial.effect, one.rows))}")
-    for gain, (runs, right, wrong) in done.items():
-        print(f"planted {gain:.0%}: {runs} runs, it alone recommended in {right}, anything beside it in {wrong}")
+    options = parser(__doc__)
+    options.add_argument("kind", choices=("gloo", "nccl"))
+    given = options.parse_args()
+    count(given, _NAMES[0], lambda gain: run(given.kind, gain))
+
+
+def run(kind: str, gain: float) -> Tuning:
+    """One search over two new hosts."""
+    job = of_gloo if kind == "gloo" else of_nccl
+    with Lab(hosts=2) as lab, throttled(lab, kind, gain):
+        return searched(_NAMES, "mgmt0", "standard", lambda spared: job(lab, spared))
 
 
 @contextmanager
@@ -87,28 +67,6 @@ def throttled(lab: Lab, kind: str, gain: float) -> Iterator[None]:
             for interface, rate in (("eth0", RATE[kind] / (1 + gain)), ("mgmt0", RATE[kind])):
                 all_.enter_context(faults.limited(host, f"{rate:.0f}kbit", interface))
         yield
-
-
-def searched(job: OneJob) -> Tuning:
-    """One search with real jobs, their order changing from pair to pair."""
-    found = [Candidate(variable=name, value="mgmt0") for name in ("IFNAME", "NOTHING", "NOTHING_EITHER")]
-    search, turn = Search(found, LOOKS["standard"]), 0
-    pairs = search.pairs()
-    settings = next(pairs, None)
-    while settings is not None:
-        spared = any(one.variable == "IFNAME" for one in settings)
-        turn += 1
-        if turn % 2:
-            without = job(False)
-            both = without, job(spared)
-        else:
-            with_ = job(spared)
-            both = job(False), with_
-        try:
-            settings = pairs.send(both)
-        except StopIteration:
-            settings = None
-    return search.tuning()
 
 
 def of_nccl(lab: Lab, spared: bool) -> Times:
@@ -134,19 +92,7 @@ def of_nccl(lab: Lab, spared: bool) -> Times:
 
 def of_gloo(lab: Lab, spared: bool) -> Times:
     """Two ranks of gloo, one in each host's network, from their start to their end."""
-    with tempfile.TemporaryDirectory() as folder:
-        children = []
-        for rank in range(2):
-            if (pid := os.fork()) == 0:
-                try:
-                    _rank(rank, lab, folder, "mgmt0" if spared else "eth0")
-                finally:
-                    os._exit(0)
-            children.append(pid)
-        for pid in children:
-            os.waitpid(pid, 0)
-        told = json.loads((Path(folder) / "told").read_text())
-    return {("all_reduce", int(size)): took for size, took in told.items()}
+    return of_two(lambda rank, folder: _rank(rank, lab, folder, "mgmt0" if spared else "eth0"))
 
 
 def _rank(rank: int, lab: Lab, folder: str, interface: str) -> None:
