@@ -10,7 +10,7 @@ where two groups of nodes are, in one collective or at the same time. What a gro
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
@@ -340,8 +340,3 @@ def _blocks(names: Group, size: int) -> list[Group]:
     """Neighbours in groups of this size; the rest is a smaller one, where it is no single node."""
     blocks = [names[start : start + size] for start in range(0, len(names), size)]
     return [block for block in blocks if len(block) > 1]
-
-
-def rounds_of(done: Iterable[GroupTime]) -> int:
-    """How many rounds were measured."""
-    return max((time.round for time in done), default=-1) + 1

@@ -77,7 +77,6 @@ _PASSES = re.compile(  # gives what it is given, or what it is called on
     r"|tqdm(?:\.\w+)*$|\.(?:cuda|to|half|bfloat16|double|train|eval|requires_grad_|apply|expanduser|resolve|absolute|format|strip|as_posix|log_every|convert_sync_batchnorm)$"
 )
 _DETACHES = re.compile(r"^float$|^int$|\.(?:item|detach|numpy|tolist|data)$")
-_GIVES_TENSOR = re.compile(r"^torch\.(?:tensor|as_tensor|FloatTensor|Tensor)$|\.clone$")
 _LOADERS = re.compile(
     r"(?:^|\.)(?:DataLoader|DataLoaderX|MultiEpochsDataLoader|StatefulDataLoader|GeoDataLoader)$"
 )

@@ -9,7 +9,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, admin, fail, no
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.nodes import containers
 from ncclcheck.reports.subjects.nodes.cards import Card, cards, leave_out, reset
-from ncclcheck.reports.text.words.fold import size
+from ncclcheck.reports.text.words.fold import first_of, size
 
 _GPUS = "nodes.gpus.cards"
 _MIB = 2**20  # bytes
@@ -100,11 +100,9 @@ def _taken(level: Callable[..., Finding], card: Card, held: list[GpuProcess]) ->
 
 def _listed(held: list[GpuProcess]) -> str:
     """The three largest, and how many more."""
-    first = sorted(held, key=lambda process: -value_or(process.memory, 0))[:3]
-    more = f" and {len(held) - 3} more" if len(held) > 3 else ""
-    return (
-        ", ".join(f"{value_or(process.name, 'pid')} {process.pid} ({_memory(process)})" for process in first)
-        + more
+    largest = sorted(held, key=lambda process: -value_or(process.memory, 0))
+    return first_of(
+        (f"{value_or(process.name, 'pid')} {process.pid} ({_memory(process)})" for process in largest), 3
     )
 
 

@@ -10,6 +10,7 @@ from ncclcheck.probes.facts.training import Beside, Kept
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fail, fine, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.training.trained import checked, place, ranks
+from ncclcheck.reports.text.words.fold import first_of
 
 _SHOWN = 4  # names in one finding, then a count: chosen
 # What is a rank's own by intent: features of its own samples (SwAV's queue), the state of a sequence that goes on.
@@ -127,8 +128,7 @@ def _attributes(kept: Sequence[Kept]) -> str:
 
 
 def _names(kept: Sequence[Kept]) -> str:
-    more = f" and {len(kept) - _SHOWN} more" if len(kept) > _SHOWN else ""
-    return ", ".join(kept.name for kept in kept[:_SHOWN]) + more
+    return first_of((each.name for each in kept), _SHOWN)
 
 
 def _is(kept: Sequence[Kept]) -> str:

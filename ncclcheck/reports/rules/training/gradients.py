@@ -21,7 +21,7 @@ from ncclcheck.reports.subjects.training.trained import (
     steps_itself,
     strategy,
 )
-from ncclcheck.reports.text.words.fold import many
+from ncclcheck.reports.text.words.fold import first_of, many
 
 _JOBS = ("smoke",)
 _SHOWN = 3  # ranks, names or hooks in one finding, then a count: chosen, three names fit a heading of 80 columns
@@ -268,9 +268,8 @@ def _reached_later(cluster: Cluster) -> set[str]:
 
 
 def _said(unused: list[UnusedParameter]) -> str:
-    names = ", ".join(parameter.name for parameter in unused[:_SHOWN])
-    more = f" and {len(unused) - _SHOWN} more" if len(unused) > _SHOWN else ""
-    return f"{names}{more} {'get' if len(unused) > 1 else 'gets'} no gradient"
+    names = first_of((parameter.name for parameter in unused), _SHOWN)
+    return f"{names} {'get' if len(unused) > 1 else 'gets'} no gradient"
 
 
 def _tolerated(cluster: Cluster, unused: list[UnusedParameter]) -> Finding:

@@ -9,6 +9,7 @@ from ncclcheck.probes.facts.training import Lost, OwnCheckpoint
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fail, fine, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.training.trained import checked, ranks
+from ncclcheck.reports.text.words.fold import first_of
 
 _ROUNDED = 0.01  # of the norm of a parameter; bf16 has 8 bits, 0.4 %
 _SHOWN = 4  # names in one finding, then a count: chosen, model, optimizer, scheduler and RNG are four
@@ -112,8 +113,7 @@ def _together(checkpoint: OwnCheckpoint) -> Finding:
 
 
 def _names(lost: Sequence[Lost]) -> str:
-    more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
-    return ", ".join(lost.name for lost in lost[:_SHOWN]) + more
+    return first_of((each.name for each in lost), _SHOWN)
 
 
 def _said(lost: Sequence[Lost]) -> str:

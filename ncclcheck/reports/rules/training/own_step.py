@@ -10,6 +10,7 @@ from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, 
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.training import own_loop
 from ncclcheck.reports.subjects.training.trained import SLIGHT, checked, partly, place, ranks
+from ncclcheck.reports.text.words.fold import first_of
 
 
 @rule(
@@ -121,7 +122,7 @@ def _slightly(off: float) -> Finding:
 
 def _added(step: OwnStep) -> Finding:
     """find_unused_parameters=True ends DDP's exception, and what was added stays untrained then."""
-    names = ", ".join(step.added[:3]) + (f" and {len(step.added) - 3} more" if len(step.added) > 3 else "")
+    names = first_of(step.added, 3)
     layer = step.added[0].rpartition(".")[0] or step.added[0]
     return fail(
         Where(),

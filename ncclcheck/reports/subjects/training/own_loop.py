@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts.training import Cosine, OwnStep
 from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, fail, note, seen, warn, you
+from ncclcheck.reports.text.words.fold import first_of
 
 _FEW = 0.5  # of all elements that are trained: more of them without an optimizer is fine-tuning of a head
 _SHOWN = 3  # names in one finding, then a count: chosen, three fit a heading of 80 columns
@@ -304,12 +305,10 @@ def _undivided(step: OwnStep) -> Finding:
 
 
 def _unheld(step: OwnStep) -> Finding:
-    names = ", ".join(step.unheld[:_SHOWN])
-    more = f" and {len(step.unheld) - _SHOWN} more" if len(step.unheld) > _SHOWN else ""
     say = warn if step.unheld_share < _FEW else note
     return say(
         Where(),
-        f"{names}{more} get gradients, and no optimizer holds them",
+        f"{first_of(step.unheld, _SHOWN)} get gradients, and no optimizer holds them",
         why="They stay what they were at the start."
         + (" Meant so where only a head is trained." if say is note else ""),
         owner="job",
@@ -324,11 +323,9 @@ def _unheld(step: OwnStep) -> Finding:
 
 
 def _zero(step: OwnStep) -> Finding:
-    names = ", ".join(step.zero[:_SHOWN])
-    more = f" and {len(step.zero) - _SHOWN} more" if len(step.zero) > _SHOWN else ""
     return note(
         Where(),
-        f"the gradients of {names}{more} are exactly 0 on all ranks in all steps",
+        f"the gradients of {first_of(step.zero, _SHOWN)} are exactly 0 on all ranks in all steps",
         why="They learn nothing. round(), sign(), argmax and comparisons between them and the loss have a "
         "gradient of 0; so has a ReLU that is never active.",
         owner="job",

@@ -34,6 +34,13 @@ def fold_some(names: Iterable[str]) -> str:
     return f"{fold_names(told[:shown])} and {len(told) - shown:,} more"
 
 
+def first_of(names: Iterable[str], shown: int) -> str:
+    """The first so many in their order, and how many more there are."""
+    listed = [*names]
+    more = f" and {len(listed) - shown} more" if len(listed) > shown else ""
+    return ", ".join(listed[:shown]) + more
+
+
 def _folded(head: str, end: str, width: int, numbers: list[int]) -> str:
     if width < 0:
         return head
