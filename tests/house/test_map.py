@@ -68,7 +68,8 @@ def test_no_room_is_crowded() -> None:
 
 def _counts(entry: Path) -> bool:
     """Modules, data and rooms; not the folder that a room left behind, with bytecode alone, when it moved."""
-    return entry.name not in _MARKERS and (entry.is_file() or (entry / "__init__.py").exists())
+    files = [path for path in (entry, *entry.rglob("*")) if path.is_file() and path.suffix != ".pyc"]
+    return entry.name not in _MARKERS and bool(files)
 
 
 def test_slow_tests_are_tests() -> None:
