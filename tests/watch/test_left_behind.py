@@ -85,7 +85,7 @@ def test_at_a_terminal(tmp_path: Path) -> None:
 
 def test_python_left_behind_says_nothing_of_a_box_that_is_gone(tmp_path: Path) -> None:
     script = "import time, sys; time.sleep(3); print('late'); open('done', 'w').close()"
-    bare, watched = _both_ways(tmp_path, f"{sys.executable} -c {shlex.quote(script)} & exit 0")
+    bare, watched = _both_ways(tmp_path, f"{shlex.join([sys.executable, '-c', script])} & exit 0")
     assert watched == bare == (0, b"late\n", b"")
 
 
