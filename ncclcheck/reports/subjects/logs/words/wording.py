@@ -339,8 +339,8 @@ def _says_the_same(event: LogEvent, finding: Finding) -> bool:
 
 
 def _with_reason(logs: Logs, finding: Finding, *, always: bool) -> Finding:
-    places = {evidence.source for evidence in finding.evidence}
-    events = [event for event in logs.events if f"{event.file}:{event.line}" in places]
+    orders = {evidence.event for evidence in finding.evidence}
+    events = [event for event in logs.events if event.order in orders]
     if finding.state is not State.FAIL or not events:
         return finding
     by_signal = _BY_A_SIGNAL.search(finding.what) is not None
@@ -349,7 +349,7 @@ def _with_reason(logs: Logs, finding: Finding, *, always: bool) -> Finding:
         for event in _above(
             logs, min(events, key=lambda event: event.order), SAID if always else _SAID_OF_FAILURES
         )
-        if f"{event.file}:{event.line}" not in places
+        if event.order not in orders
         and words(event.text)[:_ALIKE] not in finding.what
         and (
             not (event.sign == "python-error" and meanings.follows(event)) or (by_signal and "NCCL" in event.text)
@@ -360,10 +360,15 @@ def _with_reason(logs: Logs, finding: Finding, *, always: bool) -> Finding:
     if most is None:
         return finding
     known = understood(most.text)
+    line = seen(f"{most.file}:{most.line}", most.text, most.order)
     return replace(
         finding,
         what=f"{finding.what}; before it: {quoted(most, BESIDE)}",
-        evidence=[*finding.evidence[:2], seen(f"{most.file}:{most.line}", most.text), *finding.evidence[2:]],
+        evidence=[
+            *finding.evidence[:2],
+            line,
+            *finding.evidence[2:],
+        ],
         remedies=[*(known.fix if known else ()), *finding.remedies],
     )
 
