@@ -58,7 +58,7 @@ def test_what_stands_behind_a_bar_is_a_line_of_its_own() -> None:
 def test_an_aborts_own_exception_comes_before_the_abort() -> None:
     text = (
         "terminate called after throwing an instance of 'gloo::IoException'\n"
-        "  what():  [gloo/transport/tcp/pair.cc:724] connect [127.0.1.1]:3210: Connection refused\nAborted (core dumped)\n"
+        "  what():  [gloo/transport/tcp/pair.cc:724] connect [127.0.1.1]:3210: Connection refused\nAborted\n"
     )
     verdicts = judged(text)
     story = diagnosis(parsed(text), [*verdicts.values()])
