@@ -57,6 +57,7 @@ _ENDED = (
     "watchdog-timeout",
     "tests-failure",
 )
+_ONLY_ENDED = ("worker-failed", "worker-signalled", "srun-task-exit")  # by whom, and not of what
 _SIGHUP, _SIGINT, _SIGTERM = "1", "2", "15"
 # What somebody sends to a process: as an exit code, and as torch's spawn names it.
 SENT = {"-15": "SIGTERM", "SIGTERM": "SIGTERM", "-2": "SIGINT", "SIGINT": "SIGINT"}
@@ -271,7 +272,7 @@ def _first(logs: Logs, events: list[LogEvent]) -> Finding:
     if len(later) > 1:
         lines = f"{len(later)} more lines of other processes tell of failures"
     more = [seen("later", lines)] if later else []
-    reason = before(logs, first)
+    reason = before(logs, first, *(_CAUGHT if first.sign in _ONLY_ENDED else ()))
     above = f"; before it: {quoted(reason)}" if reason else ""
     known = understood(first.text) or (understood(reason.text) if reason else None)
     at = f" (NCCL's {first.fields['place']})" if "place" in first.fields else ""
