@@ -71,8 +71,8 @@ def _frames(trace: TracebackType | None) -> list[list[str | int]]:
 
 
 _LIBRARY = ("/lib/python3", "site-packages", "dist-packages", "<frozen")
-_MOST_VALUES = 1 << 20  # of one array or tensor that is looked through
-_MOST_NAMES = 16
+# Values of one array that are looked through, a millisecond's work, and names that are told: chosen, one line.
+_MOST_VALUES, _MOST_NAMES = 1 << 20, 16
 
 
 def _not_finite(trace: TracebackType | None) -> list[str]:
