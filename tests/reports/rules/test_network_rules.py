@@ -279,6 +279,18 @@ def test_loopback(interfaces: list[Interface], state: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("lo", "line"),
+    [
+        (nic("lo", "::1/128", kind="loopback"), "ip addr add 127.0.0.1/8 dev lo"),
+        (nic("lo", "127.0.0.1/8", kind="loopback", up=False), "ip link set dev lo up"),
+    ],
+)
+def test_a_loopback_that_is_up_gets_its_address_and_not_a_link(lo: Interface, line: str) -> None:
+    (found,) = verdict("NET012", node("a", lo)).findings
+    assert found.remedies[0].commands[0] == line
+
+
+@pytest.mark.parametrize(
     "code", ["NET001", "NET002", "NET003", "NET004", "NET005", "NET008", "NET010", "NET011", "NET012"]
 )
 def test_interfaces_that_were_not_read_are_unknown(code: str) -> None:

@@ -177,7 +177,12 @@ def root_cause(logs: Logs) -> RootCause | None:
 
 def lines(events: Iterable[LogEvent]) -> list[Evidence]:
     """The first lines as evidence: `train.log:812` and what it says."""
-    return [seen(f"{event.file}:{event.line}", event.text[:TEXT]) for event in [*events][:_MOST_LINES]]
+    return [line(event) for event in [*events][:_MOST_LINES]]
+
+
+def line(event: LogEvent) -> Evidence:
+    """A line of a log as evidence."""
+    return seen(f"{event.file}:{event.line}", event.text[:TEXT], event.order)
 
 
 def cause(

@@ -340,6 +340,21 @@ SSH = (
         begun=False,
     ),
     Cause(
+        pattern=r"^ssh-keygen -y: (?P<file>.+) cannot be read without its passphrase",
+        what="the private key {file} here has a passphrase, no ssh-agent holds it, and in a run nobody is asked "
+        "for one; the node would accept the key",
+        owner="job",
+        fix=(
+            you(
+                "Load it into an agent in this shell, which asks for the passphrase once; or name a key without "
+                "one in ~/.ssh/config (IdentityFile).",
+                'eval "$(ssh-agent)" && ssh-add {file}',
+                TRY,
+            ),
+        ),
+        begun=False,
+    ),
+    Cause(
         pattern=(
             r"^.*: Permission denied \((?P<said>[^)]*)\)[\s\S]{0,2000}?"
             r"^ssh -v: keys that were offered: (?P<keys>.+)"
