@@ -33,11 +33,13 @@ from ncclcheck.reports.subjects.logs.ending import (
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, root_cause, said
 from ncclcheck.reports.subjects.logs.words import meanings
 from ncclcheck.reports.subjects.logs.words.exceptions import of_words
-from ncclcheck.reports.subjects.logs.words.unexplained import ENDS_NO_JOB, behind, unexplained
+from ncclcheck.reports.subjects.logs.words.unexplained import ENDS_NO_JOB, behind, is_foreign, unexplained
 from ncclcheck.reports.subjects.logs.words.wording import (
+    MILD,
     SAY_OF_WHY,
     advice,
     before,
+    of_a_fault,
     quoted,
     tells_most,
     tells_why,
@@ -158,7 +160,8 @@ def nothing_failed(logs: Logs) -> Iterator[Finding]:
     SIGTERM, exit code -15) are never taken for the first failure. Where only such lines are there, the process
     that failed has written to a log that was not given. A line with a word of failure that nothing here knows
     (an error, an exit code, a signal, an exception, a watchdog) is a failure too, unless steps, a good end or a
-    start of NCCL that came through follow it, or the line itself says that it was dealt with.
+    start of NCCL that came through follow it, or the line itself says that it was dealt with. The words of a
+    known fault of a GPU, a card or a disk are told where nothing shows that the job went on after them.
 
     ## Fix
     - **you** read the line that is named, and those right before it from the same rank; the causes that are
@@ -190,8 +193,39 @@ def nothing_failed(logs: Logs) -> Iterator[Finding]:
         yield _first(logs, warned) if warned else _only_consequences(logs, follow)
     elif rest := unexplained(logs):
         yield _unknown(logs, rest)
+    elif faults := _last_words(logs):
+        yield _of_a_fault(faults)
     else:
         yield fine(Where(), f"no line of {sum(file.lines for file in logs.files)} tells of a failure")
+
+
+def _last_words(logs: Logs) -> list[LogEvent]:
+    """Lines with the words of a known fault, after which no work and no start that came through is told."""
+    if is_foreign(logs):
+        return []
+    work = Ending(logs).just_after
+    return [
+        event
+        for event in said(logs, "explains")
+        if not MILD.match(event.text)
+        and not event.level
+        and of_a_fault(event.text)
+        and work.get(event.file, 0) < event.line
+        and not (came_through(logs, event) or dealt_with(logs, event))
+    ]
+
+
+def _of_a_fault(faults: list[LogEvent]) -> Finding:
+    """Nobody says that anything ended by it: it is told as a fault, and not as the job's end."""
+    most = tells_most(faults)
+    known = understood(most.text)
+    return cause(
+        [most, *(event for event in faults if event is not most)],
+        f"a fault is told, and nothing after it shows that the job went on: {quoted(most)}",
+        why=known.why if known else "",
+        owner="job",
+        fix=[*advice(most.text), *(known.fix if known else ())],
+    )
 
 
 def _unknown(logs: Logs, rest: list[LogEvent]) -> Finding:

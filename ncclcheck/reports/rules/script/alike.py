@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Script
 from ncclcheck.reports.judgement.findings import Finding, State, fail, warn, you
-from ncclcheck.reports.subjects.script.scripts import DDP, by_rank, here, of_many_ranks, script_rule, written
+from ncclcheck.reports.subjects.script.scripts import DDP, by_rank, here, of_own_steps, script_rule, written
 from ncclcheck.reports.subjects.script.steps import shares_model
 from ncclcheck.reports.subjects.script.traced import objects, passes
 
@@ -38,7 +38,7 @@ def changed(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
     """
-    of_many_ranks(script)
+    of_own_steps(script)
     if not shares_model(script):
         return
     wrapped: set[str] = set()
@@ -117,7 +117,7 @@ def exchanged(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.nn.parallel.DistributedDataParallel.no_sync.
     """
-    of_many_ranks(script)
+    of_own_steps(script)
     for call in script.trace:
         if call.name != ".no_sync" or not call.guards or not call.loops:
             continue

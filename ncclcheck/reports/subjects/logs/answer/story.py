@@ -23,6 +23,7 @@ from ncclcheck.reports.text.words.fold import fold_names, fold_numbers
 _MOST_CAUSES, _MOST_TOLD, _TEXT = 8, 12, 200
 _BAD = (State.FAIL, State.WARN)
 _FIRST, _ANY = "LOG001", "LOG004"  # the first line of a failure; any exception, after what knows it better
+_BY_SIGNAL = "LOG093"
 _SEEN = 2  # of the levels of a cause: that of what was only seen
 _GAVE_UP = "LOG189"  # NCCL, after a warning that nothing knows better
 # Of one hang: what the watchdogs' lines say, and what the Flight Recorder's dumps do.
@@ -114,7 +115,7 @@ def _causes(logs: Logs, verdicts: Sequence[Verdict]) -> list[Cause]:
     def key(one: _Ranked) -> tuple[float, ...]:
         code, finding, event = one
         when = (event.time or 0.0, event.order) if event else (float("inf"), 0)
-        level = 2 if _is_explained(one, why) else _level(code)
+        level = 2 if _is_explained(one, why) or _is_told_inside(one, found) else _level(code)
         outranked = not _is_decisive(finding, events, began)
         return finding.state.rank, outranked, level, when[0] if clock else 0.0, when[1]
 
@@ -130,6 +131,19 @@ def _causes(logs: Logs, verdicts: Sequence[Verdict]) -> list[Cause]:
     elif pairing(logs):
         causes = [_less_sure(cause, ("LOG080", "LOG132"), _EITHER) for cause in causes]
     return [_confirmed(cause) if cause.code in twice else cause for cause in causes]
+
+
+def _is_told_inside(one: _Ranked, found: Sequence[_Ranked]) -> bool:
+    """Whether an abort's own exception, in the line below it, is what another check knows."""
+    code, _, event = one
+    if code != _BY_SIGNAL or event is None or not event.fields.get("thrown", "").startswith("gloo::"):
+        return False
+    below = event.order + 1
+    return any(
+        other != code and _level(other) < _SEEN and any(evidence.event == below for evidence in finding.evidence)
+        for other, finding, _ in found
+        if finding.state is State.FAIL
+    )
 
 
 def _is_decisive(finding: Finding, events: dict[int, LogEvent], began: float | None) -> bool:
