@@ -12,8 +12,8 @@ from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, 
 from ncclcheck.reports.rules.log.shm import host_memory_failures, may_be_of_host_memory
 from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
 from ncclcheck.reports.subjects.logs.logged_node import cuda_errors, hosts, in_one_process, on, ranks
-from ncclcheck.reports.subjects.logs.machines import on_two_machines
 from ncclcheck.reports.subjects.logs.reported import several_hosts, version_seen
+from ncclcheck.reports.subjects.logs.start.machines import on_two_machines
 from ncclcheck.reports.subjects.nodes.xids import HARDWARE, LESSER, PROGRAM
 from ncclcheck.reports.text.words.fold import size
 

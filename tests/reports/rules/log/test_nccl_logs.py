@@ -15,6 +15,11 @@ _LOGS = ROOT / "tests/data/logs/nccl"
     ("name", "code", "words"),
     [
         ("two_zeroes", "LOG022", "h[1-2] each began as rank 0 of 2"),
+        ("node_rank_twice", "LOG022", "h[1-2] each began as ranks 0-1 of 2 of one communicator"),
+        ("id_used_again", "LOG192", "id is used a second time: ranks 0-1 of 2 began a communicator with it again"),
+        ("id_never_sent", "LOG192", "h2 began with a unique id that holds no address"),
+        ("id_of_another_job", "LOG192", "the ranks of this job began with 2 different unique ids"),
+        ("both_send", "LOG193", "read from a peer what this did not send for it: ranks do not make the calls"),
         ("flush", "LOG001", "flushed (status 5): their connection had broken; what"),
         ("family6", "LOG013", "NCCL cannot listen on fe80::6ca0:5cff:fe76:bccf (eth0) of h1"),
         ("buffsize_differs", "LOG084", "NCCL_BUFFSIZE=65536 on rank 1 alone"),
@@ -43,8 +48,19 @@ def test_the_cause_is_named(name: str, code: str, words: str) -> None:
         for finding in verdict.findings
         if finding.state is State.FAIL
     }
-    assert {*said} - {"LOG001", "LOG002"} <= {code}  # those two are consequences
+    assert {*said} - {"LOG001", "LOG002", "LOG015"} <= {code}  # consequences, and what was seen
     assert words in said[code]
+
+
+def test_the_rank_that_stays_away_from_a_second_communicator_is_named() -> None:
+    """All four came through the first one; NCCL says nothing more, and that GPUs have no P2P is no cause."""
+    verdicts = judged((_LOGS / "second_communicator.log").read_text())
+    assert verdicts["LOG002"].state is State.FAIL
+    said = verdicts["LOG002"].findings[0]
+    assert said.what.startswith(
+        "ranks 0-2 of 4 began a communicator and did not come through; rank 3 never began it"
+    )
+    assert (said.where.node, said.where.rank) == ("h2", 3)
 
 
 def test_a_rank_that_does_not_end_with_the_others_is_not_healthy() -> None:
