@@ -437,12 +437,14 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
 def _hangs(logs: Logs, members: list[LogMember]) -> Finding:
     """A communicator that is not the first one of all: who began it, and who did not."""
     lacking, known = missing(members), absent(logs, members)
-    there = ", ".join(f"rank {one.rank} is {one.host}:{one.pid}" for one in known[:3])
+    there = ", ".join(f"rank {one.rank} is {one.host}:{one.pid}, which began others" for one in known[:3])
+    if not known and (small := [one for one in logs.processes if one.nranks == 1 < members[0].nranks]):
+        there = f"{small[0].host}:{small[0].pid} began as the one rank of a world of its own"
     never = f"; rank{'s' * (len(lacking) > 1)} {fold_numbers(lacking)} never began it" if lacking else ""
     return fail(
         Where(node=known[0].host, rank=known[0].rank) if len(known) == 1 else Where(),
         f"{numbered(members)} began a communicator and did not come through{never}"
-        + (f" ({there}, which began others)" if there else ""),
+        + (f" ({there})" if there else ""),
         why="Its start waits for all of its ranks: one that works elsewhere, ended, or makes its communicators in "
         "another order stops the others, without a line.",
         owner="job",
