@@ -29,6 +29,7 @@ from ncclcheck.reports.subjects.logs.ending import (
     dealt_with,
     died,
     gave_up,
+    left_in_order,
     of_items,
 )
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, root_cause, said
@@ -91,6 +92,8 @@ def errors(logs: Logs) -> list[LogEvent]:
         if not meanings.of_a_thread(event) or event.line < trained.get(event.file, event.line + 1)
     ]
     events = [event for event in events if not _went_on_itself(logs, event, events)]
+    if left_in_order(logs):
+        events = [event for event in events if event.sign != "nccl-warning"]
     return [event for event in events if not meanings.tells_of_a_risk(event)] or events
 
 
