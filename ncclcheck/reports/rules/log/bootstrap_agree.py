@@ -52,10 +52,11 @@ def one_network(logs: Logs) -> Iterator[Finding]:
     NVIDIA/nccl-tests#188, hiyouga/LLaMA-Factory#3641; NCCL's source, enum ncclSocketType.
     """
     wrong = [event for event in said(logs, "wrong-socket-type") if _of_networks(event)]
+    gave_up = {event.host for event in said(logs, "net-not-found")}  # LOG030: it takes none
     networks = {
         process.host: process.network
         for process in logs.processes
-        if process.network and (wrong or starting(process))
+        if process.network and (wrong or starting(process)) and process.host not in gave_up
     }
     differ = len(set(networks.values())) > 1
     if not wrong and not differ:

@@ -11,7 +11,7 @@ from ncclcheck.reports.rules.log.bootstrap_agree import SHARED
 from ncclcheck.reports.subjects.logs.dialled_addresses import names
 from ncclcheck.reports.subjects.logs.logged import at_host, by_known_host, cause, lines, log_rule, process_of, said
 from ncclcheck.reports.subjects.logs.reported import one_version, set_apart
-from ncclcheck.reports.subjects.logs.start.communicators import apart, begun, begun_again, numbered, whose
+from ncclcheck.reports.subjects.logs.start.communicators import apart, begun, begun_again, numbered
 
 _MOST_LINES = 2
 
@@ -21,7 +21,7 @@ def shared_id(logs: Logs) -> Iterator[Finding]:
     """
     ## What
     Ranks of one job begin different communicators: each made an id of its own, NCCL_COMM_ID differs, one never
-    received the id. Or an id is used for a second communicator.
+    received the id, or they make several in different orders. Or an id is used for a second communicator.
 
     ## Why it matters
     Ranks find each other by the id: it holds the address at which rank 0 waits, and a number that all must show.
@@ -33,7 +33,8 @@ def shared_id(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     NCCL names the communicator in `... rank 1 nranks 2 ... commId 0x... - Init START`. Ranks of one size that
-    begin with different commIds, none of which came through, while no process began anything else; or a process
+    begin with different commIds, none of which came through, in one version of NCCL, while no process began
+    anything else; or a process
     that begins a commId again that it had completed (not under NCCL_COMM_ID, where all ids are the same). A rank
     that dials an address of family 0 holds an id that nobody filled.
 
@@ -71,8 +72,12 @@ def _differ(logs: Logs, first: list[LogMember]) -> Finding:
     fix = [
         you("Confirm: compare what each rank began.", "grep 'Init START' LOG"),
         you("Let rank 0 alone call ncclGetUniqueId, and send what it returns to all others before they begin."),
+        you("Let all ranks make their communicators in the same order."),
     ]
-    what = f"the ranks of this job began with {len(first)} different unique ids, one on {whose(first)} each"
+    what = (
+        f"the ranks of this job each began another communicator, with {len(first)} different unique ids: most "
+        "likely each made its own, one is left of another job, or they make communicators in different orders"
+    )
     why = "A rank finds the others by the id: with another one it waits where none of them comes."
     if len({host for host, _ in set_to}) > 1 and len({value for _, value in set_to}) > 1:
         told = ", ".join(f"{value} on {host}" for host, value in set_to[:3])

@@ -18,9 +18,9 @@ _LOGS = ROOT / "tests/data/logs/nccl"
         ("node_rank_twice", "LOG022", "h[1-2] each began as ranks 0-1 of 2 of one communicator"),
         ("id_used_again", "LOG192", "id is used a second time: ranks 0-1 of 2 began a communicator with it again"),
         ("id_never_sent", "LOG192", "h2 began with a unique id that holds no address"),
-        ("id_of_another_job", "LOG192", "the ranks of this job began with 2 different unique ids"),
+        ("id_of_another_job", "LOG192", "each began another communicator, with 2 different unique ids"),
         ("both_send", "LOG193", "read from a peer what this did not send for it: ranks do not make the calls"),
-        ("two_masters", "LOG192", "the ranks of this job began with 2 different unique ids"),
+        ("two_masters", "LOG192", "each began another communicator, with 2 different unique ids"),
         (
             "sizes_differ",
             "LOG022",

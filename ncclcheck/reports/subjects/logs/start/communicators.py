@@ -107,9 +107,12 @@ def apart(logs: Logs) -> list[LogMember]:
     """One member of each communicator, where ranks of one job each began another one than the rest.
 
     All speak of as many ranks, no rank came twice, none came through, and no process began anything else: a job
-    of groups looks the same only where every group lacks its other ranks.
+    of groups looks the same only where every group lacks its other ranks. Versions of NCCL each make another
+    commId of one id.
     """
     through = any(process.completed for process in logs.processes)
+    if len({process.version for process in logs.processes if process.version}) > 1:
+        return []
     waiting = [one for one in logs.communicators if "/" not in one.id]
     members = [member for one in waiting for member in one.members]
     if through or len(waiting) < 2 or not members:
