@@ -173,4 +173,5 @@ def what(one: Failure) -> str:
         return words[one.kind]
     beside = f" (in its thread {in_line(one.raised.thread)[:60]})" if one.raised.thread else ""
     beside += f" (which it caught, and left with exit code {one.raised.code})" if one.raised.code else ""
+    beside += " (as all ranks; it began in this one)" if one.told_by else ""
     return said(one.raised) + beside
