@@ -217,7 +217,7 @@ def one_version(logs: Logs) -> Iterator[Finding]:
             signs,
             f"{names(sign.host for sign in signs)} could not read what a peer sent: most likely the peer has "
             "another NCCL version",
-            why="Else NCCL_* variables that differ, or a process left over; the log tells no versions.",
+            why="Else NCCL_* variables that differ, or a process left over; the log shows no versions.",
             owner="job",
             fix=_VERSIONS,
         )

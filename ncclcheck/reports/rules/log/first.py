@@ -179,7 +179,7 @@ def nothing_failed(logs: Logs) -> Iterator[Finding]:
     if events:
         yield _first(logs, events)
     elif said(logs, "ended-by-order", "time-limit", "preempted") or hung_up(logs) or terminated(logs):
-        yield fine(Where(), "no line tells of a failure but that the job was ended from outside (LOG006)")
+        yield fine(Where(), "no line reports a failure but that the job was ended from outside (LOG006)")
     elif follow := _consequences(logs):
         passed_on = {(event.file, event.line) for event in follow}
         warned = in_order(
@@ -267,9 +267,9 @@ def _first(logs: Logs, events: list[LogEvent]) -> Finding:
     later = [
         event for event in events if (event.host, event.pid, event.rank) != (first.host, first.pid, first.rank)
     ]
-    lines = "1 more line of another process tells of a failure"
+    lines = "1 more line of another process reports a failure"
     if len(later) > 1:
-        lines = f"{len(later)} more lines of other processes tell of failures"
+        lines = f"{len(later)} more lines of other processes report failures"
     more = [seen("later", lines)] if later else []
     reason = before(logs, first)
     above = f"; before it: {quoted(reason)}" if reason else ""
@@ -364,7 +364,7 @@ def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
     )
     if {event.sign for event in follow} <= {"flushed", "propagated"}:
         what = (
-            "these lines only tell that RDMA requests were flushed (status 5): their connection had broken; what "
+            "these lines only show that RDMA requests were flushed (status 5): their connection had broken; what "
             "broke it is in the log of another rank, or in the kernel's of either host"
         )
     root = root_cause(logs)
@@ -424,7 +424,7 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
     """
     began = [one for one in logs.processes if one.began]
     if not began:
-        raise NothingToJudge("no line of NCCL tells of its start")
+        raise NothingToJudge("no line of NCCL reports its start")
     stuck = [one for one in began if one.completed < one.began]
     if not stuck:
         yield fine(Where(), f"{len(began)} processes came through NCCL's initialisation")
@@ -432,14 +432,14 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
     worked = said(logs, "nccl-tests-ended")
     if (worked or len(stuck) < len(began)) and not errors(logs):
         others = "its results follow" if worked else "others came through"
-        told = f"of {len(stuck)} processes the end of NCCL's initialisation was not told; {others}"
+        told = f"of {len(stuck)} processes the log does not show the end of NCCL's initialisation; {others}"
         yield note(Where(), told, why="It ends on all ranks together; their lines may have gone elsewhere.")
         return
     if not errors(logs) and sum(file.lines for file in logs.files) <= sum(one.began for one in began):
         yield note(
             Where(),
             f"{len(stuck)} processes began NCCL's initialisation; these lines hold nothing else of them",
-            why="They are an excerpt: the lines that would tell of its end may have been left out.",
+            why="They are an excerpt: the lines that would show its end may be missing.",
         )
         return
     missing = _missing(logs)
@@ -504,4 +504,4 @@ def no_warning(logs: Logs) -> Iterator[Finding]:
             fix=[you("Search for these words in the issues of NVIDIA/nccl.")],
         )
     elif said(logs, *meanings.CONSEQUENCES):
-        yield fine(Where(), "NCCL's warnings only tell of what happened elsewhere")
+        yield fine(Where(), "NCCL's warnings only report what happened elsewhere")
