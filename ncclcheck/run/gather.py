@@ -378,6 +378,7 @@ class Gathered:
             printed=seen.printed,
             via=seen.via,
             exit=seen.exit,
+            mute=node.closed is not None and seen.via == "ssh" and seen.exit is None,
             look=node.look,
             knocks=[knock for knock in self.knocks if node.door and knock.address == node.door.address],
         )

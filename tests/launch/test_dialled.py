@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -75,12 +76,28 @@ def test_no_fingerprint_is_kept_of_what_ssh_says(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("passphrase", ["", "one two"])
+def test_a_key_that_is_accepted_and_cannot_be_read_has_a_passphrase(tmp_path: Path, passphrase: str) -> None:
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", str(key)], check=True)
+    said = (
+        f"debug1: Offering public key: {key} ED25519 SHA256:abcDEF explicit",
+        f"debug1: Server accepts key: {key} ED25519 SHA256:abcDEF explicit",
+        "debug1: Authentications that can continue: publickey",
+        _DENIED,
+    )
+    ssh = _ssh(tmp_path, "\n".join(f"echo '{line}' >&2" for line in said) + "\nexit 255")
+    told = ssh_refused.reasons([str(ssh)], _env(tmp_path))
+    assert (f"{key} cannot be read without its passphrase" in told) == bool(passphrase)
+
+
 @pytest.mark.parametrize(
     ("said", "words"),
     [
         ("ssh -v: no key was offered", "ssh has no key to offer"),
         ("ssh -v: keys that were offered: /k (RSA)", "it offered /k (RSA)"),
         ("ssh -v: send_pubkey_test: no mutual signature algorithm", "takes no signature of"),
+        ("ssh-keygen -y: /k cannot be read without its passphrase", "the private key /k here has a passphrase"),
         (
             "ssh -v: Remote: Ignored authorized keys: bad ownership or modes for directory /home/a",
             "may write /home/a",

@@ -65,6 +65,11 @@ def _fixes(found: Finding) -> str:
         ),
         ({**_IN_STEP, "via": "ssh", "exit": 255}, "is gone without a word", "killed process"),
         (
+            {**_NEVER, "via": "ssh", "mute": True},
+            "ssh goes in, and its channel brings nothing back",
+            "echo here",
+        ),
+        (
             {**_IN_STEP, "look": Look(came="ran", state="D", wchan="nvidia_ioctl")},
             "(state D in nvidia_ioctl)",
             "kernel log",

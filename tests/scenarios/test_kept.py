@@ -50,6 +50,12 @@ def _bad(cluster: Cluster) -> list[Finding]:
             "its route `prohibit 10.1.0.1/32 table 7 metric 5`",
             "ip route del prohibit 10.1.0.1/32 table 7 metric 5",
         ),
+        (
+            _DROPPED,
+            {"rules": [replace(_RULE, selector=f"{_RULE.selector} ipproto tcp dport 1024-65534")]},
+            "policy rule `from all to 10.1.0.0/24 ipproto tcp dport 1024-65534 prohibit` (priority 100)",
+            "ip rule del pref 100",
+        ),
         (_DROPPED, {"filters": [_FILTER]}, _DROP, "insert rule inet f c ip daddr 10.1.0.0/24"),
         (_DROPPED, {"filters": DENIED}, "its own packet filter drops what it sends, or", "nft list ruleset"),
         (replace(_DROPPED, kept="resources"), {}, "no port, file descriptor or memory", "ip_local_port_range"),

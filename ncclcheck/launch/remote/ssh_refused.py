@@ -17,6 +17,8 @@ WITHIN_S = 5.0  # a login takes a second, on a busy host two
 _YOUNG_S = 3 * 3600.0  # seconds; chosen: a clock that is further behind breaks more than ssh
 _MOST_LINES = 6  # lines of ssh -v, and keys, that are evidence; chosen
 _OFFERED = re.compile(r"^debug1: Offering public key: (?P<file>.+?) (?P<kind>[A-Z0-9]+(?:-[A-Z]+)*) SHA256:", re.M)
+# The other side knows the public half, so what fails is to sign with the private one here.
+_ACCEPTED = re.compile(r"^debug1: Server accepts key: (?P<file>.+?) [A-Z0-9]+(?:-[A-Z]+)* SHA256:", re.M)
 _TELLING = re.compile(
     r"^(?:Unable to negotiate with .*|(?:debug1: )?(?:send_pubkey_test: no mutual signature algorithm.*"
     r"|Skipping \S+ key \S+ - corresponding \S+ not in .*)|Certificate invalid: .*|Load key .*"
@@ -40,12 +42,21 @@ def _lines(said: str, env: Mapping[str, str]) -> Iterator[str]:
     yield from (f"ssh -v: {line[:300]}" for line in found[:_MOST_LINES])
     if "Authentications that can continue" not in said or "\nAuthenticated to " in said:
         return
+    for match in _ACCEPTED.finditer(said):
+        if _needs_a_passphrase(match["file"], env):
+            yield f"ssh-keygen -y: {match['file']} cannot be read without its passphrase"
     offered = [(match["file"], match["kind"]) for match in _OFFERED.finditer(said)]
     keys = ", ".join(f"{file} ({kind})" for file, kind in offered[:_MOST_LINES])
     yield f"ssh -v: keys that were offered: {keys}" if keys else "ssh -v: no key was offered"
     for file, kind in offered[:_MOST_LINES]:
         if kind.endswith("-CERT") and (valid := _validity(file, env)):
             yield f"ssh-keygen -L: certificate {file} is valid {valid}"
+
+
+def _needs_a_passphrase(file: str, env: Mapping[str, str]) -> bool:
+    """Whether the private key cannot be read with an empty one; of a key of an agent there is no such file."""
+    output = process.run(["ssh-keygen", "-y", "-P", "", "-f", file], WITHIN_S, env=env)
+    return not isinstance(output, Unread) and output.status != 0 and "incorrect passphrase" in output.err
 
 
 def _validity(file: str, env: Mapping[str, str]) -> str:

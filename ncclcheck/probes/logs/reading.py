@@ -45,7 +45,9 @@ _NAMES = (
     *(b"orte", b"prterun", b"deepspeed", b"megatron", b"vllm", b"sglang", b"raylet", b"ray::", b"lightning"),
     *(b"open mpi", b"openmpi", b"ompi", b"openfabrics", b"pmix", b"mpich", b"mca_", b"btl", b" ucx ", b"horovod"),
     *(b"nrt:", b"tdrv:", b"neuron", b"tensorflow", b"jaxlib", b"jax.", b"cuda", b"nvidia", b"rocm"),
-    *(b"launch.py", b"accelerate launch", b"/accelerate", b"accelerate.", b"processgroup"),
+    *(b"launch.py", b"accelerate launch", b"/accelerate", b"accelerate.", b"accelerator.", b"processgroup"),
+    *(b"distributeddataparallel", b"fsdp", b"hip failure", b"hiperror", b"rccl", b"hccl", b"ray gcs", b"ray stop"),
+    *(b"gcs_server", b"mlx5_", b"libfabric", b"ibv_", b"nvshmem", b"mooncake", b"kvtransfer", b"transfer engine"),
 )
 _OF_TORCH = re.compile(rb"\[W(?:\d{3,4} [\d:.]{8,20} )? ?\w{1,40}\.cpp:\d{1,5}\] ")  # glog's form, of its C++
 _WARNING = "nccl-warning"
@@ -69,7 +71,11 @@ _MEANT = re.compile(
     r"\b[Cc]aught (?:an? |the )?expected\b|\b(?:[Ee]rror|[Ee]xception) (?:caught )?as (?:expected|intended)\b"
 )
 _SEVERE = re.compile(r"\b(?:ERROR|CRITICAL)\b")  # in what stands before a line
-_GLUED = re.compile(r"^[^'\"`]{0,400}[\]%|](?=Traceback \(most recent call last\):)")
+_GLUED = re.compile(
+    r"^[^'\"`]{0,400}(?:[\]%|](?=Traceback \(most recent call last\):)|\d {0,2}/ {0,2}\d{1,12} \[[^\]]{4,80}\] ?"
+    r"(?=\[[EWF](?:\d{3,4})? |\[rank\d|\[\d{4}-\d\d-\d\d |(?:ERROR|CRITICAL)\b"
+    r"|(?:\w{1,40}\.){0,4}\w{1,40}(?:Error|Exception): ))"
+)
 _MOST_BELOW = 4  # lines
 _SOON = 40  # lines of all writers within which it goes on
 _FRAME = 12  # lines of all writers between two frames of a traceback, or the last one and its exception
@@ -377,6 +383,7 @@ class Reading:
             bar = said[: glued.end()]
             self._keep(here, bar, number, self._matcher.may(bar.encode()), before, None, "")
             said = said[glued.end() :]
+            patterns = self._matcher.may(said.encode())
         level = "WARN" if self._is_last_error(here, said, before) else ""
         here.bad = _SEVERE.search(text, 0, before.end) is not None
         self._boxed(here, said, number, before)

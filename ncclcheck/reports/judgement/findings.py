@@ -62,10 +62,14 @@ class Where(Struct, frozen=True, kw_only=True):
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
-    """How we know: where the value stands (a file, a call, a measurement) and the value."""
+    """How we know: where the value stands (a file, a call, a measurement) and the value.
+
+    event: of a line of a log, LogEvent.order.
+    """
 
     source: str
     value: str
+    event: int | UnsetType = UNSET
 
 
 class Remedy(Struct, frozen=True, kw_only=True):
@@ -143,9 +147,9 @@ def admin(text: str, *commands: str) -> Remedy:
     return Remedy(who="admin", text=touched.said(text, commands), commands=list(commands))
 
 
-def seen(source: str, value: object) -> Evidence:
+def seen(source: str, value: object, event: int | UnsetType = UNSET) -> Evidence:
     """One piece of evidence."""
-    return Evidence(source=source, value=str(value))
+    return Evidence(source=source, value=str(value), event=event)
 
 
 def fail(

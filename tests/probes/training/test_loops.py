@@ -155,9 +155,7 @@ def test_a_faulty_loop_is_reported_with_its_cause_first(name: str) -> None:
 @pytest.mark.parametrize("rounded", [True, False])
 def test_gradients_that_are_always_0_are_a_note(rounded: bool) -> None:
     first, last = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
-    torch.nn.init.ones_(
-        first.weight
-    )  # its sums round to 4: what rounds to 0 gives the last layer no gradient either
+    torch.nn.init.ones_(first.weight)  # sums that round to 4; at 0 the last layer has no gradient
     model = torch.nn.Sequential(first, last)
     optimizer, looks = torch.optim.SGD(model.parameters(), lr=0.1), Optimizers(model, stepped=False)
     for _ in range(4):

@@ -191,6 +191,15 @@ def test_names_of_the_peers(change: Change, expected: list[tuple[str, str]], say
     assert says in found.findings[0].what
 
 
+def test_a_name_that_leads_to_an_address_which_the_node_has_lost_is_right() -> None:
+    """NET003 tells of the address: nobody shall write the management address over the right line."""
+    nodes = hosts(3, h2=nic("mgmt0", "10.2.0.2/24"))
+    found = judged("NET013", nodes, pairs("in", "h2", resolved=_answers("10.1.0.2")))
+    assert found.state.value == "ok"
+    stale = judged("NET013", nodes, pairs("in", "h2", resolved=_answers("10.9.9.9")))
+    assert told(stale) == [("warn", "h1")]
+
+
 def test_the_line_for_etc_hosts_replaces_the_wrong_one_and_leaves_localhost_alone() -> None:
     stale = judged("NET013", hosts(3), pairs("in", "h2", resolved=_answers("10.9.9.9"))).findings[0]
     (command,) = stale.remedies[-1].commands

@@ -155,6 +155,14 @@ def test_a_variable_left_over_beside_a_typed_endpoint_is_a_note() -> None:
     assert "MASTER_ADDR is set on b and not used" in found.findings[0].what
 
 
+@pytest.mark.parametrize("master", ["127.0.0.1", "10.9.9.9", "gpu-old-17"])
+def test_what_some_profiles_set_is_no_failure_of_the_job(master: str) -> None:
+    """A launcher sets it on all nodes."""
+    nodes = [_node("a", "10.1.0.1"), _node("b", "10.1.0.2", MASTER_ADDR=master, at=[]), _node("c", "10.1.0.3")]
+    assert told(verdict("RUN006", *nodes)) == [("note", "b")]
+    assert verdict("RUN005", *nodes).state.value == "skipped"
+
+
 HELD = [PortHolder(port=29500, pid=77, name="python", address="0.0.0.0")]
 
 
@@ -202,7 +210,7 @@ def test_a_second_node_rank_0() -> None:
     meeting = replace(_meeting(), outcome="turned_away", detail=words, addresses=["10.1.0.1"])
     [found] = _joined(_node("b", "10.1.0.2"), code="RUN008", meeting=meeting).findings
     assert (found.state.value, found.where.node) == ("fail", "b")
-    assert "another machine is it already" in found.what
+    assert "another machine is that already" in found.what
     assert any("--node-rank 1" in line for one in found.remedies for line in one.commands)
     assert _joined(_node("b", "10.1.0.2"), code="RUN007", meeting=meeting).state.value != "fail"
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.probes.facts import Job
+from ncclcheck.probes.facts import Connect, Job
 from tests.helpers.clusters import LO, nic, node, route, verdict
+from tests.helpers.reach_clusters import DROPPED, measured, pairs
 
 _ROUTES = [route("10.1.0.0/24", interface="eth0"), route("10.2.0.0/24", interface="mgmt0")]
 
@@ -27,6 +28,17 @@ def test_the_variable_is_the_cause_and_stands_in_the_heading(name: str) -> None:
     assert told.where.node == "h2"
     assert told.what.startswith(f"{name}=mgmt0, which h[1,3] do not have, chooses mgmt0 (10.2.0.2) in 10.2.0.0/24")
     assert [line for fix in told.remedies for line in fix.commands] == [f"unset {name}   # on h2"]
+
+
+def test_where_nobody_reaches_it_there_the_variable_is_the_failure() -> None:
+    """Its own connections pass by the other interface, and NET006 would look for a filter."""
+    nodes = [_node(1), _node(2, GLOO_SOCKET_IFNAME="mgmt0"), _node(3)]
+    for connect, state in ((DROPPED, "fail"), (Connect(outcome="ok"), "warn")):
+        measurements = measured(nodes, pairs("in", "h2", connect=connect))
+        found = verdict("NET003", *nodes, job=_GLOO, measurements=measurements)
+        (told,) = [one for one in found.findings if one.state.value != "ok"]
+        assert told.state.value == state
+        assert told.what.startswith("GLOO_SOCKET_IFNAME=mgmt0, which h[1,3] do not have")
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_the_odd_one_out_of_the_subnet() -> None:
 def test_two_against_two_is_said_as_such() -> None:
     found = verdict("NET003", A, B, AWAY, node("e", LO, nic("eth0", "10.2.0.5/24")))
     assert told(found) == [("fail", "d"), ("fail", "e")]
-    assert "2 against 2: nothing here tells which side is the wrong one" in found.findings[0].what
+    assert "2 against 2: nothing here shows which side is the wrong one" in found.findings[0].what
 
 
 def test_only_the_way_back_is_missing() -> None:
@@ -276,6 +276,18 @@ def test_rails_of_sockets_have_one_mtu() -> None:
 )
 def test_loopback(interfaces: list[Interface], state: str) -> None:
     assert verdict("NET012", node("a", *interfaces)).state.value == state
+
+
+@pytest.mark.parametrize(
+    ("lo", "line"),
+    [
+        (nic("lo", "::1/128", kind="loopback"), "ip addr add 127.0.0.1/8 dev lo"),
+        (nic("lo", "127.0.0.1/8", kind="loopback", up=False), "ip link set dev lo up"),
+    ],
+)
+def test_a_loopback_that_is_up_gets_its_address_and_not_a_link(lo: Interface, line: str) -> None:
+    (found,) = verdict("NET012", node("a", lo)).findings
+    assert found.remedies[0].commands[0] == line
 
 
 @pytest.mark.parametrize(

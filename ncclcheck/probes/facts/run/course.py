@@ -80,7 +80,8 @@ class Silence(Struct, frozen=True, kw_only=True):
 
     since_s: since it was last heard. step_s: since last_step was announced. waited_s: since it was first asked,
     or until its channel closed. detail: what was said beside the channel (ssh's or srun's words). printed: what
-    came on the channel before any record. via: the process here that speaks for it, and its exit status.
+    came on the channel before any record. via: the process here that speaks for it, and its exit status. mute: the
+    channel's output ended, and that process went on: over there the output was turned elsewhere.
     """
 
     node: str
@@ -92,6 +93,7 @@ class Silence(Struct, frozen=True, kw_only=True):
     printed: str = ""
     via: Literal["", "agent", "ssh", "srun"] = ""
     exit: int | None = None
+    mute: bool = False
     look: Look | None = None
     knocks: list[Knock] = []
 

@@ -10,7 +10,7 @@ _ENDS = (
     r"(?i)exit|return|non-?zero|signal|\bsig|died|crash|dead|killed|last error|nccl|unhandled|core dumped|panicked|"
     r"segmentation|fatal|heartbeat|memory"
 )
-_ERRORS = r"(?i)error|fail|abort|timed out|killed|watchdog|exception"
+_ERRORS = r"(?i)error|fail|abort|timed out|killed|watchdog|exception|_err_|_status_"
 _WORDS_OF_ENDS = (
     *(
         "exit",
@@ -38,7 +38,8 @@ _WORDS_OF_ENDS = (
     ),
     *("heartbeat", "segmentation", "oom killed", "oom-killed", "oomkilled"),
 )
-_WORDS_OF_ERRORS = ("error", "failed", "failure", "exception", "abort", "timed out", "killed", "watchdog")
+_WORDS_OF_ERRORS = ("error", "failed", "failure", "exception", "abort", "timed out", "killed", "watchdog",
+                    "_err_", "_status_")  # fmt: skip
 
 SIGNS = (
     Sign(

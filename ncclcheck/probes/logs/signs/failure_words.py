@@ -56,6 +56,13 @@ COMPLAINTS = (
         "timed out|killed|watchdog", r"\b(?:timed out|killed|watchdog)\b", "somebody waited in vain, or is gone"
     ),
     _form("exception", r"\bexception\b", "an exception"),
+    _form(
+        "ERROR_|_ERR_|_STATUS_",
+        r"\b(?:[A-Z][A-Z0-9]{1,20}_){1,2}(?:ERROR|ERR|STATUS)_(?!SUCCESS|OK\b|NONE|HANDL|LEVEL|CODE|FILE|LOG)"
+        r"[A-Z][A-Z_]{3,60}\b(?!=)",
+        "an error by the name of its number",
+        case=True,
+    ),
     _form("Error|Exception", r"\b[A-Z]\w{0,60}(?:Error|Exception)\b", "an exception by its type", case=True),
 )
 _BAD = r"(?:errors?|failures?|failed|exceptions?|killed|aborted|timed out)"
@@ -87,7 +94,7 @@ QUIET = (
     _form("add an exception", r"", "git's advice"),
     _form("no name was specified", r"", "kubectl was to delete what is not there"),
     _form("file exists", r"\bfailed to create\b.{0,300}: file exists", "it is there already"),
-    _form("no|0|zero|without|any", rf"\b(?:no|0|zero|without|any|not an?) (?:\w{{1,20}} )?{_BAD}\b",
+    _form("no|0|zero|without|any", rf"(?<!=)\b(?:no|0|zero|without|any|not an?) (?:\w{{1,20}} )?{_BAD}\b",
           "none were there"),
     _form("0|none|null|false|n/a|[]|-", rf"\b{_BAD}['\"]?\s{{0,20}}[:=|]\s{{0,20}}['\"]?"
           r"(?:0+(?:\.0+)?\b(?!\.)|none|null|false|n/?a|\[\]|-)", "a count that is nought"),
@@ -118,7 +125,8 @@ QUIET = (
     _form("raise|except|return|assert|if|def|class|import|from|with|log",
           r"^\s*(?:raise|except|return|assert|if|def|class|import|from|with|log\w{0,6}\.)\b", "a line of code"),
     _form("raise|except", r"^\s*(?:raise|except)\b", "a line of code above the exception itself", ends=True),
-    _form("http", r"https?://(?!\d{1,3}(?:\.\d{1,3}){3}|localhost)|http error 40[134]", "a link, or an answer of a hub of models"),
+    _form("http", r"^(?:(?!\berror\b|\bfail).){0,400}https?://(?!\d{1,3}(?:\.\d{1,3}){3}|localhost)|http error 40[134]",
+          "a link, or an answer of a hub of models"),
     _form("wandb|tensorboard|mlflow|comet", r"\b(?:wandb:|(?:tensorboard|mlflow|comet_ml)\b)",
           "who draws the curves is not who trains"),
     _form("logging error", r"", "a line that a logger could not write"),
@@ -153,8 +161,11 @@ EXPLAINS = (
     _form("invalid", r"\binvalid (?:option|choice|value|argument|device|configuration|rank|address|host|port|key"
           r"|name|path|usage)", "a setting that is refused"),
     _form("does not exist|doesn't exist|do not match|does not match|doesn't match|don't match|not equal"
-          "|insufficient|not enough|exceed|corrupt|unhealthy|inconsistent|conflict|overflow", r"", "two things that differ"),
+          "|insufficient|not enough|exceed|corrupt|unhealthy|inconsistent|conflict", r"", "two things that differ"),
     _form("machine only has|only has", r"\bonly has\b", "more is asked for than is there"),
+    _form("than", r"\b(?:is|are|was) (?:larger|greater|less|smaller|higher|lower|longer|shorter) than\b", "two sizes that do not fit"),
+    _form("closed by|exhausted|no reply|overflow", r"\bclosed by (?:the )?remote host\b|\bexhausted\b|\bno reply\b"
+          r"|\boverflow (?:detected|error)\b|\boverflow\b", "who went away, or what is used up"),
     _form("too old|too small|too large|too many|too few|out of range", r"", "a size or a version that does not fit"),
     _form("falling back", r"\bfalling back\b.{0,80}\b(?:tcp|socket|ethernet|cpu|gloo)\b", "less than was wanted"),
 )  # fmt: skip

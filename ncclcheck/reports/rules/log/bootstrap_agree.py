@@ -221,7 +221,7 @@ def same_version(logs: Logs) -> Iterator[Finding]:
             signs,
             f"{names(sign.host for sign in signs)} could not read what a peer sent: most likely the peer has "
             "another NCCL version",
-            why="Else NCCL_* variables that differ, or a process left over; the log does not tell all versions.",
+            why="Else NCCL_* variables that differ, or a process left over; the log does not show all versions.",
             owner="job",
             fix=_VERSIONS,
         )

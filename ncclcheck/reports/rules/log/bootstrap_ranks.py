@@ -12,7 +12,7 @@ from ncclcheck.reports.subjects.logs.dialled_addresses import names
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, process_of, said, where
 from ncclcheck.reports.subjects.logs.reported import starting
 from ncclcheck.reports.subjects.logs.start.communicators import begun, differing, doubled, missing, numbered, whose
-from ncclcheck.reports.text.words.fold import fold_numbers
+from ncclcheck.reports.text.words.fold import fold_numbers, fold_ranks
 
 
 @log_rule("LOG022", "every rank has a unique number, and all agree on the world size")
@@ -33,7 +33,8 @@ def numbers(logs: Logs) -> Iterator[Finding]:
     requested`; of a sampler `Invalid rank 8, rank should be in the interval`. Without such a line: two processes
     began one communicator (commId) as one rank, or its ranks speak of different sizes, by `Init START`; or as many
     processes as the job has ranks began, none came through, and two hosts began with one number. Processes of
-    nccl-tests that all list themselves as rank 0 were built without MPI.
+    nccl-tests that all list themselves as rank 0 were built without MPI. Ranks that Lightning's start names twice
+    while it names others never.
 
     ## Fix
     - **you** let one launcher number the ranks: torchrun once a node (`--ntasks-per-node=1`), or srun with
@@ -66,6 +67,18 @@ def numbers(logs: Logs) -> Iterator[Finding]:
             evidence=[
                 seen(f"{one.file}:{one.first_line}", f"{one.host}:{one.pid} is rank {rank}") for one in alike
             ],
+            fix=_FIX,
+        )
+        return
+    elif members := _members_twice(logs):
+        ranks, of = {event.rank for event in members if event.rank is not None}, members[0].fields["of"]
+        yield cause(
+            members,
+            f"two processes each came as {fold_ranks(sorted(ranks))} of {of}, and others of them never: two nodes "
+            "have one number",
+            why=_WHY,
+            owner="job",
+            at=Where(),
             fix=_FIX,
         )
         return
@@ -119,6 +132,20 @@ def _by_table(logs: Logs) -> Finding | None:
         evidence=begun(pair.members),
         fix=_FIX,
     )
+
+
+def _members_twice(logs: Logs) -> list[LogEvent]:
+    """Ranks that Lightning's start names twice while others of its world are named nowhere and it stops there."""
+    events = said(logs, "lightning-member")
+    world = max((int(event.fields["of"]) for event in events), default=0)
+    if said(logs, "lightning-registered") or len({event.rank for event in events}) >= world:
+        return []
+    lines: dict[int | None, list[int]] = {}
+    for event in events:
+        lines.setdefault(event.rank, []).append(event.line)
+    twice = bool(lines) and all(len(told) > 1 for told in lines.values())
+    apart = any(max(told) - min(told) > 1 for told in lines.values())  # two handlers double each line
+    return events if twice and apart else []
 
 
 _WHY = "With a number that is wrong another one is missing, and all ranks wait or end."

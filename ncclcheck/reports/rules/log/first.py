@@ -36,11 +36,13 @@ from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_r
 from ncclcheck.reports.subjects.logs.start.communicators import absent, begun, hanging, missing, numbered
 from ncclcheck.reports.subjects.logs.words import meanings
 from ncclcheck.reports.subjects.logs.words.exceptions import of_words
-from ncclcheck.reports.subjects.logs.words.unexplained import ENDS_NO_JOB, behind, unexplained
+from ncclcheck.reports.subjects.logs.words.unexplained import ENDS_NO_JOB, behind, is_foreign, unexplained
 from ncclcheck.reports.subjects.logs.words.wording import (
+    MILD,
     SAY_OF_WHY,
     advice,
     before,
+    of_a_fault,
     quoted,
     tells_most,
     tells_why,
@@ -164,7 +166,8 @@ def nothing_failed(logs: Logs) -> Iterator[Finding]:
     SIGTERM, exit code -15) are never taken for the first failure. Where only such lines are there, the process
     that failed has written to a log that was not given. A line with a word of failure that nothing here knows
     (an error, an exit code, a signal, an exception, a watchdog) is a failure too, unless steps, a good end or a
-    start of NCCL that came through follow it, or the line itself says that it was dealt with.
+    start of NCCL that came through follow it, or the line itself says that it was dealt with. The words of a
+    known fault of a GPU, a card or a disk are told where nothing shows that the job went on after them.
 
     ## Fix
     - **you** read the line that is named, and those right before it from the same rank; the causes that are
@@ -182,7 +185,7 @@ def nothing_failed(logs: Logs) -> Iterator[Finding]:
     if events:
         yield _first(logs, events)
     elif said(logs, "ended-by-order", "time-limit", "preempted") or hung_up(logs) or terminated(logs):
-        yield fine(Where(), "no line tells of a failure but that the job was ended from outside (LOG006)")
+        yield fine(Where(), "no line reports a failure but that the job was ended from outside (LOG006)")
     elif follow := _consequences(logs):
         passed_on = {(event.file, event.line) for event in follow}
         warned = in_order(
@@ -196,8 +199,39 @@ def nothing_failed(logs: Logs) -> Iterator[Finding]:
         yield _first(logs, warned) if warned else _only_consequences(logs, follow)
     elif rest := unexplained(logs):
         yield _unknown(logs, rest)
+    elif faults := _last_words(logs):
+        yield _of_a_fault(faults)
     else:
         yield fine(Where(), f"no line of {sum(file.lines for file in logs.files)} tells of a failure")
+
+
+def _last_words(logs: Logs) -> list[LogEvent]:
+    """Lines with the words of a known fault, after which no work and no start that came through is told."""
+    if is_foreign(logs):
+        return []
+    work = Ending(logs).just_after
+    return [
+        event
+        for event in said(logs, "explains")
+        if not MILD.match(event.text)
+        and not event.level
+        and of_a_fault(event.text)
+        and work.get(event.file, 0) < event.line
+        and not (came_through(logs, event) or dealt_with(logs, event))
+    ]
+
+
+def _of_a_fault(faults: list[LogEvent]) -> Finding:
+    """Nobody says that anything ended by it: it is told as a fault, and not as the job's end."""
+    most = tells_most(faults)
+    known = understood(most.text)
+    return cause(
+        [most, *(event for event in faults if event is not most)],
+        f"a fault is told, and nothing after it shows that the job went on: {quoted(most)}",
+        why=known.why if known else "",
+        owner="job",
+        fix=[*advice(most.text), *(known.fix if known else ())],
+    )
 
 
 def _unknown(logs: Logs, rest: list[LogEvent]) -> Finding:
@@ -239,9 +273,9 @@ def _first(logs: Logs, events: list[LogEvent]) -> Finding:
     later = [
         event for event in events if (event.host, event.pid, event.rank) != (first.host, first.pid, first.rank)
     ]
-    lines = "1 more line of another process tells of a failure"
+    lines = "1 more line of another process reports a failure"
     if len(later) > 1:
-        lines = f"{len(later)} more lines of other processes tell of failures"
+        lines = f"{len(later)} more lines of other processes report failures"
     more = [seen("later", lines)] if later else []
     reason = before(logs, first)
     above = f"; before it: {quoted(reason)}" if reason else ""
@@ -336,7 +370,7 @@ def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
     )
     if {event.sign for event in follow} <= {"flushed", "propagated"}:
         what = (
-            "these lines only tell that RDMA requests were flushed (status 5): their connection had broken; what "
+            "these lines only show that RDMA requests were flushed (status 5): their connection had broken; what "
             "broke it is in the log of another rank, or in the kernel's of either host"
         )
     root = root_cause(logs)
@@ -398,7 +432,7 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
     """
     began = [one for one in logs.processes if one.began]
     if not began:
-        raise NothingToJudge("no line of NCCL tells of its start")
+        raise NothingToJudge("no line of NCCL reports its start")
     stuck = [one for one in began if one.completed < one.began]
     if not stuck:
         yield fine(Where(), f"{len(began)} processes came through NCCL's initialisation")
@@ -409,14 +443,14 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
     worked = said(logs, "nccl-tests-ended")
     if (worked or len(stuck) < len(began)) and not errors(logs):
         others = "its results follow" if worked else "others came through"
-        told = f"of {len(stuck)} processes the end of NCCL's initialisation was not told; {others}"
+        told = f"of {len(stuck)} processes the log does not show the end of NCCL's initialisation; {others}"
         yield note(Where(), told, why="It ends on all ranks together; their lines may have gone elsewhere.")
         return
     if not errors(logs) and sum(file.lines for file in logs.files) <= sum(one.began for one in began):
         yield note(
             Where(),
             f"{len(stuck)} processes began NCCL's initialisation; these lines hold nothing else of them",
-            why="They are an excerpt: the lines that would tell of its end may have been left out.",
+            why="They are an excerpt: the lines that would show its end may be missing.",
         )
         return
     missing = _missing(logs)
@@ -504,4 +538,4 @@ def no_warning(logs: Logs) -> Iterator[Finding]:
             fix=[you("Search for these words in the issues of NVIDIA/nccl.")],
         )
     elif said(logs, *meanings.CONSEQUENCES):
-        yield fine(Where(), "NCCL's warnings only tell of what happened elsewhere")
+        yield fine(Where(), "NCCL's warnings only report what happened elsewhere")

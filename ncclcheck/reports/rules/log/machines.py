@@ -160,7 +160,7 @@ def _one(logs: Logs, told: str, job: list[LogProcess]) -> Finding:
                 "hostname; readlink /proc/self/ns/ipc",
                 "env | grep -E 'NCCL_(HOSTID|P2P|SHM)'",
             ),
-            you("Unset what forbids the short way.", "unset NCCL_HOSTID NCCL_P2P_DISABLE NCCL_SHM_DISABLE"),
+            you("Unset what forbids the short path.", "unset NCCL_HOSTID NCCL_P2P_DISABLE NCCL_SHM_DISABLE"),
             you(
                 "Put all ranks of a machine into one container, or share the namespaces.",
                 "docker run --gpus all --ipc=host --uts=host --net=host ...",

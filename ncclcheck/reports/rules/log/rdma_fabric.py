@@ -88,7 +88,7 @@ def _lost(logs: Logs, lost: list[LogEvent]) -> Finding:
     why = "The card sent a packet NCCL_IB_RETRY_CNT times and heard nothing; its connection is lost."
     if not before and kind != "IB":
         why += (
-            " The log does not tell whether it ever worked: if not, on RoCE, suspect the GID or a missing route."
+            " The log does not show whether it ever worked: if not, on RoCE, suspect the GID or a missing route."
         )
     return cause(
         lost,

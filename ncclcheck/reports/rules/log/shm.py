@@ -279,7 +279,11 @@ def host_memory(logs: Logs) -> Iterator[Finding]:
 
 
 _HOST_MEMORY: list[Remedy] = [
-    you("Confirm: it runs with the older way, through /dev/shm.", "export NCCL_CUMEM_HOST_ENABLE=0", "numactl -H"),
+    you(
+        "Confirm: it runs by the older method, /dev/shm.",
+        "export NCCL_CUMEM_HOST_ENABLE=0",
+        "numactl -H",
+    ),
     you("Let containers bind memory.", "docker run --cap-add SYS_NICE ..."),
     you("Use NCCL 2.26.5 or later, which tries it first.", "python -m pip install -U 'nvidia-nccl-cu12>=2.26.5'"),
     admin("Give every NUMA node memory, or hide the empty ones.", "numactl -H", "dmidecode -t memory"),
@@ -318,6 +322,6 @@ def _fell_back(where: Where, events: list[LogEvent]) -> Finding:
         fix=[
             you("Confirm: the same on every rank, and /dev/shm has room.", "df -h /dev/shm", "numactl -H"),
             you("Let containers bind memory.", "docker run --cap-add SYS_NICE ..."),
-            you("Or choose the older way on all ranks.", "export NCCL_CUMEM_HOST_ENABLE=0"),
+            you("Or choose the older method on all ranks.", "export NCCL_CUMEM_HOST_ENABLE=0"),
         ],
     )

@@ -406,7 +406,8 @@ def loopback(cluster: Cluster) -> Iterator[Finding]:
     The interface of kind loopback in getifaddrs(3) and its flags.
 
     ## Fix
-    - **admin** `ip link set dev lo up`; the kernel then gives it 127.0.0.1 by itself.
+    - **admin** `ip link set dev lo up`; the kernel then gives it 127.0.0.1 by itself. Where it is up without it:
+      `ip addr add 127.0.0.1/8 dev lo`.
 
     ## Source
     ip-link(8), network_namespaces(7); NCCL user guide, RAS (localhost:28028).
@@ -415,14 +416,19 @@ def loopback(cluster: Cluster) -> Iterator[Finding]:
         interfaces = [i for i in lan.interfaces(node) if i.kind == "loopback" or i.name == "lo"]
         if any(value_or(i.up, True) and _has_localhost(i) for i in interfaces):
             continue
-        said = "it has no 127.0.0.1" if any(value_or(i.up, True) for i in interfaces) else "it is down"
+        bare = any(value_or(i.up, True) for i in interfaces)
+        said = "it has no 127.0.0.1" if bare else "it is down"
         yield fail(
             Where(node=node.name, device="lo"),
             f"loopback does not work: {said if interfaces else 'there is none'}",
             why="Ranks of one node cannot connect to each other, and torchrun not to its own store.",
             owner="node",
             evidence=[seen("interfaces", _listed(node))],
-            fix=[admin("Bring it up.", "ip link set dev lo up", "ip addr show dev lo")],
+            fix=[
+                admin("Give it its address.", "ip addr add 127.0.0.1/8 dev lo", "ip addr show dev lo")
+                if bare
+                else admin("Bring it up.", "ip link set dev lo up", "ip addr show dev lo")
+            ],
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import Arrival, Cluster, Node, Resolution, Unread, at, variables
+from ncclcheck.probes.facts import Arrival, Cluster, Node, Resolution, Unread, at
 from ncclcheck.reports.judgement.findings import (
     Finding,
     Remedy,
@@ -24,8 +24,10 @@ from ncclcheck.reports.subjects.addresses.names.master import (
     Master,
     address_of_node_0,
     holders_of,
+    left_over,
     master_of,
     named_anew,
+    set_on,
 )
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
@@ -211,7 +213,8 @@ def master_is_one(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     127.0.0.1 and localhost are on every machine that machine itself: a script that was written for one node makes
     each node wait for the others at its own door. Nodes that disagree wait for each other in different places.
-    Where `--rdzv-endpoint` says where to meet, MASTER_ADDR is not used: a note.
+    Where `--rdzv-endpoint` says where to meet, MASTER_ADDR is not used: a note. So is one that some nodes have and
+    others do not, which a launcher would set on all: somebody's profile has it from another job.
 
     ## How we know
     The environment of each node, and getaddrinfo(3) asked there. On node 0 itself the name may be 127.0.1.1
@@ -226,15 +229,16 @@ def master_is_one(cluster: Cluster) -> Iterator[Finding]:
     script with MASTER_ADDR=localhost); hosts(5), getaddrinfo(3).
     """
     _several(cluster)
+    told = set_on(cluster)
+    if cluster.job.meeting is None and (some := left_over(cluster)):
+        yield _left_over(f"the {len(cluster.nodes) - len(some)} other nodes go without it", some)
+        return
     master = master_of(cluster)
-    told = {
-        node.name: variables(node)["MASTER_ADDR"] for node in cluster.nodes if "MASTER_ADDR" in variables(node)
-    }
     if master.is_loopback:
         yield _loopback(cluster, master)
         return
     if told and master.source != "MASTER_ADDR":
-        yield _left_over(master, told)
+        yield _left_over(f"{master.source} says where the nodes meet", told)
         return
     if len(told) > 1:
         yield from disagreements(
@@ -255,11 +259,11 @@ def master_is_one(cluster: Cluster) -> Iterator[Finding]:
         yield from _resolves(cluster, node, is_first=index == 0)
 
 
-def _left_over(master: Master, told: dict[str, str]) -> Finding:
-    """The nodes have met without it; torchrun sets it anew for the ranks."""
+def _left_over(reason: str, told: dict[str, str]) -> Finding:
+    """The nodes meet without it; torchrun sets it anew for the ranks."""
     return note(
-        Where(),
-        f"MASTER_ADDR is set on {fold_names(told)} and not used: {master.source} says where the nodes meet",
+        Where(node=next(iter(told)) if len(told) == 1 else None),
+        f"MASTER_ADDR is set on {fold_names(told)} and not used: {reason}",
         why="A script that starts ranks without torchrun would take it.",
         owner="job",
         evidence=[seen(node, f"MASTER_ADDR={value}") for node, value in sorted(told.items())[:8]],

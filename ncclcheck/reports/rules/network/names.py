@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Resolution, Unread, value_or
@@ -78,6 +79,7 @@ def peer_names(cluster: Cluster) -> Iterator[Finding]:
         for pair, answer in answers.items()
         if answer.addresses and not own[pair[1]] & set(answer.addresses) and pair[1] not in away
     }
+    elsewhere -= _lost_their_address(cluster, {pair: answers[pair].addresses for pair in elsewhere})
     if not answers and not late:
         raise NothingToJudge("no names were given")
     told = _Told(reached, answers)
@@ -99,6 +101,24 @@ def _addresses(cluster: Cluster, reached: Reached) -> dict[str, set[str]]:
     for (_, b), peer in reached.seen.items():
         own[b].add(peer.address)
     return own
+
+
+def _lost_their_address(cluster: Cluster, answers: Mapping[Pair, list[str]]) -> set[Pair]:
+    """Names that are right: they lead to the asker's network, in which the peer has no address now (NET003)."""
+    networks = {link.node: link.network for link in lan.links(cluster)}
+    held = {
+        node.name: [one.address for each in lan.interfaces(node) for one in value_or(each.addresses, [])]
+        for node in cluster.nodes
+    }
+    return {
+        (a, b)
+        for (a, b), addresses in answers.items()
+        if a in networks and _some_in(addresses, networks[a]) and not _some_in(held.get(b, []), networks[a])
+    }
+
+
+def _some_in(addresses: list[str], network: lan.IPNetwork) -> bool:
+    return any(ip_address(address.partition("%")[0]) in network for address in addresses)
 
 
 @dataclass(frozen=True)

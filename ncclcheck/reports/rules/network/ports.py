@@ -59,7 +59,7 @@ _OWN_FILTER = "of the two only {} has a packet filter of its own that can stop i
 
 @rule(
     "NET006",
-    "every node reaches every other on the job's ports, both ways",
+    "every node reaches every other on the job's ports, in both directions",
     worst=State.FAIL,
     needs=("network.interfaces",),
     at_least=2,
@@ -528,10 +528,10 @@ def _either(tries: _Tries, pairs: list[Pair]) -> Finding:
     a, b = tries.nodes
     if stopper := tries.stopper((a, b)):
         where = Where(node=stopper, device=tries.found.interface(stopper) or None)
-        what = f"{a} and {b} cannot connect to each other, either way: {_OWN_FILTER.format(stopper)}"
+        what = f"{a} and {b} cannot connect to each other, in either direction: {_OWN_FILTER.format(stopper)}"
         return _failed(tries, where, pairs, stopper, what)
     down = [(node, state) for node in tries.nodes if (state := tries.down(node))]
-    what = f"{a} and {b} cannot connect to each other, either way: "
+    what = f"{a} and {b} cannot connect to each other, in either direction: "
     if len(down) == 1:
         node, state = down[0]
         where = Where(node=node, peer=b if node == a else a, device=tries.found.interface(node) or None)
@@ -555,7 +555,7 @@ def _cut_off(tries: _Tries, group: list[str], main: list[str]) -> Finding:
         others = {other for pair in pairs for other in pair} - {node}
         down = tries.down(node)
         why = f"its {down}" if down else tries.reason(pairs)
-        what = f"{node} is cut off from all {len(others)} others, both ways: {why}"
+        what = f"{node} is cut off from all {len(others)} others, in both directions: {why}"
     else:
         what = f"{fold_names(group)} reach each other, but none of the other {len(main)} nodes"
     return _failed(tries, where, pairs, node, what)

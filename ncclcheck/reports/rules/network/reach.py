@@ -231,7 +231,7 @@ def _against(subnet: Subnet, other: Subnet, *, undecided: bool) -> str:
         return ""
     count = len(subnet.links)
     if undecided:
-        return f" ({count} against {count}: nothing here tells which side is the wrong one)"
+        return f" ({count} against {count}: nothing here shows which side is the wrong one)"
     return f", {other.said}" if other.said and other.doubts < subnet.doubts else ""
 
 
@@ -320,14 +320,14 @@ def _mend(ways: Ways, link: lan.Link, peer: lan.Link, down: str) -> list[Remedy]
 
 def _elsewhere(ways: Ways, link: lan.Link, other: Subnet, leads: str) -> Finding:
     peer, down = other.links[0], _down(ways, link, other)
-    failed = ways.passes(link, other) is False
-    level = fail if failed else warn
     astray = None if down else ways.astray.get(link.node)
+    failed = ways.passes(link, other) is False or (astray is not None and _is_unreached(ways, link, other))
+    level = fail if failed else warn
     because = f"{flapping.off(ways.nodes[link.node], down)}; " if down else f"{astray.words}; " if astray else ""
     return level(
         Where(node=link.node, device=down or link.interface.name, peer=peer.node),
         f"{because}its way to {other} leaves by {leads}, not by the chosen {link.interface.name}"
-        + (", and no connection passes" if failed else ""),
+        + (f", and nobody there reaches {link.node} under that address" if failed else ""),
         why="The job runs over another network than the chosen one, often a slow one for management."
         if not failed
         else _WAIT,
@@ -335,6 +335,12 @@ def _elsewhere(ways: Ways, link: lan.Link, other: Subnet, leads: str) -> Finding
         evidence=[seen("routes", f"to {peer.address} by {leads}")],
         fix=[astray.fix] if astray else [*([] if down else [_lead_there(leads)]), *_mend(ways, link, peer, down)],
     )
+
+
+def _is_unreached(ways: Ways, link: lan.Link, other: Subnet) -> bool:
+    """Whether the others tried to reach it, and none could: connections pass from it to them at best."""
+    tried = [ways.found.passes(name, {link.node}) for name in other.nodes] if ways.found else []
+    return False in tried and True not in tried
 
 
 def _lead_there(leads: str) -> Remedy:

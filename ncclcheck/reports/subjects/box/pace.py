@@ -85,14 +85,15 @@ def _change(boxes: Sequence[Box]) -> _Change | None:
 
 
 def _ended(boxes: Sequence[Box]) -> float:
-    """The first end of a rank, or of all."""
+    """The first end of a rank, or of all; where the job stalled for good, the last sign of life."""
     gone = [
         process.gone
         for box in boxes
         for process in box.processes
         if process.role == "rank" and process.gone is not None
     ]
-    return min([*gone, *(box.samples[-1].t for box in boxes)], default=0.0)
+    stalled = [box.stalls[-1].t - box.stalls[-1].silent for box in boxes if box.stalls and box.status != 0]
+    return min([*gone, *stalled, *(box.samples[-1].t for box in boxes)], default=0.0)
 
 
 def _mean(box: Box, start: float, end: float, value: Callable[[BoxSample], float]) -> float | None:

@@ -330,6 +330,29 @@ def _ended(_: Cluster, silence: Silence) -> Finding | None:
     )
 
 
+def _turned_elsewhere(_: Cluster, silence: Silence) -> Finding | None:
+    """`exec >login.log 2>&1` in a startup file: what began there speaks into that file."""
+    if silence.last_step or not silence.mute or silence.detail:
+        return None
+    return _found(
+        silence,
+        "ssh goes in, and its channel brings nothing back: what runs there has its output elsewhere, as by "
+        "`exec >FILE` or `exec script` in a startup file of the login shell (.bashrc, .profile, /etc/bash.bashrc)",
+        "The agent may run there, and nobody hears it; mpirun and every launcher by ssh would wait here too.",
+        "job",
+        you(
+            "See that a command's output comes back: this must print here.",
+            "ssh -o BatchMode=yes {node} 'echo here'",
+            _ONLY_INTERACTIVE,
+        ),
+        admin(
+            "At its console: see which startup file turns the output away, and take that line out.",
+            "grep -nE '^ *exec|script |tee ' ~USER/.bashrc ~USER/.profile ~USER/.bash_profile /etc/bash.bashrc "
+            "/etc/profile /etc/profile.d/*",
+        ),
+    )
+
+
 def _swallowed(_: Cluster, silence: Silence) -> Finding | None:
     if silence.last_step or silence.via != "ssh" or silence.look is None or silence.look.came != "in":
         return None
@@ -350,7 +373,8 @@ def _swallowed(_: Cluster, silence: Silence) -> Finding | None:
             "echo 'rename .ssh/rc .ssh/rc.off' | sftp -b - {node}",
         ),
         admin(
-            "If they are sound: a home directory (NFS) that does not answer keeps the shell waiting.", "df ~USER"
+            "Else a home directory (NFS) that does not answer keeps the shell waiting.",
+            "df ~USER",
         ),
     )
 
@@ -427,7 +451,7 @@ _SIGNS = (
         _died_at_start,
         _no_word,
     ),
-    *(_up_elsewhere, _ended, _swallowed, _slow_login, _never_came),
+    *(_up_elsewhere, _ended, _turned_elsewhere, _swallowed, _slow_login, _never_came),
 )
 _OF = {"agent": "its process", "ssh": "ssh", "srun": "srun"}
 

@@ -93,10 +93,7 @@ class Ending:
 
     def _was_dealt_with(self, finding: Finding) -> bool:
         """Whether its lines say that they were dealt with, or the next ones do, and an exception is below all."""
-        signs = {self._signs.get((evidence.source, evidence.value), "") for evidence in finding.evidence} - {
-            "",
-            *_PROOF,
-        }
+        signs = self._signs_of(finding)
         events = [event for event in self._logs.events if event.sign in signs]
         last = max(events, key=lambda event: event.line, default=None)
         raised = self._last_events.get("python-error", {})
@@ -168,10 +165,7 @@ class Ending:
         """Whether steps or a good end follow all lines like those that it rests on, and no process died."""
         if self._died:
             return False
-        signs = {self._signs.get((evidence.source, evidence.value), "") for evidence in finding.evidence} - {
-            "",
-            *_PROOF,
-        }
+        signs = self._signs_of(finding)
         last = [event for sign in signs for event in self._last_events[sign].values()]
         return bool(last) and all(
             self.proof.get(event.file, 0) > event.line or self.advanced(event) for event in last
@@ -239,10 +233,15 @@ class Ending:
     def _died(self) -> bool:
         return died(self._logs)
 
+    def _signs_of(self, finding: Finding) -> set[str]:
+        """What the lines say that it rests on, but those that show work."""
+        orders = {evidence.event for evidence in finding.evidence}
+        return {sign for order, sign in self._signs.items() if order in orders} - {*_PROOF}
+
     @cached_property
-    def _signs(self) -> dict[tuple[str, str], str]:
-        """A line as evidence -> what it says."""
-        return {(f"{event.file}:{event.line}", event.text[:TEXT]): event.sign for event in self._logs.events}
+    def _signs(self) -> dict[int, str]:
+        """LogEvent.order -> what the line says."""
+        return {event.order: event.sign for event in self._logs.events}
 
     @cached_property
     def _last(self) -> dict[str, dict[str, int]]:

@@ -179,7 +179,7 @@ def _finding(line: int, state: State = State.FAIL) -> Finding:
         f"line {line}",
         why="because",
         owner="job",
-        evidence=[seen(f"train.log:{line}", f"line {line}")],
+        evidence=[seen(f"train.log:{line}", f"line {line}", line)],
         fix=[you("Look.")],
     )
 

@@ -12,6 +12,7 @@ from ncclcheck.reports.subjects.nccl import lan
 
 _NEXT, _LAST, _USUAL_OTHER = 11, 32768, "29511"  # ports; from 32768 on the kernel gives them to others
 _NOT_SET = "no MASTER_ADDR, and no endpoint was given"
+_LEFT_OVER = "MASTER_ADDR is set on some of the nodes alone: left over (RUN006)"
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,22 @@ def master_of(cluster: Cluster) -> Master:
     if meeting is not None:
         source = "--rdzv-endpoint" if "--rdzv-endpoint" in meeting.told_by else "MASTER_ADDR"
         return Master(source, meeting.endpoint.rpartition(":")[0].strip("[]"))
-    told = [variables(node)["MASTER_ADDR"] for node in cluster.nodes if "MASTER_ADDR" in variables(node)]
-    if not told:
-        raise NothingToJudge(_NOT_SET)
-    return Master("MASTER_ADDR", told[0])
+    told = set_on(cluster)
+    if not told or left_over(cluster):
+        raise NothingToJudge(_LEFT_OVER if told else _NOT_SET)
+    return Master("MASTER_ADDR", next(iter(told.values())))
+
+
+def set_on(cluster: Cluster) -> dict[str, str]:
+    """MASTER_ADDR by node, where it is set."""
+    own = {node.name: variables(node) for node in cluster.nodes}
+    return {name: told["MASTER_ADDR"] for name, told in own.items() if "MASTER_ADDR" in told}
+
+
+def left_over(cluster: Cluster) -> dict[str, str]:
+    """The same where some nodes have it and others do not: a profile's; a launcher sets it on all."""
+    told = set_on(cluster)
+    return told if len(told) < len(cluster.nodes) and len(cluster.nodes) > 1 else {}
 
 
 def named_anew(cluster: Cluster) -> list[str]:

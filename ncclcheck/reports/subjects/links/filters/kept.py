@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from shlex import quote
 
@@ -84,16 +84,8 @@ def by_route(node: Node, address: str, link: lan.Link | None = None) -> Cause:
     """The rule, else the route, that refuses this address."""
     peer = ipaddress.ip_address(address.partition("%")[0])
     see = you("See which route the kernel takes.", f"ip route get {quote(str(peer))}   # on {quote(node.name)}")
-    own = ipaddress.ip_address(link.address) if link else None
-    if rule := next((one for one in value_or(at(node, "network.rules"), []) if _refuses(one, peer, own)), None):
-        line = f"{rule.selector} {rule.action}"
-        family = " -6" if rule.version == 6 else ""
-        return Cause(
-            f"its policy rule `{line}` (priority {rule.priority}) refuses it",
-            (seen(f"ip{family} rule of {node.name}", f"{rule.priority}: {line}"),),
-            (admin("Take the rule away, here and where it is made.",
-                   f"ip{family} rule del pref {rule.priority} {_quoted(line)}"), see),
-        )  # fmt: skip
+    if by_rule := _by_rule(node, peer, link):
+        return replace(by_rule, fix=(*by_rule.fix, see))
     refusing = [one for one in value_or(at(node, "network.refusing"), []) if _holds(one.destination, peer)]
     if refusing:
         route = max(refusing, key=lambda one: _network(one).prefixlen)
@@ -108,6 +100,22 @@ def by_route(node: Node, address: str, link: lan.Link | None = None) -> Cause:
         (),
         (see, admin("Look for a rule or route that refuses it.", "ip rule show", "ip route show table all")),
     )
+
+
+def _by_rule(node: Node, peer: _IP, link: lan.Link | None) -> Cause | None:
+    """The first policy rule that refuses what is sent to a peer; of a protocol or some ports alone, or all."""
+    own = ipaddress.ip_address(link.address) if link else None
+    rule = next((one for one in value_or(at(node, "network.rules"), []) if _refuses(one, peer, own)), None)
+    if rule is None:
+        return None
+    line = f"{rule.selector} {rule.action}"
+    family = " -6" if rule.version == 6 else ""
+    return Cause(
+        f"its policy rule `{line}` (priority {rule.priority}) refuses it",
+        (seen(f"ip{family} rule of {node.name}", f"{rule.priority}: {line}"),),
+        (admin("Take the rule away, here and where it is made.",
+               f"ip{family} rule del pref {rule.priority} {_quoted(line)}"),),
+    )  # fmt: skip
 
 
 def _refuses(rule: PolicyRule, peer: _IP, own: _IP | None) -> bool:
@@ -145,13 +153,16 @@ def _line(route: RefusingRoute) -> str:
 
 
 def _by_filter(node: Node, address: str, link: lan.Link | None) -> Cause:
+    """A rule of routing that refuses TCP or some ports alone looks the same: a UDP socket gets its route."""
+    if by_rule := _by_rule(node, ipaddress.ip_address(address.partition("%")[0]), link):
+        return by_rule
     own = firewall.harmful(node, "output")
     if not own:
         return Cause(
             "its own packet filter drops what it sends, or a BPF program, SELinux or seccomp forbids it",
             (),
             (admin("Look at what leaves this host, and let the job's network through.",
-                   "nft list ruleset", "iptables -S OUTPUT", "bpftool cgroup tree",
+                   "nft list ruleset", "iptables -S OUTPUT", "ip rule show", "bpftool cgroup tree",
                    "ausearch -m avc -ts recent"),),
         )  # fmt: skip
     return Cause(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Literal
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, field
 
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, State, Verdict, Where, seen
@@ -23,6 +23,7 @@ from ncclcheck.reports.text.words.fold import fold_names, fold_numbers
 _MOST_CAUSES, _MOST_TOLD, _TEXT = 8, 12, 200
 _BAD = (State.FAIL, State.WARN)
 _FIRST, _ANY = "LOG001", "LOG004"  # the first line of a failure; any exception, after what knows it better
+_BY_SIGNAL = "LOG093"
 _SEEN = 2  # of the levels of a cause: that of what was only seen
 _GAVE_UP = "LOG189"  # NCCL, after a warning that nothing knows better
 # Of one hang: what the watchdogs' lines say, and what the Flight Recorder's dumps do.
@@ -81,7 +82,7 @@ def diagnosis(logs: Logs | None, verdicts: Sequence[Verdict]) -> Diagnosis | Non
     if logs is None:
         return None
     logs = latest(logs)
-    used = {evidence.source for one in _bad(verdicts) for evidence in one[1].evidence}
+    used = {evidence.event for one in _bad(verdicts) for evidence in one[1].evidence}
     return Diagnosis(
         first=_first(logs, verdicts),
         causes=_causes(logs, verdicts),
@@ -98,14 +99,14 @@ def _bad(verdicts: Sequence[Verdict]) -> list[tuple[str, Finding]]:
 
 def _first(logs: Logs, verdicts: Sequence[Verdict]) -> Told | None:
     """The earliest line that a failed check rests on."""
-    places = {e.source for _, finding in _bad(verdicts) if finding.state is State.FAIL for e in finding.evidence}
-    bad = [event for event in logs.events if _place(event) in places and event.sign not in meanings.CONSEQUENCES]
+    orders = {e.event for _, finding in _bad(verdicts) if finding.state is State.FAIL for e in finding.evidence}
+    bad = [event for event in logs.events if event.order in orders and event.sign not in meanings.CONSEQUENCES]
     return _told(in_order(bad)[:1]) if bad else None
 
 
 def _causes(logs: Logs, verdicts: Sequence[Verdict]) -> list[Cause]:
-    events = {_place(event): event for event in logs.events}
-    found = [(code, finding, _event(finding, events)) for code, finding in _bad(verdicts)]
+    events = {event.order: event for event in logs.events}
+    found = [(code, finding, next(iter(_events(finding, events)), None)) for code, finding in _bad(verdicts)]
     clock = all(event.time is not None for _, _, event in found if event)
 
     why = _why_absent(found)
@@ -114,7 +115,7 @@ def _causes(logs: Logs, verdicts: Sequence[Verdict]) -> list[Cause]:
     def key(one: _Ranked) -> tuple[float, ...]:
         code, finding, event = one
         when = (event.time or 0.0, event.order) if event else (float("-inf"), 0)  # by what processes began as
-        level = 2 if _is_explained(one, why) else _level(code)
+        level = 2 if _is_explained(one, why) or _is_told_inside(one, found) else _level(code)
         outranked = not _is_decisive(finding, events, began)
         return finding.state.rank, outranked, level, when[0] if clock else 0.0, when[1]
 
@@ -132,10 +133,22 @@ def _causes(logs: Logs, verdicts: Sequence[Verdict]) -> list[Cause]:
     return [_confirmed(cause) if cause.code in twice else cause for cause in causes]
 
 
-def _is_decisive(finding: Finding, events: dict[str, LogEvent], began: float | None) -> bool:
+def _is_told_inside(one: _Ranked, found: Sequence[_Ranked]) -> bool:
+    """Whether an abort's own exception, in the line below it, is what another check knows."""
+    code, _, event = one
+    if code != _BY_SIGNAL or event is None or not event.fields.get("thrown", "").startswith("gloo::"):
+        return False
+    below = event.order + 1
+    return any(
+        other != code and _level(other) < _SEEN and any(evidence.event == below for evidence in finding.evidence)
+        for other, finding, _ in found
+        if finding.state is State.FAIL
+    )
+
+
+def _is_decisive(finding: Finding, events: dict[int, LogEvent], began: float | None) -> bool:
     """Whether the kernel or Slurm says it, not long after the first failure where both have a clock."""
-    told = [events[evidence.source] for evidence in finding.evidence if evidence.source in events]
-    by = [event for event in told if event.sign in _DECISIVE]
+    by = [event for event in _events(finding, events) if event.sign in _DECISIVE]
     late = all(began is not None and event.time is not None and event.time > began + _LATER_S for event in by)
     return bool(by) and not late
 
@@ -196,8 +209,10 @@ def _level(code: str) -> int:
     return 3 if code in _FROM_OUTSIDE else seen_only
 
 
-def _event(finding: Finding, events: dict[str, LogEvent]) -> LogEvent | None:
-    return next((events[evidence.source] for evidence in finding.evidence if evidence.source in events), None)
+def _events(finding: Finding, events: dict[int, LogEvent]) -> list[LogEvent]:
+    """The lines that it rests on."""
+    orders = [evidence.event for evidence in finding.evidence if evidence.event is not UNSET]
+    return [events[order] for order in orders if order in events]
 
 
 def _cause(ranked: Sequence[_Ranked], index: int, why: dict[int, str]) -> Cause:
@@ -220,29 +235,29 @@ def _standing(
     certain = [one for one in ranked if one[1].state is State.FAIL and not _is_explained(one, why)]
     exact = [one for one in certain if one[0] not in {*flagged("symptom"), _ANY}]
     if _is_explained(ranked[index], why):
-        return "possible", f"tells who was waited for; {why[finding.where.rank or 0]} says what became of it"
+        return "possible", f"says who was waited for; {why[finding.where.rank or 0]} says what became of it"
     if finding.state is State.WARN:
         return "possible", "a risk, or what makes it slow; it ends no job"
     if code == _ANY and not exact:
         return "likely", "the program's own exception or exit; nothing else is known to have failed"
     if code in flagged("symptom") or code == _ANY:
         if exact:
-            return "possible", f"tells what was seen; {exact[0][0]} says why"
-        return "possible", "tells what was seen; the cause of it is not in the log"
+            return "possible", f"says what was seen; {exact[0][0]} says why"
+        return "possible", "says what was seen; the cause is not in the log"
     if index:
         return "possible", f"comes after {ranked[0][0]}, and may follow from it"
     if LEFT_OPEN.search(finding.what) or len(exact) > 1:
         others = f"the first of {len(exact)} causes that these lines show"
-        return "likely", others if len(exact) > 1 else "the lines tell what happened, and leave open why"
+        return "likely", others if len(exact) > 1 else "the lines say what happened, and leave open why"
     further = any(one[1].state is State.FAIL for one in ranked[1:])
     return "sure", "no other failure here explains it" if further else "the only cause that these lines show"
 
 
-def _kinds(logs: Logs, known: dict[str, str], used: set[str]) -> list[Told]:
-    """A line for each kind, with how often it is there. used: places that a finding rests on."""
+def _kinds(logs: Logs, known: dict[str, str], used: Container[object]) -> list[Told]:
+    """A line for each kind, with how often it is there. used: LogEvent.order of those that findings rest on."""
     kinds: dict[str, list[LogEvent]] = {}
     for event in logs.events:
-        if event.sign in known and _place(event) not in used:
+        if event.sign in known and event.order not in used:
             kinds.setdefault(event.sign, []).append(event)
     tolds = [_told(events, known[sign]) for sign, events in kinds.items()]
     return tolds[:_MOST_TOLD]

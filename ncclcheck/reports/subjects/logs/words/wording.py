@@ -27,10 +27,15 @@ SAID = ("complaint", "explains", "command-not-run", "executable-missing")
 # The level of a line, by Python's loggers, its warnings or glog.
 MILD = re.compile(r"(?:\S{1,300} ){0,4}\[?(?:[WI]\d{0,4} |WARN|INFO|DEBUG|\w{0,40}[wW]arning\b)")
 SAY_OF_WHY = "these lines say of why"
+_BAD = re.compile(
+    r"(?i)\b(?:\w{0,40}error|fail(?:ed|ure)|exception|aborted|timed out|cannot|can't|could not|unable|invalid"
+    r"|exceed\w{0,3})\b"
+)
 # What a library in C++ writes before its words (glog, Neuron's runtime), and numbers of requests.
 _HEAD = re.compile(
     r"^(?:[EF]\d{4} [\d:.]+ +\d+ [\w/.-]+:\d+\]"
     r"|\d{4}-\w{3}-\d\d [\d:.]+ +\d+:\d+ (?:ERROR|FATAL) [A-Z]{2,5}:\w{1,60}) "
+    r"|^\{.{0,600}?\"(?:message|error|detail|msg)\": ?\"(?=[^\"]{12})"  # a line of JSON
 )
 _IDENTITY = re.compile(r" [\w.]{1,60}=(?:'[0-9a-f-]{24,40}'|\d{12,20}\b)|(?<=Error)\(\w{1,40}=\d{12,20}\)")
 _MOST = 200  # characters of a line in a heading: four lines of a terminal
@@ -47,6 +52,7 @@ _HOLLOW = re.compile(
     r"|^\W*(?:errors?|failed|failures?|fatal|fatal error|aborting|aborted)\W*$|core dumped|\bterminate called\b"
     r"|^Exception raised from |sub-exception|might cause deadlock|\bexecuting (?:method|job)\b"
     r"|^\W*(?:ERROR:?\s+)?Exception in (?:worker |the )?\w{1,60}(?: application| while processing.{0,200})?\W*$"
+    r"|ORTE_ERROR_LOG: Error in file|^\S{1,200} .{0,60}\b(?-i:FAILED)$"
     r"|^ray\.exceptions\.(?!\w*(?:Timeout|OutOf))|^(?:.{0,120}\] )?Some NCCL operations have failed"
 )
 # A sentence that tells its reader what to do.
@@ -74,8 +80,8 @@ _VAGUE = "did not answer in time"  # the family of any time-out
 _KNOWN, _ADVISED, _FOLLOWS, _NOTHING = 2, 1, -3, -4
 _INSTALLED = "python -m pip list | grep -iE 'torch|nvidia|flash|xformers|vllm|transformers|deepspeed|numpy'"
 
-# By what a message says in general; looked at where nothing knows it better.
-_CLASSES = (
+# By what a message says of a fault of a GPU, a card or a disk; looked at where nothing knows it better.
+_FAULTS = (
     made(
         r"(?i)regist\w{0,6} (?:memory|mr|buffer|region)\b.{0,100}bad address",
         "The RDMA card cannot register that memory: as a rule it is a GPU's, and the driver's part for it is not "
@@ -84,7 +90,8 @@ _CLASSES = (
         you("Or let the library copy through the host, where it can."),
     ),
     made(
-        r"named symbol not found|PassManager::run failed|invalid device function|no kernel image",
+        r"named symbol not found|PassManager::run failed|invalid device function|no kernel image"
+        r"|Cannot find CO in the bundle|Missing CO for|NoBinaryForGpu",
         "As a rule the kernel was not built for this GPU: another architecture, or a build for another CUDA.",
         you("Confirm: the GPU's compute capability, and what the library was built for.",
             "nvidia-smi --query-gpu=name,compute_cap --format=csv",
@@ -99,6 +106,14 @@ _CLASSES = (
         you("Give each process its own folder, on a local disk; delete what is there.",
             "rm -rf ~/.triton/cache /tmp/torchinductor_* ~/.cache/vllm/torch_compile_cache",
             "export TRITON_CACHE_DIR=/tmp/triton-$RANK TORCHINDUCTOR_CACHE_DIR=/tmp/inductor-$RANK"),
+    ),
+    made(
+        r"TOO_MANY_PEERS|peer mapping resources",
+        "A GPU can be mapped by eight others at a time: with more than nine GPUs, or Xorg on them, the last ones "
+        "are refused.",
+        you("Confirm: count the GPUs, and see who else uses them.", "nvidia-smi"),
+        you("Use nine GPUs at most.", "export CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7"),
+        you("Or let NCCL go without direct access.", "export NCCL_P2P_DISABLE=1"),
     ),
     made(
         r"(?i)peer[- ]to[- ]peer access|\bp2p\b.{0,40}(?:fail|not|error)|ipcgetmemhandle|ipcopenmemhandle",
@@ -133,6 +148,10 @@ _CLASSES = (
         you("Make room, or give MPI another folder.", "mpirun --mca orte_tmpdir_base /scratch ...",
             "export TMPDIR=/scratch"),
     ),
+)  # fmt: skip
+# By what a message says in general: programs that run say such things, too.
+_CLASSES = (
+    *_FAULTS,
     made(
         r"(?i)\b(?:version|release|built (?:for|with|against)|compiled (?:for|with"
         r"|against))\b.{0,120}?\b(?:mismatch\w*"
@@ -165,7 +184,7 @@ _CLASSES = (
     made(
         r"(?i)permission denied|access denied|not permitted|forbidden|unauthori[sz]ed|operation not allowed",
         "By its words the user, the container or the token may not do that.",
-        you("Confirm, in the same way as the job starts.", "id; ls -ld PATH", "cat /proc/self/status | grep Cap"),
+        you("Confirm, started as the job is.", "id; ls -ld PATH", "cat /proc/self/status | grep Cap"),
         you("Give the right that the message names, or a path or account that has it."),
     ),
     made(
@@ -174,7 +193,7 @@ _CLASSES = (
         r"(?:find|open|locate|load)|unable to (?:find|open|locate|load)|not (?:installed|available|there|detected)"
         r"|unavailable|failed to (?:find|open|load|locate)|no \w{1,20} (?:found|available)",
         "By its words something is not there, on this node or in this container; the message names it.",
-        you("Confirm, on every node, in the same way as the job starts.",
+        you("Confirm, on every node, started as the job is.",
             "srun --ntasks-per-node=1 bash -c 'hostname; ls -l PATH; command -v PROGRAM'"),
         you("Install it or correct its name or path, on all nodes and in their image."),
     ),
@@ -243,6 +262,11 @@ def advice(text: str) -> list[Remedy]:
     return [you(f"Its own advice: {told[:_MOST_OF_ADVICE]}")] if told else []
 
 
+def of_a_fault(text: str) -> bool:
+    """Whether its words are those of a known fault, and not only such as a program that runs says as well."""
+    return any(one.words.search(text) for one in _FAULTS)
+
+
 def tells_why(event: LogEvent) -> bool:
     """Whether its words say more than that something ended."""
     return _weight(event) >= _WEIGHT["explains"]
@@ -286,6 +310,10 @@ def _shortened(text: str, most: int) -> str:
     known = of_words(text)
     match = known.words.search(text) if known else None
     tail = most // 2
+    bad = _BAD.search(text)
+    if match is None and bad and (at := bad.start()) > most - tail:
+        begin = max(text.rfind(". ", 0, at) + 2, at - tail)
+        return f"... {text[begin : begin + most]}" + (" ..." if begin + most < len(text) else "")
     end = min(len(text), match.end() + _AFTER) if match and match.end() > most - tail else len(text)
     head, rest = text[: most - tail].rpartition(" ")[0], text[:end][-tail:].partition(" ")[2]
     return f"{head} ... {rest}" + (" ..." if end < len(text) else "")
@@ -311,8 +339,8 @@ def _says_the_same(event: LogEvent, finding: Finding) -> bool:
 
 
 def _with_reason(logs: Logs, finding: Finding, *, always: bool) -> Finding:
-    places = {evidence.source for evidence in finding.evidence}
-    events = [event for event in logs.events if f"{event.file}:{event.line}" in places]
+    orders = {evidence.event for evidence in finding.evidence}
+    events = [event for event in logs.events if event.order in orders]
     if finding.state is not State.FAIL or not events:
         return finding
     by_signal = _BY_A_SIGNAL.search(finding.what) is not None
@@ -321,7 +349,7 @@ def _with_reason(logs: Logs, finding: Finding, *, always: bool) -> Finding:
         for event in _above(
             logs, min(events, key=lambda event: event.order), SAID if always else _SAID_OF_FAILURES
         )
-        if f"{event.file}:{event.line}" not in places
+        if event.order not in orders
         and words(event.text)[:_ALIKE] not in finding.what
         and (
             not (event.sign == "python-error" and meanings.follows(event)) or (by_signal and "NCCL" in event.text)
@@ -332,10 +360,15 @@ def _with_reason(logs: Logs, finding: Finding, *, always: bool) -> Finding:
     if most is None:
         return finding
     known = understood(most.text)
+    line = seen(f"{most.file}:{most.line}", most.text, most.order)
     return replace(
         finding,
         what=f"{finding.what}; before it: {quoted(most, BESIDE)}",
-        evidence=[*finding.evidence[:2], seen(f"{most.file}:{most.line}", most.text), *finding.evidence[2:]],
+        evidence=[
+            *finding.evidence[:2],
+            line,
+            *finding.evidence[2:],
+        ],
         remedies=[*(known.fix if known else ()), *finding.remedies],
     )
 
