@@ -13,7 +13,7 @@ from ncclcheck.reports.subjects.logs.logged import at_host, by_known_host, cause
 from ncclcheck.reports.subjects.logs.reported import one_version, set_apart
 from ncclcheck.reports.subjects.logs.start.communicators import apart, begun, begun_again, numbered
 
-_MOST_LINES = 2
+_MOST_LINES = 2  # of each kind beside what ranks began: chosen, a third shows nothing more
 
 
 @log_rule("LOG192", "the ranks of a communicator share one unique id, used once")
