@@ -10,6 +10,7 @@ from ncclcheck.probes.facts import (
     Box,
     BoxProcess,
     BoxRaised,
+    BoxSample,
     BoxSignal,
     BoxStall,
     Cluster,
@@ -432,7 +433,8 @@ def test_a_lost_worker_of_a_loader_is_its_ranks_whatever_it_closed() -> None:
 
 def test_a_rank_that_did_not_come_is_named_with_what_it_did() -> None:
     ranks = _alive_but(2, stack=["/data/train.py:9 in build_index"], cores=[1.0] * 6)
-    found = _first(ranks, [_lost(0), _lost(1)])
+    samples = [BoxSample(t=T + n) for n in range(6)]
+    found = _first(ranks, [_lost(0), _lost(1)], samples=samples)
     assert words.heading(found).endswith("all the others waited for: it was busy in build_index (train.py:9)")
 
 
