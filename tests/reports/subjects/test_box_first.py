@@ -10,6 +10,7 @@ from ncclcheck.probes.facts import (
     Box,
     BoxProcess,
     BoxRaised,
+    BoxSample,
     BoxSignal,
     BoxStall,
     Cluster,
@@ -383,7 +384,7 @@ def test_a_timeout_within_the_command_ended_it(status: int) -> None:
 
 
 def _not_finite(*names: list[str]) -> list[BoxRaised]:
-    given = {"type": "AssertionError", "message": "loss is nan", "frames": [_TRAIN]}
+    given: dict[str, Any] = {"type": "AssertionError", "message": "loss is nan", "frames": [_TRAIN]}
     return [
         BoxRaised(t=T + 6 + n / 100, pid=10 + n, rank=n, not_finite=one, **given) for n, one in enumerate(names)
     ]
@@ -432,5 +433,24 @@ def test_a_lost_worker_of_a_loader_is_its_ranks_whatever_it_closed() -> None:
 
 def test_a_rank_that_did_not_come_is_named_with_what_it_did() -> None:
     ranks = _alive_but(2, stack=["/data/train.py:9 in build_index"], cores=[1.0] * 6)
-    found = _first(ranks, [_lost(0), _lost(1)])
+    samples = [BoxSample(t=T + n) for n in range(6)]
+    found = _first(ranks, [_lost(0), _lost(1)], samples=samples)
     assert words.heading(found).endswith("all the others waited for: it was busy in build_index (train.py:9)")
+
+
+def test_a_worker_that_ended_itself_is_named_with_its_line() -> None:
+    worker = BoxProcess(
+        pid=77, parent=11, rank=1, role="helper", gone=T + 6, status=0, left_at=["/data/train.py:8 in __getitem__"]
+    )
+    lost = BoxRaised(
+        t=T + 6.1, pid=11, rank=1, type="RuntimeError", message="DataLoader worker (pid(s) 77) exited"
+    )
+    found = _first([*_ranks(), worker], [lost])
+    assert words.heading(found).endswith("(pid 77) on h1 ended with exit code 0 in __getitem__ (train.py:8)")
+
+
+@pytest.mark.parametrize(("t", "kind"), [(T + 6, "absent"), (T + 59.8, "outside")])
+def test_what_ranks_had_raised_before_a_signal_from_outside_counts(t: float, kind: str) -> None:
+    ranks = _alive_but(1, stack=["/data/train.py:8 in read"])
+    signals = [BoxSignal(t=T + 60, number=15, sender=4, by="timeout")]
+    assert _first(ranks, [_lost(0, t), _lost(2, t)], signals=signals, ended=T + 61).kind == kind

@@ -23,6 +23,8 @@ _OOM_S = 2.5
 # Seconds between a signal from outside and what it ends: Slurm (KillWait) and Kubernetes (grace period) wait 30 s
 # by default, and half as long again for a loaded machine.
 _OUTSIDE_S = 45.0
+# Seconds by which a signal may reach another node of the job before this one, whose ranks then lose their peers.
+_OTHER_NODES_S = 10.0
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 _POLITE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _CLOCK_S = 2.0  # between clocks of nodes that a time service keeps; a vanished node is silent for longer
@@ -274,7 +276,12 @@ def _first(
         failure for failure in failures if not failure.of_others and failure.kind not in ("stalled", "vanished")
     ]
     if outside is not None and not [one for one in own if one.t < outside.t]:
-        return _stalled(boxes, _until(failures, outside.t), [], holder) or outside
+        before = [one for one in _until(failures, outside.t - _OTHER_NODES_S) if one.raised is not None]
+        return (
+            _stalled(boxes, _until(failures, outside.t), [], holder)
+            or (_of_others(boxes, before) if before else None)
+            or outside
+        )
     if (found := _stalled(boxes, failures, own, holder)) is not None:
         return found
     if vanished and not [one for one in own if one.t < vanished[0].t - _CLOCK_S]:
@@ -377,6 +384,10 @@ def _behind(own: Sequence[Failure]) -> Failure:
         return first._replace(alike=tuple(one.rank for one in same))
     named = _WORKER.search(first.raised.message) if first.raised is not None else None
     pids = {int(pid) for pid in re.findall(r"\d+", named[1])} if named else set()
+    for worker in first.box.processes:
+        if worker.pid in pids and worker.left_at:  # it has called os._exit(), which is no failure by its status
+            at = min(worker.gone or first.t, first.t - _ALONE_S)
+            return Failure(at, "exit", first.box, worker)
     return next((one for one in own if one.process is not None and one.process.pid in pids), first)
 
 
