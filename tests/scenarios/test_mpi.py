@@ -68,4 +68,4 @@ def test_where_nothing_says_where_node_0_is(lab: Lab, launcher: object) -> None:
     assert callable(launcher)
     done = lab["h1"].run([*launcher("", 1), *_BENCH], seconds=60)
     assert done.returncode == 2
-    assert "tells nobody where node 0 is; type mp" in done.stderr
+    assert "does not say where node 0 is; type mp" in done.stderr

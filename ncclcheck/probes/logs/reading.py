@@ -19,6 +19,7 @@ from ncclcheck.probes.logs.files.times import when
 from ncclcheck.probes.logs.match import Matcher, Pattern
 from ncclcheck.probes.logs.nccl_lines.calls import Call, Calls
 from ncclcheck.probes.logs.nccl_lines.records import Communicator, End, Log, Process
+from ncclcheck.probes.logs.nccl_lines.table import communicators
 from ncclcheck.probes.logs.repeats import Repeats
 from ncclcheck.probes.logs.signs.failure_words import complains, ended_badly
 from ncclcheck.probes.logs.signs.progress import advances
@@ -565,6 +566,7 @@ class Reading:
             ],
             events=events,
             processes=processes,
+            communicators=communicators(self.log, self.begins),
             ranks=_ranks(
                 [event.rank for event in events]
                 + [process.rank for process in processes]

@@ -321,7 +321,7 @@ def _remedies(kind: _Kind) -> list[Remedy]:
                     "resources.limits.memory, docker run --memory).")]  # fmt: skip
     return [
         you("Confirm: see where it was.", kind.confirm),
-        you("The lines of that rank right before tell what it did; let Python print the stack of a crash.",
+        you("The lines of that rank right before show what it did; let Python print the stack of a crash.",
             "export PYTHONFAULTHANDLER=1"),
         admin("Look whether the kernel knows more.", "dmesg -T | grep -iE 'segfault|trap|killed process'"),
     ]  # fmt: skip

@@ -18,6 +18,8 @@ _SILENT = ("exit", "left", "killed", "crashed", "absent", "memory")  # what it p
 # events that followed, characters of each, ranks with their line: chosen, each is one line of evidence
 _MOST_THEN, _SHORT, _MOST_STACKS = 3, 60, 4
 _PID = re.compile(r"\w\[(\d+)\]:|[Pp]rocess (\d+)")
+_SLEEP = re.compile(r"(?:^|/)sleep\b")
+_WOKE_S = 0.5  # chosen: between the end of a script's `sleep` and what its `kill` ends, on a loaded machine
 _FULL = 64 * 2**20  # bytes of room below which a disk is told of: less than a small checkpoint
 
 
@@ -29,12 +31,7 @@ def where(one: Failure) -> Where:
 def heading(one: Failure, waits: Waiting | None = None) -> str:
     """Who did what. waits: what the process of a stall waits for."""
     if one.kind == "stalled" and one.process is not None:
-        if failure.is_stopped(one.process):
-            return f"the job stalled: {one.who} is stopped"
-        at = f" in {waiting.short(place(one))}" if place(one) else ""
-        if waits is not None and waits.words:
-            return f"the job stalled: {one.who} waits {waits.words}{'' if waits.line else at}"
-        return f"the job stalled: {one.who} is elsewhere than all others{f',{at}' if at else ''}"
+        return f"the job stalled: {one.who} {_stalls(one, one.process, waits)}"
     if one.kind == "unmet":
         return f"the ranks did not meet: {one.told}"
     if one.kind in ("outside", "stalled"):
@@ -44,6 +41,17 @@ def heading(one: Failure, waits: Waiting | None = None) -> str:
     if one.kind == "gpu":
         return f"{one.who}: {failure.what(one)}"
     return f"{one.who}: {failure.what(one)}" if one.kind == "raised" else f"{one.who} {failure.what(one)}"
+
+
+def _stalls(one: Failure, process: BoxProcess, waits: Waiting | None) -> str:
+    if failure.is_stopped(process):
+        return "is stopped"
+    at = f" in {failure.short(place(one))}" if place(one) else ""
+    if one.told:
+        return f"{one.told}{at}"
+    if waits is not None and waits.words:
+        return f"waits {waits.words}{'' if waits.line else at}"
+    return f"is elsewhere than all others{f',{at}' if at else ''}"
 
 
 def waits(cluster: Cluster, one: Failure) -> Waiting | None:
@@ -69,6 +77,10 @@ def evidence(cluster: Cluster, one: Failure) -> list[Evidence]:
         all_evidence.append(seen("its worker", waited.line))
     if one.process is not None and one.process.printed and one.kind in _SILENT:
         all_evidence.append(seen("printed last", in_line(one.process.printed[-1])[:200]))
+    if one.process is not None and one.process.caught and one.kind == "left":
+        all_evidence.append(seen("had caught", in_line(one.process.caught)[:200]))
+    if one.process is not None and one.process.left_at and one.kind in ("left", "exit"):
+        all_evidence.append(seen("left by", failure.own_frames(one.process.left_at)[0]))
     all_evidence += _of_kind(cluster, one) + _of_threads(cluster, one) + _beside(one)
     then = first.end(cluster).then
     if then:
@@ -129,7 +141,7 @@ def _of_kind(cluster: Cluster, one: Failure) -> list[Evidence]:
     if one.cut is not None:
         return [seen("no answer", f"to what {name} and {one.cut.name} sent each other") for name in one.cut.by[:4]]
     if one.kind == "raised" and one.told:
-        return [seen("printed before, by it alone", in_line(one.told)[:200])]
+        return [seen(one.told_by, in_line(one.told)[:200])]
     tell = {"crashed": _of_crash, "outside": _of_signal, "stalled": _of_stall, "vanished": _of_silence}.get(
         one.kind
     )
@@ -137,11 +149,29 @@ def _of_kind(cluster: Cluster, one: Failure) -> list[Evidence]:
 
 
 def _of_signal(_: Cluster, one: Failure) -> list[Evidence]:
+    if one.process is not None:
+        return [
+            seen("sent by", f"timeout (pid {one.process.pid}), whose time was over: COMMAND has it before the job")
+        ]
     if one.raised is not None:
-        return [seen("sent to", f"the launcher (pid {one.raised.pid}), by a process that is not known")]
+        by = _by_a_clock(one) or "by a process that is not known"
+        return [seen("sent to", f"the launcher (pid {one.raised.pid}), {by}")]
     got = next(s for s in one.box.signals if s.number == one.number)
     by = f"{got.by} (pid {got.sender})" if got.sender else "the kernel (a terminal)"
     return [seen("sent by", f"{by}, {'to all of the process group' if got.of_group else 'to the wrapper alone'}")]
+
+
+def _by_a_clock(one: Failure) -> str:
+    """A `sleep` of COMMAND's own script that ended just before."""
+    slept = [
+        process
+        for process in one.box.processes
+        if _SLEEP.search(process.command) and process.gone is not None and -1.0 < process.gone - one.t < _WOKE_S
+    ]
+    if not slept or slept[0].status:
+        return ""
+    lasted = (slept[0].gone or one.t) - slept[0].born
+    return f"just after a `sleep` of about {lasted:.0f} s had ended that COMMAND had started: its own time limit?"
 
 
 def _of_stall(cluster: Cluster, one: Failure) -> list[Evidence]:

@@ -229,7 +229,7 @@ _FAMILIES = (
     ),
     made(
         r"(?i)free memory on device.{0,120}less than desired GPU memory utilization",
-        "Less of the GPU's memory is free than the engine was told to take: another process holds the rest, or "
+        "Less of the GPU's memory is free than the engine was set to take: another process holds the rest, or "
         "one of its own that has not ended.",
         you("Confirm: who holds it.", "nvidia-smi --query-compute-apps=pid,used_memory --format=csv"),
         you("End that process; or let the engine take less than what is free: a lower --gpu-memory-utilization."),
@@ -424,7 +424,7 @@ _FAMILIES = (
     ),
     made(
         r"trust_remote_code|custom code which must be executed",
-        "The model brings code of its own, which is run only when that is said.",
+        "The model brings code of its own, which runs only where that is allowed.",
         you("Read that code, then say so.", "--trust-remote-code"),
     ),
     made(
@@ -533,7 +533,7 @@ _FAMILIES = (
     made(
         r"(?i)timed? ?out",
         "What it called did not answer in time; that one may hang, or wait for another rank.",
-        you("See what the other processes said at that time, and where they stand.", "py-spy dump --pid PID"),
+        you("See what the other processes printed at that time, and where they stand.", "py-spy dump --pid PID"),
     ),
 )  # fmt: skip
 

@@ -196,7 +196,7 @@ _CLASSES = (
     made(
         r"(?i)permission denied|access denied|not permitted|forbidden|unauthori[sz]ed|operation not allowed",
         "By its words the user, the container or the token may not do that.",
-        you("Confirm, in the same way as the job starts.", "id; ls -ld PATH", "cat /proc/self/status | grep Cap"),
+        you("Confirm, started as the job is.", "id; ls -ld PATH", "cat /proc/self/status | grep Cap"),
         you("Give the right that the message names, or a path or account that has it."),
     ),
     made(
@@ -205,7 +205,7 @@ _CLASSES = (
         r"(?:find|open|locate|load)|unable to (?:find|open|locate|load)|not (?:installed|available|there|detected)"
         r"|unavailable|failed to (?:find|open|load|locate)|no \w{1,20} (?:found|available)",
         "By its words something is not there, on this node or in this container; the message names it.",
-        you("Confirm, on every node, in the same way as the job starts.",
+        you("Confirm, on every node, started as the job is.",
             "srun --ntasks-per-node=1 bash -c 'hostname; ls -l PATH; command -v PROGRAM'"),
         you("Install it or correct its name or path, on all nodes and in their image."),
     ),
