@@ -175,3 +175,30 @@ def test_what_tensorflow_registers_twice_is_none() -> None:
         "cuFFT factory: Attempting to register factory for plugin cuFFT when one has already been registered\n"
     )
     assert "LOG001" not in raised(text)
+
+
+_OLD = "node-b:7:7 [0] NCCL INFO NET/Plugin : No plugin found (libnccl-net.so), using internal implementation\n"
+_NEW = "node-a:7:7 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.\n"
+_HPCX = "node-b:7:7 [0] NCCL INFO Plugin Path : /opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so\n"
+_CAME = "node-a:7:7 [0] NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 0 busId 10 - Init COMPLETE\n"
+
+
+def test_hosts_that_speak_as_two_releases_loaded_two() -> None:
+    assert "node-b before 2.19" in judged(_NEW + _OLD)["LOG018"].findings[0].what
+    assert "LOG018" not in raised(_NEW + _OLD + _CAME)
+    assert "LOG018" not in raised(_NEW + _NEW.replace("node-a", "node-b"))
+
+
+def test_a_plugin_on_one_host_alone_is_a_risk() -> None:
+    (found,) = judged(_NEW + _HPCX)["LOG016"].findings
+    assert (found.state.value, found.where.node) == ("warn", "node-a")
+    assert "LOG016" not in raised(_NEW + _HPCX + _CAME)
+
+
+def test_an_interface_that_leads_nowhere_is_told_where_nothing_else_is() -> None:
+    text = (
+        "node-a:7:7 [0] NCCL INFO NET/Socket : Using [0]eno4:10.3.68.117<0> "
+        "[1]vethe94aab9:fe80::a86b:69ff:fe67:e3fe%vethe94aab9<0>\nnode-a:7:7 [0] NCCL INFO Using network Socket\n"
+    )
+    assert "NCCL also sends over vethe94aab9, link-local" in judged(text)["LOG007"].findings[0].what
+    assert "link-local" not in judged(text.replace("veth", "eth"))["LOG007"].findings[0].what
