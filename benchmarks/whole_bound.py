@@ -13,8 +13,8 @@ in its worst case. Three rounds are added that tell nothing of three members or 
 which the search finds that there is something to search, and the answer once more alone.
 
 One group a round: such a round has two outcomes, so r of them tell at most 2^r sets apart. Told how many: a search
-that knows from the start how many members there are, and asks for nothing else: the last of them first, by groups of
-the first c nodes, then the one before it beside it, and so on, c halving the sets that are left.
+that knows from the start how many members there are, and asks for nothing else: the last of them first, by groups
+of the first c nodes, then the one before it beside it, and so on, c halving the sets that are left.
 """
 
 from __future__ import annotations
