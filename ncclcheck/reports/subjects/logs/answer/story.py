@@ -114,7 +114,7 @@ def _causes(logs: Logs, verdicts: Sequence[Verdict]) -> list[Cause]:
 
     def key(one: _Ranked) -> tuple[float, ...]:
         code, finding, event = one
-        when = (event.time or 0.0, event.order) if event else (float("inf"), 0)
+        when = (event.time or 0.0, event.order) if event else (float("-inf"), 0)  # by what processes began as
         level = 2 if _is_explained(one, why) or _is_told_inside(one, found) else _level(code)
         outranked = not _is_decisive(finding, events, began)
         return finding.state.rank, outranked, level, when[0] if clock else 0.0, when[1]
