@@ -371,7 +371,7 @@ def _table(host: Host, name: str, chains: list[str]) -> Iterator[None]:
 
 @contextmanager
 def black_hole(host: Host, way: str = "both", over: int = 1400, device: str = "eth0") -> Iterator[None]:
-    """Larger packets are lost on the way, `in` to the host, `out` of it or both, and no router says so.
+    """Larger packets are lost on the path, `in` to the host, `out` of it or both, and no router says so.
 
     Without segmentation offload on any host: as on a real wire, a packet is never larger than its sender made it.
     """

@@ -70,7 +70,7 @@ def test_where_nothing_says_where_node_0_is(lab: Lab, launcher: object) -> None:
     assert callable(launcher)
     done = lab["h1"].run([*launcher("", 1), *_BENCH], seconds=60)
     assert done.returncode == 2
-    assert "tells nobody where node 0 is; type mp" in done.stderr
+    assert "does not say where node 0 is; type mp" in done.stderr
 
 
 def test_ranks_that_go_round_the_nodes_end_at_once(lab: Lab) -> None:

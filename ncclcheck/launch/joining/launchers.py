@@ -113,7 +113,7 @@ def of_tasks(rows: tuple[Tasks, ...], options: Options, env: Env) -> Place | Non
     where = endpoint_of(options, env)
     if where is None:
         raise UsageError(
-            f"MASTER_ADDR: is not set, and {row.program} tells nobody where node 0 is; type {row.address}"
+            f"MASTER_ADDR: is not set, and {row.program} does not say where node 0 is; type {row.address}"
         )
     words = f"{row.rank} ({row.program}; {world} processes, {size} on this node) and {where.source}"
     return Place(rank // size, nodes, where, words, local, size)

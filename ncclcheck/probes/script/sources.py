@@ -32,7 +32,7 @@ class NotRead(Exception):
 _SPEAKS_OF_RANKS = re.compile(
     rb"\.distributed|distributed[._]|Distributed|FullyShardedDataParallel|fully_shard|DataParallel|DataLoader"
     rb"|torch\.(?:save|load)\b|[rR]ank|RANK|environ|getenv|backward\(|set_device|spawn|barrier|set_epoch|Accelerator"
-    rb"|deepspeed|Trainer|is_main|master|__getitem__"
+    rb"|deepspeed|Trainer|is_main|master|__getitem__|(?:torch|th)\.rand"
 )
 _IMPORT = re.compile(
     rb"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)|import[ \t]+([^\n(]*))", re.MULTILINE

@@ -230,18 +230,18 @@ def test_no_join(env: dict[str, str], options: dict[str, Any]) -> None:
         (
             {k: v for k, v in MPI.items() if k not in MASTER},
             {},
-            "MASTER_ADDR: is not set, and mpirun tells nobody",
+            "MASTER_ADDR: is not set, and mpirun does not say",
         ),
         ({**MPI, "OMPI_COMM_WORLD_RANK": "2"}, {}, "OMPI_COMM_WORLD_RANK: 2 is local rank 1 of 2"),
         ({**MPI, "OMPI_COMM_WORLD_SIZE": "5"}, {}, "do not share out evenly"),
-        (FLUX, {}, "MASTER_ADDR: is not set, and flux run tells nobody"),
+        (FLUX, {}, "MASTER_ADDR: is not set, and flux run does not say"),
         ({**FLUX, **MASTER, "FLUX_TASK_RANK": "2"}, {}, "FLUX_TASK_RANK: 2 is local rank 1 of 4"),
         (
             {**FLUX, **MASTER, "FLUX_JOB_NNODES": "3"},
             {},
             "FLUX_JOB_SIZE: 8 processes do not share out evenly over 3 nodes",
         ),
-        (PALS, {}, "and mpiexec of PALS tells nobody"),
+        (PALS, {}, "and mpiexec of PALS does not say"),
         ({**PALS, **MASTER, "PALS_RANKID": "8"}, {}, "PALS_RANKID: '8' is out of range; allowed are 0 to 7"),
         (
             {k: v for k, v in PALS.items() if k != "PMI_LOCAL_SIZE"},

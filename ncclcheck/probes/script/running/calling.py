@@ -60,7 +60,11 @@ class Calling(Expressions):
         name = self._library_name(node, self.dotted(node.func, frame), frame)
         node, name, given, named = self._completed(node, name, given, named, frame)
         if isinstance(node.func, ast.Attribute) and node.func.attr == "set_epoch":
-            self.add(".set_epoch", node.lineno, {}, [], on=text(node.func.value), more={"on": on})
+            told = dict(zip("0", given[:1], strict=False))
+            told["0"] = self._in_words(told.get("0", named.get("epoch", NOTHING)))
+            written = {"0": node.args[0]} if node.args else {}
+            self.add(".set_epoch", node.lineno, written, [], on=text(node.func.value), more={**told, "on": on})
+        self._tell_forward(node, frame)
         if (value := self._own(node, name, on, given, named, frame)) is not None:
             self.target = ""
             return value.with_(*self._handed_on(node, given))
@@ -80,6 +84,16 @@ class Calling(Expressions):
         self.target = ""
         return value.with_(*self._handed_on(node, given))
 
+    def _in_words(self, value: Value) -> Value:
+        """A number that is known, as a tag; that of an attribute is known where it is given once only."""
+        return value.with_(f"={value.symbol}") if value.symbol.lstrip("-").isdecimal() else value
+
+    def _tell_forward(self, node: ast.Call, frame: Frame) -> None:
+        """The forward pass of a model that is in a wrapper, whatever it is called."""
+        held = self._held_value(node, frame)
+        if held is not None and (held.of("ddp") or held.of("fsdp")):
+            self.add("forward", node.lineno, {}, [], on=text(node.func), made=held)
+
     def _own(
         self, node: ast.Call, name: str, on: Value, given: list[Value], named: dict[str, Value], frame: Frame
     ) -> Value | None:
@@ -98,7 +112,7 @@ class Calling(Expressions):
         self, way: Way, node: ast.Call, given: list[Value], named: dict[str, Value], frame: Frame
     ) -> Value:
         if way.name in self.classes:
-            return self._build(way.name, node, given, named)
+            return self.build(way.name, node, given, named)
         statement = self.statement
         named = {**way.named, **named}
         value = self.call(way.name, [*way.given, *given], named, way.me, raw=way.raw)
@@ -261,7 +275,7 @@ class Calling(Expressions):
                     found.append(Way(method, Value(frozenset({module}))))
         return found
 
-    def _build(self, cls: str, node: ast.Call, given: list[Value], named: dict[str, Value]) -> Value:
+    def build(self, cls: str, node: ast.Call, given: list[Value], named: dict[str, Value]) -> Value:
         made = self.make(library.kind_of(self, cls), node, cls)
         me = Value(frozenset({made}))
         own = self.class_fields(cls)
@@ -370,7 +384,7 @@ class Calling(Expressions):
             self.known[name,] = followed
         value, calls, _ = followed
         if len(self.trace) < MOST_CALLS:
-            self.trace += map(self._under, calls)
+            self.trace += [self._under(call) for call in calls if not self._never(call)]
         return value
 
     def _body(self, function: Function, frame: Frame) -> tuple[Value, list[Call]]:
@@ -440,6 +454,11 @@ class Calling(Expressions):
         return [
             (one, *sorted((k, v.tags) for k, v in self.things[one].fields.items() if v.tags)) for one in me.objects
         ]
+
+    def _never(self, call: Call) -> bool:
+        """Whether it stands under the opposite of a condition on the rank that is around: on no rank."""
+        around = {(guard.text, guard.branch == "if") for guard in self.guards if guard.kind == "rank"}
+        return any(guard.kind == "rank" and (guard.text, guard.branch != "if") in around for guard in call.guards)
 
     def _under(self, call: Call) -> Call:
         """The call as it is seen from outside its function."""

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 
-from ncclcheck.probes.facts.script import Call, Guard, Loop
+from ncclcheck.probes.facts.script import Call, Guard, GuardKind, Loop
 from ncclcheck.probes.script import conditions
 from ncclcheck.probes.script.names import Names
 from ncclcheck.probes.script.running import library
@@ -14,6 +14,9 @@ from ncclcheck.probes.script.running.calling import MOST_CALLS, Calling
 from ncclcheck.probes.script.running.recording import Left
 from ncclcheck.probes.script.running.values import (
     AGREED,
+    BY_RANK,
+    CHANCE,
+    FIRST,
     LIVE,
     NOTHING,
     OWN,
@@ -193,7 +196,7 @@ class Run(Calling):
             ends.append(left)
             if not left:
                 ways.append(frame.variables)
-        self._meet(frame, ways or [frame.variables], by_rank=guard.kind == "rank")
+        self._meet(frame, ways or [frame.variables], guard.kind)
         self._meet_fields(fields, guard)
         if ends and all(ends):
             raise Left
@@ -213,7 +216,8 @@ class Run(Calling):
             return value.symbol == "True"
         return None
 
-    def _meet(self, frame: Frame, ways: list[dict[str, Value]], *, by_rank: bool = False) -> None:
+    def _meet(self, frame: Frame, ways: list[dict[str, Value]], by: GuardKind = "other") -> None:
+        """What is known where branches meet. by: what the condition asks for."""
         if len(ways) == 1:
             frame.variables = ways[0]
             return
@@ -224,9 +228,7 @@ class Run(Calling):
                 if name not in met:
                     met[name] = value
                 elif met[name] is not value and met[name] != value:
-                    met[name] = join([met[name], value])
-                    exchanged = AGREED in met[name].tags
-                    met[name] = met[name].with_(SOME) if by_rank and not exchanged else met[name]
+                    met[name] = _decided(join([met[name], value]), by)
         frame.variables = met
 
     def _meet_fields(self, before: dict[str, dict[str, Value]], guard: Guard) -> None:
@@ -237,8 +239,7 @@ class Run(Calling):
             now = self.things[name].fields
             for one, value in fields.items():
                 if one in now and now[one] is not value and now[one] != value:
-                    now[one] = join([now[one], value])
-                    now[one] = now[one].with_(SOME) if guard.kind == "rank" else now[one]
+                    now[one] = _decided(join([now[one], value]), guard.kind)
 
     def _loop(self, statement: ast.For | ast.AsyncFor | ast.While, frame: Frame) -> None:
         over = statement.test if isinstance(statement, ast.While) else statement.iter
@@ -248,6 +249,7 @@ class Run(Calling):
         before = frame.variables
         loop = Loop(line=statement.lineno, target=target, over=text(over), of=of)
         frame.loops += 1
+        _forget(statement, frame)
         with self.inside(self.loops, loop):
             if not isinstance(statement, ast.While):
                 if UNEVEN in value.tags:
@@ -328,6 +330,11 @@ class Run(Calling):
                     self.bind(inner, part, frame, statement)
             case ast.Attribute():
                 on = self.value(target.value, frame)
+                if target.attr == "requires_grad" and isinstance(statement, ast.Assign):
+                    written = {"0": statement.value}
+                    self.add(
+                        "requires_grad", target.lineno, written, [value], on=text(target.value), more={"on": on}
+                    )
                 for name in on.objects:
                     self.things[name].fields[target.attr] = value
                 if not on.objects:
@@ -350,6 +357,25 @@ class Run(Calling):
                         self.things[name].written[f"[{key}]"] = statement.value
                 if not on.objects and isinstance(target.value, ast.Name):
                     frame.variables[target.value.id] = Value(carried(on, value))
+
+
+def _decided(value: Value, by: GuardKind) -> Value:
+    """One of two values by a condition: on the rank, or on what is its own.
+
+    One that was exchanged is the same on all ranks, whichever gave it.
+    """
+    if AGREED in value.tags:
+        return value.but(SOME, FIRST, BY_RANK, OWN, CHANCE) if by == "rank" else value
+    return value.with_(SOME) if by == "rank" else value.with_(OWN) if by == "own" else value
+
+
+def _forget(loop: ast.For | ast.AsyncFor | ast.While, frame: Frame) -> None:
+    """What a loop gives values to is another one in a later round."""
+    for node in ast.walk(loop):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            value = frame.variables.get(node.id)
+            if value is not None and value.symbol.lstrip("-").isdecimal():
+                frame.variables[node.id] = value._replace(symbol="")
 
 
 def leaves(statement: ast.stmt) -> bool:

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from ncclcheck.probes.facts.script import Call, Guard, Script
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, seen, warn, you
+from ncclcheck.reports.subjects.script.processes import INIT, excludes
 from ncclcheck.reports.subjects.script.scripts import (
     DDP,
     by_rank,
@@ -193,9 +194,12 @@ def mapped(script: Script) -> Iterator[Finding]:
         mapped_to = {"map_location", "1", "*"} & {*call.arguments}
         guards = [guard for guard in call.guards if not _asks_for_file(guard)]
         by_all = call.function in everywhere and sure(structs.replace(call, guards=guards))
+        ways = _read_at(script, call) if call.name == "torch.load" else []
+        by_all |= bool(ways) and all(_by_all_ranks(script, way) for way in ways)
         if call.name == "torch.load" and by_all and not mapped_to:
             line = line_of(script, call.file, call.line)
-            named = " ".join([*call.arguments.values(), call.target])
+            paths = (way.values.get("path", "") for way in ways)
+            named = " ".join([*call.arguments.values(), call.target, *paths])
             is_state = _STATE.search(named) or _is_loaded(script, call)
             if call.by_rank or _WITHOUT_TENSORS.search(f"{line} {named}") or not is_state:
                 continue
@@ -216,8 +220,26 @@ def mapped(script: Script) -> Iterator[Finding]:
             )
 
 
+def _read_at(script: Script, load: Call) -> list[Call]:
+    """The ways in which a rank comes to it."""
+    return [call for call in script.trace if call.name == "read" and call.place == load.place]
+
+
+def _by_all_ranks(script: Script, way: Call) -> bool:
+    starts = [call for call in script.trace if call.name == INIT]
+    if not starts or any(excludes(way, start) for start in starts) or "rank" in way.values.get("path", ""):
+        return False
+    return sure(structs.replace(way, guards=[guard for guard in way.guards if not _asks_for_file(guard)]))
+
+
 def _is_loaded(script: Script, load: Call) -> bool:
-    """Whether what it gives goes into load_state_dict, itself or by a key."""
+    """Whether what it gives goes into load_state_dict: itself, by a key, or as what its function returns."""
+    helper = load.function.rpartition(":")[2].rpartition(".")[2]
+    if helper and any(
+        call.name.endswith("load_state_dict") and f"{helper}(" in call.arguments.get("0", "")
+        for call in script.calls
+    ):
+        return True
     return any(
         call.name.endswith("load_state_dict")
         and (load.target or "torch.load(") in call.arguments.get("0", "")
