@@ -10,6 +10,7 @@ from ncclcheck.probes.facts import (
     Box,
     BoxProcess,
     BoxRaised,
+    BoxSample,
     BoxSignal,
     BoxStall,
     Cluster,
@@ -383,7 +384,7 @@ def test_a_timeout_within_the_command_ended_it(status: int) -> None:
 
 
 def _not_finite(*names: list[str]) -> list[BoxRaised]:
-    given = {"type": "AssertionError", "message": "loss is nan", "frames": [_TRAIN]}
+    given: dict[str, Any] = {"type": "AssertionError", "message": "loss is nan", "frames": [_TRAIN]}
     return [
         BoxRaised(t=T + 6 + n / 100, pid=10 + n, rank=n, not_finite=one, **given) for n, one in enumerate(names)
     ]
@@ -432,5 +433,43 @@ def test_a_lost_worker_of_a_loader_is_its_ranks_whatever_it_closed() -> None:
 
 def test_a_rank_that_did_not_come_is_named_with_what_it_did() -> None:
     ranks = _alive_but(2, stack=["/data/train.py:9 in build_index"], cores=[1.0] * 6)
-    found = _first(ranks, [_lost(0), _lost(1)])
+    samples = [BoxSample(t=T + n) for n in range(6)]
+    found = _first(ranks, [_lost(0), _lost(1)], samples=samples)
     assert words.heading(found).endswith("all the others waited for: it was busy in build_index (train.py:9)")
+
+
+def test_a_worker_that_ended_itself_is_named_with_its_line() -> None:
+    worker = BoxProcess(
+        pid=77, parent=11, rank=1, role="helper", gone=T + 6, status=0, left_at=["/data/train.py:8 in __getitem__"]
+    )
+    lost = BoxRaised(
+        t=T + 6.1, pid=11, rank=1, type="RuntimeError", message="DataLoader worker (pid(s) 77) exited"
+    )
+    found = _first([*_ranks(), worker], [lost])
+    assert words.heading(found).endswith("(pid 77) on h1 ended with exit code 0 in __getitem__ (train.py:8)")
+
+
+@pytest.mark.parametrize(("t", "kind"), [(T + 6, "absent"), (T + 59.8, "outside")])
+def test_what_ranks_had_raised_before_a_signal_from_outside_counts(t: float, kind: str) -> None:
+    ranks = _alive_but(1, stack=["/data/train.py:8 in read"])
+    signals = [BoxSignal(t=T + 60, number=15, sender=4, by="timeout")]
+    assert _first(ranks, [_lost(0, t), _lost(2, t)], signals=signals, ended=T + 61).kind == kind
+
+
+def test_a_stall_says_where_ranks_are_and_what_they_call() -> None:
+    send = _WAIT.replace("all_reduce", "recv")
+    ranks = _alive_but(1, stack=[send, "/data/train.py:30 in forward"])
+    assert words.heading(_first(ranks, [], stalls=_STALL)).endswith("in forward (train.py:30), which calls recv")
+    ranks = [replace(one, state="S", stack=[_WAIT, f"/data/train.py:{one.rank} in sync"]) for one in ranks]
+    assert words.heading(_first(ranks, [], stalls=_STALL)) == (
+        "the job stalled: ranks wait in different places, rank 0 in sync (train.py:0), "
+        "rank 1 in sync (train.py:1), rank 2 in sync (train.py:2)"
+    )
+    ranks = [replace(one, stack=_WAITING) for one in ranks]
+    assert words.heading(_first(ranks, [], stalls=_STALL)) == "the job stalled"
+
+
+def test_an_exit_without_a_hook_has_the_exception_that_was_printed_last() -> None:
+    ranks = _ranks()
+    ranks[1] = replace(ranks[1], gone=T + 5, printed=["step 3", "ValueError: boom", "saving"])
+    assert words.heading(_first(ranks, [_lost(0), _lost(2)])).endswith("ended with exit code 1: ValueError: boom")

@@ -96,7 +96,7 @@ def _not_finite(trace: TracebackType | None) -> list[str]:
 def _is_not_finite(value: Any) -> bool:
     kind = type(value)
     if kind is float:
-        return value - value != 0.0
+        return bool(value - value != 0.0)
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None and (kind is numpy.ndarray or isinstance(value, numpy.floating)):
         looked = value.dtype.kind == "f" and value.size <= _MOST_VALUES
@@ -191,7 +191,7 @@ def _now() -> float:
 
 
 def _is_rank() -> bool:
-    return any(os.environ.get(name, "").isdigit() for name in _RANKS)
+    return _rank() >= 0
 
 
 def _alarm(box: str) -> None:

@@ -199,7 +199,7 @@ def nobody_left(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
         yield _finding(cluster, failure, why, you("Look at what it printed last; the box has a copy."))
         return
     if failure.process is not None and failure.process.role == "helper":
-        why = "Its rank waited for it, and was not told of its end; the others wait for the rank."
+        why = "Its rank waited for it without learning of its end; the others wait for the rank."
         yield _finding(cluster, failure, why, you("Look at what it printed last; the box has a copy."))
         return
     yield _finding(
@@ -400,7 +400,7 @@ def no_gpu_failed(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
     yield _finding(
         cluster,
         failure,
-        "The driver reported it before anything else failed; what the program said follows from it.",
+        "The driver reported it before anything else failed; what the program printed follows from it.",
         admin("Take the node out of service; NVIDIA's Xid catalog says what this number asks for."),
         you("Start the job again without it.", f"sbatch --exclude={failure.box.host} ..."),
     )

@@ -292,7 +292,7 @@ def _interrupted(logs: Logs, ordered: list[LogEvent]) -> Finding:
         return cause(
             ordered,
             f"{what}; it worked until then, and nothing failed before",
-            why="The work was not finished: no end of it is told.",
+            why="The work was not finished: its end is not in the log.",
             owner="job",
             fix=[you("Start it anew, from its last checkpoint where there is one.")],
         )
@@ -372,7 +372,7 @@ def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
     if is_foreign(logs) or not any(file.lines for file in logs.files):
         raise NothingToJudge("no line is NCCL's, torch's or a launcher's (LOG008)")
     if errors(logs) or died(logs) or unexplained(logs):
-        raise NothingToJudge("the log tells of a failure")
+        raise NothingToJudge("the log shows a failure")
     began = [process for process in logs.processes if process.completed]
     ended = [*_ENDED, *(["not-destroyed"] if _is_more(logs, began) else [])]
     apart = any(process.ended for process in began) and not all(process.ended for process in began)

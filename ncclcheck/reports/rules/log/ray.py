@@ -49,7 +49,7 @@ def ray_kills_nobody(logs: Logs) -> Iterator[Finding]:
     yield cause(
         events,
         "Ray killed a worker, for the memory of its node was nearly full" + (f" ({used})" if used else ""),
-        why="The others wait for it in NCCL, or tell of a dead actor; neither says why.",
+        why="The others wait for it in NCCL, or report a dead actor; neither says why.",
         owner="job",
         at=Where(node=host) if host else where(events[0]),
         fix=[

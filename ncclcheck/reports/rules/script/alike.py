@@ -71,7 +71,7 @@ def _changes(call: Call, wrapped: set[str]) -> str:
     if call.name == "set lr":
         return "the learning rate is set"
     if call.name == ".set_epoch" and "sampler" in call.on:
-        return "the sampler is told the epoch"
+        return "the sampler is given the epoch"
     if call.name == ".step" and _SCHEDULER.search(call.on):
         return f"{call.on} takes its step"
     optimizers = objects(call, "on", "optimizer", "plateau")

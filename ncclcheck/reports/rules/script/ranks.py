@@ -96,7 +96,7 @@ def _method(script: Script, call: Call, url: str) -> Iterator[Finding]:
         yield warn(
             here(call),
             f"under torchrun, which gives this rank, nobody opens a store at {url.strip(_QUOTES)}",
-            why="torchrun has a store of its own, and tells rank 0 so: all ranks wait until the timeout.",
+            why="torchrun has a store of its own, and rank 0 opens none: all ranks wait until the timeout.",
             owner="job",
             evidence=[written(script, call)],
             fix=[

@@ -277,11 +277,11 @@ def _fewer_steps(script: Script) -> Iterator[Finding]:
         told.add((guard.file, guard.line))
         yield warn(
             Where(device=f"{guard.file}:{guard.line}"),
-            f"a rank goes its own way where {guard.text} holds for it alone",
+            f"a rank takes its own branch where {guard.text} holds for it alone",
             why=f"The others wait for it in {name.rstrip(',')}, until the timeout.",
             owner="job",
             evidence=[_head(script, guard), written(script, missed)],
-            fix=[you("Reduce that number over all ranks before it is tested, so that all ranks go the same way.")],
+            fix=[you("Reduce that number over all ranks before it is tested: all ranks then take one branch.")],
         )
     for call in reached(script):
         if call.name not in ("break", "continue") or not call.loops or not call.guards:

@@ -24,9 +24,11 @@ _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|<frozen|<string
 FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _TRACEBACK = "Traceback (most recent call last)"
 _PLACE = re.compile(r"^(.+):(\d+|\?+) in (.+)$")
-# Of a process that is said to work: cores in use, and looks, of which there is about one a second. Chosen: one
-# that waits in gloo has 0.02 of a core, and where more processes work than there are cores each has a part of one.
-_BUSY, _LAST_LOOKS = 0.2, 5
+# Of a process that is said to work: cores in use in the last seconds. Chosen: one that waits in gloo has 0.02 of a
+# core, and where more processes work than there are cores each has a part of one.
+_BUSY, _LOOKS_S = 0.15, 5.0
+_TORCH = re.compile(r"\btorch/.*:\d+ in (\w+)$")
+_AROUND = ("wrapper", "decorate_context", "_fn", "inner", "_wrapped_call_impl", "_call_impl", "__call__")
 _ABORTED = 200  # characters of what a program printed as it aborted
 
 
@@ -96,6 +98,13 @@ def own_frames(innermost_first: Sequence[str]) -> list[str]:
     return [one for one in innermost_first if not is_library(one)] or [*innermost_first]
 
 
+def called(innermost_first: Sequence[str]) -> str:
+    """What of torch its program has called where it is, such as `recv`; empty for nothing of torch's."""
+    own = next((at for at, frame in enumerate(innermost_first) if not is_library(frame)), 0)
+    named = [_TORCH.search(frame) for frame in innermost_first[:own][::-1]]
+    return next((match[1] for match in named if match is not None and match[1] not in _AROUND), "")
+
+
 def is_library(frame: str) -> bool:
     """Whether it is one of Python's, or of an installed package."""
     return _LIBRARY.search(frame) is not None
@@ -137,14 +146,18 @@ def _leaves(one: Failure) -> str:
 def _was_in(one: Failure) -> str:
     """Where it was, and whether it worked there."""
     at = next(iter(frames(one)), "")
-    busy = " busy" if is_busy(one.process) else ""
+    busy = " busy" if is_busy(one) else ""
     return f": it was{busy} in {short(at)}" if at else ": it was busy" if busy else ""
 
 
-def is_busy(process: BoxProcess | None) -> bool:
-    """Whether it computed in most of its last looks."""
-    last = process.cores[-_LAST_LOOKS:] if process is not None else []
-    return len(last) == _LAST_LOOKS and sum(core > _BUSY for core in last) > _LAST_LOOKS // 2
+def is_busy(one: Failure) -> bool:
+    """Whether its process computed in the last looks before that."""
+    process = one.process
+    if process is None:
+        return False
+    pairs = zip(one.box.samples, process.cores, strict=False)
+    last = [cores for sample, cores in pairs if one.t - _LOOKS_S < sample.t <= one.t]
+    return bool(last) and sum(last) / len(last) > _BUSY
 
 
 def what(one: Failure) -> str:
@@ -173,4 +186,5 @@ def what(one: Failure) -> str:
         return words[one.kind]
     beside = f" (in its thread {in_line(one.raised.thread)[:60]})" if one.raised.thread else ""
     beside += f" (which it caught, and left with exit code {one.raised.code})" if one.raised.code else ""
+    beside += " (as all ranks; it began in this one)" if one.told_by else ""
     return said(one.raised) + beside

@@ -23,6 +23,8 @@ _OOM_S = 2.5
 # Seconds between a signal from outside and what it ends: Slurm (KillWait) and Kubernetes (grace period) wait 30 s
 # by default, and half as long again for a loaded machine.
 _OUTSIDE_S = 45.0
+# Seconds by which a signal may reach another node of the job before this one, whose ranks then lose their peers.
+_OTHER_NODES_S = 10.0
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 _POLITE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _CLOCK_S = 2.0  # between clocks of nodes that a time service keeps; a vanished node is silent for longer
@@ -57,6 +59,7 @@ _TORCH_WORDS = re.compile(
     r"|waiting \d+ms|pair closure|socket timeout|client socket|broken pipe|reset by peer|wait timeout"
 )
 _PYTHON = re.compile(r"python|pt_main|pt_data|torchrun")
+_ERROR = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Timeout): ")
 _COLLECTIVE = re.compile(r"torch/distributed/|torch/nn/parallel/|torch/autograd/")
 _TIMEOUT = re.compile(r"(?:^|/)timeout\b")
 _RAN_OUT = (124, 137)  # its exit codes when the time is over, the second after SIGKILL. Source: timeout(1)
@@ -193,7 +196,9 @@ def _died(box: Box, process: BoxProcess) -> Failure:
     oom = _oom_at(box, at) if number == signal.SIGKILL else None
     if oom is not None:
         return Failure(at, "memory", box, process, oom=oom, number=number)
-    return Failure(at, _kind(number), box, process, number=number, of_others=number in _POLITE)
+    silent = not number and not process.left_at
+    told = next((line for line in reversed(process.printed) if silent and _ERROR.match(line)), "")
+    return Failure(at, _kind(number), box, process, number=number, of_others=number in _POLITE, told=told)
 
 
 def _oom_at(box: Box, at: float | None) -> BoxOom | None:
@@ -274,7 +279,12 @@ def _first(
         failure for failure in failures if not failure.of_others and failure.kind not in ("stalled", "vanished")
     ]
     if outside is not None and not [one for one in own if one.t < outside.t]:
-        return _stalled(boxes, _until(failures, outside.t), [], holder) or outside
+        before = [one for one in _until(failures, outside.t - _OTHER_NODES_S) if one.raised is not None]
+        return (
+            _stalled(boxes, _until(failures, outside.t), [], holder)
+            or (_of_others(boxes, before) if before else None)
+            or outside
+        )
     if (found := _stalled(boxes, failures, own, holder)) is not None:
         return found
     if vanished and not [one for one in own if one.t < vanished[0].t - _CLOCK_S]:
@@ -377,6 +387,10 @@ def _behind(own: Sequence[Failure]) -> Failure:
         return first._replace(alike=tuple(one.rank for one in same))
     named = _WORKER.search(first.raised.message) if first.raised is not None else None
     pids = {int(pid) for pid in re.findall(r"\d+", named[1])} if named else set()
+    for worker in first.box.processes:
+        if worker.pid in pids and worker.left_at:  # it has called os._exit(), which is no failure by its status
+            at = min(worker.gone or first.t, first.t - _ALONE_S)
+            return Failure(at, "exit", first.box, worker)
     return next((one for one in own if one.process is not None and one.process.pid in pids), first)
 
 

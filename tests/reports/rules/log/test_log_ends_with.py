@@ -115,3 +115,63 @@ def test_a_long_line_is_cut_around_what_it_says() -> None:
         'Decode transfer failed for request rank=0 with exception KVTransferError: could not get the room"}}}\n'
     )
     assert "Decode transfer failed for request" in judged(text)["LOG001"].findings[0].what
+
+
+def test_a_reason_below_a_launchers_words_stands_beside_them() -> None:
+    text = (
+        "[n1:62000] pml_ucx.c:291  Error: Failed to create UCP worker\n"
+        "[1635931846.182478] [n1:62000:0] ib_device.c:670  UCX  ERROR ibv_query_gid(dev=mlx5_an0 port=1 index=0) "
+        "failed: Invalid argument\n"
+    )
+    assert "after it: [1635931846.182478]" in judged(text)["LOG124"].findings[0].what
+
+
+@pytest.mark.parametrize(("text", "signal"), [
+    ("[12-16 14:27:08] Rank 0 scheduler is dead.\n[12-16 14:27:10] Exit code: -9\n", "SIGKILL"),
+    ("AlgorithmError: Exit Code: 139\n", "SIGSEGV"),
+    ("pod train-0: container main exited with exit code 137\n", "SIGKILL"),
+])  # fmt: skip
+def test_an_exit_code_that_stands_for_a_signal(text: str, signal: str) -> None:
+    assert signal in judged(text)["LOG093"].findings[0].what
+
+
+def test_what_is_said_above_an_exit_is_told_with_it() -> None:
+    text = (
+        "RuntimeError: NCCL error in: ../c10d/NCCLUtils.hpp:82, invalid argument, NCCL version 2.4.8\n"
+        "srun: error: node-0: tasks 2-7: Exited with exit code 1\n"
+    )
+    assert "before it: RuntimeError: NCCL error in" in judged(text)["LOG001"].findings[0].what
+
+
+def test_an_assertion_whose_message_is_a_dump_tells_what_did_not_hold() -> None:
+    text = (
+        "\t[rank1]: Traceback (most recent call last):\n"
+        '\t[rank1]:   File "/v/site-packages/deepspeed/partition_parameters.py", line 284, in free_param\n'
+        "\t[rank1]:     assert not param.ds_active_sub_modules, param.ds_summary()\n"
+        "\t[rank1]: AssertionError: {'id': 0, 'status': 'AVAILABLE', 'numel': 544997376}\n"
+    )
+    (found,) = judged(text)["LOG004"].findings
+    assert (found.where.rank, "assert not param.ds_active_sub_modules" in found.what) == (1, True)
+
+
+def test_ranks_that_are_not_among_the_ready_ones() -> None:
+    text = "Stalled ops: HorovodBroadcast_layer_0 [ready ranks: 5, 6, 3, 1, 4, 0]\n"
+    assert judged(text)["LOG176"].findings[0].what.startswith("rank 2 did not hand in")
+
+
+@pytest.mark.parametrize("text", [
+    "2024-07-29 17:14:59.920189: E external/xla/xla/rendezvous.cc:38] This thread may be stuck. Expected 8 "
+    "threads to join the rendezvous, but not all of them arrived on time.\n",
+    "DEADLINE_EXCEEDED: Deadline Exceeded\nRPC: /tensorflow.CoordinationService/RegisterTask\n",
+    "pytorchjob-example-master-0         0/2     CrashLoopBackOff   8          2m32s\n",
+])  # fmt: skip
+def test_errors_of_other_frameworks_are_errors(text: str) -> None:
+    assert raised(text)["LOG001"] == "fail"
+
+
+def test_what_tensorflow_registers_twice_is_none() -> None:
+    text = (
+        "2024-07-29 17:14:59.920189: E external/local_xla/xla/cuda/cuda_fft.cc:485] Unable to register "
+        "cuFFT factory: Attempting to register factory for plugin cuFFT when one has already been registered\n"
+    )
+    assert "LOG001" not in raised(text)

@@ -114,7 +114,7 @@ def _causes(logs: Logs, verdicts: Sequence[Verdict]) -> list[Cause]:
 
     def key(one: _Ranked) -> tuple[float, ...]:
         code, finding, event = one
-        when = (event.time or 0.0, event.order) if event else (float("inf"), 0)
+        when = (event.time or 0.0, event.order) if event else (float("-inf"), 0)  # by what processes began as
         level = 2 if _is_explained(one, why) or _is_told_inside(one, found) else _level(code)
         outranked = not _is_decisive(finding, events, began)
         return finding.state.rank, outranked, level, when[0] if clock else 0.0, when[1]
@@ -235,20 +235,20 @@ def _standing(
     certain = [one for one in ranked if one[1].state is State.FAIL and not _is_explained(one, why)]
     exact = [one for one in certain if one[0] not in {*flagged("symptom"), _ANY}]
     if _is_explained(ranked[index], why):
-        return "possible", f"tells who was waited for; {why[finding.where.rank or 0]} says what became of it"
+        return "possible", f"says who was waited for; {why[finding.where.rank or 0]} says what became of it"
     if finding.state is State.WARN:
         return "possible", "a risk, or what makes it slow; it ends no job"
     if code == _ANY and not exact:
         return "likely", "the program's own exception or exit; nothing else is known to have failed"
     if code in flagged("symptom") or code == _ANY:
         if exact:
-            return "possible", f"tells what was seen; {exact[0][0]} says why"
-        return "possible", "tells what was seen; the cause of it is not in the log"
+            return "possible", f"says what was seen; {exact[0][0]} says why"
+        return "possible", "says what was seen; the cause is not in the log"
     if index:
         return "possible", f"comes after {ranked[0][0]}, and may follow from it"
     if LEFT_OPEN.search(finding.what) or len(exact) > 1:
         others = f"the first of {len(exact)} causes that these lines show"
-        return "likely", others if len(exact) > 1 else "the lines tell what happened, and leave open why"
+        return "likely", others if len(exact) > 1 else "the lines say what happened, and leave open why"
     further = any(one[1].state is State.FAIL for one in ranked[1:])
     return "sure", "no other failure here explains it" if further else "the only cause that these lines show"
 

@@ -73,7 +73,7 @@ def decision(document: Document) -> str:
     if diagnosis and diagnosis.causes and diagnosis.causes[0].code not in TELL_LITTLE and document.state == "fail":
         first = diagnosis.causes[0]
         who = f" on {first.where}" if str(first.where) else ""
-        return f"As far as the log tells, {first.code}{who}: {first.what}."
+        return f"As far as the log shows, {first.code}{who}: {first.what}."
     if document.state == "incomplete":
         told = (said for code, said in _NOT_KNOWN if _is_unknown(document, code))
         return _STANDS_OUT if _stands_out(document) else next(told, _WITHOUT_CAUSE["incomplete"])
@@ -87,7 +87,7 @@ def decision(document: Document) -> str:
         return "No failure is logged: the job was ended from outside, its work done (LOG006)."
     if _went_on(document):
         return "No failure so far: the job went on to the end of these lines."
-    return "Healthy: nothing in these logs tells of a failure."
+    return "Healthy: nothing in these logs reports a failure."
 
 
 def _stands_out(document: Document) -> bool:
