@@ -178,6 +178,7 @@ from ncclcheck.probes.facts.measured.transport import (
     Moved,
     NetDevice,
     Risen,
+    Sent,
     Traffic,
     Transport,
 )
@@ -389,6 +390,7 @@ __all__ = [
     "Route",
     "RouteKind",
     "Run",
+    "Sent",
     "Service",
     "Shaper",
     "SharedMemory",
