@@ -47,6 +47,14 @@ def test_a_link_that_became_slow_while_the_job_ran(way: str, words: str, running
     assert what.startswith(f"eth0 {words} at most 0.003 Gb/s after the job")
 
 
+def test_who_was_only_met_by_the_slow_one_is_not_named() -> None:
+    """There was no time for all bursts: what h1 received came from h3 alone."""
+    slow = pairs("out", "h3", bursts=[_SLOW])
+    ((_, node, what),) = _told(3, lambda a, b: {"bursts": []} if (a, b) == ("h2", "h1") else slow(a, b))
+    assert node == "h3"
+    assert what.startswith("eth0 sends at most")
+
+
 @pytest.mark.parametrize("running", [0.0, 12.0])
 def test_what_is_no_change(running: float) -> None:
     for change in (None, pairs("out", "h3", bursts=[_HALF]), pairs("both", "h1", "h2", "h3", bursts=[_SLOW])):

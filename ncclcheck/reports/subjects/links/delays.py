@@ -22,9 +22,10 @@ _FAR_LONGER = 10.0
 # The longest by the shortest of a node's round trips, each the fastest of seven. A queue that other traffic keeps
 # full varies (1.11 in the lab, 300 Mbit/s); distance does not.
 _VARIES = 1.05
-# The longest by the shortest round trip, each the fastest of seven, of a node that is far: chosen. Where cores
-# were short, at a load of 29 on 2 cores, one pair of healthy hosts took 6.8 ms.
-_ALIKE = 1.3
+# The longest by the shortest round trip, each the fastest of seven, of a node that is far; times the limit that a
+# single pair must take where cores are short: chosen. At loads of 25 and 29 on 2 cores one pair of healthy hosts
+# took 6.0 and 6.8 ms, both ways.
+_ALIKE, _WITHOUT_CORES = 1.3, 10.0
 # Share of the reported speed from which other traffic fills a link; chosen.
 _FULL = 0.5
 
@@ -66,7 +67,11 @@ def delayed(cluster: Cluster) -> list[Delayed]:
             long -= mine
     ends = sorted({tuple(sorted(pair)) for pair in long})
     two = [{(a, b), (b, a)} & {*times} for a, b in ends]
-    far = [pairs for pairs in two if not any({*pair} & crowded for pair in pairs) or _is_distance(pairs, times)]
+    far = [
+        pairs
+        for pairs in two
+        if not any({*pair} & crowded for pair in pairs) or min(times[p] for p in pairs) >= _WITHOUT_CORES * least
+    ]
     return [*blamed, *(_of("", pairs, times) for pairs in far)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from statistics import median
 
@@ -50,36 +51,43 @@ def _far_below(cluster: Cluster) -> bool:
 
 
 def slower(cluster: Cluster) -> list[Slower]:
-    """Nodes whose best burst became far slower, while others did not; of two nodes a direction, or both."""
-    after, found = after_the_job(cluster), reached(after_the_job(cluster))
-    was, now = held_up.slowness(cluster).rates, held_up.slowness(after).rates
-    both = {pair: rate for pair, rate in now.items() if pair in was}
+    """Nodes of which all bursts became far slower, while others did not; of two nodes a direction, or both."""
+    found = reached(after_the_job(cluster))
+    was, now = held_up.slowness(cluster).rates, held_up.slowness(after_the_job(cluster)).rates
+    both = {pair: (was[pair], rate) for pair, rate in now.items() if pair in was}
     times = _WITHOUT_CORES if found and found.busy else _SLOWER
-    names = {node for pair in both for node in pair}
-    if len(names) < 3:
-        return _of_two({pair: (was[pair], rate) for pair, rate in both.items()}, times)
-    found_slow: dict[str, list[tuple[str, float, float, float]]] = {}
-    for end, way in ((0, "sends"), (1, "receives")):
-        best_was, best = _best(was, both, end), _best(now, both, end)
-        for node, rate in best.items():
-            others = median(each for name, each in best.items() if name != node)
-            if rate * times <= min(best_was[node], others) and rate < flows.ENOUGH:
-                found_slow.setdefault(node, []).append((way, best_was[node], rate, others))
-    return [
-        Slower(node, "", tuple(each[0] for each in told), *min(told, key=lambda each: each[2])[1:])
-        for node, told in found_slow.items()
-    ]
+    slow = {pair for pair, (before, after) in both.items() if after * times <= before and after < flows.ENOUGH}
+    if len({node for pair in both for node in pair}) < 3:
+        return _of_two({pair: both[pair] for pair in slow})
+    named: dict[str, list[tuple[str, set[Pair]]]] = {}
+    while told := _most(slow, both):
+        node, way, pairs = told
+        slow -= pairs
+        others = [rate for pair, (_, rate) in both.items() if pair not in pairs]
+        if max(both[pair][1] for pair in pairs) * times <= median(others):
+            named.setdefault(node, []).append((way, pairs))
+    return [_slower(node, ways, both) for node, ways in named.items()]
 
 
-def _best(rates: Mapping[Pair, float], pairs: Mapping[Pair, float], end: int) -> dict[str, float]:
-    best: dict[str, float] = {}
-    for pair in pairs:
-        best[pair[end]] = max(best.get(pair[end], 0.0), rates[pair])
-    return best
+def _most(slow: AbstractSet[Pair], both: Mapping[Pair, object]) -> tuple[str, str, set[Pair]] | None:
+    """The node and direction of which all bursts are slow, that explains most of them."""
+    ends = {(pair[end], end) for pair in slow for end in (0, 1)}
+    whole = {one: {pair for pair in both if pair[one[1]] == one[0]} for one in sorted(ends)}
+    able = [(node, end) for (node, end), pairs in whole.items() if pairs <= slow and pairs != both.keys()]
+    if not able:
+        return None
+    node, end = max(able, key=lambda one: len(whole[one]))
+    return node, ("sends", "receives")[end], whole[node, end]
 
 
-def _of_two(rates: Mapping[Pair, tuple[float, float]], times: float) -> list[Slower]:
-    slow = {pair: two for pair, two in rates.items() if two[1] * times <= two[0] and two[1] < flows.ENOUGH}
+def _slower(node: str, ways: list[tuple[str, set[Pair]]], both: Mapping[Pair, tuple[float, float]]) -> Slower:
+    pairs = {pair for _, of_way in ways for pair in of_way}
+    rest = [rate for pair, (_, rate) in both.items() if pair not in pairs]
+    before, after = (max(both[pair][place] for pair in pairs) for place in (0, 1))
+    return Slower(node, "", tuple(way for way, _ in ways), before, after, median(rest) if rest else None)
+
+
+def _of_two(slow: Mapping[Pair, tuple[float, float]]) -> list[Slower]:
     if not slow:
         return []
     (a, b), (before, after) = min(slow.items(), key=lambda item: item[1][1])
