@@ -59,4 +59,4 @@ def examine(stages: Stages, data: DataOptions) -> None:
             seconds + 2.0,
         )
         if silent := session.gathered.silent_of_examination:
-            outcome.state, outcome.reason = State.UNKNOWN, f"no end was told by {', '.join(silent)}"
+            outcome.state, outcome.reason = State.UNKNOWN, f"no end was reported by {', '.join(silent)}"

@@ -132,4 +132,4 @@ def _received(answer: beside.Answer) -> Received:
     try:
         return received.host(answer.line, "" if answer.host == "this host" else answer.host)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        return Received(live=Live(host=answer.host, problem=f"what it said is not understood: {error}"[:200]))
+        return Received(live=Live(host=answer.host, problem=f"its answer is not understood: {error}"[:200]))

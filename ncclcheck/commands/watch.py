@@ -106,7 +106,8 @@ def run(wanted: Watch, options: Options) -> int:
         return status if status >= 0 else _as_the_job(-status)
     others = job.others()
     if folder.is_first_to_fail(node, others):
-        _report(wanted, options, box)
+        if not _report(wanted, options, box) and wanted.box is None:
+            folder.remove_after_success(box, node)
     else:
         complain(f"the job ended here too; the page is another node's, or: ncclcheck report {box}")
     if job.killed or any(one.killed for one in others):
@@ -137,20 +138,24 @@ def _prepare() -> None:
     all_rules()
 
 
-def _report(wanted: Watch, options: Options, box: str) -> None:
-    """One page on stderr. A defect of ours changes nothing for the caller."""
+def _report(wanted: Watch, options: Options, box: str) -> bool:
+    """One page on stderr; whether there was anything to say. A defect of ours changes nothing for the caller."""
     from ncclcheck.commands.steps import box_report  # noqa: PLC0415 - a healthy job is judged by nobody
     from ncclcheck.reports.judgement import selection  # noqa: PLC0415
+    from ncclcheck.reports.subjects.box import page as pages  # noqa: PLC0415
     from ncclcheck.results import outputs  # noqa: PLC0415
 
     try:
         document = box_report.document([box], options)
+        if pages.ended_itself(document):
+            return False
         box_report.page(document, options, box)
         if wanted.exclude_file:
             bad = box_report.at_fault(document, _OF_A_NODE)
             outputs.write_file(wanted.exclude_file, selection.exclude_file(bad).encode())
     except Exception as error:
         complain(f"the box could not be judged ({type(error).__name__}: {error}); it is {box}")
+    return True
 
 
 class _Job:

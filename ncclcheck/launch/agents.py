@@ -162,7 +162,7 @@ class ProcessLink:
                     elif not self._begun and len(self._printed) < _MOST_PRINTED:
                         self._printed += line.decode(errors="backslashreplace")[:_MOST_PRINTED]
         except wire.TooMuch as error:
-            self._errors += f"ncclcheck: it said {error}".encode()
+            self._errors += f"ncclcheck: it printed {error}".encode()
         finally:
             self._stderr.join(1.0)
             with suppress(subprocess.TimeoutExpired):

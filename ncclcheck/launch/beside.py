@@ -112,7 +112,7 @@ def entering(via: str | None) -> list[str]:
 def job_of(given: str) -> Job:
     """The number and nodes of a running job. Raises UsageError where Slurm has none."""
     if not _JOB.fullmatch(given):
-        raise UsageError(f"--job: {given[:40]!r} is no number of a job: 4711, or 4711_3 of an array")
+        raise UsageError(f"--job: {given[:40]!r} is not a job number: 4711, or 4711_3 of an array")
     output = process.run(
         ["squeue", "--noheader", "--jobs", given, "--format", "%A|%T|%N"], _ASK_S, env=_environment()
     )
@@ -156,7 +156,7 @@ def _pods(selector: str, of: Sequence[str]) -> Iterator[tuple[str, str]]:
         items: list[dict[str, Any]] = json.loads(output.out)["items"]
         found = [(str(one["metadata"]["name"]), str(one.get("status", {}).get("phase", ""))) for one in items]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UsageError(f"--pods: what kubectl said is no list of pods: {error}") from None
+        raise UsageError(f"--pods: kubectl's output is not a list of pods: {error}") from None
     if not found:
         raise UsageError(f"--pods: no pod has {selector!r}; kubectl get pods --show-labels has their labels")
     for name, phase in found:

@@ -85,7 +85,7 @@ class RelayLink:
                 try:
                     node = alike.applied(self._whole[like], told)
                 except (KeyError, alike.NotAlike) as error:
-                    self._alone(Closed(said.node, f"its relay told its facts wrongly: {error}"))
+                    self._alone(Closed(said.node, f"its relay passed on its facts wrongly: {error}"))
                 else:
                     self._events.put(Said(said.node, wire.Facts(node=node)))
             case wire.Facts(node=node):

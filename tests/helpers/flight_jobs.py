@@ -202,5 +202,5 @@ JOBS: dict[str, tuple[Callable[[], Job], dict[str, str]]] = {
     "gloo that waits": (gloo_that_waits, {"LOG132": "did not enter all_reduce 2 of default_pg (0)"}),
     "gloo in a subgroup": (
         gloo_in_a_subgroup,
-        {"LOG136": "second (1) hangs: ranks 0-1 wait, and no dump tells who else is in the group"}),
+        {"LOG136": "second (1) hangs: ranks 0-1 wait, and no dump shows who else is in the group"}),
 }  # fmt: skip

@@ -51,7 +51,7 @@ def test_a_quote_that_does_not_end_is_refused() -> None:
 
 @pytest.mark.parametrize("given", ["x", "4711;reboot", "-1", "", "4711 4712"])
 def test_what_is_no_job_is_refused(given: str) -> None:
-    with pytest.raises(UsageError, match="no number of a job"):
+    with pytest.raises(UsageError, match="not a job number"):
         beside.job_of(given)
 
 

@@ -136,6 +136,14 @@ def kept_global(model: nn.Module, batch: Batch, state: State) -> None:
     _train(model, state, F.cross_entropy(out, batch[1]))
 
 
+def kept_outputs(model: nn.Module, batch: Batch, state: State) -> None:
+    """Records, as Lightning modules keep them for the end of an epoch."""
+    out = model(batch[0])
+    loss = F.cross_entropy(out, batch[1])
+    _train(model, state, loss)
+    state.setdefault("outputs", []).append({"loss": loss, "kept": [out]})
+
+
 def summed_up(model: nn.Module, batch: Batch, state: State) -> None:
     loss = loss_of(model, batch)
     _train(model, state, loss)
@@ -639,3 +647,52 @@ def of_tokens(output: Tensor, target: Tensor) -> Tensor:
 def makes_loss() -> Any:
     """Sound: a function that makes the loss."""
     return nn.CrossEntropyLoss()
+
+
+# Weights that are changed outside of an optimizer
+
+
+def looks_at_average(model: nn.Module, batch: Batch, state: State) -> None:
+    """Rank 0 alone loads the average for a look, and trains on with it."""
+    _train(model, state, loss_of(model, batch))
+    average = state.setdefault("average", copy.deepcopy(inner(model)))
+    with torch.no_grad():
+        for mean, own in zip(average.parameters(), model.parameters(), strict=True):
+            mean.lerp_(own, 0.1)
+    state["step"] = state.get("step", 0) + 1
+    if state["step"] == 4 and dist.get_rank() == 0:
+        inner(model).load_state_dict(average.state_dict())
+
+
+def looks_at_copy(model: nn.Module, batch: Batch, state: State) -> None:
+    """Sound: what rank 0 looks at is a copy."""
+    _train(model, state, loss_of(model, batch))
+    if dist.get_rank() == 0:
+        other = copy.deepcopy(inner(model))
+        other.load_state_dict(inner(model).state_dict())
+
+
+def back_to_best(model: nn.Module, batch: Batch, state: State) -> None:
+    """Each rank goes back to its best weights when its own loss rises."""
+    loss = loss_of(model, batch)
+    own = float(F.cross_entropy(inner(model)(batch[0]), (batch[1] + dist.get_rank()) % 4).detach())
+    _train(model, state, loss)
+    if own < state.get("best", float("inf")):
+        state["best"], state["kept"] = own, copy.deepcopy(inner(model).state_dict())
+    else:
+        inner(model).load_state_dict(state["kept"])
+
+
+def scaled_by_batch(model: nn.Module, batch: Batch, state: State) -> None:
+    """All ranks scale weights, each by what its own batch is."""
+    _train(model, state, loss_of(model, batch))
+    for parameter in model.parameters():
+        parameter.data *= 1.0 - 1e-3 * float(batch[0].abs().mean())
+
+
+def clamped(model: nn.Module, batch: Batch, state: State) -> None:
+    """Sound: the same on all ranks."""
+    _train(model, state, loss_of(model, batch))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.clamp_(-0.2, 0.2)

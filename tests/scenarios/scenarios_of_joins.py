@@ -283,7 +283,7 @@ OF_JOINS = (
         "join: a container behind NAT",
         lambda s: _behind_nat(s["h2"]),
         Expect(
-            code="NET003", node="h2", words="behind NAT: it tells the others 10.0.3.2", remedy="--network host"
+            code="NET003", node="h2", words="behind NAT: it gives the others 10.0.3.2", remedy="--network host"
         ),
         mgmt=False,
         cure="",

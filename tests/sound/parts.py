@@ -225,7 +225,7 @@ def pci_facts(slot: Slot, kind: str, *, root: bool, iommu: str | Unread, rests: 
         root=slot.root,
         path=list(slot.path),
         numa_node=slot.numa,
-        link=link if slot.link else Unread("absent", f"{slot.pci} tells no speed or width of its link"),
+        link=link if slot.link else Unread("absent", f"{slot.pci} reports no speed or width of its link"),
         iommu=iommu,
         acs=Unread("absent", "it is no bridge") if kind != "bridge" else [] if root else ROOT_ONLY,
         relaxed_ordering=True if root else ROOT_ONLY,

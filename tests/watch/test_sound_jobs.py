@@ -33,7 +33,7 @@ _PYTHON = {
 }
 
 
-def _same(folder: Path, command: list[str], seconds: float) -> None:
+def _same(folder: Path, command: list[str], seconds: float, code: int = 0) -> None:
     told = []
     for before in ([], [*WATCH, "--"]):
         done = subprocess.run(
@@ -42,7 +42,7 @@ def _same(folder: Path, command: list[str], seconds: float) -> None:
         )  # fmt: skip
         told.append((done.returncode, done.stdout, done.stderr))
     assert told[0] == told[1]
-    assert told[0][0] == 0
+    assert told[0][0] == code
     assert not [*folder.glob("ncclcheck-box*")]
 
 
@@ -50,6 +50,12 @@ def _same(folder: Path, command: list[str], seconds: float) -> None:
 def test_a_sound_program(tmp_path: Path, what: str) -> None:
     (tmp_path / "job.py").write_text(_PYTHON[what])
     _same(tmp_path, [sys.executable, "job.py"], 60)
+
+
+def test_a_script_that_chooses_its_exit_code_after_ranks_that_ended_well(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text("import time; time.sleep(1.5); print('trained')")
+    script = f"RANK=0 WORLD_SIZE=1 {sys.executable} job.py; echo again; exit 3"
+    _same(tmp_path, ["sh", "-c", script], 60, code=3)
 
 
 @pytest.mark.nightly

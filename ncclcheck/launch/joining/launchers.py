@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+
+import psutil
 
 from ncclcheck.base.errors import UsageError
 from ncclcheck.launch.given import TORCHRUN_PORT, Env, Reader, Where, endpoint_of, host_of
@@ -104,13 +108,50 @@ def of_tasks(rows: tuple[Tasks, ...], options: Options, env: Env) -> Place | Non
             f" allowed are ranks in blocks: {row.in_blocks}, or one process a node"
         )
     nodes = read.shared(row.size, world, size)
+    if size > 1 and nodes > 1:
+        _refuse_rounds(row, rank, local, _beside(row.rank))
     where = endpoint_of(options, env)
     if where is None:
         raise UsageError(
-            f"MASTER_ADDR: is not set, and {row.program} tells nobody where node 0 is; type {row.address}"
+            f"MASTER_ADDR: is not set, and {row.program} does not say where node 0 is; type {row.address}"
         )
     words = f"{row.rank} ({row.program}; {world} processes, {size} on this node) and {where.source}"
     return Place(rank // size, nodes, where, words, local, size)
+
+
+def _refuse_rounds(row: Tasks, rank: int, local: int, others: Sequence[Env]) -> None:
+    """By its own numbers not every task sees that ranks go round the nodes: rank 0 is local rank 0 either way."""
+    for env in others:
+        one, place = env.get(row.rank, ""), env.get(row.local_rank, "")
+        if one.isdigit() and place.isdigit() and int(one) - rank != int(place) - local:
+            raise UsageError(
+                f"{row.rank}: {rank} is local rank {local} and {int(one)} is local rank {int(place)} of this node,"
+                f" so ranks go round the nodes; allowed are ranks in blocks: {row.in_blocks},"
+                " or one process a node"
+            )
+
+
+def _beside(rank_name: str) -> list[Env]:
+    """The environments of the tasks here that have the same daemon of the launcher above them.
+
+    A task may be a shell that runs us: it has our rank too. The daemon has none.
+    """
+    task = psutil.Process()
+    if (own := _environment(task).get(rank_name)) is None:
+        return []
+    with suppress(psutil.Error):
+        while (parent := task.parent()) is not None and _environment(parent).get(rank_name) == own:
+            task = parent
+        return [_environment(child) for child in parent.children() if child.pid != task.pid] if parent else []
+    return []
+
+
+def _environment(process: psutil.Process) -> Env:
+    """As it was started; empty where it may not be read."""
+    try:
+        return process.environ()
+    except (psutil.Error, OSError):
+        return {}
 
 
 def _on_a_node(row: Tasks, read: Reader, env: Env, world: int) -> int:

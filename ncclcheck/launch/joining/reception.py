@@ -224,7 +224,7 @@ class Reception:
     def _pass_on(self, guest: Guest, said: Said) -> None:
         if self._begun is None:
             if len(guest.said) >= _MOST_BEFORE:
-                raise ValueError("too much was said before the run began")
+                raise ValueError("too many bytes were sent before the run began")
             guest.said.append(said)
         else:
             self._events.put(said)

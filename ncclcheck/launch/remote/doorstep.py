@@ -108,5 +108,5 @@ def quote(word: str) -> str:
     if word and _SAFE.issuperset(word):
         return word
     if any(letter in "\\!" or not letter.isprintable() for letter in word):
-        raise UsageError(f"{word[:80]!r} cannot cross a remote shell unchanged; leave out \\, ! and line ends")
+        raise UsageError(f"{word[:80]!r} cannot cross a remote shell unchanged; remove \\, ! and line ends")
     return "'" + word.replace("'", "'\"'\"'") + "'"

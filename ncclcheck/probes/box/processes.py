@@ -13,10 +13,11 @@ from ncclcheck.probes.live.machine.proc import Proc, fields, number
 VARIABLE = "NCCLCHECK_BOX"
 _MOST = 4096  # processes of one job on one node
 _MOST_WATCHED = 900  # by a descriptor each; the usual limit is 1024
-_SETTLED_S = 3.0  # a process becomes what it is to be (exec) soon after it begins
+_SETTLED_S = 3.0  # a process becomes what it is to be (exec) soon after it begins; a shell may wait before that
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "FLUX_TASK_RANK", "PMI_RANK", "SLURM_PROCID")
 _LAUNCHER = re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed")  # srun gives it a rank, as any task
 _SHELL = re.compile(r"^(ba|da|z|k)?sh$|^(srun|env|time|timeout|numactl|nice|taskset|tee|sleep|cat)$")
+_PYTHON = re.compile(r"python|torchrun")
 _WAITS = re.compile(r"futex|poll|^0?$")  # kernel functions in which a rank waits for its peers, or for its threads
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -78,7 +79,7 @@ class Processes:
             del self._others[gone]
         for pid in pids:
             known = self.alive.get(pid)
-            if known is not None and now - known.born > _SETTLED_S:
+            if known is not None and not known.shell and now - known.born > _SETTLED_S:
                 continue
             if known is None and (pid in own or pid in self._others or len(self.alive) >= _MOST):
                 continue
@@ -109,7 +110,11 @@ class Processes:
         env = dict(line.partition("=")[::2] for line in self._proc.text(pid, "environ").split("\0"))
         one.name, one.command = self._proc.text(pid, "comm").strip(), program(command)
         launches = not env.get("RANK", "").isdigit() and _LAUNCHER.search(one.command)
-        one.rank = -1 if launches else next((int(env[name]) for name in _RANK if env.get(name, "").isdigit()), -1)
+        one.rank = (
+            -1
+            if launches or one.shell
+            else next((int(env[name]) for name in _RANK if env.get(name, "").isdigit()), -1)
+        )
         one.local_rank = int(env["LOCAL_RANK"]) if env.get("LOCAL_RANK", "").isdigit() else -1
         one.world = int(env["WORLD_SIZE"]) if env.get("WORLD_SIZE", "").isdigit() else 0
         place = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
@@ -174,6 +179,16 @@ class Processes:
                     self._proc.text(str(process.pid), "wchan")
                 )
         return gone
+
+    def working(self) -> list[Process]:
+        """Those whose life is a sign of the job's: where there are ranks, not what a script does beside them.
+
+        One that waits in a loop, `until test -e FILE; do sleep 1; done`, starts a process a second.
+        """
+        alive = [*self.alive.values()]
+        if not any(one.rank >= 0 for one in alive):
+            return alive
+        return [one for one in alive if one.rank >= 0 or _PYTHON.search(one.command)]
 
     def helper(self, one: Process) -> bool:
         """Whether it works for a rank above it, such as a worker of a loader."""

@@ -54,6 +54,9 @@ _CLOCK_EVERY = 60  # ticks
 _AGAIN = 2
 _MOST_PEERS = 64  # addresses to which data waits: chosen, bounds a line of the journal
 _DEAR_S = 0.02  # of looking at all connections: it is then done seldom
+# Failures of ranks at which the others are asked where they are, and between two of them: chosen. Programs that a
+# rank starts and that fail are such a one too, and what a first failure brings down follows within seconds.
+_MOST_ASKED, _TOGETHER_S = 8, 5.0
 _FOR_OTHERS_S = 12.0  # --on-stall kill: until the other nodes of the box have seen the stall too
 
 
@@ -80,8 +83,14 @@ class Watcher:
         self.unsent, self.dear = 0, False
         self.xids = 0
         self.life = Life()
-        self.asked_stacks = False
+        self.asked, self.asked_at = 0, 0.0
         self.jobs.wake_on(0)
+        self.alarm = -1
+        with suppress(OSError):  # a file system without named pipes: the first end of a process is the sign
+            path = os.path.join(box, "alarm")
+            os.mkfifo(path, 0o600)
+            self.alarm = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            self.jobs.wake_on(self.alarm)
 
     def note(self, what: str, **told: Any) -> None:
         """One event, at once."""
@@ -102,6 +111,7 @@ class Watcher:
                 next_ = now + (_QUICK_S if now - begun < _QUICK_FOR_S else _TICK_S)
             for process in self.jobs.wait(next_ - time.monotonic()):
                 self.ended(process)
+            self.alarmed()
             alone_since = 0.0 if self.jobs.alive else alone_since or time.monotonic()
             if self.told_to_end():
                 self.settle()
@@ -258,15 +268,30 @@ class Watcher:
             name=one.name,
             injected=one.injected,
         )
-        failed = one.status not in (None, 0) and (one.rank >= 0 or one.pid == self.jobs.root)
-        if failed and not self.asked_stacks:
-            self.asked_stacks = True
-            self.peers()
-            self.note("stacks", why="a process failed", pids=self.stacks.ask(self.jobs.alive))
+        if one.status not in (None, 0) and (one.rank >= 0 or one.pid == self.jobs.root):
+            self.ask("a process failed")
+
+    def alarmed(self) -> None:
+        """A rank says that it is about to end, before its launcher can end the others."""
+        with suppress(OSError):
+            if self.alarm >= 0 and os.read(self.alarm, 4096):
+                self.ask("a rank fails")
+
+    def ask(self, why: str) -> None:
+        """Where all are; once for what fails together."""
+        now = time.monotonic()
+        if self.asked >= _MOST_ASKED or (self.asked and now - self.asked_at < _TOGETHER_S):
+            return
+        self.asked, self.asked_at = self.asked + 1, now
+        self.peers()
+        self.note("stacks", why=why, pids=self.stacks.ask(self.jobs.alive))
 
     def stalled(self) -> None:
         """No sign of life for long: look once, keep it, and do what --on-stall says."""
-        silent = self.life.silent([*self.jobs.alive.values()], self.output())
+        told = self.life.told
+        silent = self.life.silent(self.jobs.working(), self.output())
+        if told and not self.life.told:
+            self.note("resumed")
         limit = max(self.stall_s, _GAPS * self.life.longest)
         if silent <= limit or self.life.told or not self.jobs.alive:
             return

@@ -60,7 +60,7 @@ from ncclcheck.probes.facts.log.flight import (
     FlightGroup,
     FlightRefused,
 )
-from ncclcheck.probes.facts.log.logs import LogEvent, LogFile, LogProcess, Logs
+from ncclcheck.probes.facts.log.logs import LogCommunicator, LogEvent, LogFile, LogMember, LogProcess, Logs
 from ncclcheck.probes.facts.machine.fabric import (
     Bound,
     Counter,
@@ -319,8 +319,10 @@ __all__ = [
     "LiveNic",
     "LiveProcess",
     "Lock",
+    "LogCommunicator",
     "LogEvent",
     "LogFile",
+    "LogMember",
     "LogProcess",
     "Logs",
     "Look",

@@ -19,6 +19,7 @@ from ncclcheck.probes.logs.files.times import when
 from ncclcheck.probes.logs.match import Matcher, Pattern
 from ncclcheck.probes.logs.nccl_lines.calls import Call, Calls
 from ncclcheck.probes.logs.nccl_lines.records import Communicator, End, Log, Process
+from ncclcheck.probes.logs.nccl_lines.table import communicators
 from ncclcheck.probes.logs.repeats import Repeats
 from ncclcheck.probes.logs.signs.failure_words import complains, ended_badly
 from ncclcheck.probes.logs.signs.progress import advances
@@ -41,10 +42,22 @@ _LONG = 2 * _TEXT
 _NOBODY = Prefix()
 _NAMES = (
     *(b"nccl", b"torch", b"c10d", b"gloo", b"[rank", b"local_rank", b"world_size", b"slurm", b"srun:", b"mpirun"),
-    *(b"orte", b"prterun", b"deepspeed", b"megatron", b"vllm", b"sglang", b"raylet", b"ray::", b"lightning"),
+    *(b"orte", b"prterun", b"deepspeed", b"vllm", b"sglang", b"raylet", b"ray::", b"lightning"),
     *(b"open mpi", b"openmpi", b"ompi", b"openfabrics", b"pmix", b"mpich", b"mca_", b"btl", b" ucx ", b"horovod"),
     *(b"nrt:", b"tdrv:", b"neuron", b"tensorflow", b"jaxlib", b"jax.", b"cuda", b"nvidia", b"rocm"),
-    *(b"launch.py", b"accelerate launch", b"/accelerate", b"accelerate.", b"processgroup"),
+    *(b"launch.py", b"accelerate launch", b"/accelerate", b"accelerate.", b"accelerator.", b"processgroup"),
+    *(b"distributeddataparallel", b"fsdp", b"hip failure", b"hiperror", b"rccl", b"hccl", b"ray gcs", b"ray stop"),
+    *(b"llamafactory", b"axolotl", b"openrlhf", b"transformers", b"megatron"),
+    *(
+        b"xla/",
+        b"coordinationservice",
+        b"coordination service",
+        b"jax_worker",
+        b"pytorchjob",
+        b"kubelet",
+        b"kubectl",
+    ),
+    *(b"gcs_server", b"mlx5_", b"libfabric", b"ibv_", b"nvshmem", b"mooncake", b"kvtransfer", b"transfer engine"),
 )
 _OF_TORCH = re.compile(rb"\[W(?:\d{3,4} [\d:.]{8,20} )? ?\w{1,40}\.cpp:\d{1,5}\] ")  # glog's form, of its C++
 _WARNING = "nccl-warning"
@@ -68,7 +81,11 @@ _MEANT = re.compile(
     r"\b[Cc]aught (?:an? |the )?expected\b|\b(?:[Ee]rror|[Ee]xception) (?:caught )?as (?:expected|intended)\b"
 )
 _SEVERE = re.compile(r"\b(?:ERROR|CRITICAL)\b")  # in what stands before a line
-_GLUED = re.compile(r"^[^'\"`]{0,400}[\]%|](?=Traceback \(most recent call last\):)")
+_GLUED = re.compile(
+    r"^[^'\"`]{0,400}(?:[\]%|](?=Traceback \(most recent call last\):)|\d {0,2}/ {0,2}\d{1,12} \[[^\]]{4,80}\] ?"
+    r"(?=\[[EWF](?:\d{3,4})? |\[rank\d|\[\d{4}-\d\d-\d\d |(?:ERROR|CRITICAL)\b"
+    r"|(?:\w{1,40}\.){0,4}\w{1,40}(?:Error|Exception): ))"
+)
 _MOST_BELOW = 4  # lines
 _SOON = 40  # lines of all writers within which it goes on
 _FRAME = 12  # lines of all writers between two frames of a traceback, or the last one and its exception
@@ -376,6 +393,7 @@ class Reading:
             bar = said[: glued.end()]
             self._keep(here, bar, number, self._matcher.may(bar.encode()), before, None, "")
             said = said[glued.end() :]
+            patterns = self._matcher.may(said.encode())
         level = "WARN" if self._is_last_error(here, said, before) else ""
         here.bad = _SEVERE.search(text, 0, before.end) is not None
         self._boxed(here, said, number, before)
@@ -548,6 +566,7 @@ class Reading:
             ],
             events=events,
             processes=processes,
+            communicators=communicators(self.log, self.begins),
             ranks=_ranks(
                 [event.rank for event in events]
                 + [process.rank for process in processes]

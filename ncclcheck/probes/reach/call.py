@@ -235,5 +235,5 @@ def _burst(sock: socket.socket, seconds: float) -> Burst:
 
 def _word(info: bytes, offset: int) -> int | Unread:
     if len(info) < offset + 4:
-        return Unread("no_tool", "this kernel's TCP_INFO does not tell it")
+        return Unread("no_tool", "this kernel's TCP_INFO does not report it")
     return int(struct.unpack_from("=I", info, offset)[0])

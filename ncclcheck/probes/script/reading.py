@@ -25,6 +25,7 @@ _LOOKED_AT = re.compile(
     r"barrier|reduce|gather|broadcast|scatter|all_to_all|init_process_group|Data(?:Loader|Parallel)|Distributed\w+"
     r"|set_device|torch\.(?:load|save)|spawn|add_argument|environ|\.(?:cuda|to|backward|item|cpu)$|load_state_dict"
     r"|set_epoch|random_split|launch|^\.(?:fit|validate|test|predict)$|wait_for_everyone|save_(?:state|checkpoint)|manual_seed|^torch(?:vision|audio)\.datasets\.|^torch\.(?:rand|bernoulli|normal)|(?:^|\.)Process$|^import$"
+    r"|^\.log(?:_dict)?$|from_pretrained|^text$|(?:Strategy|Kwargs|TrainingArguments)$"
 )
 # Names of calls that are kept at all; what the script's own functions do is followed, so these are kept too.
 _KEPT = re.compile(
@@ -32,7 +33,7 @@ _KEPT = re.compile(
     r"|tokeni[sz]e|preprocess|prepare_data|urlretrieve|start_processes|start_method|os\.(?:fork|system|popen)"
     r"|(?:^|\.)(?:Process|Pool|ProcessPoolExecutor|run|Fire|elastic_launch)$|^shutil\.|pin_memory$|state_dict"
     r"|wait_for_everyone|save_(?:state|checkpoint|model)|\.initialize$|transformers|datasets\.|^torchaudio|seed|subprocess"
-    r"|synchroni[sz]e|webdataset|train_test_split|^import$|^iter$|FullyShardedDataParallel|fully_shard|FSDP|Accelerator$|Trainer$|Fabric$|^\.(?:fit|validate|test|predict)$|Gathered|zero3|^horovod|^colossalai"
+    r"|synchroni[sz]e|webdataset|train_test_split|^import$|^iter$|FullyShardedDataParallel|fully_shard|FSDP|Accelerator$|Trainer$|Fabric$|^\.(?:fit|validate|test|predict)$|Gathered|zero3|^horovod|^colossalai|^\.save$|^given$"
 )
 # Where a loss is reported; kept where it is one.
 _REPORTS = re.compile(r"(?:^|\.)(?:info|log|log_metrics|add_scalars?|set_postfix|set_description|write)$")
@@ -43,6 +44,11 @@ _GPU = re.compile(r"(?:local_)?(?:gpu|device|proc(?:ess)?)(?:_?(?:id|idx|index|n
 # Of a step that a rank leaves by itself: its loss is no number, or small enough.
 _LEFT_BY = re.compile(r"(?i:is_?(?:nan|inf|finite))|^(?:float\()?loss(?:\.item\(\))?\)? ?[<>]=? ?[\w.]+$")
 _IMPORTS = ("torch", "numpy")  # whose import reads variables
+_SPELLED = re.compile(
+    r"(?:\S*python\S* .*)?-?m? ?torch\.distributed\.launch\b.*"
+    r"|(?:ddp|deepspeed|fsdp)\w*find_unused_parameters_true"
+)
+_MAPS = ("auto", "balanced", "balanced_low_0", "sequential", "cuda:0")  # of devices
 
 
 def read(given: Sequence[str], arguments: Sequence[str], nodes: int | None = None) -> Script:
@@ -64,6 +70,7 @@ def _read(found: Sequence[Source], arguments: Sequence[str], nodes: int | None) 
         if source.tree is not None:
             walk.devices = devices.of_source(source)
             walk.block(source.tree.body)
+        walk.calls += _spelled(source)
         calls += walk.calls
         files.append(_file(source, walk.calls, [call for call in trace if call.file == source.name]))
     return Script(files=files, calls=calls[:_MOST_CALLS], arguments=[*arguments], nodes=nodes, trace=trace)
@@ -95,6 +102,16 @@ def _of_spawned(found: Sequence[Source]) -> Iterator[str]:
             given = [one.arg for one in function.args.args if one.arg != "self"]
             if function.name in started and given and _GPU.fullmatch(given[0]):
                 yield given[0]
+
+
+def _spelled(source: Source) -> Iterator[Call]:
+    """Texts that a launcher or a trainer is given: an old launcher, a strategy that looks for unused ones."""
+    told = {id(node.value) for node in source.of(ast.Expr) if isinstance(node.value, ast.Constant)}
+    for node in source.of(ast.Constant):
+        if isinstance(node.value, str) and id(node) not in told and _SPELLED.fullmatch(node.value):
+            line = node.lineno
+            yield Call(name="text", file=source.name, line=line, first=line, last=line,
+                       function=f"{source.name}:", arguments={"0": node.value})  # fmt: skip
 
 
 def _speaks_of_rank(source: Source) -> bool:
@@ -279,6 +296,9 @@ class _Walk:
             self._skip(statement)
             return
         self.target = _target(statement)
+        if isinstance(statement, ast.Assign) and (plain := _is_plain_map(statement.value)):
+            self.statement = statement
+            self._add("given", statement.lineno, {"0": plain})
         for value in vars(statement).values():
             for part in value if isinstance(value, list) else (value,):
                 if isinstance(part, ast.expr):
@@ -541,6 +561,13 @@ def _to_number(call: ast.Call) -> bool:
 def _is_state(value: ast.expr) -> bool:
     called = value.func if isinstance(value, ast.Call) else None
     return isinstance(called, ast.Attribute) and called.attr == "state_dict"
+
+
+def _is_plain_map(value: ast.expr) -> str:
+    """An address, or a device map: what may be handed on by a variable, or by a setting."""
+    if isinstance(value, ast.Constant) and isinstance(value.value, str):
+        return text(value) if value.value in _MAPS or re.match(r"(?:env|tcp|file)://", value.value) else ""
+    return text(value) if isinstance(value, ast.Dict) and len(value.keys) == 1 else ""
 
 
 def _is_chain(node: ast.AST) -> bool:

@@ -106,7 +106,7 @@ def _gpus(node: Node) -> str | None:
     if type(cards) is Unread:
         return _missing(cards)
     others: list[Gpu] = value_or(at(node, "gpus.others"), [])
-    return _number_of(value_or(card.model, "GPU that tells no model") for card in [*cards, *others])
+    return _number_of(value_or(card.model, "GPU that reports no model") for card in [*cards, *others])
 
 
 def _hcas(node: Node) -> str | None:

@@ -110,7 +110,7 @@ def _judge(before: Side, after: Side, floor_percent: float) -> tuple[RowVerdict,
     if max(before.p50_us, after.p50_us) <= near * min(before.p50_us, after.p50_us):
         return "same", ""
     if before.low_us is None or after.low_us is None:
-        return "inconclusive", f"fewer than {_FEWEST_ITERATIONS} iterations tell nothing"
+        return "inconclusive", f"fewer than {_FEWEST_ITERATIONS} iterations show nothing"
     if _slower(after, before, floor):
         return "worse", ""
     if _slower(before, after, floor):

@@ -111,7 +111,7 @@ def _kept_waiting(cluster: Cluster) -> list[Culprit]:
     if (raised := lost.raised(run)) and len(raised) < len(run.ranks):
         return [_culprit(rank.rank, rank.node, _FIRST, ["TRN026"], _raised(rank)) for rank in raised]
     if deadlock.is_one(run):
-        why = "all ranks stand still, and this one took another way than the rest"
+        why = "all ranks stand still, and this one took another branch than the rest"
         return [_culprit(rank.rank, rank.node, _PARTED, [code], why) for rank in deadlock.parted(late)]
     return _of_ranks(lost.behind(late), run.ranks, _BEHIND, code)
 

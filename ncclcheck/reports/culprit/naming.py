@@ -178,7 +178,7 @@ def _lossy(slowed: Slowed, lost: Lost, place: words.Place) -> Culprit:
         where=[Where(node=lost.node, peer=lost.peer) if lost.peer else nic],
         confidence=_KNOWN,
         explains=["NET009", "BEN004"],
-        why=f"{slowed.what}, because of NET009: {lost.loss} packets are lost on the way",
+        why=f"{slowed.what}, because of NET009: {lost.loss} packets are lost on the path",
     )
 
 

@@ -15,7 +15,7 @@ Generated from the rules. `ncclcheck bench` and `ncclcheck preflight` end with t
 
 - **SET**: facts of the site, such as the interface that leads to all nodes. NCCL cannot know them.
 - **UNSET**: what is stale, for debugging, copied from another machine, or harmful. Usually the most useful list.
-- **TRY**: what only a measurement can tell, with the command that measures it. Never applied by this tool.
+- **TRY**: what only a measurement can show, with the command that measures it. Never applied by this tool.
   `ncclcheck bench --with VAR=VALUE` runs short jobs in turn, without the setting and with it; what gains beyond
   noise and loses nowhere becomes **SET**, with its figure and the basis `measured`.
 

@@ -16,7 +16,7 @@ _HEADS = {
     "set": "SET     what the facts of this site call for",
     "unset": "UNSET   what the job is better without",
     "keep": "KEEP    what stays until it was measured",
-    "try": "TRY     what only a measurement can tell (before.json: saved without it)",
+    "try": "TRY     what only a measurement can show (before.json: saved without it)",
 }
 _MOST_TRIES = 3  # settings to try that are shown without -v: chosen, a person tries one after the other
 _ALWAYS = ("bench", "preflight", "tune")

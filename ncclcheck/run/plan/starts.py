@@ -37,7 +37,7 @@ def read(start: str | None, init: str | None, url: str | None) -> JobStart:
     """
     kind = _kind(url) if url is not None else None
     if init is not None and kind is not None and init != kind:
-        raise UsageError(f"--init {init} and --init-method {url}: they name two ways; leave --init out")
+        raise UsageError(f"--init {init} and --init-method {url}: they name two methods; drop --init")
     wanted: InitKind = kind or init or "env"  # type: ignore[assignment]
     begun: Start = start or ("torchrun" if wanted == "env" else "spawn")  # type: ignore[assignment]
     return JobStart(start=begun, init=wanted, url="" if url is None or kind == "env" else url)

@@ -15,5 +15,5 @@ def evaluate(loss):
 
 
 dist.init_process_group("nccl")
-evaluate(torch.zeros(1))
+evaluate(torch.zeros(1, device="cuda"))
 dist.destroy_process_group()

@@ -172,7 +172,7 @@ def _behind() -> list[Node]:
 def test_a_container_behind_nat_is_the_one_to_change() -> None:
     (found,) = (one for one in judged("NET003", _behind(), _nat).findings if one.state.value == "fail")
     assert found.where.node == "h2"
-    assert "behind NAT: it tells the others 10.0.3.2 (eth0)" in found.what
+    assert "behind NAT: it gives the others 10.0.3.2 (eth0)" in found.what
     assert "come from 10.1.0.22" in found.what
     commands = " ".join(line for one in found.remedies for line in one.commands)
     assert "--network host" in commands
@@ -287,7 +287,8 @@ def test_a_node_that_is_heard_and_hears_nothing() -> None:
 
 def test_an_old_entry_does_not_show_that_a_node_is_heard() -> None:
     (found,) = _deaf(35, held_before=True)
-    assert found.what.startswith("h2 is cut off from all 2 others, both ways: h2 hears nothing: it finds no MAC")
+    both = "h2 is cut off from all 2 others, in both directions: h2 hears nothing: it finds no MAC"
+    assert found.what.startswith(both)
     assert "is heard" not in found.what
     assert not any("nft" in line for one in found.remedies for line in one.commands)
 

@@ -149,7 +149,8 @@ def test_an_exception_that_ends_a_thread_is_told_and_the_first_of_many(box: Path
     bare = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) == (bare.returncode, bare.stderr)
     told = _said(box)
-    assert [one["thread"] for one in told] == [f"ckpt-{n}" for n in range(16)]
+    assert [one["thread"] for one in told if one["what"] == "raised"] == [f"ckpt-{n}" for n in range(16)]
+    told = [one for one in told if one["what"] == "raised"]
     assert {(one["rank"], one["type"], one["message"]) for one in told} == {(0, "KeyError", "'optimizer'")}
     assert told[0]["frames"][-1][1:] == [3, "write"]
 
@@ -158,3 +159,54 @@ def test_a_box_that_is_gone_is_not_complained_of(box: Path) -> None:
     script = "import os, shutil; shutil.rmtree(os.environ['NCCLCHECK_BOX'])"
     done = _python(box, script)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("leave", ["sys.exit(3)", "os._exit(3)"])
+def test_an_exit_is_told_with_its_line_and_the_exception_that_was_caught(box: Path, leave: str) -> None:
+    script = f"import os, sys\ntry:\n open('/none/x')\nexcept OSError:\n {leave}"
+    done = _python(box, script, RANK="3")
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
+    [told] = _said(box)
+    assert (told["what"], told["code"], told["type"], told["rank"]) == ("left", 3, "FileNotFoundError", 3)
+    assert (told["at"][0][1:], told["frames"][-1][1:]) == ([5, "<module>"], [3, "<module>"])
+
+
+def test_an_exit_with_code_0_is_told_once_it_ends_the_process(box: Path) -> None:
+    _python(
+        box, "import sys\ntry:\n sys.exit(0)\nexcept SystemExit:\n pass\ndef end():\n sys.exit()\nend()", RANK="1"
+    )
+    [told] = _said(box)
+    assert (told["code"], told["at"][0][1:], told.get("type")) == (0, [7, "end"], None)
+
+
+@pytest.mark.parametrize("script", ["raise SystemExit(3)", "import sys; sys.exit(3)"])
+def test_what_is_no_rank_says_nothing_of_its_exit(box: Path, script: str) -> None:
+    assert _python(box, script).returncode == 3
+    assert _said(box) == []
+
+
+def test_a_process_without_free_descriptors_says_why_it_ends(box: Path) -> None:
+    script = (
+        "import os, resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\nheld = []\n"
+        "while True:\n held.append(os.open('/dev/null', os.O_RDONLY))"
+    )
+    assert _python(box, script, RANK="2").returncode == 1
+    [told] = _said(box)
+    assert (told["type"], told["frames"][-1][1]) == ("OSError", 5)
+
+
+def test_names_of_variables_that_are_not_finite_are_told_and_never_values(box: Path) -> None:
+    script = "def step(x, mask):\n y = x * 2\n assert y < 1\nstep(float('nan'), float('-inf'))"
+    _python(box, script, RANK="0")
+    [told] = _said(box)
+    assert sorted(told["not_finite"]) == ["mask", "x", "y"]
+
+
+def test_names_are_found_in_tensors_and_arrays_too(box: Path) -> None:
+    script = (
+        "import numpy as np, torch\nok = torch.ones(3)\nloss = ok / 0 - ok / 0\nwide = np.array([1, np.inf])\n"
+        "whole = np.array([1])\none = np.float32('nan')\nraise ValueError"
+    )
+    _python(box, script, RANK="0")
+    [told] = _said(box)
+    assert sorted(told["not_finite"]) == ["loss", "one", "wide"]

@@ -222,7 +222,9 @@ SILENT = {
     "two runs in one log, of two versions, one without an end": TWO.replace("commId", "x")
     + "elm03:3110:3110 [0] NCCL INFO NCCL version 2.19.3+cuda12.3\n"
     + DONE
-    + start("elm03", "10.44.7.3", 0, "NCCL version 2.21.5+cuda12.4").replace("3110", "4110"),
+    + start("elm03", "10.44.7.3", 0, "NCCL version 2.21.5+cuda12.4")
+    .replace("3110", "4110")
+    .replace("0x7 -", "0x8 -"),
     "a command of no interest": "job.sh: line 3: figlet: command not found",
     "a peer that ended": TWO + WARN + "socketProgress: Connection closed by remote peer elm03<39127>",
 }

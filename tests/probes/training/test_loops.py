@@ -51,6 +51,8 @@ SOUND = [
     step("clips_whole", strategy="fsdp"),
     loss("of_tokens", model="Tied", data="masked"),
     loss("makes_loss"),
+    step("looks_at_copy"),
+    step("clamped"),
 ]
 FAULTY: dict[str, tuple[Case, str, State, str]] = {
     given.name: (given, code, state, words)
@@ -61,7 +63,11 @@ FAULTY: dict[str, tuple[Case, str, State, str]] = {
         (step("rooted"), "TRN030", State.FAIL, "A root of a number below 0, or of 0 in backward. See loops.py:"),
         (step("kept_losses"), "TRN031", State.WARN, "state['losses'] grows"),
         (step("kept_global"), "TRN031", State.WARN, "loops.py: HISTORY grows"),
+        (step("kept_outputs"), "TRN031", State.WARN, "state['outputs'] grows"),
         (step("summed_up"), "TRN031", State.WARN, "state['total'] += loss.item()"),
+        (step("looks_at_average"), "TRN027", State.FAIL, "Rank 0 alone changes weights outside of the"),
+        (step("back_to_best"), "TRN027", State.FAIL, "in back_to_best"),
+        (step("scaled_by_batch"), "TRN027", State.FAIL, "in scaled_by_batch, with values of its own"),
         (step("head_forgotten"), "TRN027", State.WARN, "net.3.weight, net.3.bias get gradients"),
         (step("head_replaced"), "TRN027", State.FAIL, "came into the model after DDP had wrapped it"),
         (

@@ -210,7 +210,7 @@ def test_a_second_node_rank_0() -> None:
     meeting = replace(_meeting(), outcome="turned_away", detail=words, addresses=["10.1.0.1"])
     [found] = _joined(_node("b", "10.1.0.2"), code="RUN008", meeting=meeting).findings
     assert (found.state.value, found.where.node) == ("fail", "b")
-    assert "another machine is it already" in found.what
+    assert "another machine is that already" in found.what
     assert any("--node-rank 1" in line for one in found.remedies for line in one.commands)
     assert _joined(_node("b", "10.1.0.2"), code="RUN007", meeting=meeting).state.value != "fail"
 

@@ -82,7 +82,7 @@ def test_the_odd_one_out_of_the_subnet() -> None:
 def test_two_against_two_is_said_as_such() -> None:
     found = verdict("NET003", A, B, AWAY, node("e", LO, nic("eth0", "10.2.0.5/24")))
     assert told(found) == [("fail", "d"), ("fail", "e")]
-    assert "2 against 2: nothing here tells which side is the wrong one" in found.findings[0].what
+    assert "2 against 2: nothing here shows which side is the wrong one" in found.findings[0].what
 
 
 def test_only_the_way_back_is_missing() -> None:

@@ -10,6 +10,8 @@ from ncclcheck.probes.facts import (
     Box,
     BoxProcess,
     BoxRaised,
+    BoxSample,
+    BoxSignal,
     BoxStall,
     Cluster,
     Live,
@@ -320,3 +322,154 @@ def test_what_a_stack_tells_of_a_wait(frame: str, told: str) -> None:
     one = BoxProcess(pid=1, rank=0, role="rank", stack=[frame, _TRAIN])
     box = Box(host="h1", folder="b", started=T, processes=[one])
     assert waiting.of(Cluster(measurements=Measurements(boxes=[box])), box, one).words == told
+
+
+_WAITING = [_WAIT, _TRAIN]
+
+
+def _alive_but(n: int, **each: Any) -> list[BoxProcess]:
+    """Ranks that wait in a collective, and one that is otherwise."""
+    ranks = _ranks(gone=None, status=None, stack=_WAITING)
+    ranks[n] = replace(ranks[n], **each)
+    return ranks
+
+
+def test_a_rank_that_left_before_the_job_stalled_is_first() -> None:
+    ranks = _alive_but(2, gone=T + 1, status=0, stack=[], left_at=["/data/train.py:30 in main"])
+    found = _first(ranks, [], stalls=_STALL)
+    assert (found.kind, found.rank) == ("left", 2)
+    assert words.heading(found) == "rank 2 on h1 ended with exit code 0 in main (train.py:30) while others went on"
+
+
+def test_the_one_rank_that_others_have_left_alone_is_named() -> None:
+    ranks = [replace(one, gone=T + 1, status=0) for one in _ranks()]
+    ranks[0] = replace(ranks[0], gone=None, status=None, stack=_WAITING)
+    found = _first(ranks, [], stalls=_STALL)
+    assert (found.kind, found.rank) == ("stalled", 0)
+    assert "waits for ranks 1-2, which had ended with exit code 0" in words.heading(found)
+
+
+def test_a_rank_that_works_after_others_have_left_is_no_stall_of_theirs() -> None:
+    ranks = _alive_but(0, stack=["/data/train.py:60 in upload"])
+    ranks[1] = replace(ranks[1], gone=T + 1, status=0)
+    assert _first(ranks, [], stalls=_STALL).kind == "stalled"
+
+
+def test_an_end_that_stalls_is_not_why_it_ended() -> None:
+    ranks = _ranks(gone=T + 1.5, status=15)
+    raised = [_lost(0, T + 1.6)]
+    assert _first(ranks, raised, stalls=_STALL).kind == "killed"
+
+
+def test_a_stall_is_before_the_signal_that_ends_it() -> None:
+    signals = [BoxSignal(t=T + 20, number=15, sender=4, by="timeout")]
+    ranks = _alive_but(1, stack=["/data/train.py:8 in wait_for_lock"])
+    found = _first(ranks, [], stalls=_STALL, signals=signals, ended=T + 21)
+    assert (found.kind, found.rank) == ("stalled", 1)
+
+
+def test_a_job_that_went_on_after_a_stall_did_not_stall() -> None:
+    stall = [BoxStall(t=T + 6, silent=4.0, limit=3.0, resumed=T + 8)]
+    box = Box(host="h1", folder="b", started=T, ended=T + 90, status=0, processes=_ranks(status=0), stalls=stall)
+    assert first.end(Cluster(command="watch", measurements=Measurements(boxes=[box]))).first is None
+    failed = [replace(_ranks()[1], gone=T + 90, status=9)]
+    assert _first(failed, [], stalls=stall, ended=T + 91).kind == "killed"
+
+
+@pytest.mark.parametrize("status", [124, 137])
+def test_a_timeout_within_the_command_ended_it(status: int) -> None:
+    root = BoxProcess(pid=1, role="root", command="timeout 22", status=status << 8, gone=T + 7.5)
+    found = _first([root, *_ranks(status=15)], [_lost(0, T + 7.2)])
+    assert (found.kind, found.number) == ("outside", 15)
+
+
+def _not_finite(*names: list[str]) -> list[BoxRaised]:
+    given: dict[str, Any] = {"type": "AssertionError", "message": "loss is nan", "frames": [_TRAIN]}
+    return [
+        BoxRaised(t=T + 6 + n / 100, pid=10 + n, rank=n, not_finite=one, **given) for n, one in enumerate(names)
+    ]
+
+
+def test_the_rank_whose_own_variables_were_not_finite_brought_the_nan() -> None:
+    found = _first(_ranks(), _not_finite(["loss"], ["loss"], ["loss", "x"]))
+    assert (found.rank, found.told) == (2, "x")
+    found = _first(_ranks(), _not_finite(["loss", "a"], ["loss"], ["loss", "x"]))
+    assert found.alike == (0, 1, 2)
+
+
+def test_the_rank_that_printed_nan_a_step_before_the_others_brought_it() -> None:
+    ranks = [
+        replace(one, odd=f"[warn] loss of rank {one.rank} is nan at step {83 + (one.rank != 1)}", printed=["x"])
+        for one in _ranks()
+    ]
+    assert _first(ranks, _not_finite([], [], [])).rank == 1
+    same = [replace(one, odd=f"loss of rank {one.rank} is nan at step 84") for one in _ranks()]
+    assert _first(same, _not_finite([], [], [])).alike == (0, 1, 2)
+
+
+def test_the_odd_value_in_a_list_of_all_ranks_is_of_its_rank() -> None:
+    raised = [
+        BoxRaised(t=T + 6, pid=10 + n, rank=n, type="RuntimeError", message="lengths differ: [120, 119, 120]")
+        for n in range(3)
+    ]
+    assert _first(_ranks(), raised).rank == 1
+
+
+def test_an_exception_that_a_rank_had_caught_is_told_with_its_exit_code() -> None:
+    caught = BoxRaised(t=T + 5, pid=12, rank=2, type="OSError", message="Too many open files", code=1)
+    found = _first(_ranks(), [caught, _lost(0), _lost(1)])
+    assert words.heading(found).endswith(
+        "OSError: Too many open files (which it caught, and left with exit code 1)"
+    )
+
+
+def test_a_lost_worker_of_a_loader_is_its_ranks_whatever_it_closed() -> None:
+    worker = BoxRaised(
+        t=T + 6.1, pid=11, rank=1, type="RuntimeError", message="DataLoader worker (pid(s) 77) exited",
+        cause="ConnectionRefusedError: [Errno 111] Connection refused",
+    )  # fmt: skip
+    assert _first(_ranks(), [_lost(0), worker, _lost(2)]).rank == 1
+
+
+def test_a_rank_that_did_not_come_is_named_with_what_it_did() -> None:
+    ranks = _alive_but(2, stack=["/data/train.py:9 in build_index"], cores=[1.0] * 6)
+    samples = [BoxSample(t=T + n) for n in range(6)]
+    found = _first(ranks, [_lost(0), _lost(1)], samples=samples)
+    assert words.heading(found).endswith("all the others waited for: it was busy in build_index (train.py:9)")
+
+
+def test_a_worker_that_ended_itself_is_named_with_its_line() -> None:
+    worker = BoxProcess(
+        pid=77, parent=11, rank=1, role="helper", gone=T + 6, status=0, left_at=["/data/train.py:8 in __getitem__"]
+    )
+    lost = BoxRaised(
+        t=T + 6.1, pid=11, rank=1, type="RuntimeError", message="DataLoader worker (pid(s) 77) exited"
+    )
+    found = _first([*_ranks(), worker], [lost])
+    assert words.heading(found).endswith("(pid 77) on h1 ended with exit code 0 in __getitem__ (train.py:8)")
+
+
+@pytest.mark.parametrize(("t", "kind"), [(T + 6, "absent"), (T + 59.8, "outside")])
+def test_what_ranks_had_raised_before_a_signal_from_outside_counts(t: float, kind: str) -> None:
+    ranks = _alive_but(1, stack=["/data/train.py:8 in read"])
+    signals = [BoxSignal(t=T + 60, number=15, sender=4, by="timeout")]
+    assert _first(ranks, [_lost(0, t), _lost(2, t)], signals=signals, ended=T + 61).kind == kind
+
+
+def test_a_stall_says_where_ranks_are_and_what_they_call() -> None:
+    send = _WAIT.replace("all_reduce", "recv")
+    ranks = _alive_but(1, stack=[send, "/data/train.py:30 in forward"])
+    assert words.heading(_first(ranks, [], stalls=_STALL)).endswith("in forward (train.py:30), which calls recv")
+    ranks = [replace(one, state="S", stack=[_WAIT, f"/data/train.py:{one.rank} in sync"]) for one in ranks]
+    assert words.heading(_first(ranks, [], stalls=_STALL)) == (
+        "the job stalled: ranks wait in different places, rank 0 in sync (train.py:0), "
+        "rank 1 in sync (train.py:1), rank 2 in sync (train.py:2)"
+    )
+    ranks = [replace(one, stack=_WAITING) for one in ranks]
+    assert words.heading(_first(ranks, [], stalls=_STALL)) == "the job stalled"
+
+
+def test_an_exit_without_a_hook_has_the_exception_that_was_printed_last() -> None:
+    ranks = _ranks()
+    ranks[1] = replace(ranks[1], gone=T + 5, printed=["step 3", "ValueError: boom", "saving"])
+    assert words.heading(_first(ranks, [_lost(0), _lost(2)])).endswith("ended with exit code 1: ValueError: boom")

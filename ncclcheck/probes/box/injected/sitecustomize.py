@@ -70,6 +70,64 @@ def _frames(trace: TracebackType | None) -> list[list[str | int]]:
     return found[-24:]
 
 
+_LIBRARY = ("/lib/python3", "site-packages", "dist-packages", "<frozen")
+# Values of one array that are looked through, a millisecond's work, and names that are told: chosen, one line.
+_MOST_VALUES, _MOST_NAMES = 1 << 20, 16
+
+
+def _not_finite(trace: TracebackType | None) -> list[str]:
+    """Names of the program's own variables that are NaN or infinite where it failed; never a value.
+
+    After a collective has spread a NaN all ranks fail alike: these names tell where it was before.
+    """
+    found: list[str] = []
+    while trace is not None and len(found) < _MOST_NAMES:
+        if not any(part in trace.tb_frame.f_code.co_filename for part in _LIBRARY):
+            for name, value in list(trace.tb_frame.f_locals.items())[:200]:
+                try:
+                    if name not in found and _is_not_finite(value):
+                        found.append(str(name)[:60])
+                except BaseException:
+                    pass
+        trace = trace.tb_next
+    return found[:_MOST_NAMES]
+
+
+def _is_not_finite(value: Any) -> bool:
+    kind = type(value)
+    if kind is float:
+        return bool(value - value != 0.0)
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None and (kind is numpy.ndarray or isinstance(value, numpy.floating)):
+        looked = value.dtype.kind == "f" and value.size <= _MOST_VALUES
+        return bool(looked and not numpy.isfinite(value).all())
+    # Of torch's own types alone: another one's may begin a collective.
+    if torch is None or kind not in (torch.Tensor, torch.nn.Parameter) or not value.is_floating_point():
+        return False
+    if value.device.type == "cpu":
+        return bool(value.numel() <= _MOST_VALUES and not torch.isfinite(value.detach()).all())
+    # On a device that may hang nothing is waited for, and no memory is asked for.
+    idle = value.device.type == "cuda" and value.numel() == 1
+    return bool(idle and torch.cuda.current_stream(value.device).query() and _is_not_finite(value.item()))
+
+
+_spare: list[int] = []  # descriptors for a process that has used up all others
+
+
+def _spare_files() -> None:
+    """Two that are given up when there is something to say: what it takes imports modules, and opens a file."""
+    for _ in range(2):
+        _spare.append(_high(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 20))  # below any limit
+
+
+def _make_room() -> None:
+    while _spare:
+        file = _spare.pop()
+        held, usual = os.fstat(file), os.stat(os.devnull)
+        if (held.st_ino, held.st_rdev) == (usual.st_ino, usual.st_rdev):  # else somebody has closed ours
+            os.close(file)
+
+
 def _say(box: str, told: dict[str, object]) -> None:
     """One line at the end of this process's own file."""
     import json
@@ -106,14 +164,12 @@ def _raised(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None, own: int, thread: str = ""
 ) -> dict[str, object]:
     """What is said of an exception that nobody caught. own: the process that put in the hook."""
-    import time
-
     cause = error
     for _ in range(16):
         hidden = None if cause.__suppress_context__ else cause.__context__
         cause = cause.__cause__ or hidden or cause
     return {
-        "t": time.time(),
+        "t": _now(),
         "what": "raised",
         "pid": os.getpid(),
         "forked_from": own if own != os.getpid() else 0,
@@ -124,7 +180,30 @@ def _raised(
         "frames": _frames(trace),
         "cause": "" if cause is error else "%s: %s" % (type(cause).__name__, _masked(str(cause))[:500]),
         "thread": thread,
+        "not_finite": _not_finite(trace) if not thread and _is_rank() else [],
     }
+
+
+def _now() -> float:
+    import time
+
+    return time.time()
+
+
+def _is_rank() -> bool:
+    return _rank() >= 0
+
+
+def _alarm(box: str) -> None:
+    """The watcher asks the others where they are, before their launcher ends them."""
+    try:
+        file = os.open(os.path.join(box, "alarm"), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:  # nobody watches
+        return
+    try:
+        os.write(file, b"!")
+    finally:
+        os.close(file)
 
 
 def _hook_exceptions(box: str) -> None:
@@ -137,8 +216,12 @@ def _hook_exceptions(box: str) -> None:
             before(kind, error, trace)
             return
         try:
+            _make_room()
+            if _is_rank() and own == os.getpid():
+                _alarm(box)
             told = _raised(kind, error, trace, own)
             _say(box, told)
+            _ends.clear()  # it has told why
             _for_torchrun(kind, error, trace)
         except BaseException:
             pass
@@ -159,6 +242,7 @@ def _hook_threads(box: str) -> None:
         try:
             if left and not issubclass(args.exc_type, SystemExit):
                 left.pop()
+                _make_room()
                 name = (args.thread.name if args.thread is not None else "") or "?"
                 _say(box, _raised(args.exc_type, args.exc_value, args.exc_traceback, own, name[:100]))
         except BaseException:
@@ -168,18 +252,110 @@ def _hook_threads(box: str) -> None:
     threading.excepthook = hook
 
 
+# pid -> how its program has asked to end with exit code 0, empty where it has not; none where it has told why
+_ends: dict[int, dict[str, object]] = {}
+
+
+def _asked_to_end(code: object, frame: Any, own: int) -> dict[str, object]:
+    """What is said of a call of sys.exit() or os._exit() in this frame."""
+    kind, error, trace = sys.exc_info()
+    told: dict[str, object] = {"frames": []}
+    if kind is not None and error is not None and not isinstance(error, SystemExit):
+        told = _raised(kind, error, trace, own)
+    places: list[list[str | int]] = []
+    while frame is not None and len(places) < 24:
+        places.append([frame.f_code.co_filename[:300], frame.f_lineno, frame.f_code.co_name[:100]])
+        frame = frame.f_back
+    number = code if isinstance(code, int) else 0 if code is None else 1
+    told.update(t=_now(), what="left", pid=os.getpid(), rank=_rank(), code=number & 0xFF, at=places)
+    return told
+
+
+def _hook_exits(box: str) -> None:
+    """Where a program ends itself, and of which exception that it had caught; sys.excepthook is not told."""
+    import _thread
+    import atexit
+
+    main, own = _thread.get_ident(), os.getpid()
+    left = [None] * 4  # a program may ask for its end and go on
+    leave, leave_now = sys.exit, os._exit
+
+    def say(told: dict[str, object]) -> None:
+        _make_room()
+        if told["code"]:
+            _alarm(box)
+        _say(box, told)
+
+    def note(code: object, now: bool) -> None:
+        frame = sys._getframe(2)
+        if "multiprocessing" in frame.f_code.co_filename or not _is_rank():  # as each of its processes ends
+            return
+        told = _asked_to_end(code, frame, own)
+        if not now and not told["code"]:
+            _ends[os.getpid()] = told
+        elif left:  # at once: its launcher may end it while Python takes itself down
+            left.pop()
+            _ends.pop(own, None)
+            say(told)
+
+    def exit(code: Any = None, /) -> Any:
+        try:
+            if _thread.get_ident() == main:
+                note(code, False)
+        except BaseException:
+            pass
+        leave(code)
+
+    def _exit(status: Any) -> Any:
+        try:
+            note(status, True)
+        except BaseException:
+            pass
+        leave_now(status)
+
+    def at_end() -> None:
+        try:
+            if os.getpid() != own or own not in _ends or not os.path.isdir(box):
+                return
+            if _is_rank() and "--multiprocessing-fork" not in getattr(sys, "orig_argv", ()):
+                ended = {
+                    "t": _now(),
+                    "what": "left",
+                    "pid": own,
+                    "rank": _rank(),
+                    "code": 0,
+                    "frames": [],
+                    "at": [],
+                }
+                say(_ends[own] or ended)
+        except BaseException:
+            pass
+
+    _ends[own] = {}
+    exit.__doc__, _exit.__doc__ = leave.__doc__, leave_now.__doc__
+    sys.exit, os._exit = exit, _exit
+    atexit.register(at_end)
+
+
+def _high(low: int, least: int = 400) -> int:
+    """The same file by a number that a program which closes what it does not know will not take again."""
+    import fcntl
+    import resource
+
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    number = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, least if most > 2 * least or most < 0 else most // 2)
+    os.close(low)
+    return number
+
+
 def _watch_faults(box: str) -> None:
     """A stack of all threads when the process crashes, or when the watcher asks by a real-time signal."""
     import atexit
     import faulthandler
-    import fcntl
     import signal
 
     path = os.path.join(box, "fault", "%d.txt" % os.getpid())
-    low = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    # A number that a program which closes what it does not know and opens its own files will not take again.
-    file = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 400)
-    os.close(low)
+    file = _high(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     if not faulthandler.is_enabled():
         faulthandler.enable(file)
     number = int(os.environ.get("NCCLCHECK_BOX_SIGNAL", "0"))
@@ -255,7 +431,7 @@ def _serve_later(box: str) -> None:
     """Once a rank has imported what can serve; nothing is imported for it."""
     import importlib.machinery
 
-    if not any(os.environ.get(name, "").isdigit() for name in _RANKS):
+    if not _is_rank():
         return
     if "--multiprocessing-fork" in getattr(sys, "orig_argv", ()):  # a loader's worker
         return
@@ -290,13 +466,11 @@ class _Lines:
 
     def __init__(self, box: str, stream: int) -> None:
         import errno
-        import fcntl
         import struct
         import zlib
 
-        low = os.open(os.path.join(box, "lines"), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
-        self.file = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 400)  # as in _watch_faults
-        os.close(low)
+        flags = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
+        self.file = _high(os.open(os.path.join(box, "lines"), flags))
         self.left = b""  # of a line whose end has not been printed yet
         # No name of a module is looked up later: there are none when Python ends, and prints what is left.
         self.crc, self.pack, self.os = zlib.crc32, struct.pack, os
@@ -327,7 +501,7 @@ def _tell_lines(box: str) -> None:
     import io
 
     wanted = os.environ.get("NCCLCHECK_BOX_OUTPUT", "").split()
-    if not wanted or not any(os.environ.get(name, "").isdigit() for name in _RANKS):
+    if not wanted or not _is_rank():
         return
     usual = io.FileIO.write
     for name in ("stdout", "stderr"):
@@ -360,15 +534,16 @@ def _begin() -> None:
     box = _box()
     if not os.path.isdir(box):
         return
-    for step in (_hook_exceptions, _hook_threads, _watch_faults, _tell_lines, _serve_later):
+    for step in (_hook_exceptions, _hook_threads, _hook_exits, _watch_faults, _tell_lines, _serve_later):
         try:
             step(box)
         except BaseException:
             pass
-    try:
-        _older_names()
-    except BaseException:
-        pass
+    for also in (_older_names, _spare_files):
+        try:
+            also()
+        except BaseException:
+            pass
 
 
 try:

@@ -29,6 +29,7 @@ _ALL_SAMPLES, _LEAST_SAMPLES = 10_000, 60  # of all nodes together, and of each
 _MOST_CLOCK_S = 86400.0  # off by more than a day is no clock
 _OUTPUT_END = 65536  # characters of each output file: chosen, some hundred lines
 _STACK_LINES = 12  # frames, the innermost: chosen, from torch's collective up to the training loop
+_LEAVES_S = 10.0  # of sys.exit() up to the end: chosen, torch closes its groups meanwhile
 _MOST_THREADS = 16  # of one process: chosen
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|<frozen|<string>")
 _FRAME = re.compile(r'  File "(.+)", line (\d+|\?\?\?) in (.+)')
@@ -216,6 +217,7 @@ class _Node:
             found[pid]["status"] = told.get(pid)
         self._measured(found)
         self._spoken(found)
+        self._left(found)
         self._aborted(found)
         for pid, known in found.items():
             known["stack"], known["threads"] = _stacks(_text(os.path.join(self.folder, "fault", f"{pid}.txt")))
@@ -240,13 +242,29 @@ class _Node:
         """What each printed last; where there are no ranks all that was printed is COMMAND's."""
         last, ranks = spoken.Last(self.folder), any(one["role"] == "rank" for one in found.values())
         for pid, known in found.items():
-            known["printed"] = last.of(pid, known["rank"] if known["role"] == "rank" else -1)
+            rank = known["rank"] if known["role"] == "rank" else -1
+            known["printed"], known["odd"] = last.of(pid, rank), last.odd_of(pid, rank)
             if known["role"] == "root" and not ranks:
                 known["printed"] = [*last.any]
         known_ranks = [known for known in found.values() if known["role"] == "rank"]
         if not any(known["printed"] for known in known_ranks):  # Python itself, before it runs anything
             for known in known_ranks:
                 known["printed"] = [*last.loose]
+
+    def _left(self, found: dict[int, _Raw]) -> None:
+        """Where those called sys.exit() that ended by it."""
+        for row in self._said():
+            known = found.get(row["pid"], {})
+            if row["what"] == "left" and _ended_by(row, known):
+                if not row["code"]:
+                    known["left"] = self._shift(row)["t"]
+                known["left_at"] = _places(row["at"])[:_STACK_LINES]
+                known["caught"] = f"{row['type']}: {row['message']}" if row.get("type") and not row["code"] else ""
+
+    def _said(self) -> list[_Raw]:
+        said = os.path.join(self.folder, "said")
+        rows = [row for name in listed(said)[:_MOST_SAID] for row in _rows(os.path.join(said, name))]
+        return [row for row in rows if row["what"] in ("raised", "left")]
 
     def _aborted(self, found: dict[int, _Raw]) -> None:
         """What a C++ exception or an assertion printed, where it can be only one process's."""
@@ -257,15 +275,12 @@ class _Node:
                 one["aborted"] = words[0]
 
     def _raised(self) -> list[BoxRaised]:
-        said = os.path.join(self.folder, "said")
-        rows = [row for name in listed(said)[:_MOST_SAID] for row in _rows(os.path.join(said, name))]
+        rows, ends = self._said(), {row["pid"]: {**row, "gone": row["t"]} for row in self._of("gone")}
         told = [
-            {
-                **self._shift(row),
-                "frames": [f"{file}:{line} in {function}" for file, line, function in row["frames"]],
-            }
+            {**self._shift(row), "frames": _places(row["frames"])}
             for row in rows
-            if row.get("what") == "raised"
+            if row["what"] == "raised"
+            or (row.get("type") and row["code"] and _ended_by(row, ends.get(row["pid"], {})))
         ]
         for one in told:
             one["host"] = "" if one.get("host") == self.meta["host"] else one.get("host", "")
@@ -296,10 +311,14 @@ class _Node:
 
     def _stalls(self) -> list[BoxStall]:
         killed = bool(self._of("killed"))
+        resumed = [row["t"] for row in self._of("resumed")]
         return [
-            BoxStall(t=row["t"], silent=row["silent"], limit=row["limit"], killed=killed)
+            BoxStall(
+                t=row["t"], silent=row["silent"], limit=row["limit"], killed=killed,
+                resumed=next((t for t in resumed if t > row["t"]), None),
+            )
             for row in self._of("stall")
-        ]
+        ]  # fmt: skip
 
     def _rooms(self) -> list[BoxRoom]:
         least: dict[str, BoxRoom] = {}
@@ -317,6 +336,18 @@ class _Node:
             ["the kernel does not count processes killed for memory here"] if begin and not begin["oom"] else []
         )
         return told
+
+
+def _ended_by(row: _Raw, process: _Raw) -> bool:
+    """Whether its call of sys.exit() ended it, or its launcher meanwhile: a program may catch it and go on."""
+    status, gone = process.get("status"), process.get("gone")
+    if status is None:
+        return True
+    return bool(status == row["code"] << 8 or (status & 0x7F and gone and gone < row["t"] + _LEAVES_S))
+
+
+def _places(rows: list[list[str | int]]) -> list[str]:
+    return [f"{file}:{line} in {function}" for file, line, function in rows]
 
 
 def _counted(row: _Raw) -> str:

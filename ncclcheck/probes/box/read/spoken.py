@@ -19,6 +19,8 @@ _LINES, _LONG = 3, 300  # last lines of a process, and characters of each: chose
 _RANK = re.compile(r"^\[(?:rank|default)(\d{1,7})\]:")
 _NCCL = re.compile(r"^\S+:(\d{1,10}):\d+ (?:\[\w+\] )?NCCL ")
 
+# A value that is not finite, as a program prints it.
+NOT_FINITE = re.compile(r"(?i)(?<![\w.])[-+]?(?:nan|inf)(?![\w])")
 _LOGGED = re.compile(r"[IWEF]\d{4} \d\d:|[ =\-\[<{(]|\w[\w.]*\.ChildFailedError|Root Cause|Failures:")
 
 
@@ -38,6 +40,8 @@ class Last:
     def __init__(self, folder: str) -> None:
         self.by_pid: dict[int, deque[str]] = {}
         self.by_rank: dict[int, deque[str]] = {}
+        self.odd_by_pid: dict[int, str] = {}  # the first line of each with a value that is not finite
+        self.odd_by_rank: dict[int, str] = {}
         self.any: deque[str] = deque(maxlen=_LINES)
         self.loose: deque[str] = deque(maxlen=_LINES)  # of nobody known, and not of torchrun's log
         traced: set[tuple[int, int]] = set()  # who is within a traceback
@@ -51,6 +55,10 @@ class Last:
                 continue
             traced.discard(whose)
             self.any.append(line[:_LONG])
+            if whose[0] or rank:
+                told, key = (self.odd_by_pid, whose[0]) if whose[0] else (self.odd_by_rank, whose[1])
+                if key not in told and NOT_FINITE.search(line):
+                    told[key] = line[:_LONG]
             if whose[0]:
                 _keep(self.by_pid, whose[0], line)
             elif rank:
@@ -61,6 +69,10 @@ class Last:
     def of(self, pid: int, rank: int) -> list[str]:
         """The oldest one first; empty where none can be told from those of others."""
         return [*self.by_pid.get(pid, self.by_rank.get(rank, ()))]
+
+    def odd_of(self, pid: int, rank: int) -> str:
+        """The first line of it with a value that is not finite; empty for none."""
+        return self.odd_by_pid.get(pid, self.odd_by_rank.get(rank, ""))
 
 
 def _keep(told: dict[int, deque[str]], whose: int, line: str) -> None:

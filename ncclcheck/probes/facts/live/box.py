@@ -21,7 +21,10 @@ class BoxProcess(Struct, frozen=True, kw_only=True):
     had used no CPU. stack: of its main thread when it was last asked or crashed, the innermost frame first.
     cores, apart: of a rank, for each of the box's samples: cores in use, and the share of looks at which its main
     thread waited for nobody. injected: whether its Python could say why it ended; null where nobody looked.
-    printed: its last lines in the job's output, as far as they can be told from those of others. aborted: what was
+    printed: its last lines in the job's output, as far as they can be told from those of others; odd: the first of
+    them with a value that is not finite. left_at: where it called sys.exit() or os._exit(), the innermost frame
+    first; caught: the exception that it had caught then, where it left with exit code 0; left: when its Python
+    came to its end with exit code 0. aborted: what was
     printed as SIGABRT ended it. threads: lines of the user's in which its other threads were then. world, meets:
     WORLD_SIZE and MASTER_ADDR:MASTER_PORT in its environment.
     """
@@ -44,6 +47,10 @@ class BoxProcess(Struct, frozen=True, kw_only=True):
     apart: list[Amount] = field(default_factory=list)
     stack: list[str] = field(default_factory=list)
     printed: list[str] = field(default_factory=list)
+    odd: str = ""
+    left_at: list[str] = field(default_factory=list)
+    caught: str = ""
+    left: Amount | None = None
     aborted: str = ""
     threads: list[str] = field(default_factory=list)
     world: Whole = 0
@@ -55,7 +62,8 @@ class BoxRaised(Struct, frozen=True, kw_only=True):
 
     host: where, if that is not the box's own: srun passes the box's settings on to all nodes. printed: it was read
     in the job's output, where its process could not say it into the box. thread: of the thread that it ended, for
-    one that is not the main thread: its process went on.
+    one that is not the main thread: its process went on. code: of sys.exit(), for one that the program caught and
+    ended itself for, null otherwise. not_finite: names of the program's variables that were NaN or infinite there.
     """
 
     t: Amount
@@ -67,7 +75,9 @@ class BoxRaised(Struct, frozen=True, kw_only=True):
     host: str = ""
     printed: bool = False
     thread: str = ""
+    code: Whole | None = None
     frames: list[str] = field(default_factory=list)
+    not_finite: list[str] = field(default_factory=list)
 
 
 class BoxSignal(Struct, frozen=True, kw_only=True):
@@ -92,12 +102,13 @@ class BoxOom(Struct, frozen=True, kw_only=True):
 
 
 class BoxStall(Struct, frozen=True, kw_only=True):
-    """No sign of life for `silent` seconds when it was noticed at `t`."""
+    """No sign of life for `silent` seconds when it was noticed at `t`. resumed: when there was one again."""
 
     t: Amount
     silent: Amount
     limit: Amount = 0.0
     killed: bool = False
+    resumed: Amount | None = None
 
 
 class BoxTold(Struct, frozen=True, kw_only=True):

@@ -96,15 +96,41 @@ class LogProcess(Struct, frozen=True, kw_only=True):
     file: str = ""
 
 
+class LogMember(Struct, frozen=True, kw_only=True):
+    """One rank of a communicator, as its process told. line: that of "Init START", else of "COMPLETE"."""
+
+    rank: Count
+    nranks: Count
+    host: str
+    pid: Pid
+    bus_id: str = ""
+    file: str = ""
+    line: Whole = 0
+    complete: bool = False
+    ended: bool = False
+
+
+class LogCommunicator(Struct, frozen=True, kw_only=True):
+    """A communicator of which not every rank, each once, is told to have come through its start.
+
+    id: NCCL's commId; of a split its parent's, its number there and its colour.
+    """
+
+    id: str
+    members: list[LogMember] = field(default_factory=list)
+
+
 class Logs(Struct, frozen=True, kw_only=True, dict=True):  # its __dict__: what reports derive from it
     """All that the given files say. version: told without a process. dropped: lines that were known and not kept.
 
     world: the ranks of the largest communicator. ranks: those that anything was heard of.
+    communicators: those that are not whole.
     """
 
     files: list[LogFile] = field(default_factory=list)
     events: list[LogEvent] = field(default_factory=list)
     processes: list[LogProcess] = field(default_factory=list)
+    communicators: list[LogCommunicator] = field(default_factory=list)
     ranks: list[Count] = field(default_factory=list)
     world: Count | None = None
     version: str = ""

@@ -34,6 +34,7 @@ from ncclcheck.probes.facts.training.checks import (
     Unchecked,
     Unused,
     UnusedParameter,
+    Written,
 )
 from ncclcheck.probes.facts.training.course import Course, Growing, Misused, NotFiniteAt
 from ncclcheck.probes.facts.training.saves import Saves
@@ -103,4 +104,5 @@ __all__ = [
     "Unused",
     "UnusedParameter",
     "WorkerStart",
+    "Written",
 ]

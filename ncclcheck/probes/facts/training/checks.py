@@ -113,6 +113,19 @@ class Cosine(Struct, frozen=True, kw_only=True):
     batches: Count
 
 
+class Written(Struct, frozen=True, kw_only=True):
+    """A line of the user's that changes weights outside of an optimizer. name: a parameter that it changes; step:
+    the first of the given steps that came to it; ranks: that came to it at all, none: all did. uneven: these came
+    to it in different steps.
+    """
+
+    at: str
+    name: str
+    step: Count
+    ranks: list[Count] = field(default_factory=list)
+    uneven: bool = False
+
+
 class OwnStep(Struct, frozen=True, kw_only=True):
     """The user's own step. state: entries of what it keeps that differ over ranks. off: of the gradients that its
     optimizer was given first, from those of one process on all batches, as a share of the norm; ratio: the factor
@@ -189,6 +202,7 @@ class OwnStep(Struct, frozen=True, kw_only=True):
     zero: list[str] = field(default_factory=list)
     taken: list[Count] = field(default_factory=list)
     state: list[Differing] = field(default_factory=list)
+    written: list[Written] = field(default_factory=list)
     off: Amount | None = None
     ratio: float | None = None
     not_joined: str = ""

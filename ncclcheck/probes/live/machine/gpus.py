@@ -171,7 +171,7 @@ class Beside:
             return {"gpus": [], "problem": "NVML gave no answer in time: the driver may hang"}
         try:
             made = json.loads(out.decode())
-            return made if isinstance(made, dict) else {"gpus": [], "problem": "NVML's child said no JSON"}
+            return made if isinstance(made, dict) else {"gpus": [], "problem": "NVML's child printed no JSON"}
         except ValueError:
             return {"gpus": [], "problem": f"NVML's child ended with status {self.child.returncode}"}
 

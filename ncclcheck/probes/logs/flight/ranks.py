@@ -26,7 +26,7 @@ def rank_of(name: str, whole: Form, entries: list[Entry]) -> tuple[int, Teller]:
     possible = _possible(whole, entries)
     if named is None:
         if len(possible) != 1:
-            raise Refused("no number ends its name, and its content does not tell whose it is")
+            raise Refused("no number ends its name, and its content does not show whose it is")
         return min(possible), "content"
     if not possible:
         return named, "file name"

@@ -20,7 +20,7 @@ _MOST_WARNINGS, _WARNING = 20, 500  # different warnings of a process, and chara
 _MOST_SAMPLES, _SAMPLE = 3, 160
 _VERSION = re.compile(r"NCCL version (\d{1,3}\.\d{1,3}(?:\.\d{1,3})?)")
 _COMMUNICATOR = re.compile(r"comm (0x[0-9a-f]{1,16}) rank (\d{1,6}) n[rR]anks (\d{1,6})\b(.*)")
-_OF_COMMUNICATOR = re.compile(r"\b(nNodes|localRanks|busId|commId) (\w{1,40})")
+_OF_COMMUNICATOR = re.compile(r"\b(nNodes|localRanks|busId|commId|parent|splitCount|color) (-?\w{1,40}?)(?=-? |$)")
 
 End = tuple[str, int | None, int, int]
 
@@ -29,7 +29,8 @@ End = tuple[str, int | None, int, int]
 class Communicator:
     """One communicator as one process sees it. began: its start was told, as NCCL does since 2.18.3.
 
-    seen: connections by (kind, device, ranks at both ends); -1: not told.
+    seen: connections by (kind, device, ranks at both ends); -1: not told. line: that of its start, else of the end
+    of its start. splits: how many were split off it.
     """
 
     rank: int = -1
@@ -42,6 +43,8 @@ class Communicator:
     began: bool = False
     complete: bool = False
     ended: bool = False
+    line: int = 0
+    splits: int = 0
     seen: Counter[End] = field(default_factory=Counter)
 
     def holds(self, one: vias.Connection) -> bool:
@@ -131,7 +134,7 @@ class Process:
         """Before 2.18.3 only the end of an init was told: what its thread said until then belongs to it."""
         pointer, rest = found[1], found[4]
         known = self.communicators.get(pointer)
-        if known is None or (known.ended and "START" in rest):
+        if known is None or ((known.ended or known.complete) and "START" in rest):
             known = self._new(tid, pointer)
         told = dict(_OF_COMMUNICATOR.findall(rest))
         known.began |= "Init START" in rest
@@ -140,10 +143,24 @@ class Process:
         known.local_ranks = _number(told.get("localRanks")) or known.local_ranks
         known.bus_id = told.get("busId", known.bus_id)
         known.comm_id = told.get("commId", known.comm_id)
+        known.line = known.line or self.number
+        if "parent" in told and not known.comm_id:
+            known.comm_id = self._split_of(told)
         if "Init COMPLETE" in rest:
             known.complete, self.started_line = True, self.number
         known.ended |= "Destroy COMPLETE" in rest or "Abort COMPLETE" in rest
         self._enter(tid, known)
+
+    def _split_of(self, told: dict[str, str]) -> str:
+        """What all ranks of a split call it alike, for it has no commId: its parent, its number there, its colour.
+
+        Before 2.23 the number is not told, and is counted here. Empty where the parent's start is not in the log.
+        """
+        parent = self.communicators.get(told["parent"])
+        if parent is None or not parent.comm_id:
+            return ""
+        parent.splits += 1
+        return f"{parent.comm_id}/{told.get('splitCount', parent.splits)}/{told.get('color', '')}"
 
     def _new(self, tid: int, pointer: str) -> Communicator:
         """What the thread has begun without a name, else a new one; addresses are used again."""

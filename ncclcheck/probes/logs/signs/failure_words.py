@@ -55,7 +55,32 @@ COMPLAINTS = (
     _form(
         "timed out|killed|watchdog", r"\b(?:timed out|killed|watchdog)\b", "somebody waited in vain, or is gone"
     ),
+    _form(
+        "crashloopbackoff|back-off",
+        r"\bcrashloopbackoff\b|\bback-off \w{1,12} restarting failed\b|\bback-off restarting failed\b",
+        "Kubernetes starts a container again and again",
+    ),
     _form("exception", r"\bexception\b", "an exception"),
+    _form(
+        "ERROR_|_ERR_|_STATUS_",
+        r"\b(?:[A-Z][A-Z0-9]{1,20}_){1,2}(?:ERROR|ERR|STATUS)_(?!SUCCESS|OK\b|NONE|HANDL|LEVEL|CODE|FILE|LOG)"
+        r"[A-Z][A-Z_]{3,60}\b(?!=)",
+        "an error by the name of its number",
+        case=True,
+    ),
+    _form(
+        "DEADLINE_EXCEEDED|UNAVAILABLE|RESOURCE_EXHAUSTED|FAILED_PRECONDITION|DATA_LOSS|INVALID_ARGUMENT|UNIMPLEMENTED",
+        r"\b(?:DEADLINE_EXCEEDED|UNAVAILABLE|RESOURCE_EXHAUSTED|FAILED_PRECONDITION|DATA_LOSS|INVALID_ARGUMENT"
+        r"|UNIMPLEMENTED): ?\S",
+        "gRPC's and XLA's codes of a call that failed",
+        case=True,
+    ),
+    _form(
+        ".cc:|.cpp:",
+        r"(?:^|[\s\[])[EF]\d{4} [\d:.]+ .{0,40}?\w\.(?:cc|cpp):\d|^(?:\d{4}-\d\d-\d\d [\d:.]+: )?[EF] \S{1,100}\.cc:\d",
+        "glog's and TensorFlow's level of an error",
+        case=True,
+    ),
     _form("Error|Exception", r"\b[A-Z]\w{0,60}(?:Error|Exception)\b", "an exception by its type", case=True),
 )
 _BAD = r"(?:errors?|failures?|failed|exceptions?|killed|aborted|timed out)"
@@ -87,7 +112,7 @@ QUIET = (
     _form("add an exception", r"", "git's advice"),
     _form("no name was specified", r"", "kubectl was to delete what is not there"),
     _form("file exists", r"\bfailed to create\b.{0,300}: file exists", "it is there already"),
-    _form("no|0|zero|without|any", rf"\b(?:no|0|zero|without|any|not an?) (?:\w{{1,20}} )?{_BAD}\b",
+    _form("no|0|zero|without|any", rf"(?<!=)\b(?:no|0|zero|without|any|not an?) (?:\w{{1,20}} )?{_BAD}\b",
           "none were there"),
     _form("0|none|null|false|n/a|[]|-", rf"\b{_BAD}['\"]?\s{{0,20}}[:=|]\s{{0,20}}['\"]?"
           r"(?:0+(?:\.0+)?\b(?!\.)|none|null|false|n/?a|\[\]|-)", "a count that is nought"),
@@ -112,13 +137,14 @@ QUIET = (
           r"|\b(?:WARNING|INFO|DEBUG|NOTICE)\b(?=[ :\]|-])", "its own level is less than an error", case=True),
     _form("W|I", r"\[(?:NeMo )?[WI]\d{0,4} |^\s{0,8}[WI]\d{3,4} ", "the same by glog's letter", case=True),
     _form("Warning", r"\b[A-Z]\w{2,20}Warning\b", "a warning of Python", case=True),
-    _form(" |^|#", r"^\s{4,}\S|^\s*\^+\s*$|\bframe #\d|#\d{1,3} {1,3}0x|#\d{1,3}: ", "code or a frame below a line that says it"),
+    _form(" |^|#", r"^\s{4,}(?!.{0,200}\b(?:retcode|reason|errno|err_?code)\s?[=:])\S|^\s*\^+\s*$|\bframe #\d|#\d{1,3} {1,3}0x|#\d{1,3}: ", "code or a frame below a line that says it"),
     _form("exception", r"the above exception|another exception occurred|exception ignored in",
           "it joins two exceptions, or nobody was there to take it"),
     _form("raise|except|return|assert|if|def|class|import|from|with|log",
           r"^\s*(?:raise|except|return|assert|if|def|class|import|from|with|log\w{0,6}\.)\b", "a line of code"),
     _form("raise|except", r"^\s*(?:raise|except)\b", "a line of code above the exception itself", ends=True),
-    _form("http", r"https?://(?!\d{1,3}(?:\.\d{1,3}){3}|localhost)|http error 40[134]", "a link, or an answer of a hub of models"),
+    _form("http", r"^(?:(?!\berror\b|\bfail).){0,400}https?://(?!\d{1,3}(?:\.\d{1,3}){3}|localhost)|http error 40[134]",
+          "a link, or an answer of a hub of models"),
     _form("wandb|tensorboard|mlflow|comet", r"\b(?:wandb:|(?:tensorboard|mlflow|comet_ml)\b)",
           "who draws the curves is not who trains"),
     _form("logging error", r"", "a line that a logger could not write"),
@@ -133,6 +159,8 @@ QUIET = (
           "what Python says when it tidies up"),
     _form("watchdog", r"watchdog (?:thread |timeout )?(?:started|enabled|is set|init|interval|set)", "a watchdog began"),
     _form("will be raised|connection attempt", r"", "it says what is to come"),
+    _form("unable to register cu|cannot register", r"\b(?:unable to|cannot) register cu\w{2,8} factory", "two parts of TensorFlow bring one library"),
+    _form("could not find tensorrt|tf-trt", r"", "a library that need not be there"),
 )  # fmt: skip
 # What says why something cannot be, without a word of failure.
 EXPLAINS = (
@@ -153,8 +181,13 @@ EXPLAINS = (
     _form("invalid", r"\binvalid (?:option|choice|value|argument|device|configuration|rank|address|host|port|key"
           r"|name|path|usage)", "a setting that is refused"),
     _form("does not exist|doesn't exist|do not match|does not match|doesn't match|don't match|not equal"
-          "|insufficient|not enough|exceed|corrupt|unhealthy|inconsistent|conflict|overflow", r"", "two things that differ"),
+          "|insufficient|not enough|exceed|corrupt|unhealthy|inconsistent|conflict", r"", "two things that differ"),
     _form("machine only has|only has", r"\bonly has\b", "more is asked for than is there"),
+    _form("stuck|not all of them|deadlock", r"\b(?:is|are|be|got|gets|seems?) (?:stuck|deadlocked)\b|\bnot all of them (?:arrived|joined)\b"
+          r"|\bdeadlock detected\b", "who does not get on"),
+    _form("than", r"\b(?:is|are|was) (?:larger|greater|less|smaller|higher|lower|longer|shorter) than\b", "two sizes that do not fit"),
+    _form("closed by|exhausted|no reply|overflow", r"\bclosed by (?:the )?remote host\b|\bexhausted\b|\bno reply\b"
+          r"|\boverflow (?:detected|error)\b|\boverflow\b", "who went away, or what is used up"),
     _form("too old|too small|too large|too many|too few|out of range", r"", "a size or a version that does not fit"),
     _form("falling back", r"\bfalling back\b.{0,80}\b(?:tcp|socket|ethernet|cpu|gloo)\b", "less than was wanted"),
 )  # fmt: skip

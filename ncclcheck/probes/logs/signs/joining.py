@@ -159,14 +159,17 @@ SIGNS = (
         "store-wait",
         r"wait timeout after (?P<ms>\d{1,12})ms, keys: (?P<keys>\S{1,120})"
         r"|(?:retrieving ncclUniqueId from \[(?P<owner>\d{1,7})\].{0,120}?)?store->get\('(?P<key>[^']{1,80})'\)(?: got error|.{0,40}[Tt]imeout)"
-        r"|(?:RuntimeError|DistStoreError): (?P<old>Socket Timeout)\s*$",  # before torch 2.5
+        r"|(?:RuntimeError|DistStoreError): (?P<old>Socket Timeout)\s*$"  # before torch 2.5
+        r"|waitForInput: socket .{0,200}?remote=\[(?P<store>[^\]]{1,253})\]:(?P<port>\d{1,5})\) timed out after (?P<waited>\d{1,12})ms",
         (
+            "[W228 18:45:15.741 socket.cpp:487] [c10d] waitForInput: socket SocketImpl(fd=11, addr=[gpu-a17]:38674, "
+            "remote=[::ffff:10.0.3.17]:29500) timed out after 900000ms",
             "torch.distributed.DistStoreError: wait timeout after 1800000ms, keys: /default_pg/0//cpu//0/rank_3",
             "RuntimeError: [2] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d "
             "key-value store by key '0', but store->get('0') got error: Socket Timeout",
             "torch.distributed.DistStoreError: Socket Timeout",
         ),
-        words=("wait timeout after", "store->get(", "socket timeout"),
+        words=("wait timeout after", "store->get(", "socket timeout", "waitforinput"),
     ),
     Sign(
         "gloo-connect",

@@ -17,9 +17,23 @@ SIGNS = (
     ),
     Sign(
         "launcher-return-code",
-        r"(?:exits? with|ended with|with) return code = (?P<exitcode>-\d{1,3})\b",
+        r"(?:(?:exits? with|ended with|with) return code = |(?<![(\w)])[Ee]xit ?code(?:: |=)(?=-(?:4|6|7|8|9|11)\b(?! \(pid)))"
+        r"(?P<exitcode>-\d{1,3})\b"
+        r"|\b[Ee]xit(?:ed)?(?: with)?(?: exit)?[ _]?[Cc]ode[: =]{1,2}(?P<by_shell>13[24579])\b",  # 128 and the signal
         (
+            "[12-16 14:27:10] Exit code: -9",  # sgl-project/sglang#15235
+            "AlgorithmError: Exit Code: 139",  # aws/sagemaker-python-sdk#134
+            "container main exited with exit code 137",
             "[2026-03-01 10:00:00,100] [ERROR] [launch.py:325:sigkill_handler] ['python', 'train.py'] exits with return code = -9",
+        ),
+        words=(
+            "return code = -",
+            *("exit code: -", "exit code=-", "exitcode=-"),
+            *(
+                f"{name}{sign}13"
+                for name in ("exit code", "exit_code", "exitcode")
+                for sign in (" ", ": ", "=", ":")
+            ),
         ),
     ),
     Sign(
@@ -101,13 +115,15 @@ SIGNS = (
     ),
     Sign(
         "root-cause-rank",
-        r"^  rank      : (?P<rank>\d{1,7}) \(local_rank: (?P<local_rank>\d{1,6})\)",
-        ("  rank      : 3 (local_rank: 3)",),
+        r"^\s{0,4}rank\s{0,8}:? {0,2}(?P<rank>\d{1,7}) \(local[_ ]rank: (?P<local_rank>\d{1,6})\)",
+        ("  rank      : 3 (local_rank: 3)", "rank3 (local rank: 3)exitcode: -9 (pid: 4711)error file: <N/A>"),
+        words=("rank",),
     ),
     Sign(
         "root-cause-exit",
-        r"^  exitcode  : (?P<exitcode>-?\d{1,4}) \(pid: (?P<pid>\d{1,10})\)",
-        ("  exitcode  : -9 (pid: 4711)",),
+        r"(?:^\s{0,4}|\d\))exitcode\s{0,4}: (?P<exitcode>-?\d{1,4}) \(pid: (?P<pid>\d{1,10})\)",
+        ("  exitcode  : -9 (pid: 4711)", "rank3 (local rank: 3)exitcode: -9 (pid: 4711)error file: <N/A>"),
+        words=("exitcode",),
     ),
     Sign(
         "sigterm-to-peers",
@@ -327,8 +343,13 @@ SIGNS = (
         r"DUE TO NODE FAILURE|srun: error: Node failure on (?P<here>[\w.-]{1,253})"
         r"|ON (?P<own>[\w.-]{1,253}) UNCORRECTABLE MEMORY ERROR AT"
         r"|address: (?P<at>[\w.:-]{1,253})(?: and node name: \S{1,253})? has been marked dead because"
-        r"|The actor is dead because its node has died",
+        r"|The actor is dead because its node has died"
+        r"|(?P<late>[Tt]his node (?:manager )?has (?:mistakenly )?bee[nm] marked as dead)"
+        r"(?:.{0,80}?heartbeats from this node for (?P<for>\d{1,9}) ?ms)?",
         (
+            "[2022-02-16 12:46:52,789 C 149 149] node_manager.cc:170: This node has been marked as dead.",
+            "(raylet, ip=10.0.3.18) node_manager.cc:999: [Timeout] Exiting because this node manager has mistakenly been "
+            "marked as dead by the GCS: GCS didn't receive heartbeats from this node for 30000 ms.",
             "slurmstepd: error: *** JOB 4711 ON gpu-a17 CANCELLED AT 2026-03-01T10:00:00 DUE TO NODE FAILURE, SEE "
             "SLURMCTLD LOG FOR DETAILS ***",
             "srun: error: Node failure on gpu-a18",
@@ -337,6 +358,7 @@ SIGNS = (
             "because the detector has missed too many heartbeats from it.",
             "The actor is dead because its node has died. Node Id: 5f0c",
         ),
+        words=("node failure", "uncorrectable memory", "marked dead", "marked as dead", "node has died"),
     ),
     Sign(
         "mpirun-signalled",

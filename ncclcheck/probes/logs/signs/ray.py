@@ -23,6 +23,7 @@ SIGNS = (
     Sign(
         "ray-lacks",
         r"Not enough (?P<kind>[A-Z]{2,8})s available\. Requested (?P<asked>\d{1,6}) \w{2,8}, but only (?P<has>\d{1,6})"
+        r"|number of required (?P<sort>GPU|TPU)s exceeds the total number of available"
         r"|(?:No available node types can fulfill|following) resource request(?: cannot be scheduled right now:)?s? "
         r"(?P<request>\{[^{}]{3,200}\})|(?P<pending>\{[^{}]{3,200}\}(?: \* \d{1,6})?) \(\w{3,20}\): \d{1,6}\+ pending placement groups",
         (
@@ -32,8 +33,10 @@ SIGNS = (
             "Warning: The following resource request cannot be scheduled right now: {'CPU': 1.0, 'GPU': 8.0}. This is "
             "likely due to all cluster resources being claimed by actors.",
             "{'GPU': 1.0} * 2 (PACK): 1+ pending placement groups",
+            "WARNING 04-01 02:45:50 ray_utils.py:320] The number of required GPUs exceeds the total number of available "
+            "GPUs in the placement group.",
         ),
-        words=("not enough ", "resource request", "pending placement group"),
+        words=("not enough ", "resource request", "pending placement group", "number of required "),
     ),
     Sign(
         "ray-worker-died",

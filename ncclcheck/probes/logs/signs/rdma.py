@@ -144,7 +144,7 @@ SIGNS = (
     ),
     Sign(
         "ib-access-violation",
-        r"local access violation work queue error",
+        r"(?:NET/IB ?: (?P<device>\S{1,64}) .{0,80})?local access violation work queue error",
         (
             f"{_IB} NET/IB : mlx5_1:1 Got async event : local access violation work queue error",
             f"{_IB} NET/IB : mlx5_1:1 async fatal event on QP (0x7f3c): local access violation work queue error",

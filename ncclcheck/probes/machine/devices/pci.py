@@ -71,7 +71,7 @@ def link(machine: Machine, folder: str) -> Link | Unread:
     speeds = [_SPEED.match(str(read[name])) for name in ("current_link_speed", "max_link_speed")]
     widths = [_lanes(str(read[name])) for name in ("current_link_width", "max_link_width")]
     if None in speeds or any(width in _NO_LINK for width in widths):
-        return Unread("absent", f"{folder.rsplit('/', 1)[1]} tells no speed or width of its link")
+        return Unread("absent", f"{folder.rsplit('/', 1)[1]} reports no speed or width of its link")
     now, most = (float(speed[1]) for speed in speeds if speed)
     return Link(gts=now, width=widths[0], most_gts=most, most_width=widths[1])
 

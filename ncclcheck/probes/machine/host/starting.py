@@ -29,5 +29,5 @@ def _waited(machine: Machine) -> float | Unread:
         return _MOST_S if done.kind == "timed_out" else done
     words = done.out.split()[-3:]
     if done.status or len(words) != 3 or not all(word.isdecimal() for word in words):
-        return Unread("no_tool", "it does not tell how long it ran")
+        return Unread("no_tool", "it does not report how long it ran")
     return round(max(0.0, took - (int(words[0]) + int(words[1])) / 1e9), 3)

@@ -66,5 +66,5 @@ def _link(element: ElementTree.Element) -> Link | Unread:
     speed = _GT_S.match(element.get("link_speed", ""))
     width = element.get("link_width", "")
     if speed is None or not re.fullmatch(r"\d{1,2}", width, re.ASCII):
-        return Unread("absent", "the topology file tells no speed or width")
+        return Unread("absent", "the topology file has no speed or width")
     return Link(gts=float(speed[1]), width=int(width), most_gts=float(speed[1]), most_width=int(width))

@@ -60,7 +60,11 @@ class Calling(Expressions):
         name = self._library_name(node, self.dotted(node.func, frame), frame)
         node, name, given, named = self._completed(node, name, given, named, frame)
         if isinstance(node.func, ast.Attribute) and node.func.attr == "set_epoch":
-            self.add(".set_epoch", node.lineno, {}, [], on=text(node.func.value), more={"on": on})
+            told = dict(zip("0", given[:1], strict=False))
+            told["0"] = self._in_words(told.get("0", named.get("epoch", NOTHING)))
+            written = {"0": node.args[0]} if node.args else {}
+            self.add(".set_epoch", node.lineno, written, [], on=text(node.func.value), more={**told, "on": on})
+        self._tell_forward(node, frame)
         if (value := self._own(node, name, on, given, named, frame)) is not None:
             self.target = ""
             return value.with_(*self._handed_on(node, given))
@@ -73,12 +77,22 @@ class Calling(Expressions):
                 on=text(node.func.value),
                 made=on,
             )
-        if self.built and text(node.func).startswith("super()"):
+        if self.built and text(node.func).startswith("super("):
             self.things[self.built.pop()].fields |= library.loader_fields(given, named)
             return NOTHING
         value = library.call(self, node, name, on, given, named, frame)
         self.target = ""
         return value.with_(*self._handed_on(node, given))
+
+    def _in_words(self, value: Value) -> Value:
+        """A number that is known, as a tag; that of an attribute is known where it is given once only."""
+        return value.with_(f"={value.symbol}") if value.symbol.lstrip("-").isdecimal() else value
+
+    def _tell_forward(self, node: ast.Call, frame: Frame) -> None:
+        """The forward pass of a model that is in a wrapper, whatever it is called."""
+        held = self._held_value(node, frame)
+        if held is not None and (held.of("ddp") or held.of("fsdp")):
+            self.add("forward", node.lineno, {}, [], on=text(node.func), made=held)
 
     def _own(
         self, node: ast.Call, name: str, on: Value, given: list[Value], named: dict[str, Value], frame: Frame
@@ -98,7 +112,7 @@ class Calling(Expressions):
         self, way: Way, node: ast.Call, given: list[Value], named: dict[str, Value], frame: Frame
     ) -> Value:
         if way.name in self.classes:
-            return self._build(way.name, node, given, named)
+            return self.build(way.name, node, given, named)
         statement = self.statement
         named = {**way.named, **named}
         value = self.call(way.name, [*way.given, *given], named, way.me, raw=way.raw)
@@ -245,7 +259,10 @@ class Calling(Expressions):
         for tag in sorted(held.tags):
             kind, _, full = tag.partition(":")
             if kind in ("fn", "raw", "class"):
-                found.append(Way(full, raw=kind == "raw", by_rank=SOME in held.tags))
+                function = self.functions.get(full) if kind == "fn" else None
+                bound = Value(frozenset(tag[3:] for tag in held.tags if tag.startswith("me:")))
+                me = bound if function and function.owner and function.parameters[:1] == ["self"] else None
+                found.append(Way(full, me, raw=kind == "raw", by_rank=SOME in held.tags))
         for one in [] if found else held.objects:
             thing = self.things[one]
             if thing.kind == "partial":
@@ -261,7 +278,7 @@ class Calling(Expressions):
                     found.append(Way(method, Value(frozenset({module}))))
         return found
 
-    def _build(self, cls: str, node: ast.Call, given: list[Value], named: dict[str, Value]) -> Value:
+    def build(self, cls: str, node: ast.Call, given: list[Value], named: dict[str, Value]) -> Value:
         made = self.make(library.kind_of(self, cls), node, cls)
         me = Value(frozenset({made}))
         own = self.class_fields(cls)
@@ -370,7 +387,7 @@ class Calling(Expressions):
             self.known[name,] = followed
         value, calls, _ = followed
         if len(self.trace) < MOST_CALLS:
-            self.trace += map(self._under, calls)
+            self.trace += [self._under(call) for call in calls if not self._never(call)]
         return value
 
     def _body(self, function: Function, frame: Frame) -> tuple[Value, list[Call]]:
@@ -440,6 +457,11 @@ class Calling(Expressions):
         return [
             (one, *sorted((k, v.tags) for k, v in self.things[one].fields.items() if v.tags)) for one in me.objects
         ]
+
+    def _never(self, call: Call) -> bool:
+        """Whether it stands under the opposite of a condition on the rank that is around: on no rank."""
+        around = {(guard.text, guard.branch == "if") for guard in self.guards if guard.kind == "rank"}
+        return any(guard.kind == "rank" and (guard.text, guard.branch != "if") in around for guard in call.guards)
 
     def _under(self, call: Call) -> Call:
         """The call as it is seen from outside its function."""

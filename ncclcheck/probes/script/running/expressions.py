@@ -18,6 +18,7 @@ from ncclcheck.probes.script.running.values import (
     MEAN,
     NOTHING,
     NUMBERED,
+    ON_CPU,
     OWN,
     RANK,
     SHARE,
@@ -113,6 +114,10 @@ class Expressions(Recording):
     def _combined(self, op: ast.operator, left: Value, right: Value, name: str) -> Value:
         """What two numbers make; divided, a sum is none any more, and what is a rank's own is an average."""
         tags = carried(left, right)
+        if ON_CPU in left.tags | right.tags and all(
+            ON_CPU in one.tags or not one.tags & {LIVE, OWN} for one in (left, right)
+        ):
+            tags |= {ON_CPU}
         if isinstance(op, ast.Div | ast.FloorDiv | ast.Mult):
             tags -= {SUMMED}
         if isinstance(op, ast.Div) and OWN in left.tags:
@@ -151,13 +156,19 @@ class Expressions(Recording):
         for name in on.objects:
             thing = self.things[name]
             if node.attr in thing.fields:
-                found.append(thing.fields[node.attr])
+                held = thing.fields[node.attr]
+                number = held.symbol.lstrip("-").isdecimal() and node.attr in self.given_again
+                held = held._replace(symbol="") if number else held
+                part = (
+                    thing.kind in ("module", "ddp", "fsdp") and held.of("module", "new") and node.attr != "module"
+                )
+                found.append(held.with_(f"in:{name}") if part else held)
             elif method := self.method(thing.cls, node.attr):
                 decorated = {text(node) for node in self.functions[method].node.decorator_list}
                 if "property" in decorated and not isinstance(node.ctx, ast.Store):
                     found.append(self.call(method, [], {}, Value(frozenset({name}))))
                 else:
-                    found.append(Value(frozenset({f"fn:{method}"})))
+                    found.append(Value(frozenset({f"fn:{method}", f"me:{name}"})))
             elif thing.kind == "ddp":
                 self.add(
                     "attribute", node.lineno, {"0": ast.Constant(node.attr)}, [], on=text(node.value), made=on
@@ -182,6 +193,8 @@ class Expressions(Recording):
         tags = carried(on) | library.by_name(node.attr)
         if full.startswith("torch.distributed."):
             tags |= {f"lib:{full}"}
+        tags |= {f"in:{one}" for one in on.of("ddp", "fsdp", "module", "new")}
+        tags |= {tag for tag in on.tags if tag.startswith("in:")}
         if node.attr in library.SHAPES:
             tags -= {OWN, LIVE}
         return Value(tags, f"{on.symbol}.{node.attr}" if on.symbol else "")
@@ -313,6 +326,8 @@ class Expressions(Recording):
     def is_shared(self, loader: str) -> bool:
         """Whether it gives each rank other samples."""
         fields = self.things[loader].fields
+        if "prepared" in fields:
+            return True
         sampler = fields.get("sampler", NOTHING)
         data = fields.get("dataset", NOTHING).all_tags
         return bool(sampler.of("sampler", "sampled") or sampler.tags & {BY_RANK, SHARE} or data & {SHARE, BY_RANK})

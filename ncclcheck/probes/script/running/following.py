@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 
-from ncclcheck.probes.facts.script import Call, Guard, Loop
+from ncclcheck.probes.facts.script import Call, Guard, GuardKind, Loop
 from ncclcheck.probes.script import conditions
 from ncclcheck.probes.script.names import Names
 from ncclcheck.probes.script.running import library
@@ -14,6 +14,9 @@ from ncclcheck.probes.script.running.calling import MOST_CALLS, Calling
 from ncclcheck.probes.script.running.recording import Left
 from ncclcheck.probes.script.running.values import (
     AGREED,
+    BY_RANK,
+    CHANCE,
+    FIRST,
     LIVE,
     NOTHING,
     OWN,
@@ -181,20 +184,24 @@ class Run(Calling):
         if guard.kind == "main" and not self.sources[frame.file].named:
             self.block(statement.orelse, frame)
             return
-        ends, ways = [], []
+        ends, ways, held = [], [], []
         before = frame.variables
         fields = {name: dict(thing.fields) for name, thing in self.things.items()}
         for branch, body in (("if", statement.body), ("else", statement.orelse)):
             if conditions.single(statement.test, branch == "if") and guard.kind != "rank":
                 continue
             frame.variables = dict(before)
+            for name, old in fields.items():
+                self.things[name].fields = dict(old)
             with self.inside(self.guards, library.other_branch(guard) if branch == "else" else guard):
                 left = self.quietly(body, frame)
             ends.append(left)
             if not left:
                 ways.append(frame.variables)
-        self._meet(frame, ways or [frame.variables], by_rank=guard.kind == "rank")
-        self._meet_fields(fields, guard)
+            held.append((left, {name: self.things[name].fields for name in fields}))
+        self._meet(frame, ways or [frame.variables], guard.kind)
+        going_on = [made for left, made in held if not left] or [made for _, made in held[-1:]]
+        self._meet_fields(fields, going_on, guard)
         if ends and all(ends):
             raise Left
 
@@ -213,7 +220,8 @@ class Run(Calling):
             return value.symbol == "True"
         return None
 
-    def _meet(self, frame: Frame, ways: list[dict[str, Value]], *, by_rank: bool = False) -> None:
+    def _meet(self, frame: Frame, ways: list[dict[str, Value]], by: GuardKind = "other") -> None:
+        """What is known where branches meet. by: what the condition asks for."""
         if len(ways) == 1:
             frame.variables = ways[0]
             return
@@ -224,21 +232,26 @@ class Run(Calling):
                 if name not in met:
                     met[name] = value
                 elif met[name] is not value and met[name] != value:
-                    met[name] = join([met[name], value])
-                    exchanged = AGREED in met[name].tags
-                    met[name] = met[name].with_(SOME) if by_rank and not exchanged else met[name]
+                    met[name] = _decided(join([met[name], value]), by)
         frame.variables = met
 
-    def _meet_fields(self, before: dict[str, dict[str, Value]], guard: Guard) -> None:
-        """An attribute that is set under a condition may be what it was before; with several ranks it is set."""
-        if guard.kind in ("group", "main"):
-            return
-        for name, fields in before.items():
-            now = self.things[name].fields
-            for one, value in fields.items():
-                if one in now and now[one] is not value and now[one] != value:
-                    now[one] = join([now[one], value])
-                    now[one] = now[one].with_(SOME) if guard.kind == "rank" else now[one]
+    def _meet_fields(
+        self, before: dict[str, dict[str, Value]], ways: list[dict[str, dict[str, Value]]], guard: Guard
+    ) -> None:
+        """An attribute is what one branch or the other has made it; with several ranks it is what any sets."""
+        for name, old in before.items():
+            each = [way[name] for way in ways]
+            if all(way == old for way in each):
+                continue
+            met: dict[str, Value] = {}
+            for one in {key: None for way in each for key in way}:
+                values = [way[one] for way in each if one in way]
+                if guard.kind in ("group", "main"):
+                    values = [value for value in values if value is not old.get(one)] or values
+                value = join(values)
+                alike = all(one_value == value for one_value in values) and len(values) == len(each)
+                met[one] = value if alike else _decided(value, guard.kind)
+            self.things[name].fields = met
 
     def _loop(self, statement: ast.For | ast.AsyncFor | ast.While, frame: Frame) -> None:
         over = statement.test if isinstance(statement, ast.While) else statement.iter
@@ -248,6 +261,7 @@ class Run(Calling):
         before = frame.variables
         loop = Loop(line=statement.lineno, target=target, over=text(over), of=of)
         frame.loops += 1
+        _forget(statement, frame)
         with self.inside(self.loops, loop):
             if not isinstance(statement, ast.While):
                 if UNEVEN in value.tags:
@@ -328,6 +342,11 @@ class Run(Calling):
                     self.bind(inner, part, frame, statement)
             case ast.Attribute():
                 on = self.value(target.value, frame)
+                if target.attr == "requires_grad" and isinstance(statement, ast.Assign):
+                    written = {"0": statement.value}
+                    self.add(
+                        "requires_grad", target.lineno, written, [value], on=text(target.value), more={"on": on}
+                    )
                 for name in on.objects:
                     self.things[name].fields[target.attr] = value
                 if not on.objects:
@@ -350,6 +369,25 @@ class Run(Calling):
                         self.things[name].written[f"[{key}]"] = statement.value
                 if not on.objects and isinstance(target.value, ast.Name):
                     frame.variables[target.value.id] = Value(carried(on, value))
+
+
+def _decided(value: Value, by: GuardKind) -> Value:
+    """One of two values by a condition: on the rank, or on what is its own.
+
+    One that was exchanged is the same on all ranks, whichever gave it.
+    """
+    if AGREED in value.tags:
+        return value.but(SOME, FIRST, BY_RANK, OWN, CHANCE) if by == "rank" else value
+    return value.with_(SOME) if by == "rank" else value.with_(OWN) if by == "own" else value
+
+
+def _forget(loop: ast.For | ast.AsyncFor | ast.While, frame: Frame) -> None:
+    """What a loop gives values to is another one in a later round."""
+    for node in ast.walk(loop):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            value = frame.variables.get(node.id)
+            if value is not None and value.symbol.lstrip("-").isdecimal():
+                frame.variables[node.id] = value._replace(symbol="")
 
 
 def leaves(statement: ast.stmt) -> bool:

@@ -16,12 +16,15 @@ from ncclcheck.probes.script.running.values import (
     BY_RANK,
     CHANCE,
     CLOCK,
+    CPU,
+    DRAWN,
     FIRST,
     LIVE,
     LOCAL,
     MEAN,
     NOTHING,
     NUMBERED,
+    ON_CPU,
     OWN,
     RANK,
     SHARE,
@@ -49,6 +52,7 @@ _UNLIKE = (
     BY_RANK,
     CHANCE,
     CLOCK,
+    DRAWN,
 )  # what a value is not any more when ranks have exchanged it
 ENDS = ("sys.exit", "exit", "quit", "os._exit", "os.abort")
 # What is the same on all ranks though the tensors are not.
@@ -101,12 +105,16 @@ _SEEDS = re.compile(
     r"^(?:torch\.(?:cuda\.|random\.)?manual_seed(?:_all)?|lightning\.seed_everything|transformers\.set_seed|accelerate\.utils\.set_seed|pytorch_lightning\.seed_everything)$"
 )
 _REPORTS = re.compile(r"^print$|(?:^|\.)(?:info|log|log_metrics|add_scalars?|set_postfix|set_description)$")
+_ON_CPU = re.compile(
+    r"^torch\.(?:tensor|zeros|ones|full|empty|from_numpy|FloatTensor|IntTensor|LongTensor|Tensor)$"
+)
 _GROUPS = re.compile(r"(?:^|\.)(?:init_process_group|init_device_mesh|init_distributed)$")
 _TOLD = re.compile(
     r"^torch\.distributed\.|^detectron2\.utils\.comm\.|(?:^|\.)(?:DistributedDataParallel|FullyShardedDataParallel|fully_shard|DDP|FSDP)$"
-    r"|set_device$|^\.(?:backward|step|zero_grad|cuda|to|item|iter|wait_for_everyone|barrier|consolidate_state_dict|fit|validate|test|predict|load_state_dict|state_dict|append|clip_grad_norm_|join|no_sync)$"
-    r"|prepare\w*$|^deepspeed\.initialize$|Accelerator$|^iter$|^next$|random_split$|^os\.environ|getenv$|(?:^|\.)barrier$"
+    r"|set_device$|^\.(?:backward|step|zero_grad|cuda|to|item|iter|wait_for_everyone|barrier|consolidate_state_dict|fit|validate|test|predict|load_state_dict|state_dict|append|clip_grad_norm_|join|no_sync|wait|accumulate|requires_grad_|log|log_dict)$|clip_grad_\w+$|convert_sync\w*$|(?:^|\.)SummaryWriter$|^wandb\.init$|^os\.makedirs$"
+    r"|(?:^|\.)ZeroRedundancyOptimizer$|^\.(?:setup(?:_module)?|save|unwrap_model)$|prepare\w*$|^deepspeed\.initialize$|Accelerator$|(?:^|\.)Fabric$|^iter$|^next$|random_split$|^os\.environ|getenv$|(?:^|\.)barrier$"
 )
+_PREPARES = ("prepare", "prepare_data_loader", "prepare_model", "prepare_optimizer", "setup", "setup_dataloaders")
 _SPAWNS = re.compile(r"(?:^|\.)(?:spawn|start_processes)$")
 
 
@@ -195,25 +203,13 @@ def call(
     if last in ("div_", "mul_") and isinstance(node.func, ast.Attribute):
         _clear(node.func.value, frame, SUMMED)
         return on.but(SUMMED)
-    if _GROUPS.search(name):
-        _is_rank(run, node, frame)
-        return NOTHING
-    if name == "deepspeed.initialize":
-        return _engine(run, node, given, named)
-    if last in (
-        "prepare",
-        "prepare_data_loader",
-        "prepare_model",
-        "prepare_optimizer",
-        "setup",
-        "setup_dataloaders",
-    ):
-        return given[0] if len(given) == 1 else Value(items=tuple(given))
-    if _CHANCE.match(name):
-        return Value(frozenset({CHANCE}))
-    if (python := _of_python(run, node, name, given, named, frame)) is not None:
+    if (known := _of_jobs(run, node, name, given, named, frame)) is not None:
+        return known
+    if (moved := _on_cpu(run, node, name, on, given, named)) is not None:
+        return moved
+    if (python := _of_python(run, node, name, on, given, named, frame)) is not None:
         return python
-    _run_given(run, name, given, named)
+    _run_given(run, node, name, given, named)
     if is_environ(text(node.func.value)) if isinstance(node.func, ast.Attribute) else False:
         return _environ(run, node, last, given)
     if name in ("os.getenv", "getenv") and node.args:
@@ -224,9 +220,9 @@ def call(
         return Value(frozenset({CLOCK}))
     if _SHAPE_OF.search(name):
         return Value(carried(on, *every) - {OWN, LIVE, BY_RANK}, symbol(last, on, *every) if on.symbol else "")
-    if tags := by_name(last):
+    if (tags := by_name(last)) and not (last == "get_global_rank" and len(every) > 1):
         return Value(tags, last)
-    if _GATHERS.search(name):
+    if _GATHERS.search(name) and not last.startswith("convert_"):
         return Value((carried(on, *every) - {*_UNLIKE}) | {AGREED})
     if _DETACHES.search(name) or name in ("float", "int"):
         source = on if name.startswith(".") or not given else given[0]
@@ -261,9 +257,10 @@ def call(
         if last == "append" and node.args and given:
             run.keep(node.func.value, node.args[0], given[0], frame)
     tags = carried(on, *every)
-    if on.of("ddp", "fsdp", "module", "engine") or _is_model(node, frame):
+    ways = run.forward_of(node, frame)
+    if ways or on.of("ddp", "fsdp", "module", "engine") or _is_model(node, frame):
         tags |= {LIVE} if not run.still else frozenset()
-        tags |= {*run.forward_of(node, frame)}
+        tags |= {*ways}
     if isinstance(node.func, ast.Attribute) and name.startswith("."):
         return Value(tags, symbol(f"{last}", on, *every) if on.symbol else "")
     fresh: set[str] = (
@@ -272,6 +269,24 @@ def call(
         else set()
     )
     return Value(tags | fresh, symbol(name, *every) if every else "")
+
+
+def _of_jobs(
+    run: Run, node: ast.Call, name: str, given: list[Value], named: Mapping[str, Value], frame: Frame
+) -> Value | None:
+    """What starts a group, prepares models and loaders, or draws by chance; None for all else."""
+    if _GROUPS.search(name):
+        _is_rank(run, node, frame)
+        return NOTHING
+    if name == "deepspeed.initialize":
+        return _engine(run, node, given, named)
+    if name.rpartition(".")[2] in _PREPARES:
+        _prepared(run, given)
+        return given[0] if len(given) == 1 else Value(items=tuple(given))
+    if _CHANCE.match(name):
+        unseeded = name.endswith(("default_rng", ".Random", "RandomState")) and not (given or named)
+        return Value(frozenset({CHANCE, DRAWN} if unseeded else {CHANCE}))
+    return None
 
 
 def _is_model(node: ast.Call, frame: Frame) -> bool:
@@ -309,14 +324,22 @@ def _tell(run: Run, node: ast.Call, name: str, on: Value, given: list[Value], na
     if on.all_tags:
         values["on"] = on
     if writes is not None or reads is not None:
-        values["path"] = _as_path(writes or reads or NOTHING)
+        values["path"] = _as_path(writes or reads or NOTHING, _named_here(run, node, name))
     written = text(node.func.value) if isinstance(node.func, ast.Attribute) else ""
     told = "write" if writes and not name.endswith("torch.save") else name
     run.add("read" if reads else told, node.lineno, arguments, more=values, on=written)
 
 
-def _as_path(value: Value) -> Value:
+def _named_here(run: Run, node: ast.Call, name: str) -> str:
+    """A variable of the function that holds a path of which nothing else is known."""
+    at = 1 if name == "torch.save" or name.endswith("dump") else 0
+    given = node.args[at] if len(node.args) > at else None
+    return f"{run.stack[-1]}.{given.id}" if isinstance(given, ast.Name) else ""
+
+
+def _as_path(value: Value, otherwise: str = "") -> Value:
     """Its symbol as a tag, by which two places are known to be one file."""
+    value = value if value.symbol else value._replace(symbol=otherwise)
     return Value(
         frozenset(
             {*(value.all_tags & {RANK, LOCAL, BY_RANK}), *([f"path:{value.symbol}"] if value.symbol else [])}
@@ -409,6 +432,27 @@ def _is_rank(run: Run, node: ast.Call, frame: Frame) -> None:
             fields[given.attr] = fields.get(given.attr, NOTHING).with_(RANK)
 
 
+def _on_cpu(
+    run: Run, node: ast.Call, name: str, on: Value, given: list[Value], named: Mapping[str, Value]
+) -> Value | None:
+    """A tensor that is made in the CPU's memory, or goes there or from there; None for all else."""
+    if name == ".cpu":
+        return on.with_(ON_CPU)
+    if name in (".cuda", ".to") and ON_CPU in on.tags:
+        stays = name == ".to" and all(CPU in one.tags for one in given[:1])
+        return on if stays else on.but(ON_CPU)
+    if _ON_CPU.search(name) and "device" not in named:
+        return Value(carried(*given, *named.values()) | {ON_CPU, run.make("new", node)})
+    return None
+
+
+def _prepared(run: Run, given: list[Value]) -> None:
+    """Loaders that Accelerate or Fabric has shared out."""
+    for one in given:
+        for loader in one.of("loader"):
+            run.things[loader].fields["prepared"] = NOTHING
+
+
 def _engine(run: Run, node: ast.Call, given: list[Value], named: Mapping[str, Value]) -> Value:
     """DeepSpeed's engine, optimizer, loader and schedule."""
     model = named.get("model", given[1] if len(given) > 1 else NOTHING)
@@ -442,17 +486,33 @@ def _environ(run: Run, node: ast.Call, last: str, given: list[Value]) -> Value:
 
 
 def _of_python(
-    run: Run, node: ast.Call, name: str, given: list[Value], named: Mapping[str, Value], frame: Frame
+    run: Run, node: ast.Call, name: str, on: Value, given: list[Value], named: Mapping[str, Value], frame: Frame
 ) -> Value | None:
     """`partial`, `dict` and `getattr`; None for all else."""
     if name in ("functools.partial", "partial") and given:
         return _partial(run, node, given, named)
     if name == "dict" and not node.args:
         return _table(run, node, named)
+    if name.endswith("defaultdict") and given:
+        return _made_when_asked(run, node, given[0])
+    if isinstance(node.func, ast.Attribute) and node.func.attr in ("values", "items", "get") and on.of("dict"):
+        held = [one for made in on.of("dict") for one in run.things[made].fields.values()]
+        if any(one.objects for one in held):
+            return join(held)._replace(symbol="")
     if name == "getattr" and len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
         asked = ast.Attribute(node.args[0], str(node.args[1].value), ast.Load())
         return run.value(ast.copy_location(asked, node), frame)
     return None
+
+
+def _made_when_asked(run: Run, node: ast.Call, factory: Value) -> Value:
+    """`defaultdict(Meter)`: whatever it is asked for is one of the class."""
+    made = run.make("dict", node)
+    for tag in sorted(factory.tags):
+        cls = tag.removeprefix("class:")
+        if cls != tag and cls in run.classes:
+            run.things[made].fields["[]"] = run.build(cls, node, [], {})
+    return Value(frozenset({made}))
 
 
 def _state(name: str, last: str, on: Value, given: list[Value]) -> Value | None:
@@ -492,10 +552,14 @@ def _table(run: Run, node: ast.Call, named: Mapping[str, Value]) -> Value:
     return Value(frozenset({made}) | carried(*named.values()))
 
 
-def _run_given(run: Run, name: str, given: list[Value], named: Mapping[str, Value]) -> None:
+def _run_given(run: Run, node: ast.Call, name: str, given: list[Value], named: Mapping[str, Value]) -> None:
     """Functions that are handed to something else to be run: `mp.spawn(work, ...)`, `launch(main, ...)`."""
     if name in ("map", "filter", "sorted", "DataLoader", "partial", "functools.partial") or _LOADERS.search(name):
         return
+    for cls in [tag for one in given[:1] for tag in sorted(one.tags) if tag.startswith("class:")]:
+        if _SPAWNS.search(name):  # `mp.spawn(Trainer, args=(...))` builds one in each process
+            more = named.get("args", given[1] if len(given) > 1 else NOTHING)
+            run.build(cls[6:], node, [Value(frozenset({RANK, LOCAL})), *(more.items or ())], {})
     for at, value in enumerate([*given, *named.values()]):
         for tag in sorted(value.tags):
             full = tag.removeprefix("fn:")
@@ -520,6 +584,8 @@ def _parameters(on: Value) -> Value:
     """Those of a model, or of all models that it may be."""
     objects = [one for one in on.objects if not one.startswith("options")]
     tags = {f"params:{one}" for one in objects}
+    inner = {f"params:{tag.removeprefix('in:')}" for tag in on.tags if tag.startswith("in:")}
+    tags |= inner | ({"part"} if inner else set())
     return Value(frozenset(tags) | {t for t in on.tags if t.startswith("params:")})
 
 

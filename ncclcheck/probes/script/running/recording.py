@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from ncclcheck.probes.script import conditions, names
 from ncclcheck.probes.script.names import Names
 from ncclcheck.probes.script.running.values import (
     CLOCK,
+    DRAWN,
     FIRST,
     NOTHING,
     OWN,
@@ -58,12 +60,16 @@ class Recording:
     target: str = ""
     built: list[str] = field(default_factory=list)  # loaders of a class of the script whose own __init__ is called
     still: int = 0  # blocks without gradients around
+    given_again: set[str] = field(default_factory=set)  # attributes that more than one statement gives a value
 
     def __post_init__(self) -> None:
+        stores: Counter[str] = Counter()
         for name, source in self.sources.items():
             assert source.tree is not None
+            stores.update(node.attr for node in source.of(ast.Attribute) if isinstance(node.ctx, ast.Store))
             self.functions |= {function.name: function for function in functions(name, source.tree)}
             self.classes |= {f"{name}:{one.name}": one for one in source.of(ast.ClassDef)}
+        self.given_again = {name for name, count in stores.items() if count > 1}
 
     # What the classes below do, each for those above it
 
@@ -192,7 +198,7 @@ class Recording:
             kind = "rank"
         if kind == "other" and FIRST in value.tags:
             kind = "rank"
-        if kind == "other" and value.tags & {OWN, CLOCK} and not conditions.says_agreed(text(test)):
+        if kind == "other" and value.tags & {OWN, CLOCK, DRAWN} and not conditions.says_agreed(text(test)):
             kind = "own"
         return Guard(kind=kind, branch=branch, text=text(test), line=test.lineno, file=frame.file)
 

@@ -14,6 +14,8 @@ RANK, LOCAL, WORLD, FIRST, OWN, LIVE, SHARE = "rank", "local", "world", "first",
 SOME = "some"
 CLOCK = "clock"  # of this process's clock
 CHANCE = "chance"  # drawn without a seed that is known
+DRAWN = "drawn"  # of a generator that nothing seeds: other numbers on each rank
+ON_CPU = "oncpu"  # a tensor in the CPU's memory
 BY_RANK = "byrank"  # made of the rank, or of a test of it, in some way
 AGREED = "agreed"  # exchanged by all ranks
 MEAN, SUMMED = "mean", "summed"  # an average over samples of this rank; such averages, added over ranks
@@ -24,7 +26,7 @@ NUMBERED = "numbered"  # what a loop over it gives begins with a count
 _LONG = 160  # characters of a symbol
 # What goes over to a result: the loader that its samples came from, the model that its parameters are of.
 _CARRIED = ("from:", "params:", "via:", "past:", "state:", "loaded:")
-_PROPERTIES = {CLOCK, BY_RANK, AGREED, WORLD, OWN, LIVE, SHARE, CHANCE, MEAN, SUMMED}
+_PROPERTIES = {CLOCK, BY_RANK, AGREED, WORLD, OWN, LIVE, SHARE, CHANCE, DRAWN, MEAN, SUMMED}
 
 
 class Value(NamedTuple):
@@ -92,7 +94,7 @@ def join(values: Iterable[Value]) -> Value:
     symbols = {one.symbol for one in found}
     each = [one.tags if items is not None else one.all_tags for one in found]
     tags = frozenset().union(*each) - frozenset(
-        tag for tag in (CHANCE, SUMMED) if not all(tag in one for one in each)
+        tag for tag in (CHANCE, SUMMED, ON_CPU) if not all(tag in one for one in each)
     )
     if not all(one & {GPU_0, CPU} for one in each):
         tags -= {GPU_0}  # another GPU may be meant

@@ -18,6 +18,7 @@ from ncclcheck.probes.facts.training.course import Growing
 
 # objects, levels, entries of one container, tensors of one list: chosen, bounds the time of a look
 _MOST_VISITS, _MOST_DEPTH, _MOST_ENTRIES, _MOST_HELD = 20_000, 6, 64, 1024
+_MOST_NESTED = 2  # records in records of a container, as an epoch's outputs are: chosen
 _MOST_NODES = 50_000  # of backward graphs: chosen, bounds the time of a look
 # that must all grow: two may by chance, such as a list of losses that is cleared every tenth step; chosen
 _LEAST_LOOKS = 3
@@ -100,16 +101,20 @@ def _sizes(roots: Mapping[str, Any]) -> Iterator[tuple[str, Size]]:
                 yield place, Size(0, _nodes([thing]), _bytes(thing))
             continue
         if isinstance(thing, list | tuple | set | deque | dict):
-            tensors = [one for one in _values(thing) if isinstance(one, Tensor)]
+            tensors = [*_tensors(thing)]
             if tensors and not (isinstance(thing, deque) and thing.maxlen is not None):
                 yield place, Size(len(thing), _nodes(tensors[-_MOST_HELD:]), sum(map(_bytes, tensors)))
         if depth < _MOST_DEPTH:
             waiting.extend((where, one, depth + 1) for where, one in _below(place, thing))
 
 
-def _values(thing: Any) -> Iterator[Any]:
+def _tensors(thing: Any, depth: int = 0) -> Iterator[Tensor]:
+    """Of a container, also in the records that it holds: tuples, lists and dicts of tensors."""
     for one in thing.values() if isinstance(thing, dict) else thing:
-        yield from one if isinstance(one, tuple) else (one,)
+        if isinstance(one, Tensor):
+            yield one
+        elif depth < _MOST_NESTED and isinstance(one, list | tuple | dict):
+            yield from _tensors(one, depth + 1)
 
 
 def _below(place: str, thing: Any) -> Iterator[tuple[str, Any]]:

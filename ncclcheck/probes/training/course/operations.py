@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from ncclcheck.probes.dataloader.ours import users_line
 from ncclcheck.probes.facts.training.course import Misused
 from ncclcheck.probes.training.course import bounds
+from ncclcheck.probes.training.equal.own.writes import Writes
 
 _MOST_ELEMENTS = 2**22  # of a result that is looked at
 _MOST = 8  # misuses, and steps back through views and casts: chosen
@@ -47,18 +48,21 @@ class Operations(TorchFunctionMode):
     """As long as it is entered, sees the operations of this thread. Call `begin` before each step.
 
     origin: the operation that gave the first NaN of the step from numbers without one, else the first infinity;
-    empty where all was finite. root: a root or norm of exactly 0, whose derivative is infinite.
+    empty where all was finite. root: a root or norm of exactly 0, whose derivative is infinite. writes: where
+    weights are changed outside of an optimizer.
     """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self._model = model
         self.misused: dict[str, Misused] = {}
-        self.begin()
+        self.writes = Writes(model)
+        self._nan = self._inf = self.root = ("", "")
 
     def begin(self) -> None:
         """A step begins."""
         self._nan = self._inf = self.root = ("", "")
+        self.writes.begin()
 
     @property
     def origin(self) -> tuple[str, str]:
@@ -71,6 +75,7 @@ class Operations(TorchFunctionMode):
         """Look at what goes in and comes out; what is computed stays as it is."""
         named = kwargs or {}
         bounds.look(func, args, named)
+        self.writes.look(func, str(getattr(func, "__name__", "")), args)
         result = func(*args, **named)
         if torch.is_grad_enabled():
             self._look(func, args, named, result)

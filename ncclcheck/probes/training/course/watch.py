@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ncclcheck.probes.dataloader.ours import is_users
 from ncclcheck.probes.facts.training.course import Course, NotFiniteAt
@@ -45,6 +45,7 @@ class Watch:
     def __init__(self, model: nn.Module, roots: Mapping[str, Any]) -> None:
         self._model = model
         self._operations = Operations(bare(model))
+        self.writes = self._operations.writes
         self._growth = Growth({"model": bare(model), **roots})
         self._losses: list[float] = []
         self._of_step: list[Tensor] = []
@@ -105,6 +106,7 @@ class Watch:
     @contextlib.contextmanager
     def _optimizer(self) -> Iterator[None]:
         def before(_optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+            self.writes.optimizing = True
             if not self._gradient:
                 bad = [
                     n
@@ -115,11 +117,16 @@ class Watch:
                     f" and {len(bad) - 3} more" if len(bad) > 3 else ""
                 )
 
-        handle = register_optimizer_step_pre_hook(before)
+        def after(_optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+            self.writes.optimizing = False
+
+        handles = register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)
         try:
             yield
         finally:
-            handle.remove()
+            self.writes.optimizing = False
+            for handle in handles:
+                handle.remove()
 
     def _judge(self, batch: Batch) -> None:
         """After a step: what of it was not finite first."""

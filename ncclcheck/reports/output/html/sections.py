@@ -22,7 +22,7 @@ _ACTIONS = {
     "set": "Set: what the facts of this site call for",
     "unset": "Unset: what the job is better without",
     "keep": "Keep: what stays until it was measured",
-    "try": "Try: what only a measurement can tell",
+    "try": "Try: what only a measurement can show",
 }
 _FORMS = {
     "All as nccl.env, for the shell": settings_forms.env_file,

@@ -72,7 +72,7 @@ def nvls_that_fails(site: Site) -> Iterator[Found]:
     told = [line for log in site.logs for line in log.warnings if "NVLS" in line or "multicast" in line.lower()]
     problem = [*site.told("GPU020"), *(f"NCCL: {line[:120]}" for line in told[:2])]
     if problem and not site.is_set("NCCL_NVLS_ENABLE") and site.has_nvlink():
-        why = "NVLink SHARP could not be set up; without it NCCL goes another way, until the fabric is repaired."
+        why = "NVLink SHARP could not be set up; NCCL does without it until the fabric is repaired."
         yield Found("NCCL_NVLS_ENABLE", "0", why, problem)
 
 
@@ -139,12 +139,12 @@ RULES = (
     SettingRule(
         rule="I9", title="no host memory by CUDA where it may not be placed", action="set", since=(2, 24, 0),
         until=(2, 26, 4), find=without_host_memory_of_cuda, source=f"{_RUN}, cuMem; pytorch/pytorch#152302",
-        gain="init does not end with 'out of memory'", risk="SYS_NICE for the container is the other way",
+        gain="init does not end with 'out of memory'", risk="SYS_NICE for the container is the alternative",
     ),
     SettingRule(
         rule="I26", title="the same costs on processors of all vendors", action="set", since=(2, 18, 1),
         until=(2, 19, 3), find=mixed_processors, source="NVIDIA/nccl#1136", gain="no hang",
-        risk="a newer NCCL is the better way",
+        risk="a newer NCCL is the better fix",
     ),
     SettingRule(
         rule="I1", title="P2P is not turned off on GPUs with NVLink", action="unset",

@@ -159,7 +159,7 @@ RULES = (
         source="NVIDIA/nccl#1739", gain="no hang",
     ),
     SettingRule(
-        rule="L7", title="no number of threads", action="unset", harmful=True,
+        rule="L7", title="not a number of threads", action="unset", harmful=True,
         find=without("NCCL_NTHREADS", why="Numbers that are no power of two gave wrong results."),
         source="NVIDIA/nccl#698", gain="right results",
     ),
@@ -220,7 +220,7 @@ RULES = (
         disagree="AWS recommends 8 MiB, which its plugin sets from 1.16 on.",
     ),
     SettingRule(
-        rule="L6", title="no number of channels", action="try",
+        rule="L6", title="not a number of channels", action="try",
         find=without("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS",
                      why="It takes cores of the GPU from every group, and overrides what torch sets for one."),
         source="NVIDIA/nccl src/init.cc; ClusterMAX criteria", gain="cores of the GPU for the training",

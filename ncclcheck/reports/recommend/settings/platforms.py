@@ -186,7 +186,7 @@ RULES = (
     SettingRule(
         rule="L18", title="one card for each GPU on p5en and p6-b200", action="try", find=device_policy,
         since=(2, 28, 0), source=f"aws-ofi-nccl src/platform-aws.cpp of 1.18.0; NCCL user guide, {_POLICY}",
-        gain="no card is shared in all-to-all", risk="a newer plugin is the better way",
+        gain="no card is shared in all-to-all", risk="a newer plugin is the better fix",
     ),
     SettingRule(
         rule="L19", title="no lists of an older TCPXO profile", action="try", harmful=True,

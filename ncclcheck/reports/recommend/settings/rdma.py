@@ -145,9 +145,7 @@ def queue_pairs_over_routers(site: Site) -> Iterator[Found]:
     routed = {name: nets for name, nets in rails.items() if len(nets) > 1}
     if routed:
         name, nets = next(iter(routed.items()))
-        why = (
-            "RoCE crosses routers here: one queue pair is one way through the fabric, two or four spread the load."
-        )
+        why = "RoCE crosses routers here: one queue pair is one path, two or four spread the load."
         yield Found(_QPS, "4", why, [f"{name}: {', '.join(sorted(nets)[:4])}"])
 
 

@@ -52,7 +52,7 @@ def own_diagnostics(cluster: Cluster) -> Iterator[Finding]:
         yield unknown(
             Where(),
             f"NCCL's own diagnostics did not come to their end: {diagnostics.problem}",
-            why="What they would have said is not known.",
+            why="What they would have shown is not known.",
             owner="site",
             evidence=[seen("NCCL_RUN_DIAGNOSTICS=1", f"{diagnostics.problem} after {diagnostics.seconds:g} s")],
             fix=[you("Run them by hand.", "NCCL_RUN_DIAGNOSTICS=1 NCCL_RUN_RAS_DIAGNOSTICS=1 torchrun TRAIN.py")],

@@ -153,7 +153,7 @@ def _could_be_direct(used: Used, direct: set[str]) -> str:
     able = sorted({device.name for rank in used.ranks for device in rank.devices if device.gpudirect})
     modules = value_or(at(used.node, "rdma.peer_modules"), [])
     if able:
-        return f"NCCL said that it is enabled for {fold_names(able)}"
+        return f"NCCL reported that it is enabled for {fold_names(able)}"
     if modules:
         return f"{modules[0]} is loaded"
     return f"{_some(direct)} used it in the same job" if direct else ""

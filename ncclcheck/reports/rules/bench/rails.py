@@ -223,7 +223,7 @@ def _elsewhere(one: Used, taken: list[str], by_way_of: str) -> Finding:
     return warn(
         one.where,
         f"the sockets are on {', '.join(taken)}, but the bytes went over {by_way_of}",
-        why="The kernel sends over another card than the address belongs to: both ways may be of different speed.",
+        why="The kernel sends over another card than the address belongs to: the directions may differ in speed.",
         owner="node",
         evidence=[seen("/proc/net/dev during the job", told)],
         fix=[

@@ -85,7 +85,7 @@ def _unsure(trial: Trial) -> Finding:
     return unknown(
         Where(),
         tried.said(trial),
-        why="Whether the setting helps cannot be said from so few.",
+        why="So few do not show whether the setting helps.",
         owner="tool",
         evidence=[seen("pairs of jobs that came to their end", trial.pairs)],
         fix=[you("Give it more time (--deadline), or fewer and smaller sizes (--ops, --sizes).")],

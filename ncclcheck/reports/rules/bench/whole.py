@@ -28,7 +28,7 @@ from ncclcheck.reports.scale.search import Answer
 
 
 @rule(
-    "BEN019", "the whole is as sound as its parts", worst=State.FAIL, over="measurements.groups",
+    "BEN019", "the whole is as healthy as its parts", worst=State.FAIL, over="measurements.groups",
     commands=("bench",),
 )  # fmt: skip
 def whole_is_as_sound_as_its_parts(cluster: Cluster) -> Iterator[Finding]:
@@ -74,12 +74,12 @@ def whole_is_as_sound_as_its_parts(cluster: Cluster) -> Iterator[Finding]:
         yield _failed(answer, found[0])
     elif answer.kind == "sound":
         yield note(
-            Where(), f"all {len(answer.tests[-1].group)} nodes in one group were sound when they were tried again",
+            Where(), f"all {len(answer.tests[-1].group)} nodes in one group were healthy when tried again",
             why="The whole job failed or was slow before: what it was has passed, or lies in something else.",
             owner="job", evidence=_evidence(answer), fix=[you("Run it again.", "ncclcheck bench")],
         )  # fmt: skip
     elif answer.kind == "gradual":
-        yield fine(Where(), "larger groups are slower little by little; no number of nodes is a step")
+        yield fine(Where(), "larger groups are slower little by little, without a step at any number of nodes")
     else:
         yield _unfinished(answer)
 
@@ -87,7 +87,7 @@ def whole_is_as_sound_as_its_parts(cluster: Cluster) -> Iterator[Finding]:
 def _failed(answer: Answer, culprit: Culprit) -> Finding:
     return fail(
         culprit.where[0] if culprit.where else Where(),
-        f"every pair is sound, and a collective fails {culprit.why}"
+        f"every pair is healthy, and a collective fails {culprit.why}"
         if answer.kind in ("size", "members")
         else culprit.why,
         why="A job of that kind fails or crawls however often it is started, and no single node is faulty.",
@@ -105,7 +105,7 @@ def _unfinished(answer: Answer) -> Finding:
     return unknown(
         Where(),
         f"which nodes, or how many, was not found out in {answer.rounds} rounds: {told}",
-        why="Every pair is sound and the whole is not: what fails lies between.",
+        why="Every pair is healthy and the whole is not: what fails lies between.",
         owner="site",
         evidence=_evidence(answer),
         fix=[you("Give it more time.", "ncclcheck bench --full --deadline 900")],

@@ -175,7 +175,7 @@ def hardware_xids(cluster: Cluster) -> Iterator[Finding]:
         yield level(
             where,
             what,
-            why="The next job on this GPU is likely to die in the same way.",
+            why="The next job on this GPU is likely to die likewise.",
             owner="node",
             evidence=_quoted(xid),
             fix=[_repair(xid), leave_out()],

@@ -74,7 +74,7 @@ def contexts(cluster: Cluster) -> Iterator[Finding]:
         if rank.elsewhere is None:
             yield unknown(
                 _where(rank),
-                f"libcuda did not tell on which GPUs rank {rank.rank} has a context",
+                f"libcuda did not report on which GPUs rank {rank.rank} has a context",
                 why="A context on another rank's GPU would take 300 to 900 MiB from it.",
             )
         elif rank.elsewhere:

@@ -16,7 +16,7 @@ from ncclcheck.reports.text.words.fold import fold_ranks
 _CANNOT_TELL = {
     "busy": "all compute and no data moved for {s:.0f} s: a long step, or waiting that burns CPU",
     "asleep": "all sleep or poll and no data moved for {s:.0f} s: a pause between steps, or waiting for work",
-    "dark": "no connection of it carries data here: whether it advances cannot be told from /proc",
+    "dark": "no connection of it carries data here: /proc does not show whether it advances",
     "not joined": "no rank has a connection to another, and all wait: for one that never joined (is {n} the whole "
     "job?), or before their first collective",
     "unclear": "some ranks compute, some wait, no data moved for {s:.0f} s: nobody stands out",

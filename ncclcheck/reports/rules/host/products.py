@@ -115,7 +115,7 @@ def cards_of_the_product(cluster: Cluster) -> Iterator[Finding]:
         if built.cards is not None and not _hides(node) and (hcas := data_cards(node, built))
     ]
     if not judged:
-        raise NothingToJudge("no machine whose product tells how many cards it has")
+        raise NothingToJudge("no machine whose product name says how many cards it has")
     alike = len({tuple(hca.name for hca in found) for _, _, found in judged}) == 1
     for node, built, hcas in judged:
         chosen = built.cloud and (built.cards or 0) % len(hcas) == 0

@@ -204,7 +204,7 @@ def _cores_of(cluster: Cluster, node: Node) -> Iterator[Finding]:
     threads = _number(given)
     if given and threads < 1:
         yield warn(
-            Where(node=node.name), f"OMP_NUM_THREADS={given} is no number of threads",
+            Where(node=node.name), f"OMP_NUM_THREADS={given} is not a number of threads",
             why="OpenMP ignores it and takes every core for every rank.", owner="job",
             evidence=[seen("environment", f"OMP_NUM_THREADS={given}")],
             fix=[you("Give a number.", "export OMP_NUM_THREADS=1")],

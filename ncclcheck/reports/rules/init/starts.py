@@ -58,7 +58,7 @@ def fits(cluster: Cluster) -> Iterator[Finding]:
         yield fail(
             Where(),
             f"under torchrun no rank opens a store at {job.init_method}: all ranks wait for it",
-            why="torchrun tells rank 0 that the launcher has a store, so rank 0 opens none at this address.",
+            why="torchrun lets rank 0 know that the launcher has a store, so rank 0 opens none at this address.",
             owner="job",
             evidence=[
                 seen("--start, --init-method", f"torchrun, {job.init_method}"),

@@ -107,7 +107,7 @@ def _second_lead(cluster: Cluster, meeting: Meeting) -> Finding:
     host, _, _ = meeting.endpoint.rpartition(":")
     return fail(
         Where(node=name),
-        f"{name} was told to be node rank 0, and another machine is it already: it answers at {meeting.endpoint}, "
+        f"{name} was started as node rank 0, and another machine is that already: {meeting.endpoint}, "
         f"whose address {name} does not have ({meeting.detail})",
         why="Each of the two waits for a node that never comes: both are the first one.",
         owner="job",

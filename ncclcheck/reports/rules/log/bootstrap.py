@@ -225,7 +225,7 @@ def no_interface(logs: Logs) -> Iterator[Finding]:
     """
     events = [
         *said(logs, "no-socket-interface"),
-        *(event for event in said(logs, "socket-family") if _unwritten(logs, event)),
+        *(event for event in said(logs, "socket-family") if unwritten(logs, event)),
     ]
     for host, found in by_known_host(events).items():
         asked = setting(logs, "NCCL_SOCKET_IFNAME", found[0])
@@ -251,7 +251,7 @@ def no_interface(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _unwritten(logs: Logs, event: LogEvent) -> bool:
+def unwritten(logs: Logs, event: LogEvent) -> bool:
     """An address of memory that nobody wrote, rather than one of ranks that differ: in version, or in channels."""
     versions = {process.version for process in logs.processes if process.version}
     if len(versions) > 1 or _had_an_address(logs, event):
@@ -289,7 +289,7 @@ def no_network(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl-tests#14, NVIDIA/nccl#210; NCCL user guide, NCCL_SOCKET_FAMILY; socket(2).
     """
-    events = [*said(logs, "no-address-family"), *_alone(logs)]
+    events = [*said(logs, "no-address-family"), *alone(logs)]
     for host, found in by_known_host(events).items():
         yield cause(
             found,
@@ -347,10 +347,10 @@ def _had_an_address(logs: Logs, event: LogEvent) -> bool:
     return process is not None and process.completed >= process.began > 0
 
 
-def _alone(logs: Logs) -> list[LogEvent]:
+def alone(logs: Logs) -> list[LogEvent]:
     """The line about family 0 where one host only speaks, one version, and no interface was asked for."""
     return [
         event
         for event in said(logs, "socket-family")
-        if within_a_host(logs) and not (_unwritten(logs, event) or _had_an_address(logs, event))
+        if within_a_host(logs) and not (unwritten(logs, event) or _had_an_address(logs, event))
     ]

@@ -12,12 +12,14 @@ from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
 from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL
 from ncclcheck.reports.subjects.logs.reported import (
     finished_start,
+    one_version,
     set_apart,
     setting,
     settings_seen,
     starting,
     within_a_host,
 )
+from ncclcheck.reports.subjects.logs.start.communicators import apart
 
 _SOCKET, _VERBS = "3", "4"
 _TRANSPORTS = {_SOCKET: "NET/Socket", _VERBS: "NET/IB"}
@@ -50,10 +52,11 @@ def one_network(logs: Logs) -> Iterator[Finding]:
     NVIDIA/nccl-tests#188, hiyouga/LLaMA-Factory#3641; NCCL's source, enum ncclSocketType.
     """
     wrong = [event for event in said(logs, "wrong-socket-type") if _of_networks(event)]
+    gave_up = {event.host for event in said(logs, "net-not-found")}  # LOG030: it takes none
     networks = {
         process.host: process.network
         for process in logs.processes
-        if process.network and (wrong or starting(process))
+        if process.network and (wrong or starting(process)) and process.host not in gave_up
     }
     differ = len(set(networks.values())) > 1
     if not wrong and not differ:
@@ -126,7 +129,8 @@ def strangers(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `wrong magic A != B`: each communicator has a random number of its own, and A is what came. Where A is text
     ("HTTP", "SSH-") it is no NCCL at all. Other pairs of types than 3 and 4 in `wrong type` are of the same kind.
-    In 2.30.7 it is information: the connection is dropped. Behind a service mesh it is LOG029.
+    In 2.30.7 it is information: the connection is dropped. Behind a service mesh it is LOG029; of a rank of the
+    job that holds another id LOG192.
 
     ## Fix
     - **you** end what is left of earlier jobs on the nodes; give two jobs different nodes or ports.
@@ -138,7 +142,7 @@ def strangers(logs: Logs) -> Iterator[Finding]:
     strange = [event for event in said(logs, "wrong-socket-type") if not _of_networks(event)]
     events = sorted([*said(logs, "wrong-magic"), *strange], key=lambda event: event.order)
     loud = [event for event in events if event.level != "INFO"]
-    if loud and not finished_start(logs) and not said(logs, "mesh-sidecar"):
+    if loud and not finished_start(logs) and not said(logs, "mesh-sidecar") and not apart(logs):
         peers = sorted({event.fields["peer"] for event in loud if "peer" in event.fields})
         yield cause(
             loud,
@@ -166,7 +170,7 @@ def _spoken(events: list[LogEvent]) -> str:
 
 
 @log_rule("LOG018", "all ranks use the same NCCL version")
-def one_version(logs: Logs) -> Iterator[Finding]:
+def same_version(logs: Logs) -> Iterator[Finding]:
     """
     ## What
     Ranks of one job loaded different versions of libnccl.
@@ -179,9 +183,9 @@ def one_version(logs: Logs) -> Iterator[Finding]:
     hangs, dies
 
     ## How we know
-    `Mismatched NCCL version detected`; or versions that processes logged; or, where no version is logged, the two
-    lines that such a mixture makes. Those two can also come from different NCCL_* variables or a stale process,
-    and the finding says so.
+    `Mismatched NCCL version detected`; or versions that processes logged; or, where no version is logged, or of
+    one side only, the two lines that such a mixture makes. Those two can also come from different NCCL_* variables
+    or a stale process, and the finding says so.
 
     ## Fix
     - **you** one environment or image on all nodes; one of the wheels nvidia-nccl-cu11 and -cu12, not both.
@@ -195,7 +199,7 @@ def one_version(logs: Logs) -> Iterator[Finding]:
         process.version: process for process in reversed(logs.processes) if process.version and starting(process)
     }
     signs = [
-        *said(logs, "bootstrap-truncated"),
+        *([] if one_version(logs) else said(logs, "bootstrap-truncated")),
         *(event for event in said(logs, "socket-family") if _of_another(logs, event)),
     ]
     if events:
@@ -217,7 +221,7 @@ def one_version(logs: Logs) -> Iterator[Finding]:
             signs,
             f"{names(sign.host for sign in signs)} could not read what a peer sent: most likely the peer has "
             "another NCCL version",
-            why="Else NCCL_* variables that differ, or a process left over; the log tells no versions.",
+            why="Else NCCL_* variables that differ, or a process left over; the log does not show all versions.",
             owner="job",
             fix=_VERSIONS,
         )
@@ -298,8 +302,10 @@ _VERSIONS = [
 def _of_another(logs: Logs, event: LogEvent) -> bool:
     """Family 0 without an interface that was asked for: NVIDIA/nccl#1267. One host alone is LOG013."""
     versions = {process.version for process in logs.processes if process.version}
+    if len(versions) > 1 or one_version(logs):
+        return len(versions) > 1
     asked = setting(logs, "NCCL_SOCKET_IFNAME", event) is not None
-    return len(versions) > 1 or (event.fields.get("family") == "0" and not asked and not within_a_host(logs))
+    return event.fields.get("family") == "0" and not asked and not within_a_host(logs)
 
 
 def _version(code: str) -> str:

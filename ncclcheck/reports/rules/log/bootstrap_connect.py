@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
-from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, admin, seen, you
+from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, Where, admin, seen, you
 from ncclcheck.reports.subjects.logs.dialled_addresses import Dialled, dialled, names, reach, taken, targets, twins
 from ncclcheck.reports.subjects.logs.logged import at_host, by_known_host, cause, log_rule, process_of, said, where
-from ncclcheck.reports.subjects.logs.reported import finished_start, hosts_with, settings_seen
+from ncclcheck.reports.subjects.logs.reported import finished_start, hosts_with, settings_seen, starting
 
 _PORTS = "sysctl net.ipv4.ip_local_port_range"
 
@@ -115,7 +115,8 @@ def refused(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     Either the address belongs to another host than the one that announced it (two with the same address), or
-    the peer's process had died before. In the second case this line follows from what killed the peer.
+    the peer's process had died before. In the second case this line follows from what killed the peer. Where all
+    processes there still wait in their start, a firewall answers in their place.
 
     ## Seen as
     dies
@@ -135,19 +136,50 @@ def refused(logs: Logs) -> Iterator[Finding]:
     for host, events, here in _at_hosts(dialled(logs, "refused")):
         peers = _owners(logs, here)
         whose = f" of {names(peers)}" if peers else ""
+        what = f"nobody listens at {targets(here)}{whose}, which NCCL on {names([host])} dials"
+        if alive := _all_wait(logs, peers, events[0]):
+            dials = f"what NCCL on {names([host])} dials ({targets(here)})"
+            what = f"{names(peers)} refuses {dials}, and NCCL waits there"
         yield cause(
             events,
-            f"nobody listens at {targets(here)}{whose}, which NCCL on {names([host])} dials",
-            why="The process there had ended before, or another host has the address as well.",
-            owner="job",
+            what,
+            why=_ALIVE if alive
+            else "The process there had ended before, or another host has the address as well.",
+            owner="site" if alive else "job",
             at=Where(node=peers[0]) if len(set(peers)) == 1 else at_host(host, events),
-            fix=[
+            fix=_open_the_ports(logs, host, peers, here) if alive else [
                 you("Confirm: look for the first error of the process there.",
                     "grep -nE 'WARN|Error|signal' LOG_OF_THAT_HOST | head"),
                 you("If it has none, see which host has the address.",
                     f"ip neigh show {_word(here)}", reach(logs, host, *peers)),
             ],
         )  # fmt: skip
+
+
+_ALIVE = (
+    "The processes there began and wait, without an error before it: a firewall that answers with a reset on the "
+    "ports that NCCL listens on, or another host with the same address."
+)
+
+
+def _all_wait(logs: Logs, peers: list[str], event: LogEvent) -> bool:
+    """Whether every process of the hosts that were dialled is still in its start, and none complained before."""
+    there = [process for process in logs.processes if process.host in peers]
+    bad = {
+        (one.host, one.pid)
+        for one in logs.events
+        if one.order < event.order and (one.level == "WARN" or one.sign in ("python-error", "propagated"))
+    }
+    return bool(there) and all(starting(one) and (one.host, one.pid) not in bad for one in there)
+
+
+def _open_the_ports(logs: Logs, host: str, peers: list[str], here: list[Dialled]) -> list[Remedy]:
+    return [
+        you("Confirm: try every node from every other, on ports as NCCL takes them.", reach(logs, host, *peers),
+            f"ip neigh show {_word(here)}"),
+        admin("Let the nodes reach each other on all local ports, not on MASTER_PORT alone.", _PORTS,
+              "firewall-cmd --list-all", "iptables -S | grep -E 'REJECT|DROP'"),
+    ]  # fmt: skip
 
 
 @log_rule("LOG026", "no node has two interfaces in one subnet")

@@ -11,6 +11,8 @@ from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, fail,
 from ncclcheck.reports.subjects.logs.dialled_addresses import names
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, process_of, said, where
 from ncclcheck.reports.subjects.logs.reported import starting
+from ncclcheck.reports.subjects.logs.start.communicators import begun, differing, doubled, missing, numbered, whose
+from ncclcheck.reports.text.words.fold import fold_numbers, fold_ranks
 
 
 @log_rule("LOG022", "every rank has a unique number, and all agree on the world size")
@@ -28,9 +30,11 @@ def numbers(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `rank 3 of 16 ranks has already checked in`, `mismatch in rank count from procs 16 : 8`, `Invalid rank
-    requested`; of a sampler `Invalid rank 8, rank should be in the interval`. Without such a line: as many
+    requested`; of a sampler `Invalid rank 8, rank should be in the interval`. Without such a line: two processes
+    began one communicator (commId) as one rank, or its ranks speak of different sizes, by `Init START`; or as many
     processes as the job has ranks began, none came through, and two hosts began with one number. Processes of
-    nccl-tests that all list themselves as rank 0 were built without MPI.
+    nccl-tests that all list themselves as rank 0 were built without MPI. Ranks that Lightning's start names twice
+    while it names others never.
 
     ## Fix
     - **you** let one launcher number the ranks: torchrun once a node (`--ntasks-per-node=1`), or srun with
@@ -50,22 +54,38 @@ def numbers(logs: Logs) -> Iterator[Finding]:
     elif outside:
         fields = outside[0].fields
         what = f"a rank has the number {next(iter(fields.values()), '')}, which is out of range"
-    elif doubled := _begun_twice(logs):
-        rank, size = doubled[0].rank, doubled[0].nranks
+    elif by_table := _by_table(logs):
+        yield by_table
+        return
+    elif alike := _begun_twice(logs):
+        rank, size = alike[0].rank, alike[0].nranks
         yield fail(
-            Where(node=doubled[-1].host, rank=rank),
-            f"{names(one.host for one in doubled)} each began as rank {rank} of {size}, and none came through",
+            Where(node=alike[-1].host, rank=rank),
+            f"{names(one.host for one in alike)} each began as rank {rank} of {size}, and none came through",
             why=_WHY,
             owner="job",
             evidence=[
-                seen(f"{one.file}:{one.first_line}", f"{one.host}:{one.pid} is rank {rank}") for one in doubled
+                seen(f"{one.file}:{one.first_line}", f"{one.host}:{one.pid} is rank {rank}") for one in alike
             ],
+            fix=_FIX,
+        )
+        return
+    elif members := _members_twice(logs):
+        ranks, of = {event.rank for event in members if event.rank is not None}, members[0].fields["of"]
+        yield cause(
+            members,
+            f"two processes each came as {fold_ranks(sorted(ranks))} of {of}, and others of them never: two nodes "
+            "have one number",
+            why=_WHY,
+            owner="job",
+            at=Where(),
             fix=_FIX,
         )
         return
     else:
         yield from _tests_without_mpi(logs)
         return
+    table = (pair.members if (pair := doubled(logs)) and twice else []) or differing(logs).get(_fewest(logs), [])
     yield cause(
         sorted([*twice, *differ, *outside], key=lambda one: one.order),
         what,
@@ -73,8 +93,59 @@ def numbers(logs: Logs) -> Iterator[Finding]:
         owner="job",
         at=_odd_number(logs, twice) or _odd_count(logs) or where((twice or differ or outside)[0]),
         fix=_FIX,
-        more=_told(logs, twice or differ or outside),
+        more=begun(table) or _told(logs, twice or differ or outside),
     )
+
+
+def _fewest(logs: Logs) -> int:
+    return next(iter(differing(logs)), 0)
+
+
+def _by_table(logs: Logs) -> Finding | None:
+    """What NCCL warns of nowhere: ranks that came twice, or count each other differently, by who began what."""
+    if sizes := differing(logs):
+        few = next(iter(sizes.values()))
+        told = ", ".join(f"{size} on {whose(members)}" for size, members in sizes.items())
+        return fail(
+            Where(node=few[0].host, rank=few[0].rank),
+            f"ranks of one communicator believe in different numbers of ranks: {told}",
+            why=_WHY,
+            owner="job",
+            evidence=begun([*few[:2], *(members[0] for members in [*sizes.values()][1:])]),
+            fix=_FIX,
+        )
+    pair = doubled(logs)
+    if pair is None:
+        return None
+    hosts = {member.host for member in pair.members}
+    last = (pair.late or pair.members)[-1]
+    who = f"{whose(pair.members)} each" if len(hosts) > 1 else f"{len(pair.members)} processes of {last.host}"
+    lacking = missing(next(one.members for one in logs.communicators if last in one.members))
+    what = f"{who} began as {numbered(pair.members)} of one communicator"
+    what += f"; {last.host}:{last.pid} came after all had met" if pair.late else ""
+    what += f"; rank{'s' * (len(lacking) > 1)} {fold_numbers(lacking)} never came" if lacking else ""
+    return fail(
+        Where(node=last.host, rank=last.rank),
+        what,
+        why=_WHY if not pair.late else "All ranks had met before: nobody listens for one more.",
+        owner="job",
+        evidence=begun(pair.members),
+        fix=_FIX,
+    )
+
+
+def _members_twice(logs: Logs) -> list[LogEvent]:
+    """Ranks that Lightning's start names twice while others of its world are named nowhere and it stops there."""
+    events = said(logs, "lightning-member")
+    world = max((int(event.fields["of"]) for event in events), default=0)
+    if said(logs, "lightning-registered") or len({event.rank for event in events}) >= world:
+        return []
+    lines: dict[int | None, list[int]] = {}
+    for event in events:
+        lines.setdefault(event.rank, []).append(event.line)
+    twice = bool(lines) and all(len(told) > 1 for told in lines.values())
+    apart = any(max(told) - min(told) > 1 for told in lines.values())  # two handlers double each line
+    return events if twice and apart else []
 
 
 _WHY = "With a number that is wrong another one is missing, and all ranks wait or end."

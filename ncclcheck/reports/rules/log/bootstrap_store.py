@@ -516,6 +516,11 @@ def _who_came(event: LogEvent) -> str:
         if "owner" in fields:
             who = "" if event.rank is not None else "a rank "
             return f"{who}waited in vain for rank {fields['owner']}, which did not come to this communicator"
+        if "waited" in fields:
+            return (
+                f"a rank waited {int(fields['waited']) // 1000} s in vain for an answer of the store at "
+                f"{fields['store'].removeprefix('::ffff:')}:{fields['port']}: another rank or node never came"
+            )
         return "a rank waited for a key that another rank never set" + (f" (key {key})" if key else "")
     if event.sign == "rendezvous-closed":
         return "a node came to a rendezvous that the others had closed"

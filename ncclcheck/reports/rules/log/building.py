@@ -92,7 +92,7 @@ def _lack(event: LogEvent) -> tuple[str, list[Remedy]]:
                 "python -m pip install ninja" if "ninja" in told else "apt-get install -y build-essential")
         ]  # fmt: skip
     return f"the extension {told['extension']} could not be compiled", [
-        you("Read what the compiler said above: the first line with `error:` is the reason."),
+        you("Read the compiler's output above: the first line with `error:` is the reason."),
         you("Confirm: the toolkit against torch's CUDA.", "nvcc --version | tail -2; gcc --version | head -1",
             "python -c 'import torch; print(torch.version.cuda)'"),
     ]  # fmt: skip

@@ -26,7 +26,7 @@ from ncclcheck.reports.subjects.logs.logged import (
 )
 from ncclcheck.reports.subjects.logs.words.meanings import ends_nothing
 from ncclcheck.reports.subjects.logs.words.unexplained import is_foreign, unexplained
-from ncclcheck.reports.subjects.logs.words.wording import MILD, SAID, advice, quoted, tells_most
+from ncclcheck.reports.subjects.logs.words.wording import MILD, SAID, advice, of_a_fault, quoted, tells_most
 from ncclcheck.reports.subjects.logs.words.wording import understood as understood_words
 from ncclcheck.reports.text.words.fold import fold_numbers, many
 
@@ -68,6 +68,7 @@ _TASK_FAILED = (
     "ended-badly",
 )
 _MOST_RAISED = 160  # characters of an exception: two lines of a terminal
+_NEAR_THE_END = 5  # lines: chosen, what is printed below a last error
 _SOON = 30  # lines: the traceback of an interrupt; a next training prints more at its start
 _RAISED = ("python-error", "nccl-warning", "complaint")
 _SERVES = re.compile(r"startup complete|HTTP/|prompt throughput|(?:Decode|Prefill) batch")
@@ -291,7 +292,7 @@ def _interrupted(logs: Logs, ordered: list[LogEvent]) -> Finding:
         return cause(
             ordered,
             f"{what}; it worked until then, and nothing failed before",
-            why="The work was not finished: no end of it is told.",
+            why="The work was not finished: its end is not in the log.",
             owner="job",
             fix=[you("Start it anew, from its last checkpoint where there is one.")],
         )
@@ -371,7 +372,7 @@ def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
     if is_foreign(logs) or not any(file.lines for file in logs.files):
         raise NothingToJudge("no line is NCCL's, torch's or a launcher's (LOG008)")
     if errors(logs) or died(logs) or unexplained(logs):
-        raise NothingToJudge("the log tells of a failure")
+        raise NothingToJudge("the log shows a failure")
     began = [process for process in logs.processes if process.completed]
     ended = [*_ENDED, *(["not-destroyed"] if _is_more(logs, began) else [])]
     apart = any(process.ended for process in began) and not all(process.ended for process in began)
@@ -380,9 +381,8 @@ def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
     elif not _left(logs) and (said(logs, *_GONE_ON) or any(_goes_on(file) for file in logs.files)):
         yield fine(Where(), "the log shows that the job went on; its end is not in it")
     else:
-        events = [event for event in before if event.sign in _RAISED] or [
-            event for event in said(logs, *SAID) if not MILD.match(event.text)
-        ]
+        words = [event for event in said(logs, *SAID) if not MILD.match(event.text) or of_a_fault(event.text)]
+        events = [event for event in before if event.sign in _RAISED] or words
         reason = tells_most(events) if events else None
         yield (None if began else _members_missing(logs)) or _stops(logs, began, reason, again=bool(before))
 
@@ -433,14 +433,14 @@ def _stops(logs: Logs, began: list[LogProcess], reason: LogEvent | None, *, agai
         left = sorted({process.rank for process in began if process.rank is not None and not process.ended})
         named = f"rank{'s' if len(left) > 1 else ''} {fold_numbers(left)}" if left else "a process"
         where_ = f"do not show that {named} destroyed its communicators, as others did"
-    by = "an earlier attempt failed by" if again else "where it failed, this may be why"
     stack = [stood_in(event.fields) for event in said(logs, "native-frame") if "stacked" in event.fields]
     stands = f"a debugger's stack: the process stood in {', called by '.join(stack[:3])}; " if stack else ""
+    first = f"{_stands(logs, reason)}: {quoted(reason)}; " if reason and not again else ""
     return unknown(
         Where(),
-        f"{stands}nobody complains, and these lines do not show that the job ended or went on"
+        f"{stands}{first}nobody complains, and these lines do not show that the job ended or went on"
         + (f": they {where_}" if began else "")
-        + (f"; {by}: {quoted(reason)}" if reason else ""),
+        + (f"; an earlier attempt failed by: {quoted(reason)}" if reason and again else ""),
         why="A rank that never arrived at a collective or was stopped, or a network that drops packets, leaves no "
         "line in NCCL's log. A job that still runs or a file that was cut looks the same.",
         owner="job",
@@ -466,7 +466,7 @@ def understood(logs: Logs) -> Iterator[Finding]:
     Logs of something else: no line is NCCL's, torch's, a launcher's, or of a kind that is known here.
 
     ## Why it matters
-    Not understood, so neither healthy nor faulty. The log of the job may be another file.
+    Neither healthy nor faulty: the log of the job may be another file. What stands out in these lines is quoted.
 
     ## How we know
     Neither the names of NCCL, torch, gloo, Slurm, mpirun, DeepSpeed, Megatron, Lightning, vLLM, SGLang, Ray and
@@ -486,13 +486,14 @@ def understood(logs: Logs) -> Iterator[Finding]:
     most = tells_most(bad) if bad else None
     known = understood_words(most.text) if most else None
     count = many(sum(file.lines for file in logs.files), "line")
-    what = f"no line of these {count} is NCCL's, torch's or a launcher's"
+    strange = f"no line of these {count} is NCCL's, torch's or a launcher's"
+    neither = "Not understood, so neither healthy nor faulty."
     yield unknown(
         Where(),
-        f"{quoted(most)} ({what})" if most else what,
-        why=f"{known.why} Whether a job failed by it is not in these lines."
-        if known
-        else "Not understood, so neither healthy nor faulty.",
+        f"{_stands(logs, most)}: {quoted(most)}" if most else strange,
+        why=f"{known.why if known else neither} Whether a job failed by it is not known: {strange}."
+        if most
+        else neither,
         owner="job",
         evidence=lines([most, *(event for event in bad if event is not most)]) if most else [],
         fix=[
@@ -500,6 +501,12 @@ def understood(logs: Logs) -> Iterator[Finding]:
             you("Give the log that the ranks write: torchrun's output, Slurm's slurm-JOB.out, NCCL_DEBUG_FILE."),
         ],
     )
+
+
+def _stands(logs: Logs, event: LogEvent) -> str:
+    """Where the line stands that says most."""
+    below = next((file.lines - event.line for file in logs.files if file.name == event.file), 0)
+    return "the log ends with" if below < _NEAR_THE_END else "the log says"
 
 
 @log_rule("LOG009", "the log covers a single attempt", worst=State.NOTE, symptom=True, whole=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.probes.facts import LogEvent, LogMember, Logs
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import (
     Finding,
@@ -28,16 +29,20 @@ from ncclcheck.reports.subjects.logs.ending import (
     dealt_with,
     died,
     gave_up,
+    left_in_order,
     of_items,
 )
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, root_cause, said
+from ncclcheck.reports.subjects.logs.start.communicators import absent, begun, hanging, missing, numbered
 from ncclcheck.reports.subjects.logs.words import meanings
 from ncclcheck.reports.subjects.logs.words.exceptions import of_words
-from ncclcheck.reports.subjects.logs.words.unexplained import ENDS_NO_JOB, behind, unexplained
+from ncclcheck.reports.subjects.logs.words.unexplained import ENDS_NO_JOB, behind, is_foreign, unexplained
 from ncclcheck.reports.subjects.logs.words.wording import (
+    MILD,
     SAY_OF_WHY,
     advice,
     before,
+    of_a_fault,
     quoted,
     tells_most,
     tells_why,
@@ -55,6 +60,7 @@ _ENDED = (
     "watchdog-timeout",
     "tests-failure",
 )
+_ONLY_ENDED = ("worker-failed", "worker-signalled", "srun-task-exit")  # by whom, and not of what
 _SIGHUP, _SIGINT, _SIGTERM = "1", "2", "15"
 # What somebody sends to a process: as an exit code, and as torch's spawn names it.
 SENT = {"-15": "SIGTERM", "SIGTERM": "SIGTERM", "-2": "SIGINT", "SIGINT": "SIGINT"}
@@ -63,6 +69,7 @@ _DRAWS = ("wandb", "mlflow", "tensorboard", "comet_ml", "neptune", "swanlab", "c
 _NO_CAUSE = ENDS_NO_JOB | {*meanings.HARMLESS}
 _PLACES = ("raised_at", "raised_in")
 _LINES = 10  # other ranks print a little longer
+_MOST_HANGING = 3  # communicators that are told of: chosen, where one hangs the others of its ranks follow
 
 
 @derived
@@ -88,6 +95,8 @@ def errors(logs: Logs) -> list[LogEvent]:
         if not meanings.of_a_thread(event) or event.line < trained.get(event.file, event.line + 1)
     ]
     events = [event for event in events if not _went_on_itself(logs, event, events)]
+    if left_in_order(logs):
+        events = [event for event in events if event.sign != "nccl-warning"]
     return [event for event in events if not meanings.tells_of_a_risk(event)] or events
 
 
@@ -158,7 +167,8 @@ def nothing_failed(logs: Logs) -> Iterator[Finding]:
     SIGTERM, exit code -15) are never taken for the first failure. Where only such lines are there, the process
     that failed has written to a log that was not given. A line with a word of failure that nothing here knows
     (an error, an exit code, a signal, an exception, a watchdog) is a failure too, unless steps, a good end or a
-    start of NCCL that came through follow it, or the line itself says that it was dealt with.
+    start of NCCL that came through follow it, or the line itself says that it was dealt with. The words of a
+    known fault of a GPU, a card or a disk are told where nothing shows that the job went on after them.
 
     ## Fix
     - **you** read the line that is named, and those right before it from the same rank; the causes that are
@@ -176,7 +186,7 @@ def nothing_failed(logs: Logs) -> Iterator[Finding]:
     if events:
         yield _first(logs, events)
     elif said(logs, "ended-by-order", "time-limit", "preempted") or hung_up(logs) or terminated(logs):
-        yield fine(Where(), "no line tells of a failure but that the job was ended from outside (LOG006)")
+        yield fine(Where(), "no line reports a failure but that the job was ended from outside (LOG006)")
     elif follow := _consequences(logs):
         passed_on = {(event.file, event.line) for event in follow}
         warned = in_order(
@@ -190,8 +200,39 @@ def nothing_failed(logs: Logs) -> Iterator[Finding]:
         yield _first(logs, warned) if warned else _only_consequences(logs, follow)
     elif rest := unexplained(logs):
         yield _unknown(logs, rest)
+    elif faults := _last_words(logs):
+        yield _of_a_fault(faults)
     else:
         yield fine(Where(), f"no line of {sum(file.lines for file in logs.files)} tells of a failure")
+
+
+def _last_words(logs: Logs) -> list[LogEvent]:
+    """Lines with the words of a known fault, after which no work and no start that came through is told."""
+    if is_foreign(logs):
+        return []
+    work = Ending(logs).just_after
+    return [
+        event
+        for event in said(logs, "explains")
+        if not MILD.match(event.text)
+        and not event.level
+        and of_a_fault(event.text)
+        and work.get(event.file, 0) < event.line
+        and not (came_through(logs, event) or dealt_with(logs, event))
+    ]
+
+
+def _of_a_fault(faults: list[LogEvent]) -> Finding:
+    """Nobody says that anything ended by it: it is told as a fault, and not as the job's end."""
+    most = tells_most(faults)
+    known = understood(most.text)
+    return cause(
+        [most, *(event for event in faults if event is not most)],
+        f"a fault is told, and nothing after it shows that the job went on: {quoted(most)}",
+        why=known.why if known else "",
+        owner="job",
+        fix=[*advice(most.text), *(known.fix if known else ())],
+    )
 
 
 def _unknown(logs: Logs, rest: list[LogEvent]) -> Finding:
@@ -233,11 +274,11 @@ def _first(logs: Logs, events: list[LogEvent]) -> Finding:
     later = [
         event for event in events if (event.host, event.pid, event.rank) != (first.host, first.pid, first.rank)
     ]
-    lines = "1 more line of another process tells of a failure"
+    lines = "1 more line of another process reports a failure"
     if len(later) > 1:
-        lines = f"{len(later)} more lines of other processes tell of failures"
+        lines = f"{len(later)} more lines of other processes report failures"
     more = [seen("later", lines)] if later else []
-    reason = before(logs, first)
+    reason = before(logs, first, *(_CAUGHT if first.sign in _ONLY_ENDED else ()))
     above = f"; before it: {quoted(reason)}" if reason else ""
     known = understood(first.text) or (understood(reason.text) if reason else None)
     at = f" (NCCL's {first.fields['place']})" if "place" in first.fields else ""
@@ -330,7 +371,7 @@ def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
     )
     if {event.sign for event in follow} <= {"flushed", "propagated"}:
         what = (
-            "these lines only tell that RDMA requests were flushed (status 5): their connection had broken; what "
+            "these lines only show that RDMA requests were flushed (status 5): their connection had broken; what "
             "broke it is in the log of another rank, or in the kernel's of either host"
         )
     root = root_cause(logs)
@@ -372,6 +413,8 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
     hangs, dies
 
     ## How we know
+    A communicator that some of its ranks began, none completed, and after which nothing goes on, by its commId:
+    the ranks that never began it are named, also where all came through another one before.
     Lines that hold nothing but starts are an excerpt, and a note: they tell of no end at all.
     Where some ranks came through and nothing shows a failure it is a note: lines of the others are missing.
     A rank that never comes and packets that are dropped leave no line at all, and RAS knows nothing of a job
@@ -390,22 +433,25 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
     """
     began = [one for one in logs.processes if one.began]
     if not began:
-        raise NothingToJudge("no line of NCCL tells of its start")
+        raise NothingToJudge("no line of NCCL reports its start")
     stuck = [one for one in began if one.completed < one.began]
     if not stuck:
         yield fine(Where(), f"{len(began)} processes came through NCCL's initialisation")
         return
+    if len(stuck) < len(began) and not errors(logs) and (left := hanging(logs)):
+        yield from map(functools.partial(_hangs, logs), left[:_MOST_HANGING])
+        return
     worked = said(logs, "nccl-tests-ended")
     if (worked or len(stuck) < len(began)) and not errors(logs):
         others = "its results follow" if worked else "others came through"
-        told = f"of {len(stuck)} processes the end of NCCL's initialisation was not told; {others}"
+        told = f"of {len(stuck)} processes the log does not show the end of NCCL's initialisation; {others}"
         yield note(Where(), told, why="It ends on all ranks together; their lines may have gone elsewhere.")
         return
     if not errors(logs) and sum(file.lines for file in logs.files) <= sum(one.began for one in began):
         yield note(
             Where(),
             f"{len(stuck)} processes began NCCL's initialisation; these lines hold nothing else of them",
-            why="They are an excerpt: the lines that would tell of its end may have been left out.",
+            why="They are an excerpt: the lines that would show its end may be missing.",
         )
         return
     missing = _missing(logs)
@@ -423,6 +469,29 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
                   for one in stuck[:3]],
         fix=[you("See whether the missing ranks were started, and whether all nodes reach each other.",
                  "ncclcheck env --hosts HOST1,HOST2")],
+    )  # fmt: skip
+
+
+def _hangs(logs: Logs, members: list[LogMember]) -> Finding:
+    """A communicator that is not the first one of all: who began it, and who did not."""
+    lacking, known = missing(members), absent(logs, members)
+    there = ", ".join(f"rank {one.rank} is {one.host}:{one.pid}, which began others" for one in known[:3])
+    if not known and (small := [one for one in logs.processes if one.nranks == 1 < members[0].nranks]):
+        there = f"{small[0].host}:{small[0].pid} began as the one rank of a world of its own"
+    never = f"; rank{'s' * (len(lacking) > 1)} {fold_numbers(lacking)} never began it" if lacking else ""
+    return fail(
+        Where(node=known[0].host, rank=known[0].rank) if len(known) == 1 else Where(),
+        f"{numbered(members)} began a communicator and did not come through{never}"
+        + (f" ({there})" if there else ""),
+        why="Its start waits for all of its ranks: one that works elsewhere, ended, or makes its communicators in "
+        "another order stops the others, without a line.",
+        owner="job",
+        evidence=begun(members),
+        fix=[
+            you("Confirm: see where the rank that did not come is.", "py-spy dump --pid PID"),
+            you("Let all ranks of a group make it, and all groups in the same order (torch: every rank calls "
+                "new_group for every group)."),
+        ],
     )  # fmt: skip
 
 
@@ -470,4 +539,4 @@ def no_warning(logs: Logs) -> Iterator[Finding]:
             fix=[you("Search for these words in the issues of NVIDIA/nccl.")],
         )
     elif said(logs, *meanings.CONSEQUENCES):
-        yield fine(Where(), "NCCL's warnings only tell of what happened elsewhere")
+        yield fine(Where(), "NCCL's warnings only report what happened elsewhere")

@@ -189,7 +189,7 @@ def _hangs(waits: Waits, call: Call) -> Finding:
         Where(rank=odd[0] if len(odd) == 1 else None),
         f"{text.call(state, call)} hangs{'' if unsure else ' though all have entered it'}: "
         + (how if odd else text.waiting(waiting))
-        + (", and no dump tells who else is in the group" if unsure else ""),
+        + (", and no dump shows who else is in the group" if unsure else ""),
         why=_UNSURE if unsure else "No program is late here: the data does not get through, or a GPU does not "
         "get to it.",
         owner="job" if unsure else "node",

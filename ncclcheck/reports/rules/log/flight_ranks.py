@@ -94,7 +94,7 @@ def _outside(waits: Waits, call: Call, ranks: list[int]) -> Finding:
     where, who = text.who(ranks)
     return fail(
         where, f"{who}{did} {text.waiting(waiting)}",
-        why="The missing rank waits for nobody itself: its own program or node held it up.",
+        why="The missing rank waits for nobody itself: its own program or node delayed it.",
         owner="job", evidence=[*_own(waits, call), *last, *_numbers(waits, call)], fix=_mends(waits, ranks),
     )  # fmt: skip
 

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, seen, you
+from ncclcheck.reports.rules.log.host_memory import pinned
 from ncclcheck.reports.rules.log.shm import host_memory_failures, may_be_of_host_memory
 from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
 from ncclcheck.reports.subjects.logs.logged_node import cuda_errors, hosts, in_one_process, on, ranks
-from ncclcheck.reports.subjects.logs.machines import on_two_machines
 from ncclcheck.reports.subjects.logs.reported import several_hosts, version_seen
+from ncclcheck.reports.subjects.logs.start.machines import on_two_machines
 from ncclcheck.reports.subjects.nodes.xids import HARDWARE, LESSER, PROGRAM
 from ncclcheck.reports.text.words.fold import size
 
@@ -217,7 +218,7 @@ def memory(logs: Logs) -> Iterator[Finding]:
     NVIDIA/nccl#1235, sgl-project/sglang#1116; NCCL user guide, Environment variables; torch.cuda memory
     management.
     """
-    other = host_memory_failures(logs)
+    other = [*host_memory_failures(logs), *pinned(logs)]
     failed = [event for event in said(logs, "gpu-alloc") if not _of_another_error(logs, event)]
     told = [*cuda_errors(logs, "out of memory"), *failed, *said(logs, "torch-gpu-memory")]
     told = [event for event in told if not in_one_process(event, other)]

@@ -22,7 +22,7 @@ def _last(hang: Hang) -> list[Evidence]:
 def _recorded(logs: Logs) -> list[Remedy]:
     """Where the Flight Recorder told nothing yet."""
     told = logs.flight is not None and logs.flight.dumps
-    return [] if told else [you("Confirm: let the Flight Recorder tell the next time.", *RECORD)]
+    return [] if told else [you("Confirm: have the Flight Recorder on the next time.", *RECORD)]
 
 
 @log_rule("LOG080", "every rank entered the collective in which the others waited")
@@ -73,7 +73,7 @@ def every_rank_came(logs: Logs) -> Iterator[Finding]:
             if alone
             else ""
         )
-        how = "did not come" if hang.behind else "said nothing, and may not have come,"
+        how = "did not come" if hang.behind else "printed nothing, and may not have come,"
         yield cause(
             hang.events,
             f"{fold_ranks(hang.absent)} {how} to {hangs.waited(hang)}{busy}",

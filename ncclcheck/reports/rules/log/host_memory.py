@@ -29,6 +29,7 @@ def allocated(logs: Logs) -> Iterator[Finding]:
     GiB for an array` (NumPy), Python's bare `MemoryError`. Where the kernel kills the process instead it is
     LOG093. `Error while creating shared memory segment /dev/shm/nccl-... error: Cannot allocate memory (12)` of
     NCCL is the same: /dev/shm has room (else: `No space left on device`), and the process may take no more.
+    `Failed to CUDA host alloc N bytes` is memory of the host that CUDA locks.
 
     ## Fix
     - **you** look at the shape; load parts of the file (`mmap=True`, memory-mapped arrays); ask Slurm for more
@@ -40,6 +41,7 @@ def allocated(logs: Logs) -> Iterator[Finding]:
     memmap; sbatch(1).
     """
     shared = [event for event in shm_refused(logs) if event.fields.get("error") == NO_MEMORY]
+    yield from _pinned(logs)
     for host, events in by_known_host([*said(logs, "no-host-memory"), *shared]).items():
         yield cause(
             events,
@@ -53,6 +55,30 @@ def allocated(logs: Logs) -> Iterator[Finding]:
                 you("Where the size is right ask for more, or load it in parts.", "sbatch --mem=0 job.sh",
                     "python -c \"import torch; torch.load('FILE', mmap=True)\""),
                 admin("Look at the kernel's rule for more memory than there is.", "sysctl vm.overcommit_memory"),
+            ],
+        )  # fmt: skip
+
+
+def pinned(logs: Logs) -> list[LogEvent]:
+    """NCCL's failures to get page-locked memory of the host, which CUDA too calls out of memory."""
+    return [event for event in said(logs, "gpu-alloc") if event.fields.get("call") == "host alloc"]
+
+
+def _pinned(logs: Logs) -> Iterator[Finding]:
+    for host, events in by_known_host(pinned(logs)).items():
+        yield cause(
+            events,
+            f"CUDA gives no page-locked memory of the host{f' on {host}' if host else ''}{_size(events)}",
+            why="It is memory of the host and not of the GPU: the host or the job's cgroup is full, or a limit or "
+            "the driver allows no more.",
+            owner="job",
+            at=at_teller(logs, events),
+            fix=[
+                you("Confirm: compare what there is with what may be taken.",
+                    "free -g; ulimit -l; ulimit -v; cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory.current"),
+                you("Pin less: fewer workers with pin_memory, no offload to the host; ask Slurm for more memory.",
+                    "sbatch --mem=0 job.sh"),
+                admin("Look what the driver says.", "dmesg -T | grep -iE 'nvrm|oom|memory'"),
             ],
         )  # fmt: skip
 

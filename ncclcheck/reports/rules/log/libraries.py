@@ -10,7 +10,7 @@ from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, Stat
 from ncclcheck.reports.subjects.logs.ending import came_through
 from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
 from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, cuda_errors, hosts, in_nvls, on
-from ncclcheck.reports.subjects.logs.reported import starting, version, version_seen
+from ncclcheck.reports.subjects.logs.reported import setting, starting, version, version_seen
 
 _WHICH = "python -c 'import torch; print(torch.__version__, torch.version.cuda, torch.cuda.nccl.version())'"
 _LEFT_OUT = 75  # sm_70 and older have no code in torch for CUDA 12.8 and later, sm_75 in some of CUDA 13
@@ -367,24 +367,45 @@ def unified_memory(logs: Logs) -> Iterator[Finding]:
     NCCL user guide, Troubleshooting, Runtime issues; nvidia-modprobe(1); CUDA Runtime API, cudaErrorUnknown.
     """
     unknown = [*said(logs, "gpu-unknown-error"), *cuda_errors(logs, _UNKNOWN)]
-    for where, events in hosts([*unknown, *_unsupported(logs)]):
+    for where, events in hosts(_unsupported(logs)):
+        yield _no_pools(logs, where, events)
+    for where, events in hosts(unknown):
         yield cause(
             events,
-            f"CUDA does not start or lacks memory pools{on(where)}: nvidia-uvm is missing, or a GPU needs a reset",
-            why="Without unified memory no context can be made, and NCCL finds no memory that it can share.",
+            f"CUDA does not start{on(where)}: nvidia-uvm is missing, or a GPU needs a reset",
+            why="Without unified memory no context can be made.",
             owner="node",
             fix=[
                 you("Confirm: both must be there.", "lsmod | grep nvidia_uvm", "ls -l /dev/nvidia-uvm"),
                 admin("Load the module and make its device.", "modprobe nvidia-uvm", "nvidia-modprobe -u -c=0"),
                 admin("Where they are there look at the GPUs.", "dmesg | grep -iE 'nvrm|xid'", "nvidia-smi"),
-                you(
-                    "Do not change CUDA_VISIBLE_DEVICES after CUDA was used; without UVM try this.",
-                    "export NCCL_CUMEM_ENABLE=0",
-                ),
+                you("Do not change CUDA_VISIBLE_DEVICES after CUDA was used."),
             ],
             at=where,
             more=version_seen(logs, events[0]),
         )
+
+
+def _no_pools(logs: Logs, where: Where, events: list[LogEvent]) -> Finding:
+    off = setting(logs, "NCCL_CUMEM_ENABLE", events[0]) == "0"
+    return cause(
+        events,
+        f"CUDA does not support the memory that NCCL asks for{on(where)}: cuMem, which needs nvidia-uvm, a driver "
+        "and a platform that have it",
+        why="NCCL 2.23 and later take GPU memory by cuMem where the driver says that it can; vGPU, WSL2, MIG and "
+        "containers without /dev/nvidia-uvm refuse it.",
+        owner="node",
+        fix=[
+            *([] if off else [you("Confirm: let NCCL do without it; it costs speed at most.",
+                                  "export NCCL_CUMEM_ENABLE=0 NCCL_NVLS_ENABLE=0")]),
+            you("See whether the module and its device are there; in a container: docker run --gpus all.",
+                "lsmod | grep nvidia_uvm", "ls -l /dev/nvidia-uvm"),
+            admin("Load the module and make its device; for vGPU set enable_uvm=1.",
+                  "modprobe nvidia-uvm", "nvidia-modprobe -u -c=0"),
+        ],
+        at=where,
+        more=version_seen(logs, events[0]),
+    )  # fmt: skip
 
 
 def _unsupported(logs: Logs) -> list[LogEvent]:

@@ -205,7 +205,7 @@ def memory(logs: Logs) -> Iterator[Finding]:
             f"a worker of the data loader was killed or found no memory{_on(host)}" if sure
             else f"a worker of the data loader ended by itself{_on(host)}",
             why="The kernel kills it where the cgroup or the host has no memory left." if sure
-            else "Killed for lack of memory, or a crash in a library: the line tells no signal.",
+            else "Killed for lack of memory, or a crash in a library: the line names no signal.",
             owner="job",
             at=at_teller(logs, events),
             fix=[
@@ -273,7 +273,7 @@ def crash(logs: Logs) -> Iterator[Finding]:
         yield note(
             where(left[0]),
             f"a worker of the data loader ended as its loader was taken down: {left[0].fields['signal']}",
-            why="Python ignores what __del__ raises: nothing ended by it, and why the loader went is not said.",
+            why="Python ignores what __del__ raises: nothing ended by it. Why the loader went away is not logged.",
             evidence=lines(left),
         )
     for host, events in by_known_host([event for event in crashed if not ends_nothing(event)]).items():
@@ -287,7 +287,7 @@ def crash(logs: Logs) -> Iterator[Finding]:
                 you("Confirm: get the stack of the crash.",
                     "PYTHONFAULTHANDLER=1 torchrun --nproc-per-node=8 train.py"),
                 you("Start workers fresh instead of forking them, and open files in the worker.",
-                    "ncclcheck data MODULE:FACTORY   # tells what is shared over the fork"),
+                    "ncclcheck data MODULE:FACTORY   # shows what is shared over the fork"),
             ],
         )  # fmt: skip
 

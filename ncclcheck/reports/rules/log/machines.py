@@ -9,7 +9,8 @@ from ncclcheck.reports.judgement.findings import Evidence, Finding, State, Where
 from ncclcheck.reports.subjects.logs.logged import lines as quoted
 from ncclcheck.reports.subjects.logs.logged import log_rule, said
 from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, cuda_errors
-from ncclcheck.reports.subjects.logs.machines import (
+from ncclcheck.reports.subjects.logs.reported import settings_seen
+from ncclcheck.reports.subjects.logs.start.machines import (
     all_ranks,
     behind_one_bridge,
     different,
@@ -17,7 +18,6 @@ from ncclcheck.reports.subjects.logs.machines import (
     of_the_job,
     on_two_machines,
 )
-from ncclcheck.reports.subjects.logs.reported import settings_seen
 
 _IPC = (
     "invalid argument",
@@ -160,7 +160,7 @@ def _one(logs: Logs, told: str, job: list[LogProcess]) -> Finding:
                 "hostname; readlink /proc/self/ns/ipc",
                 "env | grep -E 'NCCL_(HOSTID|P2P|SHM)'",
             ),
-            you("Unset what forbids the short way.", "unset NCCL_HOSTID NCCL_P2P_DISABLE NCCL_SHM_DISABLE"),
+            you("Unset what forbids the short path.", "unset NCCL_HOSTID NCCL_P2P_DISABLE NCCL_SHM_DISABLE"),
             you(
                 "Put all ranks of a machine into one container, or share the namespaces.",
                 "docker run --gpus all --ipc=host --uts=host --net=host ...",

@@ -22,7 +22,7 @@ RESULTS = {
     "2": meant(
         "",
         "NCCL gave up since the system, a driver or a library refused a call",
-        "Its caller gets `unhandled system error`; the line tells which call, file or device it was.",
+        "Its caller gets `unhandled system error`; the line names the call, file or device.",
         (
             "Confirm, on this host and in the same container, what the line names.",
             "ulimit -a; df -h /dev/shm /tmp",
@@ -35,7 +35,7 @@ RESULTS = {
         "It does not follow from a call of the program: NCCL takes this machine for what it is not, hosts run "
         "different builds, or it has a defect.",
         (
-            "Confirm without what tells NCCL of the machine or changes its choices.",
+            "Confirm without the files and variables that describe the machine to NCCL or change its choices.",
             "env | grep NCCL_",
             "cat /etc/nccl.conf ~/.nccl.conf",
         ),

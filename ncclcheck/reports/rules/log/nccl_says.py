@@ -26,8 +26,8 @@ from ncclcheck.reports.rules.log.ways import not_opened
 from ncclcheck.reports.subjects.logs.ending import gave_up
 from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, log_rule, said
 from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, in_nvls
-from ncclcheck.reports.subjects.logs.machines import of_the_job
 from ncclcheck.reports.subjects.logs.reported import set_apart, version_seen
+from ncclcheck.reports.subjects.logs.start.machines import of_the_job
 from ncclcheck.reports.subjects.logs.words import meanings
 from ncclcheck.reports.subjects.nccl.variables import reference
 

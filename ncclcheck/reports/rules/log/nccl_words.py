@@ -63,7 +63,7 @@ def _refused_peers(pattern: str) -> Meaning:
     """CUDA and NCCL have different words for it."""
     return meant(
         pattern,
-        "GPUs of one host do not reach each other's memory, although they are said to",
+        "GPUs of one host do not reach each other's memory, although they should",
         "NCCL asked CUDA for direct access between two GPUs, and was refused: virtualisation, ACS or MIG.",
         (
             "Confirm: what the driver says of each pair, and whether it works without.",
@@ -208,7 +208,7 @@ AROUND = (
     meant(
         r"Failed to (?:create|set) CUDA (?:context|device)",
         "a thread of NCCL cannot use its GPU",
-        "CUDA refused it: the line before tells the error.",
+        "CUDA refused it: the line before has the error.",
         ("Confirm: what the driver says of the GPU.", "nvidia-smi", "dmesg | grep -i xid"),
         owner="node",
     ),
@@ -261,7 +261,7 @@ AROUND = (
     ),
     meant(
         r"version mismatch with remote peer",
-        "hosts of the job run different versions of NCCL, as its RAS threads tell each other",
+        "hosts of the job run different versions of NCCL, as its RAS threads report to each other",
         "RAS cannot ask such a peer; jobs of both versions in one network, or one job with two.",
         (
             "Confirm: compare the version and the file on every node.",
@@ -384,7 +384,7 @@ ASKED = (
         "this NCCL, GPU or driver cannot do what the program asks for",
         "The feature needs newer GPUs, drivers or NVSwitches, or was switched off.",
         (
-            "Confirm what is there, and do without the feature where it may be left out.",
+            "Confirm what is there, and do without the feature where possible.",
             "nvidia-smi",
             "env | grep NCCL_",
         ),
@@ -417,7 +417,7 @@ OWN_CHECKS = (
         "It does not follow from a setting: NCCL takes this machine for what it is not, hosts run different "
         "builds, or it has a defect.",
         (
-            "Confirm with the newest NCCL, without files that tell it of the machine.",
+            "Confirm with the newest NCCL, without files that describe the machine to it.",
             "env | grep -E 'NCCL_(TOPO|GRAPH)_FILE'",
             "python -m pip install -U nvidia-nccl-cu12",
         ),

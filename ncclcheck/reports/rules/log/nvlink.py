@@ -255,7 +255,7 @@ def mnnvl(logs: Logs) -> Iterator[Finding]:
                     "nvidia-modprobe -c 0 || grep imex /proc/devices",
                 ),
                 you("Until then go over the network.", "export NCCL_MNNVL_ENABLE=0"),
-                *([] if sure else [you("Or allocate the older way.", "export NCCL_CUMEM_ENABLE=0")]),
+                *([] if sure else [you("Or use the older allocator.", "export NCCL_CUMEM_ENABLE=0")]),
             ],
             at=where,
             more=[*version_seen(logs, events[0]), *settings_seen(logs, "NCCL_MNNVL_ENABLE")],

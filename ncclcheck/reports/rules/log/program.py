@@ -352,7 +352,7 @@ def assertions_of_torch(logs: Logs) -> Iterator[Finding]:
     yield cause(
         events,
         f"an assertion within torch failed at {name}:{told['at']}{words}",
-        why="The program printed it in place of its end: what was left out then, other ranks may wait for.",
+        why="The program printed it in place of its end: other ranks may wait for what was skipped then.",
         owner="job",
         fix=[
             you("Confirm: let the exception end the rank, which shows its traceback.",

@@ -49,7 +49,7 @@ def ray_kills_nobody(logs: Logs) -> Iterator[Finding]:
     yield cause(
         events,
         "Ray killed a worker, for the memory of its node was nearly full" + (f" ({used})" if used else ""),
-        why="The others wait for it in NCCL, or tell of a dead actor; neither says why.",
+        why="The others wait for it in NCCL, or report a dead actor; neither says why.",
         owner="job",
         at=Where(node=host) if host else where(events[0]),
         fix=[
@@ -92,6 +92,8 @@ def ray_has_enough(logs: Logs) -> Iterator[Finding]:
     lacks = (
         f"the job asks for {told['asked']} {told['kind']}s, and Ray's cluster has {told['has']}"
         if "asked" in told
+        else f"Ray's cluster has fewer {told['sort']}s than the engine asks for (tensor x pipeline parallel size)"
+        if "sort" in told
         else f"no node of Ray's cluster has free what the job asks for: {told.get('request') or told['pending']}"
     )
     yield cause(
@@ -195,7 +197,7 @@ def nodes_stay(logs: Logs) -> Iterator[Finding]:
     first = [event for event in events if _failed(event) == named]
     yield cause(
         first + [event for event in events if event not in first],
-        f"node {named} failed" if named else "a node of the job failed; slurmctld's log names it",
+        _lost(events[0], named),
         why="What other ranks print afterwards follows from it.",
         owner="node",
         at=Where(node=named) if named else Where(),
@@ -207,10 +209,19 @@ def nodes_stay(logs: Logs) -> Iterator[Finding]:
     )  # fmt: skip
 
 
+def _lost(event: LogEvent, named: str) -> str:
+    if "late" in event.fields:
+        waited = f" for {int(event.fields['for']) // 1000} s" if "for" in event.fields else " in time"
+        return (
+            f"Ray took {named or 'a node'} for dead, for no heartbeat came{waited}: it was overloaded, or cut off"
+        )
+    return f"node {named} failed" if named else "a node of the job failed; slurmctld's log names it"
+
+
 def _failed(event: LogEvent) -> str:
     """The node that the line says is gone; who reports it stands in its prefix."""
     told = event.fields
-    named = event.host if "Node failure on" in event.text else ""
+    named = event.host if "Node failure on" in event.text or "late" in told else ""
     return named or told.get("own", "") or told.get("at", "")
 
 

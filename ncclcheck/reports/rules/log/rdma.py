@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
-from ncclcheck.reports.judgement.findings import Evidence, Finding, State, Where, admin, note, seen, you
+from ncclcheck.reports.judgement.findings import (
+    Evidence,
+    Finding,
+    State,
+    Where,
+    admin,
+    note,
+    seen,
+    you,
+)
 from ncclcheck.reports.subjects.logs.ending import died
-from ncclcheck.reports.subjects.logs.logged import by_host, cause, lines, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import (
+    at_host,
+    by_host,
+    by_known_host,
+    cause,
+    lines,
+    log_rule,
+    process_of,
+    said,
+)
 from ncclcheck.reports.subjects.logs.network import over_sockets, over_verbs, values_of
 from ncclcheck.reports.subjects.logs.reported import (
     ends,
@@ -48,7 +68,9 @@ def rdma_used(logs: Logs) -> Iterator[Finding]:
     ## How we know
     The lines of each process: the network that it took, `Failed to open libibverbs.so` (the image lacks the
     library), `No device found` (no active port, no /dev/infiniband in the container, or NCCL_IB_HCA fits no card),
-    NCCL_IB_DISABLE. Without any such hint TCP may be all that there is: that is a note. NCCL 2.4 to 2.32.
+    NCCL_IB_DISABLE. NCCL up to 2.25 prints the name that NCCL_NET asks for and that no network has; from 2.26 on
+    it is a plugin's where there are cards, or where a plugin was not found. Without any such hint TCP may be all
+    that there is: that is a note. NCCL 2.4 to 2.32.
 
     ## Fix
     - **you** start the container with `--device=/dev/infiniband`, have libibverbs1 and ibverbs-providers in the
@@ -59,13 +81,9 @@ def rdma_used(logs: Logs) -> Iterator[Finding]:
     vllm-project/vllm#42075, NVIDIA/nccl#451, NVIDIA/nccl#259 (harmless without a card),
     NVIDIA/nvidia-container-toolkit#1877; NCCL user guide, Troubleshooting, Networking.
     """
-    if refused := [
-        event for event in said(logs, "net-not-found") if event.fields.get("network", "IB").startswith("IB")
-    ]:
-        yield _refused(logs, refused)
-        return
-    if (unknown := said(logs, "net-not-found")) and not said(logs, "ofi-no-provider"):
-        yield _unknown(logs, unknown)
+    if refused := said(logs, "net-not-found"):
+        if not said(logs, "ofi-no-provider"):
+            yield from _refusals(logs, refused)
         return
     without = [process for process in logs.processes if over_sockets(process) and not over_verbs(process)]
     named_elsewhere = said(logs, "ib-open-device", "ofi-no-provider")  # LOG031, LOG045
@@ -165,30 +183,102 @@ def _unused_silently(process: LogProcess, where: str, why: list[Evidence]) -> Fi
     )
 
 
-def _refused(logs: Logs, events: list[LogEvent]) -> Finding:
+class _Refusal(NamedTuple):
+    """Why a process has no network of the name that NCCL_NET asks for, as far as it tells.
+
+    name: NCCL 2.26 and later do not print it. plugin: a library that was asked for and not found. cards: there are
+    some. only: NCCL_IB_HCA=... where that leaves it none.
+    """
+
+    name: str
+    plugin: str
+    cards: bool
+    only: str
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether no network has the name, rather than IB no card."""
+        return self.name != "IB" if self.name else self.cards or bool(self.plugin)
+
+
+def _refusals(logs: Logs, refused: list[LogEvent]) -> Iterator[Finding]:
+    """One finding for all hosts that tell the same."""
+    found: dict[_Refusal, list[LogEvent]] = {}
+    for host, events in by_known_host(refused).items():
+        writer, process = (events[0].file, events[0].host, events[0].pid), process_of(logs, events[0])
+        own = [event for event in logs.events if (event.file, event.host, event.pid) == writer]
+        name = events[0].fields.get("network", "")
+        if name.startswith("IB") and process is not None and process.plugin:
+            name = "IB"  # a plugin's, which is there and has no card
+        cards = process is not None and bool(process.devices)
+        how = _Refusal(name, _plugin_missing(own), cards, filtered(logs, {host}))
+        found.setdefault(how, []).extend(events)
+    for how, events in found.items():
+        yield _unknown(logs, how, events) if how.is_unknown else _refused(logs, how, events)
+
+
+def _refused(logs: Logs, how: _Refusal, events: list[LogEvent]) -> Finding:
+    hosts = list(dict.fromkeys(event.host for event in events))
+    fix = [you("Confirm: look for the card inside of the job's container, and give it the devices.",
+               "ibv_devinfo", _CONTAINER),
+           admin("Bring its ports to ACTIVE: the cable, the switch, the subnet manager.", "ibstat")]  # fmt: skip
+    what = "NCCL found no card for the network that NCCL_NET asks for, and gave up"
+    if how.only:
+        where = fold_names(hosts) or "a host"
+        what = f"{how.only} leaves NCCL no card on {where}, and NCCL_NET allows no other network"
+        fix = [you("Confirm: compare it with the cards and ports of that host, and correct it there (`^` excludes "
+                   "what begins so, `=` wants the whole name, `:2` a second port).", "ibv_devinfo",
+                   "unset NCCL_IB_HCA")]  # fmt: skip
+    elif not how.name:
+        what += "; or no network has that name"
+        fix.append(_NAME_IT)
     return cause(
         events,
-        "NCCL found no card for the network that NCCL_NET asks for, and gave up",
+        what,
         why="NCCL was restricted to one network, found no usable card for it, and gave up.",
-        owner="node",
-        fix=[you("Confirm: look for the card inside of the job's container, and give it the devices.",
-                 "ibv_devinfo", _CONTAINER),
-             admin("Bring its ports to ACTIVE: the cable, the switch, the subnet manager.", "ibstat")],
+        owner="job" if how.only else "node",
+        fix=fix,
         more=[*settings_seen(logs, "NCCL_NET", "NCCL_IB_HCA"),
               *lines(said(logs, "ib-no-device", "ib-no-library"))[:1]],
+        at=at_host(hosts[0], events) if len(hosts) == 1 else None,
     )  # fmt: skip
 
 
-def _unknown(logs: Logs, events: list[LogEvent]) -> Finding:
-    name = events[0].fields["network"]
+def _plugin_missing(own: list[LogEvent]) -> str:
+    """The library of a plugin that a process was told to load and did not find; empty without one."""
+    tried = (_NOT_FOUND.search(event.text) for event in own if event.sign == "no-plugin")
+    return next((found[1] for found in tried if found and found[1] != "libnccl-net.so"), "")
+
+
+_NOT_FOUND = re.compile(r"NET/Plugin: Could not find: (?:\S+ )?([\w.-]{1,80}?)(?:\. |\.?$)")
+
+
+_NAME_IT = you(
+    "See what the name is, and who sets it: NCCL knows IB, Socket, and the names of plugins that it loaded.",
+    "env | grep NCCL_NET",
+    "grep NCCL_NET /etc/nccl.conf ~/.nccl.conf",
+    "unset NCCL_NET",
+)
+
+
+def _unknown(logs: Logs, how: _Refusal, events: list[LogEvent]) -> Finding:
+    what = f"no network is called {how.name!r}, which NCCL_NET asks for"
+    if not how.name:
+        what = "no network has the name that NCCL_NET asks for"
+    what += (
+        f": its plugin {how.plugin} was not found"
+        if how.plugin
+        else ": it is unknown, or its plugin was not loaded"
+    )
+    hosts = list(dict.fromkeys(event.host for event in events))
     return cause(
         events,
-        f"no network is called {name!r}, which NCCL_NET asks for",
+        what,
         why="NCCL knows IB and Socket, and the names of plugins that it has loaded; it gives up on any other.",
         owner="job",
-        at=Where(),
-        fix=[you("Correct the name, or leave the choice to NCCL; a plugin's libnccl-net.so must be found.",
-                 "unset NCCL_NET")],
+        at=at_host(hosts[0], events) if len(hosts) == 1 else Where(),
+        fix=[_NAME_IT, you("For a plugin: its libnccl-net.so must be in the loader's path on every host.",
+                           "echo $LD_LIBRARY_PATH; ldconfig -p | grep libnccl-net")],
         more=settings_seen(logs, "NCCL_NET", "NCCL_NET_PLUGIN"),
     )  # fmt: skip
 

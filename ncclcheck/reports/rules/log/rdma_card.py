@@ -8,7 +8,7 @@ from shlex import quote
 from ncclcheck.probes.facts import Logs
 from ncclcheck.reports.judgement.findings import Finding, State, admin, seen, you
 from ncclcheck.reports.subjects.logs.logged import by_host, cause, log_rule, said
-from ncclcheck.reports.subjects.logs.network import of_status, values_of
+from ncclcheck.reports.subjects.logs.network import link, of_status, values_of
 from ncclcheck.reports.subjects.logs.reported import processes_by_host, version_seen
 
 
@@ -80,7 +80,7 @@ def card_alive(logs: Logs) -> Iterator[Finding]:
     """
     ## What
     `local catastrophic error`, `CQ error` or `async fatal event`: the driver says that the card, or a queue of it,
-    is lost.
+    is lost. `local access violation` on InfiniBand: a queue touched memory that is not registered for it.
 
     ## Why it matters
     All connections of that card are gone. The other hosts see time-outs (status 12) and flushed requests (status
@@ -99,6 +99,23 @@ def card_alive(logs: Logs) -> Iterator[Finding]:
     ## Source
     ibv_get_async_event(3); NCCL user guide, Troubleshooting, Networking.
     """
+    violated = [event for event in said(logs, "ib-access-violation") if link(logs, event) == "IB"]
+    for events in by_host(violated).values():
+        card = ", ".join(values_of(events, "device")) or "an RDMA card"
+        yield cause(
+            events,
+            f"{card} reports a local access violation: a request touched memory that its queue may not use",
+            why="Its registration is gone or does not cover it: memory that was freed or remapped under NCCL, a "
+            "fork, or the card's driver. The queue is lost with its connection.",
+            owner="job",
+            fix=[
+                admin("Confirm: look what the card's driver says.", "dmesg -T | grep -iE 'mlx5|rdma'"),
+                you("Try without registered user memory, without cuMem and without GPUDirect RDMA, each alone.",
+                    "export NCCL_LOCAL_REGISTER=0", "export NCCL_CUMEM_ENABLE=0",
+                    "export NCCL_NET_GDR_LEVEL=LOC"),
+                you("Where the program forks after NCCL's start, let it spawn."),
+            ],
+        )  # fmt: skip
     for host, events in by_host(said(logs, "ib-device-fatal")).items():
         cards = ", ".join(values_of(events, "device"))
         yield cause(

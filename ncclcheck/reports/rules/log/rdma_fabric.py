@@ -88,7 +88,7 @@ def _lost(logs: Logs, lost: list[LogEvent]) -> Finding:
     why = "The card sent a packet NCCL_IB_RETRY_CNT times and heard nothing; its connection is lost."
     if not before and kind != "IB":
         why += (
-            " The log does not tell whether it ever worked: if not, on RoCE, suspect the GID or a missing route."
+            " The log does not show whether it ever worked: if not, on RoCE, suspect the GID or a missing route."
         )
     return cause(
         lost,
@@ -173,6 +173,7 @@ def same_mtu(logs: Logs) -> Iterator[Finding]:
     ## How we know
     The status, or the MTU in NCCL's NET lines (NCCL_DEBUG_SUBSYS=NET) of each host. Where no MTU is printed, it is
     the most likely reason and not a proven one: since NCCL 2.20 both sides agree on a size by what each believes.
+    Of InfiniBand, where the subnet manager sets the MTU, the event is LOG047.
 
     ## Fix
     - **admin** the same MTU on all ports and switches; confirm with `ibv_devinfo | grep active_mtu` on all hosts
@@ -182,7 +183,8 @@ def same_mtu(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#1524, NVIDIA/nccl#2135; ibv_poll_cq(3), ping(8).
     """
-    events = sorted([*of_status(logs, "1"), *said(logs, "ib-access-violation")], key=lambda event: event.order)
+    violated = [event for event in said(logs, "ib-access-violation") if link(logs, event) != "IB"]
+    events = sorted([*of_status(logs, "1"), *violated], key=lambda event: event.order)
     sizes = _mtus(logs)
     odd = _odd(sizes)
     told = [event for event in said(logs, "ib-path-mtu") if event.host == odd] if odd else []

@@ -46,7 +46,7 @@ def values_are_right(logs: Logs) -> Iterator[Finding]:
     yield cause(
         [first, *(event for event in events if event is not first)],
         f"{_told(first)}; why is not in these lines",
-        why="What arrived is not what was sent: data are changed or lost on the way between GPUs, in one of them, "
+        why="What arrived is not what was sent: data are changed or lost between GPUs, in one of them, "
             "or by NCCL itself (old releases at sizes from 2 or 4 GiB on).",
         owner="node",
         fix=[

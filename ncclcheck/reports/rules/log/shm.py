@@ -21,6 +21,7 @@ from ncclcheck.reports.text.words.fold import size
 
 _FULL = "No space left on device"
 _GONE = "No such file or directory"
+_TOO_LARGE = "File too large"
 _HOST_MEMORY_BEGINS, _HOST_MEMORY_FALLS_BACK = (2, 24, 0), (2, 26, 5)
 _LARGER = [
     you("Confirm: look at its size inside of the container.", "df -h /dev/shm", "ls -l /dev/shm | head"),
@@ -123,7 +124,8 @@ def allowed(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `Call to shm_open failed : Permission denied`, `failed to create shared memory file ... error Permission denied
-    (13)`, `failed to extend ... error: Operation not supported (95)`.
+    (13)`, `failed to extend ... error: Operation not supported (95)`; `File too large (27)`: the process may write
+    no file of that size (ulimit -f), which has nothing to do with the room in /dev/shm.
 
     ## Fix
     - **admin** `chmod 1777 /dev/shm`, and a tmpfs there: `mount -t tmpfs -o mode=1777 tmpfs /dev/shm`.
@@ -138,9 +140,30 @@ def allowed(logs: Logs) -> Iterator[Finding]:
         you("In a container use the node's own.", "docker run --ipc=host ..."),
     ]
     for where, events in hosts(_refused(logs)):
+        if _error(events[0]) == _TOO_LARGE:
+            yield _limited(where, events)
+            continue
         why = "Ranks of a node exchange data through it, and NCCL cannot start without it."
         what = f"/dev/shm refuses NCCL's files{on(where)}: {_error(events[0])}"
         yield cause(events, what, why=why, owner="node", fix=fix, at=where)
+
+
+def _limited(where: Where, events: list[LogEvent]) -> Finding:
+    return cause(
+        events,
+        f"a limit on the size of files (ulimit -f) keeps NCCL from making its files in /dev/shm{on(where)}",
+        why="NCCL's files of shared memory have 9 MB and more, and count as files of the process: EFBIG.",
+        owner="job",
+        fix=[
+            you("Confirm: look at the limit as the launcher hands it on.",
+                "srun bash -c 'ulimit -Sf; ulimit -Hf'"),
+            you("Raise it before the ranks start.", "ulimit -f unlimited"),
+            admin("Raise the hard limit, also of the service that starts jobs.",
+                  "grep -rn fsize /etc/security/limits.conf /etc/security/limits.d",
+                  "systemctl show slurmd docker -p LimitFSIZE"),
+        ],
+        at=where,
+    )  # fmt: skip
 
 
 @log_rule("LOG052", "files in /dev/shm persist while a job runs")
@@ -256,7 +279,11 @@ def host_memory(logs: Logs) -> Iterator[Finding]:
 
 
 _HOST_MEMORY: list[Remedy] = [
-    you("Confirm: it runs with the older way, through /dev/shm.", "export NCCL_CUMEM_HOST_ENABLE=0", "numactl -H"),
+    you(
+        "Confirm: it runs by the older method, /dev/shm.",
+        "export NCCL_CUMEM_HOST_ENABLE=0",
+        "numactl -H",
+    ),
     you("Let containers bind memory.", "docker run --cap-add SYS_NICE ..."),
     you("Use NCCL 2.26.5 or later, which tries it first.", "python -m pip install -U 'nvidia-nccl-cu12>=2.26.5'"),
     admin("Give every NUMA node memory, or hide the empty ones.", "numactl -H", "dmidecode -t memory"),
@@ -295,6 +322,6 @@ def _fell_back(where: Where, events: list[LogEvent]) -> Finding:
         fix=[
             you("Confirm: the same on every rank, and /dev/shm has room.", "df -h /dev/shm", "numactl -H"),
             you("Let containers bind memory.", "docker run --cap-add SYS_NICE ..."),
-            you("Or choose the older way on all ranks.", "export NCCL_CUMEM_HOST_ENABLE=0"),
+            you("Or choose the older method on all ranks.", "export NCCL_CUMEM_HOST_ENABLE=0"),
         ],
     )

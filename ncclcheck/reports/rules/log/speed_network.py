@@ -107,7 +107,7 @@ def near(logs: Logs) -> Iterator[Finding]:
         yield cause(
             events,
             "GPUs reach their network cards only through the processor",
-            why="Data is copied through the host's memory on its way, instead of going from GPU to card.",
+            why="Data is copied through the host's memory instead of going from GPU to card.",
             owner="node",
             fix=[you("Confirm which cards are near (PIX, PXB), and name these.", "nvidia-smi topo -m",
                      "export NCCL_IB_HCA==mlx5_0,mlx5_1"),

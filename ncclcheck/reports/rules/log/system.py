@@ -19,7 +19,7 @@ _REASONS = {
     "112": "its server is down",
     "116": "the server no longer knows the file (stale handle)",
 }
-_KERNEL = admin("Confirm, on that host: the kernel's own words, and what it said before.", "dmesg -T | tail -100")
+_KERNEL = admin("Confirm, on that host: the kernel's own messages, and those before them.", "dmesg -T | tail -100")
 _WITHOUT = you("Start again without this node.", "srun --exclude=NODE ...")
 
 

@@ -373,7 +373,7 @@ def every_rank_passes_the_barrier(logs: Logs) -> Iterator[Finding]:
             waited,
             f"{fold_ranks(one.rank for one in waited if one.rank is not None)} came to a monitored barrier that "
             "another rank did not come to, or rank 0 itself",
-            why="Rank 0 waits for all others and then tells them; only its own log names who is missing.",
+            why="Rank 0 waits for all others and then answers them; only its own log names who is missing.",
             owner="job",
             at=Where(),
             fix=[you("Read the log of rank 0, and see whether it lives.", "grep -n monitoredBarrier RANK0.log")],

@@ -107,7 +107,7 @@ def command(logs: Logs) -> Iterator[Finding]:
             "node.",
             owner="job",
             fix=[
-                you("Confirm, in the same way as the job starts.",
+                you("Confirm, started as the job is.",
                     "srun --ntasks-per-node=1 bash -c 'hostname; command -v torchrun'"),
                 you("Activate the environment in the job script, or name the whole path.",
                     "source VENV/bin/activate", "python -m torch.distributed.run --nproc-per-node=8 train.py"),

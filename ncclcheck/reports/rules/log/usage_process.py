@@ -42,7 +42,7 @@ def variables(logs: Logs) -> Iterator[Finding]:
         yield cause(
             events,
             f"{', '.join(names)} not set: this process was not started as a rank" if names
-            else f"RANK, WORLD_SIZE or MASTER_PORT is {wrong[0].fields.get('value', '')!r}, which is no number",
+            else f"RANK, WORLD_SIZE or MASTER_PORT is {wrong[0].fields.get('value', '')!r}, which is not a number",
             why="torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and others; a script started by itself has none.",
             owner="job",
             at=at_teller(logs, events),

@@ -9,8 +9,8 @@ from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, 
 from ncclcheck.reports.rules.log.bootstrap_agree import SHARED
 from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
 from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, cuda_errors, hosts, in_nvls, on, ranks
-from ncclcheck.reports.subjects.logs.machines import machines, of_the_job
 from ncclcheck.reports.subjects.logs.reported import set_apart, setting, settings_seen, version_seen, within_a_host
+from ncclcheck.reports.subjects.logs.start.machines import machines, of_the_job
 
 _NOT_OPENED = ("invalid argument", "invalid resource handle", "mapping of buffer")
 _NOT_PERMITTED = "operation not permitted"

@@ -147,7 +147,7 @@ def _full_size_arrives(cluster: Cluster) -> bool:
 
 def _too_few(unseen: list[Finding]) -> None:
     if not unseen:
-        raise NothingToJudge("fewer than two nodes tell it of the interface that they would use")
+        raise NothingToJudge("it is known of the interface to be used on fewer than two nodes")
 
 
 def _unseen(link: lan.Link, thing: str, fact: Unread) -> Finding:
@@ -452,7 +452,7 @@ def _same_names(cluster: Cluster) -> Iterator[Finding]:
             owner="site",
             evidence=[seen("/proc/sys/kernel/hostname", f"{name} on {fold_names(n.name for n in same)}")],
             fix=[
-                you("If it is one machine, give it once. If they are containers, tell NCCL them apart.",
+                you("If it is one machine, give it once. If they are containers, give each a NCCL_HOSTID.",
                     "export NCCL_HOSTID=$(cat /proc/sys/kernel/random/uuid)   # one a container"),
                 *([] if _one_machine(same) else [_own_name(same[1], name)]),
             ],

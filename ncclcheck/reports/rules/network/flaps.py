@@ -53,7 +53,7 @@ def flaps(cluster: Cluster) -> Iterator[Finding]:
     """
     downs = {node.name: found for node in cluster.nodes if (found := _counted(node))}
     if not downs:
-        raise NothingToJudge("no interface of the job tells how often it lost its link")
+        raise NothingToJudge("no interface of the job reports how often it lost its link")
     days = {node.name: _days(node) for node in cluster.nodes}
     for name, found in downs.items():
         since = days[name]

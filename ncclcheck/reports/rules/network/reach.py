@@ -231,7 +231,7 @@ def _against(subnet: Subnet, other: Subnet, *, undecided: bool) -> str:
         return ""
     count = len(subnet.links)
     if undecided:
-        return f" ({count} against {count}: nothing here tells which side is the wrong one)"
+        return f" ({count} against {count}: nothing here shows which side is the wrong one)"
     return f", {other.said}" if other.said and other.doubts < subnet.doubts else ""
 
 

@@ -89,7 +89,7 @@ def link_speed(cluster: Cluster) -> Iterator[Finding]:
     hidden = [(link, fact) for link, fact in speeds if isinstance(fact, Unread) and fact.kind != "absent"]
     measured = list(_bursts(cluster, {node for node, _ in group(values).odd}))
     if len(values) < 2 and not hidden and not measured:
-        raise NothingToJudge("fewer than two nodes tell it of the interface that they would use")
+        raise NothingToJudge("it is known of the interface to be used on fewer than two nodes")
     yield from (_unseen(link, fact) for link, fact in hidden)
     if len(values) > 1:
         odd = {node for node, _ in group(values).odd}
@@ -232,7 +232,7 @@ def _stands_still(slow: Slow, node: Node, name: str, link: lan.Link | None) -> F
         fix=[
             let_pass
             or admin(
-                "Look for a quota, a limit or an inspection of connections, here and on the way.",
+                "Look for a quota, a limit or an inspection of connections, here and on the path.",
                 "nft list ruleset | grep -iE 'quota|limit|ct bytes|connbytes'",
                 f"tc -s qdisc show dev {quote(name)}",
             ),

@@ -141,7 +141,7 @@ def firmware(cluster: Cluster) -> Iterator[Finding]:
             if isinstance(hca.firmware, str) and isinstance(hca.board, str) and hca.firmware:
                 boards[hca.board][node.name].add(hca.firmware)
     if not boards:
-        raise NothingToJudge("no HCA that tells its board and firmware")
+        raise NothingToJudge("no HCA that reports its board and firmware")
     for board, nodes in boards.items():
         for name, versions in nodes.items():
             if len(versions) > 1:

@@ -140,7 +140,7 @@ def _of_hypervisor(node: Node) -> Finding:
     return warn(
         Where(node=node.name, device=names),
         f"NCCL would use {names}, which only serves Azure's accelerated networking",
-        why="It is ACTIVE, but its address is that of Hyper-V's interface: peers have no way to reach it.",
+        why="It is ACTIVE, but its address is that of Hyper-V's interface: peers cannot reach it.",
         owner="job",
         evidence=[seen("gids", f"{names}: none that is routed"), seen("driver", "hv_netvsc")],
         fix=[you("Let NCCL take TCP, which is all that this machine has.", "export NCCL_IB_DISABLE=1")],

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Script
 from ncclcheck.reports.judgement.findings import Finding, State, fail, warn, you
-from ncclcheck.reports.subjects.script.scripts import DDP, by_rank, here, of_many_ranks, script_rule, written
+from ncclcheck.reports.subjects.script.scripts import DDP, by_rank, here, of_own_steps, script_rule, written
 from ncclcheck.reports.subjects.script.steps import shares_model
 from ncclcheck.reports.subjects.script.traced import objects, passes
 
@@ -38,7 +38,7 @@ def changed(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
     """
-    of_many_ranks(script)
+    of_own_steps(script)
     if not shares_model(script):
         return
     wrapped: set[str] = set()
@@ -71,7 +71,7 @@ def _changes(call: Call, wrapped: set[str]) -> str:
     if call.name == "set lr":
         return "the learning rate is set"
     if call.name == ".set_epoch" and "sampler" in call.on:
-        return "the sampler is told the epoch"
+        return "the sampler is given the epoch"
     if call.name == ".step" and _SCHEDULER.search(call.on):
         return f"{call.on} takes its step"
     optimizers = objects(call, "on", "optimizer", "plateau")
@@ -117,7 +117,7 @@ def exchanged(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.nn.parallel.DistributedDataParallel.no_sync.
     """
-    of_many_ranks(script)
+    of_own_steps(script)
     for call in script.trace:
         if call.name != ".no_sync" or not call.guards or not call.loops:
             continue

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Script
-from ncclcheck.reports.judgement.findings import Finding, State, fail, warn, you
+from ncclcheck.reports.judgement.findings import Finding, State, fail, note, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge
-from ncclcheck.reports.subjects.script.scripts import LOADER, here, of_many_ranks, script_rule, written
+from ncclcheck.reports.subjects.script.scripts import (
+    DDP,
+    LOADER,
+    edited,
+    here,
+    line_of,
+    of_own_steps,
+    script_rule,
+    written,
+)
+from ncclcheck.reports.subjects.script.steps import is_prepared
 from ncclcheck.reports.subjects.script.traced import made_at, objects, passes, tags, training_loaders
+
+_MAKERS = re.compile(r"^deepspeed\.initialize$|(?:^|\.)(?:Accelerator|Fabric)$")
+_OWN_BACKWARD = re.compile(
+    r"accelerator|fabric|engine|manual_backward|^self$|deepspeed|^ds_|amp|scal", re.IGNORECASE
+)
+_ASKS = re.compile(r"accelerat|deepspeed|fabric|fp16|amp\b|engine", re.IGNORECASE)
 
 
 @script_rule("SCR037", "Accelerate shares the samples out", worst=State.WARN)
@@ -98,6 +115,56 @@ def stepped(script: Script) -> Iterator[Finding]:
             return
 
 
+@script_rule("SCR045", "the library does the backward pass", worst=State.NOTE)
+def backward(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    `loss.backward()` in a script whose Accelerator, Fabric or DeepSpeed engine has a `backward` of its own.
+
+    ## Why it matters
+    The library's own scales the loss for mixed precision, divides it for accumulation, and lets DeepSpeed reduce
+    the gradients that it shares out: all of that is passed by.
+
+    ## How we know
+    The script is followed from its first line: it makes an Accelerator, a Fabric or an engine, prepares the
+    model with it, and calls `backward` in a loop on something else. Newer versions of DeepSpeed take such a call
+    too: it is a note.
+
+    ## Fix
+    - **you** `accelerator.backward(loss)`, `fabric.backward(loss)`, `engine.backward(loss)`.
+
+    ## Source
+    Accelerate documentation, Accelerator.backward; Lightning documentation, Fabric.backward; DeepSpeed
+    documentation, "Training".
+    """
+    if not is_prepared(script):
+        raise NothingToJudge("no library prepares the model for steps of the script's own")
+    maker = next(call for call in script.trace if _MAKERS.search(call.name))
+    kind = maker.name.rpartition(".")[2]
+    told: set[str] = set()
+    for call in passes(script):
+        own = _OWN_BACKWARD.search(call.on) or objects(call, "on", "engine") or call.arguments.get("0")
+        if (
+            own
+            or call.place in told
+            or (call.guards and any(guard.kind == "other" and _ASKS.search(guard.text) for guard in call.guards))
+        ):
+            continue
+        told.add(call.place)
+        name = "engine" if kind == "initialize" else kind.lower()
+        line = line_of(script, call.file, call.line)
+        new = (
+            line.replace(f"{call.on}.backward()", f"{name}.backward({call.on})") if maker.target == name else line
+        )
+        yield note(
+            here(call),
+            f"{call.on}.backward() passes {kind if kind != 'initialize' else 'the engine'} by, which has its own",
+            evidence=[written(script, call), written(script, maker)],
+            fix=[edited(script, f"Call {name}.backward({call.on}).", call.file,
+                        {call.line: new} if new != line else None)],
+        )  # fmt: skip
+
+
 @script_rule("SCR039", "the forward pass goes through the wrapper", worst=State.FAIL)
 def through(script: Script) -> Iterator[Finding]:
     """
@@ -118,11 +185,15 @@ def through(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
     """
-    of_many_ranks(script)
+    of_own_steps(script)
     every = [(call, tags(call, "on") | tags(call, "0")) for call in passes(script)]
-    if any(one.startswith("via:") for _, found in every for one in found):
-        return
+    wraps = [call for call in script.trace if call.name in DDP]
+    always = all(guard.kind in ("main", "group") for call in wraps for guard in call.guards)
+    if not always and any(one.startswith("via:") for _, found in every for one in found):
+        return  # the model inside may be what is trained where there is no group
     for call, found in every:
+        if any(one.startswith("via:") for one in found):
+            continue
         past = sorted(one.removeprefix("past:") for one in found if one.startswith("past:"))
         if past:
             yield fail(

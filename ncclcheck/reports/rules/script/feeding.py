@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Script
-from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, warn
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, warn, you
 from ncclcheck.reports.subjects.script.scripts import (
     DDP,
     LOADER,
@@ -224,6 +224,16 @@ def one_cut(script: Script) -> Iterator[Finding]:
     PyTorch documentation, torch.utils.data.distributed.DistributedSampler, seed; torch.utils.data.random_split.
     """
     calls, everywhere = of_many_ranks(script), on_all_ranks(script)
+    for call in script.calls:
+        if call.name.endswith(".manual_seed") and call.by_rank and re.search(r"Sampler\.__iter__$", call.function):
+            yield warn(
+                here(call),
+                f"the sampler's order is drawn from a seed that differs by rank: {call.arguments.get('0', '')}",
+                why="Each rank draws from another order: some samples come several times, others never.",
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[you("Draw one order from one seed on all ranks, and take the rank's part of it.")],
+            )
     for call in calls:
         if call.name in SAMPLER and {"seed", "4"} & {*call.by_rank}:
             seed = call.arguments.get("seed", "")

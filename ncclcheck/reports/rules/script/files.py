@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Script
 from ncclcheck.reports.judgement.findings import Finding, State, warn, you
-from ncclcheck.reports.subjects.script.scripts import by_rank, here, script_rule, that_starts, written
+from ncclcheck.reports.subjects.script.scripts import by_rank, here, of_any_start, script_rule, written
 from ncclcheck.reports.subjects.script.traced import apart, entered
 
 _WRITES = ("write", "torch.save")
@@ -36,7 +36,7 @@ def waited_for(script: Script) -> Iterator[Finding]:
     PyTorch documentation, torch.distributed.barrier; PyTorch tutorial "Getting Started with Distributed Data
     Parallel", "Save and Load Checkpoints".
     """
-    that_starts(script)
+    of_any_start(script)
     held: dict[str, Call] = {}
     for call in script.trace:
         path = call.values.get("path", "")

@@ -11,7 +11,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     edited,
     here,
     line_of,
-    of_many_ranks,
+    of_own_steps,
     script_rule,
     written,
 )
@@ -39,7 +39,7 @@ def scheduled(script: Script) -> Iterator[Finding]:
     PyTorch documentation, torch.optim.lr_scheduler.ReduceLROnPlateau; DistributedDataParallel, which broadcasts
     parameters only as it is built.
     """
-    of_many_ranks(script)
+    of_own_steps(script)
     for call in script.trace:
         is_plateau = tags(call, "on") and all(tag.startswith("plateau@") for tag in tags(call, "on") if "@" in tag)
         given = tags(call, "0") | tags(call, "metrics")
@@ -75,7 +75,7 @@ def kept(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, "Frequently Asked Questions", "My model reports cuda runtime error(2): out of memory".
     """
-    of_many_ranks(script)
+    of_own_steps(script)
     backward = passes(script)
     for call in script.trace:
         if call.name != "keep" or not call.loops:

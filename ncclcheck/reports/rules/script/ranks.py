@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Script
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, warn, you
-from ncclcheck.reports.subjects.script.processes import INIT
+from ncclcheck.reports.subjects.script.processes import INIT, SPAWNS
 from ncclcheck.reports.subjects.script.scripts import (
     LOCAL_RANK,
     MOST_PORT,
@@ -19,6 +19,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     indent,
     line_of,
     on_all_ranks,
+    says,
     script_rule,
     spawns,
     that_starts,
@@ -68,7 +69,9 @@ def rendezvous(script: Script) -> Iterator[Finding]:
         if call.name == "os.environ.set" and call.arguments.get("0", "").strip("'\"") == "MASTER_PORT":
             yield from _port(script, call, call.arguments.get("1", "").strip("'\""))
         elif call.name == INIT:
-            yield from _method(script, call, given_to(script, call, "init_method", "1"))
+            url = given_to(script, call, "init_method", "1")
+            yield from _method(script, call, url)
+            yield from _without_address(script, call, url)
 
 
 def _method(script: Script, call: Call, url: str) -> Iterator[Finding]:
@@ -93,7 +96,7 @@ def _method(script: Script, call: Call, url: str) -> Iterator[Finding]:
         yield warn(
             here(call),
             f"under torchrun, which gives this rank, nobody opens a store at {url.strip(_QUOTES)}",
-            why="torchrun has a store of its own, and tells rank 0 so: all ranks wait until the timeout.",
+            why="torchrun has a store of its own, and rank 0 opens none: all ranks wait until the timeout.",
             owner="job",
             evidence=[written(script, call)],
             fix=[
@@ -118,6 +121,19 @@ def _method(script: Script, call: Call, url: str) -> Iterator[Finding]:
             )
         elif script.nodes is None:
             yield note(here(call), f"{said}: this works on one node only", evidence=[written(script, call)])
+
+
+def _without_address(script: Script, call: Call, url: str) -> Iterator[Finding]:
+    """env:// in processes that the script itself starts, while nothing sets the address."""
+    from_variables = (not url or url.strip("'\"").startswith("env")) and not {"store", "*"} & {*call.arguments}
+    starts = any(one.name in SPAWNS for one in script.calls)
+    if from_variables and starts and not says(script, "MASTER_ADDR"):
+        yield note(
+            here(call),
+            "the script starts its processes itself, and nothing sets MASTER_ADDR, which env:// reads",
+            evidence=[written(script, call)],
+            fix=[you('Give it init_method="tcp://127.0.0.1:29500", or set both before.')],
+        )
 
 
 def _by_torchrun(script: Script, call: Call) -> bool:

@@ -280,6 +280,16 @@ def epochs(script: Script) -> Iterator[Finding]:
     """
     calls = of_many_ranks(script)
     judged = set()
+    if constant := _of_one_epoch(script):
+        call, number = constant
+        yield warn(
+            here(call),
+            f"the sampler is told {number} in every epoch",
+            why="It gives the same order in every epoch.",
+            owner="job",
+            evidence=[written(script, call)],
+            fix=[you("Give it the number of the epoch, and count it.")],
+        )
     for call, told, anew in _followed(script):
         judged.add(call.place)
         if anew and not told:
@@ -357,6 +367,22 @@ def _followed(script: Script) -> Iterator[tuple[Call, bool, tuple[Call, Loop] | 
                 found[one] = call, begun_anew(script, loader)
     for one, (call, again) in found.items():
         yield call, any(one in tags(this, "on") for this in calls), again
+
+
+def _of_one_epoch(script: Script) -> tuple[Call, str] | None:
+    """Where a sampler is told one number in all rounds of a loop, and nothing tells it another."""
+    calls = [call for call in script.trace if call.name == ".set_epoch" and objects(call, "on", "sampler")]
+    numbers = [[tag[1:] for tag in tags(call, "0") if tag.startswith("=")] for call in calls]
+    for call, number in zip(calls, numbers, strict=True):
+        last = call.loops[-1] if call.loops else None
+        if (
+            number
+            and last
+            and not re.fullmatch(r"(?:tqdm\()?range\(1\)+", last.over)
+            and all(one == number for one in numbers)
+        ):
+            return call, number[0]
+    return None
 
 
 def _head(again: tuple[Call, Loop]) -> str:

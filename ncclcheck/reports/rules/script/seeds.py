@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts.script import Call, Script
 from ncclcheck.reports.judgement.findings import Finding, State, note, you
 from ncclcheck.reports.subjects.script.scripts import (
+    LOADER,
     here,
     in_function,
     of_many_ranks,
+    of_own_steps,
     on_all_ranks,
     script_rule,
     sure,
@@ -56,7 +58,9 @@ def alike(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, "Reproducibility"; torch.nn.parallel.DistributedDataParallel.
     """
-    calls, everywhere = of_many_ranks(script), on_all_ranks(script)
+    calls, everywhere = of_own_steps(script), on_all_ranks(script)
+    if told := _workers(script):
+        yield told
     seeds = [call for call in script.calls if _SEEDS.search(call.name)]
     same = next((call for call in calls if call.name in _TORCH_SEEDS and call.function in everywhere), None)
     unlike = [call for call in script.trace if _SEEDS.search(call.name) and _UNLIKE & tags(call, "0")]
@@ -73,9 +77,33 @@ def alike(script: Script) -> Iterator[Finding]:
         )
 
 
+def _workers(script: Script) -> Finding | None:
+    """A loader whose workers are seeded by their own number, or by one number, alike on all ranks."""
+    for loader in script.trace:
+        given = tags(loader, "worker_init_fn")
+        names = [tag.removeprefix("fn:") for tag in given if tag.startswith("fn:")]
+        if loader.name not in LOADER or len(names) != 1:
+            continue
+        seeds = [call for call in in_function(script, names[0]) if _SEEDS.search(call.name)]
+        said = " ".join(" ".join(call.arguments.values()) for call in seeds)
+        known = any(call.by_rank or "initial_seed" in call.name for call in in_function(script, names[0]))
+        if seeds and not known and not re.search(r"initial_seed|worker_info|rank|epoch|time|urandom|random", said):
+            return note(
+                here(loader),
+                f"{names[0].rpartition(':')[2]} seeds each worker alike on all ranks, and in all epochs",
+                evidence=[written(script, loader), written(script, seeds[0])],
+                fix=[you("Add torch.initial_seed() % 2**32, which differs by worker and epoch, and the rank.")],
+            )
+    return None
+
+
 def _is_drawn(call: Call) -> bool:
     named = bool(_DRAWS.match(call.name)) and not {"generator", "*"} & {*call.arguments}
     return named and not any(guard.kind == "rank" for guard in call.guards)
+
+
+def _any_barrier(script: Script) -> bool:
+    return any(call.name.endswith(("barrier", "wait_for_everyone")) for call in script.calls)
 
 
 def _in_steps(script: Script) -> Iterator[Call]:
@@ -121,6 +149,14 @@ def downloads(script: Script) -> Iterator[Finding]:
     calls, everywhere = of_many_ranks(script), on_all_ranks(script)
     for call in calls:
         built = _DATASETS.search(call.name) and call.arguments.get("download") == "True"
+        if _DATASETS.search(call.name) and "download" in call.by_rank and not _any_barrier(script):
+            yield note(
+                here(call),
+                "one rank downloads, and nothing lets the others wait for it",
+                evidence=[written(script, call)],
+                fix=[you("Call torch.distributed.barrier() on the others before they build it.")],
+            )
+            return
         if not built or call.function not in everywhere or not sure(call) or {"0", "root"} & {*call.by_rank}:
             continue
         around = [

@@ -158,10 +158,15 @@ def local_rank(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torchrun, "Transitioning from torch.distributed.launch to torchrun".
     """
+    old: list[Call] = []
     for call in reached(script):
         if _RUNS.match(call.name) and _OLD_LAUNCHER in "".join(call.arguments.values()):
-            yield note(here(call), f"{_OLD_LAUNCHER} is deprecated; torchrun takes its place",
-                       evidence=[written(script, call)])  # fmt: skip
+            old.append(call)
+    if not old and any(_RUNS.search(call.name) or call.name.startswith("os.exec") for call in script.calls):
+        old = [call for call in reached(script) if call.name == "text" and _OLD_LAUNCHER in call.arguments["0"]]
+    for call in old[:1]:
+        yield note(here(call), f"{_OLD_LAUNCHER} is deprecated; torchrun takes its place",
+                   evidence=[written(script, call)])  # fmt: skip
     calls, everywhere = of_many_ranks(script), on_all_ranks(script)
     if says(script, "LOCAL_RANK") or spawns(script) or not says(script, ".local_rank"):
         return

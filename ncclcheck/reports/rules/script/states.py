@@ -9,6 +9,7 @@ from msgspec import structs
 
 from ncclcheck.probes.facts.script import Call, Guard, Script
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, seen, warn, you
+from ncclcheck.reports.subjects.script.processes import INIT, excludes
 from ncclcheck.reports.subjects.script.scripts import (
     DDP,
     by_rank,
@@ -49,6 +50,9 @@ _WITHOUT_TENSORS = re.compile(
 )
 _IS_WRAPPED = re.compile(r"module|isinstance|hasattr|[pP]arallel|distributed|ddp", re.IGNORECASE)  # of a condition
 
+# Weights of somebody else, which mostly lie on the CPU; and the state of a training, which does not.
+_OF_OTHERS = re.compile(r"pretrain|backbone|imagenet|encoder|model_zoo|get_model_file|hub", re.IGNORECASE)
+_RESUMES = re.compile(r"resume|ckpt|checkpoint|snapshot|latest|last|best", re.IGNORECASE)
 _IS_A = re.compile(r"(?:not )?(?:isinstance|issubclass)\(")
 _STATE = re.compile(r"ckpt|checkpoint|model|state|weights|resume|snapshot|\.bin\b|pretrained", re.IGNORECASE)
 
@@ -193,16 +197,22 @@ def mapped(script: Script) -> Iterator[Finding]:
         mapped_to = {"map_location", "1", "*"} & {*call.arguments}
         guards = [guard for guard in call.guards if not _asks_for_file(guard)]
         by_all = call.function in everywhere and sure(structs.replace(call, guards=guards))
+        ways = _read_at(script, call) if call.name == "torch.load" else []
+        by_all |= bool(ways) and all(_by_all_ranks(script, way) for way in ways)
         if call.name == "torch.load" and by_all and not mapped_to:
             line = line_of(script, call.file, call.line)
-            named = " ".join([*call.arguments.values(), call.target])
+            paths = (way.values.get("path", "") for way in ways)
+            named = " ".join([*call.arguments.values(), call.target, *paths])
             is_state = _STATE.search(named) or _is_loaded(script, call)
             if call.by_rank or _WITHOUT_TENSORS.search(f"{line} {named}") or not is_state:
                 continue
             new = with_argument(line, "torch.load(", 'map_location="cpu"')
-            if any(_IS_A.match(guard.text) for guard in call.guards):
-                yield note(here(call), "all ranks load a checkpoint without map_location, if they come here",
-                           evidence=[written(script, call)],
+            theirs = _OF_OTHERS.search(f"{call.file} {named} {line}") and not _RESUMES.search(f"{named} {line}")
+            if theirs or any(_IS_A.match(guard.text) for guard in call.guards):
+                said = "all ranks load a checkpoint without map_location, if they come here"
+                if theirs:
+                    said = "all ranks load weights without map_location: saved from a GPU, they go to that one"
+                yield note(here(call), said, evidence=[written(script, call)],
                            fix=[edited(script, 'Give it map_location="cpu".', call.file,
                                        {call.line: new} if new else None)])  # fmt: skip
                 continue
@@ -216,8 +226,26 @@ def mapped(script: Script) -> Iterator[Finding]:
             )
 
 
+def _read_at(script: Script, load: Call) -> list[Call]:
+    """The ways in which a rank comes to it."""
+    return [call for call in script.trace if call.name == "read" and call.place == load.place]
+
+
+def _by_all_ranks(script: Script, way: Call) -> bool:
+    starts = [call for call in script.trace if call.name == INIT]
+    if not starts or any(excludes(way, start) for start in starts) or "rank" in way.values.get("path", ""):
+        return False
+    return sure(structs.replace(way, guards=[guard for guard in way.guards if not _asks_for_file(guard)]))
+
+
 def _is_loaded(script: Script, load: Call) -> bool:
-    """Whether what it gives goes into load_state_dict, itself or by a key."""
+    """Whether what it gives goes into load_state_dict: itself, by a key, or as what its function returns."""
+    helper = load.function.rpartition(":")[2].rpartition(".")[2]
+    if helper and any(
+        call.name.endswith("load_state_dict") and f"{helper}(" in call.arguments.get("0", "")
+        for call in script.calls
+    ):
+        return True
     return any(
         call.name.endswith("load_state_dict")
         and (load.target or "torch.load(") in call.arguments.get("0", "")

@@ -40,6 +40,7 @@ _STEPS_BY_RANK = re.compile(r"(?:\w+\()?range\([^(),]*\b(?:\w+_)?rank\b[^(),]*\)
 _TELLS_NOTHING = re.compile(
     r"(?:monitored_)?barrier|synchronize|wait_for_everyone"
 )  # ranks wait, and exchange nothing
+_NEAR = 30  # lines of a block that is seen at once (chosen; a screen has some 50)
 _BENCHMARK = re.compile(
     r"throughput|bench|flops|profil|latency|speed", re.IGNORECASE
 )  # an option that ends the job
@@ -126,7 +127,7 @@ def conditional(script: Script) -> Iterator[Finding]:
                 f"{name} stands under a condition on the rank: with FSDP or ZeRO all ranks must enter it",
                 evidence=[written(script, call), seen(f"{call.file}:{guard.line}", _shown(guard))],
             )
-    for guard, call, name in left_alone(script):
+    for guard, call, name, _ in left_alone(script):
         if ((guard.file, guard.line) in read and not _is_plain(call, guard)) or _leaves_loop(guard, call):
             continue
         if guard.kind == "rank" and (guard.file, guard.line) not in told:
@@ -135,13 +136,18 @@ def conditional(script: Script) -> Iterator[Finding]:
             if uneven:
                 said = f"ranks may come to {name.rstrip(',')} another number of times: {guard.text}"
             yield (note if uneven else warn)(
-                Where(device=f"{guard.file}:{guard.line}") if uneven else here(call),
+                here(call) if not uneven and _is_near(guard, call) else Where(device=f"{guard.file}:{guard.line}"),
                 said,
                 why="The ranks that do not enter it leave the others waiting until the timeout.",
                 owner="job",
                 evidence=[_head(script, guard), written(script, call)],
                 fix=[you("Call it on every rank, outside of the condition.")],
             )
+
+
+def _is_near(guard: Guard, call: Call) -> bool:
+    """Whether the call stands below its condition; else that is a caller's, and is to be changed there."""
+    return guard.file == call.file and 0 <= call.line - guard.line <= _NEAR
 
 
 def _leaves_loop(guard: Guard, missed: Call) -> bool:
@@ -255,11 +261,11 @@ def _fewer_steps(script: Script) -> Iterator[Finding]:
                 fix=[you("Use DistributedSampler, which gives all ranks as many, or train under model.join().")],
             )
     told = set()
-    for guard, missed, name in left_alone(script):
+    for guard, missed, name, left in left_alone(script):
         if _leaves_loop(guard, missed):
             told.add((guard.file, guard.line))
             yield warn(
-                Where(device=f"{guard.file}:{guard.line}"),
+                here(left) if left else Where(device=f"{guard.file}:{guard.line}"),
                 f"those ranks alone leave the loop for which {guard.text} holds",
                 why=f"The others go on, and wait for them in {name.rstrip(',')}, until the timeout.",
                 owner="job",
@@ -271,11 +277,11 @@ def _fewer_steps(script: Script) -> Iterator[Finding]:
         told.add((guard.file, guard.line))
         yield warn(
             Where(device=f"{guard.file}:{guard.line}"),
-            f"a rank goes its own way where {guard.text} holds for its own samples",
+            f"a rank takes its own branch where {guard.text} holds for it alone",
             why=f"The others wait for it in {name.rstrip(',')}, until the timeout.",
             owner="job",
             evidence=[_head(script, guard), written(script, missed)],
-            fix=[you("Reduce that number over all ranks before it is tested, so that all ranks go the same way.")],
+            fix=[you("Reduce that number over all ranks before it is tested: all ranks then take one branch.")],
         )
     for call in reached(script):
         if call.name not in ("break", "continue") or not call.loops or not call.guards:

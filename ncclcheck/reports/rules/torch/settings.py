@@ -187,7 +187,7 @@ def flight_recorder(cluster: Cluster) -> Iterator[Finding]:
         yield warn(
             settings.where,
             f"a dump is asked for on a timeout, and {lacks}",
-            why="After a hang nothing tells which rank did not come to which collective.",
+            why="After a hang nothing shows which rank did not reach which collective.",
             owner="job",
             evidence=settings.evidence("TORCH_NCCL_DUMP_ON_TIMEOUT", *_BUFFERS, "TORCH_NCCL_ENABLE_MONITORING"),
             fix=[you("Give it a buffer of 2000 entries.", f"export {_buffer(version)}=2000")],

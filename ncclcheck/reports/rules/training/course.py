@@ -90,7 +90,7 @@ def _not_finite(cluster: Cluster, course: Course, lapse: NotFiniteAt) -> Finding
         f"in step {lapse.step} of {course.steps} {_whose(course)} {what} ({ranks(lapse.ranks, len(lapse.ranks))})",
         why="The next all_reduce spreads it to all ranks, and the optimizer to every weight."
         if lapse.lasting
-        else "Weights stay finite: this step is left out. Often repeated, it is a fault of the data or the loss.",
+        else "Weights stay finite: this step is skipped. Often repeated, it is a fault of the data or the loss.",
         owner="job",
         evidence=[seen(f"step {lapse.step}", f"{what}{before}")],
         fix=[_SMALLER if _diverges(course) else _fix_numbers(lapse)],

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.probes.facts.training import Differing, OwnStep
+from ncclcheck.probes.facts.training import Differing, OwnStep, Written
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fail, fine, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.subjects.training import own_loop
+from ncclcheck.reports.subjects.training import own_loop, written
 from ncclcheck.reports.subjects.training.trained import SLIGHT, checked, partly, place, ranks
 from ncclcheck.reports.text.words.fold import first_of
 
@@ -52,8 +52,10 @@ def own_step(cluster: Cluster, step: OwnStep) -> Iterator[Finding]:
     gives one process other gradients: then the step draws noise. Every generator is given another seed before each
     step: one that is in the same state after all of them was set by the step. Of sharded parameters (FSDP) the
     norm after backward() is compared with that at the step. Parameters that get gradients and stand in no
-    optimizer are a note where they are most of the model, as where a head alone is trained. Parameters are known
-    by identity: one of the same name that came after the wrap is named where DDP raises for the one that is gone.
+    optimizer are a note where they are most of the model, as where a head alone is trained. Where parameters
+    differ, the user's lines that change weights outside of an optimizer are named, and the ranks that come to
+    them. Parameters are known by identity: one of the same name that came after the wrap is named where DDP raises
+    for the one that is gone.
 
     ## Fix
     - **you** step optimizer, scheduler, scaler and averages on every rank.
@@ -67,18 +69,18 @@ def own_step(cluster: Cluster, step: OwnStep) -> Iterator[Finding]:
         return
     apart = [one for one in step.parameters.differing if not one.local]
     if apart:
-        first = apart[0]
+        first, line = apart[0], _line(step)
         yield fail(
-            place(cluster, first.ranks[0]),
-            f"after {step.steps} of the given steps {ranks(first.ranks, first.count)} "
-            f"{'has' if first.count == 1 else 'have'} other parameters: "
+            place(cluster, ((line.ranks if line else []) or first.ranks)[0]),
+            f"after {step.steps} of the given steps {_who_differs(step, first)}: "
             f"{', '.join(one.name for one in apart[:3])}",
             why=_why_apart(step),
             owner="job",
             evidence=[
-                *(seen(f"bits of {one.name}", f"differ on {ranks(one.ranks, one.count)}") for one in apart[:3]),
+                *(seen(f"bits of {one.name}", _where(step, one)) for one in apart[:3]),
                 *(seen(one.name, f"differs on {ranks(one.ranks, one.count)}") for one in _first_to_differ(step)),
                 *(seen("optimizer steps by rank", ", ".join(map(str, step.taken[:8]))) for _ in step.taken[:1]),
+                *([written.evidence(line)] if line else []),
             ],
             fix=[_fix_apart(step)],
         )
@@ -171,6 +173,28 @@ def _beside(cluster: Cluster, apart: list[Differing]) -> Finding:
     )
 
 
+def _line(step: OwnStep) -> Written | None:
+    """The line outside of an optimizer that made parameters differ, where nothing else did."""
+    if step.taken or step.skipped or step.unaveraged or _unfrozen(step) or _plateau(step):
+        return None
+    return written.by_some(step) or (None if _cause(step) else written.by_all(step))
+
+
+def _where(step: OwnStep, differing: Differing) -> str:
+    tied = step.parameters.tied
+    return "differ between ranks" if tied else f"differ on {ranks(differing.ranks, differing.count)}"
+
+
+def _who_differs(step: OwnStep, first: Differing) -> str:
+    """Of as many ranks as others none is known to be wrong, but by what it does."""
+    line = _line(step)
+    if line and line.ranks:
+        return f"{ranks(line.ranks)} {'has' if len(line.ranks) == 1 else 'have'} other parameters"
+    if step.parameters.tied:
+        return "ranks have different parameters"
+    return f"{ranks(first.ranks, first.count)} {'has' if first.count == 1 else 'have'} other parameters"
+
+
 def _cause(step: OwnStep) -> str:
     """The first thing of the step's state that differs and is not a consequence of other parameters."""
     names = [
@@ -221,6 +245,8 @@ def _why_apart(step: OwnStep) -> str:
         )
     if fed := _plateau(step):
         return _of_plateau(fed)
+    if line := _line(step):
+        return written.why(line)
     if cause := _cause(step):
         return f"{cause} differs as well: the ranks train different models from here on, without an error."
     return (
@@ -261,7 +287,11 @@ def _fix_apart(step: OwnStep) -> Remedy:
             "Wrap the model after the last change of requires_grad and of its layers, or wrap it anew with each.",
             "model = DistributedDataParallel(model.module)  # after requires_grad_(True)",
         )
-    return _fix_unaveraged(step) if step.unaveraged else _fix_state(step)
+    if step.unaveraged:
+        return _fix_unaveraged(step)
+    if line := _line(step):
+        return written.fix(line)
+    return _fix_state(step)
 
 
 def _fix_unaveraged(step: OwnStep) -> Remedy:

@@ -149,7 +149,7 @@ def _slow(straggler: Straggler, *, failed: bool) -> Finding:
         why="All other ranks wait for it in every step, where it looks like a slow network.",
         owner="node" if straggler.phase == "backward" else "job",
         evidence=[
-            seen("steps without collectives, time without a core left out", told),
+            seen("steps without collectives, time without a core excluded", told),
             seen(
                 f"of it {step_times.PHASES[straggler.phase]}",
                 f"{duration(straggler.phase_by)} more than the others",

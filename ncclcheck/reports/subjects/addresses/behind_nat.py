@@ -82,7 +82,7 @@ def _finding(cluster: Cluster, one: Hidden) -> Finding:
     wire = f" in {near}" if near else ""
     return fail(
         Where(node=one.node, device=one.device or None),
-        f"{one.node} is behind NAT: it tells the others {one.address} ({one.device}), which none of them can "
+        f"{one.node} is behind NAT: it gives the others {one.address} ({one.device}), which none of them can "
         "reach; "
         f"{others} {sees} it come from {one.seen_as}, {whose}. It is a container or a VM on a private network of "
         "its "

@@ -39,7 +39,7 @@ def finding(link: lan.Link, main: Subnet, interface: Interface, address: Address
         Where(node=link.node, device=name, peer=main.links[0].node),
         f"{name} has {first} first, in a subnet to which {fold_names(sorted(main.nodes))} has no route; "
         f"{right} is in {main}{said}",
-        why="NCCL and gloo take the first address of an interface, and tell it to the others, who wait in vain.",
+        why="NCCL and gloo take the first address of an interface, and give it to the others, who wait in vain.",
         owner="node",
         evidence=[
             seen(link.node, f"{name} {first}, {interface.name} {address.address}/{address.prefix}"),

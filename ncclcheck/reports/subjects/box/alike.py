@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ncclcheck.reports.subjects.box.failure import Failure, frames
@@ -10,7 +11,12 @@ from ncclcheck.reports.subjects.box.failure import Failure, frames
 # Seconds between them: a launcher ends the others within a second or two of the first.
 _AT_ONCE_S = 2.0
 _NUMBER = re.compile(r"[-+]?\d[\d.]*(?:e[-+]?\d+)?|0x\w+")
-_NOT_FINITE = re.compile(r"(?i)(?<![\w.])[-+]?(?:nan|inf)(?![\w])")
+NOT_FINITE = re.compile(r"(?i)(?<![\w.])[-+]?(?:nan|inf)(?![\w])")
+_ABOUT = re.compile(r"(?i)\b(?:nans?|inf|infinite|infinity|(?:non-?)?finite|overflow\w*|diverge\w*)\b")
+_WHOLE = re.compile(r"(?<![\w.])\d+(?![\w.]*\d)")
+_LIST = re.compile(r"[\[(]([^\[\]()]*)[\])]")
+_MOST_LIKE = 3  # ranks: of two that differ none is the odd one
+_PRINTED = "printed before, by it alone"
 
 
 def with_it(first: Failure, own: Sequence[Failure]) -> list[Failure]:
@@ -36,11 +42,73 @@ def _same(failure: Failure, first: Failure) -> bool:
     return (failure.raised.type, words, here) == (first.raised.type, others, there)
 
 
-def source(same: Sequence[Failure]) -> tuple[Failure, str] | None:
-    """The one rank that had printed a value that is not finite, with its line, where all others had printed."""
-    lines = [(one, [*_printed(one)]) for one in same]
-    odd = [(one, line) for one, told in lines for line in told[-1:] if _NOT_FINITE.search(line)]
-    return odd[0] if len(odd) == 1 and len(same) > 1 and all(told for _, told in lines) else None
+def source(same: Sequence[Failure]) -> tuple[Failure, str, str] | None:
+    """The one rank of them from which it came, how that is known, and the words of it."""
+    return _by_names(same) or _by_lines(same) or _by_values(same)
+
+
+def _by_names(same: Sequence[Failure]) -> tuple[Failure, str, str] | None:
+    """By variables that are not finite in one rank alone, such as its input or its own loss."""
+    names = {one.rank: {*one.raised.not_finite} for one in same if one.raised is not None}
+    told = [f"{one.raised.type}: {one.raised.message}" for one in same if one.raised is not None]
+    if len(names) < 2 or not (all(names.values()) or any(map(_ABOUT.search, told))):
+        return None
+    found = []
+    for one in same:
+        others = set[str]().union(*(held for rank, held in names.items() if rank != one.rank))
+        if own := names.get(one.rank, set()) - others:
+            found.append((one, "not finite there, by it alone", ", ".join(sorted(own))))
+    return found[0] if len(found) == 1 else None
+
+
+def _by_lines(same: Sequence[Failure]) -> tuple[Failure, str, str] | None:
+    """By the first lines with such a value: one rank alone printed one, or did so a step before the others."""
+    first = [(one, line) for one in same if (line := _odd(one))]
+    last = [(one, line) for one in same for line in [*_printed(one)][-1:] if NOT_FINITE.search(line)]
+    heard = all(one.process is not None and one.process.printed for one in same)
+    if len(first) == 1 and heard:
+        return first[0][0], _PRINTED, first[0][1]
+    if len(first) == len(same) and (odd := _a_step_before(first)) is not None:
+        return odd[0], _PRINTED, odd[1]
+    if len(last) == 1 and all([*_printed(one)] for one in same):
+        return last[0][0], _PRINTED, last[0][1]
+    return None
+
+
+def _odd(failure: Failure) -> str:
+    line = failure.process.odd if failure.process is not None else ""
+    return "" if failure.raised is not None and line.startswith(failure.raised.type) else line
+
+
+def _a_step_before(first: Sequence[tuple[Failure, str]]) -> tuple[Failure, str] | None:
+    """Lines that differ in whole numbers alone: a smaller one than all the others' is of a step before."""
+    numbers = [[int(number) for number in _WHOLE.findall(line)] for _, line in first]
+    shapes = {_NUMBER.sub("#", line) for _, line in first}
+    if len(shapes) != 1 or len({*map(len, numbers)}) != 1:
+        return None
+    ranks = tuple(one.rank for one, _ in first)
+    for column in zip(*numbers, strict=True):
+        least = min(column)
+        if column != ranks and len({*column}) == 2 and column.count(least) == 1:
+            return first[column.index(least)]
+    return None
+
+
+def _by_values(same: Sequence[Failure]) -> tuple[Failure, str, str] | None:
+    """By a list in the message with a value of each rank, of which one differs from all others."""
+    world = same[0].box.world
+    words = same[0].raised.message if same[0].raised is not None else ""
+    if world < _MOST_LIKE or any(one.raised is None or one.raised.message != words for one in same):
+        return None
+    for held in _LIST.findall(words):
+        values = [value.strip() for value in held.split(",")]
+        usual, count = Counter(values).most_common(1)[0]
+        if len(values) == world and count == world - 1:
+            rank = next(at for at, value in enumerate(values) if value != usual)
+            odd = next((one for one in same if one.rank == rank), None)
+            if odd is not None:
+                return odd, "by the list in its words", f"rank {rank} has {values[rank]}, and all others {usual}"
+    return None
 
 
 def _printed(failure: Failure) -> Iterator[str]:

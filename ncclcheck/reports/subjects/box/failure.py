@@ -23,6 +23,12 @@ _BUILD = re.compile(r"^\[\S+:\d+\] ?")  # the line of torch's own source
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|<frozen|<string>|torch/")
 FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _TRACEBACK = "Traceback (most recent call last)"
+_PLACE = re.compile(r"^(.+):(\d+|\?+) in (.+)$")
+# Of a process that is said to work: cores in use in the last seconds. Chosen: one that waits in gloo has 0.02 of a
+# core, and where more processes work than there are cores each has a part of one.
+_BUSY, _LOOKS_S = 0.15, 5.0
+_TORCH = re.compile(r"\btorch/.*:\d+ in (\w+)$")
+_AROUND = ("wrapper", "decorate_context", "_fn", "inner", "_wrapped_call_impl", "_call_impl", "__call__")
 _ABORTED = 200  # characters of what a program printed as it aborted
 
 
@@ -30,7 +36,7 @@ class Failure(NamedTuple):
     """One thing that went wrong. of_others: it only tells that another process is gone or did not come.
 
     number: of the signal, or of the Xid. gpu: NVML's index. alike: the ranks that raised the same at once, where
-    there are several. told: in words, what is known beside the kind.
+    there are several. told: in words, what is known beside the kind; told_by: by what.
     """
 
     t: float
@@ -45,6 +51,7 @@ class Failure(NamedTuple):
     cut: peers.CutOff | None = None
     alike: tuple[int, ...] = ()
     told: str = ""
+    told_by: str = ""
 
     @property
     def rank(self) -> int:
@@ -91,6 +98,13 @@ def own_frames(innermost_first: Sequence[str]) -> list[str]:
     return [one for one in innermost_first if not is_library(one)] or [*innermost_first]
 
 
+def called(innermost_first: Sequence[str]) -> str:
+    """What of torch its program has called where it is, such as `recv`; empty for nothing of torch's."""
+    own = next((at for at, frame in enumerate(innermost_first) if not is_library(frame)), 0)
+    named = [_TORCH.search(frame) for frame in innermost_first[:own][::-1]]
+    return next((match[1] for match in named if match is not None and match[1] not in _AROUND), "")
+
+
 def is_library(frame: str) -> bool:
     """Whether it is one of Python's, or of an installed package."""
     return _LIBRARY.search(frame) is not None
@@ -117,6 +131,35 @@ def said(raised: BoxRaised, most: int = 240) -> str:
     return text if len(text) <= most else f"{text[:most]} ..."
 
 
+def short(place: str) -> str:
+    """`step (train.py:12)` of `/work/train.py:12 in step`."""
+    match = _PLACE.match(place)
+    return f"{match[3]} ({match[1].rpartition('/')[2]}:{match[2]})" if match else place
+
+
+def _leaves(one: Failure) -> str:
+    """Where it called what ended it."""
+    at = own_frames(one.process.left_at) if one.process is not None else []
+    return f" in {short(at[0])}" if at else ""
+
+
+def _was_in(one: Failure) -> str:
+    """Where it was, and whether it worked there."""
+    at = next(iter(frames(one)), "")
+    busy = " busy" if is_busy(one) else ""
+    return f": it was{busy} in {short(at)}" if at else ": it was busy" if busy else ""
+
+
+def is_busy(one: Failure) -> bool:
+    """Whether its process computed in the last looks before that."""
+    process = one.process
+    if process is None:
+        return False
+    pairs = zip(one.box.samples, process.cores, strict=False)
+    last = [cores for sample, cores in pairs if one.t - _LOOKS_S < sample.t <= one.t]
+    return bool(last) and sum(last) / len(last) > _BUSY
+
+
 def what(one: Failure) -> str:
     """What happened to it, in a few words."""
     status = one.process.status if one.process is not None else None
@@ -126,9 +169,10 @@ def what(one: Failure) -> str:
         "memory": "was killed by the kernel for want of memory",
         "killed": f"was ended by {signal_name(one.number)}",
         "crashed": f"crashed: {signal_name(one.number)}{f': {aborted}' if aborted else ''}",
-        "left": "ended with exit code 0 while others went on",
-        "exit": f"ended with exit code {code}{f': {in_line(one.told)}' if one.told else ', without an exception'}",
-        "absent": "did not come to what all the others waited for",
+        "left": f"ended with exit code 0{_leaves(one)} while others went on",
+        "exit": f"ended with exit code {code}"
+        + (f": {in_line(one.told)}" if one.told else _leaves(one) or ", without an exception"),
+        "absent": f"did not come to what all the others waited for{_was_in(one)}",
         "apart": "called something else than all the others, which waited for it",
         "outside": f"the job was sent {signal_name(one.number)}",
         "stalled": "the job stalled",
@@ -140,4 +184,7 @@ def what(one: Failure) -> str:
     }
     if one.raised is None or one.kind != "raised":
         return words[one.kind]
-    return said(one.raised) + (f" (in its thread {in_line(one.raised.thread)[:60]})" if one.raised.thread else "")
+    beside = f" (in its thread {in_line(one.raised.thread)[:60]})" if one.raised.thread else ""
+    beside += f" (which it caught, and left with exit code {one.raised.code})" if one.raised.code else ""
+    beside += " (as all ranks; it began in this one)" if one.told_by else ""
+    return said(one.raised) + beside

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.box import alike, children, peers, started, threads, waiting
 from ncclcheck.reports.subjects.box.failure import FRAME, Failure, Kind, frames, is_stopped, own_frames
 from ncclcheck.reports.subjects.nodes import xids
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 # Seconds between the kernel's count of a process killed for memory and the end of that process, as the watcher
 # sees both: it looks at the count when a process ends, and once a second.
@@ -21,6 +23,8 @@ _OOM_S = 2.5
 # Seconds between a signal from outside and what it ends: Slurm (KillWait) and Kubernetes (grace period) wait 30 s
 # by default, and half as long again for a loaded machine.
 _OUTSIDE_S = 45.0
+# Seconds by which a signal may reach another node of the job before this one, whose ranks then lose their peers.
+_OTHER_NODES_S = 10.0
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 _POLITE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _CLOCK_S = 2.0  # between clocks of nodes that a time service keeps; a vanished node is silent for longer
@@ -28,6 +32,8 @@ _VANISHED_S = 5.0  # of silence of a watcher that writes every second, before th
 # Seconds by which the watcher may see an end later than its peers feel it: one of its rounds.
 _SEEN_S = 1.0
 _ALONE_S = 0.05  # between ends of ranks that were not ended together; torchrun looks every 0.1 s
+# Seconds for which a stalled job lived again: chosen, what a timeout ends is over after the launcher's 30 s.
+_WENT_ON_S = 60.0
 _NVML_S = 2.0  # by which an Xid may be seen later than what it does to a process: two rounds of its child
 # What a rank says when another one is gone or does not come: torch's and NCCL's own words, from c10d and gloo.
 _OF_OTHERS = re.compile(
@@ -53,6 +59,10 @@ _TORCH_WORDS = re.compile(
     r"|waiting \d+ms|pair closure|socket timeout|client socket|broken pipe|reset by peer|wait timeout"
 )
 _PYTHON = re.compile(r"python|pt_main|pt_data|torchrun")
+_ERROR = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Timeout): ")
+_COLLECTIVE = re.compile(r"torch/distributed/|torch/nn/parallel/|torch/autograd/")
+_TIMEOUT = re.compile(r"(?:^|/)timeout\b")
+_RAN_OUT = (124, 137)  # its exit codes when the time is over, the second after SIGKILL. Source: timeout(1)
 _GOT_SIGNAL = re.compile(r"got signal: (\d{1,2})$")
 _SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error:\n(.*)", re.DOTALL)
 _WORKER = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\)")
@@ -113,8 +123,16 @@ def _failures(box: Box, *, alone: bool) -> Iterator[Failure]:
     for xid in box.xids:
         if xid.code in xids.HARDWARE:
             yield Failure(xid.t - _NVML_S, "gpu", box, _on_gpu(box, xid.gpu), number=xid.code, gpu=xid.gpu)
-    if box.stalls:
+    if box.stalls and box.status != 0 and not _went_on(box):
         yield Failure(box.stalls[-1].t - box.stalls[-1].silent, "stalled", box)
+
+
+def _went_on(box: Box) -> bool:
+    """After its last stall, for longer than it takes to end."""
+    resumed = box.stalls[-1].resumed
+    ends = [process.gone for process in box.processes if process.role == "rank" and process.gone is not None]
+    last = min((t for t in ends if resumed is not None and t > resumed), default=box.ended or box.last)
+    return resumed is not None and last > resumed + _WENT_ON_S
 
 
 def _in_its_child(box: Box, raised: BoxRaised, *, alone: bool) -> BoxRaised:
@@ -178,7 +196,9 @@ def _died(box: Box, process: BoxProcess) -> Failure:
     oom = _oom_at(box, at) if number == signal.SIGKILL else None
     if oom is not None:
         return Failure(at, "memory", box, process, oom=oom, number=number)
-    return Failure(at, _kind(number), box, process, number=number, of_others=number in _POLITE)
+    silent = not number and not process.left_at
+    told = next((line for line in reversed(process.printed) if silent and _ERROR.match(line)), "")
+    return Failure(at, _kind(number), box, process, number=number, of_others=number in _POLITE, told=told)
 
 
 def _oom_at(box: Box, at: float | None) -> BoxOom | None:
@@ -200,6 +220,8 @@ def _is_launchers(raised: BoxRaised) -> bool:
 def _is_of_others(raised: BoxRaised) -> bool:
     if _is_launchers(raised):
         return True
+    if _WORKER.search(raised.message):
+        return False  # whatever its end has closed
     words = f"{raised.type}: {raised.message} {raised.cause}"
     return _OF_OTHERS.search(words) is not None and not _TAKEN.search(words) and not _is_elsewhere(raised)
 
@@ -257,7 +279,12 @@ def _first(
         failure for failure in failures if not failure.of_others and failure.kind not in ("stalled", "vanished")
     ]
     if outside is not None and not [one for one in own if one.t < outside.t]:
-        return outside
+        before = [one for one in _until(failures, outside.t - _OTHER_NODES_S) if one.raised is not None]
+        return (
+            _stalled(boxes, _until(failures, outside.t), [], holder)
+            or (_of_others(boxes, before) if before else None)
+            or outside
+        )
     if (found := _stalled(boxes, failures, own, holder)) is not None:
         return found
     if vanished and not [one for one in own if one.t < vanished[0].t - _CLOCK_S]:
@@ -267,6 +294,11 @@ def _first(
     if ended is not None and not [one for one in earlier if one.t < ended.t]:
         return ended
     return _behind(own) if own else _of_others(boxes, failures)
+
+
+def _until(failures: Sequence[Failure], t: float) -> list[Failure]:
+    """Those before it; a stall by when it was noticed."""
+    return [one for one in failures if (one.box.stalls[-1].t if one.kind == "stalled" else one.t) < t]
 
 
 def _stalled(
@@ -279,12 +311,47 @@ def _stalled(
     stalled = [failure for failure in failures if failure.kind == "stalled"]
     if not stalled or (own and not stalled[-1].box.stalls[-1].killed):
         return None
+    if [one for one in failures if _of_a_rank(one) and one.t < stalled[0].t + _SEEN_S]:
+        return None  # it stalled while it ended
+    if [one for one in own if _of_a_rank(one) and one.t < stalled[0].box.stalls[-1].t]:
+        return None
     if (unmet := started.not_met(boxes, failures)) is not None:
         return unmet
+    if (left := _left_alone(boxes, stalled[0])) is not None:
+        return left
     held = holder or odd_at_stall(boxes)
     if held is None and (cut := _cut(boxes, stalled[0].t + stalled[0].box.stalls[-1].silent)) is not None:
         return cut
     return stalled[0]._replace(box=held[0], process=held[1]) if held is not None else stalled[0]
+
+
+def _of_a_rank(failure: Failure) -> bool:
+    """That it failed itself, or complained; a process that it has started may fail without it."""
+    if failure.kind in ("stalled", "vanished"):
+        return False
+    role = failure.process.role if failure.process is not None else "other"
+    return role == "rank" or (failure.raised is not None and role != "helper")
+
+
+def _left_alone(boxes: Sequence[Box], stalled: Failure) -> Failure | None:
+    """Ranks that had ended with exit code 0 while others wait for them in a collective."""
+    ranks = [(box, process) for box in boxes for process in box.processes if process.role == "rank"]
+    noticed = stalled.box.stalls[-1].t
+    gone = [
+        (t, box, process)
+        for box, process in ranks
+        if process.gone is not None and process.gone < noticed and (t := _left_at(process)) is not None
+    ]
+    there = [(box, process) for box, process in ranks if process.gone is None or process.gone >= noticed]
+    waiting_ = [process for _, process in there if _COLLECTIVE.search("\n".join(process.stack))]
+    if not gone or not there or len(waiting_) < len(there):
+        return None
+    if len(there) == 1 and len(gone) > 1:
+        others = fold_ranks(process.rank for _, _, process in gone)
+        told = f"waits for {others}, which had ended with exit code 0,"
+        return stalled._replace(box=there[0][0], process=there[0][1], told=told)
+    t, box, process = min(gone, key=lambda row: row[0])
+    return Failure(t, "left", box, process)
 
 
 def _of_others(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None:
@@ -316,10 +383,14 @@ def _behind(own: Sequence[Failure]) -> Failure:
     if len(same) > 1:
         source = alike.source(same)
         if source is not None:
-            return source[0]._replace(told=source[1])
+            return source[0]._replace(told_by=source[1], told=source[2])
         return first._replace(alike=tuple(one.rank for one in same))
     named = _WORKER.search(first.raised.message) if first.raised is not None else None
     pids = {int(pid) for pid in re.findall(r"\d+", named[1])} if named else set()
+    for worker in first.box.processes:
+        if worker.pid in pids and worker.left_at:  # it has called os._exit(), which is no failure by its status
+            at = min(worker.gone or first.t, first.t - _ALONE_S)
+            return Failure(at, "exit", first.box, worker)
     return next((one for one in own if one.process is not None and one.process.pid in pids), first)
 
 
@@ -338,12 +409,31 @@ def _from_outside(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure 
 def _launcher_was_ended(boxes: Sequence[Box]) -> Failure | None:
     """A signal to torchrun that did not come through the wrapper: `timeout` within COMMAND, or somebody's kill."""
     got = [
+        Failure(_sent_by(box, process), "outside", box, process, number=signal.SIGTERM)
+        for box in boxes
+        for process in box.processes
+        if _TIMEOUT.search(process.command.partition(" ")[0])
+        and os.WIFEXITED(process.status or 0)
+        and os.WEXITSTATUS(process.status or 0) in _RAN_OUT
+    ]
+    got += [
         Failure(raised.t, "outside", box, raised=raised, number=int(named[1]))
         for box in boxes
         for raised in box.raised
         if raised.type == "SignalException" and (named := _GOT_SIGNAL.search(raised.message))
     ]
     return min(got, key=lambda one: one.t, default=None)
+
+
+def _sent_by(box: Box, timeout: BoxProcess) -> float:
+    """When `timeout` sent its signal: just before the first process below it ended by it."""
+    ends = [
+        process.gone
+        for process in box.processes
+        if process.gone is not None and (process.status or 0) & 0x7F in (*_POLITE, signal.SIGKILL)
+    ]
+    ends += [raised.t for raised in box.raised if raised.type == "SignalException"]
+    return min([*ends, timeout.gone or box.ended or box.last]) - _ALONE_S
 
 
 def _signalled(failures: Sequence[Failure]) -> Failure | None:
@@ -360,15 +450,17 @@ def _signalled(failures: Sequence[Failure]) -> Failure | None:
 def _left(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None:
     """A rank that ended with exit code 0 before any other lost its peer."""
     gone = [
-        Failure(process.gone, "left", box, process)
+        Failure(t, "left", box, process)
         for box in boxes
         for process in box.processes
-        if process.role == "rank"
-        and process.status == 0
-        and process.gone is not None
-        and process.gone < failures[0].t + _SEEN_S
+        if process.role == "rank" and (t := _left_at(process)) is not None and t < failures[0].t + _SEEN_S
     ]
     return min(gone, key=lambda one: one.t) if gone else None
+
+
+def _left_at(process: BoxProcess) -> float | None:
+    """When it ended with exit code 0: as it told itself, else as it was seen, which is later on a busy machine."""
+    return process.left or (process.gone if process.status == 0 else None)
 
 
 def _absent(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None:

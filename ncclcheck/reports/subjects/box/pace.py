@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
@@ -11,7 +12,8 @@ from ncclcheck.reports.judgement.derived import derived
 
 # All numbers are judgements, tried on gloo jobs of a lab only.
 _MOST_BINS, _LEAST_BIN_S = 120, 2.0  # of the time line that is searched for a change
-_LEAST_S = 15.0  # before the change and after it: shorter ones are checkpoints and evaluations
+# Seconds before the change, for a pace to be known, and after it: shorter ones are checkpoints and evaluations.
+_BEFORE_S, _LEAST_S = 8.0, 15.0
 _LEAST_BINS = 4  # before the change and after it: chosen, of fewer a median is one look
 _TRAINS = 0.3  # of the busiest tenth's traffic: less is the start, before there are steps
 _SLOWER = 0.6  # of the traffic before: a step takes two thirds longer, which no user overlooks
@@ -70,10 +72,12 @@ def _change(boxes: Sequence[Box]) -> _Change | None:
     if len(rates) < 2 * _LEAST_BINS:
         return None
     high = sorted(rates)[int(len(rates) * 0.9)]
-    first = next(at for at, rate in enumerate(rates) if rate >= _TRAINS * high)
+    trains = [rate >= _TRAINS * high for rate in rates]
+    # One alone is a burst of the start.
+    first = next((at for at, both in enumerate(itertools.pairwise(trains)) if all(both)), 0)
     rates, start = rates[first:], begun + first * width
     least = max(_LEAST_BINS, int(_LEAST_S / width))
-    splits = range(least, len(rates) - least + 1)
+    splits = range(max(_LEAST_BINS, int(_BEFORE_S / width)), len(rates) - least + 1)
     at = max(splits, key=lambda k: k * (len(rates) - k) * (fmean(rates[:k]) - fmean(rates[k:])) ** 2, default=0)
     if not at:
         return None
@@ -85,14 +89,15 @@ def _change(boxes: Sequence[Box]) -> _Change | None:
 
 
 def _ended(boxes: Sequence[Box]) -> float:
-    """The first end of a rank, or of all."""
+    """The first end of a rank, or of all; where the job stalled for good, the last sign of life."""
     gone = [
         process.gone
         for box in boxes
         for process in box.processes
         if process.role == "rank" and process.gone is not None
     ]
-    return min([*gone, *(box.samples[-1].t for box in boxes)], default=0.0)
+    stalled = [box.stalls[-1].t - box.stalls[-1].silent for box in boxes if box.stalls and box.status != 0]
+    return min([*gone, *stalled, *(box.samples[-1].t for box in boxes)], default=0.0)
 
 
 def _mean(box: Box, start: float, end: float, value: Callable[[BoxSample], float]) -> float | None:
@@ -146,7 +151,7 @@ def _by_rank(boxes: Sequence[Box], change: _Change) -> _Found | None:
     return (
         found[0][2],
         found[0][3],
-        f"it works in {found[0][0]:.0%} of all looks, the next one in {found[1][0]:.0%}",
+        f"it waits for no other process in {found[0][0]:.0%} of all looks, the next one in {found[1][0]:.0%}",
     )
 
 

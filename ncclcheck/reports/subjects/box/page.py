@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from ncclcheck.probes.facts import Box
@@ -19,6 +20,8 @@ MOST_LINES = 25  # what stands on a terminal together with the job's own last wo
 # further causes that are told beside the first: chosen, each takes two or three lines of the one screen
 _MOST_OTHERS = 3
 _SLOW = "BOX011"
+_PYTHON = re.compile(r"python|torchrun|accelerate|deepspeed|srun|mpirun")
+_NOT_STARTED = 126  # exit codes of a shell from here on: not started, ended by a signal. Source: bash(1)
 _LINES = 2  # of one piece of evidence
 
 
@@ -36,11 +39,35 @@ def decision(document: Document) -> str:
     failed = [v for v in document.verdicts if v.state is State.FAIL]
     if failed:
         return f"The job failed: {failed[0].findings[0].what}."
+    if ended_itself(document):
+        codes = sorted({box.status or 0 for box in document.measurements.boxes})
+        return (
+            f"All ranks ended well; COMMAND itself ended with {', '.join(f'exit code {code}' for code in codes)}."
+        )
     ended = {box.status for box in document.measurements.boxes}
     slow = next((v for v in document.verdicts if v.code == _SLOW and v.findings), None)
     if ended == {0} and slow is not None:
         return f"The job ended well, and was slow: {slow.findings[0].what}."
     return "The job ended well." if ended == {0} else "Why the job ended is not known."
+
+
+def ended_itself(document: Document) -> bool:
+    """Whether all ranks ended well, and a script around them chose another exit code: it knows why."""
+    boxes = document.measurements.boxes
+    if [v for v in document.verdicts if v.state is State.FAIL and v.code.startswith("BOX")]:
+        return False
+    return all(_is_scripts_own(box) for box in boxes) and bool(boxes)
+
+
+def _is_scripts_own(box: Box) -> bool:
+    ranks = [process for process in box.processes if process.role == "rank"]
+    root = next((process for process in box.processes if process.role == "root"), None)
+    others = [process for process in box.processes if process.role == "other" and _PYTHON.search(process.command)]
+    well = all(process.status == 0 or (process.status is None and process.left) for process in ranks)
+    well = well and not any(process.status for process in others)
+    quiet = not (box.raised or box.signals or box.stalls or box.ooms)
+    script = root is not None and not _PYTHON.search(root.command)
+    return bool(ranks and well and quiet and script and 0 <= (box.status or 0) < _NOT_STARTED)
 
 
 def text(document: Document, style: Style, box: str) -> str:

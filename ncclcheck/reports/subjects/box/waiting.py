@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ncclcheck.probes.facts import Box, BoxProcess, Cluster, LiveProcess
-from ncclcheck.reports.subjects.box.failure import is_library, is_stopped, own_frames
+from ncclcheck.reports.subjects.box.failure import is_library, is_stopped, own_frames, short
 from ncclcheck.reports.subjects.live.running import CHILD, sleeps
 from ncclcheck.reports.text.words.fold import fold_ranks
 
-_PLACE = re.compile(r"^(.+):(\d+|\?+) in (.+)$")
 _WORKERS = re.compile(
     r"torch/utils/data/dataloader|concurrent/futures"
     r"|multiprocessing/(?:pool|queues|connection|popen_fork|process|managers)"
@@ -140,9 +139,3 @@ def holder(cluster: Cluster) -> tuple[Box, BoxProcess] | None:
         if process.role == "rank" and process.pid in {other.holder for other in _of_host(cluster, box)}
     ]
     return found[0] if len(found) == 1 else None
-
-
-def short(place: str) -> str:
-    """`step (train.py:12)` of `/work/train.py:12 in step`."""
-    match = _PLACE.match(place)
-    return f"{match[3]} ({match[1].rpartition('/')[2]}:{match[2]})" if match else place

@@ -6,11 +6,12 @@ import re
 from collections import Counter
 from datetime import datetime, timezone
 
-from ncclcheck.probes.facts import BoxProcess, Cluster
+from ncclcheck.probes.facts import Box, BoxProcess, Cluster
 from ncclcheck.reports.judgement.findings import Evidence, Remedy, Where, seen, you
 from ncclcheck.reports.subjects.box import failure, first, threads, waiting
 from ncclcheck.reports.subjects.box.failure import Failure
 from ncclcheck.reports.subjects.box.waiting import Waiting
+from ncclcheck.reports.text.words.fold import fold_ranks
 from ncclcheck.reports.text.words.visible import in_line
 
 THEN = "then"  # the source of what came after the first failure: the page gives it a line more
@@ -18,6 +19,10 @@ _SILENT = ("exit", "left", "killed", "crashed", "absent", "memory")  # what it p
 # events that followed, characters of each, ranks with their line: chosen, each is one line of evidence
 _MOST_THEN, _SHORT, _MOST_STACKS = 3, 60, 4
 _PID = re.compile(r"\w\[(\d+)\]:|[Pp]rocess (\d+)")
+_SHELL = re.compile(r"^\S*\b(?:ba|da|z|k)?sh\b|python|torchrun|accelerate|deepspeed|launch")
+_MOST_PLACES = 3  # that a heading names: chosen, two lines
+_SLEEP = re.compile(r"(?:^|/)sleep\b")
+_WOKE_S = 0.5  # chosen: between the end of a script's `sleep` and what its `kill` ends, on a loaded machine
 _FULL = 64 * 2**20  # bytes of room below which a disk is told of: less than a small checkpoint
 
 
@@ -29,21 +34,40 @@ def where(one: Failure) -> Where:
 def heading(one: Failure, waits: Waiting | None = None) -> str:
     """Who did what. waits: what the process of a stall waits for."""
     if one.kind == "stalled" and one.process is not None:
-        if failure.is_stopped(one.process):
-            return f"the job stalled: {one.who} is stopped"
-        at = f" in {waiting.short(place(one))}" if place(one) else ""
-        if waits is not None and waits.words:
-            return f"the job stalled: {one.who} waits {waits.words}{'' if waits.line else at}"
-        return f"the job stalled: {one.who} is elsewhere than all others{f',{at}' if at else ''}"
+        return f"the job stalled: {one.who} {_stalls(one, one.process, waits)}"
     if one.kind == "unmet":
         return f"the ranks did not meet: {one.told}"
     if one.kind in ("outside", "stalled"):
-        return failure.what(one)
+        return failure.what(one) + (_places(one.box) if one.kind == "stalled" else "")
     if one.kind in ("vanished", "cut"):
         return f"{one.host}: {failure.what(one)}" if one.kind == "vanished" else f"{one.host} {failure.what(one)}"
     if one.kind == "gpu":
         return f"{one.who}: {failure.what(one)}"
     return f"{one.who}: {failure.what(one)}" if one.kind == "raised" else f"{one.who} {failure.what(one)}"
+
+
+def _stalls(one: Failure, process: BoxProcess, waits: Waiting | None) -> str:
+    if failure.is_stopped(process):
+        return "is stopped"
+    calls = failure.called(process.stack)
+    at = f" in {failure.short(place(one))}{f', which calls {calls}' if calls else ''}" if place(one) else ""
+    if one.told:
+        return f"{one.told}{at}"
+    if waits is not None and waits.words:
+        return f"waits {waits.words}{'' if waits.line else at}"
+    return f"is elsewhere than all others{f',{at}' if at else ''}"
+
+
+def _places(box: Box) -> str:
+    """Where ranks are that are not all in one place, and none of which is alone apart from all others."""
+    groups: dict[str, list[int]] = {}
+    for process in box.processes:
+        if process.role == "rank" and process.stack and process.state not in ("", "Z", "X"):
+            groups.setdefault(failure.own_frames(process.stack)[0], []).append(process.rank)
+    if not 1 < len(groups) <= _MOST_PLACES:
+        return ""
+    told = [f"{fold_ranks(ranks)} in {failure.short(at)}" for at, ranks in groups.items()]
+    return f": ranks wait in different places, {', '.join(told)}"
 
 
 def waits(cluster: Cluster, one: Failure) -> Waiting | None:
@@ -69,6 +93,10 @@ def evidence(cluster: Cluster, one: Failure) -> list[Evidence]:
         all_evidence.append(seen("its worker", waited.line))
     if one.process is not None and one.process.printed and one.kind in _SILENT:
         all_evidence.append(seen("printed last", in_line(one.process.printed[-1])[:200]))
+    if one.process is not None and one.process.caught and one.kind == "left":
+        all_evidence.append(seen("had caught", in_line(one.process.caught)[:200]))
+    if one.process is not None and one.process.left_at and one.kind in ("left", "exit"):
+        all_evidence.append(seen("left by", failure.own_frames(one.process.left_at)[0]))
     all_evidence += _of_kind(cluster, one) + _of_threads(cluster, one) + _beside(one)
     then = first.end(cluster).then
     if then:
@@ -128,20 +156,56 @@ def _of_kind(cluster: Cluster, one: Failure) -> list[Evidence]:
         return [seen("oom_kill", counted + limit)]
     if one.cut is not None:
         return [seen("no answer", f"to what {name} and {one.cut.name} sent each other") for name in one.cut.by[:4]]
+    if one.kind == "unmet" and (idle := _beside_ranks(one)):
+        return [seen("waits beside them", idle)]
     if one.kind == "raised" and one.told:
-        return [seen("printed before, by it alone", in_line(one.told)[:200])]
+        return [seen(one.told_by, in_line(one.told)[:200])]
     tell = {"crashed": _of_crash, "outside": _of_signal, "stalled": _of_stall, "vanished": _of_silence}.get(
         one.kind
     )
     return tell(cluster, one) if tell is not None else []
 
 
+def _beside_ranks(one: Failure) -> str:
+    """Programs of COMMAND's own script that were there too: one of them may hold up the rank that did not come."""
+    there = [
+        process
+        for process in one.box.processes
+        if process.role != "root"
+        and process.rank < 0
+        and process.born <= one.t
+        and (process.gone is None or process.gone > one.t)
+    ]
+    named = [
+        f"{process.command[:60]} (pid {process.pid})" for process in there if not _SHELL.search(process.command)
+    ]
+    return ", ".join(named[:_MOST_THEN])
+
+
 def _of_signal(_: Cluster, one: Failure) -> list[Evidence]:
+    if one.process is not None:
+        return [
+            seen("sent by", f"timeout (pid {one.process.pid}), whose time was over: COMMAND has it before the job")
+        ]
     if one.raised is not None:
-        return [seen("sent to", f"the launcher (pid {one.raised.pid}), by a process that is not known")]
+        by = _by_a_clock(one) or "by a process that is not known"
+        return [seen("sent to", f"the launcher (pid {one.raised.pid}), {by}")]
     got = next(s for s in one.box.signals if s.number == one.number)
     by = f"{got.by} (pid {got.sender})" if got.sender else "the kernel (a terminal)"
     return [seen("sent by", f"{by}, {'to all of the process group' if got.of_group else 'to the wrapper alone'}")]
+
+
+def _by_a_clock(one: Failure) -> str:
+    """A `sleep` of COMMAND's own script that ended just before."""
+    slept = [
+        process
+        for process in one.box.processes
+        if _SLEEP.search(process.command) and process.gone is not None and -1.0 < process.gone - one.t < _WOKE_S
+    ]
+    if not slept or slept[0].status:
+        return ""
+    lasted = (slept[0].gone or one.t) - slept[0].born
+    return f"just after a `sleep` of about {lasted:.0f} s had ended that COMMAND had started: its own time limit?"
 
 
 def _of_stall(cluster: Cluster, one: Failure) -> list[Evidence]:

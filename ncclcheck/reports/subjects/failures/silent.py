@@ -373,7 +373,8 @@ def _swallowed(_: Cluster, silence: Silence) -> Finding | None:
             "echo 'rename .ssh/rc .ssh/rc.off' | sftp -b - {node}",
         ),
         admin(
-            "If they are sound: a home directory (NFS) that does not answer keeps the shell waiting.", "df ~USER"
+            "Else a home directory (NFS) that does not answer keeps the shell waiting.",
+            "df ~USER",
         ),
     )
 

@@ -30,10 +30,10 @@ class Guilty:
         """What the exchanges say."""
         if len(self.nodes) > 1:
             one, other = self.nodes
-            return f"data between {one} and {other} is changed on its way, and between either and others it is not"
+            return f"data between {one} and {other} is changed in transit, and between either and others it is not"
         many = f"each of {len(self.changed)} nodes" if len(self.changed) > 1 else "another node"
         away = " and not in what others exchange" if self.sound else ""
-        return f"data is changed on its way in what {self.nodes[0]} {self.way} {many}{away}"
+        return f"data is changed between nodes in what {self.nodes[0]} {self.way} {many}{away}"
 
     @property
     def evidence(self) -> list[Evidence]:

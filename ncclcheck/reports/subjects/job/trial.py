@@ -125,7 +125,7 @@ def said(trial: Trial) -> str:
     if word == "failed":
         return f"{what}: the job does not run with it ({trial.failed})"
     if word == "unknown":
-        return f"{what}: too few pairs of jobs to tell ({trial.pairs}; {LEAST_PAIRS} are needed)"
+        return f"{what}: too few pairs of jobs to judge ({trial.pairs}; {LEAST_PAIRS} are needed)"
     if word == "same":
         return f"{what}: no difference beyond noise, in {trial.pairs} pairs of jobs"
     told = [(kind, of(trial, kind)) for kind in ("gains", "loses")]

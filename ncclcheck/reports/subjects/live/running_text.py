@@ -56,4 +56,4 @@ def decision(document: Document) -> str:
         ]
         return f"Not known: {unknown[0]}." if unknown else "Not known."
     notes = [f for v in document.verdicts if v.code.startswith("HNG") for f in v.findings if f.state is State.NOTE]
-    return "Nobody is accused: see HNG008." if notes else "Nobody is held up: the jobs that were seen advance."
+    return "Nobody is accused: see HNG008." if notes else "The jobs that were seen advance."

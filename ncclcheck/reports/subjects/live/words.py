@@ -31,7 +31,7 @@ _KNOWN_BY = {
     "order": "its rank by the order in which one process started all",
     "store": "its rank since it has torch's store",
     "pipe": "its rank by the name of its Flight Recorder's pipe",
-    "nothing": "no environment, order or pipe tells its rank",
+    "nothing": "no environment, order or pipe shows its rank",
 }
 LATER = "Look again for longer: what still stands then is no long step."
 

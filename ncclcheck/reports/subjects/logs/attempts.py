@@ -36,7 +36,15 @@ def latest(logs: Logs) -> Logs:
     events = [event for event in logs.events if event.line > judged.get(event.file, 0)]
     processes = [process for process in logs.processes if process.first_line >= starts.get(process.file, 0)]
     here = {event.file for event in events} | {process.file for process in processes}
-    return replace(logs, events=events, processes=processes) if here & starts.keys() else logs
+    if not here & starts.keys():
+        return logs
+    kept = {(process.host, process.pid) for process in processes}
+    communicators = [
+        replace(one, members=members)
+        for one in logs.communicators
+        if (members := [member for member in one.members if (member.host, member.pid) in kept])
+    ]
+    return replace(logs, events=events, processes=processes, communicators=communicators)
 
 
 def _of_most(logs: Logs, file: str, start: int) -> int:

@@ -278,6 +278,14 @@ def _started(logs: Logs) -> dict[tuple[str, str, int | None], int]:
     return lines
 
 
+@derived
+def left_in_order(logs: Logs) -> bool:
+    """Whether every process destroyed its communicators in the end, and NCCL handed no error on to any."""
+    bad = any(event.sign in ("propagated", "python-error", "ended-badly") for event in logs.events)
+    through = all(process.ended >= process.began == process.completed > 0 for process in logs.processes)
+    return bool(logs.processes) and through and not bad and not died(logs)
+
+
 def died(logs: Logs) -> bool:
     """Whether a process is said to have ended, or to wait in vain."""
     return any(event.sign in ENDS for event in logs.events)

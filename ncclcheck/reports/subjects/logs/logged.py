@@ -50,9 +50,9 @@ def log_rule(
             if logs is None or not any(file.lines for file in logs.files):
                 raise NothingToJudge("no log was read")
             if (symptom or told_by) and cluster.command != "logs":
-                raise NothingToJudge(f"what was seen of this run is told by {told_by or 'its other checks'}")
+                raise NothingToJudge(f"what was seen of this run is reported by {told_by or 'its other checks'}")
             if cluster.command == "watch" and code in _TOLD_BY_BOX:
-                raise NothingToJudge("what ended a watched job is told by the checks BOX")
+                raise NothingToJudge("what ended a watched job is reported by the checks BOX")
             if cluster.command != "logs" and lost.raised(cluster.run):
                 raise NothingToJudge("its ground failed: TRN026")
             logs = logs if whole else latest(logs)

@@ -29,6 +29,14 @@ def _version(logs: Logs, event: LogEvent) -> str:
     return (process.version if process else "") or logs.version or next(told, "")
 
 
+def one_version(logs: Logs) -> str:
+    """NCCL's version where processes of several hosts, or of all hosts that speak, tell the same; else empty."""
+    told = {process.host: process.version for process in logs.processes if process.version}
+    hosts = {process.host for process in logs.processes}
+    alike = len({process.version for process in logs.processes if process.version}) == 1
+    return next(iter(told.values())) if alike and (len(told) > 1 or told.keys() == hosts) else ""
+
+
 def setting(logs: Logs, name: str, event: LogEvent | None = None) -> str | None:
     """What a variable is set to in the process that wrote the line, else in any."""
     own = process_of(logs, event) if event else None

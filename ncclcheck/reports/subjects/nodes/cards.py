@@ -77,7 +77,7 @@ def odd_ones(found: list[Card], value: Callable[[Card], T]) -> Iterator[tuple[Ca
 
 def leave_out() -> Remedy:
     """What a user can do about a node that is not well."""
-    return you("Leave the node out until it is repaired, and tell its administrator.", "#SBATCH --exclude=NODE")
+    return you("Exclude the node until it is repaired, and inform its administrator.", "#SBATCH --exclude=NODE")
 
 
 def reset(

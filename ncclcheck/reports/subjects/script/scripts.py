@@ -43,6 +43,7 @@ _OF_LIBRARIES = {
     ".consolidate_state_dict": re.compile(r"optim"),
     ".all_gather": re.compile(r"fabric$"),
     ".barrier": re.compile(r"fabric$"),
+    ".save": re.compile(r"fabric$"),
 }
 # What all ranks of a Lightning job call; only these names tell, on a trainer, in a file that imports it.
 _OF_LIGHTNING = (".fit", ".validate", ".test", ".predict")
@@ -61,6 +62,8 @@ _MANAGES = re.compile(
     r"(?:accelerate\.|^)Accelerator$|^deepspeed\.initialize$|lightning.*\.(?:Trainer|Fabric)$"
     r"|^transformers\.(?:Seq2Seq)?Trainer$|^trl\.\w+Trainer$|^horovod\.|^colossalai\.|^composer\.Trainer$"
 )
+# Libraries of these that leave the loop over steps to the script.
+_LEAVE_STEPS = ("accelerate", "deepspeed", "lightning", "pytorch_lightning")
 _UNSURE = re.compile(
     r"rank|main|master|save|primary|chief|proc|leader|local|log|coord|root|zero|host|node|gpu|is_", re.I
 )
@@ -109,6 +112,20 @@ def of_many_ranks(script: Script) -> list[Call]:
     if library := own_ways(script):
         raise NothingToJudge(f"{library} does this for the script")
     return of_ranks(script, that_starts(script))
+
+
+def of_own_steps(script: Script) -> list[Call]:
+    """The same, and what ranks do in steps of their own where Accelerate, Fabric or DeepSpeed does the rest."""
+    library = own_ways(script)
+    looped = any(call.name == ".backward" and call.loops for call in script.trace)
+    if library in _LEAVE_STEPS and looped:
+        return of_ranks(script, reached(script))
+    return of_many_ranks(script)
+
+
+def of_any_start(script: Script) -> list[Call]:
+    """What the ranks of a script do, whoever starts them."""
+    return of_ranks(script, reached(script)) if own_ways(script) else that_starts(script)
 
 
 def that_starts(script: Script) -> list[Call]:
@@ -323,7 +340,10 @@ def _sharded(script: Script) -> dict[str, list[Call]]:
 def given_to(script: Script, call: Call, name: str, position: str) -> str:
     """An argument as written; for `args.dist_url` what the command line gives, or the option's default."""
     value = call.arguments.get(name, call.arguments.get(position, ""))
-    option = re.fullmatch(r"(?:args|opt|opts|FLAGS|hparams)\.(\w+)", value)
+    option = re.fullmatch(
+        r"(?:\w+\.)*(?:args|opts?|FLAGS|hparams|hps?|conf|config|cfg|params|options|arguments)\.(?:\w+\.)*(\w+)",
+        value,
+    )
     if not option:
         return value
     spelled = {f"--{option.group(1)}", f"--{option.group(1).replace('_', '-')}"}
@@ -335,7 +355,9 @@ def given_to(script: Script, call: Call, name: str, position: str) -> str:
         names = {text.strip("'\"") for text in added.arguments.values()}
         if added.name.endswith(".add_argument") and names & spelled:
             return added.arguments.get("default", value)
-    return value
+    settings = [one for one in script.calls if one.name == "given" and "." in one.target]
+    texts = {one.arguments["0"] for one in settings if one.target.rpartition(".")[2] == option.group(1)}
+    return texts.pop() if len(texts) == 1 else value
 
 
 def _entered(script: Script, function: str, deep: int) -> str:

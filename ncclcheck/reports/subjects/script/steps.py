@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+import re
+
 from ncclcheck.probes.facts.script import Call, Script
 from ncclcheck.reports.subjects.script.scripts import DDP, SHARDED, in_function, reached, splits_model
 
 _DEEP = 2  # functions within functions
 _WAITS = "torch.cuda.synchronize"
+_MAKERS = re.compile(r"^deepspeed\.initialize$|(?:^|\.)(?:Accelerator|Fabric)$")
+_PREPARES = re.compile(r"^\.(?:prepare\w*|setup(?:_module)?)$")
 
 
 def shares_model(script: Script) -> bool:
     """Whether a backward pass ends on no rank before all have come to it."""
-    wraps = any(call.name in DDP or SHARDED.search(call.name) for call in reached(script))
+    wraps = any(_wraps(call) for call in reached(script)) or is_prepared(script)
     joined = any(call.name.endswith((".join", ".Join")) and "Join" in call.name for call in script.calls)
     return wraps and not joined and not splits_model(script)
+
+
+def _wraps(call: Call) -> bool:
+    """DistributedDataParallel, of torch or of Apex, and FSDP."""
+    return call.name in DDP or call.name.endswith(".DistributedDataParallel") or bool(SHARDED.search(call.name))
+
+
+def is_prepared(script: Script) -> bool:
+    """Whether Accelerate, Fabric or DeepSpeed wraps the model, and the script runs the steps itself."""
+    held: bool | None = script.__dict__.get("is_prepared")
+    if held is None:
+        made = {call.name.rpartition(".")[2] for call in script.trace if _MAKERS.search(call.name)}
+        prepares = any(_PREPARES.match(call.name) for call in script.trace)
+        held = bool(made) and ("initialize" in made or prepares)
+        held = script.__dict__["is_prepared"] = held and any(
+            call.name == ".backward" and call.loops for call in script.trace
+        )
+    return held
 
 
 def each_step(script: Script) -> set[str]:

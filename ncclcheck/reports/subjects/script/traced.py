@@ -94,6 +94,8 @@ def entered(script: Script, call: Call) -> str:
     """What all ranks must enter there: a collective, or the backward pass of a model that they share."""
     if call.name == ".backward" and call.loops and shares_model(script):
         return "the backward pass, in which ranks average their gradients,"
+    if call.name == "forward":
+        return "the forward pass of a model in FSDP" if objects(call, "made", "fsdp") else ""
     return collective(script, call) if ":" not in call.name else ""
 
 
@@ -113,8 +115,9 @@ def _leaves_both(script: Script, call: Call, guard: Guard) -> bool:
     )
 
 
-def left_alone(script: Script) -> Iterator[tuple[Guard, Call, str]]:
-    """Where a rank leaves, or stays away: the condition, what it misses there, and what that is called.
+def left_alone(script: Script) -> Iterator[tuple[Guard, Call, str, Call | None]]:
+    """Where a rank leaves, or stays away: the condition, what it misses there, what that is called, and where it
+    leaves.
 
     By its own samples; or by its number, where only its values tell so: `if writer is not None`.
     """
@@ -126,7 +129,7 @@ def left_alone(script: Script) -> Iterator[tuple[Guard, Call, str]]:
             both = any((guard.file, guard.line, one) in by_number for one in ("if", "else") if one != guard.branch)
             if guard.kind in ("own", "rank") and (guard.file, guard.line) not in told and not both:
                 told.add((guard.file, guard.line))
-                yield guard, call, name
+                yield guard, call, name, None
     for call in script.trace:
         if call.name != "break" or not call.loops or not call.guards:
             continue
@@ -142,4 +145,4 @@ def left_alone(script: Script) -> Iterator[tuple[Guard, Call, str]]:
         )
         if inside:
             told.add((guard.file, guard.line))
-            yield guard, *inside
+            yield guard, *inside, call

@@ -66,7 +66,7 @@ def test_a_box_of_another_program_is_none() -> None:
 def test_a_line_of_no_launcher_is_told_and_not_judged() -> None:
     (found,) = judged("/bin/bash: line 1: /usr/sbin/sshd: No such file or directory\n")["LOG008"].findings
     assert found.state.value == "unknown"
-    assert found.what.startswith("/bin/bash: line 1: /usr/sbin/sshd: No such file")
+    assert found.what.startswith("the log ends with: /bin/bash: line 1: /usr/sbin/sshd: No such file")
     assert any("where all nodes see it" in one.text for one in found.remedies)
 
 

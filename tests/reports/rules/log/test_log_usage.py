@@ -155,7 +155,7 @@ NAMED = {
         "LOG162",
         "there is no module trian.main",
     ),
-    "no number": (_READER + _NUMBER, "LOG165", "'two', which is no number"),
+    "no number": (_READER + _NUMBER, "LOG165", "'two', which is not a number"),
     "no group": (
         "ValueError: Default process group has not been initialized, please make sure to call it.\n",
         "LOG099",

@@ -15,6 +15,23 @@ _LOGS = ROOT / "tests/data/logs/nccl"
     ("name", "code", "words"),
     [
         ("two_zeroes", "LOG022", "h[1-2] each began as rank 0 of 2"),
+        ("node_rank_twice", "LOG022", "h[1-2] each began as ranks 0-1 of 2 of one communicator"),
+        ("id_used_again", "LOG192", "id is used a second time: ranks 0-1 of 2 began a communicator with it again"),
+        ("id_never_sent", "LOG192", "h2 began with a unique id that holds no address"),
+        ("id_of_another_job", "LOG192", "each began another communicator, with 2 different unique ids"),
+        ("both_send", "LOG193", "read from a peer what this did not send for it: ranks do not make the calls"),
+        ("two_masters", "LOG192", "each began another communicator, with 2 different unique ids"),
+        (
+            "sizes_differ",
+            "LOG022",
+            "ranks of one communicator believe in different numbers of ranks: 4 on h1, 2 on h2",
+        ),
+        ("hca_excluded", "LOG030", "NCCL_IB_HCA=^mlx5 leaves NCCL no card on h2"),
+        ("net_plugin_missing", "LOG030", "NCCL_NET asks for: its plugin libnccl-net-ofi.so was not found"),
+        ("net_unknown", "LOG030", "NCCL_NET asks for: it is unknown, or its plugin was not loaded"),
+        ("host_alloc", "LOG106", "no page-locked memory of the host on h2: it asked for 4 B at once"),
+        ("file_size_limit", "LOG051", "a limit on the size of files (ulimit -f) keeps NCCL from making its files"),
+        ("cumem_unsupported", "LOG068", "CUDA does not support the memory that NCCL asks for on h2: cuMem"),
         ("flush", "LOG001", "flushed (status 5): their connection had broken; what"),
         ("family6", "LOG013", "NCCL cannot listen on fe80::6ca0:5cff:fe76:bccf (eth0) of h1"),
         ("buffsize_differs", "LOG084", "NCCL_BUFFSIZE=65536 on rank 1 alone"),
@@ -43,8 +60,46 @@ def test_the_cause_is_named(name: str, code: str, words: str) -> None:
         for finding in verdict.findings
         if finding.state is State.FAIL
     }
-    assert {*said} - {"LOG001", "LOG002"} <= {code}  # those two are consequences
+    assert {*said} - {"LOG001", "LOG002", "LOG015"} <= {code}  # consequences, and what was seen
     assert words in said[code]
+
+
+def test_the_rank_that_stays_away_from_a_second_communicator_is_named() -> None:
+    """All four came through the first one; NCCL says nothing more, and that GPUs have no P2P is no cause."""
+    verdicts = judged((_LOGS / "second_communicator.log").read_text())
+    assert verdicts["LOG002"].state is State.FAIL
+    said = verdicts["LOG002"].findings[0]
+    assert said.what.startswith(
+        "ranks 0-2 of 4 began a communicator and did not come through; rank 3 never began it"
+    )
+    assert (said.where.node, said.where.rank) == ("h2", 3)
+
+
+def test_of_a_group_that_one_rank_began_the_other_is_missed() -> None:
+    """Its number in the group is known, and not which process it is."""
+    said = judged((_LOGS / "group_half.log").read_text())["LOG002"].findings[0]
+    assert said.what == "rank 0 of 2 began a communicator and did not come through; rank 1 never began it"
+    assert said.where.node is None
+
+
+def test_a_refusal_of_processes_that_wait_is_a_firewalls() -> None:
+    """Both hosts answer new connections to all ports but one with a reset; both ranks wait in their start."""
+    said = judged((_LOGS / "reset_by_firewall.log").read_text())["LOG015"].findings[0]
+    assert said.what == "h2 refuses what NCCL on h1 dials (10.77.0.22), and NCCL waits there"
+    assert "a firewall that answers with a reset" in said.why
+
+
+def test_an_access_violation_of_infiniband_is_no_matter_of_the_mtu() -> None:
+    verdicts = judged((_LOGS / "access_violation.log").read_text())
+    assert verdicts["LOG042"].state is not State.FAIL
+    assert "mlx5_0:1 reports a local access violation" in verdicts["LOG047"].findings[0].what
+
+
+def test_a_warning_after_which_all_ranks_end_in_order_failed_nothing() -> None:
+    """A card reports that a path could not migrate; both ranks sum on and destroy their communicators."""
+    verdicts = judged((_LOGS / "event_survived.log").read_text()).values()
+    assert [one.code for one in verdicts if one.state is State.FAIL] == []
+    assert [one.code for one in verdicts if one.state is State.WARN] == ["LOG005"]
 
 
 def test_a_rank_that_does_not_end_with_the_others_is_not_healthy() -> None:

@@ -111,6 +111,7 @@ def _seen(setting: Setting, step: Step) -> Checks:
         altered=altered,
         taken=taken if len({*(taken := told(setting.peers, optimizers.steps + bool(ours)))}) > 1 else [],
         state=apart(setting, state),
+        written=watch.writes.found(setting.peers),
         zero=_everywhere(setting, optimizers.zero())[:MOST],
         unheld=unheld[:MOST],
         unheld_share=share,

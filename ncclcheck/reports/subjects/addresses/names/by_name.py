@@ -71,7 +71,7 @@ def _told(
     return fail(
         Where(node=node, device=device or None, peer=others[0]),
         f"{node} and {fold_names(others)} reach each other at {found.seen[a, b].address}, but not at {address}, "
-        f"which the own name of {b} resolves to first and gloo tells the others",
+        f"which the own name of {b} resolves to first and gloo gives the others",
         why="gloo takes the first address of a node's own name and no other: the ranks wait until a time-out.",
         owner="site",
         evidence=[

@@ -108,7 +108,7 @@ def doubts(meeting: Meeting) -> Iterator[str]:
         return
     if meeting.elsewhere and meeting.addresses:
         yield (
-            f"node rank 0 runs, for it answers at {meeting.elsewhere[0]} by another network: the way to "
+            f"node rank 0 runs, for it answers at {meeting.elsewhere[0]} by another network: the path to "
             f"{meeting.addresses[0]} is what fails"
         )
     if resolver.beside and meeting.outcome != "unresolved":

@@ -150,7 +150,7 @@ OWN_WORDS = (
             ),
             admin("Take the hard limits away.", "grep -v '^#' /etc/security/limits.conf /etc/security/limits.d/*"),
         ),
-        why="A job that is started in the same way gets the same limits, and torch needs far more than ncclcheck.",
+        why="A job that is started alike gets the same limits, and torch needs far more than ncclcheck.",
     ),
     Cause(
         pattern=(
@@ -329,7 +329,7 @@ SSH = (
     ),
     Cause(
         pattern=r"^ssh -v: no key was offered",
-        what="ssh has no key to offer to it, and no other way in is open",
+        what="ssh has no key to offer to it, and no other method of authentication is allowed",
         owner="job",
         fix=(
             you(
@@ -467,7 +467,7 @@ SSH = (
         what="sshd accepted the connection but sent no banner in 10 s: the port is open, sshd or the host hangs",
         owner="node",
         fix=(
-            you("Leave the node out until it is sound.", "#SBATCH --exclude={node}"),
+            you("Exclude the node until it is repaired.", "#SBATCH --exclude={node}"),
             admin(
                 "Look at the machine's console (BMC): out of memory, a hung disk or file system, a kernel that "
                 "died; sshd answers only once it can start a process.",

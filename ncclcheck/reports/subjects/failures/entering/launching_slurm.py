@@ -6,7 +6,7 @@ from ncclcheck.reports.judgement.findings import admin, you
 from ncclcheck.reports.subjects.failures.entering.launching import FELL_SILENT, Cause
 
 _SLURMD = (
-    you("Leave the node out until it is sound.", "sbatch --exclude={node} ..."),
+    you("Exclude the node until it is repaired.", "sbatch --exclude={node} ..."),
     admin(
         "See whether slurmd answers there.",
         "scontrol show node {node}",
@@ -53,7 +53,7 @@ SLURM = (
         by_prolog=True,
         owner="node",
         fix=(
-            you("Leave the node out until it is sound.", "sbatch --exclude={node} ..."),
+            you("Exclude the node until it is repaired.", "sbatch --exclude={node} ..."),
             admin(
                 "Read what the prolog complained of, correct that, and resume the node.",
                 "scontrol show config | grep -iE 'prolog|slurmdlogfile'",

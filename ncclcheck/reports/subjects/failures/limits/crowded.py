@@ -254,7 +254,7 @@ def _waiting(had: Resources) -> Exhausted | None:
     """Pressure that nobody in particular can be blamed for."""
     if had.memory_slowed:
         return Exhausted(
-            f"its control group was held back at memory.high {had.memory_slowed} times",
+            f"its control group was throttled at memory.high {had.memory_slowed} times",
             "job",
             (seen("memory.events", f"high rose by {had.memory_slowed}"),),
             (

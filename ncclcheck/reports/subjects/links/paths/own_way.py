@@ -385,7 +385,7 @@ def _wrong_source(node: Node, way: Way) -> Cause | None:
     six = " -6" if version == 6 else ""
     return Cause(
         f"it is sent by {device} from {way.source}, the address of {holders[0]}: its route "
-        f"{_line(way, way.hops[0])} says so (src), and answers do not come back that way",
+        f"{_line(way, way.hops[0])} says so (src), and answers do not come back on that path",
         device,
         (
             admin("Let the route send from its own interface's address, here and in the network configuration.",

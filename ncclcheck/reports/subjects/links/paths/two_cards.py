@@ -19,7 +19,7 @@ def twin(host: Node, link: lan.Link) -> str:
 
 
 _FILTERS = {
-    0: "0: what comes in is let in, whatever the way back",
+    0: "0: what comes in is accepted, whatever the return route",
     1: "1, strict: what comes in by it from an address whose route leaves by another interface is dropped",
     2: "2, loose: what comes in is let in where any route leads back",
 }

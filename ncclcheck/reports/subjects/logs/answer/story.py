@@ -23,6 +23,7 @@ from ncclcheck.reports.text.words.fold import fold_names, fold_numbers
 _MOST_CAUSES, _MOST_TOLD, _TEXT = 8, 12, 200
 _BAD = (State.FAIL, State.WARN)
 _FIRST, _ANY = "LOG001", "LOG004"  # the first line of a failure; any exception, after what knows it better
+_BY_SIGNAL = "LOG093"
 _SEEN = 2  # of the levels of a cause: that of what was only seen
 _GAVE_UP = "LOG189"  # NCCL, after a warning that nothing knows better
 # Of one hang: what the watchdogs' lines say, and what the Flight Recorder's dumps do.
@@ -113,8 +114,8 @@ def _causes(logs: Logs, verdicts: Sequence[Verdict]) -> list[Cause]:
 
     def key(one: _Ranked) -> tuple[float, ...]:
         code, finding, event = one
-        when = (event.time or 0.0, event.order) if event else (float("inf"), 0)
-        level = 2 if _is_explained(one, why) else _level(code)
+        when = (event.time or 0.0, event.order) if event else (float("-inf"), 0)  # by what processes began as
+        level = 2 if _is_explained(one, why) or _is_told_inside(one, found) else _level(code)
         outranked = not _is_decisive(finding, events, began)
         return finding.state.rank, outranked, level, when[0] if clock else 0.0, when[1]
 
@@ -130,6 +131,19 @@ def _causes(logs: Logs, verdicts: Sequence[Verdict]) -> list[Cause]:
     elif pairing(logs):
         causes = [_less_sure(cause, ("LOG080", "LOG132"), _EITHER) for cause in causes]
     return [_confirmed(cause) if cause.code in twice else cause for cause in causes]
+
+
+def _is_told_inside(one: _Ranked, found: Sequence[_Ranked]) -> bool:
+    """Whether an abort's own exception, in the line below it, is what another check knows."""
+    code, _, event = one
+    if code != _BY_SIGNAL or event is None or not event.fields.get("thrown", "").startswith("gloo::"):
+        return False
+    below = event.order + 1
+    return any(
+        other != code and _level(other) < _SEEN and any(evidence.event == below for evidence in finding.evidence)
+        for other, finding, _ in found
+        if finding.state is State.FAIL
+    )
 
 
 def _is_decisive(finding: Finding, events: dict[int, LogEvent], began: float | None) -> bool:
@@ -221,20 +235,20 @@ def _standing(
     certain = [one for one in ranked if one[1].state is State.FAIL and not _is_explained(one, why)]
     exact = [one for one in certain if one[0] not in {*flagged("symptom"), _ANY}]
     if _is_explained(ranked[index], why):
-        return "possible", f"tells who was waited for; {why[finding.where.rank or 0]} says what became of it"
+        return "possible", f"says who was waited for; {why[finding.where.rank or 0]} says what became of it"
     if finding.state is State.WARN:
         return "possible", "a risk, or what makes it slow; it ends no job"
     if code == _ANY and not exact:
         return "likely", "the program's own exception or exit; nothing else is known to have failed"
     if code in flagged("symptom") or code == _ANY:
         if exact:
-            return "possible", f"tells what was seen; {exact[0][0]} says why"
-        return "possible", "tells what was seen; the cause of it is not in the log"
+            return "possible", f"says what was seen; {exact[0][0]} says why"
+        return "possible", "says what was seen; the cause is not in the log"
     if index:
         return "possible", f"comes after {ranked[0][0]}, and may follow from it"
     if LEFT_OPEN.search(finding.what) or len(exact) > 1:
         others = f"the first of {len(exact)} causes that these lines show"
-        return "likely", others if len(exact) > 1 else "the lines tell what happened, and leave open why"
+        return "likely", others if len(exact) > 1 else "the lines say what happened, and leave open why"
     further = any(one[1].state is State.FAIL for one in ranked[1:])
     return "sure", "no other failure here explains it" if further else "the only cause that these lines show"
 

@@ -21,10 +21,12 @@ _WITHOUT_CAUSE = {
 }
 
 _INTERRUPTED = "LOG006"
+_FOREIGN = "LOG008"
+_STANDS_OUT = "Not judged: no line is NCCL's, torch's or a launcher's (LOG008); the one that stands out is above."
 _NOT_KNOWN = (
     (_INTERRUPTED, "The job was stopped by Ctrl-C before its work was finished (LOG006)."),
     (
-        "LOG008",
+        _FOREIGN,
         "Not understood: no line is NCCL's, torch's or a launcher's (LOG008); give the log that the ranks write.",
     ),
     (
@@ -71,11 +73,10 @@ def decision(document: Document) -> str:
     if diagnosis and diagnosis.causes and diagnosis.causes[0].code not in TELL_LITTLE and document.state == "fail":
         first = diagnosis.causes[0]
         who = f" on {first.where}" if str(first.where) else ""
-        return f"As far as the log tells, {first.code}{who}: {first.what}."
+        return f"As far as the log shows, {first.code}{who}: {first.what}."
     if document.state == "incomplete":
-        return next(
-            (said for code, said in _NOT_KNOWN if _is_unknown(document, code)), _WITHOUT_CAUSE["incomplete"]
-        )
+        told = (said for code, said in _NOT_KNOWN if _is_unknown(document, code))
+        return _STANDS_OUT if _stands_out(document) else next(told, _WITHOUT_CAUSE["incomplete"])
     if document.state == "fail" and any(
         SAY_OF_WHY in finding.what for v in document.verdicts for finding in v.findings
     ):
@@ -86,7 +87,12 @@ def decision(document: Document) -> str:
         return "No failure is logged: the job was ended from outside, its work done (LOG006)."
     if _went_on(document):
         return "No failure so far: the job went on to the end of these lines."
-    return "Healthy: nothing in these logs tells of a failure."
+    return "Healthy: nothing in these logs reports a failure."
+
+
+def _stands_out(document: Document) -> bool:
+    """Whether a line of a log of something else says what went wrong."""
+    return any(f.evidence for v in document.verdicts if v.code == _FOREIGN for f in v.findings)
 
 
 def _is_unknown(document: Document, code: str) -> bool:

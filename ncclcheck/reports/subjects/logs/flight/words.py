@@ -89,7 +89,7 @@ def counts(state: State, group_index: int, among: Iterable[int]) -> list[Evidenc
     name = group(state.group(group_index))
     lines = []
     for (entered, ended), who in [*told.items()][:_MOST_KINDS]:
-        came_to = "entered is not told" if entered is None else f"entered {entered}"
+        came_to = "entered is not in it" if entered is None else f"entered {entered}"
         last = "none" if ended is None else str(ended)
         over = f"{_OVER} up to {last}" if group_index in state.failed_too else f"saw the end of {last}"
         lines.append(seen(f"{fold_ranks(who)} in {name}", f"{came_to}, {over}"))

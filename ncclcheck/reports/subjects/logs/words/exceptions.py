@@ -68,13 +68,24 @@ _FAMILIES = (
         admin("Give the host a name that its own /etc/hosts (on Windows: the network) resolves."),
     ),
     made(
-        r"NPU function error|\bACL (?:stream|error)|\baclrt?\w{4,}|error code(?: is|:) ?507\d{3}|\bHCCL\b",
+        r"NPU function error|\bACL (?:stream|error)|\baclrt?\w{4,}|error code(?: is|:) ?507\d{3}|\bHCCL\b"
+        r"|\brt[A-Z]\w{3,40} execute failed|\bretCode=0x7\d{6}",
         "A call of Ascend's CANN failed; torch only hears of it later. CANN's own lines (EZ9999, EI0002, ...), "
         "above or below, name the kernel or the rank.",
         you("Confirm: where it fails, one kernel at a time, and what the device says.",
             "export ASCEND_LAUNCH_BLOCKING=1", "npu-smi info"),
         you("Read CANN's log of that process, to its first ERROR.", "ls ~/ascend/log/debug/plog"),
         you("Take releases of CANN, torch_npu and the operators that go together."),
+    ),
+    made(
+        r"(?:DEADLINE_EXCEEDED|UNAVAILABLE).{0,200}(?:Barrier|RegisterTask|Coordination|all addresses)"
+        r"|PjRT_Client_Connect|coordination service as cluster registration failed|CoordinationService/",
+        "JAX's processes meet at a coordinator: not all of them came in time, or it is not reached.",
+        you("Confirm: every process was started, with one coordinator and its own process_id.",
+            "env | grep -iE 'coordinator|process_id|num_processes'", "nc -vz COORDINATOR PORT"),
+        you("Start those that are missing; where they come late, wait longer.",
+            "jax.distributed.initialize(..., initialization_timeout=1800)"),
+        admin("Open the coordinator's port between the nodes."),
     ),
     made(
         r"DistributedOperationException|accelerate\.utils\.operations",
@@ -218,7 +229,7 @@ _FAMILIES = (
     ),
     made(
         r"(?i)free memory on device.{0,120}less than desired GPU memory utilization",
-        "Less of the GPU's memory is free than the engine was told to take: another process holds the rest, or "
+        "Less of the GPU's memory is free than the engine was set to take: another process holds the rest, or "
         "one of its own that has not ended.",
         you("Confirm: who holds it.", "nvidia-smi --query-compute-apps=pid,used_memory --format=csv"),
         you("End that process; or let the engine take less than what is free: a lower --gpu-memory-utilization."),
@@ -413,7 +424,7 @@ _FAMILIES = (
     ),
     made(
         r"trust_remote_code|custom code which must be executed",
-        "The model brings code of its own, which is run only when that is said.",
+        "The model brings code of its own, which runs only where that is allowed.",
         you("Read that code, then say so.", "--trust-remote-code"),
     ),
     made(
@@ -522,7 +533,7 @@ _FAMILIES = (
     made(
         r"(?i)timed? ?out",
         "What it called did not answer in time; that one may hang, or wait for another rank.",
-        you("See what the other processes said at that time, and where they stand.", "py-spy dump --pid PID"),
+        you("See what the other processes printed at that time, and where they stand.", "py-spy dump --pid PID"),
     ),
 )  # fmt: skip
 

@@ -42,7 +42,7 @@ CONSEQUENCES = {
     "propagated": "NCCL passes an error on to its caller",
     "sigterm-to-peers": "torchrun ends the other processes of its node",
     "signal-exception": "torchrun itself was ended",
-    "child-failed": "the launcher tells that one of its processes failed",
+    "child-failed": "the launcher reports that one of its processes failed",
     "mpi-abort": "a rank's program ended the job; what it printed before says why",
     "step-cancelled": "Slurm ends the step after a task failed, or by order",
 }
@@ -86,7 +86,7 @@ HARMLESS = {
     "hostname-not-found": "the address of a peer has no name in the DNS; torch uses the address",
     "collnet-given-up": "NCCL continues without SHARP (CollNet), with rings and trees",
     "connect-retried": "ranks start at different times, and NCCL dials again; bad only where the last try fails",
-    "rccl-numa-balancing": "speed may vary; kernel.numa_balancing=0 steadies it (RCCL says it on sound hosts too)",
+    "rccl-numa-balancing": "speed may vary; kernel.numa_balancing=0 steadies it (healthy hosts have it too)",
     "rccl-fine-grain": "RCCL asks for it on hosts whose GPUs share memory over PCIe; it costs speed at most",
     "rccl-iommu": "RCCL says it on every host without that kernel parameter; bad only where the job hangs",
     "rccl-no-profiler": "no profiler, or no MSCCL algorithms; nothing is lost",

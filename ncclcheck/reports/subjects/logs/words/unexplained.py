@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.derived import derived
-from ncclcheck.reports.subjects.logs.ending import Ending, came_through, dealt_with, died, of_items
+from ncclcheck.reports.subjects.logs.ending import Ending, came_through, dealt_with, died, left_in_order, of_items
 from ncclcheck.reports.subjects.logs.words import meanings
 
 _COMPLAINTS = ("complaint", "item-failed", "mpi-box")
@@ -66,12 +66,13 @@ def unexplained(logs: Logs) -> list[LogEvent]:
     """The lines that can be a failure and were not survived, in the order of the files."""
     if is_foreign(logs):
         return []
-    ending, gone = Ending(logs), died(logs)
+    ending, gone, in_order = Ending(logs), died(logs), left_in_order(logs)
     tries = {(event.file, event.line) for event in logs.events if meanings.of_one_try(event)}
     events = (
         event
         for event in logs.events
         if _can_be_a_failure(event)
+        and not (in_order and event.sign == "nccl-warning")
         and not _of_a_worker(logs, event)
         and not (event.text.startswith(_STACK_OF_CPP) and (event.file, event.line - 1) in tries)
     )

@@ -13,6 +13,7 @@ from ncclcheck.reports.subjects.logs.words import meanings
 from ncclcheck.reports.subjects.logs.words.exceptions import Family, made, of_words
 
 _ABOVE = 40  # lines: what a program says of its own failure, and what others print meanwhile
+_BELOW = 10  # lines: other processes print their own of it between
 _ALIKE = 30  # characters by which a line stands in a heading already
 # A finding that leaves open what is behind it.
 LEFT_OPEN = re.compile(
@@ -27,10 +28,15 @@ SAID = ("complaint", "explains", "command-not-run", "executable-missing")
 # The level of a line, by Python's loggers, its warnings or glog.
 MILD = re.compile(r"(?:\S{1,300} ){0,4}\[?(?:[WI]\d{0,4} |WARN|INFO|DEBUG|\w{0,40}[wW]arning\b)")
 SAY_OF_WHY = "these lines say of why"
+_BAD = re.compile(
+    r"(?i)\b(?:\w{0,40}error|fail(?:ed|ure)|exception|aborted|timed out|cannot|can't|could not|unable|invalid"
+    r"|exceed\w{0,3})\b"
+)
 # What a library in C++ writes before its words (glog, Neuron's runtime), and numbers of requests.
 _HEAD = re.compile(
     r"^(?:[EF]\d{4} [\d:.]+ +\d+ [\w/.-]+:\d+\]"
     r"|\d{4}-\w{3}-\d\d [\d:.]+ +\d+:\d+ (?:ERROR|FATAL) [A-Z]{2,5}:\w{1,60}) "
+    r"|^\{.{0,600}?\"(?:message|error|detail|msg)\": ?\"(?=[^\"]{12})"  # a line of JSON
 )
 _IDENTITY = re.compile(r" [\w.]{1,60}=(?:'[0-9a-f-]{24,40}'|\d{12,20}\b)|(?<=Error)\(\w{1,40}=\d{12,20}\)")
 _MOST = 200  # characters of a line in a heading: four lines of a terminal
@@ -47,6 +53,8 @@ _HOLLOW = re.compile(
     r"|^\W*(?:errors?|failed|failures?|fatal|fatal error|aborting|aborted)\W*$|core dumped|\bterminate called\b"
     r"|^Exception raised from |sub-exception|might cause deadlock|\bexecuting (?:method|job)\b"
     r"|^\W*(?:ERROR:?\s+)?Exception in (?:worker |the )?\w{1,60}(?: application| while processing.{0,200})?\W*$"
+    r"|ORTE_ERROR_LOG: Error in file|^\W*(?:ERROR:?\s+)?Unhandled (?:error|exception)\b(?: \(suppress|\W*$)"
+    r"|^\S{1,200} .{0,60}\b(?-i:FAILED)$"
     r"|^ray\.exceptions\.(?!\w*(?:Timeout|OutOf))|^(?:.{0,120}\] )?Some NCCL operations have failed"
 )
 # A sentence that tells its reader what to do.
@@ -67,15 +75,25 @@ _WEIGHT = {
     "executable-missing": 3,
     "explains": 2,
     "traceback-cut": 2,
+    "ended-badly": 1,
 }
 _VAGUE = "did not answer in time"  # the family of any time-out
 # Added to these where the text names a known kind, says what to do, is a consequence, or says nothing: chosen so
 # that a complaint with a reason outweighs an exception without one.
-_KNOWN, _ADVISED, _FOLLOWS, _NOTHING = 2, 1, -3, -4
+_KNOWN, _ADVISED, _REASONED, _FOLLOWS, _NOTHING = 2, 1, 1, -3, -4
+# A reason stands in the line itself: what the system answered to a call, or a clause that says why.
+_REASON = re.compile(
+    r"(?i)(?:fail\w{0,4}|error|returned|unable to [^:]{1,80})\b.{0,80}[:(] ?(?:-?\d{1,3}[ ,)-]{1,3})?"
+    r"(?:invalid argument|cannot allocate|no such|permission denied|operation not|connection (?:timed out|refused"
+    r"|reset)|no route|network is|unsupported"
+    r"|not supported|no data|input/output|resource temporarily|bad address|device or resource|out of memory)"
+    r"|\b(?:hip|cuda|hsa) (?:failure|error)\b.{0,60}?['\"](?!unhandled|unknown)[a-z][^'\"]{5,}['\"]"
+    r"|\b(?:because|due to|caused by|reason ?[=:]|root cause:)\s?\S"
+)
 _INSTALLED = "python -m pip list | grep -iE 'torch|nvidia|flash|xformers|vllm|transformers|deepspeed|numpy'"
 
-# By what a message says in general; looked at where nothing knows it better.
-_CLASSES = (
+# By what a message says of a fault of a GPU, a card or a disk; looked at where nothing knows it better.
+_FAULTS = (
     made(
         r"(?i)regist\w{0,6} (?:memory|mr|buffer|region)\b.{0,100}bad address",
         "The RDMA card cannot register that memory: as a rule it is a GPU's, and the driver's part for it is not "
@@ -84,7 +102,8 @@ _CLASSES = (
         you("Or let the library copy through the host, where it can."),
     ),
     made(
-        r"named symbol not found|PassManager::run failed|invalid device function|no kernel image",
+        r"named symbol not found|PassManager::run failed|invalid device function|no kernel image"
+        r"|Cannot find CO in the bundle|Missing CO for|NoBinaryForGpu",
         "As a rule the kernel was not built for this GPU: another architecture, or a build for another CUDA.",
         you("Confirm: the GPU's compute capability, and what the library was built for.",
             "nvidia-smi --query-gpu=name,compute_cap --format=csv",
@@ -99,6 +118,14 @@ _CLASSES = (
         you("Give each process its own folder, on a local disk; delete what is there.",
             "rm -rf ~/.triton/cache /tmp/torchinductor_* ~/.cache/vllm/torch_compile_cache",
             "export TRITON_CACHE_DIR=/tmp/triton-$RANK TORCHINDUCTOR_CACHE_DIR=/tmp/inductor-$RANK"),
+    ),
+    made(
+        r"TOO_MANY_PEERS|peer mapping resources",
+        "A GPU can be mapped by eight others at a time: with more than nine GPUs, or Xorg on them, the last ones "
+        "are refused.",
+        you("Confirm: count the GPUs, and see who else uses them.", "nvidia-smi"),
+        you("Use nine GPUs at most.", "export CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7"),
+        you("Or let NCCL go without direct access.", "export NCCL_P2P_DISABLE=1"),
     ),
     made(
         r"(?i)peer[- ]to[- ]peer access|\bp2p\b.{0,40}(?:fail|not|error)|ipcgetmemhandle|ipcopenmemhandle",
@@ -133,6 +160,10 @@ _CLASSES = (
         you("Make room, or give MPI another folder.", "mpirun --mca orte_tmpdir_base /scratch ...",
             "export TMPDIR=/scratch"),
     ),
+)  # fmt: skip
+# By what a message says in general: programs that run say such things, too.
+_CLASSES = (
+    *_FAULTS,
     made(
         r"(?i)\b(?:version|release|built (?:for|with|against)|compiled (?:for|with"
         r"|against))\b.{0,120}?\b(?:mismatch\w*"
@@ -165,7 +196,7 @@ _CLASSES = (
     made(
         r"(?i)permission denied|access denied|not permitted|forbidden|unauthori[sz]ed|operation not allowed",
         "By its words the user, the container or the token may not do that.",
-        you("Confirm, in the same way as the job starts.", "id; ls -ld PATH", "cat /proc/self/status | grep Cap"),
+        you("Confirm, started as the job is.", "id; ls -ld PATH", "cat /proc/self/status | grep Cap"),
         you("Give the right that the message names, or a path or account that has it."),
     ),
     made(
@@ -174,7 +205,7 @@ _CLASSES = (
         r"(?:find|open|locate|load)|unable to (?:find|open|locate|load)|not (?:installed|available|there|detected)"
         r"|unavailable|failed to (?:find|open|load|locate)|no \w{1,20} (?:found|available)",
         "By its words something is not there, on this node or in this container; the message names it.",
-        you("Confirm, on every node, in the same way as the job starts.",
+        you("Confirm, on every node, started as the job is.",
             "srun --ntasks-per-node=1 bash -c 'hostname; ls -l PATH; command -v PROGRAM'"),
         you("Install it or correct its name or path, on all nodes and in their image."),
     ),
@@ -243,6 +274,11 @@ def advice(text: str) -> list[Remedy]:
     return [you(f"Its own advice: {told[:_MOST_OF_ADVICE]}")] if told else []
 
 
+def of_a_fault(text: str) -> bool:
+    """Whether its words are those of a known fault, and not only such as a program that runs says as well."""
+    return any(one.words.search(text) for one in _FAULTS)
+
+
 def tells_why(event: LogEvent) -> bool:
     """Whether its words say more than that something ended."""
     return _weight(event) >= _WEIGHT["explains"]
@@ -266,7 +302,8 @@ def _weight(event: LogEvent) -> int:
         bool(advice(event.text)) and not _ADVICE.match(words(event.text)),
     )
     follows = event.sign == "python-error" and meanings.follows(event)
-    return base + _KNOWN * known + _ADVISED * advised + _FOLLOWS * follows
+    reasoned = event.sign != "python-error" and _REASON.search(event.text) is not None
+    return base + _KNOWN * known + _ADVISED * advised + _REASONED * reasoned + _FOLLOWS * follows
 
 
 def quoted(event: LogEvent, most: int = _MOST) -> str:
@@ -286,7 +323,13 @@ def _shortened(text: str, most: int) -> str:
     known = of_words(text)
     match = known.words.search(text) if known else None
     tail = most // 2
+    bad = _BAD.search(text)
+    if match is None and bad and (at := bad.start()) > most - tail:
+        begin = max(text.rfind(". ", 0, at) + 2, at - tail)
+        return f"... {text[begin : begin + most]}" + (" ..." if begin + most < len(text) else "")
     end = min(len(text), match.end() + _AFTER) if match and match.end() > most - tail else len(text)
+    if end <= most:
+        return f"{text[:most].rpartition(' ')[0] or text[:most]} ..."
     head, rest = text[: most - tail].rpartition(" ")[0], text[:end][-tail:].partition(" ")[2]
     return f"{head} ... {rest}" + (" ..." if end < len(text) else "")
 
@@ -328,14 +371,14 @@ def _with_reason(logs: Logs, finding: Finding, *, always: bool) -> Finding:
         )
         and not _says_the_same(event, finding)
     ]
-    most = tells_most(above) if above else None
+    most = tells_most(above) if above else _reasoned_below(logs, events, finding) if always else None
     if most is None:
         return finding
-    known = understood(most.text)
+    known, beside = understood(most.text), "before it" if above else "after it"
     line = seen(f"{most.file}:{most.line}", most.text, most.order)
     return replace(
         finding,
-        what=f"{finding.what}; before it: {quoted(most, BESIDE)}",
+        what=f"{finding.what}; {beside}: {quoted(most, BESIDE)}",
         evidence=[
             *finding.evidence[:2],
             line,
@@ -345,9 +388,27 @@ def _with_reason(logs: Logs, finding: Finding, *, always: bool) -> Finding:
     )
 
 
-def before(logs: Logs, event: LogEvent) -> LogEvent | None:
-    """The line a little above that says most of why."""
-    above = _above(logs, event, SAID)
+def _reasoned_below(logs: Logs, events: Sequence[LogEvent], finding: Finding) -> LogEvent | None:
+    """A line right below that has a reason in itself, where the finding's own words have none."""
+    if _REASON.search(finding.what):
+        return None
+    last = max(events, key=lambda event: event.order)
+    below = [
+        one
+        for one in logs.events
+        if one.sign in _SAID_OF_FAILURES
+        and one.file == last.file
+        and 0 < one.line - last.line <= _BELOW
+        and _REASON.search(one.text)
+        and tells_why(one)
+        and not (one.sign == "python-error" and meanings.follows(one))
+    ]
+    return tells_most(below) if below else None
+
+
+def before(logs: Logs, event: LogEvent, *signs: str) -> LogEvent | None:
+    """The line a little above that says most of why. signs: more that may."""
+    above = _above(logs, event, (*SAID, *signs))
     return tells_most(above) if above else None
 
 

@@ -1,0 +1,58 @@
+"""Which process came to which communicator as which rank: of those that did not come to be in an ordinary way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import islice
+
+from ncclcheck.probes.facts import LogCommunicator, LogMember
+from ncclcheck.probes.logs.nccl_lines.records import Communicator, Log
+
+# Kept of one set of logs, those that are not complete first: chosen, a person reads the first few, and the logs of
+# one rank alone, in which no communicator is whole, hold dozens.
+_MOST_COMMUNICATORS, _MOST_MEMBERS = 64, 4096
+
+
+def communicators(log: Log, begins: Mapping[tuple[str, int], tuple[str, int]]) -> list[LogCommunicator]:
+    """Those that are not whole, of the processes in order. begins: process -> file and line of its first line."""
+    found: dict[str, list[LogMember]] = {}
+    for (host, pid), process in log.processes.items():
+        file, _ = begins.get((host, pid), ("", 0))
+        for one in process.all:
+            if one.comm_id and one.rank >= 0 and pid > 0:
+                found.setdefault(one.comm_id, []).append(_member(one, host, pid, file))
+    odd = [
+        LogCommunicator(id=key, members=members[:_MOST_MEMBERS])
+        for key, members in found.items()
+        if not _whole(members)
+    ]
+    return [*islice(sorted(odd, key=_complete), _MOST_COMMUNICATORS)]
+
+
+def _member(one: Communicator, host: str, pid: int, file: str) -> LogMember:
+    return LogMember(
+        rank=one.rank,
+        nranks=one.nranks,
+        host=host,
+        pid=pid,
+        bus_id=one.bus_id,
+        file=file,
+        line=one.line,
+        complete=one.complete,
+        ended=one.ended,
+    )
+
+
+def _whole(members: Iterable[LogMember]) -> bool:
+    """Whether each rank came once and came through, and all speak of as many ranks."""
+    members = [*members]
+    ranks = {member.rank for member in members}
+    return (
+        all(member.complete and member.nranks == len(members) for member in members)
+        and len(ranks) == len(members)
+        and max(ranks) < len(members)
+    )
+
+
+def _complete(communicator: LogCommunicator) -> bool:
+    return any(member.complete for member in communicator.members)

@@ -1,0 +1,216 @@
+"""SCR019, SCR036: what is printed and logged is of all ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts.script import Call, Script
+from ncclcheck.reports.judgement.findings import Finding, State, note, you
+from ncclcheck.reports.subjects.script.scripts import (
+    SAMPLER,
+    by_rank,
+    here,
+    in_function,
+    of_own_steps,
+    says,
+    script_rule,
+    splits_model,
+    written,
+)
+from ncclcheck.reports.subjects.script.traced import in_training, made_at, objects, tags, training_loaders
+
+# Where a loss is logged, and words by which it may be one of all ranks.
+_LOGS = re.compile(r"(?:^|\.)(?:print|info|log|log_metrics|add_scalars?|set_postfix|set_description|write)$")
+_REDUCES = re.compile(r"reduce|gather|synchronize_between|average_across|average_loss|sync_dist|torchmetrics")
+_HELD_OUT = re.compile(r"val|test|eval|\bdev", re.IGNORECASE)
+_BAR = re.compile(r"set_postfix|set_description")
+_EXCHANGED = re.compile(r"reduc|gather|synchroni[sz]e_|average_across|send|recv|all_to_all", re.IGNORECASE)
+_DEEP = 3  # functions within functions that are looked at
+
+
+@script_rule("SCR019", "the loss that is printed is that of all ranks", worst=State.NOTE)
+def printed(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    Rank 0 prints or logs a loss, and nothing is reduced over ranks.
+
+    ## Why it matters
+    What is printed is the loss of one rank's samples: it is noisier than that of the batch, and hides other ranks.
+
+    ## How we know
+    The call of `print` under a condition on the rank; no file has `all_reduce`, `reduce` or `all_gather`. So with
+    a logger, a writer or wandb, of a training loss, under such a condition or where the logger was made for one
+    rank; there no name in any file speaks of reducing or gathering. Scripts that split the model by pipeline or
+    tensor parallelism are not judged: their ranks share samples.
+
+    ## Fix
+    - **you** `dist.all_reduce(loss, op=dist.ReduceOp.AVG)` of a detached copy, on all ranks, before it is printed.
+
+    ## Source
+    PyTorch documentation, torch.distributed, all_reduce.
+    """
+    calls = of_own_steps(script)
+    if splits_model(script):
+        return
+    findings = [*_validated(script, calls)] or [*_of_own_share(script)]
+    yield from findings
+    if logged := _own_logged(script):
+        yield note(here(logged), "the loss that is logged is that of one rank's samples alone",
+                   evidence=[written(script, logged)])  # fmt: skip
+        return
+    if says(script, "all_reduce", "reduce", "all_gather", "all_gather_object", "gather", "all_gather_into_tensor"):
+        return
+    for call in calls:
+        text = " ".join(call.arguments.values())
+        if (
+            call.name == "print"
+            and by_rank(call)
+            and re.search(r"\bloss\b|\bacc(?:uracy)?\b", text)
+            and call.loops
+        ):
+            yield note(
+                here(call), "what is printed is of rank 0's samples alone", evidence=[written(script, call)]
+            )
+            return
+    if any(_REDUCES.search(word) for file in script.files for word in file.words):
+        return
+    if logged := next((call for call in calls if _logs_loss(calls, call) and _of_one_rank(calls, call)), None):
+        said = "the loss that is logged is that of one rank's samples alone"
+        yield note(here(logged), said, evidence=[written(script, logged)])
+
+
+def _own_logged(script: Script) -> Call | None:
+    """Where one rank logs what was made of its own training samples, in whatever function."""
+    trained = training_loaders(script)
+    for call in script.trace:
+        if not _LOGS.search(call.name) or not in_training(script, call) or _BAR.search(call.name):
+            continue
+        given = set().union(*(tags(call, key) for key in call.values if key != "on"))
+        alone = by_rank(call) or "some" in tags(call, "on")
+        said = " ".join(call.arguments.values()).lower()
+        from_training = any(f"from:{one}" in given for one in trained)
+        if (
+            alone
+            and from_training
+            and "own" in given
+            and re.search(r"loss|acc", said)
+            and not _HELD_OUT.search(said)
+            and "rank" not in said
+            and not _REDUCES.search(said)
+        ):
+            return call
+    return None
+
+
+def _of_own_share(script: Script) -> Iterator[Finding]:
+    """A validation of shared out samples after which ranks exchange nothing until the training goes on."""
+    trained = training_loaders(script)
+    trace = script.trace
+    for at, call in enumerate(trace):
+        one = next(iter(sorted(objects(call, "0", "loader"))), "") if call.name == "iterate" else ""
+        made = made_at(script, one) if one and one not in trained else None
+        samplers = objects(made, "sampler", "sampler", "sampled", "plain") if made else set()
+        if (
+            not made
+            or by_rank(call)
+            or not samplers
+            or not all(sampler.startswith("sampler@") for sampler in samplers)
+        ):
+            continue
+        rest = trace[at + 1 :]
+        reads = [one for one in rest if call.loops[-1] in one.loops and one.name == ".item"]
+        end = next((place for place, call in enumerate(rest) if call.name == ".backward"), len(rest))
+        exchanged = any(_EXCHANGED.search(call.name) for call in rest[:end])
+        if reads and not exchanged and trained:
+            yield note(
+                here(reads[0]),
+                "the validation's samples are shared out, and its numbers are summed over no ranks",
+                evidence=[written(script, reads[0]), written(script, made)],
+            )
+            return
+
+
+def _validated(script: Script, calls: list[Call]) -> Iterator[Finding]:
+    """A validation whose samples are shared out, and whose numbers nothing sums over ranks."""
+    shared = [
+        call for call in calls
+        if call.name in SAMPLER and re.search(r"val|test|eval", f"{call.target} {call.arguments.get('0', '')}")
+    ]  # fmt: skip
+    if not shared:
+        return
+    for call in calls:
+        name = call.function.rpartition(":")[2].rpartition(".")[2]
+        read = call.name == ".item" and call.loops and re.match(r"_?(?:val|test|eval)", name)
+        if not read or _reduces(script, call.function, _DEEP):
+            continue
+        callers = [one for one in calls if one.name == call.function]
+        if not callers or any(_reduces(script, caller.function, _DEEP) for caller in callers):
+            continue
+        if any(_REDUCES.search(word) for file in script.files if file.name == call.file for word in file.words):
+            continue
+        said = "the validation's samples are shared out, and its numbers are summed over no ranks"
+        yield note(here(call), said, evidence=[written(script, call), written(script, shared[0])])
+        return
+
+
+def _reduces(script: Script, function: str, deep: int) -> bool:
+    return any(
+        re.search(r"reduce|gather|synchroni|average_|sync", call.name.rpartition(".")[2])
+        or (deep and ":" in call.name and _reduces(script, call.name, deep - 1))
+        for call in in_function(script, function)
+    )
+
+
+def _logs_loss(calls: list[Call], call: Call) -> bool:
+    """A loss of the training, in its loop; a validation may be done by one rank as a whole."""
+    said = " ".join([*call.arguments.values(), call.function.rpartition(":")[2], call.on])
+    trains = any(one.name == ".backward" and one.function == call.function for one in calls)
+    return (
+        bool(call.loops) and trains and _LOGS.search(call.name) is not None
+        and "loss" in said.lower() and not _HELD_OUT.search(said)
+    )  # fmt: skip
+
+
+def _of_one_rank(calls: list[Call], call: Call) -> bool:
+    """Under a condition on the rank, or by a logger that was made under one."""
+    return by_rank(call) is not None or any(
+        by_rank(made) or made.by_rank or any(by_rank(call) or call.name.endswith("get_rank") for call in calls
+                                             if call.function == made.name)
+        for made in calls
+        if call.on and made.target == call.on and made.file == call.file
+    )  # fmt: skip
+
+
+@script_rule("SCR036", "averages of ranks are averaged", worst=State.NOTE)
+def summed(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    An average of each rank's samples, such as a loss, that is added over all ranks by `all_reduce`, and is printed
+    or logged as it then is.
+
+    ## Why it matters
+    The number is as many times too large as there are ranks: it changes with the size of the job, and cannot be
+    compared with that of another one.
+
+    ## How we know
+    The script is followed from its first line: the value is a loss, or was divided, then `all_reduce` adds it up,
+    and nothing divides it before the call that logs it. Sums that are divided by each other are not judged.
+
+    ## Fix
+    - **you** `op=dist.ReduceOp.AVG`, or divide by the number of ranks.
+
+    ## Source
+    PyTorch documentation, torch.distributed, ReduceOp.
+    """
+    of_own_steps(script)
+    for call in script.trace:
+        given = set().union(*(tags(call, key) for key in call.values if key != "on"), set())
+        if _LOGS.search(call.name) and "summed" in given:
+            yield note(
+                here(call),
+                "this is the sum of all ranks' averages: it grows with the number of ranks",
+                evidence=[written(script, call)],
+                fix=[you("Reduce it with ReduceOp.AVG, or divide it by the number of ranks.")],
+            )
+            return

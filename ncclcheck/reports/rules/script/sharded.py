@@ -1,0 +1,146 @@
+"""SCR043, SCR044: a model is whole before it is wrapped, and what is shared out is not taken for the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts.script import Call, Script
+from ncclcheck.reports.judgement.findings import Finding, State, fail, warn, you
+from ncclcheck.reports.subjects.script.processes import INIT
+from ncclcheck.reports.subjects.script.scripts import DDP, here, of_many_ranks, script_rule, written
+from ncclcheck.reports.subjects.script.traced import objects, tags
+
+_MODELS = ("module", "new", "object")
+_ZERO = "ZeroRedundancyOptimizer"
+
+
+@script_rule("SCR043", "a model is complete before it is wrapped", worst=State.WARN)
+def complete(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    A model that is changed after DistributedDataParallel has taken it: `SyncBatchNorm.convert_sync_batchnorm` of
+    the wrapper, or parameters whose `requires_grad` is set.
+
+    ## Why it matters
+    The wrapper looks at the parameters once, as it is built. Layers that are converted later are other layers
+    than those whose gradients it averages; a parameter that is frozen later is still waited for, and the next
+    step raises "Expected to have finished reduction in the prior iteration".
+
+    ## Seen as
+    hangs, dies
+
+    ## How we know
+    The script is followed from its first line: the wrapper is given to the conversion; or, after it was built, and
+    in no loop over epochs or steps, `requires_grad` is set of parameters of it or of the model inside.
+
+    ## Fix
+    - **you** convert and freeze first, then wrap.
+
+    ## Source
+    PyTorch documentation, torch.nn.parallel.DistributedDataParallel ("You should never try to change your model's
+    parameters after wrapping"), torch.nn.SyncBatchNorm.convert_sync_batchnorm.
+    """
+    of_many_ranks(script)
+    wrapped: dict[str, Call] = {}
+    told: set[str] = set()
+    for call in script.trace:
+        if call.name == INIT:
+            wrapped = {}  # another way to start
+        if call.name in DDP:
+            for one in objects(call, "0", *_MODELS) | objects(call, "module", *_MODELS):
+                wrapped[one] = call
+        given = objects(call, "0", "ddp") if call.name.endswith("convert_sync_batchnorm") else set()
+        frozen = _changed(call, wrapped)
+        if (given or frozen) and call.place not in told:
+            told.add(call.place)
+            if frozen and frozen.arguments.get("find_unused_parameters") == "True":
+                continue  # it looks anew in each step
+            said = "batch norm is converted after the model was wrapped"
+            if frozen:
+                said = f"requires_grad is set after the model was wrapped at {frozen.place}"
+            yield warn(
+                here(call),
+                said,
+                why="The wrapper has looked at its parameters before, and averages those that it saw.",
+                owner="job",
+                evidence=[written(script, call), *([written(script, frozen)] if frozen else [])],
+                fix=[you("Do it before the model is wrapped.")],
+            )
+
+
+def _changed(call: Call, wrapped: dict[str, Call]) -> Call | None:
+    """The wrapper of the model whose parameters are frozen, or no longer, outside of the training's loops."""
+    around = [
+        loop for loop in call.loops if "param" not in f"{loop.over} {loop.target}" and "modules(" not in loop.over
+    ]
+    if call.name not in ("requires_grad", ".requires_grad_") or around:
+        return None
+    begins = call.loops[-1].line if call.loops else call.line
+    inner = [guard for guard in call.guards if guard.file == call.file and begins < guard.line <= call.line]
+    partly = "part" in tags(call, "on") or inner or any(tag.startswith("in:") for tag in tags(call, "on"))
+    found = {tag.partition(":")[2] for tag in tags(call, "on") if tag.startswith(("params:", "in:"))}
+    wrappers = {one for one in found if one.startswith("ddp@")}
+    models = {one for one in found if one in wrapped} | wrappers
+    if not models or not partly or objects(call, "on", "new") - {*wrapped}:
+        return None  # a model that is frozen as a whole is waited for by nobody
+    made = next((made for one, made in wrapped.items() if one in models), next(iter(wrapped.values()), None))
+    return None if made and made.function == call.function and made.line > call.line else made
+
+
+@script_rule("SCR044", "what is shared out is not taken for the whole", worst=State.FAIL)
+def whole(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    `torch.nn.utils.clip_grad_norm_` of a model in FullyShardedDataParallel; `state_dict()` of a
+    ZeroRedundancyOptimizer that `consolidate_state_dict` has not gathered.
+
+    ## Why it matters
+    Each rank holds a part: the norm is that of a part, each rank scales by another number, and the model is
+    trained by gradients that do not fit. The optimizer raises "Optimizer state has not been consolidated on this
+    rank".
+
+    ## Seen as
+    dies, wrong results
+
+    ## How we know
+    The script is followed from its first line: the parameters are those of the wrapper, and FSDP shares them out
+    (with fully_shard, whose parameters know that they are parts, nothing is wrong). The optimizer's class, and no
+    call of `consolidate_state_dict` anywhere.
+
+    ## Fix
+    - **you** `model.clip_grad_norm_(max_norm)`; `optimizer.consolidate_state_dict(to=0)` on all ranks, then
+      `state_dict()` on rank 0.
+
+    ## Source
+    PyTorch documentation, FullyShardedDataParallel.clip_grad_norm_;
+    ZeroRedundancyOptimizer.consolidate_state_dict.
+    """
+    of_many_ranks(script)
+    gathered = any(call.name.endswith("consolidate_state_dict") for call in script.calls)
+    told: set[str] = set()
+    zero = {call.target for call in script.trace if call.name.endswith(_ZERO) and call.target}
+    for call in script.trace:
+        if call.place in told:
+            continue
+        if call.name.endswith("nn.utils.clip_grad_norm_") or call.name.endswith("clip_grad.clip_grad_norm_"):
+            given = {tag.removeprefix("params:") for tag in tags(call, "0") if tag.startswith("params:")}
+            if given and all(one.startswith("fsdp@") for one in given):
+                told.add(call.place)
+                yield warn(
+                    here(call),
+                    "the norm is that of this rank's part of the gradients: FSDP shares them out",
+                    why="Each rank scales its part by another number.",
+                    owner="job",
+                    evidence=[written(script, call)],
+                    fix=[you("Call the wrapper's own clip_grad_norm_(max_norm), on all ranks.")],
+                )
+        elif call.name == ".state_dict" and call.on in zero and not gathered:
+            told.add(call.place)
+            yield fail(
+                here(call),
+                f"the state of {call.on} is shared out, and consolidate_state_dict has not gathered it",
+                why='ZeroRedundancyOptimizer raises "Optimizer state has not been consolidated on this rank".',
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[you(f"Call {call.on}.consolidate_state_dict(to=0) on all ranks before.")],
+            )

@@ -1,0 +1,1 @@
+"""What the start of a job tells: its machines, and its communicators."""
