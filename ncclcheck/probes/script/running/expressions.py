@@ -158,13 +158,17 @@ class Expressions(Recording):
             if node.attr in thing.fields:
                 held = thing.fields[node.attr]
                 number = held.symbol.lstrip("-").isdecimal() and node.attr in self.given_again
-                found.append(held._replace(symbol="") if number else held)
+                held = held._replace(symbol="") if number else held
+                part = (
+                    thing.kind in ("module", "ddp", "fsdp") and held.of("module", "new") and node.attr != "module"
+                )
+                found.append(held.with_(f"in:{name}") if part else held)
             elif method := self.method(thing.cls, node.attr):
                 decorated = {text(node) for node in self.functions[method].node.decorator_list}
                 if "property" in decorated and not isinstance(node.ctx, ast.Store):
                     found.append(self.call(method, [], {}, Value(frozenset({name}))))
                 else:
-                    found.append(Value(frozenset({f"fn:{method}"})))
+                    found.append(Value(frozenset({f"fn:{method}", f"me:{name}"})))
             elif thing.kind == "ddp":
                 self.add(
                     "attribute", node.lineno, {"0": ast.Constant(node.attr)}, [], on=text(node.value), made=on

@@ -184,20 +184,24 @@ class Run(Calling):
         if guard.kind == "main" and not self.sources[frame.file].named:
             self.block(statement.orelse, frame)
             return
-        ends, ways = [], []
+        ends, ways, held = [], [], []
         before = frame.variables
         fields = {name: dict(thing.fields) for name, thing in self.things.items()}
         for branch, body in (("if", statement.body), ("else", statement.orelse)):
             if conditions.single(statement.test, branch == "if") and guard.kind != "rank":
                 continue
             frame.variables = dict(before)
+            for name, old in fields.items():
+                self.things[name].fields = dict(old)
             with self.inside(self.guards, library.other_branch(guard) if branch == "else" else guard):
                 left = self.quietly(body, frame)
             ends.append(left)
             if not left:
                 ways.append(frame.variables)
+            held.append((left, {name: self.things[name].fields for name in fields}))
         self._meet(frame, ways or [frame.variables], guard.kind)
-        self._meet_fields(fields, guard)
+        going_on = [made for left, made in held if not left] or [made for _, made in held[-1:]]
+        self._meet_fields(fields, going_on, guard)
         if ends and all(ends):
             raise Left
 
@@ -231,15 +235,23 @@ class Run(Calling):
                     met[name] = _decided(join([met[name], value]), by)
         frame.variables = met
 
-    def _meet_fields(self, before: dict[str, dict[str, Value]], guard: Guard) -> None:
-        """An attribute that is set under a condition may be what it was before; with several ranks it is set."""
-        if guard.kind in ("group", "main"):
-            return
-        for name, fields in before.items():
-            now = self.things[name].fields
-            for one, value in fields.items():
-                if one in now and now[one] is not value and now[one] != value:
-                    now[one] = _decided(join([now[one], value]), guard.kind)
+    def _meet_fields(
+        self, before: dict[str, dict[str, Value]], ways: list[dict[str, dict[str, Value]]], guard: Guard
+    ) -> None:
+        """An attribute is what one branch or the other has made it; with several ranks it is what any sets."""
+        for name, old in before.items():
+            each = [way[name] for way in ways]
+            if all(way == old for way in each):
+                continue
+            met: dict[str, Value] = {}
+            for one in {key: None for way in each for key in way}:
+                values = [way[one] for way in each if one in way]
+                if guard.kind in ("group", "main"):
+                    values = [value for value in values if value is not old.get(one)] or values
+                value = join(values)
+                alike = all(one_value == value for one_value in values) and len(values) == len(each)
+                met[one] = value if alike else _decided(value, guard.kind)
+            self.things[name].fields = met
 
     def _loop(self, statement: ast.For | ast.AsyncFor | ast.While, frame: Frame) -> None:
         over = statement.test if isinstance(statement, ast.While) else statement.iter

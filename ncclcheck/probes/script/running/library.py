@@ -257,9 +257,10 @@ def call(
         if last == "append" and node.args and given:
             run.keep(node.func.value, node.args[0], given[0], frame)
     tags = carried(on, *every)
-    if on.of("ddp", "fsdp", "module", "engine") or _is_model(node, frame):
+    ways = run.forward_of(node, frame)
+    if ways or on.of("ddp", "fsdp", "module", "engine") or _is_model(node, frame):
         tags |= {LIVE} if not run.still else frozenset()
-        tags |= {*run.forward_of(node, frame)}
+        tags |= {*ways}
     if isinstance(node.func, ast.Attribute) and name.startswith("."):
         return Value(tags, symbol(f"{last}", on, *every) if on.symbol else "")
     fresh: set[str] = (

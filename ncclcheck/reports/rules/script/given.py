@@ -36,7 +36,7 @@ _OF_TENSORS = {f"{DIST}{name}" for name in (
     "scatter",
 )}  # fmt: skip
 _GIVEN = {"all_gather": "1", "all_gather_into_tensor": "1", "reduce_scatter": "1"}  # where the own tensor stands
-_ELSEWHERE = ("set_default_device", "set_default_tensor_type", "gloo", "mpi", "ucc", "cpu:gloo,cuda:nccl")
+_ELSEWHERE = ("set_default_device", "set_default_tensor_type")
 _ASK = ("get_rank", "get_world_size")
 _NO_USE = {INIT, f"{DIST}is_initialized", f"{DIST}is_available", f"{DIST}destroy_process_group"}
 

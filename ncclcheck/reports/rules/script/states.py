@@ -50,6 +50,9 @@ _WITHOUT_TENSORS = re.compile(
 )
 _IS_WRAPPED = re.compile(r"module|isinstance|hasattr|[pP]arallel|distributed|ddp", re.IGNORECASE)  # of a condition
 
+# Weights of somebody else, which mostly lie on the CPU; and the state of a training, which does not.
+_OF_OTHERS = re.compile(r"pretrain|backbone|imagenet|encoder|model_zoo|get_model_file|hub", re.IGNORECASE)
+_RESUMES = re.compile(r"resume|ckpt|checkpoint|snapshot|latest|last|best", re.IGNORECASE)
 _IS_A = re.compile(r"(?:not )?(?:isinstance|issubclass)\(")
 _STATE = re.compile(r"ckpt|checkpoint|model|state|weights|resume|snapshot|\.bin\b|pretrained", re.IGNORECASE)
 
@@ -204,9 +207,12 @@ def mapped(script: Script) -> Iterator[Finding]:
             if call.by_rank or _WITHOUT_TENSORS.search(f"{line} {named}") or not is_state:
                 continue
             new = with_argument(line, "torch.load(", 'map_location="cpu"')
-            if any(_IS_A.match(guard.text) for guard in call.guards):
-                yield note(here(call), "all ranks load a checkpoint without map_location, if they come here",
-                           evidence=[written(script, call)],
+            theirs = _OF_OTHERS.search(f"{call.file} {named} {line}") and not _RESUMES.search(f"{named} {line}")
+            if theirs or any(_IS_A.match(guard.text) for guard in call.guards):
+                said = "all ranks load a checkpoint without map_location, if they come here"
+                if theirs:
+                    said = "all ranks load weights without map_location: saved from a GPU, they go to that one"
+                yield note(here(call), said, evidence=[written(script, call)],
                            fix=[edited(script, 'Give it map_location="cpu".', call.file,
                                        {call.line: new} if new else None)])  # fmt: skip
                 continue
