@@ -19,6 +19,7 @@ _SILENT = ("exit", "left", "killed", "crashed", "absent", "memory")  # what it p
 # events that followed, characters of each, ranks with their line: chosen, each is one line of evidence
 _MOST_THEN, _SHORT, _MOST_STACKS = 3, 60, 4
 _PID = re.compile(r"\w\[(\d+)\]:|[Pp]rocess (\d+)")
+_SHELL = re.compile(r"^\S*\b(?:ba|da|z|k)?sh\b|python|torchrun|accelerate|deepspeed|launch")
 _MOST_PLACES = 3  # that a heading names: chosen, two lines
 _SLEEP = re.compile(r"(?:^|/)sleep\b")
 _WOKE_S = 0.5  # chosen: between the end of a script's `sleep` and what its `kill` ends, on a loaded machine
@@ -155,12 +156,30 @@ def _of_kind(cluster: Cluster, one: Failure) -> list[Evidence]:
         return [seen("oom_kill", counted + limit)]
     if one.cut is not None:
         return [seen("no answer", f"to what {name} and {one.cut.name} sent each other") for name in one.cut.by[:4]]
+    if one.kind == "unmet" and (idle := _beside_ranks(one)):
+        return [seen("waits beside them", idle)]
     if one.kind == "raised" and one.told:
         return [seen(one.told_by, in_line(one.told)[:200])]
     tell = {"crashed": _of_crash, "outside": _of_signal, "stalled": _of_stall, "vanished": _of_silence}.get(
         one.kind
     )
     return tell(cluster, one) if tell is not None else []
+
+
+def _beside_ranks(one: Failure) -> str:
+    """Programs of COMMAND's own script that were there too: one of them may hold up the rank that did not come."""
+    there = [
+        process
+        for process in one.box.processes
+        if process.role != "root"
+        and process.rank < 0
+        and process.born <= one.t
+        and (process.gone is None or process.gone > one.t)
+    ]
+    named = [
+        f"{process.command[:60]} (pid {process.pid})" for process in there if not _SHELL.search(process.command)
+    ]
+    return ", ".join(named[:_MOST_THEN])
 
 
 def _of_signal(_: Cluster, one: Failure) -> list[Evidence]:
