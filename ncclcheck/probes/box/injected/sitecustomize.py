@@ -191,7 +191,7 @@ def _now() -> float:
 
 
 def _is_rank() -> bool:
-    return any(os.environ.get(name, "").isdigit() for name in _RANKS)
+    return _rank() >= 0
 
 
 def _alarm(box: str) -> None:

@@ -59,6 +59,7 @@ _TORCH_WORDS = re.compile(
     r"|waiting \d+ms|pair closure|socket timeout|client socket|broken pipe|reset by peer|wait timeout"
 )
 _PYTHON = re.compile(r"python|pt_main|pt_data|torchrun")
+_ERROR = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Timeout): ")
 _COLLECTIVE = re.compile(r"torch/distributed/|torch/nn/parallel/|torch/autograd/")
 _TIMEOUT = re.compile(r"(?:^|/)timeout\b")
 _RAN_OUT = (124, 137)  # its exit codes when the time is over, the second after SIGKILL. Source: timeout(1)
@@ -195,7 +196,9 @@ def _died(box: Box, process: BoxProcess) -> Failure:
     oom = _oom_at(box, at) if number == signal.SIGKILL else None
     if oom is not None:
         return Failure(at, "memory", box, process, oom=oom, number=number)
-    return Failure(at, _kind(number), box, process, number=number, of_others=number in _POLITE)
+    silent = not number and not process.left_at
+    told = next((line for line in reversed(process.printed) if silent and _ERROR.match(line)), "")
+    return Failure(at, _kind(number), box, process, number=number, of_others=number in _POLITE, told=told)
 
 
 def _oom_at(box: Box, at: float | None) -> BoxOom | None:
