@@ -2,11 +2,13 @@
 
     python benchmarks/tuning_lab.py gloo|nccl [--runs 20] [--gain 0.1] [--seconds 600]
 
-Two hosts as network namespaces with two networks. The interface that the job has by default sends slower by the
-gain than the other one; the candidates are the other one (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME) and two
-variables that do nothing. gloo: two ranks, forked from a process that has imported torch. nccl: two ranks of
-NCCL's own library on a CUDA of ours (tests/nccl). `tune`'s own search decides, with its usual looks; the command
-around it and torchrun are not run. Needs root.
+gloo: two hosts as network namespaces with two networks; the interface that the job has by default sends slower by
+the gain than the other one. The candidates are the other one (GLOO_SOCKET_IFNAME) and two variables that do
+nothing; two ranks, forked from a process that has imported torch. nccl: one network that lets each TCP connection
+have less than its share, so that the two of NCCL's default reach less by the gain than all connections together
+may; the candidates are NCCL_SOCKET_NTHREADS=4 and a variable that does nothing; two ranks of NCCL's own library
+on a CUDA of ours (tests/nccl). `tune`'s own search decides, with its usual looks (nccl: those of --quick); the
+command around it and torchrun are not run. Needs root.
 """
 
 from __future__ import annotations
@@ -16,8 +18,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -33,15 +34,18 @@ from ncclcheck.probes.facts import Tuning
 from tests.lab import Lab, faults
 from tests.nccl.job import WALKED, Job, Rank
 
-# Bytes, and kbit/s of the faster interface: what a bucket lets through at once (32 KiB) is little beside it, and
-# so is what the ranks compute, which for our CUDA on busy cores is tens of milliseconds a call.
-SIZES = {"gloo": (2**18, 2**20), "nccl": (2**18, 2**19)}
-RATE = {"gloo": 100_000, "nccl": 10_000}
-CALLS = {"gloo": 8, "nccl": 3}
+# Bytes, and kbit/s of the faster interface, or of all connections: what a bucket lets through at once (32 KiB) is
+# little beside it, and so is what the ranks compute, for our CUDA on busy cores tenths of a second a job.
+SIZES = {"gloo": (2**18, 2**20), "nccl": (2**19,)}
+RATE = {"gloo": 100_000, "nccl": 1_000}
+CALLS = {"gloo": 8, "nccl": 2}
 WARM = 2
+_WARM_UP = 1024  # elements of NCCL's first call, which makes its connections
+_CONNECTIONS = 2  # of NCCL's default between two ranks: one for each channel
 _NEWNET = 0x40000000
 _JOB_S = 60.0
-_NAMES = ("IFNAME", "NOTHING", "NOTHING_EITHER")
+_NAMES = {"gloo": ("IFNAME", "NOTHING", "NOTHING_EITHER"), "nccl": ("NCCL_SOCKET_NTHREADS", "NOTHING")}
+_THREADS = "4"
 
 
 def main() -> None:
@@ -49,32 +53,30 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("kind", choices=("gloo", "nccl"))
     given = options.parse_args()
-    count(given, _NAMES[0], lambda gain: run(given.kind, gain))
+    count(given, _NAMES[given.kind][0], lambda gain: run(given.kind, gain))
 
 
 def run(kind: str, gain: float) -> Tuning:
     """One search over two new hosts."""
-    job = of_gloo if kind == "gloo" else of_nccl
-    with Lab(hosts=2) as lab, throttled(lab, kind, gain):
-        return searched(_NAMES, "mgmt0", "standard", lambda spared: job(lab, spared))
-
-
-@contextmanager
-def throttled(lab: Lab, kind: str, gain: float) -> Iterator[None]:
-    """eth0, the default, sends slower by the gain than mgmt0."""
-    with ExitStack() as all_:
+    with Lab(hosts=2) as lab, ExitStack() as limits:
         for host in lab.hosts:
+            if kind == "nccl":
+                each = RATE[kind] / (1 + gain) / _CONNECTIONS
+                limits.enter_context(faults.flows_limited(host, each, RATE[kind]))
+                continue
             for interface, rate in (("eth0", RATE[kind] / (1 + gain)), ("mgmt0", RATE[kind])):
-                all_.enter_context(faults.limited(host, f"{rate:.0f}kbit", interface))
-        yield
+                limits.enter_context(faults.limited(host, f"{rate:.0f}kbit", interface))
+        if kind == "nccl":
+            return searched(_NAMES[kind], _THREADS, "quick", lambda spared: of_nccl(lab, spared))
+        return searched(_NAMES[kind], "mgmt0", "standard", lambda spared: of_gloo(lab, spared))
 
 
 def of_nccl(lab: Lab, spared: bool) -> Times:
     """Two ranks of NCCL: calls of one size are queued together, for the wait polls."""
     calls = " ".join(f"all_reduce:{size // 4} " * CALLS["nccl"] + f"sync mark:{size}" for size in SIZES["nccl"])
-    warm = f"all_reduce:{min(SIZES['nccl']) // 4} " * WARM
-    steps = f"init {warm}sync {calls} destroy"
-    env = {**WALKED, "NCCL_SOCKET_IFNAME": "mgmt0" if spared else "eth0", "NCCL_IB_DISABLE": "1"}
+    steps = f"init all_reduce:{_WARM_UP} sync {calls} destroy"
+    env = {**WALKED, "NCCL_SOCKET_IFNAME": "eth0", "NCCL_IB_DISABLE": "1"}
+    env |= {_NAMES["nccl"][0]: _THREADS} if spared else {}
     ended = Job(lab, [Rank("h1", steps=steps), Rank("h2", steps=steps)], env=env).run(_JOB_S)
     if ended.codes != [0, 0]:
         raise RuntimeError(f"a job of NCCL ended with {ended.codes}: {ended.log[-2000:]}")

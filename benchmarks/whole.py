@@ -4,7 +4,7 @@
 
 Half of the faults let nothing through, half leave 25 to 60 % of the bandwidth; 0.5 % of the batches are disturbed.
 Right: the smallest size that fails, all members and nobody else, or both groups of nodes (see whole.is_right).
-Targets: right in 95 %, within 3 log2 N rounds; docs/limits.md says why that cannot be had for four members.
+Targets: right in 95 %, within 3 log2 N rounds; docs/limits.md says why four members, and three so far, take more.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from ncclcheck.reports.judgement.jsondoc import Stage
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
 from ncclcheck.reports.subjects.failures import lost
+from ncclcheck.reports.subjects.links import since
 from ncclcheck.run.place import Place
 from ncclcheck.run.plan import bench_plan
 from ncclcheck.run.plan.bench_plan import JobOptions, Shape
@@ -87,9 +88,13 @@ class TorchJob:
                 outcome.state, outcome.reason = State.FAIL, why
         if outcome.state is State.FAIL:
             self.stages.knock()
-        if outcome.state is State.FAIL and not self._cause_was_seen():
+        if self._is_worth_a_look(failed=outcome.state is State.FAIL, all_kinds=only is None):
             self.stages.reach_again()
         return outcome.state is State.OK
+
+    def _is_worth_a_look(self, *, failed: bool, all_kinds: bool) -> bool:
+        """Whether the ways are tried once more: after a failure, and where a job shows that they became worse."""
+        return not self._cause_was_seen() if failed else all_kinds and since.doubtful(self.cluster())
 
     def _cause_was_seen(self) -> bool:
         """Whether a rank was stopped, or a signal ended it, which no network does."""

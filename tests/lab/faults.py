@@ -486,3 +486,29 @@ def connections_limited(hosts: Sequence[Host], most: int) -> Iterator[None]:
             rule = f"oifname eth0 tcp dport 32768-60999 ct state new ct count over {allowed} drop"
             stack.enter_context(filtered(host, "output", rule))
         yield
+
+
+@contextmanager
+def flows_limited(host: Host, each_kbit: float, all_kbit: float, most: int = 64) -> Iterator[None]:
+    """Each TCP connection sends no faster than this over eth0, and all of them together no faster than that.
+
+    most: connections that share no limit with another one; each takes the next class as it first sends.
+    """
+    need("tc")
+    qdisc, whole = ["tc", "-n", host.namespace, "qdisc"], "1:fff"
+    bucket = ["burst", "4kb", "cburst", "4kb"]
+    made = ["tc", "-n", host.namespace, "class", "add", "dev", "eth0", "parent"]
+    tool([*qdisc, "add", "dev", "eth0", "root", "handle", "1:", "htb"])
+    try:
+        tool([*made, "1:", "classid", whole, "htb", "rate", f"{all_kbit:.0f}kbit", *bucket])
+        for number in range(1, most + 1):
+            limit = ["rate", "8kbit", "ceil", f"{each_kbit:.0f}kbit", "quantum", "1514"]
+            tool([*made, whole, "classid", f"1:{number:x}", "htb", *limit, *bucket])
+        classes = ", ".join(f"{number} : 1:{number:x}" for number in range(1, most + 1))
+        hook = "type filter hook postrouting priority 0"
+        first = f"oifname eth0 meta l4proto tcp ct mark 0 ct mark set numgen inc mod {most} offset 1"
+        every = f"oifname eth0 meta l4proto tcp meta priority set ct mark map {{ {classes} }}"
+        with _table(host, "lab_flows", [f"chain out {{\n {hook}\n {first}\n {every}\n}}"]):
+            yield
+    finally:
+        tool([*qdisc, "del", "dev", "eth0", "root"])

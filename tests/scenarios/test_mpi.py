@@ -32,7 +32,9 @@ def _program(name: str) -> str:
 
 def _open_mpi(address: str, each: int) -> list[str]:
     own = ["--allow-run-as-root", "--host", "h1:2,h2:2", "-n", str(2 * each), "--map-by", f"ppr:{each}:node"]
-    meet = ["-x", f"MASTER_ADDR={address}", "-x", f"MASTER_PORT={_PORT}"] if address else []
+    # other nodes get the variables of Open MPI's own names alone, and those of -x
+    given = (f"MASTER_ADDR={address}", f"MASTER_PORT={_PORT}", "NCCLCHECK_SECRET") if address else ()
+    meet = [word for name in given for word in ("-x", name)]
     _program("prterun")  # mpirun alone may be MPICH's
     return [_program("mpirun"), *own, *meet]
 
@@ -69,3 +71,11 @@ def test_where_nothing_says_where_node_0_is(lab: Lab, launcher: object) -> None:
     done = lab["h1"].run([*launcher("", 1), *_BENCH], seconds=60)
     assert done.returncode == 2
     assert "does not say where node 0 is; type mp" in done.stderr
+
+
+def test_ranks_that_go_round_the_nodes_end_at_once(lab: Lab) -> None:
+    own = ["-launcher", "ssh", "-hosts", "h1,h2", "-n", "4", "-ppn", "1"]
+    meet = ["-genv", "MASTER_ADDR", lab["h1"].address, "-genv", "MASTER_PORT", _PORT]
+    done = lab["h1"].run([_program("mpiexec.hydra"), *own, *meet, *_BENCH], seconds=50)  # --wait is 60 s
+    assert done.returncode == 2
+    assert done.stderr.count("ranks go round the nodes") == 4, done.stderr

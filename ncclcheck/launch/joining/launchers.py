@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import NoReturn
+
+import psutil
 
 from ncclcheck.base.errors import UsageError
 from ncclcheck.launch.given import TORCHRUN_PORT, Env, Reader, Where, endpoint_of, host_of
 from ncclcheck.run.plan.options import Options
+
+_SEEN_S = 3.0  # s for which a task stays whose place is refused: the others on its node start within that; chosen
 
 
 @dataclass(frozen=True)
@@ -98,11 +106,13 @@ def of_tasks(rows: tuple[Tasks, ...], options: Options, env: Env) -> Place | Non
     local = read.number(row.local_rank, 0, size - 1)
     if world == 1:
         return None
+    beside = _beside(row.rank) if 1 < size < world else []
     if rank % size != local:
-        raise UsageError(
-            f"{row.rank}: {rank} is local rank {local} of {size}, so ranks go round the nodes;"
-            f" allowed are ranks in blocks: {row.in_blocks}, or one process a node"
-        )
+        _refuse_rounds(row, f"{rank} is local rank {local} of {size}", beside)
+    for one, place in ((env.get(row.rank, ""), env.get(row.local_rank, "")) for env in beside):
+        if one.isdigit() and place.isdigit() and int(one) - rank != int(place) - local:
+            both = f"{rank} is local rank {local} and {int(one)} is local rank {int(place)} of this node"
+            _refuse_rounds(row, both, beside)
     nodes = read.shared(row.size, world, size)
     where = endpoint_of(options, env)
     if where is None:
@@ -111,6 +121,38 @@ def of_tasks(rows: tuple[Tasks, ...], options: Options, env: Env) -> Place | Non
         )
     words = f"{row.rank} ({row.program}; {world} processes, {size} on this node) and {where.source}"
     return Place(rank // size, nodes, where, words, local, size)
+
+
+def _refuse_rounds(row: Tasks, seen: str, beside: Sequence[Env]) -> NoReturn:
+    """Not every task sees it by its numbers (rank 0 is local rank 0 either way): those must find us here."""
+    time.sleep(_SEEN_S if beside else 0.0)
+    raise UsageError(
+        f"{row.rank}: {seen}, so ranks go round the nodes; allowed are ranks in blocks: {row.in_blocks},"
+        " or one process a node"
+    )
+
+
+def _beside(rank_name: str) -> list[Env]:
+    """The environments of the tasks here that have the same daemon of the launcher above them.
+
+    A task may be a shell that runs us: it has our rank too. The daemon has none.
+    """
+    task = psutil.Process()
+    if (own := _environment(task).get(rank_name)) is None:
+        return []
+    with suppress(psutil.Error):
+        while (parent := task.parent()) is not None and _environment(parent).get(rank_name) == own:
+            task = parent
+        return [_environment(child) for child in parent.children() if child.pid != task.pid] if parent else []
+    return []
+
+
+def _environment(process: psutil.Process) -> Env:
+    """As it was started; empty where it may not be read."""
+    try:
+        return process.environ()
+    except (psutil.Error, OSError):
+        return {}
 
 
 def _on_a_node(row: Tasks, read: Reader, env: Env, world: int) -> int:

@@ -178,6 +178,7 @@ from ncclcheck.probes.facts.measured.transport import (
     Moved,
     NetDevice,
     Risen,
+    Sent,
     Traffic,
     Transport,
 )
@@ -391,6 +392,7 @@ __all__ = [
     "Route",
     "RouteKind",
     "Run",
+    "Sent",
     "Service",
     "Shaper",
     "SharedMemory",

@@ -42,11 +42,21 @@ _LONG = 2 * _TEXT
 _NOBODY = Prefix()
 _NAMES = (
     *(b"nccl", b"torch", b"c10d", b"gloo", b"[rank", b"local_rank", b"world_size", b"slurm", b"srun:", b"mpirun"),
-    *(b"orte", b"prterun", b"deepspeed", b"megatron", b"vllm", b"sglang", b"raylet", b"ray::", b"lightning"),
+    *(b"orte", b"prterun", b"deepspeed", b"vllm", b"sglang", b"raylet", b"ray::", b"lightning"),
     *(b"open mpi", b"openmpi", b"ompi", b"openfabrics", b"pmix", b"mpich", b"mca_", b"btl", b" ucx ", b"horovod"),
     *(b"nrt:", b"tdrv:", b"neuron", b"tensorflow", b"jaxlib", b"jax.", b"cuda", b"nvidia", b"rocm"),
     *(b"launch.py", b"accelerate launch", b"/accelerate", b"accelerate.", b"accelerator.", b"processgroup"),
     *(b"distributeddataparallel", b"fsdp", b"hip failure", b"hiperror", b"rccl", b"hccl", b"ray gcs", b"ray stop"),
+    *(b"llamafactory", b"axolotl", b"openrlhf", b"transformers", b"megatron"),
+    *(
+        b"xla/",
+        b"coordinationservice",
+        b"coordination service",
+        b"jax_worker",
+        b"pytorchjob",
+        b"kubelet",
+        b"kubectl",
+    ),
     *(b"gcs_server", b"mlx5_", b"libfabric", b"ibv_", b"nvshmem", b"mooncake", b"kvtransfer", b"transfer engine"),
 )
 _OF_TORCH = re.compile(rb"\[W(?:\d{3,4} [\d:.]{8,20} )? ?\w{1,40}\.cpp:\d{1,5}\] ")  # glog's form, of its C++

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from ncclcheck.probes.facts import (
     replace,
 )
 from ncclcheck.probes.machine.access import Machine
+from ncclcheck.probes.machine.host import cores
 from ncclcheck.probes.machine.net import addresses as local
 from ncclcheck.probes.machine.net.filters import filters
 from ncclcheck.probes.reach import schedule, volley
@@ -77,6 +79,7 @@ def _measured(
         beside=work.beside,
         udp_overflows=max(0, local.udp_overflows() - overflows),
         filters=_WELL if reached else filters(Machine()),
+        running=round(statistics.fmean(work.running), 2) if work.running else 0.0,
         seconds=round(time.monotonic() - begun, 3),
     )
 
@@ -113,6 +116,7 @@ class _Work:
         self._own: Connect | Unread = Unread("timed_out", "not finished in time")
         self._at_first = local.counters(me.interface)
         self.beside: Counters | Unread = _NO_SECOND
+        self.running: list[float] = []
 
     def start(self, begun: float, seconds: float) -> None:
         """A thread a peer and a name, one for all packets."""
@@ -158,6 +162,7 @@ class _Work:
                 call = self._calls.get(ordered[receiver].node)
                 if ordered[sender].node == self._me.node and call:
                     call.burst()
+            self.running += cores.running()
             at += _SLOT_S
             _sleep_until(at)
         return local.risen(before, local.counters(self._me.interface))

@@ -564,9 +564,9 @@ def _is_state(value: ast.expr) -> bool:
 
 
 def _is_plain_map(value: ast.expr) -> str:
-    """A device map, as it may be handed on by a variable: a text, or a table of one entry."""
+    """An address, or a device map: what may be handed on by a variable, or by a setting."""
     if isinstance(value, ast.Constant) and isinstance(value.value, str):
-        return text(value) if value.value in _MAPS else ""
+        return text(value) if value.value in _MAPS or re.match(r"(?:env|tcp|file)://", value.value) else ""
     return text(value) if isinstance(value, ast.Dict) and len(value.keys) == 1 else ""
 
 

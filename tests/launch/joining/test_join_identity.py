@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -365,3 +368,28 @@ def test_nobody_waits_long_where_nobody_can_come() -> None:
 )
 def test_the_line_for_the_other_machine(argv: list[str], line: str) -> None:
     assert line_for_other(1, 2, argv, "10.0.0.1", 29400) == line
+
+
+@pytest.mark.parametrize(("rank_beside", "refused"), [("1", False), ("3", True)], ids=["blocks", "rounds"])
+def test_rank_0_sees_by_the_task_beside_it_that_ranks_go_round_the_nodes(rank_beside: str, refused: bool) -> None:
+    """Three nodes of two tasks: by their numbers 0 and 3 are in order either way. This process is the launcher."""
+    own = {"PMI_RANK": "0", "PMI_SIZE": "6", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2", **MASTER}
+    program = (
+        "import os; from ncclcheck.launch.joining.trust.identity import identity;"
+        "from ncclcheck.run.plan.options import Options; print(identity(Options('bench'), os.environ).node_rank)"
+    )
+    with subprocess.Popen(
+        ["sleep", "600"], env={**os.environ, **own, "PMI_RANK": rank_beside, "MPI_LOCALRANKID": "1"}
+    ) as beside:
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", program], env={**os.environ, **own},
+                capture_output=True, text=True, timeout=60, check=False,
+            )  # fmt: skip
+        finally:
+            beside.kill()
+    if refused:
+        assert "PMI_RANK: 0 is local rank 0 and 3 is local rank 1 of this node, so ranks go round" in done.stderr
+        assert "mpiexec -ppn N" in done.stderr
+    else:
+        assert done.stdout == "0\n", done.stderr

@@ -150,6 +150,7 @@ def test_an_exception_that_ends_a_thread_is_told_and_the_first_of_many(box: Path
     assert (done.returncode, done.stderr) == (bare.returncode, bare.stderr)
     told = _said(box)
     assert [one["thread"] for one in told if one["what"] == "raised"] == [f"ckpt-{n}" for n in range(16)]
+    told = [one for one in told if one["what"] == "raised"]
     assert {(one["rank"], one["type"], one["message"]) for one in told} == {(0, "KeyError", "'optimizer'")}
     assert told[0]["frames"][-1][1:] == [3, "write"]
 
@@ -209,3 +210,11 @@ def test_names_are_found_in_tensors_and_arrays_too(box: Path) -> None:
     _python(box, script, RANK="0")
     [told] = _said(box)
     assert sorted(told["not_finite"]) == ["loss", "one", "wide"]
+
+
+def test_the_usual_end_of_a_rank_is_told_and_none_after_an_exception(box: Path) -> None:
+    _python(box, "print(1)", RANK="4")
+    [told] = _said(box)
+    assert (told["what"], told["code"], told["rank"], told["at"]) == ("left", 0, 4, [])
+    _python(box, "raise ValueError", RANK="5")
+    assert sorted(one["what"] for one in _said(box)) == ["left", "raised"]

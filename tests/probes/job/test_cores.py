@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck.probes.job.peers.lateness import running
-from ncclcheck.probes.machine.host.cores import Cores
+from ncclcheck.probes.machine.host.cores import Cores, running
 from ncclcheck.probes.training.loop import box
 
 _S = 10**9

@@ -16,6 +16,7 @@ from ncclcheck.probes.facts import (
     Measurements,
     Moved,
     Resources,
+    Sent,
     Traffic,
     replace,
 )
@@ -155,3 +156,67 @@ def test_lateness_is_parted(tmp_path: Path) -> None:
     assert over.wait(20)
     found = watch.told("a")
     assert (found.paused_s, found.starved_s) == (5.0, 3.0)
+
+
+_ADDRESSES = {"a": "10.1.0.1", "b": "10.1.0.2", "c": "10.1.0.3", "d": "10.1.0.4"}
+
+
+def _of_connections(bad: dict[tuple[str, str], dict[str, Any]], names: str = "abcd", **more: Any) -> list[Finding]:
+    """All pairs of the nodes are connected, and fare well but for these."""
+    nodes = [node(name, LO, nic("eth0", f"{_ADDRESSES[name]}/24")) for name in names]
+    seen = [
+        Interruptions(node=a, seconds=30, sent=[
+            Sent(source=_ADDRESSES[a], target=_ADDRESSES[b], **{"segments": 5000, **bad.get((a, b), {})})
+            for b in names if b != a
+        ])
+        for a in names
+    ]  # fmt: skip
+    measured = Measurements(interruptions=seen, **more)
+    return verdict("BEN018", *nodes, command="bench", measurements=measured).findings
+
+
+_CUT = {"unanswered_s": 1.2, "outages": 3, "again": 5}
+
+
+def test_the_node_that_all_silent_pairs_have_in_common_is_named() -> None:
+    (found,) = _of_connections({("a", "c"): _CUT, ("b", "c"): _CUT, ("c", "d"): _CUT})
+    assert (found.state, found.where.node, found.where.device) == (State.WARN, "c", "eth0")
+    assert "went silent while the job ran" in found.what
+    assert "with a, b, d (3 times, 1.2 s in all)" in found.what
+
+
+def test_two_nodes_are_named_together_and_all_as_none() -> None:
+    (found,) = _of_connections({("a", "c"): _CUT, ("c", "a"): _CUT})
+    assert (found.where.node, found.where.peer) == ("a", "c")
+    (found,) = _of_connections({(a, b): _CUT for a in "abcd" for b in "abcd" if a != b})
+    assert found.where.node is None
+    assert found.what.startswith("between most nodes")
+    (found,) = _of_connections({("a", "b"): _CUT}, "ab")
+    assert (found.where.node, found.where.peer) == ("a", "b")
+
+
+def test_a_short_outage_of_one_pair_is_none() -> None:
+    assert _of_connections({("a", "c"): {"unanswered_s": 0.6, "outages": 1, "again": 2}}) == []
+    assert _of_connections({("a", "c"): {"again": 60}, ("b", "c"): {"again": 60}}) == []
+
+
+def test_who_loses_packets_in_the_job_alone() -> None:
+    lossy = {"again": 400}
+    (found,) = _of_connections({("a", "c"): lossy, ("b", "c"): lossy, ("d", "c"): lossy})
+    assert (found.state, found.where.node) == (State.WARN, "c")
+    assert "segments of the job's connections to c were lost" in found.what
+
+
+def test_a_host_that_stood_still_explains_its_silence() -> None:
+    bad = {("a", "c"): _CUT, ("b", "c"): _CUT, ("d", "c"): _CUT}
+    nodes = [node(name, LO, nic("eth0", f"{_ADDRESSES[name]}/24")) for name in "abcd"]
+    seen = [
+        Interruptions(
+            node=a, seconds=30, paused_s=8.0 if a == "c" else 0.0,
+            sent=[Sent(source=_ADDRESSES[a], target=_ADDRESSES[b], segments=9, **bad.get((a, b), {}))
+                  for b in "abcd" if b != a],
+        )
+        for a in "abcd"
+    ]  # fmt: skip
+    found = verdict("BEN018", *nodes, command="bench", measurements=Measurements(interruptions=seen)).findings
+    assert ["stood still" in one.what for one in found] == [True]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.probes.facts import Burst, Counters, NodeReach, replace
+from ncclcheck.probes.facts import Burst, Counters, Measurements, NodeReach, replace
 from tests.helpers.clusters import told
 from tests.helpers.reach_clusters import Change, codes_told, hosts, judged, measured
 
@@ -35,6 +35,49 @@ def test_one_far_pair_is_a_link() -> None:
 
     (found,) = judged("NET018", hosts(4), change).findings
     assert (found.state.value, found.where.node, found.where.peer) == ("warn", "h1", "h2")
+
+
+def _busy(count: int, change: Change) -> Measurements:
+    """The same where 12 threads could run for each core."""
+    of_all = measured(hosts(count), change)
+    return replace(of_all, reach=[replace(one, running=12.0) for one in of_all.reach])
+
+
+@pytest.mark.parametrize(
+    ("count", "names", "ms", "expected"),
+    [
+        (4, ("h1", "h2"), 6.8, []),  # as of one pair of healthy hosts at a load of 29
+        (4, ("h1", "h2"), 80.0, [("warn", "h1")]),
+        (4, ("h3",), 24.0, [("warn", "h3")]),
+    ],
+)
+def test_without_cores_one_pair_is_no_distance(
+    count: int, names: tuple[str, ...], ms: float, expected: Any
+) -> None:
+    def change(a: str, b: str) -> dict[str, Any]:
+        far = {a, b} == {*names} if len(names) > 1 else names[0] in (a, b)
+        return {"rtt_us": ms * 1000} if far else {}
+
+    found = judged("NET018", hosts(count), measurements=_busy(count, change))
+    assert [one for one in told(found) if one[0] != "ok"] == expected
+
+
+def test_without_cores_what_varies_between_pairs_is_no_distance() -> None:
+    ms = {("h1", "h3"): 6.0, ("h3", "h1"): 7.0, ("h2", "h3"): 14.0, ("h3", "h2"): 9.0, ("h3", "h4"): 5.5}
+    change = lambda a, b: {"rtt_us": 1000 * ms.get((a, b), 6.0)} if "h3" in (a, b) else {}  # noqa: E731
+    assert judged("NET018", hosts(4), measurements=_busy(4, change)).state.value == "ok"
+    assert told(judged("NET018", hosts(4), change)) == [("warn", "h3")]
+
+
+@pytest.mark.parametrize(("running", "state"), [(0.0, "warn"), (12.0, "note")])
+def test_without_cores_a_slow_burst_is_a_note(running: float, state: str) -> None:
+    """1.8 against 5 Gb/s, as of healthy hosts at a load of 28."""
+    fast, slow = (
+        Burst(bytes=size, seconds=0.15, segments=900, retransmits=0) for size in (96_000_000, 34_000_000)
+    )
+    of_all = measured(hosts(3), lambda _, b: {"bursts": [slow if b == "h1" else fast]})
+    of_all = replace(of_all, reach=[replace(one, running=running) for one in of_all.reach])
+    assert [one[0] for one in told(judged("NET008", hosts(3), measurements=of_all)) if one[0] != "ok"] == [state]
 
 
 def _filled(ms_back: float, gbit: float) -> NodeReach:

@@ -15,7 +15,8 @@ class PairTime(Struct, frozen=True, kw_only=True):
 
     rail: the local rank that measured on both nodes, which goes with one NIC where nodes have several.
     timed_out: nothing had arrived in time; failed: the transport reported an error (`reason`). changed: bytes of
-    a direction that arrived otherwise than they were sent; null where that was not looked at.
+    a direction that arrived otherwise than they were sent; null where that was not looked at. waited: the share of
+    the exchange's time in which threads of the two ranks wanted a core and had none, both sides together.
     """
 
     a: str
@@ -28,6 +29,7 @@ class PairTime(Struct, frozen=True, kw_only=True):
     a_to_b_changed: Whole | None = None
     b_to_a_changed: Whole | None = None
     latency_us: Amount | None = None
+    waited: Amount = 0.0
     state: Literal["ok", "timed_out", "failed"] = "ok"
     reason: str = ""
 

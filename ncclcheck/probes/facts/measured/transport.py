@@ -117,6 +117,22 @@ class LinkEvents(Struct, frozen=True, kw_only=True):
     downs: Whole
 
 
+class Sent(Struct, frozen=True, kw_only=True):
+    """How TCP connections from an address here to one elsewhere fared during the job, all together.
+
+    segments: sent; again: sent once more, less those that the other side reported as needless (DSACK).
+    unanswered_s: the time in which the connection that fared worst repeated what it had sent, and had no
+    acknowledgement of it; outages: in how many pieces. Source: sock_diag(7), TCP_INFO.
+    """
+
+    source: str
+    target: str
+    segments: Whole = 0
+    again: Whole = 0
+    unanswered_s: Amount = 0.0
+    outages: Whole = 0
+
+
 class Interruptions(Struct, frozen=True, kw_only=True):
     """What held up one node between the start of its torchrun and its end, whatever ran there.
 
@@ -124,7 +140,8 @@ class Interruptions(Struct, frozen=True, kw_only=True):
     core: the host was stopped. starved_s: the longest time in which it waited for a core. Both are null where the
     kernel does not count that waiting. silent_s: the longest time in which the launcher heard nothing of the node,
     which says something every 0.5 s. links: those that lost their link. segments, retransmits: of TCP, of all of
-    the host. Source: /proc/thread-self/schedstat, /sys/class/net/*/carrier_down_count,
+    the host. sent: by the addresses of both ends, the worst ones; null in older files.
+    Source: /proc/thread-self/schedstat, /sys/class/net/*/carrier_down_count,
     /sys/class/infiniband/*/ports/*/counters/link_downed, /proc/net/snmp.
     """
 
@@ -136,6 +153,7 @@ class Interruptions(Struct, frozen=True, kw_only=True):
     links: list[LinkEvents] = field(default_factory=list)
     segments: Whole | None = None
     retransmits: Whole | None = None
+    sent: list[Sent] | None = None
 
 
 class Traffic(Struct, frozen=True, kw_only=True):

@@ -179,6 +179,8 @@ class NodeReach(Struct, frozen=True, kw_only=True):
     own: a connection to its own address, as the ranks of one node make to each other.
     beside: how the counters rose in the second before the bursts, in which nodes sent each other little.
     filters: its own packet filter as it was then, where some peer was not reached.
+    running: threads of the whole machine that could run, for each of its cores, on average while bursts were sent;
+    0: not recorded.
     """
 
     node: str
@@ -192,4 +194,5 @@ class NodeReach(Struct, frozen=True, kw_only=True):
     udp_overflows: int = 0
     marks: Marks | Unread = NOT_RECORDED
     filters: list[Filter] | Unread = NOT_RECORDED
+    running: float = 0.0
     seconds: float = 0.0

@@ -21,6 +21,7 @@ from torch import Tensor
 from ncclcheck.probes.facts import replace
 from ncclcheck.probes.job.context import Context, PairPlan
 from ncclcheck.probes.job.inject import seconds_a_byte
+from ncclcheck.probes.machine.host.cores import Cores
 
 T = TypeVar("T")
 
@@ -37,6 +38,7 @@ class View(Struct, frozen=True, kw_only=True):
     """What one side saw: the rate at which the other's bytes came in, and in how large pieces.
 
     met: whether the other side came to it at all. changed: bytes that came in and were not as they were sent.
+    waited: the share of the time in which threads here wanted a core and had none.
     """
 
     state: Literal["ok", "timed_out", "failed"] = "ok"
@@ -46,6 +48,7 @@ class View(Struct, frozen=True, kw_only=True):
     bytes: int = 0
     changed: int | None = None
     latency_us: float | None = None
+    waited: float = 0.0
 
 
 class Exchange:
@@ -65,10 +68,14 @@ class Exchange:
 
     def run(self) -> View:
         """Measure, the lower rank first. Never raises for what the transport does, and never hangs."""
+        begun, cores = time.monotonic(), Cores()
         try:
             bounded(self._measure, self._plan.limit_s + 1)
         except (RuntimeError, TimeoutError, AttributeError, TypeError) as error:
             self._view = self._trouble(error)
+        if self._context.device.type == "cpu":  # what a GPU moves needs no core
+            waited = cores.waited_s() / max(1e-3, time.monotonic() - begun)
+            self._view = replace(self._view, waited=round(min(1.0, waited), 3))
         self._close()
         return self._view
 

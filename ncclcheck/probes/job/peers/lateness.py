@@ -11,7 +11,6 @@ then comes late, tells; that time is no waiting.
 
 from __future__ import annotations
 
-import os
 import random
 import resource
 import signal
@@ -26,12 +25,12 @@ from pathlib import Path
 from ncclcheck.probes.facts import Lateness
 from ncclcheck.probes.job.context import Context
 from ncclcheck.probes.job.timing import summary
+from ncclcheck.probes.machine.host.cores import running
 
 _KEPT = 4096  # iterations that are kept, by chance where there are more: chosen, 32 KiB, and quantiles to 2 %
 # sleep of the thread that sees whether this process gets to run: chosen, 200 times a second cost next to no CPU
 _EVERY_S = 0.005
 _NOISE_S = 0.005  # what a sleep may be late for by timers and a scheduler's slice of some milliseconds: chosen
-_LOADAVG = Path("/proc/loadavg")
 SCHEDSTAT = Path("/proc/self/schedstat")
 
 
@@ -156,13 +155,6 @@ class LateRanks:
             running=statistics.fmean(self._running) if self._running else None,
             continued=self._continued.times,
         )
-
-
-def running(loadavg: Path = _LOADAVG) -> list[float]:
-    """Threads of the whole machine that could run at this moment, for each core; empty where it is not told."""
-    with suppress(OSError, ValueError, IndexError):
-        return [int(loadavg.read_bytes().split()[3].split(b"/")[0]) / (os.cpu_count() or 1)]
-    return []
 
 
 def runqueues() -> dict[str, float]:

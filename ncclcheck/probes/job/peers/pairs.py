@@ -183,6 +183,7 @@ def _together(order: Order, context: Context, mine: View, other: View | None) ->
         a_to_b_changed=other.changed,
         b_to_a_changed=mine.changed,
         latency_us=mine.latency_us,
+        waited=round(mine.waited + other.waited, 3),
         state=worst.state,
         reason="; ".join(dict.fromkeys(reasons)),
     )

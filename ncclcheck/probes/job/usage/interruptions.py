@@ -2,7 +2,7 @@
 
 A thread that only sleeps and looks at the clock comes late where the whole host was stopped (a virtual machine
 that was paused, a frozen control group, SIGSTOP), and where it had to wait for a core. The scheduler counts the
-second (schedstat), so that the rest of its lateness is the first.
+second (schedstat), so that the rest of its lateness is the first. The same thread looks at TCP's connections.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ncclcheck.probes.facts import Interruptions, LinkEvents, Unread
+from ncclcheck.probes.job.usage import connections
 from ncclcheck.probes.job.usage.port_counters import names
 from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.net.network import link_downs
@@ -44,6 +45,7 @@ class Watch:
         self._machine, self._begun = machine, time.monotonic()
         self._now, self._waited = now, waited
         self._links, self._tcp = _links(machine), _tcp(machine)
+        self._connections = connections.Watch()
         self._paused = self._starved = 0.0
         self._over = threading.Event()
         threading.Thread(target=self._pulse, daemon=True, name="pulse").start()
@@ -62,6 +64,7 @@ class Watch:
             links=[LinkEvents(name=name, downs=downs) for name, downs in sorted(fallen.items()) if downs > 0],
             segments=segments if segments else None,
             retransmits=retransmits if segments else None,
+            sent=self._connections.told(),
         )
 
     def _pulse(self) -> None:
@@ -74,6 +77,7 @@ class Watch:
             starved = min(late, waited - before)
             self._starved = max(self._starved, starved)
             self._paused = max(self._paused, late - starved)
+            self._connections.look(time.monotonic())
 
 
 def _links(machine: Machine) -> dict[str, int]:

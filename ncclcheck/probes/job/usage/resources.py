@@ -26,6 +26,8 @@ _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 _LEAST_CORES = 0.2  # that a process takes on average, to be named; reasoned: less slows nobody by much
 _MOST_NAMED = 6  # processes of others, the hungriest: chosen for one finding
 _LONGEST_S = 1.0  # seconds, for file systems and name servers that do not answer
+_UNSEEN = "by a process outside of its container, which is not seen from there"
+_LOOKS_HELD = 2  # one may have been a look of somebody's profiler; chosen
 _OURS = b"ncclcheck"  # in the command lines of agents, torchrun and ranks; simulated nodes share a machine
 _POLICIES: dict[int, Literal["", "batch", "idle", "realtime"]] = {
     **{1: "realtime", 2: "realtime", 3: "batch"},
@@ -56,14 +58,23 @@ class Watch:
         self._counted, self._pressure = _counters(machine), _pressures(machine)
         self._processes, self._cores = _processes(proc), _cores(machine)
         self._ranks: dict[int, RankUse] = {}
+        self._held: dict[int, int] = {}
 
     def look(self, ranks: Iterable[RankState]) -> None:
         """Read what each rank uses; to be called again and again while the ranks live."""
         for rank in ranks:
             if rank.pid is not None and (use := _rank(self._proc, rank.pid)):
                 before = self._ranks.get(rank.pid)
-                traced = use.traced_by or (before.traced_by if before else "")
+                traced = use.traced_by or (before.traced_by if before else "") or self._by_unseen(rank.pid)
                 self._ranks[rank.pid] = replace(use, traced_by=traced)
+
+    def _by_unseen(self, pid: int) -> str:
+        """A tracer of another pid namespace (strace on the host of a container) has no number here.
+
+        Its traces have: threads that stand in state t at more than one look.
+        """
+        self._held[pid] = self._held.get(pid, 0) + _is_held(self._proc / str(pid))
+        return _UNSEEN if self._held[pid] >= _LOOKS_HELD else ""
 
     def told(self, node: str, temporary: str = "") -> Resources:
         """What was seen. temporary: the directory in which the job has its files."""
@@ -273,6 +284,13 @@ def _rank(proc: Path, pid: int) -> RankUse | None:
         policy=_POLICIES.get(stat.policy, ""),
         traced_by=_tracer(proc, pid),
     )
+
+
+def _is_held(folder: Path) -> bool:
+    """Whether a tracer holds some thread of it at this moment. Source: proc_pid_stat(5), state t."""
+    with suppress(OSError):
+        return any((stat := _stat(task)) is not None and stat.state == "t" for task in (folder / "task").iterdir())
+    return False
 
 
 def _tracer(proc: Path, pid: int) -> str:

@@ -20,7 +20,7 @@ _FORMS = (
     r"std(?:out|err) [FP] |\|\s*",  # after a time: a container's log as it lies on the node
     r" {2,12}\| ",  # a traceback within an ExceptionGroup
     r"- [\w.]{1,60} - INFO - (?=\[rank\d)",  # a logger that hands on what a rank printed
-    r"\[rank(?P<rank>\d{1,6})\](?::\s?|\s)",  # torch 2.2 and later, of itself
+    r"[ \t]{0,8}\[rank(?P<rank>\d{1,6})\](?::\s?|\s)",  # torch 2.2 and later, of itself; a paste may be indented
     r"\[(?P<task>[A-Za-z][A-Za-z_-]{0,40}\d{1,5})\]:\s?",  # torchrun --tee: role and local rank
     # mpirun --tag-output, of version 5 too; SageMaker
     r"\[(?:[\w.-]{1,200}@)?\d{1,5},(?:mpirank:)?(?P<rank>\d{1,6})(?:,[\w.-]{1,63})?\]<std(?:out|err|diag)>:\s?",

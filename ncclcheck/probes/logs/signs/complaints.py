@@ -10,7 +10,10 @@ _ENDS = (
     r"(?i)exit|return|non-?zero|signal|\bsig|died|crash|dead|killed|last error|nccl|unhandled|core dumped|panicked|"
     r"segmentation|fatal|heartbeat|memory"
 )
-_ERRORS = r"(?i)error|fail|abort|timed out|killed|watchdog|exception|_err_|_status_"
+_ERRORS = (
+    r"(?i)error|fail|abort|timed out|killed|watchdog|exception|_err_|_status_|\.cc:|\.cpp:|_exceeded|unavailable"
+    r"|_exhausted|_precondition|data_loss|invalid_argument|unimplemented|back-?off"
+)
 _WORDS_OF_ENDS = (
     *(
         "exit",
@@ -39,7 +42,8 @@ _WORDS_OF_ENDS = (
     *("heartbeat", "segmentation", "oom killed", "oom-killed", "oomkilled"),
 )
 _WORDS_OF_ERRORS = ("error", "failed", "failure", "exception", "abort", "timed out", "killed", "watchdog",
-                    "_err_", "_status_")  # fmt: skip
+                    "_err_", "_status_", ".cc:", ".cpp:", "_exceeded: ", "unavailable: ", "unavailable:", "_exhausted: ",
+                    "_precondition: ", "data_loss: ", "invalid_argument: ", "unimplemented: ", "crashloopbackoff", "back-off")  # fmt: skip
 
 SIGNS = (
     Sign(

@@ -55,12 +55,30 @@ COMPLAINTS = (
     _form(
         "timed out|killed|watchdog", r"\b(?:timed out|killed|watchdog)\b", "somebody waited in vain, or is gone"
     ),
+    _form(
+        "crashloopbackoff|back-off",
+        r"\bcrashloopbackoff\b|\bback-off \w{1,12} restarting failed\b|\bback-off restarting failed\b",
+        "Kubernetes starts a container again and again",
+    ),
     _form("exception", r"\bexception\b", "an exception"),
     _form(
         "ERROR_|_ERR_|_STATUS_",
         r"\b(?:[A-Z][A-Z0-9]{1,20}_){1,2}(?:ERROR|ERR|STATUS)_(?!SUCCESS|OK\b|NONE|HANDL|LEVEL|CODE|FILE|LOG)"
         r"[A-Z][A-Z_]{3,60}\b(?!=)",
         "an error by the name of its number",
+        case=True,
+    ),
+    _form(
+        "DEADLINE_EXCEEDED|UNAVAILABLE|RESOURCE_EXHAUSTED|FAILED_PRECONDITION|DATA_LOSS|INVALID_ARGUMENT|UNIMPLEMENTED",
+        r"\b(?:DEADLINE_EXCEEDED|UNAVAILABLE|RESOURCE_EXHAUSTED|FAILED_PRECONDITION|DATA_LOSS|INVALID_ARGUMENT"
+        r"|UNIMPLEMENTED): ?\S",
+        "gRPC's and XLA's codes of a call that failed",
+        case=True,
+    ),
+    _form(
+        ".cc:|.cpp:",
+        r"(?:^|[\s\[])[EF]\d{4} [\d:.]+ .{0,40}?\w\.(?:cc|cpp):\d|^(?:\d{4}-\d\d-\d\d [\d:.]+: )?[EF] \S{1,100}\.cc:\d",
+        "glog's and TensorFlow's level of an error",
         case=True,
     ),
     _form("Error|Exception", r"\b[A-Z]\w{0,60}(?:Error|Exception)\b", "an exception by its type", case=True),
@@ -119,7 +137,7 @@ QUIET = (
           r"|\b(?:WARNING|INFO|DEBUG|NOTICE)\b(?=[ :\]|-])", "its own level is less than an error", case=True),
     _form("W|I", r"\[(?:NeMo )?[WI]\d{0,4} |^\s{0,8}[WI]\d{3,4} ", "the same by glog's letter", case=True),
     _form("Warning", r"\b[A-Z]\w{2,20}Warning\b", "a warning of Python", case=True),
-    _form(" |^|#", r"^\s{4,}\S|^\s*\^+\s*$|\bframe #\d|#\d{1,3} {1,3}0x|#\d{1,3}: ", "code or a frame below a line that says it"),
+    _form(" |^|#", r"^\s{4,}(?!.{0,200}\b(?:retcode|reason|errno|err_?code)\s?[=:])\S|^\s*\^+\s*$|\bframe #\d|#\d{1,3} {1,3}0x|#\d{1,3}: ", "code or a frame below a line that says it"),
     _form("exception", r"the above exception|another exception occurred|exception ignored in",
           "it joins two exceptions, or nobody was there to take it"),
     _form("raise|except|return|assert|if|def|class|import|from|with|log",
@@ -141,6 +159,8 @@ QUIET = (
           "what Python says when it tidies up"),
     _form("watchdog", r"watchdog (?:thread |timeout )?(?:started|enabled|is set|init|interval|set)", "a watchdog began"),
     _form("will be raised|connection attempt", r"", "it says what is to come"),
+    _form("unable to register cu|cannot register", r"\b(?:unable to|cannot) register cu\w{2,8} factory", "two parts of TensorFlow bring one library"),
+    _form("could not find tensorrt|tf-trt", r"", "a library that need not be there"),
 )  # fmt: skip
 # What says why something cannot be, without a word of failure.
 EXPLAINS = (
@@ -163,6 +183,8 @@ EXPLAINS = (
     _form("does not exist|doesn't exist|do not match|does not match|doesn't match|don't match|not equal"
           "|insufficient|not enough|exceed|corrupt|unhealthy|inconsistent|conflict", r"", "two things that differ"),
     _form("machine only has|only has", r"\bonly has\b", "more is asked for than is there"),
+    _form("stuck|not all of them|deadlock", r"\b(?:is|are|be|got|gets|seems?) (?:stuck|deadlocked)\b|\bnot all of them (?:arrived|joined)\b"
+          r"|\bdeadlock detected\b", "who does not get on"),
     _form("than", r"\b(?:is|are|was) (?:larger|greater|less|smaller|higher|lower|longer|shorter) than\b", "two sizes that do not fit"),
     _form("closed by|exhausted|no reply|overflow", r"\bclosed by (?:the )?remote host\b|\bexhausted\b|\bno reply\b"
           r"|\boverflow (?:detected|error)\b|\boverflow\b", "who went away, or what is used up"),

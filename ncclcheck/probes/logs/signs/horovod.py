@@ -16,14 +16,23 @@ SIGNS = (
     ),
     Sign(
         "horovod-missing",
-        r"\[missing ranks: (?P<ranks>[\d, ]{1,200})\]"
+        r"\[missing ranks: (?P<ranks>[\d, ]{1,200})\]|\[ready ranks: (?P<ready>[\d, ]{1,200})\]"
         r"|^(?:\[\d{1,6}\]<std(?:out|err)>:)?(?:(?P<alone>\d{1,6}): )?\[(?P<tensor>(?:allreduce|broadcast|allgather|alltoall|reducescatter)\.[^\]]{1,300})",
         (
             "gradients/HorovodAllreduce_layer_0_grad_Reshape_0 [missing ranks: 3, 6]",
+            "Stalled ops: HorovodBroadcast_layer_0_weights_0 [ready ranks: 1, 3, 0]",  # before 0.15
             "0: [broadcast.bool.sz]",
             "[0]<stderr>:0: [broadcast.bool.sz]",
             "1: [allreduce.c_d1.bias, allreduce.c_d1.weight ...]",
         ),
-        words=("missing ranks: ", "[allreduce.", "[broadcast.", "[allgather.", "[alltoall.", "[reducescatter."),
+        words=(
+            "missing ranks: ",
+            "ready ranks: ",
+            "[allreduce.",
+            "[broadcast.",
+            "[allgather.",
+            "[alltoall.",
+            "[reducescatter.",
+        ),
     ),
 )

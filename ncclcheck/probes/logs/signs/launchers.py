@@ -17,9 +17,23 @@ SIGNS = (
     ),
     Sign(
         "launcher-return-code",
-        r"(?:exits? with|ended with|with) return code = (?P<exitcode>-\d{1,3})\b",
+        r"(?:(?:exits? with|ended with|with) return code = |(?<![(\w)])[Ee]xit ?code(?:: |=)(?=-(?:4|6|7|8|9|11)\b(?! \(pid)))"
+        r"(?P<exitcode>-\d{1,3})\b"
+        r"|\b[Ee]xit(?:ed)?(?: with)?(?: exit)?[ _]?[Cc]ode[: =]{1,2}(?P<by_shell>13[24579])\b",  # 128 and the signal
         (
+            "[12-16 14:27:10] Exit code: -9",  # sgl-project/sglang#15235
+            "AlgorithmError: Exit Code: 139",  # aws/sagemaker-python-sdk#134
+            "container main exited with exit code 137",
             "[2026-03-01 10:00:00,100] [ERROR] [launch.py:325:sigkill_handler] ['python', 'train.py'] exits with return code = -9",
+        ),
+        words=(
+            "return code = -",
+            *("exit code: -", "exit code=-", "exitcode=-"),
+            *(
+                f"{name}{sign}13"
+                for name in ("exit code", "exit_code", "exitcode")
+                for sign in (" ", ": ", "=", ":")
+            ),
         ),
     ),
     Sign(

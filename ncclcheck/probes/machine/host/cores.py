@@ -6,10 +6,12 @@ counts the work, not the waiting.
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
 _TASKS = Path("/proc/self/task")
+_LOADAVG = Path("/proc/loadavg")
 _Spent = dict[str, tuple[int, int]]
 
 
@@ -23,6 +25,11 @@ class Cores:
     def waited(self) -> float:
         """The share of the time in which its threads wanted a core that they had none."""
         return 1.0 - 1.0 / self.slowdown()
+
+    def waited_s(self) -> float:
+        """Seconds in which its threads wanted a core and had none, summed over threads."""
+        spent = self._spent()
+        return sum(max(0, off - self._begun.get(task, (0, 0))[1]) for task, (_, off) in spent.items()) / 1e9
 
     def slowdown(self) -> float:
         """The time in which its threads wanted a core over that in which they had one; 1: none was missed."""
@@ -42,3 +49,10 @@ class Cores:
                     ran, waited = (task / "schedstat").read_bytes().split()[:2]
                     found[task.name] = int(ran), int(waited)
         return found
+
+
+def running(loadavg: Path = _LOADAVG) -> list[float]:
+    """Threads of the whole machine that could run at this moment, for each core; empty where it is not told."""
+    with suppress(OSError, ValueError, IndexError):
+        return [int(loadavg.read_bytes().split()[3].split(b"/")[0]) / (os.cpu_count() or 1)]
+    return []

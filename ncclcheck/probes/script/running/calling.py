@@ -16,6 +16,7 @@ from ncclcheck.probes.script.running.recording import Left
 from ncclcheck.probes.script.running.values import (
     AGREED,
     BY_RANK,
+    MAY_LACK,
     NOTHING,
     SHARE,
     SOME,
@@ -77,7 +78,7 @@ class Calling(Expressions):
                 on=text(node.func.value),
                 made=on,
             )
-        if self.built and text(node.func).startswith("super()"):
+        if self.built and text(node.func).startswith("super("):
             self.things[self.built.pop()].fields |= library.loader_fields(given, named)
             return NOTHING
         value = library.call(self, node, name, on, given, named, frame)
@@ -259,7 +260,10 @@ class Calling(Expressions):
         for tag in sorted(held.tags):
             kind, _, full = tag.partition(":")
             if kind in ("fn", "raw", "class"):
-                found.append(Way(full, raw=kind == "raw", by_rank=SOME in held.tags))
+                function = self.functions.get(full) if kind == "fn" else None
+                bound = Value(frozenset(tag[3:] for tag in held.tags if tag.startswith("me:")))
+                me = bound if function and function.owner and function.parameters[:1] == ["self"] else None
+                found.append(Way(full, me, raw=kind == "raw", by_rank=SOME in held.tags))
         for one in [] if found else held.objects:
             thing = self.things[one]
             if thing.kind == "partial":
@@ -411,7 +415,7 @@ class Calling(Expressions):
             return join(frame.yielded), calls
         value = join(frame.returned)
         differs = frame.split and AGREED not in value.tags and any(one != value for one in frame.returned)
-        return value.with_(SOME) if differs else value, calls
+        return value.with_(SOME, MAY_LACK) if differs else value, calls
 
     def _around(self, function: Function) -> Frame | None:
         outer = function.name.rpartition(".")[0]

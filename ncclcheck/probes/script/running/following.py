@@ -18,6 +18,7 @@ from ncclcheck.probes.script.running.values import (
     CHANCE,
     FIRST,
     LIVE,
+    MAY_LACK,
     NOTHING,
     OWN,
     SHARE,
@@ -27,6 +28,7 @@ from ncclcheck.probes.script.running.values import (
     Value,
     carried,
     join,
+    may_lack,
 )
 from ncclcheck.probes.script.sources import Source
 from ncclcheck.probes.script.words import text
@@ -184,20 +186,24 @@ class Run(Calling):
         if guard.kind == "main" and not self.sources[frame.file].named:
             self.block(statement.orelse, frame)
             return
-        ends, ways = [], []
+        ends, ways, held = [], [], []
         before = frame.variables
         fields = {name: dict(thing.fields) for name, thing in self.things.items()}
         for branch, body in (("if", statement.body), ("else", statement.orelse)):
             if conditions.single(statement.test, branch == "if") and guard.kind != "rank":
                 continue
             frame.variables = dict(before)
+            for name, old in fields.items():
+                self.things[name].fields = dict(old)
             with self.inside(self.guards, library.other_branch(guard) if branch == "else" else guard):
                 left = self.quietly(body, frame)
             ends.append(left)
             if not left:
                 ways.append(frame.variables)
+            held.append((left, {name: self.things[name].fields for name in fields}))
         self._meet(frame, ways or [frame.variables], guard.kind)
-        self._meet_fields(fields, guard)
+        going_on = [made for left, made in held if not left] or [made for _, made in held[-1:]]
+        self._meet_fields(fields, going_on, guard)
         if ends and all(ends):
             raise Left
 
@@ -228,18 +234,26 @@ class Run(Calling):
                 if name not in met:
                     met[name] = value
                 elif met[name] is not value and met[name] != value:
-                    met[name] = _decided(join([met[name], value]), by)
+                    met[name] = _decided([met[name], value], by)
         frame.variables = met
 
-    def _meet_fields(self, before: dict[str, dict[str, Value]], guard: Guard) -> None:
-        """An attribute that is set under a condition may be what it was before; with several ranks it is set."""
-        if guard.kind in ("group", "main"):
-            return
-        for name, fields in before.items():
-            now = self.things[name].fields
-            for one, value in fields.items():
-                if one in now and now[one] is not value and now[one] != value:
-                    now[one] = _decided(join([now[one], value]), guard.kind)
+    def _meet_fields(
+        self, before: dict[str, dict[str, Value]], ways: list[dict[str, dict[str, Value]]], guard: Guard
+    ) -> None:
+        """An attribute is what one branch or the other has made it; with several ranks it is what any sets."""
+        for name, old in before.items():
+            each = [way[name] for way in ways]
+            if all(way == old for way in each):
+                continue
+            met: dict[str, Value] = {}
+            for one in {key: None for way in each for key in way}:
+                values = [way[one] for way in each if one in way]
+                if guard.kind in ("group", "main"):
+                    values = [value for value in values if value is not old.get(one)] or values
+                value = join(values)
+                alike = all(one_value == value for one_value in values) and len(values) == len(each)
+                met[one] = value if alike else _decided(values, guard.kind)
+            self.things[name].fields = met
 
     def _loop(self, statement: ast.For | ast.AsyncFor | ast.While, frame: Frame) -> None:
         over = statement.test if isinstance(statement, ast.While) else statement.iter
@@ -359,14 +373,15 @@ class Run(Calling):
                     frame.variables[target.value.id] = Value(carried(on, value))
 
 
-def _decided(value: Value, by: GuardKind) -> Value:
+def _decided(values: Sequence[Value], by: GuardKind) -> Value:
     """One of two values by a condition: on the rank, or on what is its own.
 
     One that was exchanged is the same on all ranks, whichever gave it.
     """
+    value = join(values)
     if AGREED in value.tags:
-        return value.but(SOME, FIRST, BY_RANK, OWN, CHANCE) if by == "rank" else value
-    return value.with_(SOME) if by == "rank" else value.with_(OWN) if by == "own" else value
+        return value.but(SOME, MAY_LACK, FIRST, BY_RANK, OWN, CHANCE) if by == "rank" else value
+    return value.with_(SOME, *may_lack(values)) if by == "rank" else value.with_(OWN) if by == "own" else value
 
 
 def _forget(loop: ast.For | ast.AsyncFor | ast.While, frame: Frame) -> None:

@@ -29,6 +29,8 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
+from ncclcheck.reports.subjects.links import in_job
+from ncclcheck.reports.subjects.links.reached import closed
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.text.words.fold import size
 
@@ -61,6 +63,11 @@ def nothing_stood_still(cluster: Cluster) -> Iterator[Finding]:
     host stood still for BEN018.paused_s (1 s) and more; an iteration took BEN018.longest_s (2 s) and 20 times
     the usual more, and no rank waited for a core; the wall clock was set by a second and more, compared with
     one that nobody sets. note: all else of the kind. What an outage costs between two iterations is not timed.
+    The job's TCP connections are looked at five times a second (sock_diag(7)): one that repeats what nobody
+    acknowledges has lost its path, whatever the cores do, for acknowledging is the kernel's work. What is sent
+    again needlessly, as a busy host does, the other side reports (DSACK), and it is not counted. A warning names
+    the node that all silent pairs have in common, or two nodes; and who loses more than 2 %
+    (NET009.retransmits_percent) and lost less before the job.
 
     ## Fix
     - **admin** a link: `dmesg -T | grep -i link` on the named node; cable, transceiver, switch port and its log.
@@ -70,6 +77,7 @@ def nothing_stood_still(cluster: Cluster) -> Iterator[Finding]:
 
     ## Source
     The kernel's ABI documentation, sysfs-class-net (carrier_down_count); proc(5), /proc/PID/schedstat;
+    sock_diag(7), tcp(7), RFC 2883;
     arXiv:2407.21783, section 3.3.4 (causes of interruptions in training).
     """
     told = cluster.measurements.interruptions
@@ -83,6 +91,11 @@ def nothing_stood_still(cluster: Cluster) -> Iterator[Finding]:
         *_hosts(told, stood, limits.get("BEN018.paused_s", 1.0)),
         *_clocks(cluster.measurements.resources),
     ]
+    told_already = {finding.where.node or "" for finding in findings} | {
+        node for p in closed(cluster) for node in p
+    }
+    told_already |= {silence.node for silence in cluster.run.silent}
+    findings += in_job.findings(cluster, told_already, f": {stood}" if stood else "")
     yield from findings
     if stood is not None and not any(finding.state in (State.FAIL, State.WARN) for finding in findings):
         yield _unexplained(cluster, stood, limits.get("BEN018.longest_s", 2.0))

@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, admin, fail, you
 from ncclcheck.reports.judgement.rule import Body, NothingToJudge, rule
 from ncclcheck.reports.subjects.box import first, words
-from ncclcheck.reports.subjects.box.failure import Failure, Kind
+from ncclcheck.reports.subjects.box.failure import Failure, Kind, own_frames
 
 _SIZES = re.compile(r"op\.preamble\.length|doesn't match expected size")  # gloo's, of a message that came
 
@@ -185,7 +185,8 @@ def nobody_left(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
     The others wait for it in their next collective. With exit code 0 no launcher reports anything.
 
     ## How we know
-    The status of each rank when it ended, and the exceptions that were written into the box.
+    The status of each rank when it ended, the exceptions that were written into the box, and the line in which it
+    called sys.exit() or os._exit().
 
     ## Fix
     - **you** look where this rank leaves: a data set that ends earlier on it, an early return, sys.exit() in an
@@ -198,9 +199,15 @@ def nobody_left(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
         why = "It ended by itself; no process that it started failed before it."
         yield _finding(cluster, failure, why, you("Look at what it printed last; the box has a copy."))
         return
+    at = next(iter(own_frames(failure.process.left_at)), "") if failure.process is not None else ""
     if failure.process is not None and failure.process.role == "helper":
         why = "Its rank waited for it without learning of its end; the others wait for the rank."
-        yield _finding(cluster, failure, why, you("Look at what it printed last; the box has a copy."))
+        look = f"Look at {at}." if at else "Look at what it printed last; the box has a copy."
+        yield _finding(cluster, failure, why, you(look))
+        return
+    if at:
+        why = "It left by itself; who needs it fails or waits after that."
+        yield _finding(cluster, failure, why, you(f"Look at {at}: all ranks take the same number of steps."))
         return
     yield _finding(
         cluster,

@@ -57,6 +57,7 @@ _PASSED_ON = re.compile(
 _NEAR = 4  # lines between what was thrown and what it says, where others print too
 _STACK_LINES = 12  # of a stack, from the signal's line to its first function with a name
 _MOST_OF_TEXT = 160  # characters
+_OF_A_SHELL = 128  # POSIX sh: the exit code of what a signal ended is this and the signal's number
 _BY_THE_KERNEL = ("Out Of Memory", "Killed")
 _FAILURES = (
     "watchdog-timeout",
@@ -85,8 +86,9 @@ def nobody_is_killed(logs: Logs) -> Iterator[Finding]:
     ## How we know
     The exit code that torchrun reports (-9, -7, -11, -6), mpirun's "exited on signal 9", the words of a shell
     ("Killed", "Segmentation fault (core dumped)"), Slurm's "oom_kill" or "Out Of Memory", the kernel's "Out of
-    memory: Killed process". -15 is a consequence: torchrun and Slurm end the others that way; so is Slurm's or
-    a shell's "Killed" once another failure is logged. -6 counts where no watchdog and no error of NCCL reports
+    memory: Killed process"; a shell's or a container's exit code is 128 more than the signal (137, 139).
+    -15 is a consequence: torchrun and Slurm end the others that way; so is Slurm's or a shell's "Killed" once
+    another failure is logged. -6 counts where no watchdog and no error of NCCL reports
     an end before it: `terminate called without an active exception` is a program that was left (`sys.exit`, an
     exception) while its threads ran. A crash in NCCL's start is LOG070.
 
@@ -129,6 +131,8 @@ def _signal(event: LogEvent) -> str:
     """The number of the signal that a launcher tells; torchrun's exit codes are those below zero."""
     told = event.fields
     code = told.get("exitcode", "")
+    if by_shell := told.get("by_shell", ""):
+        return str(int(by_shell) - _OF_A_SHELL)
     return code[1:] if code.startswith("-") else told.get("signal") or told.get("hydra", "")
 
 

@@ -37,7 +37,7 @@ def same_tensors(logs: Logs) -> Iterator[Finding]:
     Horovod documentation, Stall check and Join; horovod/common/stall_inspector.cc.
     """
     stalls, missing = said(logs, "horovod-stall"), said(logs, "horovod-missing")
-    if not stalls and not any("ranks" in event.fields for event in missing):
+    if not stalls and not any({"ranks", "ready"} & {*event.fields} for event in missing):
         return
     groups = {frozenset(_ranks(event)) for event in missing} - {frozenset()}
     ranks = sorted({rank for group in groups for rank in group})
@@ -63,8 +63,9 @@ def same_tensors(logs: Logs) -> Iterator[Finding]:
 
 
 def _ranks(event: LogEvent) -> list[int]:
-    told = event.fields.get("ranks") or event.fields.get("alone", "")
-    return [int(one) for one in told.replace(",", " ").split()]
+    told = event.fields.get("ranks") or event.fields.get("ready") or event.fields.get("alone", "")
+    named = [int(one) for one in told.replace(",", " ").split()]
+    return sorted({*range(max(named) + 1)} - {*named}) if "ready" in event.fields else named
 
 
 @log_rule("LOG177", "the launcher can log in to every node")

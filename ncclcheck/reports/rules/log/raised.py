@@ -156,13 +156,15 @@ def _is_garbled(event: LogEvent) -> bool:
 
 
 def _in_its_words(event: LogEvent) -> str:
-    """The exception; of an assertion without a message what did not hold."""
+    """The exception; of an assertion without a message, or with a dump for one, what did not hold."""
     text = event.text[:_MOST_OF_TEXT].rstrip()
     if _is_garbled(event) and (words := event.fields.get("text", "").lstrip(": ")):
         once = _TWICE.match(words)
         text = f"{event.fields['type']}: {once[1] if once else words}"
     condition = event.fields.get("condition", "")
     bare = condition and "text" not in event.fields and event.fields.get("type", "").endswith("AssertionError")
+    if condition and event.fields.get("text", "").startswith(("{", "[", "(")):
+        return f"{event.fields.get('type', '')}: assert {condition}: {event.fields['text']}"[:_MOST_OF_TEXT]
     return f"{text.rstrip(':')}: assert {condition}" if bare else text
 
 

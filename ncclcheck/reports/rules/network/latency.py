@@ -40,8 +40,10 @@ def latency(cluster: Cluster) -> Iterator[Finding]:
     Seven exchanges over an open TCP connection to each peer, of which the fastest counts, so that a busy host does
     not show. A warning from 5 ms (`NET018.ms`) on, and ten times the median of the faster half of all pairs, where
     there are others; a failure where bursts to or from that node were slower than those of others (NET008), or
-    between two nodes. Not where the node's link is full of others' traffic (counted in the second before the
-    bursts), by its reported speed or by round trips that vary: a queue is a slow link (NET008).
+    between two nodes. Where a machine had no core to spare (more than three threads that could run for each), only
+    what takes about as long for all of a node's pairs, or ten times as long. Not where the node's link is full of
+    others' traffic (counted in the second before the bursts), by its reported speed or by round trips that vary: a
+    queue is a slow link (NET008).
 
     ## Fix
     - **admin** see where its packets go: `tracepath -n ADDRESS`; take a detour, a tunnel or netem away.

@@ -2,57 +2,38 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from shlex import quote
+from collections.abc import Iterator
+from dataclasses import replace
 
-from ncclcheck.probes.facts import Cluster, Filter, Node, NoDoor, PortRange, Unread, at, value_or
+from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.judgement.findings import (
-    Evidence,
     Finding,
-    Remedy,
     State,
     Where,
-    admin,
     fail,
     fine,
     seen,
-    unknown,
-    you,
 )
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.addresses import to_itself, translated
 from ncclcheck.reports.subjects.addresses.names import by_name
 from ncclcheck.reports.subjects.failures import lost
-from ncclcheck.reports.subjects.links import flapping
-from ncclcheck.reports.subjects.links.filters import firewall, kept, knocked, trunk, volleys
+from ncclcheck.reports.subjects.links import flapping, no_doors
+from ncclcheck.reports.subjects.links.filters import kept, knocked, trunk, volleys
 from ncclcheck.reports.subjects.links.paths import neighbours, own_way, two_cards, unheard
 from ncclcheck.reports.subjects.links.reached import (
     Blame,
     Pair,
-    Reached,
     after_the_job,
     blame,
     closed,
     groups,
     reached,
-    required,
-    shared_addresses,
 )
-from ncclcheck.reports.subjects.nccl import lan
+from ncclcheck.reports.subjects.links.tries import Tries
 from ncclcheck.reports.text.words.fold import fold_names
 
-_NOT_OURS = "Cannot assign requested address"  # EADDRNOTAVAIL
 _WHY = "The ranks cannot connect to each other: torchrun, gloo and NCCL only wait, for half an hour by default."
-_SAID = {
-    "refused": "connection refused",
-    "timed_out": "no answer",
-    "unreachable": "unreachable",
-    "stranger": "something else answered",
-    "not_sent": "not sent",
-}
 _MOST_PAIRS = 8  # pairs that are named; chosen
 _OWN_FILTER = "of the two only {} has a packet filter of its own that can stop it or lead it elsewhere"
 
@@ -123,11 +104,11 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#352, NVIDIA/nccl-tests#162; ip(7) (ip_local_port_range), connect(2), nft(8).
     """
-    no_doors = [*_no_doors(cluster)]
-    yield from no_doors
-    if no_doors and reached(cluster) is None:
+    unopened = [*no_doors.findings(cluster)]
+    yield from unopened
+    if unopened and reached(cluster) is None:
         return
-    tries = _Tries.of(cluster)
+    tries = Tries.of(cluster)
     gone = list(knocked.findings(cluster))
     yield from gone
     yield from tries.unasked()
@@ -160,7 +141,7 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
         yield from (
             finding
             for finding in _judged(run)
-            if finding.state is not State.OK or not (shut or no_doors or gone or misled or told)
+            if finding.state is not State.OK or not (shut or unopened or gone or misled or told)
         )
     yield from translated.findings(cluster, tries.found, tries.links)
     networks = {node: str(link.network) for node, link in tries.links.items()}
@@ -178,7 +159,7 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
 def _closed(cluster: Cluster, shut: set[Pair]) -> Iterator[Finding]:
     """Connections that passed before the job and failed after it; a node that is to blame for them says why."""
     after = after_the_job(cluster)
-    tries = replace(_Tries.of(after), bad=shut)
+    tries = replace(Tries.of(after), bad=shut)
     for finding in _after(after, tries):
         before = seen("before the job", "all of these connections passed")
         what = f"{finding.what}. It passed before the job, and failed after it"
@@ -193,7 +174,7 @@ def _closed(cluster: Cluster, shut: set[Pair]) -> Iterator[Finding]:
         yield flapping.explained(cluster, told)
 
 
-def _after(after: Cluster, tries: _Tries) -> Iterator[Finding]:
+def _after(after: Cluster, tries: Tries) -> Iterator[Finding]:
     """What its own kernel or filter explains, then the rest."""
     by_own_way = [*own_way.findings(after, tries.found, {p for p in tries.bad if not tries.down(p[0])})]
     yield from (finding for finding, _ in by_own_way)
@@ -205,7 +186,7 @@ def _after(after: Cluster, tries: _Tries) -> Iterator[Finding]:
         yield from _judged(run) if run.bad else ()
 
 
-def _judged(tries: _Tries) -> Iterator[Finding]:
+def _judged(tries: Tries) -> Iterator[Finding]:
     together = groups(tries.nodes, tries.judged - tries.bad)
     yield from _apart(tries, together)
     group = {node: number for number, nodes in enumerate(together) for node in nodes}
@@ -219,294 +200,7 @@ def _judged(tries: _Tries) -> Iterator[Finding]:
         yield fine(Where(), what)
 
 
-@dataclass(frozen=True)
-class _Tries:
-    """The connections that were tried, without those that another rule explains."""
-
-    hosts: dict[str, Node]
-    links: dict[str, lan.Link]
-    found: Reached
-    shared: set[str]
-    judged: set[Pair]
-    bad: set[Pair]
-    no_doors: set[str]
-
-    @classmethod
-    def of(cls, cluster: Cluster) -> _Tries:
-        found = required(cluster)
-        connects = {pair: connect for pair, connect in found.connects.items() if connect.outcome != "silent"}
-        bad = {pair for pair, connect in connects.items() if connect.outcome != "ok"}
-        links = {link.node: link for link in lan.links(cluster)}
-        doors = {no_door.node for no_door in cluster.measurements.no_doors}
-        hosts = {node.name: node for node in cluster.nodes}
-        return cls(hosts, links, found, shared_addresses(cluster), set(connects), bad, doors)
-
-    @cached_property
-    def nodes(self) -> list[str]:
-        """The nodes of the pairs, in the launcher's order."""
-        named = {node for pair in self.judged for node in pair}
-        return [*(node for node in self.links if node in named), *sorted(named - set(self.links))]
-
-    def apart(self) -> Iterator[_Tries]:
-        """By nodes that tried each other: in merged results those of one run did, and no others."""
-        for nodes in groups(self.nodes, self.judged):
-            yield replace(self, judged=_within(nodes, self.judged), bad=_within(nodes, self.bad))
-
-    def without(self, explained: set[Pair]) -> _Tries:
-        """Without pairs that are explained: what comes back goes the same wrong way."""
-        both = explained | {(b, a) for a, b in explained}
-        return replace(self, judged=self.judged - (both & self.bad), bad=self.bad - both) if both else self
-
-    def unasked(self) -> Iterator[Finding]:
-        """Nodes of which nobody knows: they opened no port, or their listener did not speak."""
-        known = set(self.nodes)
-        for link in self.links.values():
-            if link.node not in known | self.no_doors and link.address not in self.shared:
-                yield unknown(
-                    Where(node=link.node, device=link.interface.name),
-                    "it was not seen whether other nodes reach it",
-                    why="It opened no port, or what listened there did not speak in time.",
-                    evidence=[seen("TCP connect", "no try with a known end")],
-                )
-
-    def evidence(self, pairs: Sequence[Pair]) -> list[Evidence]:
-        """What the kernels said, a few by name, and whether UDP passed."""
-        shown = [f"{a} to {b} ({self.found.seen[a, b].address}): {self.said((a, b))}" for a, b in pairs[:4]]
-        more = f"; and {len(pairs) - 4} more" if len(pairs) > 4 else ""
-        named = dict.fromkeys(node for pair in pairs[:4] for node in pair)
-        chains = [(node, one) for node in named for one in [*self.writers(node), *self.chains(node)]]
-        return [
-            seen("TCP connect to a random high port", "; ".join(shown) + more),
-            *self._udp(pairs),
-            *(firewall.on_node(node, one) for node, one in chains[:4]),
-        ]
-
-    def chains(self, node: str) -> list[Filter]:
-        """The chains of a node's own packet filter that can stop packets, in or out."""
-        host = self.hosts[node]
-        return [*firewall.harmful(host, "input"), *firewall.harmful(host, "output")]
-
-    def writers(self, node: str) -> list[Filter]:
-        """The chains that can write another sender on what it sends from its address here."""
-        return firewall.writing(self.hosts[node], self.links[node].address) if node in self.links else []
-
-    def stopper(self, pair: Pair) -> str:
-        """The one of two nodes whose own filter can stop packets, where the filters of both could be read."""
-        able = [node for node in pair if self.chains(node) or self.writers(node)]
-        readable = all(firewall.known(self.hosts[node]) for node in pair)
-        return able[0] if readable and len(able) == 1 else ""
-
-    def said(self, pair: Pair) -> str:
-        """How one try ended."""
-        connect = self.found.connects[pair]
-        word = _SAID.get(connect.outcome, connect.outcome)
-        return word if connect.detail in ("", word) else f"{word} ({connect.detail})"
-
-    def _udp(self, pairs: Sequence[Pair]) -> list[Evidence]:
-        passed = sum(self._udp_passes(pair) for pair in pairs)
-        return [seen("small UDP packets", f"passed in {passed} of {len(pairs)} of these pairs")]
-
-    def _udp_passes(self, pair: Pair) -> bool:
-        echoes = self.found.seen[pair].echoes
-        return not isinstance(echoes, Unread) and echoes.arrived > 0
-
-    def reason(self, pairs: Sequence[Pair]) -> str:
-        """What it looks like, from what passes and what does not."""
-        connects = [self.found.connects[pair] for pair in pairs]
-        outcomes = Counter(connect.outcome for connect in connects)
-        own, refused = self._own_filter(pairs), outcomes["refused"] == len(pairs)
-        if refused or any(self._udp_passes(pair) for pair in pairs):
-            said = "rejects" if outcomes["unreachable"] + outcomes["refused"] else "drops"
-            what = "it is refused though its port is open" if refused else "UDP passes and TCP does not"
-            other = " or another machine has this address" if refused else ", not a cable"
-            return f"{what}: {own}" if own else f"{what}, so a packet filter {said} it{other}"
-        if deaf := unheard.deaf(self.found, pairs):
-            return deaf.words(self.found.interface(deaf.node))
-        if all(connect.kept == "neighbour" for connect in connects):
-            return self._unheard(pairs)
-        if outcomes["stranger"] == len(pairs):
-            return "something else answers at this address"
-        if all(self._crosses(pair) for pair in pairs):
-            return (
-                "nothing passes between their subnets: the router does not forward it, or a packet filter drops it"
-            )
-        if own:
-            return f"nothing passes: {own}"
-        return "nothing passes: a packet filter, a VLAN, a switch port or a cable"
-
-    def _unheard(self, pairs: Sequence[Pair]) -> str:
-        """ARP finds nobody. Both ends answered us by another way, so that they are up; their links may be, too."""
-        told = "no machine answers for the address on this wire (ARP)"
-        ends = [self.links.get(node) for pair in pairs for node in pair]
-        if all(end is not None and end.interface.up is True and end.interface.running is True for end in ends):
-            return (
-                f"{told}, though all of these hosts are up and their interfaces have a link: a switch port in "
-                "another VLAN, or one that does not forward"
-            )
-        return f"{told}: a VLAN, a switch port or a cable"
-
-    def _own_filter(self, pairs: Sequence[Pair]) -> str:
-        """The chain of the one node that all have in common, where those of the others could stop nothing."""
-        common = set.intersection(*(set(pair) for pair in pairs))
-        others = {node for pair in pairs for node in pair} - common
-        if len(common) == 2 and (stopper := self.stopper(pairs[0])):
-            common, others = {stopper}, common - {stopper}
-        if len(common) != 1 or not others:
-            return ""
-        (node,) = common
-        sound = all(firewall.known(self.hosts[one]) and not self.chains(one) for one in others)
-        chains = [*self.writers(node), *self.chains(node)]
-        does = f"{firewall.verb(chains[0])} ({firewall.shown(chains[0])})" if chains else ""
-        return f"{node}'s own packet filter {does}" if chains and sound else ""
-
-    def _crosses(self, pair: Pair) -> bool:
-        a, b = (self.links.get(node) for node in pair)
-        return bool(a and b and a.network != b.network)
-
-    def down(self, node: str) -> str:
-        """The interface of a node that took part and is not up, if it is so."""
-        link = self.links.get(node)
-        if link is None or False not in (link.interface.up, link.interface.running):
-            return ""
-        return f"{link.interface.name} is {'down' if link.interface.up is False else 'up, but has no link'}"
-
-    def fix(self, pairs: Sequence[Pair], node: str, *others: str) -> list[Remedy]:
-        """By hand, then by the administrator of the node, and of others that may be the cause as well."""
-        client, server = next((pair for pair in pairs if node in pair), pairs[0])
-        name, address = self.found.interface(node) or "eth0", self.found.seen[client, server].address
-        by_hand = you(
-            "Try it by hand, and leave the node out until it passes.",
-            f"python3 -m http.server 45000 --bind {address}   # on {server}",
-            f"curl -m 5 http://{address}:45000/   # on {client}",
-        )
-        if self.down(node):
-            return [by_hand, admin("Bring the link up.", f"ip link set dev {name} up", f"ethtool {name}")]
-        networks = list(
-            dict.fromkeys(str(self.links[one].network) for one in (client, server) if one in self.links)
-        )
-        if let_pass := [remedy for network in networks for remedy in self.let_pass(node, network)]:
-            return [by_hand, *let_pass]
-        deaf = unheard.deaf(self.found, pairs)
-        if deaf and not deaf.asks:
-            return [by_hand, unheard.in_the_switch(deaf.node, self.found.interface(deaf.node) or "eth0")]
-        wire = admin(
-            "FAILED or nothing here means that not even ARP passes, which no firewall of a host does: look at "
-            "cable, switch port and VLAN. Else it is a firewall.",
-            f"ip neigh show {address}   # on {client}",
-            f"ethtool {name} | grep -E 'Speed|Link detected'   # on {node}",
-        )
-        opened = firewall.let_in(
-            "Let the nodes of the job's network connect to each other on all high ports, also in the cloud's "
-            "security group.",
-            networks,
-            fold_names([node, *others]).replace(", ", " and "),
-        )
-        silent = not any(map(self._udp_passes, pairs)) and not any(map(self._crosses, pairs))
-        unasked = all(self.found.connects[pair].kept == "neighbour" for pair in pairs)
-        on_wire = silent and (unasked or deaf is not None)
-        return [by_hand, *([wire] if silent else []), *([opened] if networks and not on_wire else [])]
-
-    def let_pass(self, node: str, network: str) -> list[Remedy]:
-        """In the chains of its own filter that can stop what comes in to it, or leaves it."""
-        host = self.hosts[node]
-        sides: tuple[firewall.Side, ...] = ("input", "output")
-        found = {side: firewall.harmful(host, side) for side in sides}
-        found["output"] = [*self.writers(node), *found["output"]]
-        return [firewall.let_pass(found[side], side, network) for side in sides if found[side]]
-
-
-def _no_doors(cluster: Cluster) -> Iterator[Finding]:
-    links = {link.node: link for link in lan.links(cluster)}
-    hosts = {node.name: node for node in cluster.nodes}
-    yield from (
-        _no_door(hosts[no_door.node], links[no_door.node], no_door)
-        for no_door in cluster.measurements.no_doors
-        if no_door.node in links
-    )
-
-
-def _no_door(node: Node, link: lan.Link, door: NoDoor) -> Finding:
-    """Its ranks ask the kernel for the same."""
-    ports = value_or(at(node, "system.ports"), PortRange(first=1, last=0))
-    held_back = ports.reserved > (ports.last - ports.first + 1) / 2
-    if door.why == _NOT_OURS and door.address == link.address:
-        gone = bool(door.interfaces) and link.interface.name not in door.interfaces
-        return _interface_gone(link, door.interfaces) if gone else _address_gone(link)
-    make, why = (
-        (fail, "Its ranks cannot listen there either: gloo and NCCL take a port that the kernel chooses.")
-        if door.protocol == "TCP"
-        else (unknown, "So no node could try it; UDP is not what a job needs.")
-    )
-    return make(
-        Where(node=link.node, device=link.interface.name),
-        f"it can open no {door.protocol} port on its own address {door.address}: {door.why}"
-        + f" (HST016: net.ipv4.ip_local_reserved_ports holds back {ports.reserved} of them)" * held_back,
-        why=why,
-        owner="node",
-        evidence=[seen(f"bind(2) to port 0 of {door.address}", door.why)],
-        fix=[
-            you("See how many ports are taken there, and by whom.", "ss -H -tanp | head -20", "ip -br addr"),
-            admin("Reserve none of them.", "sysctl -w net.ipv4.ip_local_reserved_ports=")
-            if held_back
-            else admin(
-                "Where the range of ports is small, let it be the kernel's own.",
-                'sysctl -w net.ipv4.ip_local_port_range="32768 60999"',
-            ),
-        ],
-    )
-
-
-def _address_gone(link: lan.Link) -> Finding:
-    """It had the address when its facts were read."""
-    held = quote(f"{link.address}/{link.network.prefixlen}")
-    name = quote(link.interface.name)
-    return fail(
-        Where(node=link.node, device=link.interface.name),
-        f"{link.interface.name} has lost its address {link.address} during the run: it was removed or changed",
-        why="Connections that stood hang, for nothing that is sent to the address arrives any more.",
-        owner="node",
-        evidence=[seen(f"bind(2) to {link.address}", f"{_NOT_OURS}; it had it before")],
-        fix=[
-            admin(
-                "Give it its address back, and see what took it: a DHCP lease that ended, NetworkManager.",
-                f"ip addr add {held} dev {name}   # on {link.node}",
-                f"journalctl -u NetworkManager -u systemd-networkd --since -15min | tail   # on {link.node}",
-            ),
-        ],
-    )
-
-
-def _interface_gone(link: lan.Link, left: list[str]) -> Finding:
-    """It was there when the facts were read; nothing can be added to it now."""
-    name = link.interface.name
-    return fail(
-        Where(node=link.node, device=name),
-        f"the interface {name} with the address {link.address} is gone since the run began",
-        why="Connections that stood hang: its driver died or was unloaded, its card fell off the bus, or it was "
-        "deleted or renamed.",
-        owner="node",
-        evidence=[
-            seen(f"bind(2) to {link.address}", f"{_NOT_OURS}; it had it before"),
-            seen("interfaces that are left", ", ".join(left)),
-        ],
-        fix=[
-            admin(
-                "See what took it away, then bring it back: load its driver anew, start the service that makes it "
-                "again, or reboot.",
-                f"dmesg -T | grep -iE '{name}|pci|link' | tail -20   # on {link.node}",
-                f"journalctl -u NetworkManager -u systemd-networkd --since -15min | tail   # on {link.node}",
-                f"ip -br link   # on {link.node}",
-            ),
-            you("Leave the node out until then.", f"#SBATCH --exclude={quote(link.node)}"),
-        ],
-    )
-
-
-def _within(nodes: Collection[str], pairs: set[Pair]) -> set[Pair]:
-    return {pair for pair in pairs if pair[0] in nodes}
-
-
-def _apart(tries: _Tries, together: list[list[str]]) -> Iterator[Finding]:
+def _apart(tries: Tries, together: list[list[str]]) -> Iterator[Finding]:
     """Groups that do not reach each other at all: the smaller ones are cut off."""
     if len(together) < 2:
         return
@@ -523,7 +217,7 @@ def _apart(tries: _Tries, together: list[list[str]]) -> Iterator[Finding]:
         yield from (_cut_off(tries, group, first) for group in together[1:])
 
 
-def _either(tries: _Tries, pairs: list[Pair]) -> Finding:
+def _either(tries: Tries, pairs: list[Pair]) -> Finding:
     """Two nodes, either way: neither is blamed, unless its interface is down."""
     a, b = tries.nodes
     if stopper := tries.stopper((a, b)):
@@ -547,7 +241,7 @@ def _either(tries: _Tries, pairs: list[Pair]) -> Finding:
     )
 
 
-def _cut_off(tries: _Tries, group: list[str], main: list[str]) -> Finding:
+def _cut_off(tries: Tries, group: list[str], main: list[str]) -> Finding:
     node = group[0]
     pairs = sorted(pair for pair in tries.bad if (pair[0] in group) != (pair[1] in group))
     where = Where(node=node, device=tries.found.interface(node) or None)
@@ -561,7 +255,7 @@ def _cut_off(tries: _Tries, group: list[str], main: list[str]) -> Finding:
     return _failed(tries, where, pairs, node, what)
 
 
-def _one_way(tries: _Tries, culprit: Blame) -> Finding:
+def _one_way(tries: Tries, culprit: Blame) -> Finding:
     node, pairs = culprit.node, sorted(culprit.pairs)
     where = Where(node=node, device=tries.found.interface(node) or None)
     others = sorted({other for pair in pairs for other in pair} - {node})
@@ -582,7 +276,7 @@ def _one_way(tries: _Tries, culprit: Blame) -> Finding:
     return _failed(tries, where, pairs, node, f"{what}incoming connections to {node} do not pass; {why}")
 
 
-def _pairs(tries: _Tries, pairs: list[Pair]) -> Iterator[Finding]:
+def _pairs(tries: Tries, pairs: list[Pair]) -> Iterator[Finding]:
     """What no single node explains, a few by name."""
     stopped = {pair: stopper for pair in pairs if (stopper := tries.stopper(pair))}
     for pair, stopper in stopped.items():
@@ -604,14 +298,14 @@ def _pairs(tries: _Tries, pairs: list[Pair]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _stopped(tries: _Tries, pairs: list[Pair], node: str) -> Finding:
+def _stopped(tries: Tries, pairs: list[Pair], node: str) -> Finding:
     a, b = pairs[0]
     said = f"{a} and {b} cannot connect to each other" if len(pairs) == 2 else f"{a} cannot connect to {b}"
     where = Where(node=node, device=tries.found.interface(node) or None)
     return _failed(tries, where, pairs, node, f"{said}: {_OWN_FILTER.format(node)}; {tries.reason(pairs)}")
 
 
-def _failed(tries: _Tries, where: Where, pairs: list[Pair], node: str, what: str) -> Finding:
+def _failed(tries: Tries, where: Where, pairs: list[Pair], node: str, what: str) -> Finding:
     return fail(
         where, what, why=_WHY, owner="site", evidence=tries.evidence(pairs), fix=tries.fix(pairs, node)
     )  # fmt: skip

@@ -9,6 +9,7 @@ from ncclcheck.probes.facts.script import Script
 from ncclcheck.reports.judgement.findings import Finding, State, fail, note, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge
 from ncclcheck.reports.subjects.script.scripts import (
+    DDP,
     LOADER,
     edited,
     here,
@@ -186,9 +187,13 @@ def through(script: Script) -> Iterator[Finding]:
     """
     of_own_steps(script)
     every = [(call, tags(call, "on") | tags(call, "0")) for call in passes(script)]
-    if any(one.startswith("via:") for _, found in every for one in found):
-        return
+    wraps = [call for call in script.trace if call.name in DDP]
+    always = all(guard.kind in ("main", "group") for call in wraps for guard in call.guards)
+    if not always and any(one.startswith("via:") for _, found in every for one in found):
+        return  # the model inside may be what is trained where there is no group
     for call, found in every:
+        if any(one.startswith("via:") for one in found):
+            continue
         past = sorted(one.removeprefix("past:") for one in found if one.startswith("past:"))
         if past:
             yield fail(

@@ -14,6 +14,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     SHARDED,
     by_rank,
     edited,
+    given_to,
     here,
     in_function,
     line_of,
@@ -26,6 +27,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     written,
 )
 from ncclcheck.reports.subjects.script.steps import each_step
+from ncclcheck.reports.subjects.script.traced import tags
 
 _EXCHANGES = re.compile(r"^torch\.distributed\..*(?:reduce|gather|broadcast|scatter|all_to_all|send|recv|rpc)")
 _AVERAGES = re.compile(r"(?:reduce|average|avg|sync)_?\w*grad|grad\w*_(?:reduce|average|avg|sync)", re.IGNORECASE)
@@ -134,11 +136,7 @@ def unused(script: Script) -> Iterator[Finding]:
         if call.name not in DDP and any(call.arguments[one] == "True" for one in named) and ":" not in call.name:
             said = f"{sorted(named)[0]}=True costs time in every step: is a parameter unused?"
             yield note(here(call), said, evidence=[written(script, call)])
-        if (
-            call.name in DDP
-            and call.arguments.get("find_unused_parameters") == "True"
-            and call.arguments.get("static_graph", "False") == "False"
-        ):
+        if call.name in DDP and _looks(script, call) and call.arguments.get("static_graph", "False") == "False":
             if _is_called_in_several_ways(script, call) or _has_branches(script, call):
                 continue
             if _may_be_unused(script, call):
@@ -161,6 +159,14 @@ def unused(script: Script) -> Iterator[Finding]:
                     )
                 ],
             )
+
+
+def _looks(script: Script, call: Call) -> bool:
+    """Whether it is given True, as written, as a constant that is handed on, or as an option's default."""
+    if given_to(script, call, "find_unused_parameters", "find_unused_parameters") == "True":
+        return True
+    ways = [one for one in script.trace if one.place == call.place and one.name == call.name]
+    return bool(ways) and all("True" in tags(one, "find_unused_parameters") for one in ways)
 
 
 def _is_called_in_several_ways(script: Script, call: Call) -> bool:

@@ -97,6 +97,7 @@ def _own_logged(script: Script) -> Call | None:
             and re.search(r"loss|acc", said)
             and not _HELD_OUT.search(said)
             and "rank" not in said
+            and not _REDUCES.search(said)
         ):
             return call
     return None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Script
 from ncclcheck.reports.judgement.findings import Finding, State, fail, warn, you
+from ncclcheck.reports.subjects.script.processes import INIT
 from ncclcheck.reports.subjects.script.scripts import DDP, here, of_many_ranks, script_rule, written
 from ncclcheck.reports.subjects.script.traced import objects, tags
 
@@ -39,10 +41,25 @@ def complete(script: Script) -> Iterator[Finding]:
     PyTorch documentation, torch.nn.parallel.DistributedDataParallel ("You should never try to change your model's
     parameters after wrapping"), torch.nn.SyncBatchNorm.convert_sync_batchnorm.
     """
+    for call in script.trace:
+        given = objects(call, "model", "ddp") | objects(call, "0", "ddp")
+        trainer = re.search(r"(?:^|\.)(?:\w*Trainer|prepare|setup)$", call.name)
+        if given and trainer and not call.name.startswith("torch."):
+            yield warn(
+                here(call),
+                f"{call.name.rpartition('.')[2]} is given a model that is wrapped already, and wraps it too",
+                why="The outer wrapper finds no model's attributes, and gradients are averaged twice.",
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[you("Give it the bare model.")],
+            )
+            return
     of_many_ranks(script)
     wrapped: dict[str, Call] = {}
     told: set[str] = set()
     for call in script.trace:
+        if call.name == INIT:
+            wrapped = {}  # another way to start
         if call.name in DDP:
             for one in objects(call, "0", *_MODELS) | objects(call, "module", *_MODELS):
                 wrapped[one] = call
@@ -72,7 +89,8 @@ def _changed(call: Call, wrapped: dict[str, Call]) -> Call | None:
     ]
     if call.name not in ("requires_grad", ".requires_grad_") or around:
         return None
-    inner = [guard for guard in call.guards if call.loops and guard.line > call.loops[-1].line]
+    begins = call.loops[-1].line if call.loops else call.line
+    inner = [guard for guard in call.guards if guard.file == call.file and begins < guard.line <= call.line]
     partly = "part" in tags(call, "on") or inner or any(tag.startswith("in:") for tag in tags(call, "on"))
     found = {tag.partition(":")[2] for tag in tags(call, "on") if tag.startswith(("params:", "in:"))}
     wrappers = {one for one in found if one.startswith("ddp@")}

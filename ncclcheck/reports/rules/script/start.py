@@ -162,7 +162,7 @@ def local_rank(script: Script) -> Iterator[Finding]:
     for call in reached(script):
         if _RUNS.match(call.name) and _OLD_LAUNCHER in "".join(call.arguments.values()):
             old.append(call)
-    if not old and any(_RUNS.search(call.name) or call.name.startswith("os.exec") for call in reached(script)):
+    if not old and any(_RUNS.search(call.name) or call.name.startswith("os.exec") for call in script.calls):
         old = [call for call in reached(script) if call.name == "text" and _OLD_LAUNCHER in call.arguments["0"]]
     for call in old[:1]:
         yield note(here(call), f"{_OLD_LAUNCHER} is deprecated; torchrun takes its place",

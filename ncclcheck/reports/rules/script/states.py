@@ -50,6 +50,9 @@ _WITHOUT_TENSORS = re.compile(
 )
 _IS_WRAPPED = re.compile(r"module|isinstance|hasattr|[pP]arallel|distributed|ddp", re.IGNORECASE)  # of a condition
 
+# Weights of somebody else, which mostly lie on the CPU; and the state of a training, which does not.
+_OF_OTHERS = re.compile(r"pretrain|backbone|imagenet|encoder|model_zoo|get_model_file|hub", re.IGNORECASE)
+_RESUMES = re.compile(r"resume|ckpt|checkpoint|snapshot|latest|last|best", re.IGNORECASE)
 _IS_A = re.compile(r"(?:not )?(?:isinstance|issubclass)\(")
 _STATE = re.compile(r"ckpt|checkpoint|model|state|weights|resume|snapshot|\.bin\b|pretrained", re.IGNORECASE)
 
@@ -78,6 +81,13 @@ def one_writer(script: Script) -> Iterator[Finding]:
     PyTorch tutorial "Getting Started with Distributed Data Parallel", "Save and Load Checkpoints".
     """
     calls, everywhere = of_many_ranks(script), on_all_ranks(script)
+    if by_local := _of_each_node(script):
+        yield note(
+            here(by_local),
+            "on several nodes one rank of each saves to this path",
+            evidence=[written(script, by_local)],
+            fix=[you("Ask for rank 0 of the job, not for local rank 0.")],
+        )
     for call in calls:
         if call.name != "torch.save" or call.function not in everywhere or not _is_path(call):
             continue
@@ -108,6 +118,28 @@ def one_writer(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call)],
                 fix=[_on_rank_0(script, call)],
             )
+
+
+def _of_each_node(script: Script) -> Call | None:
+    """A checkpoint that is saved where the local rank is 0, in a script that knows the rank of the job."""
+    if not says(script, "RANK", "get_rank", "SLURM_PROCID") or script.nodes == 1:
+        return None
+    for call in script.trace:
+        guard = by_rank(call)
+        asks = (
+            guard
+            and guard.branch == "if"
+            and re.search(r"\blocal_rank(?:\(\))? == 0|is_local_main|'LOCAL_RANK'", guard.text)
+        )
+        more = [one for one in call.guards if one.kind == "rank"]
+        if (
+            call.name == "torch.save"
+            and asks
+            and len(more) == 1
+            and "rank" not in call.values.get("path", "").split()
+        ):
+            return call
+    return None
 
 
 def _is_alike(guard: Guard) -> bool:
@@ -204,9 +236,12 @@ def mapped(script: Script) -> Iterator[Finding]:
             if call.by_rank or _WITHOUT_TENSORS.search(f"{line} {named}") or not is_state:
                 continue
             new = with_argument(line, "torch.load(", 'map_location="cpu"')
-            if any(_IS_A.match(guard.text) for guard in call.guards):
-                yield note(here(call), "all ranks load a checkpoint without map_location, if they come here",
-                           evidence=[written(script, call)],
+            theirs = _OF_OTHERS.search(f"{call.file} {named} {line}") and not _RESUMES.search(f"{named} {line}")
+            if theirs or any(_IS_A.match(guard.text) for guard in call.guards):
+                said = "all ranks load a checkpoint without map_location, if they come here"
+                if theirs:
+                    said = "all ranks load weights without map_location: saved from a GPU, they go to that one"
+                yield note(here(call), said, evidence=[written(script, call)],
                            fix=[edited(script, 'Give it map_location="cpu".', call.file,
                                        {call.line: new} if new else None)])  # fmt: skip
                 continue

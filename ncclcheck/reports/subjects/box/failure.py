@@ -27,6 +27,8 @@ _PLACE = re.compile(r"^(.+):(\d+|\?+) in (.+)$")
 # Of a process that is said to work: cores in use in the last seconds. Chosen: one that waits in gloo has 0.02 of a
 # core, and where more processes work than there are cores each has a part of one.
 _BUSY, _LOOKS_S = 0.15, 5.0
+_TORCH = re.compile(r"\btorch/.*:\d+ in (\w+)$")
+_AROUND = ("wrapper", "decorate_context", "_fn", "inner", "_wrapped_call_impl", "_call_impl", "__call__")
 _ABORTED = 200  # characters of what a program printed as it aborted
 
 
@@ -94,6 +96,13 @@ def frames(failure: Failure) -> list[str]:
 def own_frames(innermost_first: Sequence[str]) -> list[str]:
     """Without those of Python and of installed packages; all where there are no others."""
     return [one for one in innermost_first if not is_library(one)] or [*innermost_first]
+
+
+def called(innermost_first: Sequence[str]) -> str:
+    """What of torch its program has called where it is, such as `recv`; empty for nothing of torch's."""
+    own = next((at for at, frame in enumerate(innermost_first) if not is_library(frame)), 0)
+    named = [_TORCH.search(frame) for frame in innermost_first[:own][::-1]]
+    return next((match[1] for match in named if match is not None and match[1] not in _AROUND), "")
 
 
 def is_library(frame: str) -> bool:

@@ -6,11 +6,12 @@ import re
 from collections import Counter
 from datetime import datetime, timezone
 
-from ncclcheck.probes.facts import BoxProcess, Cluster
+from ncclcheck.probes.facts import Box, BoxProcess, Cluster
 from ncclcheck.reports.judgement.findings import Evidence, Remedy, Where, seen, you
 from ncclcheck.reports.subjects.box import failure, first, threads, waiting
 from ncclcheck.reports.subjects.box.failure import Failure
 from ncclcheck.reports.subjects.box.waiting import Waiting
+from ncclcheck.reports.text.words.fold import fold_ranks
 from ncclcheck.reports.text.words.visible import in_line
 
 THEN = "then"  # the source of what came after the first failure: the page gives it a line more
@@ -18,6 +19,8 @@ _SILENT = ("exit", "left", "killed", "crashed", "absent", "memory")  # what it p
 # events that followed, characters of each, ranks with their line: chosen, each is one line of evidence
 _MOST_THEN, _SHORT, _MOST_STACKS = 3, 60, 4
 _PID = re.compile(r"\w\[(\d+)\]:|[Pp]rocess (\d+)")
+_SHELL = re.compile(r"^\S*\b(?:ba|da|z|k)?sh\b|python|torchrun|accelerate|deepspeed|launch")
+_MOST_PLACES = 3  # that a heading names: chosen, two lines
 _SLEEP = re.compile(r"(?:^|/)sleep\b")
 _WOKE_S = 0.5  # chosen: between the end of a script's `sleep` and what its `kill` ends, on a loaded machine
 _FULL = 64 * 2**20  # bytes of room below which a disk is told of: less than a small checkpoint
@@ -35,7 +38,7 @@ def heading(one: Failure, waits: Waiting | None = None) -> str:
     if one.kind == "unmet":
         return f"the ranks did not meet: {one.told}"
     if one.kind in ("outside", "stalled"):
-        return failure.what(one)
+        return failure.what(one) + (_places(one.box) if one.kind == "stalled" else "")
     if one.kind in ("vanished", "cut"):
         return f"{one.host}: {failure.what(one)}" if one.kind == "vanished" else f"{one.host} {failure.what(one)}"
     if one.kind == "gpu":
@@ -46,12 +49,25 @@ def heading(one: Failure, waits: Waiting | None = None) -> str:
 def _stalls(one: Failure, process: BoxProcess, waits: Waiting | None) -> str:
     if failure.is_stopped(process):
         return "is stopped"
-    at = f" in {failure.short(place(one))}" if place(one) else ""
+    calls = failure.called(process.stack)
+    at = f" in {failure.short(place(one))}{f', which calls {calls}' if calls else ''}" if place(one) else ""
     if one.told:
         return f"{one.told}{at}"
     if waits is not None and waits.words:
         return f"waits {waits.words}{'' if waits.line else at}"
     return f"is elsewhere than all others{f',{at}' if at else ''}"
+
+
+def _places(box: Box) -> str:
+    """Where ranks are that are not all in one place, and none of which is alone apart from all others."""
+    groups: dict[str, list[int]] = {}
+    for process in box.processes:
+        if process.role == "rank" and process.stack and process.state not in ("", "Z", "X"):
+            groups.setdefault(failure.own_frames(process.stack)[0], []).append(process.rank)
+    if not 1 < len(groups) <= _MOST_PLACES:
+        return ""
+    told = [f"{fold_ranks(ranks)} in {failure.short(at)}" for at, ranks in groups.items()]
+    return f": ranks wait in different places, {', '.join(told)}"
 
 
 def waits(cluster: Cluster, one: Failure) -> Waiting | None:
@@ -140,12 +156,30 @@ def _of_kind(cluster: Cluster, one: Failure) -> list[Evidence]:
         return [seen("oom_kill", counted + limit)]
     if one.cut is not None:
         return [seen("no answer", f"to what {name} and {one.cut.name} sent each other") for name in one.cut.by[:4]]
+    if one.kind == "unmet" and (idle := _beside_ranks(one)):
+        return [seen("waits beside them", idle)]
     if one.kind == "raised" and one.told:
         return [seen(one.told_by, in_line(one.told)[:200])]
     tell = {"crashed": _of_crash, "outside": _of_signal, "stalled": _of_stall, "vanished": _of_silence}.get(
         one.kind
     )
     return tell(cluster, one) if tell is not None else []
+
+
+def _beside_ranks(one: Failure) -> str:
+    """Programs of COMMAND's own script that were there too: one of them may hold up the rank that did not come."""
+    there = [
+        process
+        for process in one.box.processes
+        if process.role != "root"
+        and process.rank < 0
+        and process.born <= one.t
+        and (process.gone is None or process.gone > one.t)
+    ]
+    named = [
+        f"{process.command[:60]} (pid {process.pid})" for process in there if not _SHELL.search(process.command)
+    ]
+    return ", ".join(named[:_MOST_THEN])
 
 
 def _of_signal(_: Cluster, one: Failure) -> list[Evidence]:

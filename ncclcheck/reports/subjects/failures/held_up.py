@@ -25,11 +25,15 @@ FAR_SLOWER = 8.0
 
 @dataclass(frozen=True)
 class Slowness:
-    """The rates of bursts, and who is slow by them: of two nodes a direction, of more nodes a node."""
+    """The rates of bursts, and who is slow by them: of two nodes a direction, of more nodes a node.
+
+    doubtful: nodes that would be slow if there had been cores to spare.
+    """
 
     rates: Mapping[Pair, float]
     nodes: tuple[Slow, ...] = ()
     pairs: frozenset[Pair] = frozenset()
+    doubtful: frozenset[str] = frozenset()
 
     def beside_others(self, pair: Pair) -> float | None:
         """What the other pairs carry (median), where this one is slow beside them."""
@@ -71,9 +75,13 @@ def slowness(cluster: Cluster) -> Slowness:
         limits.get("NET008.enough_gbit", flows.ENOUGH),
     )
     two = len({node for pair in rates for node in pair}) == 2
-    return Slowness(
-        rates, tuple(flows.slow_nodes(rates, *bounds)), frozenset(flows.slow_pairs(rates, *bounds) if two else ())
-    )
+    busy = found.busy if found else set()
+    slow, pairs = flows.slow_nodes(rates, *bounds, busy), flows.slow_pairs(rates, *bounds, busy) if two else set()
+    at_leisure = {(one.node, one.sends) for one in flows.slow_nodes(rates, *bounds)} if busy else set()
+    doubtful = {node for node, _ in at_leisure - {(one.node, one.sends) for one in slow}}
+    if two and busy:
+        doubtful |= {node for pair in flows.slow_pairs(rates, *bounds) - pairs for node in pair}
+    return Slowness(rates, tuple(slow), frozenset(pairs), frozenset(doubtful))
 
 
 @derived

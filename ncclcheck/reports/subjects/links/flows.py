@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ncclcheck.probes.facts import Burst, PeerReach, Unread, value_or
@@ -14,6 +14,9 @@ LEAST_LOST = 4  # packets of one direction: fewer may be stray ones; chosen
 _STALL_BYTES = 65536
 # share of a burst in which a side had no core: chosen, so that a rate is never raised more than tenfold for it
 _MOST_STARVED = 0.9
+# Times slower than else where a machine had no cores to spare: nodes of one machine differed by up to 5 at a load
+# of 6 on 2 cores. A link that fell to a tenth is left, and so is what a limit or a detour leaves.
+_FAR_SLOWER = 8.0
 OF_PEERS, ENOUGH = 50.0, 2.0  # NET008.of_peers_percent and NET008.enough_gbit, whose page gives the reasons
 
 
@@ -124,8 +127,14 @@ class Slow:
     others: float
 
 
-def slow_nodes(best_of_pair: Mapping[Pair, float], percent: float, enough: float) -> list[Slow]:
-    """Slow senders and slow receivers among three or more nodes; a rate of `enough` Gb/s is never slow."""
+def slow_nodes(
+    best_of_pair: Mapping[Pair, float], percent: float, enough: float, busy: Collection[str] = ()
+) -> list[Slow]:
+    """Slow senders and slow receivers among three or more nodes; a rate of `enough` Gb/s is never slow.
+
+    busy: nodes without cores to spare, of which much more is asked; of all nodes where most are.
+    """
+    all_busy = 2 * len({*busy}) > len({node for pair in best_of_pair for node in pair})
     slows: list[Slow] = []
     for sends in (True, False):
         best: dict[str, float] = {}
@@ -135,7 +144,8 @@ def slow_nodes(best_of_pair: Mapping[Pair, float], percent: float, enough: float
         ordered = sorted(best.values())
         for node, rate in best.items() if len(best) > 2 else ():
             others = _median_without(ordered, rate)
-            if rate < min(enough, others * percent / 100):
+            least = others * percent / 100 / (_FAR_SLOWER if all_busy or node in busy else 1.0)
+            if rate < min(enough, least):
                 slows.append(Slow(node, sends, rate, others))
     return slows
 
@@ -147,12 +157,18 @@ def _median_without(ordered: Sequence[float], one: float) -> float:
     return (low + high) / 2
 
 
-def slow_pairs(best_of_pair: Mapping[Pair, float], percent: float, enough: float) -> set[Pair]:
+def slow_pairs(
+    best_of_pair: Mapping[Pair, float], percent: float, enough: float, busy: Collection[str] = ()
+) -> set[Pair]:
     """Directions far slower than the other direction of the same two nodes."""
     return {
         (a, b)
         for (a, b), rate in best_of_pair.items()
-        if rate < min(enough, best_of_pair.get((b, a), 0.0) * percent / 100)
+        if rate
+        < min(
+            enough,
+            best_of_pair.get((b, a), 0.0) * percent / 100 / (_FAR_SLOWER if {a, b} & {*busy} else 1.0),
+        )
     }
 
 

@@ -39,10 +39,10 @@ def lost(cluster: Cluster) -> list[Lost]:
         return []
     limits = cluster.policy.thresholds
     percent = limits.get("NET009.loss_percent", 1.0)
-    by_udp = list(_lossy(flows.udp_losses(found), percent, "UDP"))
+    by_udp = list(blamed(flows.udp_losses(found), percent, "UDP"))
     named = {node for one in by_udp for node in one.nodes}
     rest = {pair: loss for pair, loss in fast_bursts(cluster, found).items() if not named & set(pair)}
-    return by_udp + _lossy(rest, limits.get("NET009.retransmits_percent", 2.0), "TCP")
+    return by_udp + blamed(rest, limits.get("NET009.retransmits_percent", 2.0), "TCP")
 
 
 def fast_bursts(cluster: Cluster, found: Reached) -> dict[Pair, Loss]:
@@ -67,8 +67,8 @@ def fast_bursts(cluster: Cluster, found: Reached) -> dict[Pair, Loss]:
     }
 
 
-def _lossy(losses: Mapping[Pair, Loss], percent: float, kind: str) -> list[Lost]:
-    """The worst node and direction first; what it explains is taken out before looking again."""
+def blamed(losses: Mapping[Pair, Loss], percent: float, kind: str) -> list[Lost]:
+    """By node and direction, the worst first; what one explains is taken out before looking again."""
     left = dict(losses)
     ends: dict[tuple[str, str], list[Pair]] = {}
     for a, b in losses:

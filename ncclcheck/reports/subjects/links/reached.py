@@ -13,6 +13,10 @@ from ncclcheck.reports.judgement.rule import NothingToJudge
 
 _USABLE_WITHIN_S = 0.5  # s of uncertainty above which a measured clock offset says nothing; chosen
 
+# Threads that could run, for each core, from which a machine is short of cores: as _BUSY of culprit/alone.py,
+# which names the loads at which it was seen. Three others take a core of which a burst needs all.
+_BUSY = 3.0
+
 Pair = tuple[str, str]
 Direction = Literal["in", "out", "both"]
 
@@ -31,6 +35,11 @@ class Reached:
     def connects(self) -> dict[Pair, Connect]:
         """How each try to connect went, where that is known."""
         return {pair: peer.connect for pair, peer in self.seen.items() if not isinstance(peer.connect, Unread)}
+
+    @cached_property
+    def busy(self) -> set[str]:
+        """Nodes that were short of cores meanwhile: what they are slow at may be no network's doing."""
+        return {name for name, reach in self.of_node.items() if reach.running > _BUSY}
 
     @cached_property
     def odd_ways(self) -> dict[str, dict[str, Way]]:

@@ -341,7 +341,8 @@ def given_to(script: Script, call: Call, name: str, position: str) -> str:
     """An argument as written; for `args.dist_url` what the command line gives, or the option's default."""
     value = call.arguments.get(name, call.arguments.get(position, ""))
     option = re.fullmatch(
-        r"(?:\w+\.)*(?:args|opts?|FLAGS|hparams|hps?|conf|config|cfg|params|options|arguments)\.(\w+)", value
+        r"(?:\w+\.)*(?:args|opts?|FLAGS|hparams|hps?|conf|config|cfg|params|options|arguments)\.(?:\w+\.)*(\w+)",
+        value,
     )
     if not option:
         return value
@@ -354,7 +355,9 @@ def given_to(script: Script, call: Call, name: str, position: str) -> str:
         names = {text.strip("'\"") for text in added.arguments.values()}
         if added.name.endswith(".add_argument") and names & spelled:
             return added.arguments.get("default", value)
-    return value
+    settings = [one for one in script.calls if one.name == "given" and "." in one.target]
+    texts = {one.arguments["0"] for one in settings if one.target.rpartition(".")[2] == option.group(1)}
+    return texts.pop() if len(texts) == 1 else value
 
 
 def _entered(script: Script, function: str, deep: int) -> str:

@@ -15,9 +15,14 @@ _PREPARES = re.compile(r"^\.(?:prepare\w*|setup(?:_module)?)$")
 
 def shares_model(script: Script) -> bool:
     """Whether a backward pass ends on no rank before all have come to it."""
-    wraps = any(call.name in DDP or SHARDED.search(call.name) for call in reached(script)) or is_prepared(script)
+    wraps = any(_wraps(call) for call in reached(script)) or is_prepared(script)
     joined = any(call.name.endswith((".join", ".Join")) and "Join" in call.name for call in script.calls)
     return wraps and not joined and not splits_model(script)
+
+
+def _wraps(call: Call) -> bool:
+    """DistributedDataParallel, of torch or of Apex, and FSDP."""
+    return call.name in DDP or call.name.endswith(".DistributedDataParallel") or bool(SHARDED.search(call.name))
 
 
 def is_prepared(script: Script) -> bool:

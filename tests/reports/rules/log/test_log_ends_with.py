@@ -115,3 +115,116 @@ def test_a_long_line_is_cut_around_what_it_says() -> None:
         'Decode transfer failed for request rank=0 with exception KVTransferError: could not get the room"}}}\n'
     )
     assert "Decode transfer failed for request" in judged(text)["LOG001"].findings[0].what
+
+
+def test_a_reason_below_a_launchers_words_stands_beside_them() -> None:
+    text = (
+        "[n1:62000] pml_ucx.c:291  Error: Failed to create UCP worker\n"
+        "[1635931846.182478] [n1:62000:0] ib_device.c:670  UCX  ERROR ibv_query_gid(dev=mlx5_an0 port=1 index=0) "
+        "failed: Invalid argument\n"
+    )
+    assert "after it: [1635931846.182478]" in judged(text)["LOG124"].findings[0].what
+
+
+@pytest.mark.parametrize(("text", "signal"), [
+    ("[12-16 14:27:08] Rank 0 scheduler is dead.\n[12-16 14:27:10] Exit code: -9\n", "SIGKILL"),
+    ("AlgorithmError: Exit Code: 139\n", "SIGSEGV"),
+    ("pod train-0: container main exited with exit code 137\n", "SIGKILL"),
+])  # fmt: skip
+def test_an_exit_code_that_stands_for_a_signal(text: str, signal: str) -> None:
+    assert signal in judged(text)["LOG093"].findings[0].what
+
+
+def test_what_is_said_above_an_exit_is_told_with_it() -> None:
+    text = (
+        "RuntimeError: NCCL error in: ../c10d/NCCLUtils.hpp:82, invalid argument, NCCL version 2.4.8\n"
+        "srun: error: node-0: tasks 2-7: Exited with exit code 1\n"
+    )
+    assert "before it: RuntimeError: NCCL error in" in judged(text)["LOG001"].findings[0].what
+
+
+def test_an_assertion_whose_message_is_a_dump_tells_what_did_not_hold() -> None:
+    text = (
+        "\t[rank1]: Traceback (most recent call last):\n"
+        '\t[rank1]:   File "/v/site-packages/deepspeed/partition_parameters.py", line 284, in free_param\n'
+        "\t[rank1]:     assert not param.ds_active_sub_modules, param.ds_summary()\n"
+        "\t[rank1]: AssertionError: {'id': 0, 'status': 'AVAILABLE', 'numel': 544997376}\n"
+    )
+    (found,) = judged(text)["LOG004"].findings
+    assert (found.where.rank, "assert not param.ds_active_sub_modules" in found.what) == (1, True)
+
+
+def test_ranks_that_are_not_among_the_ready_ones() -> None:
+    text = "Stalled ops: HorovodBroadcast_layer_0 [ready ranks: 5, 6, 3, 1, 4, 0]\n"
+    assert judged(text)["LOG176"].findings[0].what.startswith("rank 2 did not hand in")
+
+
+@pytest.mark.parametrize("text", [
+    "2024-07-29 17:14:59.920189: E external/xla/xla/rendezvous.cc:38] This thread may be stuck. Expected 8 "
+    "threads to join the rendezvous, but not all of them arrived on time.\n",
+    "DEADLINE_EXCEEDED: Deadline Exceeded\nRPC: /tensorflow.CoordinationService/RegisterTask\n",
+    "pytorchjob-example-master-0         0/2     CrashLoopBackOff   8          2m32s\n",
+])  # fmt: skip
+def test_errors_of_other_frameworks_are_errors(text: str) -> None:
+    assert raised(text)["LOG001"] == "fail"
+
+
+def test_what_tensorflow_registers_twice_is_none() -> None:
+    text = (
+        "2024-07-29 17:14:59.920189: E external/local_xla/xla/cuda/cuda_fft.cc:485] Unable to register "
+        "cuFFT factory: Attempting to register factory for plugin cuFFT when one has already been registered\n"
+    )
+    assert "LOG001" not in raised(text)
+
+
+_OLD = "node-b:7:7 [0] NCCL INFO NET/Plugin : No plugin found (libnccl-net.so), using internal implementation\n"
+_NEW = "node-a:7:7 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.\n"
+_HPCX = "node-b:7:7 [0] NCCL INFO Plugin Path : /opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so\n"
+_CAME = "node-a:7:7 [0] NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 0 busId 10 - Init COMPLETE\n"
+
+
+def test_hosts_that_speak_as_two_releases_loaded_two() -> None:
+    assert "node-b before 2.19" in judged(_NEW + _OLD)["LOG018"].findings[0].what
+    assert "LOG018" not in raised(_NEW + _OLD + _CAME)
+    assert "LOG018" not in raised(_NEW + _NEW.replace("node-a", "node-b"))
+
+
+def test_a_plugin_on_one_host_alone_is_a_risk() -> None:
+    (found,) = judged(_NEW + _HPCX)["LOG016"].findings
+    assert (found.state.value, found.where.node) == ("warn", "node-a")
+    assert "LOG016" not in raised(_NEW + _HPCX + _CAME)
+
+
+def test_an_interface_that_leads_nowhere_is_told_where_nothing_else_is() -> None:
+    text = (
+        "node-a:7:7 [0] NCCL INFO NET/Socket : Using [0]eno4:10.3.68.117<0> "
+        "[1]vethe94aab9:fe80::a86b:69ff:fe67:e3fe%vethe94aab9<0>\nnode-a:7:7 [0] NCCL INFO Using network Socket\n"
+    )
+    assert "NCCL also sends over vethe94aab9, link-local" in judged(text)["LOG007"].findings[0].what
+    assert "link-local" not in judged(text.replace("veth", "eth"))["LOG007"].findings[0].what
+
+
+def test_open_mpi_dials_a_bridge() -> None:
+    line = (
+        "[n1][[38971,1],2][btl_tcp_endpoint.c:796:mca_btl_tcp_endpoint_complete_connect] connect() to {} failed: "
+    )
+    text = line.format("172.17.0.1") + "Connection refused (111)\n"
+    assert (
+        judged(text)["LOG010"].findings[0].what.startswith("Open MPI dials 172.17.0.1, an address of a host's own")
+    )
+    other = raised(line.format("10.0.3.18") + "Connection refused (111)\n")
+    assert ("LOG010" in other, other["LOG001"]) == (False, "fail")
+
+
+def test_what_ray_has_stands_beside_what_is_asked_for() -> None:
+    text = " 0.0/34.0 CPU\n 0.0/1.0 GPU\n 0.0/1.0 TPU\n{'GPU': 1.0} * 2 (PACK): 1+ pending placement groups\n"
+    assert judged(text)["LOG182"].findings[0].what.endswith("; all of it has 1 GPU, 1 TPU")
+
+
+def test_the_line_with_a_known_fault_is_quoted() -> None:
+    text = (
+        "2019-07-25 09:33:34.093469: W tensorflow/core/gpu_device.cc:1597] Unable to enable peer access between "
+        "device ordinals 0 and 9, status: Internal: failed to enable\npeer access from 0x7f76 to 0x7f77: "
+        "CUDA_ERROR_TOO_MANY_PEERS: peer mapping resources exhausted\n"
+    )
+    assert "CUDA_ERROR_TOO_MANY_PEERS" in judged(text)["LOG001"].findings[0].what

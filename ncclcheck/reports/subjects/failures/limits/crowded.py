@@ -51,6 +51,16 @@ def crowded_nodes(cluster: Cluster) -> dict[str, Exhausted]:
     return found if len(found) < len(names) else {}
 
 
+def set_apart(cluster: Cluster) -> dict[str, Exhausted]:
+    """Nodes whose ranks are traced, or run with less priority than those elsewhere, whatever it costs."""
+    found: dict[str, Exhausted] = {}
+    for had in {one.node: one for one in cluster.measurements.resources}.values():
+        peers = [rank for one in cluster.measurements.resources if one.node != had.node for rank in one.ranks]
+        if one := _traced(had.ranks) or _priority(had.ranks, peers):
+            found[had.node] = one
+    return found
+
+
 def throttled(cluster: Cluster, node: str) -> float | None:
     """The share of the periods of its CPU quota that the job had used up there; None where it was not counted."""
     had = _had(cluster, node)

@@ -68,13 +68,24 @@ _FAMILIES = (
         admin("Give the host a name that its own /etc/hosts (on Windows: the network) resolves."),
     ),
     made(
-        r"NPU function error|\bACL (?:stream|error)|\baclrt?\w{4,}|error code(?: is|:) ?507\d{3}|\bHCCL\b",
+        r"NPU function error|\bACL (?:stream|error)|\baclrt?\w{4,}|error code(?: is|:) ?507\d{3}|\bHCCL\b"
+        r"|\brt[A-Z]\w{3,40} execute failed|\bretCode=0x7\d{6}",
         "A call of Ascend's CANN failed; torch only hears of it later. CANN's own lines (EZ9999, EI0002, ...), "
         "above or below, name the kernel or the rank.",
         you("Confirm: where it fails, one kernel at a time, and what the device says.",
             "export ASCEND_LAUNCH_BLOCKING=1", "npu-smi info"),
         you("Read CANN's log of that process, to its first ERROR.", "ls ~/ascend/log/debug/plog"),
         you("Take releases of CANN, torch_npu and the operators that go together."),
+    ),
+    made(
+        r"(?:DEADLINE_EXCEEDED|UNAVAILABLE).{0,200}(?:Barrier|RegisterTask|Coordination|all addresses)"
+        r"|PjRT_Client_Connect|coordination service as cluster registration failed|CoordinationService/",
+        "JAX's processes meet at a coordinator: not all of them came in time, or it is not reached.",
+        you("Confirm: every process was started, with one coordinator and its own process_id.",
+            "env | grep -iE 'coordinator|process_id|num_processes'", "nc -vz COORDINATOR PORT"),
+        you("Start those that are missing; where they come late, wait longer.",
+            "jax.distributed.initialize(..., initialization_timeout=1800)"),
+        admin("Open the coordinator's port between the nodes."),
     ),
     made(
         r"DistributedOperationException|accelerate\.utils\.operations",

@@ -13,6 +13,7 @@ from ncclcheck.reports.subjects.logs.words import meanings
 from ncclcheck.reports.subjects.logs.words.exceptions import Family, made, of_words
 
 _ABOVE = 40  # lines: what a program says of its own failure, and what others print meanwhile
+_BELOW = 10  # lines: other processes print their own of it between
 _ALIKE = 30  # characters by which a line stands in a heading already
 # A finding that leaves open what is behind it.
 LEFT_OPEN = re.compile(
@@ -52,7 +53,8 @@ _HOLLOW = re.compile(
     r"|^\W*(?:errors?|failed|failures?|fatal|fatal error|aborting|aborted)\W*$|core dumped|\bterminate called\b"
     r"|^Exception raised from |sub-exception|might cause deadlock|\bexecuting (?:method|job)\b"
     r"|^\W*(?:ERROR:?\s+)?Exception in (?:worker |the )?\w{1,60}(?: application| while processing.{0,200})?\W*$"
-    r"|ORTE_ERROR_LOG: Error in file|^\S{1,200} .{0,60}\b(?-i:FAILED)$"
+    r"|ORTE_ERROR_LOG: Error in file|^\W*(?:ERROR:?\s+)?Unhandled (?:error|exception)\b(?: \(suppress|\W*$)"
+    r"|^\S{1,200} .{0,60}\b(?-i:FAILED)$"
     r"|^ray\.exceptions\.(?!\w*(?:Timeout|OutOf))|^(?:.{0,120}\] )?Some NCCL operations have failed"
 )
 # A sentence that tells its reader what to do.
@@ -73,11 +75,22 @@ _WEIGHT = {
     "executable-missing": 3,
     "explains": 2,
     "traceback-cut": 2,
+    "ended-badly": 1,
+    "mpi-connect-failed": 3,
 }
 _VAGUE = "did not answer in time"  # the family of any time-out
 # Added to these where the text names a known kind, says what to do, is a consequence, or says nothing: chosen so
 # that a complaint with a reason outweighs an exception without one.
-_KNOWN, _ADVISED, _FOLLOWS, _NOTHING = 2, 1, -3, -4
+_KNOWN, _ADVISED, _REASONED, _FOLLOWS, _NOTHING = 2, 1, 1, -3, -4
+# A reason stands in the line itself: what the system answered to a call, or a clause that says why.
+_REASON = re.compile(
+    r"(?i)(?:fail\w{0,4}|error|returned|unable to [^:]{1,80})\b.{0,80}[:(] ?(?:-?\d{1,3}[ ,)-]{1,3})?"
+    r"(?:invalid argument|cannot allocate|no such|permission denied|operation not|connection (?:timed out|refused"
+    r"|reset)|no route|network is|unsupported"
+    r"|not supported|no data|input/output|resource temporarily|bad address|device or resource|out of memory)"
+    r"|\b(?:hip|cuda|hsa) (?:failure|error)\b.{0,60}?['\"](?!unhandled|unknown)[a-z][^'\"]{5,}['\"]"
+    r"|\b(?:because|due to|caused by|reason ?[=:]|root cause:)\s?\S"
+)
 _INSTALLED = "python -m pip list | grep -iE 'torch|nvidia|flash|xformers|vllm|transformers|deepspeed|numpy'"
 
 # By what a message says of a fault of a GPU, a card or a disk; looked at where nothing knows it better.
@@ -286,11 +299,12 @@ def _weight(event: LogEvent) -> int:
     if not text.strip() or (_HOLLOW.search(text) and (family is None or _VAGUE in family.why)):
         return base + _NOTHING
     known, advised = (
-        family is not None,
+        family is not None or of_a_fault(event.text),
         bool(advice(event.text)) and not _ADVICE.match(words(event.text)),
     )
     follows = event.sign == "python-error" and meanings.follows(event)
-    return base + _KNOWN * known + _ADVISED * advised + _FOLLOWS * follows
+    reasoned = event.sign != "python-error" and _REASON.search(event.text) is not None
+    return base + _KNOWN * known + _ADVISED * advised + _REASONED * reasoned + _FOLLOWS * follows
 
 
 def quoted(event: LogEvent, most: int = _MOST) -> str:
@@ -315,6 +329,8 @@ def _shortened(text: str, most: int) -> str:
         begin = max(text.rfind(". ", 0, at) + 2, at - tail)
         return f"... {text[begin : begin + most]}" + (" ..." if begin + most < len(text) else "")
     end = min(len(text), match.end() + _AFTER) if match and match.end() > most - tail else len(text)
+    if end <= most:
+        return f"{text[:most].rpartition(' ')[0] or text[:most]} ..."
     head, rest = text[: most - tail].rpartition(" ")[0], text[:end][-tail:].partition(" ")[2]
     return f"{head} ... {rest}" + (" ..." if end < len(text) else "")
 
@@ -356,14 +372,14 @@ def _with_reason(logs: Logs, finding: Finding, *, always: bool) -> Finding:
         )
         and not _says_the_same(event, finding)
     ]
-    most = tells_most(above) if above else None
+    most = tells_most(above) if above else _reasoned_below(logs, events, finding) if always else None
     if most is None:
         return finding
-    known = understood(most.text)
+    known, beside = understood(most.text), "before it" if above else "after it"
     line = seen(f"{most.file}:{most.line}", most.text, most.order)
     return replace(
         finding,
-        what=f"{finding.what}; before it: {quoted(most, BESIDE)}",
+        what=f"{finding.what}; {beside}: {quoted(most, BESIDE)}",
         evidence=[
             *finding.evidence[:2],
             line,
@@ -373,9 +389,27 @@ def _with_reason(logs: Logs, finding: Finding, *, always: bool) -> Finding:
     )
 
 
-def before(logs: Logs, event: LogEvent) -> LogEvent | None:
-    """The line a little above that says most of why."""
-    above = _above(logs, event, SAID)
+def _reasoned_below(logs: Logs, events: Sequence[LogEvent], finding: Finding) -> LogEvent | None:
+    """A line right below that has a reason in itself, where the finding's own words have none."""
+    if _REASON.search(finding.what):
+        return None
+    last = max(events, key=lambda event: event.order)
+    below = [
+        one
+        for one in logs.events
+        if one.sign in _SAID_OF_FAILURES
+        and one.file == last.file
+        and 0 < one.line - last.line <= _BELOW
+        and _REASON.search(one.text)
+        and tells_why(one)
+        and not (one.sign == "python-error" and meanings.follows(one))
+    ]
+    return tells_most(below) if below else None
+
+
+def before(logs: Logs, event: LogEvent, *signs: str) -> LogEvent | None:
+    """The line a little above that says most of why. signs: more that may."""
+    above = _above(logs, event, (*SAID, *signs))
     return tells_most(above) if above else None
 
 

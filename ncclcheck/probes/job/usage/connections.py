@@ -1,0 +1,164 @@
+"""How the TCP connections of this host fared while a job ran: what they sent again, and went unanswered.
+
+A connection that is closed takes its numbers along, so they are looked at again and again. What a busy host does
+to itself is taken out: what was sent again needlessly the other side reports (DSACK, RFC 2883); that is no loss.
+Source: sock_diag(7), tcp(7); linux/inet_diag.h, linux/tcp.h.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ncclcheck.probes.facts import Sent
+
+_SOCK_DIAG = 4  # NETLINK_SOCK_DIAG
+_BY_FAMILY = 20  # SOCK_DIAG_BY_FAMILY
+_REQUEST_DUMP = 0x1 | 0x300  # NLM_F_REQUEST, NLM_F_DUMP
+_ERROR, _DONE = 2, 3  # NLMSG_ERROR, NLMSG_DONE
+_ESTABLISHED = 1 << 1  # of TCP's states
+_WANT_INFO, _INFO = 1 << 1, 2  # INET_DIAG_INFO
+_HEADER, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=HH")
+# struct inet_diag_msg: family, state, timer, retransmits; ports; addresses; interface; cookie; five numbers more.
+_MESSAGE = struct.Struct("=BBBB4s16s16sI8s20s")
+_REPEATS = 1  # the timer that waits for an acknowledgement, and not that for room at the other side
+# Of struct tcp_info: tcpi_total_retrans, tcpi_segs_out, tcpi_dsack_dups (Linux 4.19; 0 before it).
+_RETRANSMITS, _SEGMENTS, _NEEDLESS = 100, 136, 216
+_WITHIN_S = 0.2  # the kernel answers from memory: chosen
+_MOST = 4096  # connections that are kept in mind: chosen, a rank of NCCL has some hundred
+_MOST_TOLD = 64  # pairs of addresses in one record, those that fared worst: chosen
+_GAP_S = 1.0  # between two looks, beyond which what happened in between is not known: chosen
+
+
+@dataclass
+class _Connection:
+    """One connection, as it was first and last seen. since: of what went unanswered at the last look."""
+
+    ends: tuple[str, str]
+    first: tuple[int, int, int]
+    last: tuple[int, int, int]
+    unanswered_s: float = 0.0
+    outages: int = 0
+    silent: bool = False
+
+    @property
+    def lost(self) -> int:
+        """Segments that were sent again and were needed."""
+        again, needless = (self.last[place] - self.first[place] for place in (1, 2))
+        return max(0, again - needless)
+
+
+class Watch:
+    """What is known of all connections between this host and others, since its making."""
+
+    def __init__(self, dump: Callable[[], bytes] | None = None) -> None:
+        self._dump = dump or dumped
+        self._known: dict[bytes, _Connection] = {}
+        self._looked = 0.0
+        self.look(time.monotonic())
+
+    def look(self, now: float) -> None:
+        """Read them all once. Never raises; where the kernel tells nothing there is nothing to tell."""
+        passed = min(now - self._looked, _GAP_S) if self._looked else 0.0
+        self._looked = now
+        with suppress(OSError, struct.error, ValueError):
+            for cookie, ends, counted, repeats in parsed(self._dump()):
+                self._take(cookie, ends, counted, passed, repeats=repeats)
+
+    def _take(
+        self, cookie: bytes, ends: tuple[str, str], counted: tuple[int, int, int], passed: float, *, repeats: bool
+    ) -> None:
+        one = self._known.get(cookie)
+        if one is None:
+            if len(self._known) < _MOST:
+                self._known[cookie] = _Connection(ends, counted, counted, silent=repeats)
+            return
+        one.last = counted
+        if repeats:
+            one.unanswered_s += passed
+            one.outages += not one.silent
+        one.silent = repeats
+
+    def told(self) -> list[Sent]:
+        """By the addresses of both ends, the worst first."""
+        found: dict[tuple[str, str], Sent] = {}
+        for one in [*self._known.values()]:  # the thread that looks may add one
+            known = found.get(one.ends) or Sent(source=one.ends[0], target=one.ends[1])
+            silent = one.lost > 0
+            found[one.ends] = Sent(
+                source=known.source,
+                target=known.target,
+                segments=known.segments + max(0, one.last[0] - one.first[0]),
+                again=known.again + one.lost,
+                unanswered_s=round(max(known.unanswered_s, one.unanswered_s if silent else 0.0), 3),
+                outages=max(known.outages, one.outages if silent else 0),
+            )
+        worst = sorted(found.values(), key=lambda sent: (-sent.unanswered_s, -sent.again, -sent.segments))
+        return [sent for sent in worst if sent.segments or sent.again][:_MOST_TOLD]
+
+
+def dumped() -> bytes:
+    """The kernel's list of the established connections of this network namespace. Raises OSError."""
+    data = b""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        body = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, _WANT_INFO, 0, _ESTABLISHED)
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as sock:
+            sock.settimeout(_WITHIN_S)
+            sock.send(_HEADER.pack(_HEADER.size + len(body), _BY_FAMILY, _REQUEST_DUMP, 1, 0) + body)
+            while True:
+                more = sock.recv(2**17)
+                data += more
+                if any(kind in (_DONE, _ERROR) for kind, _ in _messages(more)):
+                    break
+    return data
+
+
+def parsed(data: bytes) -> Iterator[tuple[bytes, tuple[str, str], tuple[int, int, int], bool]]:
+    """Cookie, addresses, counters and whether it repeats what nobody acknowledges; of those to other hosts."""
+    for kind, message in _messages(data):
+        if kind != _BY_FAMILY or len(message) < _MESSAGE.size:
+            continue
+        family, _, timer, repeated, _, source, target, _, cookie, _ = _MESSAGE.unpack_from(message)
+        ends = _address(family, source), _address(family, target)
+        if ends[0] == ends[1] or ipaddress.ip_address(ends[1]).is_loopback:
+            continue
+        info = _info(message[_MESSAGE.size :])
+        if len(info) >= _SEGMENTS + 4:
+            counted = tuple(_word(info, place) for place in (_SEGMENTS, _RETRANSMITS, _NEEDLESS))
+            yield cookie, ends, (counted[0], counted[1], counted[2]), timer == _REPEATS and repeated > 0
+
+
+def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
+    while len(data) >= _HEADER.size:
+        length, kind, *_ = _HEADER.unpack_from(data)
+        if length < _HEADER.size:
+            return
+        yield kind, data[_HEADER.size : length]
+        data = data[length + 3 & ~3 :]
+
+
+def _info(data: bytes) -> bytes:
+    while len(data) >= _ATTRIBUTE.size:
+        length, kind = _ATTRIBUTE.unpack_from(data)
+        if length < _ATTRIBUTE.size:
+            return b""
+        if kind == _INFO:
+            return data[_ATTRIBUTE.size : length]
+        data = data[length + 3 & ~3 :]
+    return b""
+
+
+def _address(family: int, packed: bytes) -> str:
+    if family == socket.AF_INET:
+        return str(ipaddress.ip_address(packed[:4]))
+    address = ipaddress.IPv6Address(packed)
+    return str(address.ipv4_mapped or address)
+
+
+def _word(info: bytes, offset: int) -> int:
+    return int(struct.unpack_from("=I", info, offset)[0]) if len(info) >= offset + 4 else 0

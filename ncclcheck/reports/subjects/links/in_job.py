@@ -1,0 +1,164 @@
+"""What the job's own TCP connections say of the network while it ran: packets lost, and outages that went by.
+
+The ways are tried before the job. What begins later shows here alone, also where the job comes to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from shlex import quote
+
+from ncclcheck.probes.facts import Cluster, Sent
+from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, Where, admin, seen, warn, you
+from ncclcheck.reports.subjects.links import losses
+from ncclcheck.reports.subjects.links.flows import Loss
+from ncclcheck.reports.subjects.links.reached import Pair
+from ncclcheck.reports.subjects.nccl import lan
+from ncclcheck.reports.text.words.fold import fold_names, many
+
+# Seconds in sum. TCP repeats after 0.2 s and more; one loss in a full queue of a healthy network costs that once,
+# of a node that several peers miss together 0.4 s. Chosen.
+_LEAST_S, _OF_ONE_PAIR_S = 0.4, 1.0
+_LEAST_SEGMENTS = 500  # as of a burst (losses.py)
+_MOST_TOLD = 4  # pairs in one evidence; chosen
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A node, two, or none in particular: their pairs, whose packets went unanswered for a time."""
+
+    nodes: tuple[str, ...]
+    pairs: Mapping[Pair, Sent]
+
+    @property
+    def worst(self) -> Sent:
+        """The pair that waited longest."""
+        return max(self.pairs.values(), key=lambda sent: sent.unanswered_s)
+
+
+def sent(cluster: Cluster) -> dict[Pair, Sent]:
+    """By nodes, over the interface that the job would use on both."""
+    links = {link.node: link for link in lan.read_links(cluster)}
+    of_address = {link.address: link.node for link in links.values()}
+    return {
+        (told.node, of_address[one.target]): one
+        for told in cluster.measurements.interruptions
+        for one in told.sent or ()
+        if told.node in links and one.source == links[told.node].address and one.target in of_address
+    }
+
+
+def lost(cluster: Cluster) -> list[losses.Lost]:
+    """Nodes and pairs that lost more than a full queue does, and of which NET009 did not say so before the job."""
+    percent = cluster.policy.thresholds.get("NET009.retransmits_percent", 2.0)
+    counted = {
+        pair: Loss(one.again, max(one.again, one.segments))
+        for pair, one in sent(cluster).items()
+        if one.segments >= _LEAST_SEGMENTS
+    }
+    known = {node for one in losses.lost(cluster) for node in one.nodes}
+    return [one for one in losses.blamed(counted, percent, "TCP") if not one.nodes & known]
+
+
+def cuts(cluster: Cluster) -> list[Cut]:
+    """The node that all silent pairs have in common; else pairs, each of which was silent for long.
+
+    Where most nodes would be named it is what they share: no node.
+    """
+    told = sent(cluster)
+    silent = {pair: one for pair, one in told.items() if one.unanswered_s >= _LEAST_S}
+    found, left = [], dict(silent)
+    for node in sorted({node for pair in silent for node in pair}, key=lambda name: -len({*_peers(silent, name)})):
+        mine = {pair: one for pair, one in left.items() if node in pair}
+        if len({*_peers(mine, node)}) > 1 and any(node not in pair for pair in told):
+            found.append(Cut((node,), mine))
+            left = {pair: one for pair, one in left.items() if pair not in mine}
+    if len(found) > 1 and 2 * len(found) >= len({node for pair in told for node in pair}) - 1:
+        return [Cut((), silent)]
+    ends = {(min(pair), max(pair)) for pair, one in left.items() if one.unanswered_s >= _OF_ONE_PAIR_S}
+    return [*found, *(Cut(two, {p: one for p, one in left.items() if {*p} == {*two}}) for two in sorted(ends))]
+
+
+def _peers(pairs: Mapping[Pair, Sent], node: str) -> Iterator[str]:
+    return (other for pair in pairs if node in pair for other in pair if other != node)
+
+
+def findings(cluster: Cluster, told: set[str], effect: str) -> Iterator[Finding]:
+    """told: nodes of which it is known why they did not answer. effect: what the job lost by it."""
+    links = {link.node: link for link in lan.read_links(cluster)}
+    named = {*told}
+    for cut in cuts(cluster):
+        if not {*cut.nodes} & named:
+            named |= {*cut.nodes}
+            yield _cut(cut, links[min(cut.pairs)[0] if not cut.nodes else cut.nodes[0]].interface.name, effect)
+    for one in lost(cluster):
+        if one.node and not {one.node, one.peer} & named:
+            yield _lost(one, links[one.node].interface.name, effect)
+
+
+def _cut(cut: Cut, device: str, effect: str) -> Finding:
+    worst = cut.worst
+    if len(cut.nodes) == 1:
+        node, others = cut.nodes[0], fold_names(sorted({*_peers(cut.pairs, cut.nodes[0])}))
+        where = Where(node=node, device=device)
+        what = f"{device} of {node} went silent while the job ran: packets to or from it were lost, with {others}"
+    elif cut.nodes:
+        a, b = cut.nodes
+        where = Where(node=a, peer=b, device=device)
+        what = (
+            f"between {a} and {b} packets were lost for a time while the job ran, and between others they were not"
+        )
+    else:
+        where = Where()
+        what = "between most nodes packets were lost for a time while the job ran: look at what they share"
+    return warn(
+        where,
+        f"{what} ({many(worst.outages, 'time')}, {worst.unanswered_s:.1f} s in all){effect}",
+        why="All ranks wait meanwhile; it may come again, and longer, until a time-out that names no cause.",
+        owner="node" if len(cut.nodes) == 1 else "site",
+        evidence=[_evidence(pair, one) for pair, one in _worst(cut.pairs)],
+        fix=_fix(where.node or min(cut.pairs)[0], device),
+    )
+
+
+def _lost(one: losses.Lost, device: str, effect: str) -> Finding:
+    place = f"from {one.node} to {one.peer}" if one.peer else f"{one.way} {one.node}"
+    return warn(
+        Where(node=one.node, peer=one.peer or None, device=device),
+        f"{one.loss} segments of the job's connections {place} were lost and sent again{effect}; before the job "
+        "few or none were",
+        why="TCP waits at least 200 ms for what it lost at the end of a message; every collective waits with it.",
+        owner="node",
+        evidence=[
+            seen(f"TCP_INFO, {a} to {b}", str(loss))
+            for (a, b), loss in sorted(one.by_pair.items(), key=lambda item: -item[1].percent)[:_MOST_TOLD]
+        ],
+        fix=_fix(one.node, device),
+    )
+
+
+def _worst(pairs: Mapping[Pair, Sent]) -> list[tuple[Pair, Sent]]:
+    return sorted(pairs.items(), key=lambda item: -item[1].unanswered_s)[:_MOST_TOLD]
+
+
+def _evidence(pair: Pair, one: Sent) -> Evidence:
+    return seen(
+        f"sock_diag(7), {pair[0]} to {pair[1]}",
+        f"{one.unanswered_s:.1f} s without an acknowledgement in {many(one.outages, 'outage')}, {one.again} of "
+        f"{one.segments} segments sent again",
+    )
+
+
+def _fix(node: str, device: str) -> list[Remedy]:
+    name = quote(device)
+    return [
+        admin(
+            "Look at its counters and its kernel log, then at cable, transceiver, switch port and their counters; "
+            "and at filters and limits there that were set meanwhile.",
+            f"ethtool -S {name} | grep -iE 'err|drop|disc|pause|crc'   # on {node}",
+            f"tc -s qdisc show dev {name}; nft list ruleset | grep -E 'drop|limit'   # on {node}",
+            f"dmesg -T | tail -30   # on {node}",
+        ),
+        you("See whether it comes again.", "ncclcheck bench --soak 60"),
+    ]
