@@ -78,7 +78,10 @@ def _wait_beside(who: Identity, events: Events, seconds: float) -> Followed:
     except Stopped:
         return _signalled(events)
     if outcome is None:
-        return Followed(exits.Exit.INCOMPLETE, f"{who.name}: local rank 0 is gone or was never there")
+        return Followed(
+            exits.Exit.INCOMPLETE,
+            f"{who.name}: local rank 0 is gone or was never there; see what the other tasks of this node said",
+        )
     return Followed(outcome.exit_code, "")
 
 

@@ -213,3 +213,120 @@ def test_an_option_whose_default_is_no_workers(default: str, states: list[State]
     )
     lines = f"{option}args = parser.parse_args()\n{_START}net = DDP(net.cuda())\n"
     assert _states(f"{lines}loader = DataLoader(data, num_workers=args.num_workers)\n", "SCR027") == states
+
+
+_TWICE = 'local_rank = int(os.environ["LOCAL_RANK"])\ndist.init_process_group("nccl")\nrank = dist.get_rank()\n'
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "states"),
+    [
+        ("if rank != 0:\n    dist.barrier()\n", "if rank == 0:\n    dist.barrier()\n", []),
+        ("if rank != 0:\n    dist.barrier()\n", "", [State.WARN]),
+    ],
+)
+def test_barriers_of_two_sides_come_in_pairs(before: str, after: str, states: list[State]) -> None:
+    pair = "if rank != 0:\n    dist.barrier()\nprint(1)\nif rank == 0:\n    dist.barrier()\n"
+    assert _states(f"{_TWICE}{before}print(2)\n{after}{pair}", "SCR002") == states
+
+
+@pytest.mark.parametrize(
+    ("told", "states"),
+    [("epoch", []), ("0", [State.WARN]), ("seed", [State.WARN])],
+)
+def test_a_sampler_that_is_told_one_number(told: str, states: list[State]) -> None:
+    lines = f"""{_START}seed = 7
+net = DDP(torch.nn.Linear(9, 1).cuda(), device_ids=[local_rank])
+sampler = DistributedSampler([1, 2])
+for epoch in range(9):
+    sampler.set_epoch({told})
+    for sample in DataLoader([1, 2], sampler=sampler):
+        net(sample).sum().backward()
+"""
+    assert _states(lines, "SCR009") == states
+
+
+@pytest.mark.parametrize(
+    ("tensor", "states"),
+    [
+        ("torch.zeros(1)", [State.WARN]),
+        ("torch.zeros(1).cuda()", []),
+        ("torch.zeros(1, device='cuda')", []),
+        ("torch.zeros(1).to(local_rank)", []),
+        ("torch.zeros(1).cuda().cpu()", [State.WARN]),
+    ],
+)
+def test_a_tensor_of_the_cpu_over_nccl(tensor: str, states: list[State]) -> None:
+    assert _states(f"{_START}total = {tensor}\ndist.all_reduce(total)\n", "SCR042") == states
+    gloo = _START.replace("nccl", "gloo")
+    assert _states(f"{gloo}total = {tensor}\ndist.all_reduce(total)\n", "SCR042") == []
+
+
+@pytest.mark.parametrize(
+    ("part", "where", "states"),
+    [
+        ("net.module[0].parameters()", "", [State.WARN]),
+        ("net.parameters()", "", []),  # as a whole: nobody waits for it
+        ("torch.nn.Linear(9, 1).parameters()", "", []),
+        ("net.module[0].parameters()", "for epoch in range(9):\n    ", []),  # in turns
+    ],
+)
+def test_parameters_that_are_frozen_after_the_wrapper(part: str, where: str, states: list[State]) -> None:
+    inner = "    " if where else ""
+    lines = f"""{_START}net = DDP(torch.nn.Sequential(torch.nn.Linear(9, 1)).cuda(), device_ids=[local_rank])
+{where}for one in {part}:
+{inner}    one.requires_grad = False
+"""
+    assert _states(lines, "SCR043") == states
+
+
+@pytest.mark.parametrize(
+    ("sent", "states"), [("flag = box[0]", []), ("pass", [State.WARN])],
+)  # fmt: skip
+def test_a_decision_that_is_sent_to_all(sent: str, states: list[State]) -> None:
+    lines = f"""{_START}net = DDP(torch.nn.Linear(9, 1).cuda(), device_ids=[local_rank])
+for epoch in range(9):
+    net(torch.ones(1, 9).cuda()).sum().backward()
+    flag = False
+    if rank == 0:
+        flag = True
+    box = [flag]
+    dist.broadcast_object_list(box, 0)
+    if rank != 0:
+        {sent}
+    if flag:
+        break
+"""
+    assert _states(lines, "SCR003") == states
+
+
+def test_what_is_decided_by_a_ranks_own_samples_is_its_own() -> None:
+    lines = f"""{_START}net = DDP(torch.nn.Linear(9, 1).cuda(), device_ids=[local_rank])
+loader = DataLoader([1, 2], sampler=DistributedSampler([1, 2]))
+class Stopper:
+    def __init__(self):
+        self.bad = 0
+        self.best = 9.0
+        self.done = False
+    def __call__(self, loss):
+        if loss < self.best:
+            self.best = loss
+        else:
+            self.bad += 1
+            if self.bad > 3:
+                self.done = True
+stopper = Stopper()
+for epoch in range(9):
+    total = 0.0
+    for sample in loader:
+        loss = net(sample).sum()
+        loss.backward()
+        total += loss.item()
+    AGREE
+    stopper(total)
+    if stopper.done:
+        break
+"""
+    assert _states(lines.replace("AGREE", "pass"), "SCR003") == [State.WARN]
+    agreed = "total = torch.tensor(total).cuda()\n    dist.all_reduce(total)"
+    assert _states(lines.replace("AGREE", agreed), "SCR003") == []

@@ -78,4 +78,4 @@ def test_ranks_that_go_round_the_nodes_end_at_once(lab: Lab) -> None:
     meet = ["-genv", "MASTER_ADDR", lab["h1"].address, "-genv", "MASTER_PORT", _PORT]
     done = lab["h1"].run([_program("mpiexec.hydra"), *own, *meet, *_BENCH], seconds=50)  # --wait is 60 s
     assert done.returncode == 2
-    assert done.stderr.count("ranks go round the nodes") == 4
+    assert done.stderr.count("ranks go round the nodes") == 4, done.stderr

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NoReturn
 
 import psutil
 
 from ncclcheck.base.errors import UsageError
 from ncclcheck.launch.given import TORCHRUN_PORT, Env, Reader, Where, endpoint_of, host_of
 from ncclcheck.run.plan.options import Options
+
+_SEEN_S = 3.0  # s for which a task stays whose place is refused: the others on its node start within that; chosen
 
 
 @dataclass(frozen=True)
@@ -102,14 +106,14 @@ def of_tasks(rows: tuple[Tasks, ...], options: Options, env: Env) -> Place | Non
     local = read.number(row.local_rank, 0, size - 1)
     if world == 1:
         return None
+    beside = _beside(row.rank) if 1 < size < world else []
     if rank % size != local:
-        raise UsageError(
-            f"{row.rank}: {rank} is local rank {local} of {size}, so ranks go round the nodes;"
-            f" allowed are ranks in blocks: {row.in_blocks}, or one process a node"
-        )
+        _refuse_rounds(row, f"{rank} is local rank {local} of {size}", beside)
+    for one, place in ((env.get(row.rank, ""), env.get(row.local_rank, "")) for env in beside):
+        if one.isdigit() and place.isdigit() and int(one) - rank != int(place) - local:
+            both = f"{rank} is local rank {local} and {int(one)} is local rank {int(place)} of this node"
+            _refuse_rounds(row, both, beside)
     nodes = read.shared(row.size, world, size)
-    if size > 1 and nodes > 1:
-        _refuse_rounds(row, rank, local, _beside(row.rank))
     where = endpoint_of(options, env)
     if where is None:
         raise UsageError(
@@ -119,16 +123,13 @@ def of_tasks(rows: tuple[Tasks, ...], options: Options, env: Env) -> Place | Non
     return Place(rank // size, nodes, where, words, local, size)
 
 
-def _refuse_rounds(row: Tasks, rank: int, local: int, others: Sequence[Env]) -> None:
-    """By its own numbers not every task sees that ranks go round the nodes: rank 0 is local rank 0 either way."""
-    for env in others:
-        one, place = env.get(row.rank, ""), env.get(row.local_rank, "")
-        if one.isdigit() and place.isdigit() and int(one) - rank != int(place) - local:
-            raise UsageError(
-                f"{row.rank}: {rank} is local rank {local} and {int(one)} is local rank {int(place)} of this node,"
-                f" so ranks go round the nodes; allowed are ranks in blocks: {row.in_blocks},"
-                " or one process a node"
-            )
+def _refuse_rounds(row: Tasks, seen: str, beside: Sequence[Env]) -> NoReturn:
+    """Not every task sees it by its numbers (rank 0 is local rank 0 either way): those must find us here."""
+    time.sleep(_SEEN_S if beside else 0.0)
+    raise UsageError(
+        f"{row.rank}: {seen}, so ranks go round the nodes; allowed are ranks in blocks: {row.in_blocks},"
+        " or one process a node"
+    )
 
 
 def _beside(rank_name: str) -> list[Env]:

@@ -22,6 +22,7 @@ from ncclcheck.base.leaving import at_leave
 from ncclcheck.launch.joining.follow import Stopped
 from ncclcheck.launch.joining.trust.identity import Identity
 
+_APPEAR_S = 60.0  # s for local rank 0 to be there: a launcher starts a node's tasks together; chosen
 _TELL_S = 10.0  # s for local ranks to take the verdict from local rank 0; chosen
 _TICK = 0.1  # s between two looks whether to stop; chosen
 
@@ -71,8 +72,9 @@ class Siblings:
 
 def await_outcome(who: Identity, seconds: float, stop: Callable[[], bool]) -> Outcome | None:
     """The other local ranks' side: None where local rank 0 was not there or is gone. Raises Stopped."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    begun = time.monotonic()
+    end = begun + seconds
+    while time.monotonic() < min(end, begun + _APPEAR_S):
         with socket.socket(socket.AF_UNIX) as connection:
             try:
                 connection.connect(_name(who))

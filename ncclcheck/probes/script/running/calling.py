@@ -16,6 +16,7 @@ from ncclcheck.probes.script.running.recording import Left
 from ncclcheck.probes.script.running.values import (
     AGREED,
     BY_RANK,
+    MAY_LACK,
     NOTHING,
     SHARE,
     SOME,
@@ -414,7 +415,7 @@ class Calling(Expressions):
             return join(frame.yielded), calls
         value = join(frame.returned)
         differs = frame.split and AGREED not in value.tags and any(one != value for one in frame.returned)
-        return value.with_(SOME) if differs else value, calls
+        return value.with_(SOME, MAY_LACK) if differs else value, calls
 
     def _around(self, function: Function) -> Frame | None:
         outer = function.name.rpartition(".")[0]

@@ -15,6 +15,7 @@ from ncclcheck.probes.script.running.values import (
     FIRST,
     LIVE,
     LOCAL,
+    MAY_LACK,
     MEAN,
     NOTHING,
     NUMBERED,
@@ -30,6 +31,7 @@ from ncclcheck.probes.script.running.values import (
     carried,
     constant,
     join,
+    may_lack,
     symbol,
 )
 from ncclcheck.probes.script.words import text
@@ -208,7 +210,8 @@ class Expressions(Recording):
             with self.inside(self.guards, guard if branch == "if" else library.other_branch(guard)):
                 found.append(self.value(part, frame))
         value = join(found)
-        return value.with_(SOME) if guard.kind == "rank" and any(one != value for one in found) else value
+        unlike = guard.kind == "rank" and any(one != value for one in found)
+        return value.with_(SOME, *may_lack(found)) if unlike else value
 
     def _lambda(self, node: ast.Lambda, frame: Frame) -> Value:
         """A function without a name, which is followed where it is called."""
@@ -250,7 +253,7 @@ class Expressions(Recording):
         tags = set(carried(*sides)) - {LIVE}
         if any(isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for op in node.ops):
             tags -= {OWN, CLOCK}
-            if SOME in sides[0].tags and text(node.comparators[0]) == "None":
+            if MAY_LACK in sides[0].tags and text(node.comparators[0]) == "None":
                 tags |= {FIRST}
         elif any(side.tags & {RANK, LOCAL} for side in sides) and conditions.kind(node, self.ranks) != "group":
             tags |= {FIRST}
@@ -274,7 +277,7 @@ class Expressions(Recording):
             at = node.slice.value
             if -len(on.items) <= at < len(on.items):
                 return on.items[at]
-        tags = carried(on, key)
+        tags = carried(on, key) | {f"in:{one}" for one in on.of("module", "new")}
         if isinstance(node.slice, ast.Slice) and BY_RANK in key.tags and node.slice.step is not None:
             tags = (tags - {BY_RANK}) | {SHARE, OWN}
         if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):

@@ -18,6 +18,7 @@ from ncclcheck.probes.script.running.values import (
     CHANCE,
     FIRST,
     LIVE,
+    MAY_LACK,
     NOTHING,
     OWN,
     SHARE,
@@ -27,6 +28,7 @@ from ncclcheck.probes.script.running.values import (
     Value,
     carried,
     join,
+    may_lack,
 )
 from ncclcheck.probes.script.sources import Source
 from ncclcheck.probes.script.words import text
@@ -232,7 +234,7 @@ class Run(Calling):
                 if name not in met:
                     met[name] = value
                 elif met[name] is not value and met[name] != value:
-                    met[name] = _decided(join([met[name], value]), by)
+                    met[name] = _decided([met[name], value], by)
         frame.variables = met
 
     def _meet_fields(
@@ -250,7 +252,7 @@ class Run(Calling):
                     values = [value for value in values if value is not old.get(one)] or values
                 value = join(values)
                 alike = all(one_value == value for one_value in values) and len(values) == len(each)
-                met[one] = value if alike else _decided(value, guard.kind)
+                met[one] = value if alike else _decided(values, guard.kind)
             self.things[name].fields = met
 
     def _loop(self, statement: ast.For | ast.AsyncFor | ast.While, frame: Frame) -> None:
@@ -371,14 +373,15 @@ class Run(Calling):
                     frame.variables[target.value.id] = Value(carried(on, value))
 
 
-def _decided(value: Value, by: GuardKind) -> Value:
+def _decided(values: Sequence[Value], by: GuardKind) -> Value:
     """One of two values by a condition: on the rank, or on what is its own.
 
     One that was exchanged is the same on all ranks, whichever gave it.
     """
+    value = join(values)
     if AGREED in value.tags:
-        return value.but(SOME, FIRST, BY_RANK, OWN, CHANCE) if by == "rank" else value
-    return value.with_(SOME) if by == "rank" else value.with_(OWN) if by == "own" else value
+        return value.but(SOME, MAY_LACK, FIRST, BY_RANK, OWN, CHANCE) if by == "rank" else value
+    return value.with_(SOME, *may_lack(values)) if by == "rank" else value.with_(OWN) if by == "own" else value
 
 
 def _forget(loop: ast.For | ast.AsyncFor | ast.While, frame: Frame) -> None:

@@ -21,6 +21,7 @@ from ncclcheck.probes.script.running.values import (
     FIRST,
     LIVE,
     LOCAL,
+    MAY_LACK,
     MEAN,
     NOTHING,
     NUMBERED,
@@ -53,6 +54,7 @@ _UNLIKE = (
     CHANCE,
     CLOCK,
     DRAWN,
+    MAY_LACK,
 )  # what a value is not any more when ranks have exchanged it
 ENDS = ("sys.exit", "exit", "quit", "os._exit", "os.abort")
 # What is the same on all ranks though the tensors are not.
@@ -111,7 +113,7 @@ _ON_CPU = re.compile(
 _GROUPS = re.compile(r"(?:^|\.)(?:init_process_group|init_device_mesh|init_distributed)$")
 _TOLD = re.compile(
     r"^torch\.distributed\.|^detectron2\.utils\.comm\.|(?:^|\.)(?:DistributedDataParallel|FullyShardedDataParallel|fully_shard|DDP|FSDP)$"
-    r"|set_device$|^\.(?:backward|step|zero_grad|cuda|to|item|iter|wait_for_everyone|barrier|consolidate_state_dict|fit|validate|test|predict|load_state_dict|state_dict|append|clip_grad_norm_|join|no_sync|wait|accumulate|requires_grad_|log|log_dict)$|clip_grad_\w+$|convert_sync\w*$|(?:^|\.)SummaryWriter$|^wandb\.init$|^os\.makedirs$"
+    r"|set_device$|^\.(?:backward|step|zero_grad|cuda|to|item|iter|wait_for_everyone|barrier|consolidate_state_dict|fit|validate|test|predict|load_state_dict|state_dict|append|clip_grad_norm_|join|no_sync|wait|accumulate|requires_grad_|log|log_dict)$|clip_grad_\w+$|convert_sync\w*$|(?:^|\.)SummaryWriter$|^wandb\.init$|(?:^|\.)\w*Trainer$|^os\.makedirs$"
     r"|(?:^|\.)ZeroRedundancyOptimizer$|^\.(?:setup(?:_module)?|save|unwrap_model)$|prepare\w*$|^deepspeed\.initialize$|Accelerator$|(?:^|\.)Fabric$|^iter$|^next$|random_split$|^os\.environ|getenv$|(?:^|\.)barrier$"
 )
 _PREPARES = ("prepare", "prepare_data_loader", "prepare_model", "prepare_optimizer", "setup", "setup_dataloaders")

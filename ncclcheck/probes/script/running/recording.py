@@ -15,9 +15,9 @@ from ncclcheck.probes.script.running.values import (
     CLOCK,
     DRAWN,
     FIRST,
+    MAY_LACK,
     NOTHING,
     OWN,
-    SOME,
     Frame,
     Function,
     Thing,
@@ -194,7 +194,7 @@ class Recording:
     def guard(self, test: ast.expr, branch: Branch, frame: Frame) -> Guard:
         kind: GuardKind = conditions.kind(test, self.ranks, holds=branch == "if")
         value = self.value(test, frame)
-        if kind == "other" and SOME in value.tags and isinstance(test, ast.Name | ast.Attribute | ast.Call):
+        if kind == "other" and MAY_LACK in value.tags and isinstance(test, ast.Name | ast.Attribute | ast.Call):
             kind = "rank"
         if kind == "other" and FIRST in value.tags:
             kind = "rank"

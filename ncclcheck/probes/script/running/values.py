@@ -12,6 +12,7 @@ from typing import NamedTuple
 # some: it is there on some ranks only.
 RANK, LOCAL, WORLD, FIRST, OWN, LIVE, SHARE = "rank", "local", "world", "first", "own", "live", "share"
 SOME = "some"
+MAY_LACK = "maylack"  # it is None, or false, on the others
 CLOCK = "clock"  # of this process's clock
 CHANCE = "chance"  # drawn without a seed that is known
 DRAWN = "drawn"  # of a generator that nothing seeds: other numbers on each rank
@@ -101,6 +102,11 @@ def join(values: Iterable[Value]) -> Value:
     if AGREED in tags:
         tags -= {OWN}  # one way it was exchanged: it is not known to be a rank's own
     return Value(tags, symbols.pop() if len(symbols) == 1 else "", items)
+
+
+def may_lack(values: Iterable[Value]) -> frozenset[str]:
+    """Whether one of them is none: None, or false."""
+    return frozenset({MAY_LACK} if any(one.symbol in ("None", "False", "0") for one in values) else ())
 
 
 def carried(*values: Value) -> frozenset[str]:

@@ -32,6 +32,7 @@ _RANK_ITSELF = re.compile(
     r"(?:torch\.)?(?:dist|distributed)\.get_rank\(\)|int\(os\.(?:environ\[|getenv\(|environ\.get\()'RANK'.*"
 )
 _BARE_DEVICE = ("cuda", "cuda:0")
+_AS_NUMBER = r"\{{{0}\}}|format\({0}\)|\+ (?:str\()?{0}\b"  # within a text
 # What gives a process its GPU for all that it does.
 _TAKES_GPU = ("set_device_index", "set_default_device", "_cuda_setDevice", "CUDA_VISIBLE_DEVICES", "device_id")
 _SETS_GPU = "set_device"  # where a reached call ends in it: an imported file may set one in a main of its own
@@ -75,11 +76,22 @@ def own_gpu(script: Script) -> Iterator[Finding]:
                 yield _all_on_one(script, call, init)
                 return
     yield from _never_taken(script, calls, everywhere, init)
+    yield from _one_for_all(script, calls, everywhere)
     if any(call.name in SPAWNS for call in calls):
         return
     ranks = {(call.function, call.target) for call in calls if call.target.isidentifier() and _is_rank(call)}
     for call in calls:
         given = call.arguments.get("0", call.arguments.get("device", ""))
+        whole = re.search(r"cuda:", given) and any(
+            re.search(_AS_NUMBER.format(rank), given) for function, rank in ranks if function == call.function
+        )
+        if call.name == "torch.device" and whole:
+            yield note(
+                here(call),
+                f"the rank in the whole job is taken for the number of a GPU: {given}",
+                evidence=[written(script, call)],
+                fix=[you("Take $LOCAL_RANK, which begins at 0 on each node.")],
+            )
         named = (call.function, given) in ranks or _RANK_ITSELF.fullmatch(given)
         if call.name == "torch.cuda.set_device" and named:
             yield warn(
@@ -90,6 +102,27 @@ def own_gpu(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call)],
                 fix=[_by_local_rank(script, call)],
             )
+
+
+def _one_for_all(script: Script, calls: list[Call], everywhere: set[str]) -> Iterator[Finding]:
+    """`set_device(0)` or `device_ids=[0]` on all ranks, where no variable hides the other GPUs."""
+    if says(script, "CUDA_VISIBLE_DEVICES"):
+        return
+    for call in calls:
+        taken = call.name == "torch.cuda.set_device" and call.arguments.get("0") in ("0", "'cuda:0'")
+        given = call.name in DDP and call.arguments.get("device_ids") in ("[0]", "['cuda:0']")
+        if (taken or given) and call.function in everywhere and sure(call) and not any(
+            guard.kind == "group" and guard.branch != "if" for guard in call.guards
+        ):  # fmt: skip
+            yield warn(
+                here(call),
+                "all ranks of a node take GPU 0",
+                why="NCCL refuses two ranks on one GPU, or DistributedDataParallel finds the model elsewhere.",
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[you('Take int(os.environ["LOCAL_RANK"]).')],
+            )
+            return
 
 
 def _never_taken(script: Script, calls: list[Call], everywhere: set[str], init: Call) -> Iterator[Finding]:

@@ -20,6 +20,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     line_of,
     of_many_ranks,
     on_all_ranks,
+    reached,
     says,
     script_rule,
     splits_model,
@@ -309,6 +310,17 @@ def workers(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch tutorial "Performance Tuning Guide", "Enable asynchronous data loading and augmentation".
     """
+    for call in reached(script):
+        if call.name.endswith("TrainingArguments"):
+            pinned = call.arguments.get("dataloader_pin_memory") == "False"
+            workers = call.arguments.get("dataloader_num_workers") == "0"
+            if pinned or workers:
+                said = (
+                    "samples are copied to the GPU from memory that is not pinned"
+                    if pinned
+                    else ("the loader has no workers: the GPU waits while each batch is made")
+                )
+                yield note(here(call), said, evidence=[written(script, call)])
     calls = of_many_ranks(script)
     if not says(script, "cuda", "nccl") or not any(
         call.name in DDP or SHARDED.search(call.name) for call in calls

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Script
-from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, warn, you
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, warn, you
 from ncclcheck.reports.subjects.script.processes import INIT
 from ncclcheck.reports.subjects.script.scripts import (
     COLLECTIVES,
@@ -79,6 +79,8 @@ def fitting(script: Script) -> Iterator[Finding]:
         if found:
             told.add((call.file, call.line))
             yield found
+    if slow := _over_gloo(script):
+        yield slow
     for call in calls:
         asked = call.name in COLLECTIVES and call.arguments.get("async_op") == "True"
         kept = call.target or call.inner or any(
@@ -94,6 +96,22 @@ def fitting(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call)],
                 fix=[_not_async(script, call)],
             )
+
+
+def _over_gloo(script: Script) -> Finding | None:
+    """Gradients of models on GPUs that go over gloo."""
+    starts = [call for call in script.trace if call.name == INIT]
+    over = starts and all(given_to(script, one, "backend", "0").strip("'\"") == "gloo" for one in starts)
+    wraps = [call for call in script.trace if call.name in DDP]
+    on_gpus = any(call.arguments.get("device_ids", "None") != "None" for call in wraps)
+    if not over or not on_gpus or says(script, "nccl"):
+        return None
+    return note(
+        here(starts[0]),
+        "the group is gloo's, and the models lie on GPUs: their gradients go through the CPU",
+        evidence=[written(script, starts[0]), written(script, wraps[0])],
+        fix=[you("Start the group with nccl.")],
+    )
 
 
 def _not_async(script: Script, call: Call) -> Remedy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Script
@@ -40,6 +41,19 @@ def complete(script: Script) -> Iterator[Finding]:
     PyTorch documentation, torch.nn.parallel.DistributedDataParallel ("You should never try to change your model's
     parameters after wrapping"), torch.nn.SyncBatchNorm.convert_sync_batchnorm.
     """
+    for call in script.trace:
+        given = objects(call, "model", "ddp") | objects(call, "0", "ddp")
+        trainer = re.search(r"(?:^|\.)(?:\w*Trainer|prepare|setup)$", call.name)
+        if given and trainer and not call.name.startswith("torch."):
+            yield warn(
+                here(call),
+                f"{call.name.rpartition('.')[2]} is given a model that is wrapped already, and wraps it too",
+                why="The outer wrapper finds no model's attributes, and gradients are averaged twice.",
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[you("Give it the bare model.")],
+            )
+            return
     of_many_ranks(script)
     wrapped: dict[str, Call] = {}
     told: set[str] = set()

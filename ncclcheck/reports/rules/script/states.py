@@ -81,6 +81,13 @@ def one_writer(script: Script) -> Iterator[Finding]:
     PyTorch tutorial "Getting Started with Distributed Data Parallel", "Save and Load Checkpoints".
     """
     calls, everywhere = of_many_ranks(script), on_all_ranks(script)
+    if by_local := _of_each_node(script):
+        yield note(
+            here(by_local),
+            "on several nodes one rank of each saves to this path",
+            evidence=[written(script, by_local)],
+            fix=[you("Ask for rank 0 of the job, not for local rank 0.")],
+        )
     for call in calls:
         if call.name != "torch.save" or call.function not in everywhere or not _is_path(call):
             continue
@@ -111,6 +118,28 @@ def one_writer(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call)],
                 fix=[_on_rank_0(script, call)],
             )
+
+
+def _of_each_node(script: Script) -> Call | None:
+    """A checkpoint that is saved where the local rank is 0, in a script that knows the rank of the job."""
+    if not says(script, "RANK", "get_rank", "SLURM_PROCID") or script.nodes == 1:
+        return None
+    for call in script.trace:
+        guard = by_rank(call)
+        asks = (
+            guard
+            and guard.branch == "if"
+            and re.search(r"\blocal_rank(?:\(\))? == 0|is_local_main|'LOCAL_RANK'", guard.text)
+        )
+        more = [one for one in call.guards if one.kind == "rank"]
+        if (
+            call.name == "torch.save"
+            and asks
+            and len(more) == 1
+            and "rank" not in call.values.get("path", "").split()
+        ):
+            return call
+    return None
 
 
 def _is_alike(guard: Guard) -> bool:

@@ -34,12 +34,13 @@ from ncclcheck.reports.subjects.script.scripts import (
     written,
 )
 from ncclcheck.reports.subjects.script.steps import shares_model
-from ncclcheck.reports.subjects.script.traced import left_alone, made_at, tags, training_loaders
+from ncclcheck.reports.subjects.script.traced import left_alone, made_at, objects, tags, training_loaders
 
 _STEPS_BY_RANK = re.compile(r"(?:\w+\()?range\([^(),]*\b(?:\w+_)?rank\b[^(),]*\)+")
 _TELLS_NOTHING = re.compile(
     r"(?:monitored_)?barrier|synchronize|wait_for_everyone"
 )  # ranks wait, and exchange nothing
+_BARRIER = "torch.distributed.barrier"
 _NEAR = 30  # lines of a block that is seen at once (chosen; a screen has some 50)
 _BENCHMARK = re.compile(
     r"throughput|bench|flops|profil|latency|speed", re.IGNORECASE
@@ -127,6 +128,7 @@ def conditional(script: Script) -> Iterator[Finding]:
                 f"{name} stands under a condition on the rank: with FSDP or ZeRO all ranks must enter it",
                 evidence=[written(script, call), seen(f"{call.file}:{guard.line}", _shown(guard))],
             )
+    yield from _unpaired(script)
     for guard, call, name, _ in left_alone(script):
         if ((guard.file, guard.line) in read and not _is_plain(call, guard)) or _leaves_loop(guard, call):
             continue
@@ -143,6 +145,45 @@ def conditional(script: Script) -> Iterator[Finding]:
                 evidence=[_head(script, guard), written(script, call)],
                 fix=[you("Call it on every rank, outside of the condition.")],
             )
+
+
+def _unpaired(script: Script) -> Iterator[Finding]:
+    """Barriers of the others and of the first one that come in turns in a function, one of which is missing."""
+    waits: dict[str, list[tuple[Call, bool]]] = {}
+    for call in reached(script):
+        guard = by_rank(call)
+        if call.name == _BARRIER and guard and guard.branch == "if" and len(call.guards) <= 2 and not call.loops:
+            first = _of_the_first(guard.text)
+            if first is not None:
+                waits.setdefault(call.function, []).append((call, first))
+    for both in waits.values():
+        alone = [one for one, _ in both]
+        if {first for _, first in both} != {True, False} or len(alone) % 2 == 0:
+            continue  # one side only is told above; an even number are pairs
+        turns = [call for (call, first), (_, then) in zip(both, [*both[1:], (both[0][0], False)], strict=True)
+                 if first == then]  # fmt: skip
+        call = turns[0] if turns else alone[-1]
+        yield warn(
+            here(call),
+            "this barrier has no counterpart on the other ranks: the others of the function come in pairs",
+            why="Its ranks meet the next barrier of the others, one too early, or wait until the timeout.",
+            owner="job",
+            evidence=[written(script, one) for one in alone],
+            fix=[you("Let the other ranks call a barrier for each of these.")],
+        )
+
+
+def _of_the_first(condition: str) -> bool | None:
+    """Whether it holds on the first rank alone, or on all others; None where that is not plain."""
+    if re.search(
+        r"rank\w*(?:\(\))? (?:== 0|in [\[({]-1, 0[\])}])$|^(?:\w+\.)*is_(?:main|master)\w*(?:\(\))?$", condition
+    ):
+        return True
+    if re.search(
+        r"rank\w*(?:\(\))? (?:!= 0|> 0|not in [\[({]-1, 0[\])}])$|^not (?:\w+\.)*is_(?:main|master)\w*", condition
+    ):
+        return False
+    return None
 
 
 def _is_near(guard: Guard, call: Call) -> bool:
@@ -242,24 +283,7 @@ def _fewer_steps(script: Script) -> Iterator[Finding]:
                 ],
                 fix=[you("Give all ranks the same number of steps, or train under model.join().")],
             )
-    for loader in training_loaders(script):
-        made = made_at(script, loader)
-        sizes = tags(made, "batch_size") | tags(made, "1") if made else set()
-        share = "share" in (tags(made, "0") | tags(made, "dataset") | tags(made, "sampler")) if made else False
-        if made and (share or {"rank", "local", "first", "some"} & sizes):
-            what = (
-                "the samples are divided by a step of the number of ranks"
-                if share
-                else "the batch size differs by rank"
-            )
-            yield warn(
-                here(made),
-                f"ranks may have another number of batches: {what}",
-                why="In the backward pass ranks wait for those that have no more batches, until the timeout.",
-                owner="job",
-                evidence=[written(script, made)],
-                fix=[you("Use DistributedSampler, which gives all ranks as many, or train under model.join().")],
-            )
+    yield from _unequal(script)
     told = set()
     for guard, missed, name, left in left_alone(script):
         if _leaves_loop(guard, missed):
@@ -302,6 +326,46 @@ def _fewer_steps(script: Script) -> Iterator[Finding]:
             ],
             fix=[you("Reduce the loss over all ranks before it is tested, so that all leave or none.")],
         )
+
+
+def _unequal(script: Script) -> Iterator[Finding]:
+    """Loaders of the training that may give ranks another number of batches."""
+    for loader in training_loaders(script):
+        made = made_at(script, loader)
+        sizes = tags(made, "batch_size") | tags(made, "1") if made else set()
+        share = "share" in (tags(made, "0") | tags(made, "dataset") | tags(made, "sampler")) if made else False
+        if made and (share or {"rank", "local", "first", "some"} & sizes):
+            what = (
+                "the samples are divided by a step of the number of ranks"
+                if share
+                else "the batch size differs by rank"
+            )
+            yield warn(
+                here(made),
+                f"ranks may have another number of batches: {what}",
+                why="In the backward pass ranks wait for those that have no more batches, until the timeout.",
+                owner="job",
+                evidence=[written(script, made)],
+                fix=[you("Use DistributedSampler, which gives all ranks as many, or train under model.join().")],
+            )
+        if made and not share and (size := _by_rank_size(script, made)):
+            yield note(
+                here(size),
+                "the dataset is made of the rank: its length may differ, and with it the number of batches",
+                evidence=[written(script, size), written(script, made)],
+            )
+
+
+def _by_rank_size(script: Script, loader: Call) -> Call | None:
+    """Where its dataset is given a size that is made of the rank, though a sampler shares it out."""
+    if not objects(loader, "sampler", "sampler"):
+        return None
+    made = objects(loader, "0", "new", "object", "dataset") | objects(
+        loader, "dataset", "new", "object", "dataset"
+    )
+    places = {one.partition("@")[2].rpartition(".")[0] for one in made}
+    sizes = {"size", "length", "n", "num_samples", "n_samples"}
+    return next((call for call in script.calls if call.place in places and sizes & {*call.by_rank}), None)
 
 
 def _comes_after(one: Call, call: Call) -> bool:
