@@ -20,7 +20,7 @@ _ASKED_AGAIN_S = 0.3  # one request may be lost; chosen
 _ARP = 0x0806  # ETH_P_ARP
 _FRAME = struct.Struct("!6s6sHHHBBH6s4s6s4s")  # Ethernet header, then struct arphdr with MAC and IPv4 addresses
 _EVERYBODY, _NOBODY = b"\xff" * 6, b"\0" * 6
-_REQUEST, _ANSWER = 1, 2
+_REQUEST, _ANSWER = 1, 2  # ARPOP_REQUEST, ARPOP_REPLY. Source: linux/if_arp.h
 _NETS = Path("/sys/class/net")
 
 
