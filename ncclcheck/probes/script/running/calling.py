@@ -12,6 +12,7 @@ from ncclcheck.probes.facts.script import Branch, Call, Guard
 from ncclcheck.probes.script import conditions, names
 from ncclcheck.probes.script.running import library
 from ncclcheck.probes.script.running.expressions import Expressions
+from ncclcheck.probes.script.running.made import loader_fields
 from ncclcheck.probes.script.running.recording import Left
 from ncclcheck.probes.script.running.values import (
     AGREED,
@@ -79,7 +80,7 @@ class Calling(Expressions):
                 made=on,
             )
         if self.built and text(node.func).startswith("super("):
-            self.things[self.built.pop()].fields |= library.loader_fields(given, named)
+            self.things[self.built.pop()].fields |= loader_fields(given, named)
             return NOTHING
         value = library.call(self, node, name, on, given, named, frame)
         self.target = ""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from ncclcheck.probes.facts.script import Call, Guard, Loop
+from ncclcheck.probes.script.running import made, python
 from ncclcheck.probes.script.running.values import (
     AGREED,
     BY_RANK,
@@ -24,14 +24,11 @@ from ncclcheck.probes.script.running.values import (
     MAY_LACK,
     MEAN,
     NOTHING,
-    NUMBERED,
     ON_CPU,
     OWN,
     RANK,
-    SHARE,
     SOME,
     SUMMED,
-    UNEVEN,
     WORLD,
     Frame,
     Value,
@@ -74,20 +71,12 @@ _GATHERS = re.compile(
     r"reduc|gather|synchroni|average_across|all_mean|broadcast|sync_|dist_mean|mean_all|across", re.I
 )
 _SUMS = re.compile(r"(?:^|\.)(?:all_reduce|reduce|broadcast|broadcast_object_list|all_reduce_coalesced)_?$")
-_OPTIMIZERS = re.compile(
-    r"^torch\.optim\.(?!lr_scheduler|swa_utils|Optimizer$)\w+(?:\.\w+)?$|(?:^|\.)(?:FusedAdam|FusedLAMB|AdamW\w*|Adam8bit|Lion)$"
-)
 _PASSES = re.compile(  # gives what it is given, or what it is called on
     r"^(?:int|str|list|tuple|sorted|reversed|iter|set|float|tqdm(?:\.\w+)*|trange|track|os\.path\.(?:abspath|expanduser|realpath|normpath)"
     r"|torch\.compile|torch\.device|torch\.nn\.SyncBatchNorm\.convert_sync_batchnorm|apex\.parallel\.convert_syncbn_model|pathlib\.Path|islice|itertools\.islice|alive_it|progress_bar)$"
     r"|tqdm(?:\.\w+)*$|\.(?:cuda|to|half|bfloat16|double|train|eval|requires_grad_|apply|expanduser|resolve|absolute|format|strip|as_posix|log_every|convert_sync_batchnorm)$"
 )
 _DETACHES = re.compile(r"^float$|^int$|\.(?:item|detach|numpy|tolist|data)$")
-_LOADERS = re.compile(
-    r"(?:^|\.)(?:DataLoader|DataLoaderX|MultiEpochsDataLoader|StatefulDataLoader|GeoDataLoader)$"
-)
-_SAMPLER = re.compile(r"(?:^torch\.utils\.data\.(?:distributed\.)?|^)DistributedSampler$")
-_ANY_SAMPLER = re.compile(r"Sampler$")
 _WRITES = re.compile(
     r"^(?:torch\.save|np\.save\w*|numpy\.save\w*|joblib\.dump|torchvision\.utils\.save_image|shutil\.(?:copy\w*|move)|urllib\.request\.urlretrieve)$"
     r"|\.(?:to_csv|to_json|to_parquet|to_pickle|write_text|write_bytes|save_to_disk|save_pretrained)$"
@@ -117,18 +106,8 @@ _TOLD = re.compile(
     r"|(?:^|\.)ZeroRedundancyOptimizer$|^\.(?:setup(?:_module)?|save|unwrap_model)$|prepare\w*$|^deepspeed\.initialize$|Accelerator$|(?:^|\.)Fabric$|^iter$|^next$|random_split$|^os\.environ|getenv$|(?:^|\.)barrier$"
 )
 _PREPARES = ("prepare", "prepare_data_loader", "prepare_model", "prepare_optimizer", "setup", "setup_dataloaders")
+_OTHER_USES = ("map", "filter", "sorted", "DataLoader", "partial", "functools.partial")  # of a function given
 _SPAWNS = re.compile(r"(?:^|\.)(?:spawn|start_processes)$")
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A call, and what is known of what it is given."""
-
-    run: Run
-    node: ast.Call
-    name: str
-    given: list[Value]
-    named: Mapping[str, Value]
 
 
 def is_environ(name: str) -> bool:
@@ -194,11 +173,11 @@ def call(
     """A call of what is not the script's own."""
     last = name.rpartition(".")[2].rpartition(":")[2]
     every = [*given, *named.values()]
-    _updated(run, last, on, given, named)
+    python.updated(run, last, on, given, named)
     _tell(run, node, name, on, given, named)
-    for pattern, act in _KINDS:
+    for pattern, act in made.KINDS:
         if pattern.search(name):
-            return act(Asked(run, node, name, given, named))
+            return act(made.Asked(run, node, name, given, named))
     if _SUMS.search(name) and node.args:
         _summed(run, node, name, given, frame)
         return join(given[:1]).agreed(*_UNLIKE)
@@ -209,8 +188,8 @@ def call(
         return known
     if (moved := _on_cpu(run, node, name, on, given, named)) is not None:
         return moved
-    if (python := _of_python(run, node, name, on, given, named, frame)) is not None:
-        return python
+    if (of_python := python.called(run, node, name, on, given, named, frame)) is not None:
+        return of_python
     _run_given(run, node, name, given, named)
     if is_environ(text(node.func.value)) if isinstance(node.func, ast.Attribute) else False:
         return _environ(run, node, last, given)
@@ -245,14 +224,14 @@ def call(
     if last in ("filter", "map"):
         return Value(carried(*every))
     if last == "range":
-        return _range(given)
+        return python.numbers(given)
     if last in ("enumerate", "zip"):
-        return _several(last, given)
+        return python.several(last, given)
     if last == "next" and given:
         return run.element(given[0])
     if last in ("ArgumentParser", "parse_args", "parse_known_args", "Namespace", "OmegaConf"):
-        made = Value(frozenset({run.make("options", node)}), "options")
-        return made._replace(items=(made, NOTHING)) if last == "parse_known_args" else made
+        options = Value(frozenset({run.make("options", node)}), "options")
+        return options._replace(items=(options, NOTHING)) if last == "parse_known_args" else options
     puts = last in ("update", "append", "extend", "add") and not on.of("dict")
     if puts and isinstance(node.func, ast.Attribute):
         _put_in(node.func.value, frame, every)
@@ -311,9 +290,9 @@ def _tell(run: Run, node: ast.Call, name: str, on: Value, given: list[Value], na
         or reads
         or _DRAWS.search(name)
         or _SEEDS.search(name)
-        or _OPTIMIZERS.search(name)
-        or _LOADERS.search(name)
-        or _ANY_SAMPLER.search(name)
+        or made.OPTIMIZERS.search(name)
+        or made.LOADERS.search(name)
+        or made.ANY_SAMPLER.search(name)
     ):
         return  # fmt: skip
     arguments = {str(at): node for at, node in enumerate(node.args) if not isinstance(node, ast.Starred)}
@@ -386,9 +365,9 @@ def sum_in_place(node: ast.expr, frame: Frame, run: Run) -> None:
         node = node.value
     if isinstance(node, ast.Name):
         if node.id in frame.variables:
-            for made in frame.variables[node.id].of("new"):  # a tensor whose parts were given numbers
-                fields = run.things[made].fields
-                run.things[made].fields = {key: one.agreed(*_UNLIKE) for key, one in fields.items()}
+            for new in frame.variables[node.id].of("new"):  # a tensor whose parts were given numbers
+                fields = run.things[new].fields
+                run.things[new].fields = {key: one.agreed(*_UNLIKE) for key, one in fields.items()}
             frame.variables[node.id] = frame.variables[node.id].agreed(*_UNLIKE)
         frame.reduced.add(node.id)
         for loop in run.loops:  # `for m in metrics: all_reduce(m)`
@@ -487,36 +466,6 @@ def _environ(run: Run, node: ast.Call, last: str, given: list[Value]) -> Value:
     return NOTHING
 
 
-def _of_python(
-    run: Run, node: ast.Call, name: str, on: Value, given: list[Value], named: Mapping[str, Value], frame: Frame
-) -> Value | None:
-    """`partial`, `dict` and `getattr`; None for all else."""
-    if name in ("functools.partial", "partial") and given:
-        return _partial(run, node, given, named)
-    if name == "dict" and not node.args:
-        return _table(run, node, named)
-    if name.endswith("defaultdict") and given:
-        return _made_when_asked(run, node, given[0])
-    if isinstance(node.func, ast.Attribute) and node.func.attr in ("values", "items", "get") and on.of("dict"):
-        held = [one for made in on.of("dict") for one in run.things[made].fields.values()]
-        if any(one.objects for one in held):
-            return join(held)._replace(symbol="")
-    if name == "getattr" and len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
-        asked = ast.Attribute(node.args[0], str(node.args[1].value), ast.Load())
-        return run.value(ast.copy_location(asked, node), frame)
-    return None
-
-
-def _made_when_asked(run: Run, node: ast.Call, factory: Value) -> Value:
-    """`defaultdict(Meter)`: whatever it is asked for is one of the class."""
-    made = run.make("dict", node)
-    for tag in sorted(factory.tags):
-        cls = tag.removeprefix("class:")
-        if cls != tag and cls in run.classes:
-            run.things[made].fields["[]"] = run.build(cls, node, [], {})
-    return Value(frozenset({made}))
-
-
 def _state(name: str, last: str, on: Value, given: list[Value]) -> Value | None:
     """What a model is saved as, and what a file of such states gives."""
     if last == "state_dict" and (models := on.of("ddp", "module", "new", "object", "optimizer")):
@@ -527,36 +476,11 @@ def _state(name: str, last: str, on: Value, given: list[Value]) -> Value | None:
     return None
 
 
-def _updated(run: Run, last: str, on: Value, given: list[Value], named: Mapping[str, Value]) -> None:
-    """A table is given the entries of another one."""
-    for made in on.of("dict") if last == "update" else []:
-        new = dict(named)
-        for one in given:
-            new |= run.table(one) or {"": NOTHING}
-        run.things[made].fields |= {f"[{key!r}]" if key else "[]": one for key, one in new.items()}
-
-
-def _partial(run: Run, node: ast.Call, given: list[Value], named: Mapping[str, Value]) -> Value:
-    """A function with a part of what it is given."""
-    fields = {"partial": given[0], **{str(at): one for at, one in enumerate(given[1:])}, **named}
-    made = run.make("partial", node, fields=fields)
-    written = {str(at): node for at, node in enumerate(node.args[1:])}
-    written |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
-    run.things[made].written = {key: written.get(key, ast.Name("...")) for key in fields if key != "partial"}
-    return Value(frozenset({made}))
-
-
-def _table(run: Run, node: ast.Call, named: Mapping[str, Value]) -> Value:
-    """`dict(shuffle=True, **others)`."""
-    made = run.make("dict", node)
-    run.things[made].fields = {f"[{key!r}]" if key else "[]": one for key, one in named.items()}
-    run.things[made].written = {f"[{keyword.arg!r}]": keyword.value for keyword in node.keywords if keyword.arg}
-    return Value(frozenset({made}) | carried(*named.values()))
-
-
 def _run_given(run: Run, node: ast.Call, name: str, given: list[Value], named: Mapping[str, Value]) -> None:
     """Functions that are handed to something else to be run: `mp.spawn(work, ...)`, `launch(main, ...)`."""
-    if name in ("map", "filter", "sorted", "DataLoader", "partial", "functools.partial") or _LOADERS.search(name):
+    if name in ("map", "filter", "sorted", "DataLoader", "partial", "functools.partial") or made.LOADERS.search(
+        name
+    ):
         return
     for cls in [tag for one in given[:1] for tag in sorted(one.tags) if tag.startswith("class:")]:
         if _SPAWNS.search(name):  # `mp.spawn(Trainer, args=(...))` builds one in each process
@@ -589,91 +513,3 @@ def _parameters(on: Value) -> Value:
     inner = {f"params:{tag.removeprefix('in:')}" for tag in on.tags if tag.startswith("in:")}
     tags |= inner | ({"part"} if inner else set())
     return Value(frozenset(tags) | {t for t in on.tags if t.startswith("params:")})
-
-
-def _range(given: list[Value]) -> Value:
-    tags = carried(*given)
-    if len(given) == 3 and given[0].tags & {RANK, LOCAL}:
-        return Value((tags - {BY_RANK}) | {SHARE, OWN})
-    if any(SOME in one.tags for one in given):
-        tags |= {UNEVEN}
-    return Value(tags)
-
-
-def _several(last: str, given: list[Value]) -> Value:
-    """`enumerate(loader)`, `zip(a, b)`: what a loop gives is a tuple; the loaders are kept."""
-    tags = frozenset(tag for one in given for tag in one.all_tags)
-    return Value(tags | {NUMBERED} if last == "enumerate" else tags)
-
-
-def _wrap(kind: str) -> Callable[[Asked], Value]:
-    def made(asked: Asked) -> Value:
-        module = asked.given[0] if asked.given else asked.named.get("module", NOTHING)
-        return Value(frozenset({asked.run.make(kind, asked.node, fields={"module": module})}))
-
-    return made
-
-
-def _shards(asked: Asked) -> Value:
-    return asked.given[0] if asked.given else NOTHING
-
-
-def loader_fields(given: list[Value], named: Mapping[str, Value]) -> dict[str, Value]:
-    """What a loader is made of, by name."""
-    places = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler")
-    fields = dict(zip(places, given, strict=False)) | dict(named)
-    if "batch_sampler" in fields:
-        fields["sampler"] = join([fields.get("sampler", fields["batch_sampler"]), fields["batch_sampler"]])
-    fields.pop("", None)
-    return fields
-
-
-def _loader(asked: Asked) -> Value:
-    return Value(frozenset({asked.run.make("loader", asked.node, fields=loader_fields(asked.given, asked.named))}))
-
-
-def _sampler(asked: Asked) -> Value:
-    places = ("dataset", "num_replicas", "rank", "shuffle", "seed")
-    fields = dict(zip(places, asked.given, strict=False)) | dict(asked.named)
-    fields.pop("", None)
-    return Value(frozenset({asked.run.make("sampler", asked.node, fields=fields)}))
-
-
-def _other_sampler(asked: Asked) -> Value:
-    tags = carried(*asked.given, *asked.named.values())
-    inner = frozenset(tag for one in asked.given for tag in one.of("sampler", "sampled"))
-    kind = "plain" if asked.name.startswith("torch.utils.data") else "sampled"
-    return Value(tags | (inner or {asked.run.make(kind, asked.node)}))
-
-
-def _optimizer(asked: Asked) -> Value:
-    return Value(
-        frozenset(
-            {
-                asked.run.make(
-                    "optimizer", asked.node, fields={"params": asked.given[0] if asked.given else NOTHING}
-                )
-            }
-        )
-    )
-
-
-def _plateau(asked: Asked) -> Value:
-    return Value(frozenset({asked.run.make("plateau", asked.node)}))
-
-
-_KINDS: tuple[tuple[re.Pattern[str], Callable[[Asked], Value]], ...] = (
-    (re.compile(r"^torch\.nn\.parallel\.(?:distributed\.)?DistributedDataParallel$"), _wrap("ddp")),
-    (
-        re.compile(
-            r"^torch\.distributed\.fsdp\..*FullyShardedDataParallel$|^torch\.distributed\.fsdp\.FullyShardedDataParallel$|^FSDP$"
-        ),
-        _wrap("fsdp"),
-    ),
-    (re.compile(r"^torch\.distributed\..*\bfully_shard$"), _shards),
-    (_LOADERS, _loader),
-    (_SAMPLER, _sampler),
-    (_ANY_SAMPLER, _other_sampler),
-    (_OPTIMIZERS, _optimizer),
-    (re.compile(r"(?:^|\.)ReduceLROnPlateau$"), _plateau),
-)

@@ -1,0 +1,98 @@
+"""What Python's own functions give: `partial`, `dict`, `defaultdict`, `range`, `zip`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ncclcheck.probes.script.running.values import (
+    BY_RANK,
+    LOCAL,
+    NOTHING,
+    NUMBERED,
+    OWN,
+    RANK,
+    SHARE,
+    SOME,
+    UNEVEN,
+    Frame,
+    Value,
+    carried,
+    join,
+)
+
+if TYPE_CHECKING:
+    from ncclcheck.probes.script.running.calling import Calling as Run
+
+
+def called(
+    run: Run, node: ast.Call, name: str, on: Value, given: list[Value], named: Mapping[str, Value], frame: Frame
+) -> Value | None:
+    """`partial`, `dict` and `getattr`; None for all else."""
+    if name in ("functools.partial", "partial") and given:
+        return _partial(run, node, given, named)
+    if name == "dict" and not node.args:
+        return _table(run, node, named)
+    if name.endswith("defaultdict") and given:
+        return _made_when_asked(run, node, given[0])
+    if isinstance(node.func, ast.Attribute) and node.func.attr in ("values", "items", "get") and on.of("dict"):
+        held = [one for made in on.of("dict") for one in run.things[made].fields.values()]
+        if any(one.objects for one in held):
+            return join(held)._replace(symbol="")
+    if name == "getattr" and len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
+        asked = ast.Attribute(node.args[0], str(node.args[1].value), ast.Load())
+        return run.value(ast.copy_location(asked, node), frame)
+    return None
+
+
+def _made_when_asked(run: Run, node: ast.Call, factory: Value) -> Value:
+    """`defaultdict(Meter)`: whatever it is asked for is one of the class."""
+    made = run.make("dict", node)
+    for tag in sorted(factory.tags):
+        cls = tag.removeprefix("class:")
+        if cls != tag and cls in run.classes:
+            run.things[made].fields["[]"] = run.build(cls, node, [], {})
+    return Value(frozenset({made}))
+
+
+def updated(run: Run, last: str, on: Value, given: list[Value], named: Mapping[str, Value]) -> None:
+    """A table is given the entries of another one."""
+    for made in on.of("dict") if last == "update" else []:
+        new = dict(named)
+        for one in given:
+            new |= run.table(one) or {"": NOTHING}
+        run.things[made].fields |= {f"[{key!r}]" if key else "[]": one for key, one in new.items()}
+
+
+def _partial(run: Run, node: ast.Call, given: list[Value], named: Mapping[str, Value]) -> Value:
+    """A function with a part of what it is given."""
+    fields = {"partial": given[0], **{str(at): one for at, one in enumerate(given[1:])}, **named}
+    made = run.make("partial", node, fields=fields)
+    written = {str(at): node for at, node in enumerate(node.args[1:])}
+    written |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
+    run.things[made].written = {key: written.get(key, ast.Name("...")) for key in fields if key != "partial"}
+    return Value(frozenset({made}))
+
+
+def _table(run: Run, node: ast.Call, named: Mapping[str, Value]) -> Value:
+    """`dict(shuffle=True, **others)`."""
+    made = run.make("dict", node)
+    run.things[made].fields = {f"[{key!r}]" if key else "[]": one for key, one in named.items()}
+    run.things[made].written = {f"[{keyword.arg!r}]": keyword.value for keyword in node.keywords if keyword.arg}
+    return Value(frozenset({made}) | carried(*named.values()))
+
+
+def numbers(given: list[Value]) -> Value:
+    tags = carried(*given)
+    if len(given) == 3 and given[0].tags & {RANK, LOCAL}:
+        return Value((tags - {BY_RANK}) | {SHARE, OWN})
+    if any(SOME in one.tags for one in given):
+        tags |= {UNEVEN}
+    return Value(tags)
+
+
+def several(last: str, given: list[Value]) -> Value:
+    """`enumerate(loader)`, `zip(a, b)`: what a loop gives is a tuple; the loaders are kept."""
+    tags = frozenset(tag for one in given for tag in one.all_tags)
+    return Value(tags | {NUMBERED} if last == "enumerate" else tags)
