@@ -261,12 +261,6 @@ def test_the_first_sentence_of_an_exception_is_reported() -> None:
             State.FAIL,
             "torch.nn.Embedding(50261, width)",
         ),
-        (
-            "training: which parameters get a gradient",
-            "FactoryError: training_step returned None for a batch: this rank alone would skip its step",
-            State.FAIL,
-            "return 0.0 * sum(p.sum() for p in self.parameters() if p.requires_grad)",
-        ),
         ("training: steps", "ValueError: Tried to step 11 times", State.FAIL, "steps_per_epoch=len(loader)"),
         (
             "training: steps",
@@ -344,6 +338,10 @@ def test_a_training_step_without_a_loss_is_the_users() -> None:
     with pytest.raises(FactoryError, match="training_step returned None") as failed:
         lightning.plain(_Skips())(torch.zeros(2, 4))
     assert raised.by_call(failed.value)
+    alone = {"error": f"FactoryError: {failed.value}", "users": True}
+    (found,) = verdict("TRN026", alone, {"error": PEER}).findings
+    assert found.what.startswith("model, data and loss do not fit: training_step returned None")
+    assert found.remedies[0].commands[0].startswith("return 0.0 * sum(p.sum() for p in self.parameters()")
     with pytest.raises(FactoryError, match="the loss of a batch is None") as failed:
         given.as_loss(None)
     assert raised.by_call(failed.value)
