@@ -809,12 +809,21 @@ CASES: list[Any] = [
 ]  # fmt: skip
 
 
+BUDGET_S = 100.0  # an emulated rank that imports torch on a busy machine has a quarter of it
+
+
 def examined(folder: Path, source: str) -> dict[str, Verdict]:
     """What `data --nproc-per-node 2` says of a file, by code."""
     folder.mkdir()
     (folder / "users_own.py").write_text(HEAD + source)
     plan = DataPlan(
-        factory="users_own.py:make", directory=str(folder), node="sim0", workers=2, ranks=2, ranks_per_node=2
+        factory="users_own.py:make",
+        directory=str(folder),
+        node="sim0",
+        workers=2,
+        ranks=2,
+        ranks_per_node=2,
+        budget_s=BUDGET_S,
     )
     parts: list[DataReport] = []
     phases.examine(plan, lambda _: None, parts.append)
