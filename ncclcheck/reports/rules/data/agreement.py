@@ -180,12 +180,9 @@ def _evidence(seen_map: IndexMap) -> list[Evidence]:
 def _fix(cause: Cause, made: Made | None = None) -> list[Remedy]:
     """The user's own lines where some are seen that give this cause, or any where it is not known."""
     kinds: dict[Cause, RewriteKind] = {"interpreter": "interpreter", "entropy": "order", "listing": "listing"}
-    own = [
-        you(_SAID[each], *lines)
-        for each, kind in kinds.items()
-        if made and cause in ("", each) and (lines := own_names.rewritten(made, kind))
-    ]
-    if own:
+    lines = {each: own_names.rewritten(made, kind) if made else [] for each, kind in kinds.items()}
+    named = [cause] if lines.get(cause) else [*kinds]
+    if own := [you(_SAID[each], *lines[each]) for each in named if lines[each]]:
         return own
     by_cause = {
         "listing": you(_SAID["listing"], "files = sorted(os.listdir(folder))"),
