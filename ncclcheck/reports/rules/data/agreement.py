@@ -178,10 +178,12 @@ def _evidence(seen_map: IndexMap) -> list[Evidence]:
 
 
 def _fix(cause: Cause, made: Made | None = None) -> list[Remedy]:
-    """The user's own lines where some are seen that give this cause, or any where it is not known."""
+    """The user's own lines where some are seen that give this cause, or any where it is not known. The order of a
+    set changes with that of a listing as well.
+    """
     kinds: dict[Cause, RewriteKind] = {"interpreter": "interpreter", "entropy": "order", "listing": "listing"}
     lines = {each: own_names.rewritten(made, kind) if made else [] for each, kind in kinds.items()}
-    named = [cause] if lines.get(cause) else [*kinds]
+    named = [*kinds] if not cause else [cause, "interpreter"] if cause == "listing" else [cause]
     if own := [you(_SAID[each], *lines[each]) for each in named if lines[each]]:
         return own
     by_cause = {
