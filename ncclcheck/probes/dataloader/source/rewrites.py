@@ -90,8 +90,12 @@ def _is_set(node: ast.expr) -> bool:
 
 
 def _listing(node: ast.Call, name: str, parents: Parents) -> str:
-    """What the file system lists in an order of its own."""
-    parent = parents.get(node)
+    """What the file system lists in an order of its own; in a set that order is lost anyway."""
+    parent = above = parents.get(node)
+    while isinstance(above, ast.expr | ast.comprehension):
+        if isinstance(above, ast.expr) and _is_set(above):
+            return ""
+        above = parents.get(above)
     within = ast.unparse(parent.func) if isinstance(parent, ast.Call) else ""
     lists = name.rpartition(".")[2] in ("listdir", "glob", "rglob", "iterdir")
     if not lists or within in ("sorted", "len", "set"):

@@ -178,14 +178,13 @@ def _evidence(seen_map: IndexMap) -> list[Evidence]:
 
 
 def _fix(cause: Cause, made: Made | None = None) -> list[Remedy]:
-    """The user's own lines where some are seen that give this cause, or any where it is not known."""
+    """The user's own lines where some are seen that give this cause, or any where it is not known. The order of a
+    set changes with that of a listing as well.
+    """
     kinds: dict[Cause, RewriteKind] = {"interpreter": "interpreter", "entropy": "order", "listing": "listing"}
-    own = [
-        you(_SAID[each], *lines)
-        for each, kind in kinds.items()
-        if made and cause in ("", each) and (lines := own_names.rewritten(made, kind))
-    ]
-    if own:
+    lines = {each: own_names.rewritten(made, kind) if made else [] for each, kind in kinds.items()}
+    named = [*kinds] if not cause else [cause, "interpreter"] if cause == "listing" else [cause]
+    if own := [you(_SAID[each], *lines[each]) for each in named if lines[each]]:
         return own
     by_cause = {
         "listing": you(_SAID["listing"], "files = sorted(os.listdir(folder))"),
