@@ -210,3 +210,11 @@ def test_names_are_found_in_tensors_and_arrays_too(box: Path) -> None:
     _python(box, script, RANK="0")
     [told] = _said(box)
     assert sorted(told["not_finite"]) == ["loss", "one", "wide"]
+
+
+def test_the_usual_end_of_a_rank_is_told_and_none_after_an_exception(box: Path) -> None:
+    _python(box, "print(1)", RANK="4")
+    [told] = _said(box)
+    assert (told["what"], told["code"], told["rank"], told["at"]) == ("left", 0, 4, [])
+    _python(box, "raise ValueError", RANK="5")
+    assert sorted(one["what"] for one in _said(box)) == ["left", "raised"]

@@ -8,11 +8,13 @@ import pytest
 
 from ncclcheck.probes.facts import (
     Box,
+    BoxOom,
     BoxProcess,
     BoxRaised,
     BoxSample,
     BoxSignal,
     BoxStall,
+    BoxTold,
     Cluster,
     Live,
     LiveProcess,
@@ -473,3 +475,24 @@ def test_an_exit_without_a_hook_has_the_exception_that_was_printed_last() -> Non
     ranks = _ranks()
     ranks[1] = replace(ranks[1], gone=T + 5, printed=["step 3", "ValueError: boom", "saving"])
     assert words.heading(_first(ranks, [_lost(0), _lost(2)])).endswith("ended with exit code 1: ValueError: boom")
+
+
+def test_a_rank_that_is_late_for_the_rendezvous_is_named_with_its_line() -> None:
+    ranks = _alive_but(2, stack=["/data/train.py:5 in download"])
+    found = _first(ranks, [_lost(0, **_UNMET), _lost(1, **_UNMET)])
+    assert words.heading(found).endswith("all the others waited for: it was in download (train.py:5)")
+
+
+@pytest.mark.parametrize(("text", "by", "kind"), [
+    ("Memory cgroup out of memory: Killed process 77 (python) total-vm:1kB", {"node": 1}, "killed"),
+    ("Memory cgroup out of memory: Killed process 11 (python) total-vm:1kB", {"node": 1}, "memory"),
+    ("Memory cgroup out of memory: Killed process 77 (python) total-vm:1kB", {"/job": 1, "node": 1}, "memory"),
+    ("Out of memory: Killed process 77 (python) total-vm:1kB", {"node": 1}, "memory"),
+])  # fmt: skip
+def test_a_process_killed_for_another_cgroups_limit_is_none_of_the_jobs(
+    text: str, by: dict[str, int], kind: str
+) -> None:
+    ranks = _ranks()
+    ranks[1] = replace(ranks[1], gone=T + 5, status=9)
+    more = {"ooms": [BoxOom(t=T + 5, by=by)], "kernel": [BoxTold(t=T + 5, text=text)]}
+    assert _first(ranks, [_lost(0), _lost(2)], **more).kind == kind

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from ncclcheck.probes.dataloader.children import holding
 from ncclcheck.probes.dataloader.factory import Made
 from ncclcheck.probes.dataloader.samples.graph import walk
-from ncclcheck.probes.dataloader.samples.read.reading import Reader, Run, reader
+from ncclcheck.probes.dataloader.samples.read.reading import Run, Samples
 from ncclcheck.probes.facts import Unread
 from ncclcheck.probes.facts.data.resources import Cpu, Growth
 
@@ -57,7 +57,7 @@ def measure(made: Made, seed: int, seconds: float, *, briefly: bool = False) -> 
     gc.freeze()
     _more_descriptors()
     before, threads = holding.now(), holding.threads()
-    samples = reader(made, seed)
+    samples = Samples(made, seed)
     each = samples.warm_up(0.0 if briefly else seconds / 5)
     samples.again()
     for _ in range(_SETTLED):
@@ -83,7 +83,7 @@ def measure(made: Made, seed: int, seconds: float, *, briefly: bool = False) -> 
     )
 
 
-def _growing(made: Made, samples: Reader) -> list[str]:
+def _growing(made: Made, samples: Samples) -> list[str]:
     """The containers of the dataset that are longer once the same samples were read again."""
     before = _lengths(made)
     samples.again()
@@ -117,7 +117,7 @@ def _more_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _fresh(made: Made, samples: Reader, seconds: float, each: float) -> Growth | Unread:
+def _fresh(made: Made, samples: Samples, seconds: float, each: float) -> Growth | Unread:
     """Runs of neighbours: objects made one after the other share pages, as they do over a whole epoch."""
     reads = int(min(seconds, _PART_S if each < 1e-3 else seconds) / _RUNS / max(each, 1e-7))
     reads = max(2, min(reads, _MOST_RUN))
@@ -130,7 +130,7 @@ def _fresh(made: Made, samples: Reader, seconds: float, each: float) -> Growth |
     return _grown(samples.fresh(_RUNS, reads), reads, seconds)
 
 
-def _again(samples: Reader, seconds: float, each: float) -> Growth:
+def _again(samples: Samples, seconds: float, each: float) -> Growth:
     """The last four runs; each is one pass at least, of a fast dataset several.
 
     What copies pages of its parent, or warms a cache, comes to an end; what leaks grows in every look.

@@ -19,7 +19,8 @@ from ncclcheck.probes.dataloader.ours import Defect
 Event = Literal["init", "begin", "end", "raised", "batch", "unstacked", "unsendable", "defect"]
 
 _MOST_STACK = 4000  # characters: chosen, some dozen frames of each thread
-_MARK = struct.Struct("qqd")
+_MARK = struct.Struct("qqdd")
+_MOST_MARKED = 256  # children that read at once: chosen, more workers than any node has cores for
 
 
 class Note(Struct, omit_defaults=True):
@@ -43,30 +44,39 @@ class Note(Struct, omit_defaults=True):
 
 
 class Mark:
-    """Which sample a child reads, where its parent sees it, whatever becomes of the child."""
+    """Which sample each child reads, where its parent sees it, whatever becomes of the child."""
 
     def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, _MARK.size)
-        self._count, self._first = 0, time.monotonic()
-        self._memory[:] = _MARK.pack(-1, 0, 0.0)
+        self._memory = mmap.mmap(-1, _MOST_MARKED * _MARK.size)
 
-    def at(self, index: int) -> None:
-        """The child is here now."""
-        if not self._count:
-            self._first = time.monotonic()
-        self._memory[:] = _MARK.pack(index, self._count, time.monotonic() - self._first)
-        self._count += 1
+    def at(self, index: int, worker: int = 0) -> None:
+        """The child begins this sample now."""
+        _, count, first, _ = self._of(worker)
+        now = time.monotonic()
+        _MARK.pack_into(self._memory, worker * _MARK.size, index, count + 1, first if count else now, now)
 
-    @property
-    def last(self) -> int:
-        """The sample that was begun last; -1: none."""
-        return int(_MARK.unpack(self._memory[:])[0])
+    def last(self, worker: int = 0) -> int | None:
+        """The sample that was begun last; None: none was."""
+        index, count, _, _ = self._of(worker)
+        return index if count else None
 
-    @property
-    def usual(self) -> float | None:
-        """Seconds that a sample took on average before this one."""
-        _, count, seconds = _MARK.unpack(self._memory[:])
-        return seconds / count if count else None
+    def count(self, worker: int = 0) -> int:
+        """How many samples were begun."""
+        return self._of(worker)[1]
+
+    def usual(self, worker: int = 0) -> float | None:
+        """Seconds that a sample took on average before the last one."""
+        _, count, first, last = self._of(worker)
+        return (last - first) / (count - 1) if count > 1 else None
+
+    def clear(self) -> None:
+        """Nobody has begun."""
+        self._memory[:] = bytes(len(self._memory))
+
+    def _of(self, worker: int) -> tuple[int, int, float, float]:
+        """Index, how many were begun, and when the first and the last one (time.monotonic())."""
+        index, count, first, last = _MARK.unpack_from(self._memory, worker * _MARK.size)
+        return index, count, first, last
 
 
 class Notebook:

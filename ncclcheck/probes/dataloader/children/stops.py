@@ -48,13 +48,13 @@ def read_alone(work: Callable[[], T], result: type[T], seconds: float, mark: Mar
     computed = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     if ended.value is not None:
         return ended, None
-    stop = alone(ended, mark.last)
-    return ended, replace(stop, usual=mark.usual, busy=computed > _BUSY * seconds)
+    stop = alone(ended, mark.last())
+    return ended, replace(stop, usual=mark.usual(), busy=computed > _BUSY * seconds)
 
 
-def alone(ended: Ended[T], index: int = -1) -> Stop:
+def alone(ended: Ended[T], index: int | None = None) -> Stop:
     """Of a child without workers, which was reading this sample."""
-    at, place = "" if index < 0 else str(index), place_in(ended.stacks)
+    at, place = "" if index is None else str(index), place_in(ended.stacks)
     stop = Stop(kind="left", index=at, place=place, stack=_telling(ended.stacks), alone=True)
     if ended.timed_out:
         return replace(stop, kind="hung", seconds=ended.limit)

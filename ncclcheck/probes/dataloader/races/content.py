@@ -58,8 +58,8 @@ def _touch(reader: Reader, indices: Sequence[int]) -> list[Ended[Touched]]:
         return []
     seconds = min(_TOUCH_S, reader.limit / 10)
     touched = contest.first_touch(reader, indices, reader.plan.seed, seconds)
-    reader.has_read = any(reader.progress.count(number) > 1 for number in range(len(touched)))
-    begun = [reader.progress.of(number) for number, ended in enumerate(touched) if not ended.ok]
+    reader.has_read = any(reader.mark.count(number) > 1 for number in range(len(touched)))
+    begun = [reader.mark.last(number) for number, ended in enumerate(touched) if not ended.ok]
     for index in {index for index in begun if index is not None}:
         reader.passes(Order([index], reader.plan.seed, workers=reader.plan.workers, whole=reader.made.iterable))
     return touched

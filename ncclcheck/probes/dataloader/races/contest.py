@@ -50,7 +50,7 @@ def first_touch(reader: Reader, indices: Sequence[int], salt: int, seconds: floa
     """All workers read the same samples, which nobody has read before, in the same order at once."""
     workers = reader.plan.workers
     reader.pristine.restore()
-    reader.progress.clear()
+    reader.mark.clear()
     works = [
         partial(_touch, reader, Order(indices, salt, number, workers, whole=reader.made.iterable, seconds=seconds))
         for number in range(workers)
@@ -61,7 +61,7 @@ def first_touch(reader: Reader, indices: Sequence[int], salt: int, seconds: floa
 def _touch(reader: Reader, order: Order, gate: Gate) -> Touched:
     writes = watch_writes()
     begun = time.monotonic()
-    found = glance.read(reader.made, order, reader.progress, gate)[0]
+    found = glance.read(reader.made, order, reader.mark, gate)[0]
     return Touched(found, writes, time.monotonic() - begun)
 
 
@@ -95,7 +95,7 @@ def _alike(sample: Sample, other: Sample | None, oracle: Oracle) -> bool:
 def stress(reader: Reader, oracle: Oracle, seconds: float) -> Contest:
     """All workers read the same samples in orders of their own, under pinned seeds, for so long."""
     reader.pristine.restore()
-    reader.progress.clear()
+    reader.mark.clear()
     works = [partial(_stress, reader, oracle, number, seconds) for number in range(reader.plan.workers)]
     ended = child.run_all(works, Stressed, seconds + reader.patience)
     done = [one.value for one in ended if one.ok and one.value]
@@ -138,7 +138,7 @@ def _stress(reader: Reader, oracle: Oracle, number: int, seconds: float, gate: G
         for index in turn:
             if time.monotonic() > end:
                 break
-            reader.progress.note(number, index)
+            reader.mark.at(index, number)
             if streams:
                 streams.put_back()
             _note(done, compare(index, number, _read(source, index, order.salt, index), oracle))

@@ -118,7 +118,7 @@ def _is_needed(reader: Reader, oracle: Oracle, lose: Callable[[], Any]) -> bool:
     def read() -> list[Pass]:
         with contextlib.suppress(Exception):
             lose()
-        return glance.read(reader.made, order, reader.progress)
+        return glance.read(reader.made, order, reader.mark)
 
     ended = reader.one(read, list[Pass], 0.5)
     if not ended.ok or not ended.value:

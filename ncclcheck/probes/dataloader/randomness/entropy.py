@@ -66,7 +66,7 @@ def _watch(reader: Reader, indices: Sequence[int]) -> Found:
 
     threading.setprofile(profile)
     sys.setprofile(profile)
-    glance.read(reader.made, order, reader.progress)
+    glance.read(reader.made, order, reader.mark)
     sys.setprofile(None)
     return Found(list(calls), len(started))
 
@@ -111,7 +111,7 @@ def _contents(one: Pass, leaf: str) -> list[str]:
 def _serial(reader: Reader, order: glance.Order) -> Pass:
     def read() -> list[Pass]:
         _limit_pools()
-        return glance.read(reader.made, order, reader.progress)
+        return glance.read(reader.made, order, reader.mark)
 
     ended = reader.one(read, list[Pass], min(2.0, max(0.3, reader.left / 4)))
     return ended.value[0] if ended.ok and ended.value else {}

@@ -17,7 +17,7 @@ from ncclcheck.probes.dataloader.rates import pace
 from ncclcheck.probes.dataloader.rates.held import Locks
 from ncclcheck.probes.dataloader.rates.pace import Setting, Work
 from ncclcheck.probes.dataloader.rates.resources import cores, start_method
-from ncclcheck.probes.dataloader.samples.read.reading import reader
+from ncclcheck.probes.dataloader.samples.read.reading import Samples
 from ncclcheck.probes.facts.data.speed import Held, Missed, Point, Slowest, Speed
 from ncclcheck.probes.job.context import DataPlan
 
@@ -91,7 +91,7 @@ def _first_line(how: str) -> str:
 
 def _warm(made: Made, seed: int, seconds: float) -> _Warm:
     """Read them, then once more with a clock: the first time may come from the disk."""
-    samples = reader(made, seed)
+    samples = Samples(made, seed)
     samples.warm_up(seconds)
     locks = Locks(made.dataset)
     with locks.watched():

@@ -18,7 +18,7 @@ from ncclcheck.probes.dataloader.children.notes import Notebook
 from ncclcheck.probes.dataloader.factory import Made
 from ncclcheck.probes.dataloader.randomness import seeds
 from ncclcheck.probes.dataloader.samples.fingerprint import leaves
-from ncclcheck.probes.dataloader.samples.read.visit import identity, private
+from ncclcheck.probes.dataloader.samples.read.visit import private
 
 OF_STREAM = 8  # samples of each worker and epoch
 _WITH_STATES = 4  # samples of each worker and epoch whose generators are looked at
@@ -88,7 +88,7 @@ class Watcher:
         if self._looks(note):
             note.after = self._states(look_anew=note.number == 0)
         if self._looks(note) or self.salt is not None:
-            note.digests = {path: identity(leaf) for path, leaf in leaves(sample).items()}
+            note.digests = {path: leaf.identity for path, leaf in leaves(sample).items()}
         self.notebook.write(note)
 
     def _looks(self, note: notes.Note) -> bool:

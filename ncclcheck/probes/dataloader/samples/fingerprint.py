@@ -28,6 +28,11 @@ class Leaf(Struct, frozen=True, kw_only=True):
     bytes: int = 0
     storage: int = 0
 
+    @property
+    def identity(self) -> str:
+        """Equal for leaves that are equal."""
+        return f"{self.dtype} {self.shape} {self.digest}"
+
 
 def leaves(sample: Any) -> dict[str, Leaf]:
     """By path: "image", "0", "meta.id"; a bare tensor has the path "". A list of numbers is one leaf."""

@@ -16,6 +16,7 @@ from ncclcheck.probes.dataloader.children.notes import Mark
 from ncclcheck.probes.dataloader.factory import Made
 from ncclcheck.probes.dataloader.samples import pairing, stacking
 from ncclcheck.probes.dataloader.samples.fingerprint import leaves
+from ncclcheck.probes.dataloader.samples.read.glance import Source
 from ncclcheck.probes.dataloader.samples.read.visit import become_worker
 from ncclcheck.probes.dataloader.samples.signatures import Tally, signature
 from ncclcheck.probes.dataloader.samples.stacking import Kept
@@ -49,7 +50,7 @@ def look(made: Made, plan: DataPlan, limit: float) -> Structure:
         if stop is None or ended.error:
             return replace(_empty(made), raised=1)
         died.append(stop)
-        order = [index for index in order if index != mark.last]
+        order = [index for index in order if index != mark.last()]
         if not order or made.iterable or ended.timed_out or len(died) == _MOST_DEAD or time.monotonic() > end:
             return replace(_empty(made), died=died)
 
@@ -131,21 +132,22 @@ class _Sweep:
         ][:8]
 
     def _samples(self) -> Iterator[tuple[int, Any]]:
-        end = time.monotonic() + self.seconds
-        stream = iter(self.made.dataset) if self.made.iterable else None
+        end, source = time.monotonic() + self.seconds, Source(self.made)
         for number, index in enumerate(self.order):
             if number > 1 and time.monotonic() > end:
                 return
             self.mark.at(index)
             try:
-                yield index, self.made.dataset[index] if stream is None else next(stream)
-            except StopIteration:
-                return
+                sample = source.read(index)
             except Exception as error:
                 ours.pass_on(error)
                 self.raised += 1
-                if stream is not None:
+                if self.made.iterable:
                     return
+                continue
+            if source.ended:
+                return
+            yield index, sample
 
     def _meet(self, index: int, sample: Any) -> None:
         """Samples of a stream that follow each other meet in a batch."""

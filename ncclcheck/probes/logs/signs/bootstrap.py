@@ -68,6 +68,14 @@ SIGNS = (
         ),
     ),
     Sign(
+        "mpi-connect-failed",
+        r"\bbtl_tcp\w{0,80}.{0,120}connect\(\) to (?P<peer>[\d.]{7,15}|[0-9a-f:]{3,45})(?::\d{1,5})? failed: (?P<error>[A-Z][\w ]{4,60})",
+        (
+            "[gpu-a17][[38971,1],2][btl_tcp_endpoint.c:796:mca_btl_tcp_endpoint_complete_connect] connect() to 172.17.0.1 "
+            "failed: Connection refused (111)",
+        ),
+    ),
+    Sign(
         "connect-retried",
         r"connect(?: to \S{1,120})? returned .{1,60}, retrying",
         (

@@ -61,4 +61,10 @@ SIGNS = (
         ),
         words=("worker ip address", "ip: "),
     ),
+    Sign(
+        "ray-total",  # of `ray status`
+        r"^\s{0,8}\d{1,6}\.\d/(?P<total>\d{1,6})\.\d (?P<sort>GPU|TPU|NPU)\s*$",
+        (" 0.0/1.0 GPU", "0.0/8.0 GPU"),
+        words=(" gpu", " tpu", " npu"),
+    ),
 )

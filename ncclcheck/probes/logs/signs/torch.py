@@ -379,4 +379,9 @@ SIGNS = (
         ("Epoch 3 finished in 812.1 s",),
         words=("epoch",),
     ),
+    Sign(
+        "flight-culprit",
+        r"Culprit rank (?P<culprit>\d{1,7}); Error type: (?P<kind>[A-Z_]{3,60})(?:, (?P<told>.{1,200}))?",
+        ("error msg: Culprit rank 1; Error type: COLLECTIVE_STATE_MISMATCH, Expected state: 'scheduled'",),
+    ),
 )

@@ -189,20 +189,10 @@ SIGNS = (
         ("If your script expects `--local-rank` argument to be set, please",),
     ),
     Sign(
-        "flight-culprit",
-        r"Culprit rank (?P<culprit>\d{1,7}); Error type: (?P<kind>[A-Z_]{3,60})(?:, (?P<told>.{1,200}))?",
-        ("error msg: Culprit rank 1; Error type: COLLECTIVE_STATE_MISMATCH, Expected state: 'scheduled'",),
-    ),
-    Sign(
         "usage-help",
         r"^(?:options|optional arguments|positional arguments|required arguments):\s*$",
         ("options:", "optional arguments:"),
         words=("options:", "arguments:"),
-    ),
-    Sign(
-        "hydra-failed",
-        r"^Error executing job with overrides: ",
-        ("Error executing job with overrides: ['trainer.nodes=2']",),
     ),
     Sign(
         "torchrun-values",

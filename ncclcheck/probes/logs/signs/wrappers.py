@@ -64,4 +64,9 @@ SIGNS = (
         ("RuntimeError: Tensors must be contiguous", "ValueError: Input tensors need to be contiguous"),
         words=("be contiguous",),
     ),
+    Sign(
+        "hydra-failed",
+        r"^Error executing job with overrides: ",
+        ("Error executing job with overrides: ['trainer.nodes=2']",),
+    ),
 )

@@ -15,6 +15,7 @@ from ncclcheck.reports.subjects.logs.dialled_addresses import (
     listed,
     names,
     of_a_bridge,
+    of_no_network,
     reach,
     taken,
     targets,
@@ -59,8 +60,9 @@ def virtual(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `Bootstrap : Using docker0:172.17.0.1<0>` or `NET/Socket : Using ...` of processes on several hosts that did
     not come through their start; or a connection failed to such an address, or to one that two hosts call their
-    own. NCCL leaves out lo and docker by itself, virbr from 2.28 on only; other bridges never. By the names of
-    interfaces alone: one that leads to the other nodes after all (a VPN) is not blamed where the start worked.
+    own; Open MPI's `connect() to 172.17.0.1 failed`. NCCL leaves out lo and docker by itself, virbr from 2.28 on
+    only; other bridges never. By the names of interfaces alone: one that leads to the other nodes after all (a
+    VPN) is not blamed where the start worked.
 
     ## Fix
     - **you** `export NCCL_SOCKET_IFNAME==eth0` with the interface of the nodes' network, or
@@ -88,6 +90,28 @@ def virtual(logs: Logs) -> Iterator[Finding]:
         )
     if not failed and several_hosts(logs):
         yield from _stuck(logs)
+    yield from _dialled_by_mpi(logs)
+
+
+def _dialled_by_mpi(logs: Logs) -> Iterator[Finding]:
+    """Open MPI's own connections, which mpirun's settings lead, and no variable of NCCL's."""
+    events = [event for event in said(logs, "mpi-connect-failed") if of_no_network(event.fields["peer"])]
+    if not events:
+        return
+    peer = events[0].fields["peer"]
+    local = of_no_network(peer) == "link-local"
+    yield cause(
+        events,
+        f"Open MPI dials {peer}, "
+        + ("link-local: it is reached on its own wire only" if local else "an address of a host's own bridge"),
+        why="Such an address does not lead to the other node: the process dials its own host, or nobody.",
+        owner="job",
+        fix=[
+            you("Confirm: which interface has it.", "ip -br addr"),
+            you("Let Open MPI take the nodes' own network alone.",
+                "mpirun --mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0 ..."),
+        ],
+    )  # fmt: skip
 
 
 def _stuck(logs: Logs) -> Iterator[Finding]:

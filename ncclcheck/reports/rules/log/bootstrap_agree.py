@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
-from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, admin, fail, note, seen, you
+from ncclcheck.reports.judgement.findings import Evidence, Finding, State, Where, admin, fail, note, seen, you
 from ncclcheck.reports.rules.log.rdma import filtered
 from ncclcheck.reports.subjects.logs.dialled_addresses import names
 from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
@@ -22,6 +22,7 @@ from ncclcheck.reports.subjects.logs.reported import (
 from ncclcheck.reports.subjects.logs.start.communicators import apart
 
 _SOCKET, _VERBS = "3", "4"
+_INTERNAL = "internal network plugin"  # said where the network's own plugin is not there
 _TRANSPORTS = {_SOCKET: "NET/Socket", _VERBS: "NET/IB"}
 _LATER_ENCODING = 10_000  # 2.9 and later write two digits a part
 
@@ -41,7 +42,8 @@ def one_network(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `socketFinalizeAccept: wrong type 3 != 4` or `4 != 3`: 3 is NET/Socket, 4 NET/IB, the peer's first (2.16 and
-    later); or `Using network ...` differs between hosts whose start did not come to its end.
+    later); or `Using network ...` differs between hosts whose start did not come to its end. A warning where one
+    host loaded a plugin for the network and another found none, and no start came through.
 
     ## Fix
     - **you** set NCCL_IB_DISABLE and NCCL_NET alike on all nodes; to go on at once over TCP: `NCCL_IB_DISABLE=1`
@@ -60,6 +62,7 @@ def one_network(logs: Logs) -> Iterator[Finding]:
     }
     differ = len(set(networks.values())) > 1
     if not wrong and not differ:
+        yield from _other_plugins(logs)
         return
     fallen = [host for host, network in networks.items() if network == "Socket"] if differ else []
     if any(event.host in fallen or not fallen for event in said(logs, "ib-open-device")):
@@ -89,6 +92,32 @@ def one_network(logs: Logs) -> Iterator[Finding]:
     else:
         place = Where(node=(fallen or [*networks])[0])
         yield fail(place, what, why=why, owner="node", evidence=_begins(logs) + evidence, fix=fix)
+
+
+def _other_plugins(logs: Logs) -> Iterator[Finding]:
+    """Hosts with a plugin for the network beside hosts that found none, where nothing shows that they met."""
+    with_one = {event.host: event for event in reversed(said(logs, "ib-plugin")) if event.host}
+    without = {
+        event.host: event for event in reversed(said(logs, "no-plugin")) if event.host and _INTERNAL in event.text
+    }
+    none = [event for host, event in without.items() if host not in with_one]
+    if not with_one or not none or any(process.completed for process in logs.processes):
+        return
+    plugin = next((event.fields["path"] for event in with_one.values() if "path" in event.fields), "")
+    yield cause(
+        [*none, *with_one.values()],
+        f"{names(event.host for event in none)} found no network plugin, {names(with_one)} uses one"
+        + (f" ({plugin})" if plugin else ""),
+        why="What a plugin sends the built-in network need not understand: ranks hang in their first exchange.",
+        owner="job",
+        state=State.WARN,
+        at=Where(node=none[0].host),
+        fix=[
+            you("Confirm: what each node loads.", "grep -n 'NET/Plugin\\|Plugin Path\\|Using network' LOG",
+                "echo $LD_LIBRARY_PATH"),
+            you("Let all nodes load the same one, or none.", "export NCCL_NET_PLUGIN=none"),
+        ],
+    )  # fmt: skip
 
 
 def _of_networks(event: LogEvent) -> bool:
@@ -184,8 +213,9 @@ def same_version(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `Mismatched NCCL version detected`; or versions that processes logged; or, where no version is logged, or of
-    one side only, the two lines that such a mixture makes. Those two can also come from different NCCL_* variables
-    or a stale process, and the finding says so.
+    one side only, the two lines that such a mixture makes; or hosts that did not come through their start and say
+    in the words of different releases that there is no plugin. The two lines can also come from different NCCL_*
+    variables or a stale process, and the finding says so.
 
     ## Fix
     - **you** one environment or image on all nodes; one of the wheels nvidia-nccl-cu11 and -cu12, not both.
@@ -225,6 +255,36 @@ def same_version(logs: Logs) -> Iterator[Finding]:
             owner="job",
             fix=_VERSIONS,
         )
+    elif by_words := _other_words(logs):
+        yield cause(
+            by_words,
+            "hosts loaded different releases of NCCL, by their words of a plugin that is not there: "
+            + "; ".join(f"{names([event.host])} {_RELEASES[_words_of(event)]}" for event in by_words),
+            why=_LAYOUT,
+            owner="job",
+            fix=_VERSIONS,
+            at=Where(),
+        )
+
+
+# Said of a network plugin that is not there: seen in logs of 2.4 to 2.18, and of 2.19 to 2.27.
+_RELEASES = {"internal implementation": "before 2.19", "internal network plugin": "2.19 or later"}
+
+
+def _words_of(event: LogEvent) -> str:
+    return next((words for words in _RELEASES if "NET/Plugin" in event.text and words in event.text), "")
+
+
+def _other_words(logs: Logs) -> list[LogEvent]:
+    """A line of each release, where hosts say in the words of two that there is no plugin, and none started."""
+    if finished_start(logs) or any(process.completed for process in logs.processes):
+        return []
+    by_host: dict[str, LogEvent] = {}
+    for event in said(logs, "no-plugin"):
+        if _words_of(event):
+            by_host.setdefault(event.host, event)
+    told = {_words_of(event): event for event in reversed(by_host.values())}
+    return [*told.values()] if len(told) > 1 else []
 
 
 # By which ranks of a host choose how they hand each other data; both ends must choose alike (run with other values

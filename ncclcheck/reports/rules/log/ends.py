@@ -13,6 +13,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.rules.log.first import SENT, errors, hung_up, terminated
 from ncclcheck.reports.rules.log.killed import stood_in
 from ncclcheck.reports.subjects.logs.attempts import earlier, latest
+from ncclcheck.reports.subjects.logs.dialled_addresses import is_virtual
 from ncclcheck.reports.subjects.logs.ending import died, goes_on_after
 from ncclcheck.reports.subjects.logs.logged import (
     cause,
@@ -422,6 +423,19 @@ def _is_more(logs: Logs, began: list[LogProcess]) -> bool:
     return bool(began) or sum(file.lines for file in logs.files) >= _GOES_ON
 
 
+def _nowhere(logs: Logs) -> str:
+    """An interface that NCCL sends data over, and by which no other host is reached."""
+    used = (
+        end.interface
+        for process in logs.processes
+        if process.network == "Socket"
+        for end in process.interfaces
+        if is_virtual(end.interface) and end.address.startswith("fe80:")
+    )
+    name = next(used, "")
+    return f"; NCCL also sends over {name}, link-local: another host is not reached by it" if name else ""
+
+
 def _stops(logs: Logs, began: list[LogProcess], reason: LogEvent | None, *, again: bool) -> Finding:
     """reason: what may say why, of an earlier attempt where there was one (again)."""
     ranks = sorted({process.rank for process in began if process.rank is not None})
@@ -440,6 +454,7 @@ def _stops(logs: Logs, began: list[LogProcess], reason: LogEvent | None, *, agai
         Where(),
         f"{stands}{first}nobody complains, and these lines do not show that the job ended or went on"
         + (f": they {where_}" if began else "")
+        + _nowhere(logs)
         + (f"; an earlier attempt failed by: {quoted(reason)}" if reason and again else ""),
         why="A rank that never arrived at a collective or was stopped, or a network that drops packets, leaves no "
         "line in NCCL's log. A job that still runs or a file that was cut looks the same.",

@@ -36,13 +36,11 @@ from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_r
 from ncclcheck.reports.subjects.logs.start.communicators import absent, begun, hanging, missing, numbered
 from ncclcheck.reports.subjects.logs.words import meanings
 from ncclcheck.reports.subjects.logs.words.exceptions import of_words
-from ncclcheck.reports.subjects.logs.words.unexplained import ENDS_NO_JOB, behind, is_foreign, unexplained
+from ncclcheck.reports.subjects.logs.words.unexplained import ENDS_NO_JOB, behind, last_words, unexplained
 from ncclcheck.reports.subjects.logs.words.wording import (
-    MILD,
     SAY_OF_WHY,
     advice,
     before,
-    of_a_fault,
     quoted,
     tells_most,
     tells_why,
@@ -79,14 +77,9 @@ def errors(logs: Logs) -> list[LogEvent]:
     asked = min((event.order for event in said(logs, "ended-by-order") if "srun" in event.text), default=None)
     if asked is not None:  # what Slurm then ends, it was told to end
         events = [event for event in events if event.sign != "srun-task-exit" or event.order < asked]
-    went_on = said(logs, "training-goes-on", "work-goes-on", "nccl-tests-row", "ended-well")
-    gone, ending = died(logs), Ending(logs)
+    ending = Ending(logs)
     trained = ending.trained
-    events = [
-        event
-        for event in events
-        if event.sign not in _CAUGHT or not (_caught(logs, event, went_on, gone=gone) or ending.advanced(event))
-    ]
+    events = [event for event in events if event.sign not in _CAUGHT or not ending.caught(event)]
     of_samples = of_items(logs)
     events = [event for event in events if (event.file, event.line) not in of_samples]
     events = [
@@ -129,15 +122,6 @@ def terminated(logs: Logs) -> list[LogEvent]:
     """A process that SIGTERM or SIGINT ended before any other failed: nobody of the job had a reason to."""
     events = said(logs, "root-cause-exit", "launcher-return-code", "spawned-signalled")
     return [event for event in events if event.fields.get("exitcode", event.fields.get("name")) in SENT]
-
-
-def _caught(logs: Logs, event: LogEvent, went_on: list[LogEvent], *, gone: bool) -> bool:
-    """Whether its rank (any, where the line names none) trained on afterwards, or NCCL's start came through."""
-    if not gone and came_through(logs, event):
-        return True
-    late = event.line + (0 if dealt_with(logs, event) else _LINES)
-    after = (one for one in went_on if one.file == event.file and one.line > late)
-    return any(event.rank is None or one.rank == event.rank for one in after)
 
 
 def _is_error(event: LogEvent) -> bool:
@@ -200,26 +184,10 @@ def nothing_failed(logs: Logs) -> Iterator[Finding]:
         yield _first(logs, warned) if warned else _only_consequences(logs, follow)
     elif rest := unexplained(logs):
         yield _unknown(logs, rest)
-    elif faults := _last_words(logs):
+    elif faults := last_words(logs):
         yield _of_a_fault(faults)
     else:
         yield fine(Where(), f"no line of {sum(file.lines for file in logs.files)} tells of a failure")
-
-
-def _last_words(logs: Logs) -> list[LogEvent]:
-    """Lines with the words of a known fault, after which no work and no start that came through is told."""
-    if is_foreign(logs):
-        return []
-    work = Ending(logs).just_after
-    return [
-        event
-        for event in said(logs, "explains")
-        if not MILD.match(event.text)
-        and not event.level
-        and of_a_fault(event.text)
-        and work.get(event.file, 0) < event.line
-        and not (came_through(logs, event) or dealt_with(logs, event))
-    ]
 
 
 def _of_a_fault(faults: list[LogEvent]) -> Finding:

@@ -55,11 +55,11 @@ def zero3_is_saved_by_all(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG082", "all ranks have the same number of batches")
+@log_rule("LOG082", "no rank leaves the collectives of the others")
 def same_number_of_batches(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    Ranks that wait in different collectives at the end of an epoch.
+    Ranks that wait in different collectives, at the end of an epoch or in another branch of the program.
 
     ## Why it matters
     A rank whose data ends first goes on to the next phase (validation, saving, the end), while the others wait

@@ -96,6 +96,8 @@ def ray_has_enough(logs: Logs) -> Iterator[Finding]:
         if "sort" in told
         else f"no node of Ray's cluster has free what the job asks for: {told.get('request') or told['pending']}"
     )
+    has = {event.fields["sort"]: event.fields["total"] for event in said(logs, "ray-total")}
+    lacks += f"; all of it has {', '.join(f'{total} {sort}' for sort, total in has.items())}" if has else ""
     yield cause(
         events,
         lacks,

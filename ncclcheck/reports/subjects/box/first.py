@@ -59,6 +59,7 @@ _TORCH_WORDS = re.compile(
     r"|waiting \d+ms|pair closure|socket timeout|client socket|broken pipe|reset by peer|wait timeout"
 )
 _PYTHON = re.compile(r"python|pt_main|pt_data|torchrun")
+_OF_A_LIMIT = re.compile(r"Memory cgroup out of memory: Kill(?:ed)? process (\d+)")
 _ERROR = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Timeout): ")
 _COLLECTIVE = re.compile(r"torch/distributed/|torch/nn/parallel/|torch/autograd/")
 _TIMEOUT = re.compile(r"(?:^|/)timeout\b")
@@ -114,7 +115,11 @@ def _failures(box: Box, *, alone: bool) -> Iterator[Failure]:
         if process.pid in raised:
             told = raised.pop(process.pid)
             yield Failure(told.t, "raised", box, process, told, of_others=_is_of_others(told))
-        elif process.status is None and process.pid in own and (oom := _oom_at(box, process.gone)) is not None:
+        elif (
+            process.status is None
+            and process.pid in own
+            and (oom := _oom_at(box, process, process.gone)) is not None
+        ):
             yield Failure(process.gone or oom.t, "memory", box, process, oom=oom, number=signal.SIGKILL)
         elif process.status and (process.pid in own or _is_lost_worker(process) or _was_killed(process)):
             yield _died(box, process)
@@ -193,7 +198,7 @@ def _is_lost_worker(process: BoxProcess) -> bool:
 def _died(box: Box, process: BoxProcess) -> Failure:
     number = (process.status or 0) & 0x7F
     at = process.gone or box.ended or box.last
-    oom = _oom_at(box, at) if number == signal.SIGKILL else None
+    oom = _oom_at(box, process, at) if number == signal.SIGKILL else None
     if oom is not None:
         return Failure(at, "memory", box, process, oom=oom, number=number)
     silent = not number and not process.left_at
@@ -201,8 +206,16 @@ def _died(box: Box, process: BoxProcess) -> Failure:
     return Failure(at, _kind(number), box, process, number=number, of_others=number in _POLITE, told=told)
 
 
-def _oom_at(box: Box, at: float | None) -> BoxOom | None:
-    return next((oom for oom in box.ooms if at is not None and abs(oom.t - at) < _OOM_S), None)
+def _oom_at(box: Box, process: BoxProcess, at: float | None) -> BoxOom | None:
+    counted = next((oom for oom in box.ooms if at is not None and abs(oom.t - at) < _OOM_S), None)
+    return None if counted is not None and _is_anothers(box, counted, process.pid) else counted
+
+
+def _is_anothers(box: Box, oom: BoxOom, pid: int) -> bool:
+    """Whether the kernel names another process, of another cgroup's limit: the node's count has all of them."""
+    near = [row.text for row in box.kernel if abs(row.t - oom.t) < _OOM_S]
+    killed = [int(match[1]) for text in near if (match := _OF_A_LIMIT.search(text)) is not None]
+    return oom.by.keys() == {"node"} and bool(killed) and pid not in killed
 
 
 def _kind(number: int) -> Kind:

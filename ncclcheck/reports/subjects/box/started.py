@@ -34,6 +34,9 @@ def not_met(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None
     if not why:
         counts = [_JOINED.search(one.raised.message) for one in meeting if one.raised is not None]
         joined = next((count for count in counts if count is not None), None)
+        late = {process.rank for _, process in ranks} - {one.rank for one in meeting}
+        if len(late) == 1 and len(ranks) > 1:
+            return None  # it was there, and elsewhere: that is told of it
         if joined is None or int(joined[1]) >= int(joined[2]):
             return None
         why = f"{int(joined[2]) - int(joined[1])} of {joined[2]} processes did not come to where ranks meet"

@@ -75,6 +75,14 @@ def _leads_nowhere(address: str, here: LogProcess | None, owners: set[tuple[str,
     return by_default or (from_bridge and not owners)
 
 
+def of_no_network(address: str) -> str:
+    """Of an address by which no other host is reached: `link-local`, or `virtual`, of a bridge of each host."""
+    parsed = _parsed(address)
+    if parsed is not None and parsed.is_link_local:
+        return "link-local"
+    return "virtual" if isinstance(parsed, IPv4Address) and any(parsed in one for one in _MADE_BY_DEFAULT) else ""
+
+
 def of_a_bridge(address: str) -> bool:
     """Whether it is one that docker gives to containers behind its bridge."""
     parsed = _parsed(address)

@@ -10,7 +10,13 @@ from msgspec.structs import replace
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Finding, State
-from ncclcheck.reports.subjects.logs.words.meanings import AT_THE_END, CONSEQUENCES, CONTEXT, HARMLESS
+from ncclcheck.reports.subjects.logs.words.meanings import (
+    AT_THE_END,
+    CONSEQUENCES,
+    CONTEXT,
+    HARMLESS,
+    of_a_thread,
+)
 
 TEXT = 300  # of a line that is quoted
 _PROOF = ("ended-well", "training-goes-on")
@@ -28,6 +34,10 @@ _NEXT = 3  # lines below an exception
 _ITEM = 30  # the same, where its message is a sample's own text, of many lines
 _OF_AN_ITEM = ("python-error", "traceback", "complaint", "item-failed")
 _KIND, _NUMBER = 20, re.compile(r"\d+")  # characters by which the words of an exception are the same ones
+COMPLAINTS = ("complaint", "item-failed", "mpi-box")
+LEVELS = ("WARN", "ERROR")
+# A job may go on after these: work that is seen after them, or a start of NCCL that came through, shows it.
+_MILD = (*COMPLAINTS, "nccl-warning", "traceback", "traceback-cut", "python-error")
 _GOES_ON = ("training-goes-on", "work-goes-on", "nccl-tests-row", "ended-well")
 _AT = re.compile(
     r"(?i)\b(?:epoch|step|iter(?:ation)?|batch)\w{0,2}['\" :=#\[/]{1,12}(\d{1,9}(?:\.\d+)?)"
@@ -110,6 +120,37 @@ class Ending:
         """What costs speed at most is only worth knowing where all ranks came through and nothing failed."""
         bad = finding.state in (State.FAIL, State.WARN)
         return replace(finding, state=State.NOTE) if bad and self._sound else finding
+
+    def caught(self, event: LogEvent) -> bool:
+        """Whether an exception or a warning was: its rank (any, if none is named) worked on, or NCCL started."""
+        if not self._died and came_through(self._logs, event):
+            return True
+        late = event.line + (0 if dealt_with(self._logs, event) else _LINES)
+        after = (one for one in self._going_on.get(event.file, ()) if one.line > late)
+        return any(event.rank is None or one.rank == event.rank for one in after) or self.advanced(event)
+
+    def outlived(self, event: LogEvent) -> bool:
+        """Whether the job went on after a line that can be a failure, and that no rule knows."""
+        logs = self._logs
+        mild = event.sign in _MILD or event.level in LEVELS
+        small = event.sign in COMPLAINTS or (event.sign == "nccl-warning" and not self._followed(event))
+        shown = self.just_after if small else self.work if mild else self.proof
+        shown = self.profiled if event.sign == "traceback" else shown
+        aside = event.sign in COMPLAINTS or of_a_thread(event)
+        if aside and self.trained.get(event.file, event.line) < event.line:
+            return True  # a profiler's, a logger's: what was to be done is done
+        if event.sign == "complaint" and self.seen_before(event):
+            return True
+        if mild and self.advanced(event):
+            return True
+        if event.sign in ("python-error", "traceback") and dealt_with(logs, event):
+            return self.just_after.get(event.file, 0) > event.line
+        return shown.get(event.file, 0) > event.line or (mild and came_through(logs, event))
+
+    def _followed(self, event: LogEvent) -> bool:
+        """Whether NCCL or another process tells below a warning of what followed from it."""
+        return any(one.sign in CONSEQUENCES and one.file == event.file and one.line > event.line
+                   for one in self._logs.events)  # fmt: skip
 
     def advanced(self, event: LogEvent) -> bool:
         """Whether different steps follow a line, of its own rank where it names one.

@@ -175,3 +175,56 @@ def test_what_tensorflow_registers_twice_is_none() -> None:
         "cuFFT factory: Attempting to register factory for plugin cuFFT when one has already been registered\n"
     )
     assert "LOG001" not in raised(text)
+
+
+_OLD = "node-b:7:7 [0] NCCL INFO NET/Plugin : No plugin found (libnccl-net.so), using internal implementation\n"
+_NEW = "node-a:7:7 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.\n"
+_HPCX = "node-b:7:7 [0] NCCL INFO Plugin Path : /opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so\n"
+_CAME = "node-a:7:7 [0] NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 0 busId 10 - Init COMPLETE\n"
+
+
+def test_hosts_that_speak_as_two_releases_loaded_two() -> None:
+    assert "node-b before 2.19" in judged(_NEW + _OLD)["LOG018"].findings[0].what
+    assert "LOG018" not in raised(_NEW + _OLD + _CAME)
+    assert "LOG018" not in raised(_NEW + _NEW.replace("node-a", "node-b"))
+
+
+def test_a_plugin_on_one_host_alone_is_a_risk() -> None:
+    (found,) = judged(_NEW + _HPCX)["LOG016"].findings
+    assert (found.state.value, found.where.node) == ("warn", "node-a")
+    assert "LOG016" not in raised(_NEW + _HPCX + _CAME)
+
+
+def test_an_interface_that_leads_nowhere_is_told_where_nothing_else_is() -> None:
+    text = (
+        "node-a:7:7 [0] NCCL INFO NET/Socket : Using [0]eno4:10.3.68.117<0> "
+        "[1]vethe94aab9:fe80::a86b:69ff:fe67:e3fe%vethe94aab9<0>\nnode-a:7:7 [0] NCCL INFO Using network Socket\n"
+    )
+    assert "NCCL also sends over vethe94aab9, link-local" in judged(text)["LOG007"].findings[0].what
+    assert "link-local" not in judged(text.replace("veth", "eth"))["LOG007"].findings[0].what
+
+
+def test_open_mpi_dials_a_bridge() -> None:
+    line = (
+        "[n1][[38971,1],2][btl_tcp_endpoint.c:796:mca_btl_tcp_endpoint_complete_connect] connect() to {} failed: "
+    )
+    text = line.format("172.17.0.1") + "Connection refused (111)\n"
+    assert (
+        judged(text)["LOG010"].findings[0].what.startswith("Open MPI dials 172.17.0.1, an address of a host's own")
+    )
+    other = raised(line.format("10.0.3.18") + "Connection refused (111)\n")
+    assert ("LOG010" in other, other["LOG001"]) == (False, "fail")
+
+
+def test_what_ray_has_stands_beside_what_is_asked_for() -> None:
+    text = " 0.0/34.0 CPU\n 0.0/1.0 GPU\n 0.0/1.0 TPU\n{'GPU': 1.0} * 2 (PACK): 1+ pending placement groups\n"
+    assert judged(text)["LOG182"].findings[0].what.endswith("; all of it has 1 GPU, 1 TPU")
+
+
+def test_the_line_with_a_known_fault_is_quoted() -> None:
+    text = (
+        "2019-07-25 09:33:34.093469: W tensorflow/core/gpu_device.cc:1597] Unable to enable peer access between "
+        "device ordinals 0 and 9, status: Internal: failed to enable\npeer access from 0x7f76 to 0x7f77: "
+        "CUDA_ERROR_TOO_MANY_PEERS: peer mapping resources exhausted\n"
+    )
+    assert "CUDA_ERROR_TOO_MANY_PEERS" in judged(text)["LOG001"].findings[0].what

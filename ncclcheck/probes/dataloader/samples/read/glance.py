@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
 import pickle
-import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from torch.utils.data._utils import worker as torch_worker
 
 from ncclcheck.probes.dataloader.children import inside
+from ncclcheck.probes.dataloader.children.notes import Mark
 from ncclcheck.probes.dataloader.factory import Made
 from ncclcheck.probes.dataloader.randomness import seeds
 from ncclcheck.probes.dataloader.samples.fingerprint import leaves
@@ -61,31 +60,6 @@ class Order:
     seconds: float = 1e9
 
 
-@dataclass
-class Progress:
-    """The index that each child is reading, and how many it has begun, in memory that outlives it."""
-
-    memory: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, mmap.PAGESIZE))
-
-    def note(self, worker: int, index: int) -> None:
-        """About to read this sample."""
-        struct.pack_into("<qq", self.memory, 16 * worker, index + 1, self.count(worker) + 1)
-
-    def of(self, worker: int) -> int | None:
-        """The last sample that this worker began."""
-        index: int = struct.unpack_from("<q", self.memory, 16 * worker)[0]
-        return index - 1 if index else None
-
-    def count(self, worker: int) -> int:
-        """How many samples this worker has begun."""
-        count: int = struct.unpack_from("<q", self.memory, 16 * worker + 8)[0]
-        return count
-
-    def clear(self) -> None:
-        """Nobody has begun."""
-        self.memory[:] = bytes(len(self.memory))
-
-
 def be_worker(made: Made, order: Order) -> None:
     """Look like a worker of a DataLoader to user code. Raises what the user's worker_init_fn raises.
 
@@ -103,12 +77,12 @@ def be_worker(made: Made, order: Order) -> None:
         init(number)
 
 
-def read(made: Made, order: Order, progress: Progress, gate: Callable[[], None] = lambda: None) -> list[Pass]:
+def read(made: Made, order: Order, mark: Mark, gate: Callable[[], None] = lambda: None) -> list[Pass]:
     """All passes, in this process, which is spent afterwards."""
     be_worker(made, order)
     source = Source(made)
     if order.warm is not None:
-        progress.note(order.worker, order.warm)
+        mark.at(order.warm, order.worker)
         seeds.reseed(WARM, 0)
         _read_one(source, order.warm)
     streams = Streams(made) if order.reset else None
@@ -117,17 +91,17 @@ def read(made: Made, order: Order, progress: Progress, gate: Callable[[], None] 
     found: list[Pass] = []
     for _ in range(order.passes):
         source.begin(order.salt)
-        found.append(dict(_read_all(source, order, progress, streams, end)))
+        found.append(dict(_read_all(source, order, mark, streams, end)))
     return found
 
 
 def _read_all(
-    source: Source, order: Order, progress: Progress, streams: Streams | None, end: float
+    source: Source, order: Order, mark: Mark, streams: Streams | None, end: float
 ) -> Iterator[tuple[int, Sample]]:
     for position, index in enumerate(order.indices):
         if position and time.monotonic() > end:
             return
-        progress.note(order.worker, index)
+        mark.at(index, order.worker)
         if streams:
             streams.put_back()
         seeds.reseed(order.salt, index)
@@ -147,7 +121,7 @@ def _read_one(source: Source, index: int) -> Sample:
 def sample_of(raw: Any) -> Sample:
     """What can be compared of a sample."""
     return Sample({
-        path: Value(f"{leaf.dtype}{leaf.shape}{leaf.digest}", leaf.brief, leaf.dtype, leaf.bytes)
+        path: Value(leaf.identity, leaf.brief, leaf.dtype, leaf.bytes)
         for path, leaf in leaves(raw).items()
     })  # fmt: skip
 

@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 from ncclcheck.probes.dataloader.children import child
 from ncclcheck.probes.dataloader.children.child import Ended
+from ncclcheck.probes.dataloader.children.notes import Mark
 from ncclcheck.probes.dataloader.children.pristine import Pristine
 from ncclcheck.probes.dataloader.factory import Made
 from ncclcheck.probes.dataloader.samples.read import glance
-from ncclcheck.probes.dataloader.samples.read.glance import Order, Pass, Progress
+from ncclcheck.probes.dataloader.samples.read.glance import Order, Pass
 from ncclcheck.probes.facts.data.content import Unreadable
 from ncclcheck.probes.job.context import DataPlan
 
@@ -38,7 +39,7 @@ class Reader:
     plan: DataPlan
     limit: float
     begun: float = field(default_factory=time.monotonic)
-    progress: Progress = field(default_factory=Progress)
+    mark: Mark = field(default_factory=Mark)
     unreadable: dict[int, Unreadable] = field(default_factory=dict)
     stuck: Unreadable | None = None
     each: float = 0.0
@@ -61,7 +62,7 @@ class Reader:
     def one(self, work: Callable[[], T], result: type[T], seconds: float) -> Ended[T]:
         """One child from the pristine state."""
         self.pristine.restore()
-        self.progress.clear()
+        self.mark.clear()
         ended = child.run(work, result, seconds + self.patience)
         if ended.error:
             self.troubles.append(f"{ended.error} ({ended.place})")
@@ -78,12 +79,12 @@ class Reader:
                 break
             expected = 4 * self.each * len(order.indices) * order.passes + 0.3
             bounded = replace(order, seconds=min(order.seconds, self.left, expected if self.each else _FIRST_S))
-            ended = self.one(partial(glance.read, self.made, bounded, self.progress), list[Pass], bounded.seconds)
+            ended = self.one(partial(glance.read, self.made, bounded, self.mark), list[Pass], bounded.seconds)
             if ended.ok and ended.value is not None:
                 self.has_read = True
                 self.note_raised(ended.value)
                 return ended.value
-            self.note_end(ended, self.progress.of(order.worker))
+            self.note_end(ended, self.mark.last(order.worker))
         return []
 
     def without_unreadable(self, order: Order) -> Order:

@@ -1,132 +1,88 @@
-"""Samples read again and again, or never read before: from a dataset with an index, or from a stream."""
+"""Samples read again and again, or never read before, for what reading costs: nothing is looked at in them."""
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import islice
-from typing import Any, Protocol
 
 from ncclcheck.probes.dataloader import ours
 from ncclcheck.probes.dataloader.factory import Made
 from ncclcheck.probes.dataloader.indices import chosen
+from ncclcheck.probes.dataloader.samples.read.glance import Source
 
 Run = Callable[[], None]
 
-_MOST = 64  # samples that are read again and again
-
-
-class Reader(Protocol):
-    """Both kinds of datasets. What single samples raise is for others to tell."""
-
-    count: int
-
-    def warm_up(self, seconds: float) -> float:
-        """Seconds of a read. What does not fit into `seconds` is left out. Raises what the first raises."""
-
-    def again(self) -> None:
-        """Read the same `count` samples once more."""
-
-    def timed(self) -> dict[int, float]:
-        """The same again: seconds of each by its index, or by its place in the stream."""
-
-    def fresh(self, runs: int, reads: int) -> Iterator[Run]:
-        """So many runs of so many samples that were not read before."""
+_MOST = 64  # samples that are read again and again: chosen, some workers' batches
+_SALT = 0  # of every start of a stream: its samples are the same ones
 
 
 class Samples:
-    """A dataset with an index; its fresh runs are spread over it."""
+    """Samples of a dataset, or of the beginning of a stream. What single ones raise is for others to report."""
 
     def __init__(self, made: Made, seed: int) -> None:
-        self._dataset = made.dataset
-        self._length = made.length or 0
-        self._indices = chosen(made, _MOST, seed)
-        self.count = len(self._indices)
+        self._source, self._iterable, self._length = Source(made), made.iterable, made.length or 0
+        self._indices: Sequence[int] = range(_MOST) if made.iterable else chosen(made, _MOST, seed)
+
+    @property
+    def count(self) -> int:
+        """How many a pass reads."""
+        return len(self._indices)
 
     def warm_up(self, seconds: float) -> float:
-        """The first is read twice, so that what it raises is raised, and its own start costs nothing."""
+        """Seconds of a read. What does not fit into `seconds` is left out. Raises what the first raises."""
         if not self._indices:
             raise ValueError("the dataset is empty")
-        self._dataset[self._indices[0]]
-        self.count, each = _timed(self._read, self._indices, seconds)
-        self._indices = self._indices[: self.count]
-        return each
-
-    def again(self) -> None:
+        if not self._iterable:
+            self._source.read(
+                self._indices[0]
+            )  # raised here; and its own start costs the reads that count nothing
+        self._source.begin(_SALT)
+        begin, done = time.perf_counter(), 0
         for index in self._indices:
             self._read(index)
+            if self._source.ended:
+                break
+            done += 1
+            if done > 1 and time.perf_counter() - begin > seconds:
+                break
+        self._indices = self._indices[: max(1, done)]
+        return (time.perf_counter() - begin) / self.count
+
+    def again(self) -> None:
+        """Read the same samples once more."""
+        self._source.begin(_SALT)
+        self._run(self._indices)
 
     def timed(self) -> dict[int, float]:
+        """The same again: seconds of each by its index, or by its place in the stream."""
+        self._source.begin(_SALT)
         return {index: _seconds(partial(self._read, index)) for index in self._indices}
 
     def fresh(self, runs: int, reads: int) -> Iterator[Run]:
+        """So many runs of so many samples not read before: spread over a dataset, the next ones of a stream."""
+        self._source.begin(_SALT)
         for number in range(runs):
-            start = self._length * number // runs + 1
-            yield partial(self._run, start, min(start + reads, self._length))
+            start = 0 if self._iterable else self._length * number // runs + 1
+            end = reads if self._iterable else min(start + reads, self._length)
+            yield partial(self._run, range(start, end))
 
-    def _run(self, start: int, end: int) -> None:
-        for index in range(start, end):
+    def _run(self, indices: Sequence[int]) -> None:
+        for index in indices:
             self._read(index)
+            if self._source.ended:
+                return
 
     def _read(self, index: int) -> None:
         try:
-            self._dataset[index]
+            self._source.read(index)
         except Exception as error:
+            if self._iterable:  # nothing comes after it
+                raise
             ours.pass_on(error)
-
-
-class Stream:
-    """An IterableDataset; its fresh samples are those that come next."""
-
-    def __init__(self, made: Made) -> None:
-        self._dataset = made.dataset
-        self._next: Iterator[Any] = iter(())
-        self.count = _MOST
-
-    def warm_up(self, seconds: float) -> float:
-        """A stream with fewer samples than a pass has a shorter pass."""
-        items = iter(self._dataset)
-        self.count, each = _timed(lambda _: next(items), range(self.count), seconds)
-        return each
-
-    def again(self) -> None:
-        for _ in islice(iter(self._dataset), self.count):
-            pass
-
-    def timed(self) -> dict[int, float]:
-        items = iter(self._dataset)
-        return {place: _seconds(partial(next, items, None)) for place in range(self.count)}
-
-    def fresh(self, runs: int, reads: int) -> Iterator[Run]:
-        self._next = iter(self._dataset)
-        for _ in range(runs):
-            yield partial(self._run, reads)
-
-    def _run(self, reads: int) -> None:
-        for _ in islice(self._next, reads):
-            pass
-
-
-def reader(made: Made, seed: int) -> Samples | Stream:
-    return Stream(made) if made.iterable else Samples(made, seed)
 
 
 def _seconds(call: Callable[[], object]) -> float:
     begin = time.perf_counter()
     call()
     return time.perf_counter() - begin
-
-
-def _timed(read: Callable[[int], object], items: Any, seconds: float) -> tuple[int, float]:
-    """How many were read before the time or the items were over, two at least, and seconds of each."""
-    begin = time.perf_counter()
-    done = 0
-    with contextlib.suppress(StopIteration):
-        for item in items:
-            read(item)
-            done += 1
-            if done > 1 and time.perf_counter() - begin > seconds:
-                break
-    return max(1, done), (time.perf_counter() - begin) / max(1, done)

@@ -59,7 +59,7 @@ def sweep(reader: Reader, seconds: float) -> Swept:
         ended = reader.one(lambda: _sweep(reader, seconds), Swept, seconds)
         if ended.ok and ended.value:
             return ended.value
-        reader.note_end(ended, reader.progress.of(0))
+        reader.note_end(ended, reader.mark.last())
         if reader.stuck or reader.left < seconds:
             break
     return Swept()
@@ -74,7 +74,7 @@ def _sweep(reader: Reader, seconds: float) -> Swept:
             break
         if reader.is_fatal(index):
             continue
-        reader.progress.note(0, index)
+        reader.mark.at(index)
         seeds.reseed(reader.plan.seed, index)
         _try(source, index, swept, tracer)
     return swept

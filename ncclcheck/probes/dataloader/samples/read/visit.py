@@ -18,7 +18,7 @@ from ncclcheck.probes.dataloader.children.inside import told
 from ncclcheck.probes.dataloader.children.notes import Mark
 from ncclcheck.probes.dataloader.factory import Made
 from ncclcheck.probes.dataloader.randomness import seeds
-from ncclcheck.probes.dataloader.samples.fingerprint import Leaf, leaves
+from ncclcheck.probes.dataloader.samples.fingerprint import leaves
 from ncclcheck.probes.dataloader.samples.read import glance
 
 PRIVATE = "private"
@@ -150,13 +150,8 @@ def _look_at(read: Any) -> Read:
         found = leaves(read())
     except Exception as error:
         return Read(error=told(error))
-    digests = {path: identity(leaf) for path, leaf in found.items()}
+    digests = {path: leaf.identity for path, leaf in found.items()}
     return Read(digests, {path: leaf.brief for path, leaf in found.items()}, seeds.states())
-
-
-def identity(leaf: Leaf) -> str:
-    """Equal for leaves that are equal."""
-    return f"{leaf.dtype} {leaf.shape} {leaf.digest}"
 
 
 def _seed(plan: Visit, index: int) -> None:

@@ -7,10 +7,19 @@ from typing import NamedTuple
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.derived import derived
-from ncclcheck.reports.subjects.logs.ending import Ending, came_through, dealt_with, died, left_in_order, of_items
+from ncclcheck.reports.subjects.logs.ending import (
+    COMPLAINTS,
+    LEVELS,
+    Ending,
+    came_through,
+    dealt_with,
+    died,
+    left_in_order,
+    of_items,
+)
 from ncclcheck.reports.subjects.logs.words import meanings
+from ncclcheck.reports.subjects.logs.words.wording import MILD, of_a_fault
 
-_COMPLAINTS = ("complaint", "item-failed", "mpi-box")
 # Said of a failure, and read by no rule on their own: what only another line explains.
 _ALONE = frozenset(
     (
@@ -39,14 +48,12 @@ _ALONE = frozenset(
 )
 _SAID = (
     "ended-badly",
-    *_COMPLAINTS,
+    *COMPLAINTS,
     "nccl-warning",
     "on-windows",
     "explains",
 )  # words of failure, or the system, without a known sign
 _OF_ANYTHING = ("dealt-with", "shell-time", "unreadable")  # any program may say so
-# A job may go on after these: work that is seen after them, or a start of NCCL that came through, shows it.
-_MILD = (*_COMPLAINTS, "nccl-warning", "traceback", "traceback-cut", "python-error")
 # Warnings of NCCL's that end no job by themselves: it goes on without, and a rule tells what is lost.
 ENDS_NO_JOB = frozenset(
     (
@@ -55,7 +62,6 @@ ENDS_NO_JOB = frozenset(
     )
 )
 _JUDGED = {*meanings.HARMLESS, *meanings.CONSEQUENCES, *ENDS_NO_JOB} - _ALONE  # what they mean is known
-_LEVELS = ("WARN", "ERROR")
 _OF_A_WORKER = 40  # lines between a worker's last word and the traceback's last line: 19 in torch's own
 _STACK_OF_CPP = "Exception raised from "  # the line below a warning of torch's that carries one
 _WARNING = re.compile(r"Warning$")
@@ -78,9 +84,7 @@ def unexplained(logs: Logs) -> list[LogEvent]:
     )
     of_samples = of_items(logs)
     return [
-        event
-        for event in events
-        if gone or not ((event.file, event.line) in of_samples or _survived(logs, ending, event))
+        event for event in events if gone or not ((event.file, event.line) in of_samples or ending.outlived(event))
     ]
 
 
@@ -96,7 +100,7 @@ def _can_be_a_failure(event: LogEvent) -> bool:
         return False
     if event.sign == "python-error":
         return not _WARNING.search(event.fields.get("type", ""))
-    return event.sign in _ALONE or event.level in _LEVELS
+    return event.sign in _ALONE or event.level in LEVELS
 
 
 def _of_a_worker(logs: Logs, event: LogEvent) -> bool:
@@ -112,27 +116,20 @@ def _of_a_worker(logs: Logs, event: LogEvent) -> bool:
     )
 
 
-def _survived(logs: Logs, ending: Ending, event: LogEvent) -> bool:
-    mild = event.sign in _MILD or event.level in _LEVELS
-    small = event.sign in _COMPLAINTS or (event.sign == "nccl-warning" and not _handed_on(logs, event))
-    shown = ending.just_after if small else ending.work if mild else ending.proof
-    shown = ending.profiled if event.sign == "traceback" else shown
-    aside = event.sign in _COMPLAINTS or meanings.of_a_thread(event)
-    if aside and ending.trained.get(event.file, event.line) < event.line:
-        return True  # a profiler's, a logger's: what was to be done is done
-    if event.sign == "complaint" and ending.seen_before(event):
-        return True
-    if mild and ending.advanced(event):
-        return True
-    if event.sign in ("python-error", "traceback") and dealt_with(logs, event):
-        return ending.just_after.get(event.file, 0) > event.line
-    return shown.get(event.file, 0) > event.line or (mild and came_through(logs, event))
-
-
-def _handed_on(logs: Logs, event: LogEvent) -> bool:
-    """Whether NCCL or another process tells below a warning of what followed from it."""
-    return any(one.sign in meanings.CONSEQUENCES and one.file == event.file and one.line > event.line
-               for one in logs.events)  # fmt: skip
+def last_words(logs: Logs) -> list[LogEvent]:
+    """Lines with the words of a known fault, after which no work and no start that came through is told."""
+    if is_foreign(logs):
+        return []
+    work = Ending(logs).just_after
+    return [
+        event
+        for event in logs.events
+        if event.sign == "explains"
+        and not (MILD.match(event.text) or event.level)
+        and of_a_fault(event.text)
+        and work.get(event.file, 0) < event.line
+        and not (came_through(logs, event) or dealt_with(logs, event))
+    ]
 
 
 class Behind(NamedTuple):

@@ -76,6 +76,7 @@ _WEIGHT = {
     "explains": 2,
     "traceback-cut": 2,
     "ended-badly": 1,
+    "mpi-connect-failed": 3,
 }
 _VAGUE = "did not answer in time"  # the family of any time-out
 # Added to these where the text names a known kind, says what to do, is a consequence, or says nothing: chosen so
@@ -298,7 +299,7 @@ def _weight(event: LogEvent) -> int:
     if not text.strip() or (_HOLLOW.search(text) and (family is None or _VAGUE in family.why)):
         return base + _NOTHING
     known, advised = (
-        family is not None,
+        family is not None or of_a_fault(event.text),
         bool(advice(event.text)) and not _ADVICE.match(words(event.text)),
     )
     follows = event.sign == "python-error" and meanings.follows(event)
