@@ -146,13 +146,8 @@ def kept_outputs(model: nn.Module, batch: Batch, state: State) -> None:
 
 def hooked_again(model: nn.Module, batch: Batch, state: State, *, remove: bool = False) -> None:
     """A hook for the log, registered in each step."""
-    handle = (
-        inner(model)
-        .net[0]
-        .register_forward_hook(  # type: ignore[operator,union-attr,index]
-            lambda _layer, _given, out: state.update(mean=float(out.detach().mean()))
-        )
-    )
+    layer = inner(model).get_submodule("net.0")
+    handle = layer.register_forward_hook(lambda _layer, _given, out: state.update(mean=float(out.detach().mean())))
     _train(model, state, loss_of(model, batch))
     if remove:
         handle.remove()

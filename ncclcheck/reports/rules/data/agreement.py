@@ -183,7 +183,7 @@ def _fix(cause: Cause, made: Made | None = None) -> list[Remedy]:
     """
     kinds: dict[Cause, RewriteKind] = {"interpreter": "interpreter", "entropy": "order", "listing": "listing"}
     lines = {each: own_names.rewritten(made, kind) if made else [] for each, kind in kinds.items()}
-    named = [*kinds] if not cause else [cause, "interpreter"] if cause == "listing" else [cause]
+    named: list[Cause] = [cause, "interpreter"] if cause == "listing" else [cause] if cause else [*kinds]
     if own := [you(_SAID[each], *lines[each]) for each in named if lines[each]]:
         return own
     by_cause = {
