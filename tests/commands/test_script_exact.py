@@ -330,3 +330,27 @@ for epoch in range(9):
     assert _states(lines.replace("AGREE", "pass"), "SCR003") == [State.WARN]
     agreed = "total = torch.tensor(total).cuda()\n    dist.all_reduce(total)"
     assert _states(lines.replace("AGREE", agreed), "SCR003") == []
+
+
+@pytest.mark.parametrize(
+    ("given", "states"), [("work", []), ("inner", [State.FAIL]), ("lambda rank: work(rank)", [State.FAIL])]
+)
+def test_what_new_processes_cannot_import(given: str, states: list[State]) -> None:
+    lines = f"""import torch.multiprocessing as mp
+def work(rank):
+    dist.init_process_group("gloo", rank=rank, world_size=2, init_method="tcp://127.0.0.1:29500")
+def main():
+    def inner(rank):
+        work(rank)
+    mp.spawn({given}, nprocs=2)
+if __name__ == "__main__":
+    main()
+"""
+    assert _states(lines, "SCR014") == states
+
+
+@pytest.mark.parametrize(
+    ("port", "states"), [("str(random.randint(20000, 30000))", [State.WARN]), ("args.port", [])]
+)
+def test_a_port_that_each_rank_draws(port: str, states: list[State]) -> None:
+    assert _states(f'import random\nos.environ["MASTER_PORT"] = {port}\n{_START}', "SCR011") == states

@@ -23,6 +23,7 @@ KINDS = {
     "carriers": compared.carriers,
     "told_places": compared.told_places,
 }
+COMPILED = "2.28.9"  # from its sources (tests/nccl/from_source.py); it does not come to connections of cards
 OF_CARRIERS = ("carriers", "told_places")
 WITH_HCAS = ("hcas", "gids", "transports", *OF_CARRIERS)
 
@@ -57,3 +58,10 @@ def test_hundreds_of_cases(kind: str, version: str, tmp_path: Path) -> None:
     if kind in OF_CARRIERS and version in BEFORE_DEVICES_ARE_NAMED:
         pytest.skip(f"the log of NCCL {version} does not name its network devices one by one")
     _judged(kind, version, HUNDREDS, tmp_path)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", ["interfaces", "settings", "hcas"])
+def test_a_hundred_cases_of_a_compiled_version(kind: str, tmp_path: Path) -> None:
+    _judged(kind, COMPILED, 100, tmp_path)

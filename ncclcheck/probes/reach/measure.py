@@ -25,6 +25,7 @@ from ncclcheck.probes.facts import (
 from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.host import cores
 from ncclcheck.probes.machine.net import addresses as local
+from ncclcheck.probes.machine.net import claimed
 from ncclcheck.probes.machine.net.filters import filters
 from ncclcheck.probes.reach import schedule, volley
 from ncclcheck.probes.reach.call import Call
@@ -79,6 +80,7 @@ def _measured(
         beside=work.beside,
         udp_overflows=max(0, local.udp_overflows() - overflows),
         filters=_WELL if reached else filters(Machine()),
+        claimed=work.claimed,
         running=round(statistics.fmean(work.running), 2) if work.running else 0.0,
         seconds=round(time.monotonic() - begun, 3),
     )
@@ -117,6 +119,7 @@ class _Work:
         self._at_first = local.counters(me.interface)
         self.beside: Counters | Unread = _NO_SECOND
         self.running: list[float] = []
+        self.claimed: list[str] | Unread = Unread("timed_out", "not finished in time")
 
     def start(self, begun: float, seconds: float) -> None:
         """A thread a peer and a name, one for all packets."""
@@ -125,6 +128,7 @@ class _Work:
             self._go(lambda call=call: call.run(end))  # type: ignore[misc]
         self._go(lambda: self._packets.run(begun, small))
         self._go(lambda: self._to_itself(end))
+        self._go(self._claims)
         for door in self._by_gloo.values():
             self._go(lambda door=door: self._knock(door, end))  # type: ignore[misc]
         for name in self._named:
@@ -137,6 +141,9 @@ class _Work:
 
     def _knock(self, door: Door, end: float) -> None:
         self._by_name[door.node] = ByName(address=door.address, connect=Call(door).knock(end))
+
+    def _claims(self) -> None:
+        self.claimed = claimed.others_with(self._me.address, self._me.interface)
 
     def _to_itself(self, end: float) -> None:
         self._own = Call(self._me).knock(end)

@@ -53,15 +53,16 @@ def lack_cores(cluster: Cluster) -> bool:
     return cluster.job.backend != "nccl" and 2 * sum(told) > len(told)
 
 
-def _waited_in_exchanges(cluster: Cluster) -> bool:
-    """Whether most exchanges of two nodes were short of cores, whatever the ranks were in the collectives."""
+def exchanges_lacked_cores(cluster: Cluster) -> bool:
+    """Whether most exchanges of two nodes were short of cores, or most ranks were in the collectives."""
     waits = [pair.waited for pair in cluster.measurements.pairs]
-    return cluster.job.backend != "nccl" and bool(waits) and median(waits) > _LONG
+    waited = cluster.job.backend != "nccl" and bool(waits) and median(waits) > _LONG
+    return waited or lack_cores(cluster)
 
 
 def usual_noise(cluster: Cluster) -> float:
     """What measurements differ by where nothing is wrong; few of them would show less by accident."""
-    if lack_cores(cluster) or _waited_in_exchanges(cluster):
+    if exchanges_lacked_cores(cluster):
         return _STARVED
     if share_cores(cluster):
         return _SHARED

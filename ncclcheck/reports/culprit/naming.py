@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replaced
@@ -12,7 +13,13 @@ from ncclcheck.probes.facts import Cluster, replace
 from ncclcheck.reports.culprit import words
 from ncclcheck.reports.culprit.alone import Late, Slow, by_node, late_ranks, ranks_of, slow_nodes, slow_ranks
 from ncclcheck.reports.culprit.broken import broken
-from ncclcheck.reports.culprit.machines import lack_cores, machines_differ, share_cores, usual_noise
+from ncclcheck.reports.culprit.machines import (
+    exchanges_lacked_cores,
+    lack_cores,
+    machines_differ,
+    share_cores,
+    usual_noise,
+)
 from ncclcheck.reports.culprit.own import by_own_environment
 from ncclcheck.reports.culprit.pairs import two
 from ncclcheck.reports.culprit.pairs.blame import FEW, Blame, blame, unexplained
@@ -31,6 +38,9 @@ from ncclcheck.reports.subjects.logs.flight import culprits as flight_culprits
 from ncclcheck.reports.text.words.fold import fold_names
 
 _LINKS = 4  # slow links, or a quarter of the nodes, from which on they are named together; chosen
+# Slowness, a logarithm: 12 times. Healthy hosts at a load of 29 on 2 cores were seen to carry 10 and 16 % of what
+# others did, in all their exchanges. A link of 6 % was one of a small window.
+_BEYOND_CORES = math.log(12)
 _KNOWN = 0.95  # two measurements of different kinds agree: packets counted before the job, and the job itself
 
 
@@ -101,10 +111,23 @@ def through_network(cluster: Cluster) -> list[Found]:
     links = [one for one in guilty if one.suspect.part == "link"]
     many = len(links) >= max(_LINKS, len(samples.names) // 4)
     rest = [one for one in guilty if not many or one.suspect.part != "link"]
+    rest = [one for one in rest if not _by_want_of_cores(cluster, one)]
     founds = [Found(_culprit(one, samples, place), one.slowness) for one in rest]
     if not (known or founds or many) and (apart := islands(cluster.measurements.pairs)):
         return [_apart(apart)]
     return [*known, *founds, *([_many_links(links, samples)] if many else [])]
+
+
+def _by_want_of_cores(cluster: Cluster, one: Blame) -> bool:
+    """Whether the want of cores alone may explain it."""
+    return one.slowness < _BEYOND_CORES and exchanges_lacked_cores(cluster)
+
+
+def without_cores(cluster: Cluster) -> list[Culprit]:
+    """Who would be named if the exchanges had had their cores, by these alone."""
+    samples, guilty = _blamed(cluster)
+    place = words.places(cluster)
+    return [_culprit(one, samples, place) for one in guilty if _by_want_of_cores(cluster, one)]
 
 
 def _not_explained(cluster: Cluster, samples: Samples, slowed: list[Slowed]) -> list[Blame]:

@@ -175,7 +175,7 @@ def _of_connections(bad: dict[tuple[str, str], dict[str, Any]], names: str = "ab
     return verdict("BEN018", *nodes, command="bench", measurements=measured).findings
 
 
-_CUT = {"unanswered_s": 1.2, "outages": 3, "again": 5}
+_CUT: dict[str, Any] = {"unanswered_s": 1.2, "outages": 3, "again": 5}
 
 
 def test_the_node_that_all_silent_pairs_have_in_common_is_named() -> None:
@@ -208,7 +208,7 @@ def test_who_loses_packets_in_the_job_alone() -> None:
 
 
 def test_a_host_that_stood_still_explains_its_silence() -> None:
-    bad = {("a", "c"): _CUT, ("b", "c"): _CUT, ("d", "c"): _CUT}
+    bad: dict[tuple[str, str], dict[str, Any]] = {("a", "c"): _CUT, ("b", "c"): _CUT, ("d", "c"): _CUT}
     nodes = [node(name, LO, nic("eth0", f"{_ADDRESSES[name]}/24")) for name in "abcd"]
     seen = [
         Interruptions(

@@ -407,6 +407,12 @@ def test_machines_of_one_nvlink_domain(nodes: list[Node], state: str) -> None:
     assert verdict("GPU031", *nodes).state.value == state
 
 
+def test_the_network_joins_what_nvlink_does_not() -> None:
+    nodes = [of_rack(name, domain="x") for name in "ab"] + [of_rack(name, domain="y") for name in "cd"]
+    (noted,) = [finding for finding in verdict("GPU031", *nodes).findings if finding.state.value == "note"]
+    assert noted.what == "the nodes are in 2 NVLink domains: the network joins these"
+
+
 def test_racks_with_unequal_numbers_of_nodes() -> None:
     uneven = [of_rack(name, domain="x") for name in "abc"] + [of_rack("d", domain="y")]
     (said,) = [one for one in verdict("GPU031", *uneven).findings if one.state.value == "note"]

@@ -55,6 +55,7 @@ def plan(kind: str) -> Plan:
     [
         ("HST060", {"memory_errors": [MemoryModule(name="mc0", corrected=90, uncorrected=0)]}, "ok"),
         ("HST060", {"memory_errors": [MemoryModule(name="mc0", corrected=4000, uncorrected=0)]}, "note"),
+        ("HST060", {"memory_errors": [MemoryModule(name="mc0", corrected=0, uncorrected=3)]}, "warn"),
         ("HST060", {"memory_errors": ABSENT}, "skipped"),
         ("HST060", {"memory_errors": DENIED}, "unknown"),
         ("HST061", {"swap": Swap(total=2**33, used=2**20), "pressure": ABSENT}, "ok"),

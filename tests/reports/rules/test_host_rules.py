@@ -172,6 +172,14 @@ def test_a_quota_of_less_than_a_core_a_rank(
     assert lifts in " ".join(c for f in found.findings for r in f.remedies for c in r.commands)
 
 
+def test_a_quota_of_a_core_a_rank_is_enough_for_one_thread_each() -> None:
+    limited = host(usable_cores=8.0, cores=64, quota_path=_MAX)
+    (warned,) = verdict(
+        "HST006", node("a", env={"OMP_NUM_THREADS": "2"}, host=limited, gpus=Gpus(usable=8))
+    ).findings
+    assert warned.remedies[0].commands == ["export OMP_NUM_THREADS=1"]
+
+
 def test_cores_of_simulated_nodes_are_not_judged() -> None:
     one = node("sim0", host=host(usable_cores=1.0))
     assert verdict("HST006", one, job=Job(simulated=True, ranks=8, nodes_asked=2)).state.value == "skipped"

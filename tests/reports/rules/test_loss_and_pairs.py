@@ -14,6 +14,7 @@ from ncclcheck.reports.judgement.findings import State, Verdict
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.text import closing
+from tests.helpers.clusters import node, verdict
 from tests.helpers.reach_clusters import Change, hosts, measured
 
 Speeds = Mapping[tuple[str, str], float]
@@ -101,3 +102,26 @@ def test_the_last_line_names_the_way() -> None:
         stages=[], run=Run(), nodes=[], verdicts=judge(cluster), measurements=Measurements(),
     )  # fmt: skip
     assert "NET009 on the link h1 -> h2 first" in closing.decision(document)
+
+
+@pytest.mark.parametrize(
+    ("slow", "waited", "codes"),
+    [(0.2, 0.0, ["fail"]), (0.2, 0.6, ["note"]), (0.05, 0.6, ["fail"])],
+)
+def test_without_cores_only_far_slower_is_named(slow: float, waited: float, codes: list[str]) -> None:
+    """10 % of the others, as healthy hosts at a load of 29 on 2 cores."""
+    rates = {pair: slow if "c" in pair else 2.0 for pair in itertools.combinations("abcd", 2)}
+    times = [
+        PairTime(a=a, b=b, bytes=2**22, round=n, a_to_b_gb_s=rate, b_to_a_gb_s=rate, waited=waited)
+        for n in range(4)
+        for (a, b), rate in rates.items()
+    ]
+    nodes = [node(name) for name in "abcd"]
+    measured = Measurements(pairs=times)
+    job = Job(nodes_asked=4, backend="gloo", ranks=4)
+    found = verdict("BEN004", *nodes, command="bench", job=job, measurements=measured)
+    told = [one for one in found.findings if one.state.value != "ok"]
+    assert [one.state.value for one in told] == codes
+    assert all(one.where.node == "c" for one in told)
+    cluster = Cluster(command="bench", nodes=nodes, job=job, measurements=measured)
+    assert [one.where[0].node for one in culprits(cluster)] == (["c"] if "fail" in codes else [])

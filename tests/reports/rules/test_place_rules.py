@@ -266,6 +266,8 @@ LIMITS: list[tuple[str, str, list[Node], str]] = [
     ("NET015", "below", [told(System(ports=PORTS), {"MASTER_PORT": "29500"})], "ok"),
     ("NET015", "torchrun's", [told(System(ports=PORTS), {"MASTER_PORT": "45000", "TORCHELASTIC_RUN_ID": "7"})],
      "skipped"),
+    ("NET015", "Ray Train's", [told(System(ports=PORTS), {"MASTER_PORT": "45000", "RANK": "0", "LOCAL_RANK": "0",
+     "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "0"})], "skipped"),
     ("NET015", "unread", [told(System(ports=DENIED), {"MASTER_PORT": "45000"})], "unknown"),
 ]  # fmt: skip
 CASES = [*CONTAINERS, *STORAGE, *LIMITS]

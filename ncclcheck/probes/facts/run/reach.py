@@ -180,7 +180,7 @@ class NodeReach(Struct, frozen=True, kw_only=True):
     beside: how the counters rose in the second before the bursts, in which nodes sent each other little.
     filters: its own packet filter as it was then, where some peer was not reached.
     running: threads of the whole machine that could run, for each of its cores, on average while bursts were sent;
-    0: not recorded.
+    0: not recorded. claimed: the MAC addresses of other machines that said that they have this node's address.
     """
 
     node: str
@@ -194,5 +194,6 @@ class NodeReach(Struct, frozen=True, kw_only=True):
     udp_overflows: int = 0
     marks: Marks | Unread = NOT_RECORDED
     filters: list[Filter] | Unread = NOT_RECORDED
+    claimed: list[str] | Unread = NOT_RECORDED
     running: float = 0.0
     seconds: float = 0.0

@@ -12,6 +12,8 @@ _RANK = re.compile(
     r"\[rank(\d{1,6})\]:|\[Rank (\d{1,6})\]|\[PG (?:ID )?0(?: PG GUID 0)?[ (][^\]]{0,80}\bRank (\d{1,6})\]"
 )
 _OF_TORCH = re.compile(r"\[rank(\d{1,6})\]:\s?(?=\[[EWIF]\d{3,4} )")  # then glog's own head: nothing else follows
+_BLANKS = (" ", "\t")
+_INDENTED = re.compile(r"[ \t]{1,8}(?=\[rank\d)")  # as a paste may be
 _MOST = 6  # prefixes of one line: chosen, launchers within launchers write one each
 _TIME = r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?\s*"
 _FORMS = (
@@ -20,7 +22,7 @@ _FORMS = (
     r"std(?:out|err) [FP] |\|\s*",  # after a time: a container's log as it lies on the node
     r" {2,12}\| ",  # a traceback within an ExceptionGroup
     r"- [\w.]{1,60} - INFO - (?=\[rank\d)",  # a logger that hands on what a rank printed
-    r"[ \t]{0,8}\[rank(?P<rank>\d{1,6})\](?::\s?|\s)",  # torch 2.2 and later, of itself; a paste may be indented
+    r"\[rank(?P<rank>\d{1,6})\](?::\s?|\s)",  # torch 2.2 and later, of itself
     r"\[(?P<task>[A-Za-z][A-Za-z_-]{0,40}\d{1,5})\]:\s?",  # torchrun --tee: role and local rank
     # mpirun --tag-output, of version 5 too; SageMaker
     r"\[(?:[\w.-]{1,200}@)?\d{1,5},(?:mpirank:)?(?P<rank>\d{1,6})(?:,[\w.-]{1,63})?\]<std(?:out|err|diag)>:\s?",
@@ -61,6 +63,9 @@ def prefix(text: str) -> Prefix:
     """What stands before a line, as far as it is known; `end` is where the line itself begins."""
     if match := _OF_TORCH.match(text):
         return Prefix(int(match[1]), end=match.end())
+    if text[:1] in _BLANKS and (indent := _INDENTED.match(text)):
+        inner = prefix(text[indent.end() :])
+        return inner._replace(end=inner.end + indent.end())
     return _prefix(text)
 
 

@@ -91,6 +91,11 @@ SIGNS = (
         (_WARN + "socketProgressOpt: Call to recv from 10.0.3.18<40113> failed : Connection timed out",),
     ),
     Sign(
+        "service-closed",
+        r"\[Service thread\] Connection closed by localRank (?P<local>\d{1,4})\b",
+        ("gpu-a17:4711:4790 [1] NCCL INFO [Service thread] Connection closed by localRank 0",),
+    ),
+    Sign(
         "wrong-socket-type",
         r"(?:from (?P<peer>\S{1,120}?)(?:<\d{1,5}>)?: )?"
         r"wrong (?:socket )?type(?: \(?(?:peer )?(?P<got>\d) != (?:expected )?(?P<wanted>\d))?",

@@ -16,7 +16,6 @@ DEAD = 20.0  # slowness, a natural logarithm (5e8 times slower): stands for a pa
 PERCENT = 88.0  # % of the healthy bandwidth below which a path is slow, where noise allows it; chosen
 _BURST = 0.01  # share of measurements that a burst of other traffic slows down (see repeats); chosen
 _CHANCE = 0.005  # runs of a healthy cluster that may name somebody: one of two hundred; chosen
-_MOST_WAITED = 0.9  # share of an exchange: no speed is taken for more than ten times what was measured; chosen
 _LOWER_QUARTER = 0.3186 * math.sqrt(2)
 _UPPER_QUARTER = 0.647  # standard deviations between the 1/16 and 3/16 upper quantiles of a normal distribution
 _UPPER = 1.15  # standard deviations from the median to the 1/8 upper quantile, the middle of the best quarter
@@ -135,14 +134,10 @@ def read(pairs: Sequence[PairTime], percent: float = PERCENT, usual_noise: float
 
 
 def _directions(pair: PairTime) -> Iterable[tuple[str, str, float]]:
-    """Both directions with the logarithm of their speed; one that failed carries nothing.
-
-    The time in which the two waited for a core is taken out: it says nothing of what is between them.
-    """
-    had_cores = math.log(1 - min(_MOST_WAITED, pair.waited))
+    """Both directions with the logarithm of their speed; one that failed carries nothing."""
     for source, target, speed in ((pair.a, pair.b, pair.a_to_b_gb_s), (pair.b, pair.a, pair.b_to_a_gb_s)):
         if speed is not None and speed > 0:
-            yield source, target, math.log(speed) - had_cores
+            yield source, target, math.log(speed)
         elif pair.state != "ok" or speed is not None:
             yield source, target, -math.inf
 

@@ -14,6 +14,7 @@ from ncclcheck.reports.culprit import (
     slowness_at,
     through_network,
     unproven_of_two,
+    without_cores,
     wrong_of_two,
 )
 from ncclcheck.reports.culprit.pairs.blame import FEW
@@ -63,7 +64,9 @@ def no_node_or_link_is_slower(cluster: Cluster) -> Iterator[Finding]:
     its parts. The fewest nodes, NICs, rails, links and switches that explain all slow paths are named, each only
     after so many repeats that an accident is out of the question. Healthy is what the faster paths carry. A
     warning below 88 % of that (BEN004.percent: a fault that takes 20 % stays visible in noise of a few percent),
-    a failure below 50 % (BEN004.fail_percent) or where nothing arrives. Two nodes: only what differs between
+    a failure below 50 % (BEN004.fail_percent) or where nothing arrives. Where
+    most exchanges or ranks lacked cores, only who is twelve times slower is named, and others are a note. Two
+    nodes: only what differs between
     their two directions can be seen, and not on whose side; one below half of the other is measured six times, and
     its best counts, below a fifth where the ranks lack cores. What was slow in its only measurement is a
     note, and a warning below a tenth of healthy. Where packets are lost on a slow path that was measured
@@ -95,6 +98,8 @@ def no_node_or_link_is_slower(cluster: Cluster) -> Iterator[Finding]:
         else:
             follows = one.follows or _known_cause(cluster, one.culprit)
             yield _finding(cluster, one.culprit, bad=one.slowness >= least, follows=follows)
+    named = {each.node for one in founds for each in one.culprit.where}
+    yield from (_by_want_of_cores(one) for one in without_cores(cluster) if one.where[0].node not in named)
     crowded = lack_cores(cluster)
     yield from (_once(way, short_of_cores=crowded) for way in seen_once(cluster)[:_MOST_TOLD])
 
@@ -179,6 +184,16 @@ def _once(way: Way, *, short_of_cores: bool) -> Finding:
         owner="site",
         evidence=[seen("one exchange of the two", how)],
         fix=[you("Measure all pairs, and repeat those that are slow.", "ncclcheck bench --full")],
+    )
+
+
+def _by_want_of_cores(one: Culprit) -> Finding:
+    """All its exchanges were slow, and no more so than those of healthy hosts without a core to spare."""
+    return note(
+        one.where[0],
+        f"not judged, for the ranks wait for cores: {one.why}",
+        why="An exchange needs a core at either end: without them it shows what the machine gives, not the link.",
+        fix=[you("Run again when the machines are quiet, or give the job cores of its own.")],
     )
 
 

@@ -6,12 +6,20 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
+from ncclcheck.probes.facts import LogEvent, LogMember, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, fail, seen, you
 from ncclcheck.reports.subjects.logs.dialled_addresses import names
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, process_of, said, where
 from ncclcheck.reports.subjects.logs.reported import starting
-from ncclcheck.reports.subjects.logs.start.communicators import begun, differing, doubled, missing, numbered, whose
+from ncclcheck.reports.subjects.logs.start.communicators import (
+    begun,
+    differing,
+    doubled,
+    fixed,
+    missing,
+    numbered,
+    whose,
+)
 from ncclcheck.reports.text.words.fold import fold_numbers, fold_ranks
 
 
@@ -49,6 +57,7 @@ def numbers(logs: Logs) -> Iterator[Finding]:
     outside = said(logs, "rank-out-of-range")
     if twice:
         what = f"two processes came as rank {twice[0].fields['rank']} of {twice[0].fields['world']}"
+        what += _never(pair.members[0], logs) if (pair := doubled(logs)) else ""
     elif differ:
         what = f"ranks have different world sizes: {differ[0].fields['a']} and {differ[0].fields['b']}"
     elif outside:
@@ -120,10 +129,12 @@ def _by_table(logs: Logs) -> Finding | None:
     hosts = {member.host for member in pair.members}
     last = (pair.late or pair.members)[-1]
     who = f"{whose(pair.members)} each" if len(hosts) > 1 else f"{len(pair.members)} processes of {last.host}"
-    lacking = missing(next(one.members for one in logs.communicators if last in one.members))
     what = f"{who} began as {numbered(pair.members)} of one communicator"
+    if value := fixed(logs):
+        what = f"{who} began as {numbered(pair.members)} with NCCL_COMM_ID={value}: two jobs share it, or"
+        what += " numbers are given twice"
     what += f"; {last.host}:{last.pid} came after all had met" if pair.late else ""
-    what += f"; rank{'s' * (len(lacking) > 1)} {fold_numbers(lacking)} never came" if lacking else ""
+    what += _never(last, logs)
     return fail(
         Where(node=last.host, rank=last.rank),
         what,
@@ -146,6 +157,12 @@ def _members_twice(logs: Logs) -> list[LogEvent]:
     twice = bool(lines) and all(len(told) > 1 for told in lines.values())
     apart = any(max(told) - min(told) > 1 for told in lines.values())  # two handlers double each line
     return events if twice and apart else []
+
+
+def _never(member: LogMember, logs: Logs) -> str:
+    """`; ranks 2-3 never came`, of its communicator."""
+    lacking = missing(next(one.members for one in logs.communicators if member in one.members))
+    return f"; rank{'s' * (len(lacking) > 1)} {fold_numbers(lacking)} never came" if lacking else ""
 
 
 _WHY = "With a number that is wrong another one is missing, and all ranks wait or end."

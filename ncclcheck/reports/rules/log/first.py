@@ -33,7 +33,8 @@ from ncclcheck.reports.subjects.logs.ending import (
     of_items,
 )
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, root_cause, said
-from ncclcheck.reports.subjects.logs.start.communicators import absent, begun, hanging, missing, numbered
+from ncclcheck.reports.subjects.logs.start.communicators import absent, begun, crossed, hanging, missing, numbered
+from ncclcheck.reports.subjects.logs.start.left import first_to_leave
 from ncclcheck.reports.subjects.logs.words import meanings
 from ncclcheck.reports.subjects.logs.words.exceptions import of_words
 from ncclcheck.reports.subjects.logs.words.unexplained import ENDS_NO_JOB, behind, last_words, unexplained
@@ -343,15 +344,22 @@ def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
             "broke it is in the log of another rank, or in the kernel's of either host"
         )
     root = root_cause(logs)
+    at = Where(node=root.host or None, rank=root.rank) if root else None
+    shown = [*follow, *([root.exitcode] if root and root.exitcode else [])]
     if root and root.rank is not None:  # as torchrun's block says
         code = f" with exit code {root.exitcode.fields['exitcode']}" if root.exitcode else ""
         what = f"rank {root.rank} was the first to end{code}; what it raised or printed is not in these lines"
+    elif left := first_to_leave(logs, follow):
+        gone = left.process
+        at = Where(node=gone.host, rank=gone.rank)
+        shown = [left.by, *(one for one in follow if one is not left.by)]
+        what = f"rank {gone.rank} (pid {gone.pid} of {gone.host}) was the first to go; why is not in these lines"
     return cause(
-        [*follow, *([root.exitcode] if root and root.exitcode else [])],
+        shown,
         what,
         why="These lines follow from the end of another process, and never say why it ended.",
         owner="job",
-        at=Where(node=root.host or None, rank=root.rank) if root else None,
+        at=at,
         fix=[
             you("Give the logs of all ranks, and find what the process wrote that went first.",
                 *_more_said(logs)),
@@ -406,6 +414,9 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
     if not stuck:
         yield fine(Where(), f"{len(began)} processes came through NCCL's initialisation")
         return
+    if not errors(logs) and (across := crossed(logs)):
+        yield _crosses(across)
+        return
     if len(stuck) < len(began) and not errors(logs) and (left := hanging(logs)):
         yield from map(functools.partial(_hangs, logs), left[:_MOST_HANGING])
         return
@@ -437,6 +448,24 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
                   for one in stuck[:3]],
         fix=[you("See whether the missing ranks were started, and whether all nodes reach each other.",
                  "ncclcheck env --hosts HOST1,HOST2")],
+    )  # fmt: skip
+
+
+def _crosses(across: list[list[LogMember]]) -> Finding:
+    """Communicators that wait for each other's ranks."""
+    one, other = (numbered(members) for members in across)
+    who = f"{one} in one, {other} in another"
+    return fail(
+        Where(),
+        f"ranks wait in different communicators at once ({who}): they make them in different orders",
+        why="Each start waits for all of its ranks, and each lacks one that waits in the other.",
+        owner="job",
+        evidence=begun([members[0] for members in across]),
+        fix=[
+            you("Confirm: see which communicator each rank makes.", "grep 'Init START' LOG"),
+            you("Let all ranks make their communicators in one order (torch: every rank calls new_group for every "
+                "group, in the same order)."),
+        ],
     )  # fmt: skip
 
 

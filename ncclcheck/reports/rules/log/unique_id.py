@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import LogMember, Logs
+from ncclcheck.probes.facts import LogMember, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Finding, Where, fail, seen, you
 from ncclcheck.reports.rules.log.bootstrap import alone, unwritten
 from ncclcheck.reports.rules.log.bootstrap_agree import SHARED
@@ -12,6 +12,7 @@ from ncclcheck.reports.subjects.logs.dialled_addresses import names
 from ncclcheck.reports.subjects.logs.logged import at_host, by_known_host, cause, lines, log_rule, process_of, said
 from ncclcheck.reports.subjects.logs.reported import one_version, set_apart
 from ncclcheck.reports.subjects.logs.start.communicators import apart, begun, begun_again, numbered
+from ncclcheck.reports.text.words.fold import fold_ranks
 
 _MOST_LINES = 2  # of each kind beside what ranks began: chosen, a third shows nothing more
 
@@ -67,8 +68,8 @@ def shared_id(logs: Logs) -> Iterator[Finding]:
 def _differ(logs: Logs, first: list[LogMember]) -> Finding:
     set_to = _comm_ids(logs)
     nobody = [event for event in said(logs, "socket-family") if event.fields.get("family") == "0"]
-    other = [member for member in first if member.rank] or first
-    at = Where(node=other[0].host, rank=other[0].rank)
+    few = [member for member in first if member.rank][:1] or first
+    at = Where(node=few[0].host, rank=few[0].rank)
     fix = [
         you("Confirm: compare what each rank began.", "grep 'Init START' LOG"),
         you("Let rank 0 alone call ncclGetUniqueId, and send what it returns to all others before they begin."),
@@ -79,8 +80,8 @@ def _differ(logs: Logs, first: list[LogMember]) -> Finding:
         "likely each made its own, one is left of another job, or they make communicators in different orders"
     )
     why = "A rank finds the others by the id: with another one it waits where none of them comes."
-    if len({host for host, _ in set_to}) > 1 and len({value for _, value in set_to}) > 1:
-        told = ", ".join(f"{value} on {host}" for host, value in set_to[:3])
+    if len(set_to) > 1:
+        told = ", ".join(f"{value} on {who}" for value, who in [*set_to.items()][:3])
         what = f"NCCL_COMM_ID differs between ranks: {told}"
         fix = [
             you("Confirm: compare it on all ranks.", "env | grep NCCL_COMM_ID"),
@@ -106,10 +107,16 @@ def _differ(logs: Logs, first: list[LogMember]) -> Finding:
     )
 
 
-def _comm_ids(logs: Logs) -> list[tuple[str, str]]:
-    """Host and NCCL_COMM_ID of the processes that have it."""
-    told = ((one.host, one.settings["NCCL_COMM_ID"]) for one in logs.processes if "NCCL_COMM_ID" in one.settings)
-    return [*dict.fromkeys(told)]
+def _comm_ids(logs: Logs) -> dict[str, str]:
+    """NCCL_COMM_ID -> the ranks that have it, the most first."""
+    found: dict[str, list[LogProcess]] = {}
+    for one in logs.processes:
+        if "NCCL_COMM_ID" in one.settings:
+            found.setdefault(one.settings["NCCL_COMM_ID"], []).append(one)
+    return {
+        value: f"{fold_ranks(one.rank for one in who if one.rank is not None)} ({names(one.host for one in who)})"
+        for value, who in sorted(found.items(), key=lambda told: -len(told[1]))
+    }
 
 
 @log_rule("LOG193", "what ranks hand each other to connect is what the peer waits for")

@@ -22,7 +22,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.addresses import captured, same_mac, twice
+from ncclcheck.reports.subjects.addresses import captured, claimed, same_mac, twice
 from ncclcheck.reports.subjects.addresses.names import hosts_file
 from ncclcheck.reports.subjects.failures.entering import dialled
 from ncclcheck.reports.subjects.links import flapping
@@ -412,20 +412,26 @@ def unique(cluster: Cluster) -> Iterator[Finding]:
     any kind that is up with the address by which another node would meet the others is a failure. So is one MAC
     address on the chosen interfaces of two nodes of one subnet that do not reach each other. Host names from
     /proc/sys/kernel/hostname; with an equal boot id as well it is a failure. Where ssh entered one machine under
-    two names, `ssh -G` shows whether its settings (HostName) or the name service led there.
+    two names, `ssh -G` shows whether its settings (HostName) or the name service led there. As root each node also
+    asks the wire for its own address (the probe of RFC 5227, from which nobody learns anything): an answer by a
+    card that is not its own is a failure, also while the others' tables still hold the right one. One machine that
+    answers for several nodes is a proxy, and no finding.
 
     ## Fix
     - **you** give every machine once in the host list; `export NCCL_HOSTID=` something different a container.
     - **admin** another name or address for one of them; cloned images often share both.
 
     ## Source
-    NVIDIA/nccl#187, NVIDIA/nccl#375; NCCL user guide, NCCL_HOSTID; hostname(7), random(4) (boot_id).
+    NVIDIA/nccl#187, NVIDIA/nccl#375; NCCL user guide, NCCL_HOSTID; hostname(7), random(4) (boot_id); RFC
+    5227, section 2.1.1; arping(8).
     """
     yield from _same_names(cluster)
     alike = [*_same_addresses(cluster)]
     yield from alike
     yield from same_mac.findings(cluster)
     told = {(finding.where.node, finding.where.peer) for finding in alike}
+    named = {name for pair in told for name in pair}
+    yield from (finding for finding in claimed.findings(cluster) if finding.where.node not in named)
     yield from (
         finding
         for finding in captured.findings(cluster)

@@ -11,6 +11,9 @@ from ncclcheck.reports.output.settings_forms import quoted
 from ncclcheck.reports.subjects.nccl import lan
 
 _TOLD_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
+_TOLD_BY_RAY = frozenset(
+    {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK"}
+)  # torchrun: no NODE_RANK
 
 
 @rule(
@@ -82,7 +85,8 @@ def master_port_range(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     /proc/sys/net/ipv4/ip_local_port_range, mostly 32768 to 60999. A port that torchrun itself has chosen
-    (TORCHELASTIC_RUN_ID is set) is held already and not judged.
+    (TORCHELASTIC_RUN_ID is set), or Ray Train (which sets NODE_RANK beside the four numbers of a rank), is held
+    already and not judged.
 
     ## Fix
     - **you** take a port below the range: `export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))`.
@@ -95,7 +99,9 @@ def master_port_range(cluster: Cluster) -> Iterator[Finding]:
     for node in cluster.nodes:
         env, ports = variables(node), known(at(node, "system.ports"))
         value = env.get("MASTER_PORT", "")
-        if not value.isdecimal() or len(value) > 5 or _TOLD_BY_TORCHRUN in env:
+        if not value.isdecimal() or len(value) > 5:
+            continue
+        if _TOLD_BY_TORCHRUN in env or env.keys() >= _TOLD_BY_RAY:
             continue
         judged += 1
         if ports.first <= int(value) <= ports.last:

@@ -55,7 +55,15 @@ def prepared(script: Script) -> Iterator[Finding]:
     through = set().union(*({*text.split()} for call in given for text in call.values.values()))
     for loader in training_loaders(script):
         made = made_at(script, loader)
-        if {loader, f"from:{loader}"} & through or made is None or made.name not in LOADER:
+        goes = {loader, f"from:{loader}"} & through
+        if goes and made and objects(made, "sampler", "sampler"):
+            yield note(
+                here(made),
+                "the samples are shared out twice: by DistributedSampler, and by accelerator.prepare",
+                evidence=[written(script, made), written(script, given[0])],
+                fix=[you("Leave the sampler out: prepare shares them out.")],
+            )
+        if goes or made is None or made.name not in LOADER:
             continue
         knows = objects(made, "sampler", "sampler", "sampled") or "byrank" in tags(made, "0") | tags(
             made, "sampler"

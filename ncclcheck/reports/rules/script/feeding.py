@@ -37,6 +37,7 @@ _WITH_BUFFERS = (
 _NO_GRADIENTS = ("torch.no_grad", "torch.inference_mode", "torch.set_grad_enabled", "torch.autograd.no_grad")
 _DEEP = 3  # functions within functions that a model is handed on to
 _BUILDS_DATA = re.compile(r"Dataset$|ImageFolder$|^torchvision\.datasets\.|load_dataset$")
+_SPLITS = re.compile(r"permutation$|random_split$|train_test_split$|random\.shuffle$")
 _TORCH_SEEDS = ("torch.manual_seed", "torch.random.manual_seed")
 _SEEDS = (
     "manual_seed",
@@ -224,6 +225,15 @@ def one_cut(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.utils.data.distributed.DistributedSampler, seed; torch.utils.data.random_split.
     """
+    split = [call for call in reached(script) if _SPLITS.search(call.name)]
+    apart = [call for call in reached(script) if call.arguments.get("device_specific") == "True"]
+    if split and apart and split[0].function == apart[0].function and apart[0].line < split[0].line:
+        yield note(
+            here(apart[0]),
+            f"ranks draw other numbers from here on, and the samples are cut by them at {split[0].place}",
+            evidence=[written(script, apart[0]), written(script, split[0])],
+            fix=[you("Cut the samples by one seed for all ranks.")],
+        )
     calls, everywhere = of_many_ranks(script), on_all_ranks(script)
     for call in script.calls:
         if call.name.endswith(".manual_seed") and call.by_rank and re.search(r"Sampler\.__iter__$", call.function):

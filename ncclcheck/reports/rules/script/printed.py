@@ -13,17 +13,20 @@ from ncclcheck.reports.subjects.script.scripts import (
     here,
     in_function,
     of_own_steps,
+    reached,
     says,
     script_rule,
     splits_model,
     written,
 )
+from ncclcheck.reports.subjects.script.steps import shares_model
 from ncclcheck.reports.subjects.script.traced import in_training, made_at, objects, tags, training_loaders
 
 # Where a loss is logged, and words by which it may be one of all ranks.
 _LOGS = re.compile(r"(?:^|\.)(?:print|info|log|log_metrics|add_scalars?|set_postfix|set_description|write)$")
 _REDUCES = re.compile(r"reduce|gather|synchronize_between|average_across|average_loss|sync_dist|torchmetrics")
 _HELD_OUT = re.compile(r"val|test|eval|\bdev", re.IGNORECASE)
+_BY_RANKS = re.compile(r"/ (?:\w+\.)*(?:world_size|get_world_size\(\))\)*$")
 _BAR = re.compile(r"set_postfix|set_description")
 _EXCHANGED = re.compile(r"reduc|gather|synchroni[sz]e_|average_across|send|recv|all_to_all", re.IGNORECASE)
 _DEEP = 3  # functions within functions that are looked at
@@ -204,6 +207,16 @@ def summed(script: Script) -> Iterator[Finding]:
     PyTorch documentation, torch.distributed, ReduceOp.
     """
     of_own_steps(script)
+    for call in reached(script):
+        divided = call.name == ".backward" and _BY_RANKS.search(call.on)
+        if divided and call.loops and shares_model(script):
+            yield note(
+                here(call),
+                "the loss is divided by the number of ranks, and DDP averages the gradients too",
+                evidence=[written(script, call)],
+                fix=[you("Call backward on the loss itself.")],
+            )
+            break
     for call in script.trace:
         given = set().union(*(tags(call, key) for key in call.values if key != "on"), set())
         if _LOGS.search(call.name) and "summed" in given:

@@ -6,14 +6,15 @@ import re
 from collections.abc import Callable, Iterator
 
 from ncclcheck.probes.facts.script import Call, Script
-from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, warn
-from ncclcheck.reports.subjects.script.processes import INIT, SPAWNS
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, warn, you
+from ncclcheck.reports.subjects.script.processes import INIT, SPAWNS, of_ranks
 from ncclcheck.reports.subjects.script.scripts import (
     COLLECTIVES,
     DDP,
     LOADER,
     LOCAL_RANK,
     MOST_PORT,
+    by_rank,
     collective,
     edited,
     given_to,
@@ -81,6 +82,17 @@ def meeting(script: Script) -> Iterator[Finding]:
         if any(guard.kind == "other" for guard in call.guards):
             continue  # what is set where nothing else is given
         if call.name == "os.environ.set" and _set_anew(script, call, name):
+            continue
+        drawn = name == "MASTER_PORT" and re.search(r"\brandint\(|random\.|free_port", value)
+        if drawn and not spawns(script) and of_ranks(script, [call]) and not by_rank(call):
+            yield warn(
+                here(call),
+                "each rank draws a port of its own to meet at",
+                why="The ranks wait for each other at different ports, until the timeout.",
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[you("Leave MASTER_PORT to the launcher, or draw it once before the ranks start.")],
+            )
             continue
         several = (script.nodes or 1) > 1 and call.function in runs_for_certain(script) and spans_nodes(script)
         is_option = value != call.arguments.get(name, call.arguments.get("1", ""))
@@ -426,15 +438,28 @@ def guarded_spawn(script: Script) -> Iterator[Finding]:
     new process before the current process has finished its bootstrapping phase".
 
     ## How we know
-    The call stands in no function and under no such condition; functions of the script's own are followed.
+    The call stands in no function and under no such condition; functions of the script's own are followed. So
+    with a lambda, or a function within a function, that `spawn` is given: new processes import it by its name,
+    and it has none ("Can't pickle local object").
 
     ## Fix
-    - **you** put it under `if __name__ == "__main__":`.
+    - **you** put it under `if __name__ == "__main__":`; give it a function at the top of a file.
 
     ## Source
     Python documentation, multiprocessing, "Safe importing of main module".
     """
     for call in reached(script):
+        given = call.arguments.get("0", call.arguments.get("fn", ""))
+        local = given.isidentifier() and in_function(script, f"{call.function}.{given}") and ":" in call.function
+        if call.name in SPAWNS and (given.startswith("lambda") or (local and not call.function.endswith(":"))):
+            yield fail(
+                here(call),
+                f"spawn is given {given[:40]}, which new processes cannot import",
+                why='It raises "Can\'t pickle local object": the job ends as it starts.',
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[you("Give it a function at the top of a file.")],
+            )
         if call.function == f"{script.files[0].name}:" and not call.guards and _starts(script, call, _DEEP):
             line = line_of(script, call.file, call.line)
             text = f'if __name__ == "__main__":\n    {line}'

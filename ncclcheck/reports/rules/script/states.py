@@ -228,6 +228,13 @@ def mapped(script: Script) -> Iterator[Finding]:
         by_all = call.function in everywhere and sure(structs.replace(call, guards=guards))
         ways = _read_at(script, call) if call.name == "torch.load" else []
         by_all |= bool(ways) and all(_by_all_ranks(script, way) for way in ways)
+        if call.name == "torch.load" and by_all and call.arguments.get("map_location") == "'cuda:0'":
+            yield note(
+                here(call),
+                "all ranks load a checkpoint to GPU 0",
+                evidence=[written(script, call)],
+                fix=[you('Give it map_location="cpu".')],
+            )
         if call.name == "torch.load" and by_all and not mapped_to:
             line = line_of(script, call.file, call.line)
             paths = (way.values.get("path", "") for way in ways)

@@ -26,6 +26,13 @@ _LOGS = ROOT / "tests/data/logs/nccl"
             "LOG022",
             "ranks of one communicator believe in different numbers of ranks: 4 on h1, 2 on h2",
         ),
+        (
+            "one_comm_id_of_four",
+            "LOG192",
+            "NCCL_COMM_ID differs between ranks: 10.77.0.11:29600 on ranks 0-2 (h[1-2]), ",
+        ),
+        ("two_jobs_one_id", "LOG022", "h[1-2] each began as ranks 0-1 of 2 with NCCL_COMM_ID=10.77.0.11:29600"),
+        ("local_rank_as_rank", "LOG022", "two processes came as rank 1 of 4; ranks 2-3 never came"),
         ("hca_excluded", "LOG030", "NCCL_IB_HCA=^mlx5 leaves NCCL no card on h2"),
         ("net_plugin_missing", "LOG030", "NCCL_NET asks for: its plugin libnccl-net-ofi.so was not found"),
         ("net_unknown", "LOG030", "NCCL_NET asks for: it is unknown, or its plugin was not loaded"),
@@ -73,6 +80,20 @@ def test_the_rank_that_stays_away_from_a_second_communicator_is_named() -> None:
         "ranks 0-2 of 4 began a communicator and did not come through; rank 3 never began it"
     )
     assert (said.where.node, said.where.rank) == ("h2", 3)
+
+
+def test_of_several_ranks_of_a_host_the_one_that_went_without_a_word_is_named() -> None:
+    """A bus error ends rank 2; rank 3, of the same host, sees its connection to local rank 0 closed."""
+    said = judged((_LOGS / "sigbus.log").read_text())["LOG001"].findings[0]
+    assert said.what.startswith("rank 2 (pid 25955 of h2) was the first to go")
+    assert (said.where.node, said.where.rank) == ("h2", 2)
+
+
+def test_communicators_that_are_made_in_different_orders_wait_for_each_other() -> None:
+    """Rank 0 makes x, y, z, and rank 1 x, z, y."""
+    verdicts = judged((_LOGS / "three_comms_crossed.log").read_text())
+    assert [one.code for one in verdicts.values() if one.state is State.FAIL] == ["LOG002"]
+    assert "they make them in different orders" in verdicts["LOG002"].findings[0].what
 
 
 def test_of_a_group_that_one_rank_began_the_other_is_missed() -> None:

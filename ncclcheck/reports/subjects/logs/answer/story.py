@@ -114,7 +114,9 @@ def _causes(logs: Logs, verdicts: Sequence[Verdict]) -> list[Cause]:
 
     def key(one: _Ranked) -> tuple[float, ...]:
         code, finding, event = one
-        when = (event.time or 0.0, event.order) if event else (float("-inf"), 0)  # by what processes began as
+        # What processes began as comes before any line; that they did not come through is no cause.
+        none = float("inf" if code in TELL_LITTLE else "-inf")
+        when = (event.time or 0.0, event.order) if event else (none, none)
         level = 2 if _is_explained(one, why) or _is_told_inside(one, found) else _level(code)
         outranked = not _is_decisive(finding, events, began)
         return finding.state.rank, outranked, level, when[0] if clock else 0.0, when[1]

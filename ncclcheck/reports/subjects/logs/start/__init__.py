@@ -1,1 +1,1 @@
-"""What the start of a job tells: its machines, and its communicators."""
+"""What processes tell of their job: its machines, its communicators, and who left it first."""

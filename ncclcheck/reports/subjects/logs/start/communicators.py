@@ -68,8 +68,11 @@ def _late(logs: Logs, members: list[LogMember], twice: list[LogMember]) -> list[
 
 
 def _open(logs: Logs, one: LogCommunicator) -> list[LogMember]:
-    """What may be of one communicator: under NCCL_COMM_ID each that came through may be another one."""
-    return [member for member in one.members if not (member.complete and fixed(logs))]
+    """What is of one for sure: under NCCL_COMM_ID several of a process, and what ended, may be of others."""
+    if not fixed(logs):
+        return one.members
+    several = Counter((member.host, member.pid) for member in one.members)
+    return [member for member in one.members if several[member.host, member.pid] == 1 and not member.ended]
 
 
 def sizes(members: Iterable[LogMember]) -> dict[int, list[LogMember]]:
@@ -104,7 +107,7 @@ def begun_again(logs: Logs) -> list[LogMember]:
 
 @derived
 def apart(logs: Logs) -> list[LogMember]:
-    """One member of each communicator, where ranks of one job each began another one than the rest.
+    """One member of each communicator, the smallest first, where ranks of one job began another one than the rest.
 
     All speak of as many ranks, no rank came twice, none came through, and no process began anything else: a job
     of groups looks the same only where every group lacks its other ranks. Versions of NCCL each make another
@@ -121,7 +124,9 @@ def apart(logs: Logs) -> list[LogMember]:
     ranks = Counter(member.rank for member in members)
     same_size = len({member.nranks for member in members}) == 1
     alone = max(per_process.values()) == 1 and max(ranks.values()) == 1
-    return [one.members[0] for one in waiting] if same_size and alone and len(members) <= members[0].nranks else []
+    if not same_size or not alone or len(members) > members[0].nranks:
+        return []
+    return [one.members[0] for one in sorted(waiting, key=lambda one: len(one.members))]
 
 
 @derived
@@ -141,6 +146,20 @@ def hanging(logs: Logs) -> list[list[LogMember]]:
             for member in one.members
         )
     ]
+
+
+@derived
+def crossed(logs: Logs) -> list[list[LogMember]]:
+    """Two communicators of the same ranks that hang at once, where each lacks what waits in the other.
+
+    Only where all had met before: else the ids differ (apart).
+    """
+    waiting = [members for members in hanging(logs) if members[0].nranks == logs.world]
+    for place, one in enumerate(waiting):
+        for other in waiting[place + 1 :]:
+            if {member.rank for member in other} == {*missing(one)} and any(p.completed for p in logs.processes):
+                return [one, other]
+    return []
 
 
 def _went_on(process: LogProcess | None, member: LogMember) -> bool:

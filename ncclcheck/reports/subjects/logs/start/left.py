@@ -1,0 +1,50 @@
+"""Which process left a job first, without a word of its own, by what the others say of its connections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
+from ncclcheck.reports.subjects.logs.logged import in_order, said
+from ncclcheck.reports.subjects.logs.reported import owner_of
+
+
+class Left(NamedTuple):
+    """A process that went first, and the line that says so."""
+
+    process: LogProcess
+    by: LogEvent
+
+
+def first_to_leave(logs: Logs, follow: Iterable[LogEvent]) -> Left | None:
+    """The first whose connection another one of its host saw closed; else the one silent process of a named host.
+
+    follow: lines that only say that a peer is gone.
+    """
+    for event in in_order(said(logs, "service-closed")):
+        here = sorted((one for one in _of_job(logs) if one.host == event.host), key=lambda one: one.rank or 0)
+        local = int(event.fields["local"])
+        if here and here[0].local_ranks == len(here) > local and not here[local].ended:
+            return Left(here[local], event)
+        break
+    named = next((event for event in follow if event.fields.get("peer")), None)
+    if named is None:
+        return None
+    peer = named.fields["peer"].partition("%")[0]
+    host = owner_of(logs, peer) or peer
+    there = [one for one in _of_job(logs) if one.host == host and not _complained(logs, one)]
+    return Left(there[0], named) if len(there) == 1 else None
+
+
+def _of_job(logs: Logs) -> list[LogProcess]:
+    return [one for one in logs.processes if one.rank is not None and one.nranks == logs.world]
+
+
+def _complained(logs: Logs, process: LogProcess) -> bool:
+    """Whether it said itself that something failed."""
+    return any(
+        (event.host, event.pid) == (process.host, process.pid)
+        and (event.level == "WARN" or event.sign == "propagated")
+        for event in logs.events
+    )
