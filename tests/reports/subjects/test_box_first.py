@@ -494,5 +494,5 @@ def test_a_process_killed_for_another_cgroups_limit_is_none_of_the_jobs(
 ) -> None:
     ranks = _ranks()
     ranks[1] = replace(ranks[1], gone=T + 5, status=9)
-    more = {"ooms": [BoxOom(t=T + 5, by=by)], "kernel": [BoxTold(t=T + 5, text=text)]}
+    more: dict[str, Any] = {"ooms": [BoxOom(t=T + 5, by=by)], "kernel": [BoxTold(t=T + 5, text=text)]}
     assert _first(ranks, [_lost(0), _lost(2)], **more).kind == kind
