@@ -24,6 +24,7 @@ _CALLERS = tuple(
     os.path.join(_OURS, "probes", *parts)
     for parts in (
         ("training", "given.py"),
+        ("training", "wraps", "lightning.py"),
         ("training", "course", "bounds.py"),
         ("dataloader", "factory.py"),
     )

@@ -331,12 +331,16 @@ class ReturnsItsBuffer(Plain):
         return self.buffer.fill_(index)
 
 
+PAUSES = random.SystemRandom()  # which no seed sets: on a quiet machine threads would always come in one order
+
+
 class ThreadsShareSelf(Plain):
     current = 0
 
     def one(self, index: int) -> torch.Tensor:
+        time.sleep(PAUSES.random() / 1000)
         self.current = index
-        time.sleep(0.0002)
+        time.sleep(PAUSES.random() / 1000)
         return self.row(self.current)
 
     def __getitem__(self, index: int) -> Any:

@@ -144,6 +144,20 @@ def kept_outputs(model: nn.Module, batch: Batch, state: State) -> None:
     state.setdefault("outputs", []).append({"loss": loss, "kept": [out]})
 
 
+def hooked_again(model: nn.Module, batch: Batch, state: State, *, remove: bool = False) -> None:
+    """A hook for the log, registered in each step."""
+    layer = inner(model).get_submodule("net.0")
+    handle = layer.register_forward_hook(lambda _layer, _given, out: state.update(mean=float(out.detach().mean())))
+    _train(model, state, loss_of(model, batch))
+    if remove:
+        handle.remove()
+
+
+def hooked_and_removed(model: nn.Module, batch: Batch, state: State) -> None:
+    """Sound: removes it."""
+    hooked_again(model, batch, state, remove=True)
+
+
 def summed_up(model: nn.Module, batch: Batch, state: State) -> None:
     loss = loss_of(model, batch)
     _train(model, state, loss)
@@ -230,6 +244,23 @@ def undivided(model: nn.Module, batch: Batch, state: State) -> None:
     if state["step"] % 4 == 0:
         optimizer.step()
         optimizer.zero_grad()
+
+
+def undivided_pieces(model: nn.Module, batch: Batch, state: State, *, by: int = 1) -> None:
+    """Takes apart each batch."""
+    optimizer = _optimizer(model, state)
+    optimizer.zero_grad()
+    ddp: Any = model
+    pieces = [*zip(batch[0].chunk(4), batch[1].chunk(4), strict=True)]
+    for number, piece in enumerate(pieces, 1):
+        with contextlib.nullcontext() if number == len(pieces) else ddp.no_sync():
+            (loss_of(model, piece) / by).backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+
+
+def divided_pieces(model: nn.Module, batch: Batch, state: State) -> None:
+    """Sound: divides by their number."""
+    undivided_pieces(model, batch, state, by=4)
 
 
 def accumulates(model: nn.Module, batch: Batch, state: State, *, synced: int = 0) -> None:

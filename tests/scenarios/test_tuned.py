@@ -48,7 +48,7 @@ def test_a_throttled_default_is_found_and_nothing_without_one(
     ).document
     told = document.measurements.tuning
     assert told is not None
-    assert told.tried[0].pairs == 8
+    assert told.tried[0].pairs == 8 if throttled else told.tried[0].pairs in (4, 8)  # 4: no promise by then
     assert not [one for one in document.verdicts if one.code == "BEN020" and one.state is not State.OK]
     found = [(one.variable, one.value) for one in document.recommendations if one.basis == "measured"]
     assert found == ([(variable, _OTHER)] if throttled else [])

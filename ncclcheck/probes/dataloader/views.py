@@ -56,6 +56,7 @@ class View(Struct, kw_only=True):
     starts: generator -> digest of the state that a worker (or the rank itself) starts with.
     seed, as_rank: those that the sampler holds. setter: where set_epoch stands, `loader.sampler`; own_batches: a
     class of the user's makes the batches.
+    sampled: global generator -> its state before the sampler gave an epoch, and after it.
     unseen: starts, order or content -> why that look failed. defect: the traceback of a defect of ours.
     """
 
@@ -91,6 +92,7 @@ class View(Struct, kw_only=True):
     where: str = ""
     starts: dict[str, str] = field(default_factory=dict)
     drawn_from: list[str] = field(default_factory=list)
+    sampled: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def epoch(self, name: str) -> Epoch | None:
         """The epoch of that name, if the sampler gave it."""

@@ -267,6 +267,13 @@ def _as_synchronised_as_now(net: nn.Module) -> Iterator[None]:
         net.require_backward_grad_sync = now
 
 
+def as_loss(found: Any) -> Tensor:
+    """Raises FactoryError where it is none."""
+    if not isinstance(found, Tensor):
+        raise FactoryError(f"the loss of a batch is {_kind_of(found)}, not a tensor: name a loss(model, batch)")
+    return found
+
+
 def _kind_of(batch: Any) -> str:
     if batch is None:
         return "None"

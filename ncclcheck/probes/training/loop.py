@@ -306,7 +306,8 @@ def accumulate(
 def _pass(setting: Setting, model: nn.Module, batch: Batch, share: float, tell: Timer) -> Tensor:
     tell("forward")
     with autocast(setting):
-        loss = setting.loss(model, batch) * share
+        loss = setting.loss(model, batch)
+        loss = given.as_loss(loss) * share
     tell("backward")
     setting.faults.in_backward(loss)
     (loss * _SCALE if setting.plan.precision == "fp16" else loss).backward()  # type: ignore[no-untyped-call]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import queue
 import random
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,10 @@ from ncclcheck.probes.dataloader.factory import Made, resolve
 from ncclcheck.probes.dataloader.indices import chosen
 from ncclcheck.probes.dataloader.randomness import seeds
 from ncclcheck.probes.dataloader.samples import fingerprint
+from ncclcheck.probes.facts.data.content import Inherited
+from ncclcheck.probes.facts.data.made import Made as MadeFacts
 from ncclcheck.probes.job.context import DataPlan
+from ncclcheck.reports.subjects.data.opened import opened_by_each
 
 MODULE = """
 import torch
@@ -234,3 +239,28 @@ def test_the_object_whose_method_a_thread_runs_is_known_by_its_path() -> None:
     found = surroundings.compare(before, surroundings.read(), Made(dataset, iterable=False, length=4), 0.1)
     dataset.reader.asked.put(None)
     assert found.thread_owners == ["self.reader"]
+
+
+def test_a_container_of_pyav_is_a_handle_that_workers_open_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a class of the name that PyAV gives its own."""
+
+    class InputContainer:
+        pass
+
+    module = ModuleType("av.container")
+    module.InputContainer = InputContainer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "av.container", module)
+
+    class Videos:
+        def __init__(self) -> None:
+            self.containers = [InputContainer(), InputContainer()]
+
+    now = surroundings.read()
+    made = Made(dataset=Videos(), loader={}, given="dataset", length=2, iterable=False)
+    found = surroundings.compare(now, now, made, 0.0)
+    assert {(one.path.replace("self[0]", "self"), one.type) for one in found.libraries} == {
+        (f"self.containers[{number}]", "av.container.InputContainer") for number in (0, 1)
+    }
+    inherited = Inherited(path="self.containers[0]", how="library", what="av.container.InputContainer")
+    fix = opened_by_each(MadeFacts(dataset="train.Videos"), inherited)
+    assert "    self.containers = [av.open(path) for path in PATHS]" in fix.commands

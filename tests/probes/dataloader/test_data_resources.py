@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import pickle
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
+from ncclcheck.probes.dataloader.children import footprint
 from ncclcheck.probes.dataloader.factory import Made
 from ncclcheck.probes.dataloader.rates import resources
 from ncclcheck.probes.facts import Cluster, Limits, Measurements, Node, Policy, Unread, replace
@@ -38,7 +40,7 @@ class Plain(Dataset[Any]):
     """Clean: one tensor of all samples."""
 
     def __init__(self, length: int = 20_000) -> None:
-        self.data = torch.randn(length, 64)
+        self.data = torch.randn(length, 64, generator=torch.Generator().manual_seed(0))
         self.kept: list[Any] = []
         self.by_index: dict[int, Any] = {}
 
@@ -124,6 +126,12 @@ class Raises(Plain):
 class Numbers(IterableDataset[Any]):
     def __iter__(self) -> Any:
         return (torch.randn(64) for _ in range(5000))
+
+
+class KeepsFrames(Plain):
+    def __getitem__(self, index: int) -> Any:
+        self.kept.append(torch.full((16_384,), float(index)))
+        return self.data[index]
 
 
 class Locked(Plain):
@@ -254,3 +262,21 @@ def test_the_smallest_part_that_cannot_be_pickled() -> None:
         ("worker_init_fn", ""),
     ]
     assert [bool(one.error) for one in pickled] == [True, False]
+
+
+def test_memory_is_looked_at_briefly_where_there_was_no_time_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine on which the whole look takes longer than it may."""
+    measure = footprint.measure
+
+    def slow(made: Made, seed: int, seconds: float, *, briefly: bool = False) -> footprint.Footprint:
+        time.sleep(0.0 if briefly else 60.0)
+        return measure(made, seed, seconds, briefly=briefly)
+
+    monkeypatch.setattr(footprint, "measure", slow)
+    monkeypatch.setattr(resources, "_BRIEFLY_S", 60.0)
+    dataset = KeepsFrames()
+    seen = resources.look(Made(dataset, False, len(dataset), {}), DataPlan(factory="a:b", node="a"), 1.0)
+    assert isinstance(seen.fresh, Unread)
+    found = verdict("DAT021", seen)
+    assert found.state is State.WARN, found
+    assert "self.kept" in str(found.findings[0].evidence)

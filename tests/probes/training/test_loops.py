@@ -52,6 +52,8 @@ SOUND = [
     loss("of_tokens", model="Tied", data="masked"),
     loss("makes_loss"),
     step("looks_at_copy"),
+    step("divided_pieces"),
+    step("hooked_and_removed"),
     step("clamped"),
 ]
 FAULTY: dict[str, tuple[Case, str, State, str]] = {
@@ -64,6 +66,7 @@ FAULTY: dict[str, tuple[Case, str, State, str]] = {
         (step("kept_losses"), "TRN031", State.WARN, "state['losses'] grows"),
         (step("kept_global"), "TRN031", State.WARN, "loops.py: HISTORY grows"),
         (step("kept_outputs"), "TRN031", State.WARN, "state['outputs'] grows"),
+        (step("hooked_again"), "TRN031", State.WARN, "the hooks of model.net.0 become 1 more with each step"),
         (step("summed_up"), "TRN031", State.WARN, "state['total'] += loss.item()"),
         (step("looks_at_average"), "TRN027", State.FAIL, "Rank 0 alone changes weights outside of the"),
         (step("back_to_best"), "TRN027", State.FAIL, "in back_to_best"),
@@ -81,6 +84,7 @@ FAULTY: dict[str, tuple[Case, str, State, str]] = {
         (step("wiped"), "TRN027", State.FAIL, "zero_grad() comes between"),
         (step("clipped_first"), "TRN027", State.WARN, "before its backward pass"),
         (step("undivided"), "TRN027", State.WARN, "adds up 4 micro-batches without dividing"),
+        (step("undivided_pieces"), "TRN027", State.WARN, "adds up 4 micro-batches without dividing"),
         (step("synced_too_early"), "TRN027", State.FAIL, "not averaged over ranks"),
         (step("averages_weights_only"), "TRN027", State.FAIL, "net.0.bias, net.3.bias are not averaged"),
         (step("decays_on_main"), "TRN027", State.FAIL, "some ranks change theirs in between"),

@@ -10,13 +10,16 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
 from ncclcheck.base import raised
+from ncclcheck.probes.dataloader.factory import FactoryError
 from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, RankState, Run
 from ncclcheck.probes.facts.training import Smoke
 from ncclcheck.probes.job.context import TrainingPlan
 from ncclcheck.probes.training import given
+from ncclcheck.probes.training.wraps import lightning
 from ncclcheck.reports.culprit import culprits
 from ncclcheck.reports.judgement.findings import State, Verdict
 from ncclcheck.reports.judgement.judge import judge
@@ -40,6 +43,10 @@ class NeedArgs:
         pass
 def waits(event, again=True):
     waits(event, False) if again else event.wait(20)
+import torch
+class OnGpu(torch.nn.Module):
+    def forward(self, x):
+        return x.cuda().sum()
 """
 PEER = (
     "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:47. "
@@ -320,3 +327,33 @@ def test_ranks_that_stand_still_say_where_they_part() -> None:
     assert "rank 0 in barrier from train.py:100 in forward; rank 1 in all_reduce from train.py:20" in found.what
     assert "--sizes" not in found.remedies[-1].text
     assert "same collectives in the same order" in found.remedies[-1].text
+
+
+class _Skips(torch.nn.Module):
+    def training_step(self, _batch: Any, _number: int) -> None:
+        """Lightning takes None for a batch that is to be skipped."""
+
+
+def test_a_training_step_without_a_loss_is_the_users() -> None:
+    with pytest.raises(FactoryError, match="training_step returned None") as failed:
+        lightning.plain(_Skips())(torch.zeros(2, 4))
+    assert raised.by_call(failed.value)
+    alone = {"error": f"FactoryError: {failed.value}", "users": True}
+    (found,) = verdict("TRN026", alone, {"error": PEER}).findings
+    assert found.what.startswith("model, data and loss do not fit: training_step returned None")
+    assert found.remedies[0].commands[0].startswith("return 0.0 * sum(p.sum() for p in self.parameters()")
+    with pytest.raises(FactoryError, match="the loss of a batch is None") as failed:
+        given.as_loss(None)
+    assert raised.by_call(failed.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here .cuda() works")
+def test_a_model_that_asks_for_cuda_where_there_is_none_is_told_by_its_line(project: ModuleType) -> None:
+    with pytest.raises((AssertionError, RuntimeError)) as failed:
+        project.OnGpu()(torch.zeros(2, 4))
+    at = raised.place(failed.value)
+    assert at.startswith("train.py:19 in forward")
+    error = f"{type(failed.value).__name__}: {failed.value}"
+    (found,) = verdict("TRN026", {"error": error, "users": True, "at": at}, {"error": PEER}).findings
+    assert "train.py:19 in forward" in found.what
+    assert "self.parameters()" in found.remedies[0].commands[0]

@@ -48,20 +48,24 @@ class Footprint(Struct, frozen=True, kw_only=True):
     descriptors: int
 
 
-def measure(made: Made, seed: int, seconds: float) -> Footprint:
-    """In a child that is thrown away. Raises what reading the first sample raises."""
+def measure(made: Made, seed: int, seconds: float, *, briefly: bool = False) -> Footprint:
+    """In a child that is thrown away. Raises what reading the first sample raises.
+
+    briefly: only what is left by reading two samples again and again, for a machine too busy for the rest.
+    """
     gc.disable()
     gc.freeze()
     _more_descriptors()
     before, threads = holding.now(), holding.threads()
     samples = Samples(made, seed)
-    each = samples.warm_up(seconds / 5)
+    each = samples.warm_up(0.0 if briefly else seconds / 5)
     samples.again()
     for _ in range(_SETTLED):
         holding.now()
     wall, cpu = time.perf_counter(), time.process_time()
     before_fresh = _lengths(made)
-    fresh = _fresh(made, samples, seconds / 3, each)
+    late = Unread("absent", "there was no time for samples that had not been read")
+    fresh = late if briefly else _fresh(made, samples, seconds / 3, each)
     if isinstance(fresh, Growth) and _grows(fresh):
         longer = _longer(before_fresh, _lengths(made), fresh.reads // 2)
         fresh = replace(fresh, growing=longer, kinds=_kinds(made, longer))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ncclcheck.probes.dataloader.children.child import Ended
@@ -15,7 +16,7 @@ from ncclcheck.probes.dataloader.randomness import entropy
 from ncclcheck.probes.dataloader.randomness.oracle import Oracle, ask
 from ncclcheck.probes.dataloader.ranks import beyond
 from ncclcheck.probes.dataloader.samples import finite
-from ncclcheck.probes.dataloader.samples.read import sweep
+from ncclcheck.probes.dataloader.samples.read import glance, sweep
 from ncclcheck.probes.dataloader.samples.read.glance import Order
 from ncclcheck.probes.dataloader.samples.read.reader import Reader
 from ncclcheck.probes.facts.data import Content
@@ -166,12 +167,31 @@ def _not_finite(reader: Reader, swept: sweep.Swept) -> list[NotFinite]:
     return [replace(one, meant=meant) for one in swept.not_finite.values()][:_EXAMPLES]
 
 
+class _Length(Struct):
+    of: int
+
+
+def _in_worker(reader: Reader) -> int | None:
+    """What len() says once worker_init_fn has run, where it said something else before."""
+    made = reader.made
+    if made.length is None or not made.loader.get("worker_init_fn"):
+        return None
+
+    def length() -> _Length:
+        glance.be_worker(made, Order([], reader.plan.seed, workers=reader.plan.workers))
+        return _Length(len(made.dataset))
+
+    ended = reader.one(length, _Length, 0.5)
+    return ended.value.of if ended.ok and ended.value and 0 <= ended.value.of != made.length else None
+
+
 def _with_unreadable(reader: Reader, content: Content) -> Content:
     unreadables = sorted(
         reader.unreadable.values(), key=lambda unreadable: (unreadable.kind == "raised", unreadable.index)
     )
     return replace(
         content,
+        in_worker=_in_worker(reader) if unreadables else None,
         unreadable=unreadables[:_EXAMPLES],
         unreadable_count=max(content.unreadable_count, len(unreadables)),
         stuck=reader.stuck,

@@ -14,6 +14,7 @@ from typing import Any
 from torch.utils.data import BatchSampler, RandomSampler, Subset, WeightedRandomSampler
 
 from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.randomness.seeds import states
 from ncclcheck.probes.dataloader.ranks.echo import has_begun, iterates_itself, loader_of_indices
 from ncclcheck.probes.dataloader.ranks.streams.dry import used_up_sampler
 from ncclcheck.probes.dataloader.views import Epoch, View
@@ -33,7 +34,9 @@ def sample_orders(made: Made, view: View, folder: str, for_epoch: Callable[[int]
         path = os.path.join(folder, f"{view.rank}-{name}")
         view.epochs.append(_epoch(name, path, _indices_of(source)))
 
+    before = states()
     take("first", loader)
+    view.sampled = {name: (before[name], state) for name, state in states().items() if name in before}
     take("second", loader)
     first, second = view.epochs
     if first.samples and first.ended and second.ended and not second.samples:

@@ -234,7 +234,27 @@ def _randomness(views: Sequence[View]) -> Randomness | None:
             private = name.startswith(PRIVATE)
             told = name.removeprefix(PRIVATE)
             shared.append(SharedStream(generator=told, where=first.where, ranks=ranks, private=private))
-    return Randomness(drawn_from=[name.removeprefix(PRIVATE) for name in first.drawn_from], shared=shared)
+    return Randomness(
+        drawn_from=[name.removeprefix(PRIVATE) for name in first.drawn_from],
+        shared=shared,
+        by_sampler=_by_sampler(views),
+    )
+
+
+def _by_sampler(views: Sequence[View]) -> list[str]:
+    """Generators that were in another state on each rank, and in the same once the sampler had given an epoch.
+
+    Only those that samples depend on: workers seed all of theirs from torch's.
+    """
+    first = views[0]
+    drawn = [name for name in first.drawn_from if not name.startswith(PRIVATE)]
+    found = []
+    for name, (before, after) in first.sampled.items():
+        others = [view.sampled[name] for view in views[1:] if name in view.sampled]
+        alike = bool(others) and all(state == after and begun != before for begun, state in others)
+        if alike and (name in drawn or (drawn and name == "torch" and first.workers)):
+            found.append(name)
+    return found
 
 
 def _prints(view: View) -> list[Print]:

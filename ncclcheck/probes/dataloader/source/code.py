@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.source import rewrites
 from ncclcheck.probes.facts.data.made import Assigned, Code, Method
 
 _MOST_RETURNS = 4  # of a method that are shown in a fix: chosen
@@ -30,6 +31,7 @@ def read(made: Made) -> Code:
         collate=_method(made.loader.get("collate_fn")),
         reads=_reads(getattr(owner, "__getitem__", None)) if item else [],
         assigned=[*_assigned(owner)][:_MOST_ASSIGNED],
+        rewrites=rewrites.read(owner),
     )
 
 

@@ -160,6 +160,7 @@ class Content(Struct, frozen=True, kw_only=True):
     indices: samples that were compared; complete: in all orders. swept: samples that were only read; read_s: of
     one. shared, memory: what all workers share and reading changes. entropy: calls that no seed controls, made
     while reading. dropped: swept samples that are None after an error was swallowed; dropped_first: one of them.
+    in_worker: samples of the dataset in a worker, where its worker_init_fn leaves another number than there were.
     threads: that reading starts. raced: leaves that two threads of one process disturb.
     """
 
@@ -171,6 +172,7 @@ class Content(Struct, frozen=True, kw_only=True):
     leaves: list[LeafKind] = field(default_factory=list)
     unreadable: list[Unreadable] = field(default_factory=list)
     unreadable_count: Whole = 0
+    in_worker: Whole | None = None
     stuck: Unreadable | None = None
     first_touch: Contest | None = None
     stress: Contest | None = None

@@ -54,12 +54,28 @@ class Assigned(Struct, frozen=True, kw_only=True):
     needs: list[str] = field(default_factory=list)
 
 
+RewriteKind = Literal["changed", "entropy", "interpreter", "listing", "order", "seed"]
+
+
+class Rewrite(Struct, frozen=True, kw_only=True):
+    """A line of the user's as it would be without the fault. place: `loaders.py:12`; call: what it calls there.
+
+    kind: changed, what a read gives is changed in place; entropy, seeded by the system; interpreter, changes with
+    PYTHONHASHSEED; listing, in the file system's order; order, drawn without a seed; seed, the same on all ranks.
+    """
+
+    kind: RewriteKind
+    place: str
+    call: str
+    new: str
+
+
 class Code(Struct, frozen=True, kw_only=True):
     """The user's class and collate function, where their text could be read.
 
     owner: the name of the class; item, length: its `__getitem__` and `__len__`; reads: what `__getitem__` asks the
     dataset for by the bare index (`self.records[index]`, `self._load(index)`). assigned: the attributes that it
-    gives itself, in order.
+    gives itself, in order. rewrites: lines of its file that may be what a rule sees the effect of.
     """
 
     owner: str = ""
@@ -68,6 +84,7 @@ class Code(Struct, frozen=True, kw_only=True):
     collate: Method | None = None
     reads: list[str] = field(default_factory=list)
     assigned: list[Assigned] = field(default_factory=list)
+    rewrites: list[Rewrite] = field(default_factory=list)
 
 
 class Made(Struct, frozen=True, kw_only=True):

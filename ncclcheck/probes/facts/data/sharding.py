@@ -174,10 +174,14 @@ class SharedStream(Struct, frozen=True, kw_only=True):
 
 
 class Randomness(Struct, frozen=True, kw_only=True):
-    """Generators that reading a sample draws from, and those of them that started alike on several ranks."""
+    """Generators that reading a sample draws from, and those of them that started alike on several ranks.
+
+    by_sampler: global ones that the sampler brings into one state on all ranks.
+    """
 
     drawn_from: list[str] = field(default_factory=list)
     shared: list[SharedStream] = field(default_factory=list)
+    by_sampler: list[str] = field(default_factory=list)
 
 
 class Sharding(Struct, frozen=True, kw_only=True):

@@ -29,7 +29,8 @@ class NotFiniteAt(Struct, frozen=True, kw_only=True):
 class Growing(Struct, frozen=True, kw_only=True):
     """Something that each step makes larger: a container by entries, or (entries 0) the graph behind one tensor.
 
-    place: `state['losses']`, `model.outputs`, `train.py: history`. graph: it holds graphs of backward passes.
+    place: `state['losses']`, `model.outputs`, `train.py: history`; `the hooks of model.net`, which have no bytes.
+    graph: it holds graphs of backward passes.
     """
 
     place: str

@@ -37,6 +37,16 @@ def look(setting: Setting, step: Step) -> tuple[int, int]:
     return calls, calls if added else 0
 
 
+def of_pieces(setting: Setting, ours: dict[str, Tensor], pieces: int) -> int:
+    """The same of a step with a backward pass for each piece of its batch: how many pieces, where gradients are
+    as many times those of the given loss on the whole batch; else 0.
+    """
+    with own_generators(setting.device, SEED):
+        accumulate(setting, model := wrap(setting, setting.fresh_model()), iter(setting.first[:1]), 1)
+    ranks = told(setting.peers, _times(ours, gradients(model)))
+    return pieces if all(abs(times - pieces) < _CLOSE * pieces for times in ranks) else 0
+
+
 def _until_it_steps(setting: Setting, step: Step, batch: Batch) -> tuple[int, dict[str, Tensor]]:
     """Calls until an optimizer steps, and the gradients that it was given."""
     model, state = wrap(setting, setting.fresh_model()), dict[str, Any]()

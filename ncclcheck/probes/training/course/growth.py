@@ -28,11 +28,15 @@ _MOST = 5  # in a finding, graphs first: chosen
 
 @dataclass(frozen=True)
 class Size:
-    """Of a container its entries, of a tensor 0; nodes: of the graphs that it holds; bytes: of its tensors."""
+    """Of a container its entries, of a tensor 0; nodes: of the graphs that it holds; bytes: of its tensors.
+
+    hooks: the entries are functions that a module calls in each pass.
+    """
 
     entries: int
     nodes: int
     bytes: int
+    hooks: bool = False
 
 
 @dataclass
@@ -69,6 +73,8 @@ def _grown(sizes: list[Size]) -> tuple[int, int, bool] | None:
     if all(two.nodes > size.nodes for size, two in pairs) and (longer or not last.entries):
         return (last.entries - first.entries) // steps, (last.bytes - first.bytes) // steps, True
     bytes_ = (last.bytes - first.bytes) // steps
+    if longer and last.hooks:
+        return (last.entries - first.entries) // steps, 0, False
     if longer and bytes_ >= _LEAST_BYTES:
         return (last.entries - first.entries) // steps, bytes_, False
     return None
@@ -100,12 +106,19 @@ def _sizes(roots: Mapping[str, Any]) -> Iterator[tuple[str, Size]]:
             if thing.grad_fn is not None:
                 yield place, Size(0, _nodes([thing]), _bytes(thing))
             continue
+        if isinstance(thing, nn.Module):
+            yield f"the hooks of {place}", Size(_hooks(thing), 0, 0, hooks=True)
         if isinstance(thing, list | tuple | set | deque | dict):
             tensors = [*_tensors(thing)]
             if tensors and not (isinstance(thing, deque) and thing.maxlen is not None):
                 yield place, Size(len(thing), _nodes(tensors[-_MOST_HELD:]), sum(map(_bytes, tensors)))
         if depth < _MOST_DEPTH:
             waiting.extend((where, one, depth + 1) for where, one in _below(place, thing))
+
+
+def _hooks(module: nn.Module) -> int:
+    kinds = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    return sum(map(len, kinds))
 
 
 def _tensors(thing: Any, depth: int = 0) -> Iterator[Tensor]:

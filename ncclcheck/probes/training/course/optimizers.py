@@ -62,6 +62,7 @@ class Optimizers:
         self._pursued = False  # inputs want gradients themselves, as in adversarial training
         self._known: WeakSet[Optimizer] = WeakSet()
         self._made = 0
+        self._call = ""
         self.got: set[str] = set()
         self._had: set[str] = set()
         parameter = next((one for one in model.parameters() if one.requires_grad), None)
@@ -77,6 +78,7 @@ class Optimizers:
         self.calls.add(self.call)
         if optimizer not in self._known:
             self._known.add(optimizer)
+            self._call = _call(optimizer) if self._own_groups(optimizer) else self._call
             self._made += any(group.get("betas") or group.get("momentum") for group in optimizer.param_groups)
         self._had |= {
             plain(name) for name, parameter in self._model.named_parameters() if parameter.grad is not None
@@ -137,7 +139,7 @@ class Optimizers:
     def call_of_one(self) -> str:
         """How one that took a step would be made again; one that holds parameters of the model before others."""
         made = max(self._known, key=lambda optimizer: bool(self._own_groups(optimizer)), default=None)
-        return _call(made) if made is not None else ""
+        return self._call or (_call(made) if made is not None else "")
 
     def _own_groups(self, optimizer: Optimizer) -> list[dict[str, Any]]:
         """Those with a parameter of the model."""

@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ncclcheck.probes.dataloader.factory import FactoryError
+
 
 class TrainingStep(nn.Module):
     """The training step as the `forward` that DDP looks at; Lightning's own strategies do the same."""
@@ -19,6 +21,8 @@ class TrainingStep(nn.Module):
         """The loss of a batch."""
         found = self.lightning.training_step(batch, 0)
         loss: Tensor = found["loss"] if isinstance(found, Mapping) else found
+        if loss is None:
+            raise FactoryError("training_step returned None for a batch: this rank alone would skip its step")
         return loss
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.probes.facts.data import Sharding
+from ncclcheck.probes.facts.data import Made, Sharding
+from ncclcheck.probes.facts.data.made import RewriteKind
 from ncclcheck.probes.facts.data.sharding import Cause, IndexMap
 from ncclcheck.reports.judgement.findings import (
     Evidence,
@@ -23,6 +24,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import rule
+from ncclcheck.reports.subjects.data import own_names
 from ncclcheck.reports.subjects.data.sharded import nothing_of, shardings
 
 _DATA = ("data",)
@@ -32,6 +34,11 @@ _CAUSES: dict[Cause, str] = {
     "listing": "the order in which the file system lists a directory",
     "entropy": "a random order without a seed",
     "interpreter": "an order that changes with PYTHONHASHSEED, as that of a set",
+}
+_SAID: dict[Cause, str] = {
+    "listing": "Sort what the file system lists.",
+    "entropy": "Give the order a seed that all ranks share.",
+    "interpreter": "Sort what comes out of a set, and use no hash() of texts.",
 }
 
 
@@ -56,7 +63,7 @@ def agree(cluster: Cluster) -> Iterator[Finding]:
     found at other indices of another, that is a failure; if only a reversed listing does it, a warning: on one
     shared file system all may list alike. A factory that asks for its rank and gives it a part is not judged.
     Classes that have other numbers on another rank, one for one, while the rest of a sample is the same, are a
-    failure. Nodes are compared part by part.
+    failure; so are samples that change with PYTHONHASHSEED. Nodes are compared part by part.
 
     ## Fix
     - **you** `sorted(os.listdir(folder))`, `sorted(set(names))`.
@@ -66,28 +73,29 @@ def agree(cluster: Cluster) -> Iterator[Finding]:
     PyTorch, DistributedSampler; pytorch/pytorch#70103; Python, object.__hash__ (PYTHONHASHSEED); readdir(3).
     """
     looked = shardings(cluster, several=False)
-    findings = [finding for node, sharding in looked for finding in _within(node, sharding)]
+    made = {report.node: report.made or Made() for report in cluster.measurements.data}
+    findings = [one for node, sharding in looked for one in _within(node, sharding, made.get(node, Made()))]
     findings += _between(looked)
     yield from findings
     if not findings:
         raise nothing_of(looked, "no indices were compared")
 
 
-def _within(node: str, sharding: Sharding) -> Iterator[Finding]:
+def _within(node: str, sharding: Sharding, made: Made) -> Iterator[Finding]:
     seen_map = sharding.index_map
     if seen_map is None or sharding.ranks < 2 or seen_map.by_design or seen_map.unseen:
         return
     if len(set(seen_map.lengths)) > 1:
-        yield _lengths(node, seen_map)
+        yield _lengths(node, seen_map, made)
     elif seen_map.relabelled:
-        yield _relabelled(node, seen_map)
+        yield _relabelled(node, seen_map, made)
     elif seen_map.differing:
-        yield _differing(node, seen_map)
+        yield _differing(node, seen_map, made)
     elif seen_map.compared:
         yield fine(Where(node=node), f"{seen_map.compared} indices are the same samples on {sharding.ranks} ranks")
 
 
-def _lengths(node: str, seen_map: IndexMap) -> Finding:
+def _lengths(node: str, seen_map: IndexMap, made: Made) -> Finding:
     least = seen_map.lengths.index(min(seen_map.lengths))
     told = ", ".join(f"rank {rank}: {length}" for rank, length in enumerate(seen_map.lengths))
     return fail(
@@ -96,11 +104,11 @@ def _lengths(node: str, seen_map: IndexMap) -> Finding:
         why=_WHY,
         owner="job",
         evidence=[seen("len(dataset)", told)],
-        fix=_fix(seen_map.cause),
+        fix=_fix(seen_map.cause, made),
     )
 
 
-def _relabelled(node: str, seen_map: IndexMap) -> Finding:
+def _relabelled(node: str, seen_map: IndexMap, made: Made) -> Finding:
     first = seen_map.examples[0]
     cause = _CAUSES[seen_map.cause]
     return fail(
@@ -110,15 +118,17 @@ def _relabelled(node: str, seen_map: IndexMap) -> Finding:
         why="A class has another number on each rank: the ranks train against each other.",
         owner="job",
         evidence=_evidence(seen_map),
-        fix=_fix(seen_map.cause),
+        fix=_fix(seen_map.cause, made),
     )
 
 
-def _differing(node: str, seen_map: IndexMap) -> Finding:
+def _differing(node: str, seen_map: IndexMap, made: Made) -> Finding:
     first = seen_map.examples[0] if seen_map.examples else None
     rank = first.rank if first else 1
     told = f"{seen_map.differing} of {seen_map.compared} indices are other samples on rank {rank}"
     where = Where(node=node, rank=rank)
+    if seen_map.own and seen_map.cause == "interpreter":
+        return _by_interpreter(where, told, seen_map, made)
     if seen_map.own:
         return note(
             where,
@@ -134,7 +144,25 @@ def _differing(node: str, seen_map: IndexMap) -> Finding:
         why=_WHY,
         owner="job",
         evidence=_evidence(seen_map),
-        fix=_fix(seen_map.cause),
+        fix=_fix(seen_map.cause, made),
+    )
+
+
+def _by_interpreter(where: Where, told: str, seen_map: IndexMap, made: Made) -> Finding:
+    """No seed reaches it, so that it is no augmentation: hash() of a text, the order of a set in a sample."""
+    return fail(
+        where,
+        f"{told}, which rank 0 has at no index: they change with PYTHONHASHSEED, as hash() of a text does",
+        why="Python draws that seed anew in each process: the same text is another number on each rank, in each "
+        "worker that is spawned, and in each later run from a checkpoint.",
+        owner="job",
+        evidence=_evidence(seen_map),
+        fix=[
+            you(
+                "Make numbers of texts by a function that is the same in all processes, and sort sets.",
+                *(own_names.rewritten(made, "interpreter") or ["import zlib", "zlib.crc32(text.encode())"]),
+            )
+        ],
     )
 
 
@@ -149,12 +177,20 @@ def _evidence(seen_map: IndexMap) -> list[Evidence]:
     ] or [seen("samples compared", str(seen_map.compared))]
 
 
-def _fix(cause: Cause) -> list[Remedy]:
+def _fix(cause: Cause, made: Made | None = None) -> list[Remedy]:
+    """The user's own lines where some are seen that give this cause, or any where it is not known. The order of a
+    set changes with that of a listing as well.
+    """
+    kinds: dict[Cause, RewriteKind] = {"interpreter": "interpreter", "entropy": "order", "listing": "listing"}
+    lines = {each: own_names.rewritten(made, kind) if made else [] for each, kind in kinds.items()}
+    named: list[Cause] = [cause, "interpreter"] if cause == "listing" else [cause] if cause else [*kinds]
+    if own := [you(_SAID[each], *lines[each]) for each in named if lines[each]]:
+        return own
     by_cause = {
-        "listing": you("Sort what the file system lists.", "files = sorted(os.listdir(folder))"),
-        "interpreter": you("Sort what comes out of a set.", "names = sorted(set(names))"),
+        "listing": you(_SAID["listing"], "files = sorted(os.listdir(folder))"),
+        "interpreter": you(_SAID["interpreter"], "names = sorted(set(names))"),
         "entropy": you(
-            "Give the order a seed that all ranks share.",
+            _SAID["entropy"],
             "random.Random(seed).shuffle(files)",
             "random_split(dataset, lengths, generator=torch.Generator().manual_seed(seed))",
         ),

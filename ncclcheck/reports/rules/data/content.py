@@ -64,6 +64,9 @@ def readable(cluster: Cluster) -> Iterator[Finding]:
         kinds = dict.fromkeys(
             (unreadable.kind, unreadable.error.partition(":")[0]) for unreadable in content.unreadable
         )
+        if content.in_worker is not None and made.length:
+            yield _cut_in_worker(node, made, made.length, content.in_worker, content)
+            continue
         for kind, error in kinds:
             same = [
                 unreadable
@@ -77,6 +80,28 @@ def readable(cluster: Cluster) -> Iterator[Finding]:
             yield _not_finite(node, factories.get(node, ""), made, finite, content)
         if not content.unreadable and not content.not_finite and content.indices:
             yield fine(Where(node=node), f"{max(content.swept, content.indices)} samples can be read")
+
+
+def _cut_in_worker(node: str, made: Made, length: int, rest: int, content: Content) -> Finding:
+    first = content.unreadable[0]
+    return fail(
+        Where(node=node),
+        f"worker_init_fn leaves each worker {rest} of the {length} samples of {own_names.owner(made)}, and the "
+        f"sampler asks workers for all of them: index {first.index} raises {first.error}",
+        why="DataLoader shares out indices among the workers itself, whichever worker an index comes to: what a "
+        "worker cuts off raises, or gives another sample.",
+        owner="job",
+        evidence=[
+            seen("len(dataset) before worker_init_fn, and in a worker after it", f"{length}, {rest}"),
+            seen(f"dataset[{first.index}] in a worker", first.error),
+        ],
+        fix=[
+            you(
+                "Let worker_init_fn leave the dataset as it is: only an IterableDataset is cut by the worker.",
+                "DataLoader(dataset)  # without worker_init_fn",
+            )
+        ],
+    )
 
 
 def _unreadable(node: str, factory: str, made: Made, same: list[Unreadable], content: Content) -> Finding:
@@ -264,6 +289,8 @@ def _without_change(made: Made, altered: list[str]) -> list[Remedy]:
     held = re.sub(r"\[\d+\].*", f"[{index}]", name) if re.search(r"\[\d+\]", name) else ""
     held = held or (f"{name}[{index}]" if name else own_names.read(made))
     what = "Change a copy of what the dataset holds, not the thing itself."
+    if lines := own_names.rewritten(made, "changed"):
+        return [you(what, *lines)]
     copied = you(what, f"value = copy.deepcopy({held})  # {place}: change value alone") if held else you(what)
     if not name:
         return [copied]
@@ -395,7 +422,7 @@ def uncontrolled(cluster: Cluster) -> Iterator[Finding]:
         if few or (clock and judged):
             yield note(Where(node=node), text)
         else:
-            yield _uncontrolled(node, made, loose, text)
+            yield _uncontrolled(node, made, content, loose, text)
 
 
 def _parts(leaves: list[LeafKind]) -> str:
@@ -408,7 +435,7 @@ def _calls(content: Content) -> str:
     return f" ({', '.join(content.entropy)})" if content.entropy else ""
 
 
-def _uncontrolled(node: str, made: Made, loose: list[LeafKind], text: str) -> Finding:
+def _uncontrolled(node: str, made: Made, content: Content, loose: list[LeafKind], text: str) -> Finding:
     web = "webdataset" in made.dataset or made.dataset.startswith("wids.")
     fix = you(
         "Give it a generator that each worker seeds; seeded in __init__ it would be the same in all workers.",
@@ -417,6 +444,12 @@ def _uncontrolled(node: str, made: Made, loose: list[LeafKind], text: str) -> Fi
         "    info.dataset.rng = numpy.random.default_rng(info.seed)  # draw from self.rng in __getitem__",
         "DataLoader(dataset, worker_init_fn=seed_worker)",
     )
+    clock = any(call.startswith("time.") for call in content.entropy)
+    if lines := own_names.rewritten(made, "entropy", lambda call: call.startswith("time.") == clock):
+        fix = you(
+            "Seed it from what DataLoader seeds in each worker: torch.manual_seed() repeats a run then.",
+            *lines,
+        )
     if web:
         fix = you(
             "webdataset seeds its shuffle by process id and time, on purpose. To have the rest judged, examine "

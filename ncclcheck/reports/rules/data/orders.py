@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.probes.facts.data import Sharding
+from ncclcheck.probes.facts.data import Made, Sharding
 from ncclcheck.probes.facts.data.sharding import Order, SharedStream
 from ncclcheck.probes.facts.data.streams import Dependence
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fine, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import rule
+from ncclcheck.reports.subjects.data import own_names
 from ncclcheck.reports.subjects.data.sharded import nothing_of, shardings
 from ncclcheck.reports.subjects.data.streamed import dependence, private_made
 
@@ -154,7 +155,8 @@ def own_streams(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     Emulated ranks start with seeds of their own from the kernel and call the factory. The states of the generators
     are compared in a real DataLoader worker of each rank, before it has read a sample. Only generators count that
-    reading a sample draws from, and only if the samples change with it.
+    reading a sample draws from, and only if the samples change with it. A sampler after whose epoch a global
+    generator is in one state on all ranks, and was not before, has seeded it.
 
     ## Fix
     - **you** `torch.manual_seed(seed + rank)` before the loader is made, and the same seed on all ranks where the
@@ -164,13 +166,16 @@ def own_streams(cluster: Cluster) -> Iterator[Finding]:
     PyTorch, Reproducibility, DataLoader; huggingface/transformers#37932, facebookresearch/fastMRI#123.
     """
     looked, judged = shardings(cluster), False
+    made = {report.node: report.made or Made() for report in cluster.measurements.data}
     for node, sharding in looked:
         if sharding.randomness is None:
             continue
         judged = True
         for stream in sharding.randomness.shared:
-            yield _shared(node, stream, _depends(cluster, node, stream))
-        if not sharding.randomness.shared:
+            yield _shared(node, stream, _depends(cluster, node, stream), made.get(node, Made()))
+        if sharding.randomness.by_sampler:
+            yield _by_sampler(node, sharding, sharding.randomness.by_sampler)
+        elif not sharding.randomness.shared:
             drawn = ", ".join(sharding.randomness.drawn_from)
             told = (
                 f"every rank starts {drawn} in a state of its own"
@@ -182,15 +187,39 @@ def own_streams(cluster: Cluster) -> Iterator[Finding]:
         raise nothing_of(looked, "the generators of the ranks were not seen")
 
 
+def _by_sampler(node: str, sharding: Sharding, generators: list[str]) -> Finding:
+    names = " and ".join(generators)
+    return warn(
+        Where(node=node),
+        f"{sharding.sampler} sets the seed of {names} to the same number on all ranks when it gives an epoch",
+        why="The workers of the next epoch are seeded from that generator: from then on all ranks draw the same "
+        "augmentation, and the model the same dropout.",
+        owner="job",
+        evidence=[
+            seen(f"state of {names} on emulated ranks", "another on each before its first epoch, equal after it")
+        ],
+        fix=[
+            you(
+                f"Shuffle in {sharding.sampler}.__iter__ with a generator of its own.",
+                "own = torch.Generator().manual_seed(self.epoch)  # not torch.manual_seed(self.epoch)",
+                "order = torch.randperm(len(self.dataset), generator=own).tolist()",
+            )
+        ],
+    )
+
+
 def _depends(cluster: Cluster, node: str, stream: SharedStream) -> Dependence:
     """What is known of the generator itself: how it is made."""
     streams = next((report.streams for report in cluster.measurements.data if report.node == node), None)
     return dependence(streams, stream.generator) if streams is not None else Dependence(generator=stream.generator)
 
 
-def _by_rank(stream: SharedStream, found: Dependence) -> Remedy:
+def _by_rank(stream: SharedStream, found: Dependence, made: Made) -> Remedy:
     """For workers in their worker_init_fn, where whatever seeded the generator alike has been done."""
     if stream.where == "the rank itself":
+        lines = own_names.rewritten(made, "seed", lambda call: _seeds(call, stream.generator))
+        if lines and not stream.private:
+            return you("Seed by rank, where the samples are drawn from the same generator as the model.", *lines)
         making = private_made(found, "seed + rank") if stream.private else "torch.manual_seed(seed + rank)"
         path = f"dataset.{stream.generator.removeprefix('self.')} = " if stream.private else ""
         return you(
@@ -207,6 +236,14 @@ def _by_rank(stream: SharedStream, found: Dependence) -> Remedy:
     )
 
 
+def _seeds(call: str, generator: str) -> bool:
+    """Whether this call seeds this global generator."""
+    of_numpy = ".random." in call
+    last = call.rpartition(".")[2]
+    own = {"torch": last == "manual_seed", "numpy": of_numpy, "python": call == "random.seed"}
+    return last in ("seed_everything", "set_seed") or own.get(generator, False)
+
+
 def _seeding(stream: SharedStream, found: Dependence) -> list[str]:
     if stream.private:
         dataset = "torch.utils.data.get_worker_info().dataset"
@@ -217,7 +254,7 @@ def _seeding(stream: SharedStream, found: Dependence) -> list[str]:
     }.get(stream.generator, ["torch.manual_seed(seed)"])
 
 
-def _shared(node: str, stream: SharedStream, found: Dependence) -> Finding:
+def _shared(node: str, stream: SharedStream, found: Dependence, made: Made) -> Finding:
     ranks = " and ".join(map(str, stream.ranks))
     return warn(
         Where(node=node, rank=stream.ranks[-1] if stream.ranks else None),
@@ -225,5 +262,5 @@ def _shared(node: str, stream: SharedStream, found: Dependence) -> Finding:
         why="All of them augment their samples alike in each step; fine only where that is wanted.",
         owner="job",
         evidence=[seen(f"state of {stream.generator} in {stream.where}", f"equal on ranks {ranks}")],
-        fix=[_by_rank(stream, found)],
+        fix=[_by_rank(stream, found, made)],
     )

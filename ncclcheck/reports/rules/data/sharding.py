@@ -208,9 +208,12 @@ def _left_out(node: str, sharding: Sharding, account: Account, missing: int) -> 
     return fail(
         Where(node=node),
         told,
-        why=_OWN_ORDERS
-        if _by_chance(sharding, account) or _by_arguments(sharding)
-        else "They are never learned from, and never validated on; nothing else shows it.",
+        why=_of_other_ranks(sharding)
+        or (
+            _OWN_ORDERS
+            if _by_chance(sharding, account) or _by_arguments(sharding)
+            else "They are never learned from, and never validated on; nothing else shows it."
+        ),
         owner="job",
         evidence=_evidence(sharding, account),
         fix=[
@@ -234,6 +237,26 @@ def _other_world(held: Sharding) -> list[Remedy]:
     return [you(text, f"ncclcheck data --nproc-per-node {held.replicas} MODULE:FACTORY")]
 
 
+def _taken_for_another(held: Sharding) -> Share | None:
+    """The first rank whose sampler takes itself for another one."""
+    if held.replicas != held.ranks:
+        return None
+    return next((one for one in held.shares if one.as_rank is not None and one.as_rank != one.rank), None)
+
+
+def _of_other_ranks(held: Sharding) -> str:
+    """Why parts coincide, where the sampler was given the wrong rank; a local rank, on nodes after the first."""
+    wrong = _taken_for_another(held)
+    if wrong is None:
+        return ""
+    local = all("LOCAL_RANK" in share.asked and "RANK" not in share.asked for share in held.shares)
+    return (
+        f"Rank {wrong.rank} reads the part of rank {wrong.as_rank}, and nobody its own"
+        + (": LOCAL_RANK counts within a node." if local else ".")
+        + " Some samples come twice in an epoch, others never."
+    )
+
+
 def _by_arguments(held: Sharding) -> list[Remedy]:
     """What the sampler of each rank was given, where that explains it: another seed, or the wrong rank."""
     seeds = {share.rank: share.seed for share in held.shares if share.seed is not None}
@@ -246,12 +269,11 @@ def _by_arguments(held: Sharding) -> list[Remedy]:
                 f"{held.sampler}(dataset, seed=0)",
             )
         ]
-    wrong = [share for share in held.shares if share.as_rank is not None and share.as_rank != share.rank]
-    if wrong and held.replicas == held.ranks:
+    if wrong := _taken_for_another(held):
         return [
             you(
-                f"Give {held.sampler} the rank in the job: on rank {wrong[0].rank} it takes itself for rank "
-                f"{wrong[0].as_rank}.",
+                f"Give {held.sampler} the rank in the job: on rank {wrong.rank} it takes itself for rank "
+                f"{wrong.as_rank}.",
                 f"{held.sampler}(dataset, num_replicas=dist.get_world_size(), rank=dist.get_rank())",
             )
         ]
@@ -299,7 +321,7 @@ def _overlap(node: str, sharding: Sharding, account: Account) -> Finding:
     return fail(
         Where(node=node),
         f"{account.shared} of {account.there} samples are read by several ranks{told}",
-        why=_OWN_ORDERS if _by_chance(sharding, account) else _TWICE,
+        why=_of_other_ranks(sharding) or (_OWN_ORDERS if _by_chance(sharding, account) else _TWICE),
         owner="job",
         evidence=_evidence(sharding, account),
         fix=_by_arguments(sharding)
@@ -391,10 +413,15 @@ def _another_length(node: str, sharding: Sharding) -> Iterator[Finding]:
     if min(abs(length - count) for count in (*counts, sum(counts), whole)) > max(
         sharding.batch or 1, sharding.ranks
     ):
-        yield note(
+        short = length < min(counts)
+        yield (warn if short else note)(
             Where(node=node),
             f"len() of the stream is {length}, and rank 0 reads {counts[0]} samples ({sum(counts)} on all ranks)",
-            why="len(loader) is made of it: a schedule and a progress bar count steps that never come.",
+            why="len(loader) is made of it: Lightning ends the epoch there, schedules end too early, and torch "
+            "warns of each batch beyond it."
+            if short
+            else "len(loader) is made of it: a schedule and a progress bar count steps that never come.",
+            owner="job",
             evidence=[seen("samples by rank, read to the end", ", ".join(map(str, counts[:8])))],
             fix=[you("Let __len__ count what __iter__ gives one rank.")],
         )

@@ -280,7 +280,7 @@ def new_epoch(cluster: Cluster) -> Iterator[Finding]:
     `set_epoch(1)`, or after the attribute `epoch` was set.
 
     ## Fix
-    - **you** keep the epoch in shared memory: `self.epoch = torch.zeros((), dtype=torch.long).share_memory_()`.
+    - **you** keep the epoch in shared memory: a property over `torch.zeros((), dtype=torch.long).share_memory_()`.
     - **you** or persistent_workers=False: workers that start anew get the dataset as it is.
 
     ## Source
@@ -306,12 +306,24 @@ def _stale(node: str, epoch: NewEpoch) -> Finding:
         fix=[
             you(
                 "Keep the epoch where workers see it change.",
-                "self.epoch = torch.zeros((), dtype=torch.long).share_memory_()",
-                "def set_epoch(self, epoch): self.epoch.fill_(epoch)",
+                *_epoch_in_shared_memory(epoch),
             ),
             you("Or let workers start anew with each epoch.", "persistent_workers=False"),
         ],
     )
+
+
+def _epoch_in_shared_memory(epoch: NewEpoch) -> list[str]:
+    """A property for the attribute that is set; the rest of the class stays as it is."""
+    match = re.match(r"(\w+) = ", epoch.told)
+    name = match[1] if match else "epoch"
+    return [
+        f"self._{name} = torch.zeros((), dtype=torch.long).share_memory_()  # the first line of __init__",
+        "@property",
+        f"def {name}(self): return int(self._{name})",
+        f"@{name}.setter",
+        f"def {name}(self, value): self._{name}.fill_(value)",
+    ]
 
 
 def _values(epoch: NewEpoch) -> list[Evidence]:

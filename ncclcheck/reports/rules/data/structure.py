@@ -139,6 +139,20 @@ def _other_samples(made: Made, structure: Structure, unstacked: Unstacked, rare:
     """A few that are not like the others are mistakes; a collate function of the user's own that raises is his."""
     if structure.custom and unstacked.alike:
         return you(f"Repair {structure.collate}: it raises for samples that have one form.")
+    if lines := _three_channels(made, structure):
+        return you(
+            "Give the images that have one channel three, in "
+            f"{own_names.owner(made)}.__getitem__; of PIL, image.convert('RGB') does it.",
+            *lines,
+        )
+    if _is_rare(structure, rare) and structure.mixed and (test := _like_others(structure)):
+        first = structure.mixed[0]
+        return you(
+            f"Leave these samples out where the index is made, or repair them; {structure.read} of "
+            f"{structure.length} were read, and {first.count} of them are such. This finds all.",
+            f"kept = [i for i in range(len(dataset)) if {test}]",
+            "dataset = torch.utils.data.Subset(dataset, kept)",
+        )
     if _is_rare(structure, rare) and structure.mixed:
         indices = sorted({index for mixed in structure.mixed for index in mixed.indices})
         more = structure.mixed[0].count > len(indices)
@@ -152,6 +166,31 @@ def _other_samples(made: Made, structure: Structure, unstacked: Unstacked, rare:
     if not kinds & {"type", "missing"} and "shape" in kinds and "dimensions" not in kinds:
         return you("Make samples alike, or put them together yourself.", *_alike(structure.mixed))
     return _one_form(made, structure, kinds)
+
+
+def _three_channels(made: Made, structure: Structure) -> list[str]:
+    """What `__getitem__` returns, where images differ in that some have one channel, and others three."""
+    first = structure.mixed[0] if len(structure.mixed) == 1 else None
+    shapes = [_SIZES.search(text) for text in (first.usual, first.other)] if first else []
+    if first is None or not all(shapes) or not _IMAGE.search(first.usual) or not _IMAGE.search(first.other):
+        return []
+    (usual, sides), (other, same) = ((match[1], match[2]) for match in shapes if match)
+    if {usual, other} != {"1", "3"} or sides != same or "numpy" in first.usual:
+        return []
+    form = f"torch.as_tensor({{}}).expand(3{', -1' * sides.count(',')})"
+    return own_names.returned(made.code.item if made.code else None, form, first.leaf)
+
+
+def _like_others(structure: Structure) -> str:
+    """A condition that holds for the samples that look like most; empty where all that are not are known."""
+    first = structure.mixed[0]
+    size = _SIZES.search(first.usual)
+    whole = structure.read >= (structure.length or 0) and first.count <= len(first.indices)
+    if whole or size is None or len(structure.mixed) > 1 or first.kind not in ("shape", "dimensions"):
+        return ""
+    keys = [] if first.leaf in ("sample", "the sample", "") else first.leaf.split(".")
+    part = "dataset[i]" + "".join(f"[{key}]" if key.isdecimal() else f'["{key}"]' for key in keys)
+    return f"tuple({part}.shape) == ({size[1]}{size[2] or ','})"
 
 
 def _is_rare(structure: Structure, rare: float) -> bool:

@@ -187,6 +187,11 @@ def _fix_unknown(rank: RankState) -> Remedy:
                    f"python -m pip install {name}")  # fmt: skip
     if "gave None for a batch" in rank.error:
         return you("Let collate_fn return the batch.", "def collate_fn(samples):\n    ...\n    return batch")
+    if "training_step returned None" in rank.error:
+        return you(
+            "Lightning trains on while the other ranks wait for this one's gradients: return a loss of 0 instead.",
+            "return 0.0 * sum(p.sum() for p in self.parameters() if p.requires_grad)  # instead of None",
+        )
     if "name a loss" in rank.error:
         return you("Write the loss as the loop has it, and name it.", *_A_LOSS)
     if (lacks := _LACKS.search(rank.error)) and not rank.at:

@@ -143,6 +143,7 @@ def nothing_piles_up(cluster: Cluster) -> Iterator[Finding]:
     Containers and tensors are followed from there, by name. Named is what grows with every step but the first:
     by the nodes of the graphs behind it (a warning), or by 64 KiB of tensors a step without a graph (a note:
     predictions that are kept for the end of an epoch grow as well). Buffers with a largest length are left out.
+    Hooks of a module that each step registers again are a warning as well.
 
     ## Fix
     - **you** keep numbers: `loss.item()`, or `loss.detach()` where waiting for the GPU is too slow.
@@ -153,7 +154,7 @@ def nothing_piles_up(cluster: Cluster) -> Iterator[Finding]:
     """
     for course in _courses(cluster):
         for growing in course.growing:
-            yield _graph(growing) if growing.graph else _tensors(growing)
+            yield _graph(growing) if growing.graph else _tensors(growing) if growing.bytes else _hooks(growing)
         if not course.growing:
             told = f"nothing grows with each of {course.steps} {_whose(course)}"
             yield fine(Where(), told, seen("state, model, globals and closures", told))
@@ -176,6 +177,23 @@ def _graph(growing: Growing) -> Finding:
             seen(f"{growing.place}, after each of {growing.steps} steps", "holds more nodes of autograd's graph")
         ],
         fix=[fix],
+    )
+
+
+def _hooks(growing: Growing) -> Finding:
+    more = f"{growing.entries} more with each step"
+    return warn(
+        Where(),
+        f"{growing.place} become {more}: the step registers them again and again",
+        why="All of them run in each pass: steps become slower, and what they hold is never given back.",
+        owner="job",
+        evidence=[seen(f"{growing.place}, after each of {growing.steps} steps", more)],
+        fix=[
+            you(
+                "Register a hook once, in the first step, or remove it at the end of the step.",
+                "handle = module.register_forward_hook(keep)\n...\nhandle.remove()",
+            )
+        ],
     )
 
 

@@ -18,6 +18,7 @@ from ncclcheck.reports.subjects.training.trained import (
     partly,
     place,
     ranks,
+    rounding,
     steps_itself,
     strategy,
 )
@@ -33,6 +34,7 @@ _SHOWN = 3  # ranks, names or hooks in one finding, then a count: chosen, three 
     worst=State.FAIL,
     over="",
     ground=(
+        "TRN002",
         "TRN012",
         "TRN032",
     ),
@@ -162,6 +164,10 @@ def _joined(cluster: Cluster, found: Gradients, what: str) -> Iterator[Finding]:
         )
     elif found.joined < SLIGHT and not builtin(cluster) and not found.hooked:
         told = f"{found.joined:.2g} of the norm"
+        if found.joined <= rounding(cluster):
+            of = f"gradients are those of {what} but for the rounding of the given step: off by {told}"
+            yield fine(Where(), of, seen("difference", told))
+            return
         yield note(
             Where(),
             f"gradients are almost those of {what}: off by {told}",

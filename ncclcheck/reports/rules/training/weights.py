@@ -133,8 +133,9 @@ def the_same_weights_before_the_wrap(cluster: Cluster, found: Agreement) -> Iter
         evidence=_evidence(found),
         fix=[
             you(
-                "Seed alike on all ranks while the model is made.",
-                "torch.manual_seed(0)  # then MODEL(), not rank",
+                "Hand out rank 0's tensors before the wrap, or seed every generator that the model is made with "
+                "(random, numpy and torch) alike on all ranks.",
+                "for tensor in (*model.parameters(), *model.buffers()):\n    dist.broadcast(tensor.data, src=0)",
             )
         ],
     )

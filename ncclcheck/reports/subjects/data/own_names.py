@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 
 from ncclcheck.probes.facts.data import Made
-from ncclcheck.probes.facts.data.made import Method
+from ncclcheck.probes.facts.data.made import Method, RewriteKind
 from ncclcheck.reports.subjects.data.opened import class_of
 
 _MOST = 2  # lines of the same kind
@@ -26,6 +27,13 @@ def index(made: Made) -> str:
 def read(made: Made) -> str:
     """What `__getitem__` asks the dataset for by the index: `self.records[index]`; empty where it is not known."""
     return made.code.reads[0] if made.code and made.code.reads else ""
+
+
+def rewritten(made: Made, kind: RewriteKind, matches: Callable[[str], bool] = bool) -> list[str]:
+    """Lines of the user's file as they should be, with their places. matches: what they call, such as `hash`."""
+    found = [one for one in (made.code.rewrites if made.code else []) if one.kind == kind and matches(one.call)]
+    told = [f"{one.new}  # {one.place}" for one in found[:_MOST]]
+    return ["import zlib", *told] if any("zlib." in line for line in told) else told
 
 
 def returned(method: Method | None, form: str, leaf: str = "") -> list[str]:

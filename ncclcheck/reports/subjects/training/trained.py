@@ -81,6 +81,13 @@ def steps_itself(cluster: Cluster) -> bool:
     return checks.own_step is not None or any(unchecked.check == "own_step" for unchecked in checks.unchecked)
 
 
+def rounding(cluster: Cluster) -> float:
+    """Of the norm of gradients: what the given step rounds, in autocast or with weights of 16 bits; 0: no step."""
+    smoke = cluster.measurements.smoke
+    own = smoke.checks.own_step if smoke and smoke.checks else None
+    return own.tolerance if own else 0.0
+
+
 def strategy(cluster: Cluster) -> str:
     """How the model was spread over ranks."""
     smoke = cluster.measurements.smoke

@@ -33,7 +33,7 @@ from ncclcheck.probes.training.equal.own.entered import Parted, agreed
 from ncclcheck.probes.training.equal.own.own_state import aliased, apart
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators
 from ncclcheck.probes.training.equal.state import Alone, fingerprint, fingerprints, of_16_bits, plain
-from ncclcheck.probes.training.feed import Batch, moved
+from ncclcheck.probes.training.feed import Batch, moved, samples_of
 from ncclcheck.probes.training.loop import Setting, bare, stream, wrap
 
 _STEPS, _LEAST_STEPS = 20, 6  # chosen: schedulers and averages show within them; six, however slow a step is
@@ -63,8 +63,8 @@ def _seen(setting: Setting, step: Step) -> Checks:
     model, state, batches = wrap(setting, setting.fresh_model()), dict[str, Any](), stream(setting)
     begun, wrapped, there = fingerprints(bare(model)), _trained(model), [*model.parameters()]
     calls, watch, mood = Calls(), Watch(model, {"state": state, "step": step}), Mood(bare(model))
-    beside, through = Followed(setting, bare(model), state), list[bool]()
-    entering = model.register_forward_pre_hook(lambda *_: through.append(True))
+    beside, through = Followed(setting, bare(model), state), list[int]()
+    entering = model.register_forward_pre_hook(lambda _, batch: through.append(_rows(batch)))
     scaled, reseeded = Scaled(model), Reseeded(setting.device, setting.peers.rank)
     averaged = Averaged(model)
     try:
@@ -139,11 +139,28 @@ def _seen(setting: Setting, step: Step) -> Checks:
             fed = [*islice(stream(setting), calls_taken)]
             ours = _first_gradients(setting, step, wrap(setting, setting.fresh_model()), {}, fed)
             found = replace(found, **_unaveraged(setting, ours))
+    found = _by_pieces(setting, through, passes, ours, found)
     if why := _not_joined(setting, passes, called, found):
         found = replace(found, not_joined=why)
     else:
         found = _against_one(setting, step, fed, ours, found)
     return Checks(own_step=found, courses=[course], beside=kept)
+
+
+def _by_pieces(setting: Setting, through: Sequence[int], passes: int, ours: Grads, found: OwnStep) -> OwnStep:
+    """Whether a step divides the losses of the pieces that it makes of its batch. through: samples of each forward
+    pass.
+    """
+    apiece = len(through) == passes and sum(through) == samples_of(setting.first[0])
+    pieces = told(setting.peers, passes if apiece else 0)
+    if len({*pieces}) > 1 or pieces[0] < 2:
+        return found
+    return replace(found, undivided=accumulation.of_pieces(setting, ours, pieces[0]))
+
+
+def _rows(batch: Any) -> int:
+    """Samples that a forward pass is called with, by its first tensor."""
+    return next((len(one) for one in batch if isinstance(one, Tensor) and one.dim()), 0)
 
 
 def _not_joined(setting: Setting, passes: int, called: Sequence[str], step: OwnStep) -> str:

@@ -80,7 +80,11 @@ def _traced(ranks: list[RankUse]) -> Exhausted | None:
                 f"a debugger or tracer is attached to it: {rank.traced_by}",
                 "node",
                 (seen(f"TracerPid of /proc/{rank.pid}/status", rank.traced_by),),
-                (you("Detach it, or let whoever attached it do so.", f"grep TracerPid /proc/{rank.pid}/status"),),
+                (
+                    you("Detach it, or let whoever attached it do so.", f"grep TracerPid /proc/{rank.pid}/status")
+                    if "(pid " in rank.traced_by
+                    else admin("On the machine itself, see who traces it.", "pgrep -a 'strace|ltrace|gdb|perf'"),
+                ),
             )
     return None
 
