@@ -13,6 +13,7 @@ from ncclcheck.probes.facts import LogEvent, LogFile, Logs
 from ncclcheck.probes.facts.guard.secrets import masked
 from ncclcheck.probes.logs import told
 from ncclcheck.probes.logs.boxes import Box, is_rule
+from ncclcheck.probes.logs.files.kept import LONG, TEXT, File, Kept, Message
 from ncclcheck.probes.logs.files.lines import LONGEST, MARK, Other, Record, blocks, split
 from ncclcheck.probes.logs.files.prefixes import HEAD, Prefix, plain, prefix, rank_of, short
 from ncclcheck.probes.logs.files.times import when
@@ -20,7 +21,6 @@ from ncclcheck.probes.logs.match import Matcher, Pattern
 from ncclcheck.probes.logs.nccl_lines.calls import Call, Calls
 from ncclcheck.probes.logs.nccl_lines.records import Communicator, End, Log, Process
 from ncclcheck.probes.logs.nccl_lines.table import communicators
-from ncclcheck.probes.logs.repeats import Repeats
 from ncclcheck.probes.logs.signs.failure_words import complains, ended_badly
 from ncclcheck.probes.logs.signs.progress import advances
 from ncclcheck.probes.logs.tracebacks import BEGIN, Tracebacks, Writer
@@ -36,9 +36,6 @@ _MOST_RAISED = 20  # exceptions: of several attempts the last ones count
 # lines that are remembered as understood, and bytes of the longest: chosen, bounds memory
 _MOST_CONNECTIONS, _CONNECTION = 65536, 512
 _MOST_GROUPS, _MOST_IN_A_GROUP = 65536, 4096  # tasks of a launcher, and processes of each: chosen, bounds memory
-# characters of a line that is kept: chosen, NCCL's own have up to 1024, their meaning stands at the beginning
-_TEXT = 600
-_LONG = 2 * _TEXT
 _NOBODY = Prefix()
 _NAMES = (
     *(b"nccl", b"torch", b"c10d", b"gloo", b"[rank", b"local_rank", b"world_size", b"slurm", b"srun:", b"mpirun"),
@@ -74,7 +71,6 @@ _RAISED, _INTERRUPTED, _TRACEBACK, _STOOD = "python-error", "ended-by-order", "t
 _WORKER, _CUT, _BOX = "worker-killed", "traceback-cut", "mpi-box"
 # An exception whose message stands below it: a list, or what a check of settings found.
 _GOES_ON = re.compile(r":\s*$|\bvalidation errors? for \w{1,80}$")
-_NEXT = re.compile(r"\s*(?:Traceback|During handling|The above|\[|\^|terminate called|Exception |[EWIF]\d{4} )")
 _MILD = re.compile(r"\[?[WID]\d{3,4} \d\d:|(?:\S{1,40} ){0,4}\[?(?:WARNING|DEBUG)\b")  # the level of a line
 # What a test or a lesson wants to fail.
 _MEANT = re.compile(
@@ -86,100 +82,8 @@ _GLUED = re.compile(
     r"(?=\[[EWF](?:\d{3,4})? |\[rank\d|\[\d{4}-\d\d-\d\d |(?:ERROR|CRITICAL)\b"
     r"|(?:\w{1,40}\.){0,4}\w{1,40}(?:Error|Exception): ))"
 )
-_MOST_BELOW = 4  # lines
 _SOON = 40  # lines of all writers within which it goes on
 _FRAME = 12  # lines of all writers between two frames of a traceback, or the last one and its exception
-
-
-@dataclass
-class Kept:
-    """An event whose writer is not yet known for sure. group: its file and what the launcher calls the writer."""
-
-    sign: str
-    line: int
-    text: str
-    order: int
-    group: tuple[str, str]
-    process: Process | None
-    host: str
-    pid: int | None
-    rank: int | None
-    time: float | None
-    level: str
-    fields: dict[str, str]
-    count: int = 1
-
-    def again(
-        self, line: int, text: str, order: int, clock: float | None, fields: dict[str, str] | None = None
-    ) -> None:
-        """Said once more: of what is said often the first ones are kept, and the last."""
-        self.line, self.text, self.order, self.time = line, text[:_LONG], order, clock
-        self.fields = self.fields if fields is None else fields
-        self.count += 1
-
-
-@dataclass
-class Message:
-    """What goes on in the lines below an exception. number: the line until which it may."""
-
-    of: list[Kept]
-    writer: Writer
-    number: int
-    below: list[str] = field(default_factory=list)
-
-    def ends_with(self, text: str, number: int) -> bool:
-        """Take one more line of the writer; whether it was the last one or none of the message."""
-        if number > self.number or _NEXT.match(text) or (self.below and not text.strip()):
-            return True
-        self.below += [" ".join(text.split())] if text.strip() else []
-        if self.below:
-            for kept in self.of:
-                kept.text = f"{kept.text.rstrip()} {self.below[-1]}"[:_LONG]
-                kept.fields["text"] = f"{kept.fields.get('text', '').rstrip()} {self.below[-1]}".strip()[:_LONG]
-        return len(self.below) >= _MOST_BELOW
-
-
-@dataclass
-class _File:
-    name: str
-    lines: int = 0
-    bytes: int = 0
-    records: int = 0
-    operations: int = 0
-    last_record: int = 0
-    advanced: int = 0
-    familiar: bool = False
-    time: float | None = None
-    stamp: str = ""
-    problem: str = ""
-    empty_folder: bool = False
-    last_error_of: tuple[int | None, str] | None = None
-    message: Message | None = None
-    frames_until: int = 0
-    number: int = 0
-    timed: bool = False
-    bad: bool = False
-    box: Box | None = None
-    repeats: Repeats[Kept] = field(default_factory=Repeats)
-
-    @property
-    def wants_next(self) -> bool:
-        """Whether the next line is wanted, whatever is in it."""
-        return (
-            self.last_error_of is not None
-            or self.message is not None
-            or self.number < self.frames_until
-            or (self.box is not None)
-        )
-
-    def seen(self, text: str) -> None:
-        """Keep the time of a line that is worth it, from its head or from what stood before it."""
-        before, self.repeats.last = self.repeats.last, None
-        told = when(self.stamp + text)
-        self.timed = told is not None
-        if told is None and before is not None:
-            told = when(before[0] + before[1][:HEAD].decode(errors="replace"))
-        self.time = told or self.time
 
 
 @dataclass
@@ -195,7 +99,7 @@ class Reading:
     kept: list[Kept] = field(default_factory=list)
     groups: dict[tuple[str, str], set[tuple[str, int]]] = field(default_factory=dict)
     begins: dict[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
-    _files: list[_File] = field(default_factory=list)
+    _files: list[File] = field(default_factory=list)
     _counts: dict[tuple[object, ...], list[Kept]] = field(default_factory=dict)
     _kinds: dict[tuple[object, ...], set[str]] = field(default_factory=dict)
     _matcher: Matcher = field(default_factory=Matcher)
@@ -208,7 +112,7 @@ class Reading:
 
     def take(self, name: str, file: BinaryIO) -> None:
         """Read a file to its end. An error on the way ends that file, and is kept."""
-        here = _File(name)
+        here = File(name)
         self._files.append(here)
         try:
             for block in blocks(file):
@@ -221,7 +125,7 @@ class Reading:
             here.problem = str(getattr(error, "strerror", None) or error)[:200]
         self._cut_off(here)
 
-    def _cut_off(self, here: _File) -> None:
+    def _cut_off(self, here: File) -> None:
         """Of tracebacks that are open at the end of a file where they stood."""
         for (_, task, rank), number, fields in self._tracebacks.cut_off(here.name):
             order = self._order + number - here.lines
@@ -232,7 +136,7 @@ class Reading:
                 Kept(_CUT, number, text, order, group, None, "", None, rank, here.time, "ERROR", told)
             )
 
-    def _pause(self, here: _File) -> None:
+    def _pause(self, here: File) -> None:
         """Between two blocks. Raises TimeoutError."""
         if self.progress:
             self.progress(f"{here.name}: {here.bytes / 1e6:.0f} MB")
@@ -241,13 +145,13 @@ class Reading:
 
     def problem(self, name: str, why: str) -> None:
         """A file that could not be opened."""
-        self._files.append(_File(name, problem=why))
+        self._files.append(File(name, problem=why))
 
     def empty_folder(self, name: str) -> None:
         """A folder without a file."""
-        self._files.append(_File(name, empty_folder=True))
+        self._files.append(File(name, empty_folder=True))
 
-    def _block(self, here: _File, block: bytes) -> None:
+    def _block(self, here: File, block: bytes) -> None:
         """What is said often is passed over within a part: the last lines are one, to know how far a job came."""
         block = block.removesuffix(b"\n")
         *most, tail = block.rsplit(b"\n", _TAIL)
@@ -255,7 +159,7 @@ class Reading:
         for part in (most[0], last) if most else (last,):
             self._part(here, part)
 
-    def _part(self, here: _File, block: bytes) -> None:
+    def _part(self, here: File, block: bytes) -> None:
         matcher = self._matcher
         matcher.again()
         here.familiar = here.familiar or _is_familiar(block)
@@ -298,7 +202,7 @@ class Reading:
         self._order += lines
         here.lines += lines
 
-    def _again(self, here: _File) -> None:
+    def _again(self, here: File) -> None:
         """Of lines that were only counted the last one is read."""
         for one in here.repeats.taken():
             text = plain(one.line[:LONGEST].decode(errors="backslashreplace"))
@@ -317,14 +221,14 @@ class Reading:
         end = line.find(b" ", 19) + 1
         return (line[end:], line[:end].decode(errors="replace")) if 0 < end < 44 else (line, "")
 
-    def _line(self, here: _File, line: bytes, number: int) -> None:
+    def _line(self, here: File, line: bytes, number: int) -> None:
         if MARK in line:
             here.last_record = number
             self._records(here, line, number)
         elif patterns := self._matcher.may(line[:LONGEST]):
             self._other(here, line, number, patterns)
 
-    def _connects(self, here: _File, line: bytes, at: int) -> bool:
+    def _connects(self, here: File, line: bytes, at: int) -> bool:
         """One more connection, which only its channel tells from another: most lines of a large job's start."""
         if line[at + 10 : at + 18] != b"Channel ":
             return False
@@ -335,7 +239,7 @@ class Reading:
         here.records += 1
         return True
 
-    def _records(self, here: _File, line: bytes, number: int) -> None:
+    def _records(self, here: File, line: bytes, number: int) -> None:
         before, head = _NOBODY, ""
         parts = split(line, number)
         for cut, after in zip(parts, (*parts[1:], None), strict=True):
@@ -354,7 +258,7 @@ class Reading:
         host = self.log.process(after.host, after.pid).host
         return cut._replace(text=cut.text + after.host.removesuffix(host))
 
-    def _record(self, here: _File, record: Record, before: Prefix, line: bytes, head: str) -> None:
+    def _record(self, here: File, record: Record, before: Prefix, line: bytes, head: str) -> None:
         process = self.log.process(record.host, record.pid)
         process.connected = None
         process.take(record)
@@ -382,7 +286,7 @@ class Reading:
             key = line[:at] + line[line.find(b" : ", at) :]
             self._connections[key] = (process, process.turns, *counted)
 
-    def _other(self, here: _File, line: bytes, number: int, patterns: tuple[Pattern, ...]) -> None:
+    def _other(self, here: File, line: bytes, number: int, patterns: tuple[Pattern, ...]) -> None:
         if not patterns and not here.wants_next:
             return
         text = plain(line[:LONGEST].decode(errors="backslashreplace"))
@@ -400,7 +304,7 @@ class Reading:
         self._keep(here, said, number, patterns, before, None, level)
 
     @staticmethod
-    def _is_last_error(here: _File, said: str, before: Prefix) -> bool:
+    def _is_last_error(here: File, said: str, before: Prefix) -> bool:
         """Whether a line repeats a warning of NCCL, which may stand nowhere else: after or below `Last error:`."""
         if here.last_error_of is None and _LAST_ERROR not in said:
             return False
@@ -414,7 +318,7 @@ class Reading:
             here.last_error_of = None
         return below and bool(said.strip()) and not said.lstrip().startswith(_NO_ERROR)
 
-    def _boxed(self, here: _File, said: str, number: int, before: Prefix) -> None:
+    def _boxed(self, here: File, said: str, number: int, before: Prefix) -> None:
         """A line of what Open MPI says between two rules, or a rule."""
         if here.box is None:
             here.box = Box(number) if is_rule(said) else None
@@ -432,7 +336,7 @@ class Reading:
             )
 
     def _keep(
-        self, here: _File, text: str, number: int, patterns: tuple[Pattern, ...], before: Prefix,
+        self, here: File, text: str, number: int, patterns: tuple[Pattern, ...], before: Prefix,
         process: Process | None, level: str, place: str = "",
     ) -> None:  # fmt: skip
         host, pid = (process.host, process.pid) if process else (before.host, None)
@@ -476,7 +380,7 @@ class Reading:
             self._counts[key] = same
             if not level and _is_bad(text, found):  # asked only of what is kept: it takes long
                 level = "ERROR"
-            kept = Kept(sign, number, text[:_LONG], order, group, process, at, pid, rank, here.time, level, fields)
+            kept = Kept(sign, number, text[:LONG], order, group, process, at, pid, rank, here.time, level, fields)
             same.append(kept)
             self.kept.append(kept)
             said_now += [kept] if sign in (_RAISED, _STOOD) else []
@@ -508,7 +412,7 @@ class Reading:
         elif sign == _WORKER and ignored:
             fields["ends"] = "nothing"
 
-    def _read_on(self, here: _File, writer: Writer, text: str, number: int) -> None:
+    def _read_on(self, here: File, writer: Writer, text: str, number: int) -> None:
         """A line that may belong to a traceback, or to the message of an exception above it."""
         if self._tracebacks.see(writer, text, number, bad=here.bad):
             here.frames_until = number + _FRAME
@@ -633,7 +537,7 @@ def _is_bad(text: str, found: list[tuple[str, dict[str, str]]]) -> bool:
 
 def _quoted(line: str) -> str:
     """The line as it may be shown; a secret that the cut would halve is seen whole before."""
-    return masked(line)[:_TEXT]
+    return masked(line)[:TEXT]
 
 
 def _ranks(told: Iterable[int | None]) -> list[int]:

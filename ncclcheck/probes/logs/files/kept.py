@@ -1,0 +1,110 @@
+"""What is kept of a file while it is read: its events, an exception whose message goes on, where it stands."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from ncclcheck.probes.logs.boxes import Box
+from ncclcheck.probes.logs.files.prefixes import HEAD
+from ncclcheck.probes.logs.files.times import when
+from ncclcheck.probes.logs.nccl_lines.records import Process
+from ncclcheck.probes.logs.repeats import Repeats
+from ncclcheck.probes.logs.tracebacks import Writer
+
+# characters of a line that is kept: chosen, NCCL's own have up to 1024, their meaning stands at the beginning
+TEXT = 600
+LONG = 2 * TEXT
+_NEXT = re.compile(r"\s*(?:Traceback|During handling|The above|\[|\^|terminate called|Exception |[EWIF]\d{4} )")
+_MOST_BELOW = 4  # lines
+
+
+@dataclass
+class Kept:
+    """An event whose writer is not yet known for sure. group: its file and what the launcher calls the writer."""
+
+    sign: str
+    line: int
+    text: str
+    order: int
+    group: tuple[str, str]
+    process: Process | None
+    host: str
+    pid: int | None
+    rank: int | None
+    time: float | None
+    level: str
+    fields: dict[str, str]
+    count: int = 1
+
+    def again(
+        self, line: int, text: str, order: int, clock: float | None, fields: dict[str, str] | None = None
+    ) -> None:
+        """Said once more: of what is said often the first ones are kept, and the last."""
+        self.line, self.text, self.order, self.time = line, text[:LONG], order, clock
+        self.fields = self.fields if fields is None else fields
+        self.count += 1
+
+
+@dataclass
+class Message:
+    """What goes on in the lines below an exception. number: the line until which it may."""
+
+    of: list[Kept]
+    writer: Writer
+    number: int
+    below: list[str] = field(default_factory=list)
+
+    def ends_with(self, text: str, number: int) -> bool:
+        """Take one more line of the writer; whether it was the last one or none of the message."""
+        if number > self.number or _NEXT.match(text) or (self.below and not text.strip()):
+            return True
+        self.below += [" ".join(text.split())] if text.strip() else []
+        if self.below:
+            for kept in self.of:
+                kept.text = f"{kept.text.rstrip()} {self.below[-1]}"[:LONG]
+                kept.fields["text"] = f"{kept.fields.get('text', '').rstrip()} {self.below[-1]}".strip()[:LONG]
+        return len(self.below) >= _MOST_BELOW
+
+
+@dataclass
+class File:
+    name: str
+    lines: int = 0
+    bytes: int = 0
+    records: int = 0
+    operations: int = 0
+    last_record: int = 0
+    advanced: int = 0
+    familiar: bool = False
+    time: float | None = None
+    stamp: str = ""
+    problem: str = ""
+    empty_folder: bool = False
+    last_error_of: tuple[int | None, str] | None = None
+    message: Message | None = None
+    frames_until: int = 0
+    number: int = 0
+    timed: bool = False
+    bad: bool = False
+    box: Box | None = None
+    repeats: Repeats[Kept] = field(default_factory=Repeats)
+
+    @property
+    def wants_next(self) -> bool:
+        """Whether the next line is wanted, whatever is in it."""
+        return (
+            self.last_error_of is not None
+            or self.message is not None
+            or self.number < self.frames_until
+            or (self.box is not None)
+        )
+
+    def seen(self, text: str) -> None:
+        """Keep the time of a line that is worth it, from its head or from what stood before it."""
+        before, self.repeats.last = self.repeats.last, None
+        told = when(self.stamp + text)
+        self.timed = told is not None
+        if told is None and before is not None:
+            told = when(before[0] + before[1][:HEAD].decode(errors="replace"))
+        self.time = told or self.time
