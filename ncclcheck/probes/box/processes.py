@@ -186,9 +186,9 @@ class Processes:
         One that waits in a loop, `until test -e FILE; do sleep 1; done`, starts a process a second.
         """
         alive = [*self.alive.values()]
-        if not any(one.rank >= 0 for one in alive):
+        if not any(process.rank >= 0 for process in alive):
             return alive
-        return [one for one in alive if one.rank >= 0 or _PYTHON.search(one.command)]
+        return [process for process in alive if process.rank >= 0 or _PYTHON.search(process.command)]
 
     def helper(self, one: Process) -> bool:
         """Whether it works for a rank above it, such as a worker of a loader."""

@@ -166,8 +166,8 @@ class Watcher:
             bounds.keep(self.box)
             threading.Thread(target=self.storage, daemon=True).start()  # a dead mount holds up nobody else
         rows = [
-            [one.pid, one.cpu, one.rss >> 10, one.moved, one.state, int(one.apart)]
-            for one in self.jobs.alive.values()
+            [process.pid, process.cpu, process.rss >> 10, process.moved, process.state, int(process.apart)]
+            for process in self.jobs.alive.values()
         ]
         told = {"t": round(now, 2), "p": rows, "free": self.disks, "node": kernel.node(), "unsent": self.unsent}
         told |= {"net": wires.traffic(self.proc, "self"), "held": kernel.throttled(self.folders)}
@@ -194,9 +194,9 @@ class Watcher:
     def network(self) -> None:
         """Counters of errors that grew."""
         counted = wires.counters(self.proc, "self")
-        for one in wires.between(self.wires, counted):
-            if one["trouble"]:
-                self.note("network", name=one["name"], trouble=one["trouble"])
+        for wire in wires.between(self.wires, counted):
+            if wire["trouble"]:
+                self.note("network", name=wire["name"], trouble=wire["trouble"])
         self.wires = counted
 
     def cards_said(self) -> None:
@@ -216,12 +216,12 @@ class Watcher:
         begun = time.monotonic()
         found: dict[str, int] = {}
         self.unsent = 0
-        for one in connections.diagnosed().values():
-            family, _, target = one["ends"]
+        for connection in connections.diagnosed().values():
+            family, _, target = connection["ends"]
             peer = connections.address(family, target, 0).rpartition(":")[0].strip("[]")
             if not peer.startswith("127.") and peer != "::1":
-                self.unsent += one["unsent"]
-                if one["retries"] >= _AGAIN and (peer in found or len(found) < _MOST_PEERS):
+                self.unsent += connection["unsent"]
+                if connection["retries"] >= _AGAIN and (peer in found or len(found) < _MOST_PEERS):
                     found[peer] = found.get(peer, 0) + 1
         if found.keys() != self.unanswered.keys():
             self.note("unanswered", by=found)
@@ -331,9 +331,9 @@ class Watcher:
             told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         except (OSError, subprocess.SubprocessError, ValueError, IndexError):
             return None
-        told["processes"] = [one for one in told["processes"] if one["pid"] in self.jobs.alive]
-        while told.get("records") and sum(len(one["data"]) for one in told["records"]) > bounds.LOOK:
-            told["records"].remove(max(told["records"], key=lambda one: len(one["data"])))
+        told["processes"] = [process for process in told["processes"] if process["pid"] in self.jobs.alive]
+        while told.get("records") and sum(len(record["data"]) for record in told["records"]) > bounds.LOOK:
+            told["records"].remove(max(told["records"], key=lambda record: len(record["data"])))
         with suppress(OSError):
             path = os.path.join(self.box, "look.json")
             with open(
@@ -406,8 +406,8 @@ class Life:
 def alive(looked: dict[str, Any]) -> bool:
     """Whether two looks show ranks that move data or work."""
     return any(
-        (one.get("moved") or 0) > _MOVED or one["read"] + one["written"] > 2**20 * looked["seconds"]
-        for one in looked["processes"]
+        (process.get("moved") or 0) > _MOVED or process["read"] + process["written"] > 2**20 * looked["seconds"]
+        for process in looked["processes"]
     )
 
 

@@ -52,14 +52,14 @@ def look(
     found, unseen = find(proc, job, inside)
     beside(found)
     begun, first = time.time(), snapshot(proc, found)
-    apart = sampled(proc, [one for one in found if not one["helper"]], begun + seconds)
+    apart = sampled(proc, [process for process in found if not process["helper"]], begun + seconds)
     last = snapshot(proc, found)
     passed = max(time.time() - begun, 1e-3)
-    told = [compared(one, first[one["pid"]], last[one["pid"]], passed) for one in found]
+    told = [compared(process, first[process["pid"]], last[process["pid"]], passed) for process in found]
     for one in told:
         one["apart"] = apart.get(one["pid"], 0.0)
     if stacks:
-        add_stacks([one for one in told if not one["helper"]])
+        add_stacks([process for process in told if not process["helper"]])
     own = sum(os.times()[:4])
     return {"host": socket.gethostname(), "seconds": passed, "cpu_s": own, "processes": told, "unseen": unseen}
 
@@ -81,7 +81,7 @@ def sampled(proc: Proc, ranks: List[Raw], end: float) -> Dict[int, float]:
 def snapshot(proc: Proc, found: List[Raw]) -> Dict[int, Raw]:
     """One look at each process."""
     tables: Dict[str, Dict[int, Raw]] = {}
-    return {one["pid"]: glance(proc, one, tables) for one in found}
+    return {process["pid"]: glance(proc, process, tables) for process in found}
 
 
 def glance(proc: Proc, raw: Raw, tables: Dict[str, Dict[int, Raw]]) -> Raw:
@@ -244,17 +244,17 @@ def add_stacks(ranks: List[Raw]) -> None:
     )  # nobody stands out: the difference is in the stacks
     asked = [one for same in sorted(kinds.values(), key=len) for one in (same if alike else same[:2])]
     end = time.time() + _PYSPY_ALL_S
-    for one in asked[:_MOST_STACKS] if tool else []:
+    for process in asked[:_MOST_STACKS] if tool else []:
         if time.time() > end:
             break
         try:
-            argv = [str(tool), "dump", "--nonblocking", "--pid", str(one["pid"])]
+            argv = [str(tool), "dump", "--nonblocking", "--pid", str(process["pid"])]
             said = subprocess.run(
                 argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_PYSPY_S, check=False
             ).stdout
         except (OSError, subprocess.SubprocessError):
             continue
-        one["stack"] = main_thread(said.decode(errors="replace"))
+        process["stack"] = main_thread(said.decode(errors="replace"))
 
 
 def main_thread(said: str) -> List[str]:

@@ -223,7 +223,7 @@ class _Node:
             known["stack"], known["threads"] = _stacks(_text(os.path.join(self.folder, "fault", f"{pid}.txt")))
             if known["role"] == "rank":
                 known["cores"], known["apart"] = series.of_process(pid, self.groups)
-        return [msgspec.convert(one, type=BoxProcess) for one in found.values()]
+        return [msgspec.convert(process, type=BoxProcess) for process in found.values()]
 
     def _measured(self, found: dict[int, _Raw]) -> None:
         """Memory, and for how long there was no CPU time, by the samples."""
@@ -240,7 +240,7 @@ class _Node:
 
     def _spoken(self, found: dict[int, _Raw]) -> None:
         """What each printed last; where there are no ranks all that was printed is COMMAND's."""
-        last, ranks = spoken.Last(self.folder), any(one["role"] == "rank" for one in found.values())
+        last, ranks = spoken.Last(self.folder), any(process["role"] == "rank" for process in found.values())
         for pid, known in found.items():
             rank = known["rank"] if known["role"] == "rank" else -1
             known["printed"], known["odd"] = last.of(pid, rank), last.odd_of(pid, rank)
@@ -271,8 +271,8 @@ class _Node:
         whose = [one for one in found.values() if (one.get("status") or 0) & 0x7F == signal.SIGABRT]
         words = printed.abort(self._output_end()) if whose else []
         if words and (len(whose) == 1 or len({*words}) == 1):
-            for one in whose:
-                one["aborted"] = words[0]
+            for process in whose:
+                process["aborted"] = words[0]
 
     def _raised(self) -> list[BoxRaised]:
         rows, ends = self._said(), {row["pid"]: {**row, "gone": row["t"]} for row in self._of("gone")}
@@ -284,7 +284,7 @@ class _Node:
         ]
         for one in told:
             one["host"] = "" if one.get("host") == self.meta["host"] else one.get("host", "")
-        if not [one for one in told if not one.get("thread")]:
+        if not [raised for raised in told if not raised.get("thread")]:
             told += self._printed()
         return sorted((msgspec.convert(row, type=BoxRaised) for row in told), key=lambda raised: raised.t)
 
@@ -373,7 +373,7 @@ def _stacks(text: str) -> tuple[list[str], list[str]]:
     ends = [at for at, (mark, _) in enumerate(dumped) if mark == "Current thread"]
     others = dumped[ends[-2] + 1 if len(ends) > 1 else 0 : ends[-1] if ends else 0]
     own = [[frame for frame in _shown(one) if not _LIBRARY.search(frame)] for _, one in others[-_MOST_THREADS:]]
-    return _shown(frames), [one[0] for one in own if one]
+    return _shown(frames), [frame[0] for frame in own if frame]
 
 
 def _shown(frames: list[tuple[str, str, str]]) -> list[str]:
