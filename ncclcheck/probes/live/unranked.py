@@ -116,12 +116,12 @@ def _stores(proc: Proc, using: List[Raw], ties: Dict[int, List[_Tie]]) -> Iterat
 
 def _tops(held: Dict[int, List[Raw]]) -> List[Raw]:
     """Of those that hold the same connection, which a fork copies, the one that the others come from."""
-    told: Dict[int, Raw] = {}
+    tops: Dict[int, Raw] = {}
     for holders in held.values():
         pids = {holder["pid"] for holder in holders}
         top = min(holders, key=lambda holder: (holder["orphan"], holder["parent"] in pids, holder["pid"]))
-        told[top["pid"]] = top
-    return [told[pid] for pid in sorted(told)]
+        tops[top["pid"]] = top
+    return [tops[pid] for pid in sorted(tops)]
 
 
 def _are_ranked(members: List[Raw]) -> bool:
@@ -139,7 +139,7 @@ def _add(proc: Proc, found: List[Raw], loose: List[Raw], store: _Store, make: Ca
     members = [*store.members, *_ended(proc, store.members, make)]
     numbers = _numbers(proc, store.owner, members)
     world = max([len(members) + store.remote, *(rank + 1 for rank, _ in numbers.values())])
-    free = (rank for rank in range(world) if rank not in {told for told, _ in numbers.values()})
+    free = (rank for rank in range(world) if rank not in {taken for taken, _ in numbers.values()})
     here, owner = _is_here(store.end), store.owner
     job = {
         "job": store.end,
@@ -153,11 +153,11 @@ def _add(proc: Proc, found: List[Raw], loose: List[Raw], store: _Store, make: Ca
     for process in members:
         rank, by = numbers.get(process["pid"]) or (next(free), "nothing")
         ranks[process["pid"]] = dict(job, rank=rank, rank_by=by)
-    known = {one["pid"]: one for one in [*members, *loose, *found]}
-    there = {one["pid"] for one in found}
-    for pid, told in _with_children(proc, ranks).items():
+    known = {member["pid"]: member for member in [*members, *loose, *found]}
+    there = {member["pid"] for member in found}
+    for pid, numbered in _with_children(proc, ranks).items():
         process = known.get(pid) or make(str(pid))
-        process.update(told)
+        process.update(numbered)
         if pid not in there:
             found.append(process)
 
@@ -177,8 +177,8 @@ def _with_children(proc: Proc, ranks: Dict[int, Raw]) -> Dict[int, Raw]:
 
 
 def _parent(proc: Proc, pid: int) -> int:
-    told = fields(proc.text(str(pid), "stat"))[1]
-    return int(told) if told else 0
+    parent = fields(proc.text(str(pid), "stat"))[1]
+    return int(parent) if parent else 0
 
 
 def _ended(proc: Proc, members: List[Raw], make: Callable[[str], Raw]) -> List[Raw]:
@@ -186,14 +186,14 @@ def _ended(proc: Proc, members: List[Raw], make: Callable[[str], Raw]) -> List[R
     names = {
         member["parent"]: _name(proc, str(member["pid"])) for member in members if member["launcher"] not in POOLS
     }
-    told = []
+    children = []
     for name in proc.names():
         stat = proc.text(name, "stat") if name.isdigit() else ""
         if fields(stat)[0] != "Z" or int(fields(stat)[1]) <= 1:
             continue
         if names.get(int(fields(stat)[1])) == _name(proc, name):
-            told.append(dict(make(name), libraries=["torch"]))
-    return told
+            children.append(dict(make(name), libraries=["torch"]))
+    return children
 
 
 def _name(proc: Proc, pid: str) -> str:
@@ -203,9 +203,9 @@ def _name(proc: Proc, pid: str) -> str:
 
 def _numbers(proc: Proc, owner: Raw, members: List[Raw]) -> Dict[int, Tuple[int, str]]:
     """pid -> the rank, and by what it is known."""
-    told = [member["rank"] for member in members]
+    ranks = [member["rank"] for member in members]
     numbers = {member["pid"]: (member["rank"], "environment") for member in members
-               if member["rank"] is not None and told.count(member["rank"]) == 1}  # fmt: skip
+               if member["rank"] is not None and ranks.count(member["rank"]) == 1}  # fmt: skip
     marks = [(_by_pipe(proc, member["pid"]), member["pid"], "pipe") for member in members]
     marks += [(0, owner["pid"], "store"), *_by_order(proc, owner, members)]
     for rank, pid, by in marks:
@@ -217,8 +217,8 @@ def _numbers(proc: Proc, owner: Raw, members: List[Raw]) -> Dict[int, Tuple[int,
 def _by_pipe(proc: Proc, pid: int) -> Optional[int]:
     """By the pipe of its Flight Recorder, which has the rank in its name, and which it holds open."""
     matches = [_PIPE.search(proc.link(str(pid), "fd", name)) for name in proc.names(str(pid), "fd")]
-    told = {int(match.group(1)) for match in matches if match}
-    return told.pop() if len(told) == 1 else None
+    sizes = {int(match.group(1)) for match in matches if match}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _by_order(proc: Proc, owner: Raw, members: List[Raw]) -> List[Tuple[Optional[int], int, str]]:
@@ -239,8 +239,8 @@ def _by_order(proc: Proc, owner: Raw, members: List[Raw]) -> List[Tuple[Optional
     if not started or (first == 0 and started[0] is not owner):
         return []
     handles = [_HANDLE.search(process["command"]) for process in started]
-    told = [(at, int(match.group(1))) for at, match in enumerate(handles) if match]
-    for (here, before), (there, after) in zip(told, told[1:]):  # noqa: B905, RUF007 - Python 3.6
+    numbers = [(at, int(match.group(1))) for at, match in enumerate(handles) if match]
+    for (here, before), (there, after) in zip(numbers, numbers[1:]):  # noqa: B905, RUF007 - Python 3.6
         if (after - before) / (there - here) > _MOST_STEP:
             return []
-    return [(first + at, one["pid"], "order") for at, one in enumerate(started)]
+    return [(first + at, process["pid"], "order") for at, process in enumerate(started)]
