@@ -116,7 +116,7 @@ def apart(logs: Logs) -> list[LogMember]:
     through = any(process.completed for process in logs.processes)
     if len({process.version for process in logs.processes if process.version}) > 1:
         return []
-    waiting = [one for one in logs.communicators if "/" not in one.id]
+    waiting = [one for one in logs.communicators if one.members and "/" not in one.id]
     members = [member for one in waiting for member in one.members]
     if through or len(waiting) < 2 or not members:
         return []
