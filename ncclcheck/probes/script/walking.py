@@ -114,10 +114,10 @@ class Walk:
             return False
         name = statement.value.id
         given = {name.id for name in self.source.of(ast.Name) if isinstance(name.ctx, ast.Store)}
-        given |= {one.arg for one in self.source.of(ast.arg)}
-        given |= {one.asname or one.name.partition(".")[0] for one in self.source.of(ast.alias)}
-        given |= {one.name for one in self.source.of(ast.FunctionDef)} | {
-            one.name for one in self.source.of(ast.ClassDef)
+        given |= {argument.arg for argument in self.source.of(ast.arg)}
+        given |= {alias.asname or alias.name.partition(".")[0] for alias in self.source.of(ast.alias)}
+        given |= {function.name for function in self.source.of(ast.FunctionDef)} | {
+            cls.name for cls in self.source.of(ast.ClassDef)
         }
         return name not in given and not hasattr(builtins, name) and "*" not in given
 
@@ -208,10 +208,10 @@ class Walk:
                 self._add("import", statement.lineno, {"0": name.partition(".")[0]})
 
     def _function(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        guards, loops, parameters, held = self.guards, self.loops, self.parameters, self.held
+        guards, loops, parameters, things = self.guards, self.loops, self.parameters, self.held
         saved = self.saved
         self.guards, self.loops, self.held, self.saved = [], [], {}, set()
-        self.parameters = {one.arg for one in [*function.args.args, *function.args.kwonlyargs]}
+        self.parameters = {parameter.arg for parameter in [*function.args.args, *function.args.kwonlyargs]}
         for node in function.decorator_list:
             called = node.func if isinstance(node, ast.Call) else node
             if conditions.of_one_rank(ast.unparse(called).rpartition(".")[2]):
@@ -222,7 +222,7 @@ class Walk:
                     self.statement = ast.copy_location(ast.Expr(node), node)
                     self._add(name, node.lineno, {})
             self.block(function.body)
-        self.guards, self.loops, self.parameters, self.held = guards, loops, parameters, held
+        self.guards, self.loops, self.parameters, self.held = guards, loops, parameters, things
         self.saved = saved
 
     def _loop(self, statement: ast.For | ast.AsyncFor | ast.While) -> None:
@@ -300,7 +300,7 @@ class Walk:
         """A table of the script's own functions, one of which is chosen later."""
         known = [text(node) for node in values if ":" in self._dotted(node)]
         if known:
-            self._add("dict", table.lineno, {str(at): one for at, one in enumerate(known)})
+            self._add("dict", table.lineno, {str(at): name_ for at, name_ in enumerate(known)})
 
     def _call(self, call: ast.Call) -> None:
         name = self._dotted(call.func)

@@ -86,16 +86,16 @@ def _head(document: Document, width: int) -> list[str]:
     facts = {
         evidence.source: evidence.value for evidence in (document.diagnosis.facts if document.diagnosis else [])
     }
-    told = [f"NCCL {value}" if name == "NCCL" else value for name in _FACTS if (value := facts.get(name))]
+    facts_ = [f"NCCL {value}" if name == "NCCL" else value for name in _FACTS if (value := facts.get(name))]
     title = wrapped(summary.title(document), width, "", "  ")
-    return [*title, *_cut(wrapped("; ".join(told), width, "  ", "  "), _FACTS_LINES, width)]
+    return [*title, *_cut(wrapped("; ".join(facts_), width, "  ", "  "), _FACTS_LINES, width)]
 
 
 def _in_full(block: Block, style: Style, room: int) -> list[str]:
     """Its heading, evidence, why and fix in so many lines."""
-    width, told = style.width, heading(block)
-    rows = _cut(headed(block.state, block.codes, told.text, style), _HEADING_LINES, width)
-    for place in [place for place in told.below[:1] if place.what not in told.text]:
+    width, title = style.width, heading(block)
+    rows = _cut(headed(block.state, block.codes, title.text, style), _HEADING_LINES, width)
+    for place in [place for place in title.below[:1] if place.what not in title.text]:
         rows += _cut(wrapped(str(place), width, " " * 8, " " * 8), _SEEN_LINES, width)
     for source, value in _seen(block.evidence):
         rows += _cut(labelled("seen", f"{source}: {value}", width), _SEEN_LINES, width)
@@ -107,16 +107,16 @@ def _seen(evidence: Sequence[Evidence]) -> list[tuple[str, str]]:
     """Lines of the log, those that differ in numbers alone once; then what else is known, in one piece."""
     lines: dict[str, list[Evidence]] = {}
     others: list[Evidence] = []
-    for one in evidence:
-        if _PLACE.fullmatch(one.source):
-            lines.setdefault(_VARYING.sub("#", one.value), []).append(one)
+    for fact in evidence:
+        if _PLACE.fullmatch(fact.source):
+            lines.setdefault(_VARYING.sub("#", fact.value), []).append(fact)
         else:
-            others.append(one)
-    told = [
+            others.append(fact)
+    lines_ = [
         (_places([evidence.source for evidence in same]), _STAMP.sub("", same[0].value, count=1))
         for same in lines.values()
     ]
-    kept = told[: _MOST_SEEN - bool(others)] if others else told[:_MOST_SEEN]
+    kept = lines_[: _MOST_SEEN - bool(others)] if others else lines_[:_MOST_SEEN]
     if others:
         first, *more = others
         kept.append(
@@ -130,10 +130,10 @@ def _seen(evidence: Sequence[Evidence]) -> list[tuple[str, str]]:
 
 def _places(sources: Sequence[str]) -> str:
     """`train.log:42,44,46`, and of several files the first place and how many more."""
-    found = [place.groups() for source in sources if (place := _PLACE.fullmatch(source))]
-    file = found[0][0]
-    numbers = ",".join(dict.fromkeys(number for other, number in found if other == file))
-    left = sum(other != file for other, _ in found)
+    places = [place.groups() for source in sources if (place := _PLACE.fullmatch(source))]
+    file = places[0][0]
+    numbers = ",".join(dict.fromkeys(number for other, number in places if other == file))
+    left = sum(other != file for other, _ in places)
     return f"{file}:{numbers}" + (f" and {left} alike" if left else "")
 
 
@@ -163,8 +163,8 @@ def _first_steps(remedies: Sequence[Remedy], kept: int, width: int) -> list[str]
 def _fix(remedy: Remedy, width: int, *, whole: bool) -> list[str]:
     """A step; the commands of one belong together, and are left out together."""
     hidden = " (-v: the commands)" if remedy.commands and not whole else ""
-    told = labelled("fix", f"[{remedy.who}] {remedy.text}{hidden}", width)
-    return [*told, *(commands(remedy) if whole else [])]
+    rows = labelled("fix", f"[{remedy.who}] {remedy.text}{hidden}", width)
+    return [*rows, *(commands(remedy) if whole else [])]
 
 
 def _height(rows: Sequence[str], width: int) -> int:
@@ -176,8 +176,8 @@ def _follows(document: Document, cause: Block, width: int) -> list[str]:
     """One line for all that the other processes say of it, but what stands above as evidence."""
     seen = {evidence.source for evidence in cause.evidence}
     tolds = document.diagnosis.consequences if document.diagnosis else []
-    count = sum(one.count - (one.place in seen) for one in tolds)
-    place = next((one.place for one in tolds if one.place not in seen), "")
+    count = sum(follower.count - (follower.place in seen) for follower in tolds)
+    place = next((follower.place for follower in tolds if follower.place not in seen), "")
     if not (count and place):
         return []
     words = (
@@ -191,7 +191,7 @@ def _follows(document: Document, cause: Block, width: int) -> list[str]:
 def _harmless(document: Document, width: int) -> list[str]:
     """What frightens and means nothing, a line each."""
     tolds = document.diagnosis.harmless if document.diagnosis else []
-    words = [f"{one.place}: {_clipped(one.text)}: {one.why}" for one in tolds[:_MOST_HARMLESS]]
+    words = [f"{kind.place}: {_clipped(kind.text)}: {kind.why}" for kind in tolds[:_MOST_HARMLESS]]
     if left := len(tolds) - len(words):
         words.append(f"and {many(left, 'more kind')} of harmless lines (-v)")
     return [row for word in words for row in _cut(labelled("fine", word, width), _NOTE_LINES, width)]
