@@ -300,7 +300,7 @@ class Walk:
         """A table of the script's own functions, one of which is chosen later."""
         known = [text(node) for node in values if ":" in self._dotted(node)]
         if known:
-            self._add("dict", table.lineno, {str(at): name_ for at, name_ in enumerate(known)})
+            self._add("dict", table.lineno, {str(at): function for at, function in enumerate(known)})
 
     def _call(self, call: ast.Call) -> None:
         name = self._dotted(call.func)
@@ -323,9 +323,9 @@ class Walk:
         if name in (".state_dict", ".load_state_dict") and isinstance(call.func, ast.Attribute):
             shared += [on] if self._is_wrapped(call.func.value) else []
         device = arguments.get("0", arguments.get("device", ""))
-        held = "" if name != ".to" or device in self.parameters else self.devices.get(device, "")
+        wrapper = "" if name != ".to" or device in self.parameters else self.devices.get(device, "")
         unlike = self._by_rank(call)
-        self._add(name, call.lineno, arguments, on, by_rank=unlike, wrapped=wrapped, shared=shared, device=held)
+        self._add(name, call.lineno, arguments, on, by_rank=unlike, wrapped=wrapped, shared=shared, device=wrapper)
 
     def _takes_saved(self, call: ast.Call) -> bool:
         """Whether it is given, or is a method of, a path that was saved to before in this function."""
@@ -390,17 +390,17 @@ class Walk:
             return chain
         return names.resolved(chain, self.classes[-1] if self.classes else "", self.here, self.every)
 
-    def _guard(self, one: _Test) -> Guard:
+    def _guard(self, test: _Test) -> Guard:
         """In words; made once for all calls under it."""
-        key = (id(one.test), one.branch)
+        key = (id(test.test), test.branch)
         if key not in self.known:
-            found: GuardKind = conditions.kind(one.test, self.ranks, holds=one.branch == "if")
-            self.known[key] = Guard(kind=found, branch=one.branch, text=text(one.test), line=one.test.lineno)
+            kind: GuardKind = conditions.kind(test.test, self.ranks, holds=test.branch == "if")
+            self.known[key] = Guard(kind=kind, branch=test.branch, text=text(test.test), line=test.test.lineno)
         return self.known[key]
 
     @contextmanager
-    def _in(self, stack: list[Guard | _Test] | list[Loop] | list[str], one: object) -> Iterator[None]:
-        stack.append(one)  # type: ignore[arg-type]
+    def _in(self, stack: list[Guard | _Test] | list[Loop] | list[str], entry: object) -> Iterator[None]:
+        stack.append(entry)  # type: ignore[arg-type]
         yield
         stack.pop()
 

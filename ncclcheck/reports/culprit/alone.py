@@ -168,7 +168,7 @@ def slow_ranks(cluster: Cluster) -> list[Slow]:
     """GPUs and hosts that are outliers among ranks of the same hardware."""
     percent = cluster.policy.thresholds.get("BEN015.percent", 85.0)
     models = _models(cluster)
-    alike = by(cluster.measurements.rank_speeds, lambda one: (one.device[:4], models.get(one.node, ())))
+    alike = by(cluster.measurements.rank_speeds, lambda rank: (rank.device[:4], models.get(rank.node, ())))
     slows: list[Slow] = []
     for metric in METRICS:
         for peers in alike.values():
@@ -198,7 +198,7 @@ def slow_nodes(cluster: Cluster) -> list[Slow]:
     """Nodes whose own ranks are slower with each other than those of other nodes."""
     percent = cluster.policy.thresholds.get("BEN016.percent", 85.0)
     models = _models(cluster)
-    alike = by(cluster.measurements.node_speeds, lambda one: (one.ranks, one.bytes, models.get(one.node, ())))
+    alike = by(cluster.measurements.node_speeds, lambda node: (node.ranks, node.bytes, models.get(node.node, ())))
     slows: list[Slow] = []
     for peers in alike.values():
         values = [(peer, peer.busbw_gb_s) for peer in peers if peer.busbw_gb_s and peer.waited <= _WAITED]
@@ -225,7 +225,7 @@ def by_node(slow: Iterable[Slow]) -> dict[tuple[str, int | None], list[Slow]]:
 
 def ranks_of(speeds: Iterable[RankSpeed | Lateness]) -> dict[str, list[int]]:
     """The ranks of each node, in order: the first stands for rail 0."""
-    found: dict[str, list[int]] = {}
+    of_node: dict[str, list[int]] = {}
     for speed in speeds:
-        found.setdefault(speed.node, []).append(speed.rank)
-    return {node: sorted(set(ranks)) for node, ranks in found.items()}
+        of_node.setdefault(speed.node, []).append(speed.rank)
+    return {node: sorted(set(ranks)) for node, ranks in of_node.items()}

@@ -275,7 +275,7 @@ def unproven_of_two(cluster: Cluster) -> two.Slower | None:
 
 def _slow(cluster: Cluster) -> list[Culprit]:
     """Nodes of which all ranks are outliers, single GPUs, single ranks on CPUs."""
-    slow, culprits_ = slow_ranks(cluster), []
+    slow, named = slow_ranks(cluster), []
     of_node: dict[str, list[Slow]] = {}
     for outlier in slow:
         of_node.setdefault(outlier.node, []).append(outlier)
@@ -283,21 +283,21 @@ def _slow(cluster: Cluster) -> list[Culprit]:
     for node, numbers in of_node.items():
         ranks = {number.rank for number in numbers}
         if len(ranks) > 1 and len(ranks) == len(measured[node]):
-            culprits_.append(_alone("node", node, Where(node=node), numbers, "BEN015"))
+            named.append(_alone("node", node, Where(node=node), numbers, "BEN015"))
         else:
             for (_, rank), of_rank in by_node(numbers).items():
                 device = of_rank[0].device or ""
                 if device.startswith("cuda"):
                     index = device.removeprefix("cuda:")
                     gpu = Where(node=node, device=device, gpu=int(index) if index.isdecimal() else UNSET)
-                    culprits_.append(_alone("gpu", f"{node}/{device}", gpu, of_rank, "BEN015"))
+                    named.append(_alone("gpu", f"{node}/{device}", gpu, of_rank, "BEN015"))
                 elif len(measured[node]) == 1:
-                    culprits_.append(_alone("node", node, Where(node=node), of_rank, "BEN015"))
+                    named.append(_alone("node", node, Where(node=node), of_rank, "BEN015"))
                 else:
-                    culprits_.append(
+                    named.append(
                         _alone("rank", f"{node}/rank {rank}", Where(node=node, rank=rank), of_rank, "BEN015")
                     )
-    return culprits_ + [
+    return named + [
         _alone("node", slow_node.node, Where(node=slow_node.node), [slow_node], "BEN016")
         for slow_node in slow_nodes(cluster)
     ]

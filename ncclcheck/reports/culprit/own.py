@@ -102,7 +102,7 @@ def accused(cluster: Cluster) -> list[Accused]:
         for failure in failures
         if failure.node in by_name
     ]
-    return [accused_ for accused_ in nodes if accused_.differences]
+    return [node for node in nodes if node.differences]
 
 
 def by_own_environment(cluster: Cluster) -> list[Culprit]:
@@ -167,9 +167,9 @@ def _ranks_that_died(cluster: Cluster, code: str) -> Iterator[Failure]:
     for rank in lost.by_themselves(lost.late(run)):
         if signal_name(-(rank.exit or 0)) in _FROM_OUTSIDE:
             continue
-        said = rank.error or "\n".join(end.detail for end in run.ends if end.node == rank.node)
+        detail = rank.error or "\n".join(end.detail for end in run.ends if end.node == rank.node)
         how = f"rank {rank.rank}, {lost.how(rank)}, {lost.where(rank)}"
-        yield Failure(rank.node, how, code, said, lost.meaning_of(rank, run))
+        yield Failure(rank.node, how, code, detail, lost.meaning_of(rank, run))
 
 
 def _slow(cluster: Cluster) -> Iterator[Failure]:

@@ -197,7 +197,7 @@ class Calling(Expressions):
         via = [f"via:{tag}" for value in given for tag in value.of("ddp")]
         inner = [value for at, value in zip(node.args, given, strict=False) if text(at).endswith(".module")]
         past = [f"past:{name}" for name, thing in self.things.items() if thing.kind == "ddp"
-                for value in inner if value.objects and {*value.objects} <= thing.fields["module"].tags]  # fmt: skip
+                for part in inner if part.objects and {*part.objects} <= thing.fields["module"].tags]  # fmt: skip
         return via or past
 
     def forward_of(self, node: ast.Call, frame: Frame) -> list[str]:
@@ -217,10 +217,10 @@ class Calling(Expressions):
     def _held_in(self, node: ast.Attribute, frame: Frame) -> Value:
         """What an attribute holds, where an object has it; a method is none."""
         on = self.value(node.value, frame)
-        found = [self.things[thing].fields.get(node.attr, NOTHING) for thing in on.objects]
+        values = [self.things[thing].fields.get(node.attr, NOTHING) for thing in on.objects]
         if node.attr == "module":
             return self._attribute(node, frame)
-        return join(found)
+        return join(values)
 
     def _called(self, node: ast.Call, name: str, on: Value, frame: Frame) -> list[Way]:
         """What of the script's own a call may lead to."""

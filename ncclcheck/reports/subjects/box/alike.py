@@ -47,13 +47,13 @@ def source(same: Sequence[Failure]) -> tuple[Failure, str, str] | None:
 
 def _by_names(same: Sequence[Failure]) -> tuple[Failure, str, str] | None:
     """By variables that are not finite in one rank alone, such as its input or its own loss."""
-    names = {one.rank: {*one.raised.not_finite} for one in same if one.raised is not None}
-    messages = [f"{one.raised.type}: {one.raised.message}" for one in same if one.raised is not None]
+    names = {alike.rank: {*alike.raised.not_finite} for alike in same if alike.raised is not None}
+    messages = [f"{alike.raised.type}: {alike.raised.message}" for alike in same if alike.raised is not None]
     if len(names) < 2 or not (all(names.values()) or any(map(_ABOUT.search, messages))):
         return None
     alone = []
     for failure in same:
-        others = set[str]().union(*(names_ for rank, names_ in names.items() if rank != failure.rank))
+        others = set[str]().union(*(lost for rank, lost in names.items() if rank != failure.rank))
         if own := names.get(failure.rank, set()) - others:
             alone.append((failure, "not finite there, by it alone", ", ".join(sorted(own))))
     return alone[0] if len(alone) == 1 else None

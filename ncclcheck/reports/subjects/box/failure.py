@@ -76,7 +76,8 @@ class Failure(NamedTuple):
         if self.alike:
             return f"{fold_ranks(self.alike)} on {host}"
         if process is not None and process.role == "helper":
-            return f"a worker of {f'rank {process.rank}' if process.rank >= 0 else 'the job'} (pid {process.pid}) on {host}"
+            whose = f"rank {process.rank}" if process.rank >= 0 else "the job"
+            return f"a worker of {whose} (pid {process.pid}) on {host}"
         if self.rank >= 0:
             return f"rank {self.rank} on {host}"
         if process is not None and process.role == "root":

@@ -74,13 +74,13 @@ def _with_knocks(finding: Finding, words: _Words | None, silence: Silence, silen
 
 
 def _findings(cluster: Cluster, causes: dict[str, _Words]) -> Iterator[Finding]:
-    """One finding a silent node; what befell all of a job step is said once. told: by node, its words."""
+    """One finding a silent node; what befell all of a job step is said once. causes: by node, its words."""
     silent = cluster.run.silent
-    own = [one for one in silent if one.node in causes and not causes[one.node][0].shared]
-    yield from (causes[one.node][0].finding(one, causes[one.node][1], *_evidence(one)) for one in own)
-    yield from _shared([one for one in silent if one.node in causes and one not in own], causes, own)
+    own = [node for node in silent if node.node in causes and not causes[node.node][0].shared]
+    yield from (causes[node.node][0].finding(node, causes[node.node][1], *_evidence(node)) for node in own)
+    yield from _shared([node for node in silent if node.node in causes and node not in own], causes, own)
     left = []
-    for silence in (each_node for each_node in silent if each_node.node not in causes):
+    for silence in (unread for unread in silent if unread.node not in causes):
         if finding := _by_signs(cluster, silence):
             yield finding
         else:

@@ -70,16 +70,16 @@ def cuts(cluster: Cluster) -> list[Cut]:
     """
     paths = sent(cluster)
     silent = {pair: path for pair, path in paths.items() if path.unanswered_s >= _LEAST_S}
-    cuts_, left = [], dict(silent)
+    by_node, left = [], dict(silent)
     for node in sorted({node for pair in silent for node in pair}, key=lambda name: -len({*_peers(silent, name)})):
         mine = {pair: path for pair, path in left.items() if node in pair}
         if len({*_peers(mine, node)}) > 1 and any(node not in pair for pair in paths):
-            cuts_.append(Cut((node,), mine))
+            by_node.append(Cut((node,), mine))
             left = {pair: path for pair, path in left.items() if pair not in mine}
-    if len(cuts_) > 1 and 2 * len(cuts_) >= len({node for pair in paths for node in pair}) - 1:
+    if len(by_node) > 1 and 2 * len(by_node) >= len({node for pair in paths for node in pair}) - 1:
         return [Cut((), silent)]
     ends = {(min(pair), max(pair)) for pair, path in left.items() if path.unanswered_s >= _OF_ONE_PAIR_S}
-    return [*cuts_, *(Cut(two, {p: path for p, path in left.items() if {*p} == {*two}}) for two in sorted(ends))]
+    return [*by_node, *(Cut(two, {p: path for p, path in left.items() if {*p} == {*two}}) for two in sorted(ends))]
 
 
 def _peers(pairs: Mapping[Pair, Sent], node: str) -> Iterator[str]:
@@ -124,19 +124,19 @@ def _cut(cut: Cut, device: str, effect: str) -> Finding:
     )
 
 
-def _lost(one: losses.Lost, device: str, effect: str) -> Finding:
-    place = f"from {one.node} to {one.peer}" if one.peer else f"{one.way} {one.node}"
+def _lost(lossy: losses.Lost, device: str, effect: str) -> Finding:
+    place = f"from {lossy.node} to {lossy.peer}" if lossy.peer else f"{lossy.way} {lossy.node}"
     return warn(
-        Where(node=one.node, peer=one.peer or None, device=device),
-        f"{one.loss} segments of the job's connections {place} were lost and sent again{effect}; before the job "
+        Where(node=lossy.node, peer=lossy.peer or None, device=device),
+        f"{lossy.loss} segments of the job's connections {place} were lost and sent again{effect}; before the job "
         "few or none were",
         why="TCP waits at least 200 ms for what it lost at the end of a message; every collective waits with it.",
         owner="node",
         evidence=[
             seen(f"TCP_INFO, {a} to {b}", str(loss))
-            for (a, b), loss in sorted(one.by_pair.items(), key=lambda item: -item[1].percent)[:_MOST_TOLD]
+            for (a, b), loss in sorted(lossy.by_pair.items(), key=lambda item: -item[1].percent)[:_MOST_TOLD]
         ],
-        fix=_fix(one.node, device),
+        fix=_fix(lossy.node, device),
     )
 
 

@@ -88,12 +88,12 @@ def is_known(process: LiveProcess) -> bool:
 def numbers(wanted: Iterable[int], job: RunningJob) -> str:
     """The same for ranks by number."""
     there = {process.rank: process for process in job.ranks}
-    ranks_ = [*wanted]
-    away = [number for number in ranks_ if number not in there]
+    asked = [*wanted]
+    away = [number for number in asked if number not in there]
     return " and ".join(
         [
             *([fold_ranks(away)] if away else []),
-            *([ranks(there[one] for one in ranks_ if one in there)] if len(away) < len(ranks_) else []),
+            *([ranks(there[number] for number in asked if number in there)] if len(away) < len(asked) else []),
         ]
     )
 
@@ -198,7 +198,7 @@ def parting(job: RunningJob) -> list[Evidence]:
     shown = (
         few if len(few) <= _MOST_SHOWN + 1 else [*few[:_MOST_SHOWN], few[-1]]
     )  # who is apart, and where most are
-    all_evidence = [seen(f"py-spy, {numbers(ranks_, job)}", frame) for frame, ranks_ in shown]
+    all_evidence = [seen(f"py-spy, {numbers(members, job)}", frame) for frame, members in shown]
     left = len(few) - len(shown)
     return [
         *all_evidence,

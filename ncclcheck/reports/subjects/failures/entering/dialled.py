@@ -66,48 +66,50 @@ def unlike(cluster: Cluster, node: str) -> str:
 def explained(cluster: Cluster, found: Finding) -> Finding:
     """The finding of a silent node, with whither ssh's settings lead where that is unlike elsewhere."""
     node = found.where.node or ""
-    dialled = of(cluster, node)
-    if dialled is None or dialled.port_now:  # it had led to the node before
+    way = of(cluster, node)
+    if way is None or way.port_now:  # it had led to the node before
         return found
-    if dialled.silent_master:
+    if way.silent_master:
         return replace(
             found,
-            what=f"ssh goes there over the connection of an earlier ssh (ControlPath {dialled.master}), and that one "
+            what=f"ssh goes there over the connection of an earlier ssh (ControlPath {way.master}), and that one "
             "does not answer: it is stopped, or hangs",
-            evidence=[shown(dialled), seen("ssh -O check", "no answer in 2 s"), *found.evidence],
+            evidence=[shown(way), seen("ssh -O check", "no answer in 2 s"), *found.evidence],
             remedies=[
                 you(
                     "Take its socket away: ssh then connects anew. Or end or continue the process that holds it.",
-                    f"mv {quote(dialled.master)} {quote(f'{dialled.master}.old')}",
-                    f"ss -xlp | grep {quote(dialled.master)}",
+                    f"mv {quote(way.master)} {quote(f'{way.master}.old')}",
+                    f"ss -xlp | grep {quote(way.master)}",
                 ),
                 you("Or do without shared connections for it.", f"ssh -o ControlPath=none {quote(node)} true"),
             ],
         )
-    if dialled.no_arp and "No route to host" in found.what:
-        return _mute(found, dialled)
+    if way.no_arp and "No route to host" in found.what:
+        return _mute(found, way)
     if led := unlike(cluster, node):
         return replace(
             found,
-            what=f"ssh's own settings lead it {led}: {_through(dialled, found.what)}",
-            evidence=[*found.evidence, shown(dialled)],
+            what=f"ssh's own settings lead it {led}: {_through(way, found.what)}",
+            evidence=[*found.evidence, shown(way)],
             remedies=[see(node), *found.remedies],
         )
     return found
 
 
-def _mute(found: Finding, dialled: Dialled) -> Finding:
+def _mute(finding: Finding, way: Dialled) -> Finding:
     """On a network of this host, where its kernel asked for it by ARP: no router is between."""
-    address, device = dialled.addresses[0], quote(dialled.no_arp)
+    address, device = way.addresses[0], quote(way.no_arp)
     return replace(
-        found,
-        what=f"{address} does not answer ARP on {dialled.no_arp} here, a network that it shares with this host: it is "
+        finding,
+        what=f"{address} does not answer ARP on {way.no_arp} here, a network that it shares with this host: it is "
         "down or unplugged, its port is in another VLAN, its address is another one, or its kernel answers no ARP",
-        evidence=[*found.evidence, seen("/proc/net/arp here", f"{address} on {dialled.no_arp}: no hardware address")],
+        evidence=[
+            *finding.evidence, seen("/proc/net/arp here", f"{address} on {way.no_arp}: no hardware address"),
+        ],
         remedies=[
             you("See whether anybody on that network says that it has the address.",
                 f"arping -c 3 -I {device} {address}   # here"),
-            *(remedy for remedy in found.remedies if remedy.who == "you" and "exclude" in remedy.text),
+            *(remedy for remedy in finding.remedies if remedy.who == "you" and "exclude" in remedy.text),
             admin(
                 "On its console: is the interface up with this address, and does the kernel answer? 0 is the "
                 "kernel's own setting, 1 and 2 are usual; 8 answers nobody.",

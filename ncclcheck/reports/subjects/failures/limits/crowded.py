@@ -103,11 +103,9 @@ def _paused(cluster: Cluster, had: Resources) -> Exhausted | None:
         (lateness.continued for lateness in cluster.measurements.lateness if lateness.node == had.node), default=0
     )
     on = f"# on {had.node}"
-    share_ = f"{100 * share:.0f} % of the time"
+    part = f"{100 * share:.0f} % of the time"
     quota = "no CPU quota was used up" if had.throttled is not None else "it has no CPU quota"
-    still = seen(
-        "a timer of the ranks, and /proc/self/schedstat", f"they stood still for {share_}, with cores free"
-    )
+    still = seen("a timer of the ranks, and /proc/self/schedstat", f"they stood still for {part}, with cores free")
     if had.stolen is not None and had.stolen >= _STOLEN:
         return Exhausted(
             f"its hypervisor gave {100 * had.stolen:.0f} % of its cores' time to other machines (steal)",
@@ -122,7 +120,7 @@ def _paused(cluster: Cluster, had: Resources) -> Exhausted | None:
         )
     if times:
         return Exhausted(
-            f"somebody stops its processes and lets them go on, again and again (SIGSTOP, SIGCONT), for {share_}",
+            f"somebody stops its processes and lets them go on, again and again (SIGSTOP, SIGCONT), for {part}",
             "node",
             (seen("SIGCONT received by a rank", f"{times} times"), still),
             (admin("See who sends it: a snapshot or suspend tool, cpulimit, a batch system that preempts.",
@@ -135,7 +133,7 @@ def _paused(cluster: Cluster, had: Resources) -> Exhausted | None:
     )
     where = f" ({had.freezer})" if had.freezer else ""
     return Exhausted(
-        f"its processes are paused from outside, again and again, for {share_}: by the freezer of its control "
+        f"its processes are paused from outside, again and again, for {part}: by the freezer of its control "
         f"group{where}, or with the whole virtual machine; {quota}, and nobody sent SIGCONT",
         "node",
         (still, *((seen("freezer of /proc/self/cgroup", had.freezer),) if had.freezer else ())),
@@ -250,8 +248,8 @@ def _stop(others: list[Other]) -> Remedy:
 
 def _named(others: Iterable[Other]) -> str:
     programs = [
-        f"{quote(_program(one))} (pid {one.pid} of {one.user}, {one.cores:.1f} cores)"
-        for one in [*others][:_MOST_NAMED]
+        f"{quote(_program(other))} (pid {other.pid} of {other.user}, {other.cores:.1f} cores)"
+        for other in [*others][:_MOST_NAMED]
     ]
     return ", ".join(programs)
 

@@ -106,7 +106,7 @@ def stops_a_part(nodes: Mapping[str, Node], ways: Collection[tuple[str, str]]) -
         for side, place in zip(SIDES, (1, 0), strict=True)
         if any(way[place] == node for way in ways) and (chains := partial(nodes[node], side))
     ]
-    return partials[0] if len({partial_.node for partial_ in partials}) == 1 else None
+    return partials[0] if len({stopper.node for stopper in partials}) == 1 else None
 
 
 def part(one: Filter) -> str:
@@ -143,7 +143,8 @@ def let_pass(chains: Sequence[Filter], side: Side, network: str) -> Remedy:
     return admin(
         "Let the job's network pass in each chain that can stop it, here and in the files that it is loaded from.",
         *(
-            f"nft insert rule {chain.family} {quote(chain.table)} {quote(chain.chain)} {version} {end} {network} accept"
+            f"nft insert rule {chain.family} {quote(chain.table)} {quote(chain.chain)} "
+            f"{version} {end} {network} accept"
             for chain in chains
             if chain.family in ("inet", "netdev", version)
         ),

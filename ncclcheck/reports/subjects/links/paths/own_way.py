@@ -68,7 +68,7 @@ def evidence(node: Node, way: Way) -> Evidence:
 
 def cause(node: Node, way: Way) -> Cause | None:
     """The first thing on this node that explains why nothing comes back from an address."""
-    return next((cause_ for explain in _CAUSES if (cause_ := explain(node, way))), None)
+    return next((reason for explain in _CAUSES if (reason := explain(node, way))), None)
 
 
 def findings(cluster: Cluster, reached: Reached, bad: Collection[Pair]) -> Iterator[tuple[Finding, set[Pair]]]:
@@ -77,10 +77,10 @@ def findings(cluster: Cluster, reached: Reached, bad: Collection[Pair]) -> Itera
     by_cause: dict[tuple[str, str], list[tuple[Pair, Cause, Way]]] = {}
     for pair in sorted(bad):
         way = reached.seen[pair].way
-        if isinstance(way, Way) and (cause_ := cause(nodes[pair[0]], way)):
-            by_cause.setdefault((pair[0], cause_.device), []).append((pair, cause_, way))
+        if isinstance(way, Way) and (reason := cause(nodes[pair[0]], way)):
+            by_cause.setdefault((pair[0], reason.device), []).append((pair, reason, way))
     for (name, device), all_of_it in by_cause.items():
-        (first, cause_, way), pairs = all_of_it[0], {pair for pair, _, _ in all_of_it}
+        (first, reason, way), pairs = all_of_it[0], {pair for pair, _, _ in all_of_it}
         peers = fold_names(sorted(peer for _, peer in pairs))
         connect = reached.connects.get(first)
         outcome = (connect.detail or connect.outcome) if connect else "not finished in time"
@@ -88,11 +88,11 @@ def findings(cluster: Cluster, reached: Reached, bad: Collection[Pair]) -> Itera
         yield (
             fail(
                 Where(node=name, device=device, peer=first[1] if len(pairs) == 1 else None),
-                f"{name} does not {always}reach {peers}: {cause_.words}",
+                f"{name} does not {always}reach {peers}: {reason.words}",
                 why=_WHY,
                 owner="node",
                 evidence=[evidence(nodes[name], way), seen(f"TCP connect from {name} to {first[1]}", outcome)],
-                fix=list(cause_.fix),
+                fix=list(reason.fix),
             ),
             pairs,
         )
@@ -228,8 +228,8 @@ def _port_of_a_bridge(node: Node, way: Way) -> Cause | None:
                 f"ip addr flush dev {port}   # on {node.name}",
             ]
             return Cause(
-                f"{hop.interface} is a port of the bridge {bridges[0].name} and has {addresses[0][0].address} itself: "
-                "answers come in at the bridge, so what is sent by the port is never answered",
+                f"{hop.interface} is a port of the bridge {bridges[0].name} and has {addresses[0][0].address} "
+                "itself: answers come in at the bridge, so what is sent by the port is never answered",
                 hop.interface,
                 (
                     admin(
@@ -378,7 +378,8 @@ def _wrong_source(node: Node, way: Way) -> Cause | None:
         return None
     holders = [
         interface.name for interface in _interfaces(node)
-        if interface.kind != "loopback" and way.source in {address.address for address in value_or(interface.addresses, [])}
+        if interface.kind != "loopback"
+        and way.source in {address.address for address in value_or(interface.addresses, [])}
     ]  # fmt: skip
     if not holders or len(way.hops) > 1:
         return None

@@ -39,19 +39,19 @@ _VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 def text(document: Document, style: Style) -> str:
     """All but what -v shows."""
-    told = [*shown(document)]
-    head, end = _head(document, style.width), _end(document, told, style)
-    failed = any(block.state is State.FAIL for block in told)
-    if not told or told[0].state is State.NOTE:
-        notes = [row for block in told for row in _in_short(block, style, _NOTE_LINES)]
+    top = [*shown(document)]
+    head, end = _head(document, style.width), _end(document, top, style)
+    failed = any(block.state is State.FAIL for block in top)
+    if not top or top[0].state is State.NOTE:
+        notes = [row for block in top for row in _in_short(block, style, _NOTE_LINES)]
         parts = [head, [*notes, *_harmless(document, style.width)], end]
     else:
-        beside = _follows(document, told[0], style.width) if failed else []
-        others = [row for block in told[1 : _MOST_OTHERS + 1] for row in _in_short(block, style, 1)]
-        if left := len(told) - 1 - len(others):
+        beside = _follows(document, top[0], style.width) if failed else []
+        others = [row for block in top[1 : _MOST_OTHERS + 1] for row in _in_short(block, style, 1)]
+        if left := len(top) - 1 - len(others):
             others.append(f"{'':8}and {left} more (-v shows all)")
         room = MOST_LINES - len([*head, *beside, *others, *end]) - 2
-        parts = [head, [*_in_full(told[0], style, room), *beside, *others], end]
+        parts = [head, [*_in_full(top[0], style, room), *beside, *others], end]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
@@ -86,9 +86,9 @@ def _head(document: Document, width: int) -> list[str]:
     facts = {
         evidence.source: evidence.value for evidence in (document.diagnosis.facts if document.diagnosis else [])
     }
-    facts_ = [f"NCCL {value}" if name == "NCCL" else value for name in _FACTS if (value := facts.get(name))]
+    values = [f"NCCL {value}" if name == "NCCL" else value for name in _FACTS if (value := facts.get(name))]
     title = wrapped(summary.title(document), width, "", "  ")
-    return [*title, *_cut(wrapped("; ".join(facts_), width, "  ", "  "), _FACTS_LINES, width)]
+    return [*title, *_cut(wrapped("; ".join(values), width, "  ", "  "), _FACTS_LINES, width)]
 
 
 def _in_full(block: Block, style: Style, room: int) -> list[str]:
@@ -112,11 +112,11 @@ def _seen(evidence: Sequence[Evidence]) -> list[tuple[str, str]]:
             lines.setdefault(_VARYING.sub("#", fact.value), []).append(fact)
         else:
             others.append(fact)
-    lines_ = [
+    rows = [
         (_places([evidence.source for evidence in same]), _STAMP.sub("", same[0].value, count=1))
         for same in lines.values()
     ]
-    kept = lines_[: _MOST_SEEN - bool(others)] if others else lines_[:_MOST_SEEN]
+    kept = rows[: _MOST_SEEN - bool(others)] if others else rows[:_MOST_SEEN]
     if others:
         first, *more = others
         kept.append(
@@ -216,8 +216,8 @@ def _cut(rows: list[str], most: int, width: int) -> list[str]:
     return [*rows[: most - 1], f"{last} ..."]
 
 
-def _end(document: Document, told: Sequence[Block], style: Style) -> list[str]:
-    codes = [block.codes[0] for block in told]
+def _end(document: Document, above: Sequence[Block], style: Style) -> list[str]:
+    codes = [block.codes[0] for block in above]
     rows = [f"Page: ncclcheck explain {codes[0]}; every check, line and fact: -v"] if codes else []
     rows += [f"Help: {style.contact}"] if style.contact and document.exit_code else []
     return [*rows, *wrapped(decision(document), style.width)]
@@ -225,10 +225,10 @@ def _end(document: Document, told: Sequence[Block], style: Style) -> list[str]:
 
 def decision(document: Document) -> str:
     """The last line: who and how sure, where the heading has said what; else the whole sentence."""
-    told = [*shown(document)]
+    top = [*shown(document)]
     causes = document.diagnosis.causes if document.diagnosis else []
     named = [
-        cause for cause in causes[:1] if told and cause.code == told[0].codes[0] and cause.code not in TELL_LITTLE
+        cause for cause in causes[:1] if top and cause.code == top[0].codes[0] and cause.code not in TELL_LITTLE
     ]
     return _confidence(named[0]) if named else closing.decision(document)
 

@@ -112,12 +112,12 @@ def _causes(logs: Logs, verdicts: Sequence[Verdict]) -> list[Cause]:
     why = _why_absent(rows)
     began = min((event.time for _, _, event in rows if event and event.time is not None), default=None)
 
-    def key(one: _Ranked) -> tuple[float, ...]:
-        code, finding, event = one
+    def key(row: _Ranked) -> tuple[float, ...]:
+        code, finding, event = row
         # What processes began as comes before any line; that they did not come through is no cause.
         none = float("inf" if code in TELL_LITTLE else "-inf")
         when = (event.time or 0.0, event.order) if event else (none, none)
-        level = 2 if _is_explained(one, why) or _is_told_inside(one, rows) else _level(code)
+        level = 2 if _is_explained(row, why) or _is_told_inside(row, rows) else _level(code)
         outranked = not _is_decisive(finding, events, began)
         return finding.state.rank, outranked, level, when[0] if clock else 0.0, when[1]
 

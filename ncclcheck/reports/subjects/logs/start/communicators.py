@@ -51,7 +51,7 @@ def doubled(logs: Logs) -> Doubled | None:
         processes: dict[int, dict[tuple[str, int], LogMember]] = {}
         for member in members:
             processes.setdefault(member.rank, {}).setdefault((member.host, member.pid), member)
-        twice = [member for members_ in processes.values() if len(members_) > 1 for member in members_.values()]
+        twice = [member for of_rank in processes.values() if len(of_rank) > 1 for member in of_rank.values()]
         if not twice or sizes(members):
             continue
         return Doubled(twice, _late(logs, members, twice))
