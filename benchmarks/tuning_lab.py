@@ -5,10 +5,10 @@
 gloo: two hosts as network namespaces with two networks; the interface that the job has by default sends slower by
 the gain than the other one. The candidates are the other one (GLOO_SOCKET_IFNAME) and two variables that do
 nothing; two ranks, forked from a process that has imported torch. nccl: one network that lets each TCP connection
-have less than its share, so that the two of NCCL's default reach less by the gain than all connections together
-may; the candidates are NCCL_SOCKET_NTHREADS=4 and a variable that does nothing; two ranks of NCCL's own library
-on a CUDA of ours (tests/nccl). `tune`'s own search decides, with its usual looks (nccl: those of --quick); the
-command around it and torchrun are not run. Needs root.
+have less than its share; the limits are set so that NCCL's default of two reaches less by the gain than all
+connections together may, which jobs on a busy machine did not show. The candidates are NCCL_SOCKET_NTHREADS=4 and
+a variable that does nothing; two ranks of NCCL's own library on a CUDA of ours (tests/nccl). `tune`'s own search
+decides, with its usual looks (nccl: those of --quick); the command around it and torchrun are not run. Needs root.
 """
 
 from __future__ import annotations

@@ -118,8 +118,8 @@ def condition(file: str, line: int) -> str:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and _spans(node, line):
             found = ""  # a condition around a definition holds when it is made
         for block in (getattr(node, name, None) for name in ("body", "orelse", "finalbody")):
-            if isinstance(block, list) and any(_spans(one, line) for one in block):
-                found = next(filter(None, (_passed(one, line) for one in reversed(block))), found)
+            if isinstance(block, list) and any(_spans(statement, line) for statement in block):
+                found = next(filter(None, (_passed(statement, line) for statement in reversed(block))), found)
     return found
 
 

@@ -88,16 +88,16 @@ def run(options: Options, wanted: HangOptions) -> int:
     arguments = stream.arguments(
         wanted.seconds, passive=wanted.passive, ras=wanted.ras, signal=wanted.signal, several=several
     )
-    launcher, said = _answers(options, wanted, arguments, wanted.seconds + _MORE_S)
-    found = [*map(_received, said)]
+    launcher, answers = _answers(options, wanted, arguments, wanted.seconds + _MORE_S)
+    nodes = [*map(_received, answers)]
     progress.clear()
     cluster = Cluster(
         command="hang",
-        job=Job(launcher=launcher, chosen_by="hosts are looked at", nodes_asked=len(found)),
+        job=Job(launcher=launcher, chosen_by="hosts are looked at", nodes_asked=len(nodes)),
         measurements=Measurements(
-            live=[one.live for one in found],
-            ras=[ras for one in found for ras in one.ras],
-            records=received.records(piece for one in found for piece in one.pieces),
+            live=[node.live for node in nodes],
+            ras=[ras for node in nodes for ras in node.ras],
+            records=received.records(piece for node in nodes for piece in node.pieces),
         ),
         policy=options.policy,
     )  # fmt: skip

@@ -110,7 +110,7 @@ def run(wanted: Watch, options: Options) -> int:
             folder.remove_after_success(box, node)
     else:
         complain(f"the job ended here too; the page is another node's, or: ncclcheck report {box}")
-    if job.killed or any(one.killed for one in others):
+    if job.killed or any(other.killed for other in others):
         return KILLED
     return status if status >= 0 else _as_the_job(-status)
 
@@ -192,12 +192,12 @@ class _Job:
     def _spoke(self, data: bytes) -> None:
         for line in data.splitlines():
             with suppress(ValueError):
-                said = json.loads(line)
-                self.stalled |= "stall" in said
-                self.killed |= "killed" in said
-                if "stall" in said:
+                entry = json.loads(line)
+                self.stalled |= "stall" in entry
+                self.killed |= "killed" in entry
+                if "stall" in entry:
                     complain(
-                        f"no sign of life for {said['stall']:.0f} s; what was seen: ncclcheck report {self._node}"
+                        f"no sign of life for {entry['stall']:.0f} s; what was seen: ncclcheck report {self._node}"
                     )
 
     def _signalled(self, got: wrapping.Got) -> None:
@@ -217,10 +217,10 @@ class _Job:
     def others(self) -> list[folders.Node]:
         """The other nodes of the box, once they have ended; those that are silent are written down."""
         limit = _ENDED_FROM_OUTSIDE_S if self._from_outside else _OTHERS_S
-        found, silent = folders.wait_for_ends(self._node, limit)
+        ended, silent = folders.wait_for_ends(self._node, limit)
         for one in silent:
             self._journal.add({"t": round(time.time(), 3), "what": "silent", "host": one.host})
-        return [one for one in found if one not in silent]
+        return [other for other in ended if other not in silent]
 
     def end(self, status: int) -> None:
         """The last lines, the watcher's too."""

@@ -102,7 +102,9 @@ def placed(series: Sequence[float]) -> Fall | None:
     if not fits:
         return None
     best = max(fits)
-    spread = max((sum(one * one for one in calm) - len(calm) * fmean(calm) ** 2 - best.gain) / len(calm), 1e-8)
+    spread = max(
+        (sum(value * value for value in calm) - len(calm) * fmean(calm) ** 2 - best.gain) / len(calm), 1e-8
+    )
     likely, slow = [0.0] * (len(calm) + 1), 0.0
     for fit in fits:
         share = exp((fit.gain - best.gain) / (2 * spread)) / (2 * len(_TAKES) if fit.takes else 2)
@@ -115,7 +117,7 @@ def _likeliest(likely: Sequence[float]) -> int:
     """The middle of the week about a day that holds most."""
     sums = [0.0, *accumulate(likely)]
     ranges = [(max(0, at - _WEEK), min(len(likely), at + _WEEK + 1)) for at in range(len(likely))]
-    begin, end = max(ranges, key=lambda one: sums[one[1]] - sums[one[0]])
+    begin, end = max(ranges, key=lambda span: sums[span[1]] - sums[span[0]])
     return round(sum(at * likely[at] for at in range(begin, end)) / (sums[end] - sums[begin]))
 
 
@@ -126,8 +128,8 @@ def _fits(series: Sequence[float]) -> Iterator[_Fit]:
     sums up to each place give them at once.
     """
     middle, many = fmean(series), len(series)
-    own = [one - middle for one in series]
-    sums, placed_sums = [0.0, *accumulate(own)], [0.0, *accumulate(at * one for at, one in enumerate(own))]
+    own = [value - middle for value in series]
+    sums, placed_sums = [0.0, *accumulate(own)], [0.0, *accumulate(at * value for at, value in enumerate(own))]
     for begun in range(EDGE, many - EDGE + 1):
         for takes in (0, *_TAKES):
             falling = min(takes, many - begun)
@@ -147,10 +149,10 @@ def _fits(series: Sequence[float]) -> Iterator[_Fit]:
 
 def _calm(series: Sequence[float]) -> list[float]:
     """The series with each result no further from its week's median than twice what is usual from day to day."""
-    steps = [abs(one - other) for one, other in pairwise(series)]
+    steps = [abs(value - other) for value, other in pairwise(series)]
     most = 2 * max(median(steps) / (0.6745 * sqrt(2)), 0.002)
     weeks = [median(series[max(0, at - 3) : at + 4]) for at in range(len(series))]
-    return [min(max(one, week - most), week + most) for one, week in zip(series, weeks, strict=True)]
+    return [min(max(value, week - most), week + most) for value, week in zip(series, weeks, strict=True)]
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:

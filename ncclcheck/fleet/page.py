@@ -48,15 +48,15 @@ def _safe(words: str) -> str:
 
 
 def _listed(title: str, lines: Iterable[str], none: str) -> list[str]:
-    told = [*lines]
-    items = [f"<li>{_safe(line)}</li>" for line in told[:_MOST]]
-    more = [f"<li>and {len(told) - _MOST:,} more (-o json has all)</li>"] if len(told) > _MOST else []
-    return [f"<h2>{title}</h2>", *(["<ul>", *items, *more, "</ul>"] if told else [f'<p class="none">{none}</p>'])]
+    shown = [*lines]
+    items = [f"<li>{_safe(line)}</li>" for line in shown[:_MOST]]
+    more = [f"<li>and {len(shown) - _MOST:,} more (-o json has all)</li>"] if len(shown) > _MOST else []
+    return [f"<h2>{title}</h2>", *(["<ul>", *items, *more, "</ul>"] if shown else [f'<p class="none">{none}</p>'])]
 
 
-def _trend(one: Slower) -> str:
+def _trend(row: Slower) -> str:
     """Its weeks as shares of its own past, with the day of the change."""
-    shares = [share for _, share in one.trend]
+    shares = [share for _, share in row.trend]
     low, high = min(*shares, 0.95, 1.0), max(*shares, 1.02)
 
     def x(at: float) -> float:
@@ -66,11 +66,11 @@ def _trend(one: Slower) -> str:
         return 8 + (_HEIGHT - 30) * (high - share) / (high - low)
 
     points = " ".join(f"{x(at):.1f},{y(share):.1f}" for at, share in enumerate(shares))
-    changed = sum(day <= one.since for day, _ in one.trend) - 1
-    ends = (one.trend[0][0], "start", x(0)), (one.trend[-1][0], "end", x(len(shares) - 1))
+    changed = sum(day <= row.since for day, _ in row.trend) - 1
+    ends = (row.trend[0][0], "start", x(0)), (row.trend[-1][0], "end", x(len(shares) - 1))
     return "".join([
-        f"<figure><figcaption>{_safe(text.slower(one))}</figcaption>",
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{_safe(one.node)} {_safe(one.metric)}">',
+        f"<figure><figcaption>{_safe(text.slower(row))}</figcaption>",
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{_safe(row.node)} {_safe(row.metric)}">',
         f'<line class="past" x1="44" x2="{_WIDTH - 10}" y1="{y(1):.1f}" y2="{y(1):.1f}"/>',
         f'<line class="since" x1="{x(changed):.1f}" x2="{x(changed):.1f}" y1="4" y2="{_HEIGHT - 20}"/>',
         f'<polyline class="line" points="{points}"/>',

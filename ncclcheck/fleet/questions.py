@@ -93,8 +93,8 @@ def _slower(tables: Any, upgraded: dict[tuple[str, str], list[datetime]]) -> Ite
     tables.execute(f"CREATE OR REPLACE TEMP TABLE changed AS {drift.changed(span)}")
     names = dict(tables.execute("SELECT serial, arg_max(node, started) FROM nodes GROUP BY 1").fetchall())
     made = []
-    for (serial, metric), told in groupby(_series(tables), key=itemgetter(0, 1)):
-        _, _, days, values, usual, more = zip(*told, strict=True)
+    for (serial, metric), rows in groupby(_series(tables), key=itemgetter(0, 1)):
+        _, _, days, values, usual, more = zip(*rows, strict=True)
         sign = 1 if more[0] else -1
         against = [sign * (log(v) - u) for v, u in zip(values, usual, strict=True)]
         fall = drift.placed(against)
@@ -126,19 +126,19 @@ def _slower(tables: Any, upgraded: dict[tuple[str, str], list[datetime]]) -> Ite
 
 def _series(tables: Any) -> list[tuple[Any, ...]]:
     """Of each series that changed: serial, figure, time, value, the fleet's logarithm, whether more is better."""
-    found = tables.execute(
+    rows = tables.execute(
         """
         SELECT m.serial, m.metric, started, value, CASE WHEN many >= 5 THEN usual ELSE 0 END, more_is_better
         FROM measurements m JOIN changed USING (serial, metric)
         JOIN daily d ON d.metric = m.metric AND d.day = started::DATE ORDER BY ALL
         """
     ).fetchall()
-    return [*found]
+    return [*rows]
 
 
 def _together(tables: Any) -> list[Together]:
     """Checks whose failing nodes share a leaf, a firmware, an image, beyond what chance does."""
-    newest = ", ".join(f"arg_max({one}, started)" for one in ("node", *VERSIONS))
+    newest = ", ".join(f"arg_max({column}, started)" for column in ("node", *VERSIONS))
     rows = tables.execute(f"SELECT serial, {newest} FROM nodes GROUP BY 1").fetchall()
     names = {row[0]: row[1] for row in rows}
     values = {attribute: {row[0]: row[2 + at] for row in rows} for at, attribute in enumerate(VERSIONS)}
@@ -148,7 +148,9 @@ def _together(tables: Any) -> list[Together]:
         failing[code].add(serial)
     found: dict[tuple[str, frozenset[str]], Together] = {}
     groups = [
-        (a, v, {s for s, held in values[a].items() if held == v}) for a in VERSIONS for v in _values(values[a])
+        (a, v, {s for s, version in values[a].items() if version == v})
+        for a in VERSIONS
+        for v in _values(values[a])
     ]
     for code, bad in sorted(failing.items()):
         for attribute, value, members in groups:
@@ -225,7 +227,7 @@ def _upgrades(tables: Any) -> tuple[list[Upgrade], dict[tuple[str, str], list[da
             for metric, changes in _figures(tables).items():
                 if len(changes) < _FEWEST_UPGRADED:
                     continue
-                low, high = (expm1(one) for one in drift.interval(changes))
+                low, high = (expm1(bound) for bound in drift.interval(changes))
                 change = expm1(median(changes))
                 if low * high > 0 and abs(change) >= _LEAST_GAIN:
                     upgrades.append(move.changed(metric, change, low, high))
@@ -237,10 +239,10 @@ def _upgrades(tables: Any) -> tuple[list[Upgrade], dict[tuple[str, str], list[da
 
 def _changing(tables: Any) -> list[str]:
     """The versions of which there is more than one at all; a leaf is none, its nodes were moved."""
-    listed = [one for one in VERSIONS if one != "leaf"]
-    asked = ", ".join(f"min({one}) <> max({one})" for one in listed)
+    listed = [version for version in VERSIONS if version != "leaf"]
+    asked = ", ".join(f"min({version}) <> max({version})" for version in listed)
     differ = tables.execute(f"SELECT {asked} FROM nodes").fetchone()
-    return [one for one, several in zip(listed, differ, strict=True) if several]
+    return [version for version, several in zip(listed, differ, strict=True) if several]
 
 
 def _moves(tables: Any, attribute: str) -> dict[tuple[str, str], list[tuple[str, datetime]]]:
@@ -253,10 +255,10 @@ def _moves(tables: Any, attribute: str) -> dict[tuple[str, str], list[tuple[str,
         ) WHERE was <> now
         """
     ).fetchall()
-    found: dict[tuple[str, str], list[tuple[str, datetime]]] = defaultdict(list)
+    changes: dict[tuple[str, str], list[tuple[str, datetime]]] = defaultdict(list)
     for serial, at, now, was in rows:
-        found[was, now].append((serial, at))
-    return found
+        changes[was, now].append((serial, at))
+    return changes
 
 
 def _figures(tables: Any) -> dict[str, Sequence[float]]:
@@ -282,10 +284,10 @@ def _figures(tables: Any) -> dict[str, Sequence[float]]:
         """,
         [_AROUND],
     ).fetchall()
-    found: dict[str, list[float]] = defaultdict(list)
+    changes: dict[str, list[float]] = defaultdict(list)
     for metric, change in rows:
-        found[metric].append(change)
-    return {**found}
+        changes[metric].append(change)
+    return {**changes}
 
 
 def _rates(tables: Any, nodes: int) -> Iterator[tuple[str, float, float, float]]:

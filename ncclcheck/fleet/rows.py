@@ -76,7 +76,7 @@ def of(document: Document) -> Rows:
     verdicts = [VerdictRow(*head, serials[node], *rest) for node, *rest in _found(document) if node in serials]
     worst: dict[str, str] = {}
     for row in verdicts:
-        worst[row.serial] = min(worst.get(row.serial, row.state), row.state, key=lambda one: State(one).rank)
+        worst[row.serial] = min(worst.get(row.serial, row.state), row.state, key=lambda state: State(state).rank)
     nodes = [
         NodeRow(
             *head, serials[entry.name], entry.name, document.command, worst.get(serials[entry.name], "ok"),
@@ -90,22 +90,24 @@ def of(document: Document) -> Rows:
 
 def serial(node: Node) -> str:
     """What a machine keeps when it is renamed and reinstalled: the GUID of its first HCA, a MAC, else its name."""
-    guids = [one.node_guid for one in value_or(at(node, "rdma.devices"), [])]
+    guids = [device.node_guid for device in value_or(at(node, "rdma.devices"), [])]
     if known := sorted(guid for guid in guids if isinstance(guid, str) and guid.strip("0:")):
         return known[0]
-    macs = [one.mac for one in value_or(at(node, "network.interfaces"), []) if one.kind == "physical"]
+    macs = [
+        interface.mac for interface in value_or(at(node, "network.interfaces"), []) if interface.kind == "physical"
+    ]
     return next(iter(sorted(mac for mac in macs if isinstance(mac, str) and mac.strip("0:"))), node.name)
 
 
 def _versions(node: Node) -> Iterator[str]:
     def one(path: str) -> str:
-        found = at(node, path)
-        return found if isinstance(found, str) else ""
+        value = at(node, path)
+        return value if isinstance(value, str) else ""
 
     yield from (one(path) for path in ("stack.driver", "host.kernel", "nccl.loaded.version", "stack.torch"))
     yield _all(card.firmware for card in value_or(at(node, "rdma.devices"), []))
     yield _all(card.vbios for card in value_or(at(node, "gpus.cards"), []))
-    variables = {one.name: one.value for one in value_or(at(node, "job.variables"), [])}
+    variables = {variable.name: variable.value for variable in value_or(at(node, "job.variables"), [])}
     yield variables.get("SLURM_CONTAINER") or one("host.system")
     yield next(iter(sorted(leaf.switch for leaf in value_or(at(node, "rdma.leaves"), []))), "")
 

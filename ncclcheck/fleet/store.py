@@ -116,14 +116,14 @@ def _load(
     )
     sound = "WHERE isfinite(value) AND value > 0 AND value < 1e15" if "value" in fields else ""
     whole = _whole(name)
-    there = {file: told for file, told in files.items() if file != whole}
+    there = {file: version for file, version in files.items() if file != whole}
     try:
-        held = _held(made, duckdb, folder, whole, files)
-        if not held.items() <= there.items():
-            held = {}
-        apart = [file for file in there if file not in held]
+        merged = _held(made, duckdb, folder, whole, files)
+        if not merged.items() <= there.items():
+            merged = {}
+        apart = [file for file in there if file not in merged]
         made.execute(f"CREATE TABLE {name} ({', '.join(f'{field} {_type_of(field)}' for field in fields)})")
-        for listed, time in ([[whole] * bool(held), "TIMESTAMP"], [apart, "TIMESTAMPTZ"]):
+        for listed, time in ([[whole] * bool(merged), "TIMESTAMP"], [apart, "TIMESTAMPTZ"]):
             if listed:
                 query = f"""INSERT INTO {name} SELECT * FROM (
                     SELECT TRY_CAST(started AS {time})::TIMESTAMP AS started, {picked} FROM read_parquet($1)
@@ -156,8 +156,8 @@ def _held(made: Any, duckdb: Any, folder: Path, whole: str, files: Mapping[str, 
         return {}
     try:
         asked = "SELECT decode(value) FROM parquet_kv_metadata($1) WHERE decode(key) = 'ncclcheck'"
-        found = made.execute(asked, [str(folder / whole)]).fetchone()
-        return msgspec.json.decode(found[0] if found else "{}", type=dict[str, str])
+        row = made.execute(asked, [str(folder / whole)]).fetchone()
+        return msgspec.json.decode(row[0] if row else "{}", type=dict[str, str])
     except (duckdb.InterruptException, duckdb.OutOfMemoryException):
         raise
     except (duckdb.Error, msgspec.MsgspecError):
@@ -166,11 +166,11 @@ def _held(made: Any, duckdb: Any, folder: Path, whole: str, files: Mapping[str, 
 
 def _keep(made: Any, folder: Path, name: str, files: Mapping[str, str]) -> None:
     """One file for all of them; where the folder may not be written, it is done without."""
-    told = msgspec.json.encode(files).decode()
+    versions = msgspec.json.encode(files).decode()
     with tempfile.TemporaryDirectory() as private, suppress(OSError):
         there = str(Path(private) / f"{name}.parquet")
         made.execute(
-            f"COPY {name} TO '{there}' (FORMAT parquet, COMPRESSION zstd, KV_METADATA {{ncclcheck: '{told}'}})"
+            f"COPY {name} TO '{there}' (FORMAT parquet, COMPRESSION zstd, KV_METADATA {{ncclcheck: '{versions}'}})"
         )
         destination.write(str(folder / _whole(name)), Path(there).read_bytes())
 
@@ -180,20 +180,20 @@ def _files(folder: str) -> dict[str, dict[str, str]]:
 
     Raises UsageError.
     """
-    found: dict[str, dict[str, str]] = {name: {} for name in TABLES}
+    listed: dict[str, dict[str, str]] = {name: {} for name in TABLES}
     size = 0
     try:
         for entry in os.scandir(folder):
             if (match := _NAME.fullmatch(entry.name)) and entry.is_file(follow_symlinks=False):
-                told = entry.stat(follow_symlinks=False)
-                size += told.st_size if stat.S_ISREG(told.st_mode) else 0
-                found[match["table"]][entry.name] = f"{told.st_size} {told.st_mtime_ns}"
+                stats = entry.stat(follow_symlinks=False)
+                size += stats.st_size if stat.S_ISREG(stats.st_mode) else 0
+                listed[match["table"]][entry.name] = f"{stats.st_size} {stats.st_mtime_ns}"
     except OSError as error:
         raise UsageError(f"fleet: {folder!r} cannot be read: {error.strerror or error}") from None
-    if empty := [name for name, files in found.items() if not files.keys() - {_whole(name)}]:
+    if empty := [name for name, files in listed.items() if not files.keys() - {_whole(name)}]:
         raise UsageError(
             f"fleet: {folder!r} has no {empty[0]}-*.parquet; make it with: ncclcheck report FILE --parquet DIR"
         )
-    if sum(map(len, found.values())) > _MOST_FILES or size > _MOST_BYTES:
+    if sum(map(len, listed.values())) > _MOST_FILES or size > _MOST_BYTES:
         raise UsageError(f"fleet: {folder!r} holds more than {_MOST_FILES:,} files or {_MOST_BYTES >> 30} GiB")
-    return {name: dict(sorted(files.items())) for name, files in found.items()}
+    return {name: dict(sorted(files.items())) for name, files in listed.items()}

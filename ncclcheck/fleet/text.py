@@ -34,37 +34,37 @@ def _section(title: str, told: Iterator[str], none: str) -> Iterator[str]:
         yield f"  {none}"
 
 
-def repeats(one: Repeats) -> str:
+def repeats(row: Repeats) -> str:
     """One node and check."""
     return (
-        f"{one.node} ({one.serial}): {one.code} failed in {one.fails} of {one.results} results, on the others in "
-        f"{one.usual:.1%}; last on {one.last}: {one.what}"
+        f"{row.node} ({row.serial}): {row.code} failed in {row.fails} of {row.results} results, on the others in "
+        f"{row.usual:.1%}; last on {row.last}: {row.what}"
     )
 
 
-def slower(one: Slower) -> str:
+def slower(row: Slower) -> str:
     """One node and figure."""
-    how = "slowly, from" if one.slowly else "since"
-    now = "; back to its past since" if one.recovered else ""
+    how = "slowly, from" if row.slowly else "since"
+    now = "; back to its past since" if row.recovered else ""
     return (
-        f"{one.node} ({one.serial}): {one.metric} {one.change:+.1%} {how} {one.since} "
-        f"({one.before:.4g} before, {one.after:.4g} after){now}"
+        f"{row.node} ({row.serial}): {row.metric} {row.change:+.1%} {how} {row.since} "
+        f"({row.before:.4g} before, {row.after:.4g} after){now}"
     )
 
 
-def together(one: Together) -> str:
+def together(row: Together) -> str:
     """One check and what its nodes share."""
-    beside = f", as all with {', '.join(one.shared)}" if one.shared else ""
+    beside = f", as all with {', '.join(row.shared)}" if row.shared else ""
     return (
-        f"{one.code}: {one.failing} of {one.of} nodes with {one.attribute} {one.value}{beside}, "
-        f"{one.elsewhere} of {one.of_elsewhere} others: {fold_some(one.nodes)}"
+        f"{row.code}: {row.failing} of {row.of} nodes with {row.attribute} {row.value}{beside}, "
+        f"{row.elsewhere} of {row.of_elsewhere} others: {fold_some(row.nodes)}"
     )
 
 
-def upgrade(one: Upgrade) -> str:
+def upgrade(row: Upgrade) -> str:
     """One version and what changed with it."""
-    what = "of results fail" if one.subject.isupper() else "better" if one.change > 0 else "worse"
+    what = "of results fail" if row.subject.isupper() else "better" if row.change > 0 else "worse"
     return (
-        f"{one.attribute} {one.before} -> {one.after} on {one.nodes} nodes, {one.first} to {one.last}: "
-        f"{one.subject} {one.change:+.1%} {what} ({one.low:+.1%} to {one.high:+.1%})"
+        f"{row.attribute} {row.before} -> {row.after} on {row.nodes} nodes, {row.first} to {row.last}: "
+        f"{row.subject} {row.change:+.1%} {what} ({row.low:+.1%} to {row.high:+.1%})"
     )

@@ -154,12 +154,12 @@ def _pods(selector: str, of: Sequence[str]) -> Iterator[tuple[str, str]]:
         raise UsageError(f"--pods: kubectl: {output.err.strip()[:300] or f'it ended with {output.status}'}")
     try:
         items: list[dict[str, Any]] = json.loads(output.out)["items"]
-        found = [(str(one["metadata"]["name"]), str(one.get("status", {}).get("phase", ""))) for one in items]
+        phases = [(str(pod["metadata"]["name"]), str(pod.get("status", {}).get("phase", ""))) for pod in items]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UsageError(f"--pods: kubectl's output is not a list of pods: {error}") from None
-    if not found:
+    if not phases:
         raise UsageError(f"--pods: no pod has {selector!r}; kubectl get pods --show-labels has their labels")
-    for name, phase in found:
+    for name, phase in phases:
         if not _POD.fullmatch(name):
             raise UsageError(f"--pods: {name[:60]!r} is no name of a pod")
         yield name, "" if phase in ("Running", "") else f"the pod is {phase}"
@@ -169,29 +169,29 @@ def answers(ways: Sequence[Way], program: bytes, limit: float) -> list[Answer]:
     """What the program says on each host, in their order. Never raises, waits no longer than `limit` seconds."""
     at_once = max(1, process.make_room(3 * min(len(ways), _AT_ONCE)) // 3)
     rounds = [ways[at : at + at_once] for at in range(0, len(ways), at_once)]
-    return [one for some in rounds for one in _round(some, program, limit)]
+    return [answer for some in rounds for answer in _round(some, program, limit)]
 
 
 def in_job(job: Job, arguments: Sequence[str], via: str | None, program: bytes, limit: float) -> list[Answer]:
     """The same in a job of Slurm: one step, and for nodes that it did not reach one each."""
-    found = answers(in_steps(job, arguments, via), program, limit)
-    left = [one.host for one in found if one.problem]
+    answered = answers(in_steps(job, arguments, via), program, limit)
+    left = [answer.host for answer in answered if answer.problem]
     if not left or len(job.nodes) == 1:
-        return found
+        return answered
     ways = in_steps(job._replace(nodes=left), arguments, via, each=True)
     again: dict[str, Answer] = {}
     for at in range(0, len(ways), _ONE_BY_ONE):
         again.update((answer.host, answer) for answer in answers(ways[at : at + _ONE_BY_ONE], program, limit))
-    return [again.get(one.host, one) for one in found]
+    return [again.get(answer.host, answer) for answer in answered]
 
 
 def _round(ways: Sequence[Way], program: bytes, limit: float) -> Iterator[Answer]:
     begun = [_begun(way) for way in ways]
-    children = [one for one in begun if not isinstance(one, str)]
+    children = [begin for begin in begun if not isinstance(begin, str)]
     ended = iter(process.watch_all(children, program, limit, most=_MOST))
-    for way, one in zip(ways, begun, strict=True):
-        if isinstance(one, str):
-            yield from (Answer(host, problem=one) for host in way.hosts)
+    for way, child in zip(ways, begun, strict=True):
+        if isinstance(child, str):
+            yield from (Answer(host, problem=child) for host in way.hosts)
         else:
             yield from _answer(way, limit, *next(ended))
 
@@ -208,24 +208,24 @@ def _begun(way: Way) -> Popen[bytes] | str:
 
 def _answer(way: Way, limit: float, status: int | None, out: str, err: str) -> Iterator[Answer]:
     why = f"it gave no answer in {limit:g} s" if status is None else _last_words(way.argv[0], status, err)
-    said = _named(out.split("\n")) if way.named else {}
+    lines_by_host = _named(out.split("\n")) if way.named else {}
     if not way.named:
         lines = [line for line in out.splitlines() if line.startswith("{")]
-        said = {way.hosts[0]: lines[-1]} if lines else {}
+        lines_by_host = {way.hosts[0]: lines[-1]} if lines else {}
     for host in way.hosts:
-        yield Answer(host, said[host]) if host in said else Answer(host, problem=why)
+        yield Answer(host, lines_by_host[host]) if host in lines_by_host else Answer(host, problem=why)
 
 
 def _named(lines: Iterable[str]) -> dict[str, str]:
     """What each node said, put together again."""
     pieces: dict[str, list[str]] = {}
     for line in lines:
-        name, _, said = line.partition(" ")
-        pieces.setdefault(name, []).append(said)
-    whole = {name: "".join(said) for name, said in pieces.items()}
-    return {name: said for name, said in whole.items() if said.startswith("{")}
+        name, _, part = line.partition(" ")
+        pieces.setdefault(name, []).append(part)
+    whole = {name: "".join(piece) for name, piece in pieces.items()}
+    return {name: text for name, text in whole.items() if text.startswith("{")}
 
 
 def _last_words(tool: str, status: int, err: str) -> str:
-    said = [line.strip() for line in err.splitlines() if line.strip()]
-    return (said[-1] if said else f"{os.path.basename(tool)} ended with status {status}")[:200]
+    lines = [line.strip() for line in err.splitlines() if line.strip()]
+    return (lines[-1] if lines else f"{os.path.basename(tool)} ended with status {status}")[:200]

@@ -167,8 +167,8 @@ def _argv(
 
 
 def _ssh(ssh: str, host: Host, words: Sequence[str], **settings: str) -> list[str]:
-    told = [text for name, value in {**_OPTIONS, **settings}.items() for text in ("-o", f"{name}={value}")]
-    return [ssh, "-T", "-a", "-x", *told, "--", host.target, f"exec {' '.join(map(doorstep.quote, words))}"]
+    options = [text for name, value in {**_OPTIONS, **settings}.items() for text in ("-o", f"{name}={value}")]
+    return [ssh, "-T", "-a", "-x", *options, "--", host.target, f"exec {' '.join(map(doorstep.quote, words))}"]
 
 
 def _another(ssh: str, host: Host, inner: Sequence[str], words: Sequence[str], seconds: float) -> list[str]:
@@ -255,8 +255,8 @@ class SshLink:
     def dialled(self, node: int, *, lost: bool = False) -> Dialled | None:
         """How ssh reaches the host, by its options here. lost: whether the port is open now is tried too."""
         options = self._argv[: self._argv.index("--")]
-        told = dialled.dialled(options, self._target, self.nodes[node], self._env)
-        return dialled.port_now(told, _PORT_S) if told and lost else told
+        dialled_now = dialled.dialled(options, self._target, self.nodes[node], self._env)
+        return dialled.port_now(dialled_now, _PORT_S) if dialled_now and lost else dialled_now
 
     def look(self, node: int, pid: int | None, seconds: float) -> Look:
         """Look at the agent by an ssh connection of its own."""
@@ -357,16 +357,16 @@ class Door(threading.Thread):
 
     def _ask(self, node: int, ended: Closed | None = None) -> None:
         def ask() -> None:
-            told, link = "", self._links[node]
+            reasons, link = "", self._links[node]
             if self._asking.acquire(blocking=False):  # a few tell what ails them all
-                told = link.reasons() if ended is not None and _is_refusal(ended) else ""
+                reasons = link.reasons() if ended is not None and _is_refusal(ended) else ""
                 if ended is not None and other_port.is_refused(ended.detail):
-                    told = other_port.explanation(ended.detail, link.nodes[node])
-                if not told and (ended is None or not ended.detail):
-                    told = link.try_small() or link.slow_login
+                    reasons = other_port.explanation(ended.detail, link.nodes[node])
+                if not reasons and (ended is None or not ended.detail):
+                    reasons = link.try_small() or link.slow_login
                 self._asking.release()
             if ended is not None:
-                self._events.put(replace(ended, detail="\n".join(filter(None, (ended.detail, told)))))
+                self._events.put(replace(ended, detail="\n".join(filter(None, (ended.detail, reasons)))))
 
         self._asked[node] = threading.Thread(target=ask, daemon=True, name="reasons")
         self._asked[node].start()

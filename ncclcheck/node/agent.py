@@ -100,9 +100,9 @@ class Agent:
 
     def leave(self, reason: str) -> None:
         """Kill everything we started, and end at once without waiting for threads."""
-        for one in (self.mark, self.trial):
-            if one is not None:
-                one.close()
+        for probe in (self.mark, self.trial):
+            if probe is not None:
+                probe.close()
         process.kill_tree()
         process.reap_all()
         if self.folder:
@@ -125,11 +125,11 @@ class Agent:
         self._close_door()
         self.mark = Mark()
         self.listener = Listener(order.address, node=self.options.node, name=self.options.name)
-        told = self.listener.told
-        if isinstance(told, NoDoor):
-            self.channel.say(wire.Listening(door=None, problem=told))
+        door = self.listener.told
+        if isinstance(door, NoDoor):
+            self.channel.say(wire.Listening(door=None, problem=door))
         else:
-            self.channel.say(wire.Listening(door=replace(told, file=self.mark.file())))
+            self.channel.say(wire.Listening(door=replace(door, file=self.mark.file())))
 
     def _reach(self, order: wire.Peers) -> None:
         """Try to reach the others; our door is closed before anything else runs."""
@@ -344,9 +344,9 @@ def main(argv: list[str] | None = None) -> None:
     try:
         Agent(_options(argv)).run()
     except (RuntimeError, OSError) as error:
-        if not (told := tasks.exhausted(error)):
+        if not (lacking := tasks.exhausted(error)):
             raise
-        os.write(2, f"ncclcheck: {told}\n".encode())
+        os.write(2, f"ncclcheck: {lacking}\n".encode())
         os._exit(3)  # a thread of ours still reads stdin
 
 

@@ -87,8 +87,8 @@ def _beside(place: Place, mode: int) -> tuple[int, str]:
 
 def _alike(there: int, place: Place) -> tuple[int, str] | None:
     """A new file with owner, group and mode of the one that is there; None where they cannot be kept."""
-    told = os.fstat(there)
-    if not stat.S_ISREG(told.st_mode) or _has_acl(there):
+    before = os.fstat(there)
+    if not stat.S_ISREG(before.st_mode) or _has_acl(there):
         return None
     try:
         new, name = _beside(place, 0o600)
@@ -96,9 +96,9 @@ def _alike(there: int, place: Place) -> tuple[int, str] | None:
         return None
     try:
         made = os.fstat(new)
-        if (made.st_uid, made.st_gid) != (told.st_uid, told.st_gid):
-            os.fchown(new, told.st_uid, told.st_gid)
-        os.fchmod(new, told.st_mode & 0o777)
+        if (made.st_uid, made.st_gid) != (before.st_uid, before.st_gid):
+            os.fchown(new, before.st_uid, before.st_gid)
+        os.fchmod(new, before.st_mode & 0o777)
     except OSError:
         os.close(new)
         os.unlink(name, dir_fd=place.folder)

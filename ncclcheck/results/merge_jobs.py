@@ -43,9 +43,9 @@ _SINGLE = {
 def check(results: Sequence[tuple[str, Cluster]]) -> None:
     """Raises UsageError with what cannot be merged, and why."""
     for name, why in _SINGLE.items():
-        held = [path for path, cluster in results if getattr(cluster.measurements, name)]
-        if len(held) > 1:
-            raise UsageError(f"report: {held[0]} and {held[1]} each hold {why}; give one of them, or --compare")
+        paths = [path for path, cluster in results if getattr(cluster.measurements, name)]
+        if len(paths) > 1:
+            raise UsageError(f"report: {paths[0]} and {paths[1]} each hold {why}; give one of them, or --compare")
     shapes = [(path, _shape(cluster)) for path, cluster in results]
     for path, shape in shapes[1:]:
         if shape != shapes[0][1]:
@@ -119,19 +119,19 @@ def _moved(rows: Sequence[Any], first: int) -> list[Any]:
 
 def _slowest(rows: Iterable[Collective]) -> list[Collective]:
     """One row for each operation and size: a wrong one before all, then the slowest, then one that was skipped."""
-    found: dict[tuple[str, int, str], Collective] = {}
+    worst: dict[tuple[str, int, str], Collective] = {}
     for row in rows:
         key = (row.op, row.bytes, row.dtype)
-        found[key] = max(found.get(key, row), row, key=_badness)
-    return [*found.values()]
+        worst[key] = max(worst.get(key, row), row, key=_badness)
+    return [*worst.values()]
 
 
 def _badness(row: Collective) -> tuple[bool, float]:
     return row.correct is False or row.state == "fail", row.time_us.p50 if row.time_us else -1.0
 
 
-def _whole(found: Sequence[T | None], join: Callable[[list[T]], T]) -> T | None:
-    known = [one for one in found if one is not None]
+def _whole(parts: Sequence[T | None], join: Callable[[list[T]], T]) -> T | None:
+    known = [part for part in parts if part is not None]
     return join(known) if known else None
 
 
@@ -147,9 +147,9 @@ def _soaked(soaks: list[Soak]) -> Soak:
     return Soak(**spans, **counts)
 
 
-def _diagnosed(found: list[Diagnostics]) -> Diagnostics:
+def _diagnosed(parts: list[Diagnostics]) -> Diagnostics:
     return Diagnostics(
-        results=[result for diagnostics in found for result in diagnostics.results],
-        seconds=max(diagnostics.seconds for diagnostics in found),
-        problem=next((diagnostics.problem for diagnostics in found if diagnostics.problem), ""),
+        results=[result for diagnostics in parts for result in diagnostics.results],
+        seconds=max(diagnostics.seconds for diagnostics in parts),
+        problem=next((diagnostics.problem for diagnostics in parts if diagnostics.problem), ""),
     )

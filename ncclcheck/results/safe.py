@@ -39,14 +39,16 @@ def cluster(found: Cluster) -> Cluster:
 def _without_secret_variables(node: Node) -> Node:
     """A saved file may hold what no probe reports."""
     listed = value_or(at(node, "job.variables"), [])
-    if not any(is_secret(one.name) for one in listed):
+    if not any(is_secret(variable.name) for variable in listed):
         return node
-    return replace(node, job=replace(node.job, variables=[one for one in listed if not is_secret(one.name)]))
+    return replace(
+        node, job=replace(node.job, variables=[variable for variable in listed if not is_secret(variable.name)])
+    )
 
 
 def _named(found: Cluster) -> Cluster:
-    told = dict.fromkeys(_names(found))
-    names = [name for name in told if _FOREIGN.search(name) and not _OURS.fullmatch(name)]
+    texts = dict.fromkeys(_names(found))
+    names = [name for name in texts if _FOREIGN.search(name) and not _OURS.fullmatch(name)]
     if not names:
         return found
     new = _renamed(names, {node.name for node in found.nodes})
@@ -79,7 +81,7 @@ def _names(found: Cluster) -> Iterator[str]:
         for place in _PLACES:
             yield from (one.name for one in value_or(at(node, place), []))
         for interface in value_or(at(node, "network.interfaces"), []):
-            yield from (held.address for held in value_or(interface.addresses, []))
+            yield from (address.address for address in value_or(interface.addresses, []))
     yield from (
         text for place, text in strings([found.job, found.run, found.measurements.reach]) if place in _NODES
     )

@@ -96,21 +96,21 @@ def _follow(
 ) -> Followed:
     progress.stage(f"node rank {who.node_rank}: joining node rank 0 at {who.endpoint}")
     try:
-        found = reach(who, command, wait, progress.say, lambda: not events.empty())
+        reached = reach(who, command, wait, progress.say, lambda: not events.empty())
     except Stopped:
         return _signalled(events)
-    if isinstance(found, Connection):
-        beside = f" by another address, for {found.unreached.detail}" if found.unreached else ""
-        progress.say(f"joined as {found.name}{beside}; node rank 0 writes the report")
-        return _relay(found, who, events, own, *agent_options)
-    line = f"node rank 0 was not reached at {found.endpoint}: {found.detail}"
-    if found.outcome == "turned_away":
-        return Followed(exits.Exit.USAGE, f"turned away by node rank 0: {found.detail}", unreached=found)
+    if isinstance(reached, Connection):
+        beside = f" by another address, for {reached.unreached.detail}" if reached.unreached else ""
+        progress.say(f"joined as {reached.name}{beside}; node rank 0 writes the report")
+        return _relay(reached, who, events, own, *agent_options)
+    line = f"node rank 0 was not reached at {reached.endpoint}: {reached.detail}"
+    if reached.outcome == "turned_away":
+        return Followed(exits.Exit.USAGE, f"turned away by node rank 0: {reached.detail}", unreached=reached)
     try:
         node = _own_facts(who, events, progress, *agent_options)
     except Interrupted as interrupted:
         return Followed(exits.of_signal(interrupted.number), line)
-    return Followed(exits.Exit.INCOMPLETE, line, unreached=found, node=node)
+    return Followed(exits.Exit.INCOMPLETE, line, unreached=reached, node=node)
 
 
 def _signalled(events: Events) -> Followed:
@@ -191,14 +191,14 @@ def around(known: list[Door], node_rank: int, name: str) -> str:
     """Whether the host of node rank 0 still answers, and who else does; empty where no door is known."""
     doors = [door for door in known if door.node != node_rank and door.tcp_port >= LEAST_PORT]
     doors = sorted(doors, key=lambda door: door.node)[:_MOST_TRIED]
-    found = {one.of: one for one in knock(doors, name, MOST_S)}
-    lead = next((found[door.name] for door in doors if door.node == 0 and door.name in found), None)
+    answers = {knock_.of: knock_ for knock_ in knock(doors, name, MOST_S)}
+    lead = next((answers[door.name] for door in doors if door.node == 0 and door.name in answers), None)
     if lead is None:
         return ""
     if lead.answered:
         return f"; its host ({lead.address}) still answers, so ncclcheck was ended there, or hangs"
-    others = {name: one for name, one in found.items() if one is not lead}
-    alive = [name for name, one in others.items() if one.answered]
+    others = {name: answer for name, answer in answers.items() if answer is not lead}
+    alive = [name for name, answer in others.items() if answer.answered]
     rest = f"{fold_names(alive)} answer{'s' if len(alive) == 1 else ''}" if alive else "nor from any other node"
     return f"; nothing comes back from {lead.of} ({lead.address}); {rest if others else 'no other node is known'}"
 

@@ -196,9 +196,9 @@ class Gathered:
     def doubtful(self) -> list[int]:
         """Nodes without facts, and those that are one machine; then one that is neither, to compare with."""
         machines = Counter(_machine(node.facts) for node in self.nodes.values() if node.facts)
-        found = [n.index for n in self.nodes.values() if n.facts is None or machines[_machine(n.facts)] > 1]
-        sound = sorted(self.nodes.keys() - found)
-        return [*sound[:1], *found] if found else []
+        asked = [n.index for n in self.nodes.values() if n.facts is None or machines[_machine(n.facts)] > 1]
+        sound = sorted(self.nodes.keys() - asked)
+        return [*sound[:1], *asked] if asked else []
 
     @property
     def doors(self) -> list[Door]:
@@ -402,8 +402,8 @@ class Gathered:
 
 def _machine(node: Node) -> object:
     """By what a machine is known; each node for itself where that was not read."""
-    told = at(node, "host.hostname"), at(node, "host.boot_id")
-    return node.name if any(isinstance(one, Unread) for one in told) else told
+    identity = at(node, "host.hostname"), at(node, "host.boot_id")
+    return node.name if any(isinstance(part, Unread) for part in identity) else identity
 
 
 def _only(part: Measurements, names: Collection[str]) -> Measurements:

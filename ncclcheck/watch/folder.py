@@ -74,10 +74,10 @@ def _usual() -> list[str]:
 
 def _check(box: str) -> None:
     """Nobody else may put anything there. Raises UsageError or OSError."""
-    held = os.lstat(box)
-    if not stat.S_ISDIR(held.st_mode):
+    stats = os.lstat(box)
+    if not stat.S_ISDIR(stats.st_mode):
         raise UsageError(f"--box: {box} is no folder")
-    if held.st_uid != os.geteuid() or held.st_mode & 0o022:
+    if stats.st_uid != os.geteuid() or stats.st_mode & 0o022:
         raise UsageError(f"--box: {box}: others may write there; give a folder of your own (mode 0700)")
 
 
@@ -98,7 +98,7 @@ def _fill(node: str, command: Sequence[str], wanted: Mapping[str, str]) -> None:
     source = Path(injected.__file__).parent / "sitecustomize.py"
     write(os.path.join(node, "site", "sitecustomize.py"), source.read_bytes())
     variables = {**{n: v for n, v in os.environ.items() if _SHOWN.fullmatch(n)}, **wanted}
-    told = {
+    facts = {
         "schema": 1,
         "version": __version__,
         "host": socket.gethostname(),
@@ -108,15 +108,15 @@ def _fill(node: str, command: Sequence[str], wanted: Mapping[str, str]) -> None:
             n: masked(v) for n, v in sorted(variables.items()) if not is_secret(n) and n != "PYTHONPATH"
         },
     }
-    write(os.path.join(node, "meta.json"), json.dumps(told | _clocks()).encode())
+    write(os.path.join(node, "meta.json"), json.dumps(facts | _clocks()).encode())
 
 
 def _clocks() -> dict[str, object]:
     """What the pre-flight has found, if this is what follows it."""
     with suppress(ValueError, RecursionError):
-        found = json.loads(os.environ.get(CLOCKS, "")[:_MOST_CLOCKS])
-        if isinstance(found, dict) and all(isinstance(one, float | int) for one in found.values()):
-            return {"clocks": found}
+        clocks = json.loads(os.environ.get(CLOCKS, "")[:_MOST_CLOCKS])
+        if isinstance(clocks, dict) and all(isinstance(ahead, float | int) for ahead in clocks.values()):
+            return {"clocks": clocks}
     return {}
 
 
@@ -131,14 +131,14 @@ def remove_after_success(box: str, node: str) -> None:
     others = folders.others(node)
     if any(one.status != 0 or one.stalled for one in others):
         return
-    for one in others:
-        shutil.rmtree(one.folder, ignore_errors=True)
+    for other in others:
+        shutil.rmtree(other.folder, ignore_errors=True)
     remove(box, node)
 
 
 def is_first_to_fail(node: str, others: Sequence[folders.Node]) -> bool:
     """Whether the page is to be printed here: once for a job."""
-    return not [one for one in others if one.status and one.folder < node]
+    return not [other for other in others if other.status and other.folder < node]
 
 
 def remove(box: str, node: str) -> None:

@@ -157,7 +157,7 @@ class _Streams:
         changed = False
         for ours in self._terminals:
             with suppress(OSError):
-                size, before = (fcntl.ioctl(one, termios.TIOCGWINSZ, _NO_SIZE) for one in (number, ours))
+                size, before = (fcntl.ioctl(terminal, termios.TIOCGWINSZ, _NO_SIZE) for terminal in (number, ours))
                 fcntl.ioctl(ours, termios.TIOCSWINSZ, size)
                 changed |= size != before
         return changed
@@ -168,8 +168,8 @@ class _Streams:
 
     def identities(self) -> str:
         """Device and inode of the job's ends."""
-        held = [os.fstat(end) for end in {*self._ends.values()}]
-        return " ".join(f"{one.st_dev}:{one.st_ino}" for one in held)
+        stats = [os.fstat(end) for end in {*self._ends.values()}]
+        return " ".join(f"{stat.st_dev}:{stat.st_ino}" for stat in stats)
 
     def leave_screens(self) -> None:
         """The user's terminal is as it was."""
@@ -188,10 +188,10 @@ def _identity(number: int) -> tuple[int, int, int] | None:
     if (sys.stdout, sys.stderr)[number - 1] is None:
         return None
     try:
-        held = os.fstat(number)
+        stat = os.fstat(number)
     except OSError:
         return None
-    return held.st_dev, held.st_ino, held.st_rdev
+    return stat.st_dev, stat.st_ino, stat.st_rdev
 
 
 class _Conversation:
@@ -212,13 +212,13 @@ class _Conversation:
     def _take_signals(self) -> None:
         while True:
             with suppress(InterruptedError):
-                held = signal.sigwaitinfo(self._group.taken)
+                info = signal.sigwaitinfo(self._group.taken)
                 self._took.set()
-                if held.si_signo == signal.SIGWINCH:
+                if info.si_signo == signal.SIGWINCH:
                     if self._streams.resize():  # the job may have asked for the size before that
                         os.killpg(0, signal.SIGWINCH)
                     continue
-                got = Got(held.si_signo, held.si_pid, self._group.got(held.si_signo))
+                got = Got(info.si_signo, info.si_pid, self._group.got(info.si_signo))
                 if not got.of_group:
                     with suppress(OSError):
                         self._child.send_signal(got.number)

@@ -65,23 +65,23 @@ def reach(
     failure: Failure | None = None
     aside_at = _ASIDE_AFTER_S
     while True:
-        found = _try_all(who, command)
+        outcome = _try_all(who, command)
         waited = time.monotonic() - begun
-        if isinstance(found, Connection):
-            return found
-        if found.outcome == "misfit" and waited > _MISFIT_S:
-            found = replace(found, outcome="turned_away")
-        failure = _more_telling(failure, found)
-        is_over = waited + pause > wait or found.outcome == "turned_away" or patience.is_over(found.outcome)
+        if isinstance(outcome, Connection):
+            return outcome
+        if outcome.outcome == "misfit" and waited > _MISFIT_S:
+            outcome = replace(outcome, outcome="turned_away")
+        failure = _more_telling(failure, outcome)
+        is_over = waited + pause > wait or outcome.outcome == "turned_away" or patience.is_over(outcome.outcome)
         if is_over or waited > aside_at:
             record, aside_at = _unreached(who, failure, waited), waited + _ASIDE_EVERY_S
-            if (by_another := _aside(who, command, found, record)) is not None:
+            if (by_another := _aside(who, command, outcome, record)) is not None:
                 return by_another
             if is_over:
                 return record
-        if found.detail != shown or time.monotonic() - said_at > _REMIND_S:
-            say(f"node rank 0 is not reached yet: {found.detail}; trying for another {wait - waited:.0f} s")
-            shown, said_at = found.detail, time.monotonic()
+        if outcome.detail != shown or time.monotonic() - said_at > _REMIND_S:
+            say(f"node rank 0 is not reached yet: {outcome.detail}; trying for another {wait - waited:.0f} s")
+            shown, said_at = outcome.detail, time.monotonic()
         _sleep(pause, stop)
         pause = min(_AGAIN_S[1], pause * 1.5)
 
@@ -91,14 +91,14 @@ def _aside(who: Identity, command: str, failure: Failure, record: Meeting) -> Co
     if failure.outcome not in _NAMED_WRONGLY or failure.refused or who.on_loopback:
         return None
     place = join_protocol.place_digest(who.run_id, who.endpoint)
-    known = [(one, who.ports[0]) for one in record.elsewhere]
+    known = [(elsewhere, who.ports[0]) for elsewhere in record.elsewhere]
     places = [*known, *_that_greet(who, hail(who.ports, place))][:_MOST_ASIDE]
     if places and isinstance(it_came := _try_all(who, command), Connection):
         return it_came
     for address, port in places:
-        if isinstance(found := _try(who, command, address, port), Connection):
-            found.unreached = record
-            return found
+        if isinstance(outcome := _try(who, command, address, port), Connection):
+            outcome.unreached = record
+            return outcome
     return None
 
 
@@ -167,24 +167,24 @@ def _elsewhere(who: Identity, tried: list[str], named: Resolver | None) -> list[
     """Other addresses that this host knows, at which node rank 0 of this run greets."""
     answers = [answer for server in named.servers for answer in server.answers] if named else []
     listed = named.known if named else known()
-    others = [one for one in dict.fromkeys([*answers, *listed]) if one not in tried][:_MOST_OTHERS]
-    return [address for address, _ in _that_greet(who, [(one, who.ports[0]) for one in others])]
+    others = [other for other in dict.fromkeys([*answers, *listed]) if other not in tried][:_MOST_OTHERS]
+    return [address for address, _ in _that_greet(who, [(other, who.ports[0]) for other in others])]
 
 
 def _that_greet(who: Identity, places: list[tuple[str, int]]) -> list[tuple[str, int]]:
     """Those at which node rank 0 of this run greets, or somebody who says the same; all are asked at once."""
-    found: list[tuple[str, int]] = []
+    greeting: list[tuple[str, int]] = []
 
     def look(address: str, port: int) -> None:
         if _greets(who, address, port):
-            found.append((address, port))
+            greeting.append((address, port))
 
     threads = [threading.Thread(target=look, args=place, daemon=True, name="elsewhere") for place in places]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(2 * _GREETING_S)
-    return [place for place in places if place in found]
+    return [place for place in places if place in greeting]
 
 
 def _try_all(who: Identity, command: str) -> Connection | Failure:
@@ -194,11 +194,11 @@ def _try_all(who: Identity, command: str) -> Connection | Failure:
         return addresses
     first: Failure | None = None
     for port in who.ports:
-        found = _try_port(who, command, addresses, port)
-        if isinstance(found, Connection) or found.outcome == "turned_away":
-            return found
-        first = found if first is None or (found.refused and not first.refused) else first
-        if found.outcome not in ("refused", "stranger", "misfit"):
+        outcome = _try_port(who, command, addresses, port)
+        if isinstance(outcome, Connection) or outcome.outcome == "turned_away":
+            return outcome
+        first = outcome if first is None or (outcome.refused and not first.refused) else first
+        if outcome.outcome not in ("refused", "stranger", "misfit"):
             break
     assert first is not None
     return first
@@ -211,10 +211,10 @@ def _try_port(who: Identity, command: str, addresses: list[str], port: int) -> C
     """The first address on which the lead answers; else the failure that came furthest."""
     failures: list[Failure] = []
     for address in addresses:
-        found = _try(who, command, address, port)
-        if isinstance(found, Connection):
-            return found
-        failures.append(replace(found, addresses=addresses))
+        outcome = _try(who, command, address, port)
+        if isinstance(outcome, Connection):
+            return outcome
+        failures.append(replace(outcome, addresses=addresses))
     return max(failures, key=lambda failure: _PLAIN.index(failure.outcome))
 
 
@@ -230,10 +230,10 @@ def resolve(host: str) -> list[str] | Failure:
 
 def _ask(host: str) -> list[str] | Failure:
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         return Failure("unresolved", f"{host} does not resolve: {getattr(error, 'strerror', None) or error}")
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 def refused_as_lead(who: Identity, command: str, ours: Container[str]) -> str:
@@ -243,11 +243,11 @@ def refused_as_lead(who: Identity, command: str, ours: Container[str]) -> str:
     """
     addresses = resolve(who.host)
     for address in [] if isinstance(addresses, Failure) else addresses:
-        found = _try(who, command, address, who.ports[0], ours)
-        if isinstance(found, Connection):  # it waits for another number of nodes: we are none of them
-            found.close()
-        elif found.outcome == "turned_away":
-            return found.detail
+        outcome = _try(who, command, address, who.ports[0], ours)
+        if isinstance(outcome, Connection):  # it waits for another number of nodes: we are none of them
+            outcome.close()
+        elif outcome.outcome == "turned_away":
+            return outcome.detail
     return ""
 
 
@@ -264,16 +264,16 @@ def _try(who: Identity, command: str, address: str, port: int, ours: Container[s
         detail = f"this host itself does not send to {where}" if by == "filter" else failure.detail
         return replace(failure, outcome="unrouted", detail=detail, kept=by)
     try:
-        found = _join(connection, who, command, where, ours)
+        outcome = _join(connection, who, command, where, ours)
     except OSError:
-        found = Failure(
+        outcome = Failure(
             "stranger", f"{where} accepts the connection and says nothing: something else listens there"
         )
     except ValueError as error:
-        found = Failure("stranger", f"something else answers at {where}: {error}")
-    if isinstance(found, Failure):
+        outcome = Failure("stranger", f"something else answers at {where}: {error}")
+    if isinstance(outcome, Failure):
         connection.close()
-    return found
+    return outcome
 
 
 def _unconnected(where: str, error: OSError) -> Failure:
@@ -345,10 +345,10 @@ def _of_others(who: Identity, greeting: join_protocol.Greeting, where: str) -> F
 
 def _greeting(line: bytes) -> join_protocol.Greeting:
     try:
-        found = join_protocol.from_meeting(line)
+        greeting = join_protocol.from_meeting(line)
     except ValueError:
         shown = line[:60].decode(errors="backslashreplace").strip()
         raise ValueError(repr(shown) if shown else "it closes the connection at once") from None
-    if not isinstance(found, join_protocol.Greeting):
+    if not isinstance(greeting, join_protocol.Greeting):
         raise ValueError("it speaks out of turn")
-    return found
+    return greeting

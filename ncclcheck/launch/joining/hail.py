@@ -48,20 +48,24 @@ class Answering:
         begun, read, answered = 0.0, 0, 0
         with suppress(OSError):
             while True:
-                said, who = sock.recvfrom(256)
+                datagram, who = sock.recvfrom(256)
                 now = time.monotonic()
                 if now - begun >= 1:
                     begun, read, answered = now, 0, 0
                 read += 1
-                if self._is_asked(said, who) and answered < _MOST_ANSWERS:
+                if self._is_asked(datagram, who) and answered < _MOST_ANSWERS:
                     answered += 1
                     with suppress(OSError):
-                        sock.sendto(_ANSWERED + said[-_NONCE:] + self._port, who)
+                        sock.sendto(_ANSWERED + datagram[-_NONCE:] + self._port, who)
                 if read >= _MOST_READ:
                     time.sleep(max(0.0, begun + 1 - now))
 
-    def _is_asked(self, said: bytes, who: _From) -> bool:
-        return said[:-_NONCE] == self._question and len(said) == len(self._question) + _NONCE and _is_near(who)
+    def _is_asked(self, datagram: bytes, who: _From) -> bool:
+        return (
+            datagram[:-_NONCE] == self._question
+            and len(datagram) == len(self._question) + _NONCE
+            and _is_near(who)
+        )
 
     def close(self) -> None:
         """Close the UDP socket, which ends the thread that answers."""
@@ -88,7 +92,7 @@ def hail(ports: Sequence[int], run: str) -> list[tuple[str, int]]:
     Whoever answers has one place, and some of them are drawn by chance: to be first is worth nothing.
     """
     nonce = secrets.token_bytes(_NONCE)
-    found: dict[str, int] = {}
+    heard: dict[str, int] = {}
     with suppress(OSError), socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
         for index, _ in socket.if_nameindex():
             with suppress(OSError):  # an interface without IPv6
@@ -96,19 +100,19 @@ def hail(ports: Sequence[int], run: str) -> list[tuple[str, int]]:
         end = time.monotonic() + _ANSWER_S
         while (left := end - time.monotonic()) > 0:
             sock.settimeout(left)
-            said, who = sock.recvfrom(256)
-            port = port_of(said, nonce, ports)
-            if port and _is_near(who) and len(found) < _MOST_HEARD:
-                found.setdefault(_with_scope(who), port)
-    return secrets.SystemRandom().sample([*found.items()], min(len(found), _MOST_FOUND))
+            answer, who = sock.recvfrom(256)
+            port = port_of(answer, nonce, ports)
+            if port and _is_near(who) and len(heard) < _MOST_HEARD:
+                heard.setdefault(_with_scope(who), port)
+    return secrets.SystemRandom().sample([*heard.items()], min(len(heard), _MOST_FOUND))
 
 
 def port_of(said: bytes, nonce: bytes, ports: Sequence[int]) -> int:
     """The port that an answer to this very question names; 0 for whatever else came."""
-    told = said.removeprefix(_ANSWERED + nonce)
-    if len(told) == len(said) or not _PORT.fullmatch(told) or int(told) not in ports:
+    digits = said.removeprefix(_ANSWERED + nonce)
+    if len(digits) == len(said) or not _PORT.fullmatch(digits) or int(digits) not in ports:
         return 0
-    return int(told)
+    return int(digits)
 
 
 def _is_near(who: _From) -> bool:

@@ -125,9 +125,9 @@ class Reception:
         )
         self.nonces.append(greeting.nonce)
         writer.write(join_protocol.encode(greeting))
-        said = _joined(join_protocol.from_node(await reader.readline()))
-        hand = join_protocol.Handshake(await self._key(said), greeting, said)
-        join, refused = _checked(said), self._stranger(hand, said, writer)
+        hello = _joined(join_protocol.from_node(await reader.readline()))
+        hand = join_protocol.Handshake(await self._key(hello), greeting, hello)
+        join, refused = _checked(hello), self._stranger(hand, hello, writer)
         if refused is None and (refused := self._mismatch(join)) is not None:
             self.arrivals.append(_arrival(join, refused.kind, join.name, refused.reason))
             del self.arrivals[2 * self.nodes + STRANGERS :]
@@ -256,8 +256,8 @@ class Reception:
         self.write(None, join_protocol.encode(join_protocol.Begun()))
         for rank in range(1, self.nodes):
             guest = self.guests.get(rank)
-            for said in guest.said if guest else ():
-                self._events.put(said)
+            for record in guest.said if guest else ():
+                self._events.put(record)
             if guest is None or guest.over is not None:
                 self._events.put(Closed(rank, (guest and guest.over) or self.absence(rank)))
 
@@ -309,8 +309,8 @@ def _checked(join: join_protocol.Join) -> join_protocol.Join:
 
 def _plain(address: str) -> str:
     """An IPv4 address that came over an IPv6 socket, as IPv4. Raises ValueError for what is no address."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    return str(getattr(found, "ipv4_mapped", None) or found)
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    return str(getattr(parsed, "ipv4_mapped", None) or parsed)
 
 
 def _arrival(join: join_protocol.Join, outcome: str, name: str, detail: str = "") -> Arrival:

@@ -59,7 +59,7 @@ def _sample(nvml: Nvml, gpu: ctypes.c_void_p | None) -> list[int | None]:
     """Busy percent, milliwatts, MHz, degrees, why the clock is not the highest: as NVML has its bits."""
     if gpu is None:
         return []
-    one = nvml.sample(gpu)
+    sample = nvml.sample(gpu)
     reasons = ctypes.c_ulonglong()
     asked = next(
         (
@@ -71,7 +71,7 @@ def _sample(nvml: Nvml, gpu: ctypes.c_void_p | None) -> list[int | None]:
     )
     why = reasons.value if asked is not None and asked(gpu, ctypes.byref(reasons)) == 0 else None
     degrees = nvml.number("nvmlDeviceGetTemperature", gpu, _TEMPERATURE_OF_GPU)
-    return [one["busy"], one["power_mw"], one["clock_mhz"], degrees, why]
+    return [sample["busy"], sample["power_mw"], sample["clock_mhz"], degrees, why]
 
 
 def main() -> None:

@@ -102,32 +102,32 @@ class Processes:
             return True
         return f"{VARIABLE}={self.box}\0" in self._proc.text(str(pid), "environ")
 
-    def _learn(self, one: Process) -> None:
-        pid = str(one.pid)
+    def _learn(self, process: Process) -> None:
+        pid = str(process.pid)
         command = self._proc.text(pid, "cmdline").split("\0")
         if not command[0]:
             return
         env = dict(line.partition("=")[::2] for line in self._proc.text(pid, "environ").split("\0"))
-        one.name, one.command = self._proc.text(pid, "comm").strip(), program(command)
-        launches = not env.get("RANK", "").isdigit() and _LAUNCHER.search(one.command)
-        one.rank = (
+        process.name, process.command = self._proc.text(pid, "comm").strip(), program(command)
+        launches = not env.get("RANK", "").isdigit() and _LAUNCHER.search(process.command)
+        process.rank = (
             -1
-            if launches or one.shell
+            if launches or process.shell
             else next((int(env[name]) for name in _RANK if env.get(name, "").isdigit()), -1)
         )
-        one.local_rank = int(env["LOCAL_RANK"]) if env.get("LOCAL_RANK", "").isdigit() else -1
-        one.world = int(env["WORLD_SIZE"]) if env.get("WORLD_SIZE", "").isdigit() else 0
+        process.local_rank = int(env["LOCAL_RANK"]) if env.get("LOCAL_RANK", "").isdigit() else -1
+        process.world = int(env["WORLD_SIZE"]) if env.get("WORLD_SIZE", "").isdigit() else 0
         place = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
-        one.meets = ":".join(place)[:300] if all(place) and one.rank >= 0 else ""
+        process.meets = ":".join(place)[:300] if all(place) and process.rank >= 0 else ""
 
-    def _watch(self, one: Process) -> None:
+    def _watch(self, process: Process) -> None:
         """The kernel wakes us when it ends."""
         if len(self._by_file) >= _MOST_WATCHED or not hasattr(os, "pidfd_open"):
             return
         with suppress(OSError):
-            one.watched = os.pidfd_open(one.pid)
-            self._by_file[one.watched] = one
-            self._poll.register(one.watched, select.POLLIN)
+            process.watched = os.pidfd_open(process.pid)
+            self._by_file[process.watched] = process
+            self._poll.register(process.watched, select.POLLIN)
 
     def wait(self, seconds: float) -> list[Process]:
         """Those that ended within so many seconds; back at once when one does."""
@@ -141,19 +141,19 @@ class Processes:
         """`wait` comes back when this can be read, too."""
         self._poll.register(file, select.POLLIN)
 
-    def _bury(self, one: Process) -> None:
+    def _bury(self, process: Process) -> None:
         """While its parent has not waited for it the kernel tells how it ended."""
-        stat = fields(self._proc.text(str(one.pid), "stat"))
-        if stat[0] == "Z" and stat[19] == one.start:
-            one.status = number(stat[49])
-        one.state = "gone"
-        self.alive.pop(one.pid, None)
-        self._others[one.pid] = one.start  # its parent may not wait for it for long
-        if one.watched >= 0:
-            self._poll.unregister(one.watched)
-            del self._by_file[one.watched]
-            os.close(one.watched)
-            one.watched = -1
+        stat = fields(self._proc.text(str(process.pid), "stat"))
+        if stat[0] == "Z" and stat[19] == process.start:
+            process.status = number(stat[49])
+        process.state = "gone"
+        self.alive.pop(process.pid, None)
+        self._others[process.pid] = process.start  # its parent may not wait for it for long
+        if process.watched >= 0:
+            self._poll.unregister(process.watched)
+            del self._by_file[process.watched]
+            os.close(process.watched)
+            process.watched = -1
 
     def measure(self) -> list[Process]:
         """CPU, memory and I/O of each; those that are gone without a word of the kernel's."""
@@ -186,14 +186,14 @@ class Processes:
         One that waits in a loop, `until test -e FILE; do sleep 1; done`, starts a process a second.
         """
         alive = [*self.alive.values()]
-        if not any(one.rank >= 0 for one in alive):
+        if not any(process.rank >= 0 for process in alive):
             return alive
-        return [one for one in alive if one.rank >= 0 or _PYTHON.search(one.command)]
+        return [process for process in alive if process.rank >= 0 or _PYTHON.search(process.command)]
 
-    def helper(self, one: Process) -> bool:
+    def helper(self, process: Process) -> bool:
         """Whether it works for a rank above it, such as a worker of a loader."""
-        above = self.alive.get(one.parent)
-        return above is not None and above.rank == one.rank and not above.shell and above.pid != self.root
+        above = self.alive.get(process.parent)
+        return above is not None and above.rank == process.rank and not above.shell and above.pid != self.root
 
 
 def program(argv: list[str]) -> str:

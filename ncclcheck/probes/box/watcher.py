@@ -133,8 +133,8 @@ class Watcher:
         """Whether the wrapper says that the job is over; its death says nothing."""
         if not select.select([0], [], [], 0)[0]:
             return False
-        if said := os.read(0, 64):
-            return b"end" in said
+        if order := os.read(0, 64):
+            return b"end" in order
         self.note("wrapper-gone")
         silent, _ = os.pipe()
         os.dup2(silent, 0)  # never readable again
@@ -143,16 +143,17 @@ class Watcher:
     def tick(self, count: int) -> None:
         """One look at everything."""
         now = time.time()
-        for one in self.jobs.find(now):
-            if one.rank >= 0 and len(self.folders) < _MOST_CGROUPS:
-                self.folders += [path for path in kernel.cgroups_of(one.pid) if path not in self.folders]
+        for begun in self.jobs.find(now):
+            if begun.rank >= 0 and len(self.folders) < _MOST_CGROUPS:
+                self.folders += [path for path in kernel.cgroups_of(begun.pid) if path not in self.folders]
             self.note(
-                "process", pid=one.pid, parent=one.parent, rank=one.rank, local_rank=one.local_rank,
-                world=one.world, meets=one.meets, helper=self.jobs.helper(one), name=one.name, command=one.command,
-                root=one.pid == self.jobs.root,
+                "process", pid=begun.pid, parent=begun.parent, rank=begun.rank, local_rank=begun.local_rank,
+                world=begun.world, meets=begun.meets, helper=self.jobs.helper(begun), name=begun.name,
+                command=begun.command,
+                root=begun.pid == self.jobs.root,
             )  # fmt: skip
-        for one in self.jobs.measure():
-            self.ended(one)
+        for ended in self.jobs.measure():
+            self.ended(ended)
         self.memory()
         for text in self.messages.new():
             self.note("kernel", text=text)
@@ -166,12 +167,12 @@ class Watcher:
             bounds.keep(self.box)
             threading.Thread(target=self.storage, daemon=True).start()  # a dead mount holds up nobody else
         rows = [
-            [one.pid, one.cpu, one.rss >> 10, one.moved, one.state, int(one.apart)]
-            for one in self.jobs.alive.values()
+            [process.pid, process.cpu, process.rss >> 10, process.moved, process.state, int(process.apart)]
+            for process in self.jobs.alive.values()
         ]
-        told = {"t": round(now, 2), "p": rows, "free": self.disks, "node": kernel.node(), "unsent": self.unsent}
-        told |= {"net": wires.traffic(self.proc, "self"), "held": kernel.throttled(self.folders)}
-        self.samples.add(told | ({"gpus": self.cards} if self.cards else {}))
+        sample = {"t": round(now, 2), "p": rows, "free": self.disks, "node": kernel.node(), "unsent": self.unsent}
+        sample |= {"net": wires.traffic(self.proc, "self"), "held": kernel.throttled(self.folders)}
+        self.samples.add(sample | ({"gpus": self.cards} if self.cards else {}))
         self.stalled()
 
     def output(self) -> int:
@@ -179,8 +180,8 @@ class Watcher:
         changed = 0
         for name in ("output.log", "output.0.log", "output.1.log"):
             with suppress(OSError):
-                held = os.stat(os.path.join(self.box, name))
-                changed += held.st_size + held.st_mtime_ns
+                stats = os.stat(os.path.join(self.box, name))
+                changed += stats.st_size + stats.st_mtime_ns
         return changed
 
     def memory(self) -> None:
@@ -194,19 +195,19 @@ class Watcher:
     def network(self) -> None:
         """Counters of errors that grew."""
         counted = wires.counters(self.proc, "self")
-        for one in wires.between(self.wires, counted):
-            if one["trouble"]:
-                self.note("network", name=one["name"], trouble=one["trouble"])
+        for wire in wires.between(self.wires, counted):
+            if wire["trouble"]:
+                self.note("network", name=wire["name"], trouble=wire["trouble"])
         self.wires = counted
 
     def cards_said(self) -> None:
         """What NVML says of GPUs, and Xids as they come."""
-        for told in self.gpus.new():
-            self.cards = told["gpus"]
-            if told["pids"] != self.known_pids:
-                self.known_pids = told["pids"]
-                self.note("gpus", pids=told["pids"])
-            for gpu, code in told["xids"]:
+        for cards in self.gpus.new():
+            self.cards = cards["gpus"]
+            if cards["pids"] != self.known_pids:
+                self.known_pids = cards["pids"]
+                self.note("gpus", pids=cards["pids"])
+            for gpu, code in cards["xids"]:
                 self.xids += 1
                 if self.xids <= _MOST_XIDS:
                     self.note("xid", gpu=gpu, code=code)
@@ -214,18 +215,18 @@ class Watcher:
     def peers(self) -> None:
         """Who does not answer what was sent to it, and how much waits to be sent."""
         begun = time.monotonic()
-        found: dict[str, int] = {}
+        peers: dict[str, int] = {}
         self.unsent = 0
-        for one in connections.diagnosed().values():
-            family, _, target = one["ends"]
+        for connection in connections.diagnosed().values():
+            family, _, target = connection["ends"]
             peer = connections.address(family, target, 0).rpartition(":")[0].strip("[]")
             if not peer.startswith("127.") and peer != "::1":
-                self.unsent += one["unsent"]
-                if one["retries"] >= _AGAIN and (peer in found or len(found) < _MOST_PEERS):
-                    found[peer] = found.get(peer, 0) + 1
-        if found.keys() != self.unanswered.keys():
-            self.note("unanswered", by=found)
-        self.unanswered = found
+                self.unsent += connection["unsent"]
+                if connection["retries"] >= _AGAIN and (peer in peers or len(peers) < _MOST_PEERS):
+                    peers[peer] = peers.get(peer, 0) + 1
+        if peers.keys() != self.unanswered.keys():
+            self.note("unanswered", by=peers)
+        self.unanswered = peers
         self.dear = time.monotonic() - begun > _DEAR_S
 
     def clock(self) -> None:
@@ -236,7 +237,9 @@ class Watcher:
 
     def storage(self) -> None:
         """Room where ranks have files open for writing."""
-        for process in [one for one in [*self.jobs.alive.values()] if one.rank >= 0 or one.pid == self.jobs.root]:
+        for process in [
+            alive for alive in [*self.jobs.alive.values()] if alive.rank >= 0 or alive.pid == self.jobs.root
+        ]:
             pid = str(process.pid)
             for name in self.proc.names(pid, "fd")[:_MOST_FILES]:
                 path = self.proc.link(pid, "fd", name)
@@ -248,27 +251,27 @@ class Watcher:
                             device = os.stat(folder).st_dev
                             if device in self.written or len(self.written) < _MOST_DISKS:
                                 self.written[device] = folder  # a checkpoint is open for moments only
-        found: dict[str, int] = {}
+        free: dict[str, int] = {}
         for folder in [*self.written.values()]:
             with suppress(OSError):
                 room = os.statvfs(folder)
-                found[folder] = room.f_bavail * room.f_frsize
-        self.disks = found
+                free[folder] = room.f_bavail * room.f_frsize
+        self.disks = free
 
-    def ended(self, one: Process) -> None:
+    def ended(self, process: Process) -> None:
         """A process of the job is gone; at the first failure the others say where they are."""
         self.memory()
         self.note(
             "gone",
-            pid=one.pid,
-            rank=one.rank,
-            status=one.status,
-            rss=one.rss,
-            rss_most=one.rss_most,
-            name=one.name,
-            injected=one.injected,
+            pid=process.pid,
+            rank=process.rank,
+            status=process.status,
+            rss=process.rss,
+            rss_most=process.rss_most,
+            name=process.name,
+            injected=process.injected,
         )
-        if one.status not in (None, 0) and (one.rank >= 0 or one.pid == self.jobs.root):
+        if process.status not in (None, 0) and (process.rank >= 0 or process.pid == self.jobs.root):
             self.ask("a process failed")
 
     def alarmed(self) -> None:
@@ -314,9 +317,9 @@ class Watcher:
             folders.wait_for_stalls(self.box, _FOR_OTHERS_S)
             self.kill()
 
-    def wchan(self, one: Process) -> str:
+    def wchan(self, process: Process) -> str:
         """The kernel function in which its main thread waits."""
-        return self.proc.text(str(one.pid), "wchan").strip("0\n")
+        return self.proc.text(str(process.pid), "wchan").strip("0\n")
 
     def look(self) -> dict[str, Any] | None:
         """What `ncclcheck hang` sees of this job alone; None where it could not look."""
@@ -328,19 +331,19 @@ class Watcher:
                 argv, input=stream.program(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                 timeout=_LOOK_LIMIT_S, check=False,
             )  # fmt: skip
-            told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+            looked: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         except (OSError, subprocess.SubprocessError, ValueError, IndexError):
             return None
-        told["processes"] = [one for one in told["processes"] if one["pid"] in self.jobs.alive]
-        while told.get("records") and sum(len(one["data"]) for one in told["records"]) > bounds.LOOK:
-            told["records"].remove(max(told["records"], key=lambda one: len(one["data"])))
+        looked["processes"] = [process for process in looked["processes"] if process["pid"] in self.jobs.alive]
+        while looked.get("records") and sum(len(record["data"]) for record in looked["records"]) > bounds.LOOK:
+            looked["records"].remove(max(looked["records"], key=lambda record: len(record["data"])))
         with suppress(OSError):
             path = os.path.join(self.box, "look.json")
             with open(
                 path, "x", encoding="ascii", opener=lambda p, f: os.open(p, f | os.O_NOFOLLOW, 0o600)
             ) as file:
-                json.dump(told, file)
-        return told
+                json.dump(looked, file)
+        return looked
 
     def dump(self) -> None:
         """Ask each rank for its Flight Recorder by the pipe that torch made for it."""
@@ -406,8 +409,8 @@ class Life:
 def alive(looked: dict[str, Any]) -> bool:
     """Whether two looks show ranks that move data or work."""
     return any(
-        (one.get("moved") or 0) > _MOVED or one["read"] + one["written"] > 2**20 * looked["seconds"]
-        for one in looked["processes"]
+        (process.get("moved") or 0) > _MOVED or process["read"] + process["written"] > 2**20 * looked["seconds"]
+        for process in looked["processes"]
     )
 
 

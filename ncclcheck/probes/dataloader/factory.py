@@ -229,7 +229,9 @@ def _loader_within(thing: Any, depth: int = 0) -> Any:
     if isinstance(stages := getattr(thing, "pipeline", None), list):
         return stages[0] if stages and isinstance(stages[0], DataLoader) else thing
     held = vars(thing).values() if hasattr(thing, "__dict__") else ()
-    for inner in (_loader_within(one, depth + 1) for one in held if not isinstance(one, tuple | list | Mapping)):
+    for inner in (
+        _loader_within(part, depth + 1) for part in held if not isinstance(part, tuple | list | Mapping)
+    ):
         if isinstance(inner, DataLoader) and (inner.num_workers or not isinstance(thing, Dataset)):
             return inner
     return thing

@@ -42,7 +42,7 @@ class TcpTrial:
         def ask() -> None:
             try:
                 found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-                answers.put(list(dict.fromkeys(str(one[4][0]) for one in found)))
+                answers.put(list(dict.fromkeys(str(entry[4][0]) for entry in found)))
             except (OSError, UnicodeError) as error:
                 answers.put(getattr(error, "strerror", None) or str(error))
 
@@ -54,7 +54,7 @@ class TcpTrial:
         seen = TcpInit(host=self._host, port=self._port, hosts=hosts)
         if isinstance(told, str):
             return replace(seen, unresolved=told)
-        mine = {one.address.partition("%")[0] for of in psutil.net_if_addrs().values() for one in of}
+        mine = {entry.address.partition("%")[0] for of in psutil.net_if_addrs().values() for entry in of}
         bare = [address.partition("%")[0] for address in told]
         return replace(
             seen,

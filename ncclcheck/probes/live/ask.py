@@ -36,7 +36,7 @@ def chosen(told: List[Raw]) -> List[Raw]:
     few = sorted(kinds.values(), key=len)
     if len(few) < 2:
         return told[: _SUSPECTS + 1]
-    return [one for same in few[:-1] for one in same][:_SUSPECTS] + few[-1][:1]
+    return [process for same in few[:-1] for process in same][:_SUSPECTS] + few[-1][:1]
 
 
 def dumps(proc: Proc, ranks: List[Raw], taken: Taken) -> List[str]:
@@ -55,9 +55,9 @@ def dumps(proc: Proc, ranks: List[Raw], taken: Taken) -> List[str]:
     waiting = list(asked)
     while waiting and time.time() < end:
         time.sleep(0.2)
-        waiting = [(one, at) for one, at in waiting if not fresh(proc, one, at)]
+        waiting = [(process, at) for process, at in waiting if not fresh(proc, process, at)]
     records.files(proc, [one for one, _ in asked if (one, _) not in waiting], taken)
-    problems += ["rank {} wrote no dump in {:.0f} s".format(one["rank"], _DUMP_S) for one, _ in waiting]
+    problems += ["rank {} wrote no dump in {:.0f} s".format(process["rank"], _DUMP_S) for process, _ in waiting]
     return problems
 
 

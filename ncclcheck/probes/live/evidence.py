@@ -46,7 +46,7 @@ class Beside:
     def first(self, found: List[Raw]) -> None:
         """The first look at the network."""
         own = self.proc.link("self", "ns", "net")
-        pids = [str(one["pid"]) for one in found]
+        pids = [str(process["pid"]) for process in found]
         self.pid = next(
             (pid for pid in pids if self.proc.link(pid, "ns", "net") == own), pids[0] if pids else "self"
         )
@@ -67,12 +67,12 @@ def further(proc: Proc, raw: Raw, words: List[str]) -> Raw:
     """Job by job, where it moves no data."""
     taken, answers, not_had = records.Taken(), [], []
     jobs: Dict[Tuple[str, str], List[Raw]] = {}
-    for one in raw["processes"]:
-        one["inside"] = records.pids_inside(proc, one["pid"])[1]
-        if not one["helper"] and one["job"] != unranked.ADRIFT:
-            start = fields(proc.text(str(one["pid"]), "stat"))[19]
-            known = dict(one, env=records.environment(proc, one["pid"]), start=start)
-            jobs.setdefault((one["job"], one["scope"]), []).append(known)
+    for process in raw["processes"]:
+        process["inside"] = records.pids_inside(proc, process["pid"])[1]
+        if not process["helper"] and process["job"] != unranked.ADRIFT:
+            start = fields(proc.text(str(process["pid"]), "stat"))[19]
+            known = dict(process, env=records.environment(proc, process["pid"]), start=start)
+            jobs.setdefault((process["job"], process["scope"]), []).append(known)
     still = [
         (key, ranks)
         for key, ranks in sorted(jobs.items())
@@ -114,8 +114,8 @@ def _stacks(proc: Proc, raw: Raw, ranks: List[Raw], words: List[str]) -> List[st
         return []
     problems = ask.stacks(proc, ranks, word)
     stacks = {rank["pid"]: rank["stack"] for rank in ranks if rank["stack"]}
-    for one in raw["processes"]:
-        one["stack"] = stacks.get(one["pid"]) or one["stack"]
+    for process in raw["processes"]:
+        process["stack"] = stacks.get(process["pid"]) or process["stack"]
     return problems
 
 

@@ -49,19 +49,19 @@ def look(
 
     inside: the environment that processes have by now is read in their memory.
     """
-    found, unseen = find(proc, job, inside)
-    beside(found)
-    begun, first = time.time(), snapshot(proc, found)
-    apart = sampled(proc, [one for one in found if not one["helper"]], begun + seconds)
-    last = snapshot(proc, found)
+    processes, unseen = find(proc, job, inside)
+    beside(processes)
+    begun, first = time.time(), snapshot(proc, processes)
+    apart = sampled(proc, [process for process in processes if not process["helper"]], begun + seconds)
+    last = snapshot(proc, processes)
     passed = max(time.time() - begun, 1e-3)
-    told = [compared(one, first[one["pid"]], last[one["pid"]], passed) for one in found]
-    for one in told:
+    looked = [compared(process, first[process["pid"]], last[process["pid"]], passed) for process in processes]
+    for one in looked:
         one["apart"] = apart.get(one["pid"], 0.0)
     if stacks:
-        add_stacks([one for one in told if not one["helper"]])
+        add_stacks([process for process in looked if not process["helper"]])
     own = sum(os.times()[:4])
-    return {"host": socket.gethostname(), "seconds": passed, "cpu_s": own, "processes": told, "unseen": unseen}
+    return {"host": socket.gethostname(), "seconds": passed, "cpu_s": own, "processes": looked, "unseen": unseen}
 
 
 def sampled(proc: Proc, ranks: List[Raw], end: float) -> Dict[int, float]:
@@ -81,13 +81,13 @@ def sampled(proc: Proc, ranks: List[Raw], end: float) -> Dict[int, float]:
 def snapshot(proc: Proc, found: List[Raw]) -> Dict[int, Raw]:
     """One look at each process."""
     tables: Dict[str, Dict[int, Raw]] = {}
-    return {one["pid"]: glance(proc, one, tables) for one in found}
+    return {process["pid"]: glance(proc, process, tables) for process in found}
 
 
 def glance(proc: Proc, raw: Raw, tables: Dict[str, Dict[int, Raw]]) -> Raw:
     """One look at one process."""
     pid = str(raw["pid"])
-    stat, told = fields(proc.text(pid, "stat")), status(proc, pid)
+    stat, memory = fields(proc.text(pid, "stat")), status(proc, pid)
     io = dict(line.partition(":")[::2] for line in proc.text(pid, "io").splitlines())
     calls = proc.text(pid, "task", pid, "syscall").split()
     threads = {tid: fields(proc.text(pid, "task", tid, "stat")) for tid in proc.names(pid, "task")}
@@ -99,20 +99,22 @@ def glance(proc: Proc, raw: Raw, tables: Dict[str, Dict[int, Raw]]) -> Raw:
         "holder": holder_of(proc, pid),
         "stream": stream_of(proc, pid, calls),
         "ticks": number(stat[11]) + number(stat[12]),
-        "threads": {tid: number(one[11]) + number(one[12]) for tid, one in threads.items()},
+        "threads": {tid: number(thread[11]) + number(thread[12]) for tid, thread in threads.items()},
         "slices": {} if raw["helper"] else {tid: slices(proc, pid, tid) for tid in threads},
         "stuck": sorted(
-            proc.text(pid, "task", tid, "wchan").strip("0\n") for tid, one in threads.items() if one[0] == "D"
+            proc.text(pid, "task", tid, "wchan").strip("0\n")
+            for tid, thread in threads.items()
+            if thread[0] == "D"
         ),
         "faults": number(stat[9]),
-        "swap": number(told.get("VmSwap")) * 1024,
+        "swap": number(memory.get("VmSwap")) * 1024,
         "read": number(io.get("rchar")),
         "written": number(io.get("wchar")),
         "waited_ns": waited_ns(proc.text(pid, "schedstat")),
         "runnable": {
             tid: waited_ns(proc.text(pid, "task", tid, "schedstat"))
-            for tid, one in threads.items()
-            if one[0] == "R"
+            for tid, thread in threads.items()
+            if thread[0] == "R"
         },
         "group": cgroup.counted(proc, pid),
         "sockets": connections.established(proc, pid, tables),
@@ -148,8 +150,8 @@ def holder_of(proc: Proc, pid: str) -> int:
         return 0
     rows = [line.split() for line in proc.text("locks").splitlines()]
     waits = {row[0] for row in rows if len(row) > 5 and row[1] == "->" and row[5] == pid}
-    held = [row[4] for row in rows if len(row) > 5 and row[1] != "->" and row[0] in waits]
-    return int(held[0]) if len(held) == 1 and held[0].isdigit() and held[0] != pid else 0
+    peers = [row[4] for row in rows if len(row) > 5 and row[1] != "->" and row[0] in waits]
+    return int(peers[0]) if len(peers) == 1 and peers[0].isdigit() and peers[0] != pid else 0
 
 
 def stream_of(proc: Proc, pid: str, calls: List[str]) -> str:
@@ -197,8 +199,8 @@ def compared(raw: Raw, first: Raw, last: Raw, seconds: float) -> Raw:
         and (last["threads"][tid] - first["threads"].get(tid, 0)) / TICKS / seconds > _COMPUTES
     ]
     grown = {name: max(0, count - first["group"][name]) for name, count in last["group"].items()}
-    told = {key: raw[key] for key in raw if key not in ("port", "slurm", "place", "agent", "elastic")}
-    told.update(
+    facts = {key: raw[key] for key in raw if key not in ("port", "slurm", "place", "agent", "elastic")}
+    facts.update(
         was=first["state"],
         state=last["state"],
         was_wchan=first["wchan"],
@@ -230,7 +232,7 @@ def compared(raw: Raw, first: Raw, last: Raw, seconds: float) -> Raw:
         connections=connections.used_last(used) if still else [],
         stack=[],
     )
-    return told
+    return facts
 
 
 def add_stacks(ranks: List[Raw]) -> None:
@@ -244,17 +246,17 @@ def add_stacks(ranks: List[Raw]) -> None:
     )  # nobody stands out: the difference is in the stacks
     asked = [one for same in sorted(kinds.values(), key=len) for one in (same if alike else same[:2])]
     end = time.time() + _PYSPY_ALL_S
-    for one in asked[:_MOST_STACKS] if tool else []:
+    for process in asked[:_MOST_STACKS] if tool else []:
         if time.time() > end:
             break
         try:
-            argv = [str(tool), "dump", "--nonblocking", "--pid", str(one["pid"])]
-            said = subprocess.run(
+            argv = [str(tool), "dump", "--nonblocking", "--pid", str(process["pid"])]
+            printed = subprocess.run(
                 argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_PYSPY_S, check=False
             ).stdout
         except (OSError, subprocess.SubprocessError):
             continue
-        one["stack"] = main_thread(said.decode(errors="replace"))
+        process["stack"] = main_thread(printed.decode(errors="replace"))
 
 
 def main_thread(said: str) -> List[str]:

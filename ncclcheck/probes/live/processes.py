@@ -71,9 +71,9 @@ def find(proc: Proc, job: str = "", inside: bool = False) -> Tuple[List[Raw], Li
                 user = number(status(proc, name).get("Uid"))
                 unseen.append({"pid": int(name), "command": command[:80], "user": user})
             continue
-        one = member(proc, name, command, environ, job, inside)
-        if one and len(found) + len(loose) < MOST_PROCESSES:
-            (loose if one["rank"] is None else found).append(one)
+        process = member(proc, name, command, environ, job, inside)
+        if process and len(found) + len(loose) < MOST_PROCESSES:
+            (loose if process["rank"] is None else found).append(process)
     unranked.join(
         proc, found, loose, lambda pid: known(proc, pid, proc.text(pid, "cmdline").replace("\0", " "), {})
     )
@@ -180,7 +180,9 @@ def adopted(proc: Proc, parent: str) -> bool:
 
 def pair(env: Dict[str, str], known: Tuple[Tuple[str, str], ...]) -> Optional[Tuple[str, str]]:
     """The first two variables that both hold a number."""
-    return next((two for two in known if all(re.match(r"\d{1,9}$", env.get(one, "")) for one in two)), None)
+    return next(
+        (two for two in known if all(re.match(r"\d{1,9}$", env.get(variable, "")) for variable in two)), None
+    )
 
 
 def mapped(proc: Proc, pid: str) -> List[str]:
@@ -205,12 +207,12 @@ def launcher(proc: Proc, pid: str) -> str:
 def choose(found: List[Raw]) -> None:
     """Of the processes that have one rank its own is the topmost that uses torch or NCCL; the others help it."""
     ranks: Dict[Any, List[Raw]] = {}
-    for one in found:
-        ranks.setdefault((one["job"], one["scope"], one["rank"]), []).append(one)
+    for process in found:
+        ranks.setdefault((process["job"], process["scope"], process["rank"]), []).append(process)
     for same in ranks.values():
         own = [one for one in same if not one["orphan"]]
         using = [one for one in own if one["libraries"]] or own
         pids = {one["pid"] for one in using}
         top = min(using, key=lambda one: (one["parent"] in pids, one["pid"])) if using else None
-        for one in same:
-            one["helper"] = one is not top
+        for process in same:
+            process["helper"] = process is not top

@@ -86,7 +86,7 @@ def host(said: str, name: str = "") -> Received:
     name = name or told.host
     live = replace(told, host=name, processes=[replace(process, host=name) for process in told.processes])
     beside = msgspec.json.decode(said, type=_Beside)
-    return Received(live=live, ras=[_ras(name, one) for one in beside.ras], pieces=beside.records)
+    return Received(live=live, ras=[_ras(name, answer) for answer in beside.ras], pieces=beside.records)
 
 
 def _ras(name: str, told: _Ras) -> Ras:
@@ -110,9 +110,9 @@ def _ras(name: str, told: _Ras) -> Ras:
     )
 
 
-def _look(one: _Look) -> RasLook:
-    read = ras_json.read(one.text) if one.form == "json" else ras_text.read(one.text)
-    return replace(read, seconds=one.seconds, tries=one.tries, cut=one.cut)
+def _look(look: _Look) -> RasLook:
+    read = ras_json.read(look.text) if look.form == "json" else ras_text.read(look.text)
+    return replace(read, seconds=look.seconds, tries=look.tries, cut=look.cut)
 
 
 def records(pieces: Iterable[Piece]) -> list[JobRecord]:

@@ -46,12 +46,12 @@ def join(proc: Proc, found: List[Raw], loose: List[Raw], make: Callable[[str], R
 
     make: what is known of any other process, such as one that a rank has started.
     """
-    loose = [one for one in loose if not _is_agent(one, found)]
-    using = [one for one in [*found, *loose] if one["libraries"]]
-    if not loose and len({one["rank"] for one in using}) == len(using):
+    loose = [process for process in loose if not _is_agent(process, found)]
+    using = [process for process in [*found, *loose] if process["libraries"]]
+    if not loose and len({process["rank"] for process in using}) == len(using):
         return
     tables: Tables = {}
-    ties = {one["pid"]: list(_ties(proc, one, tables)) for one in using}
+    ties = {process["pid"]: list(_ties(proc, process, tables)) for process in using}
     taken: Set[int] = set()
     for store in sorted(
         _stores(proc, using, ties), key=lambda store: (-len(store.members) - store.remote, store.end)
@@ -62,8 +62,8 @@ def join(proc: Proc, found: List[Raw], loose: List[Raw], make: Callable[[str], R
         taken |= pids
         if not _are_ranked(store.members):
             _add(proc, found, loose, store, make)
-    known = {one["pid"] for one in found}
-    adrift = [one for one in loose if one["pid"] not in known]
+    known = {process["pid"] for process in found}
+    adrift = [process for process in loose if process["pid"] not in known]
     for at, one in enumerate(_tops({at: [one] for at, one in enumerate(adrift)})):
         far = [tie.far for tie in sorted(ties[one["pid"]], key=lambda tie: tie.inode) if not _is_here(tie.far)]
         if far and at < _MOST_ADRIFT:
@@ -105,10 +105,10 @@ def _stores(proc: Proc, using: List[Raw], ties: Dict[int, List[_Tie]]) -> Iterat
                 continue
             seen.add((space, end))
             clients: Dict[int, List[Raw]] = {}
-            for one in using:
-                for tie in ties[one["pid"]]:
-                    if tie.far == end and (spaces[one["pid"]] == space or not _is_here(end)):
-                        clients.setdefault(tie.inode, []).append(one)
+            for process in using:
+                for tie in ties[process["pid"]]:
+                    if tie.far == end and (spaces[process["pid"]] == space or not _is_here(end)):
+                        clients.setdefault(tie.inode, []).append(process)
             here = {tie.near for all_ in ties.values() for tie in all_}
             remote = {far.rpartition(":")[0] for near, far in own if near == end and far not in here}
             yield _Store(end, owner, clients, len(remote))
@@ -116,12 +116,12 @@ def _stores(proc: Proc, using: List[Raw], ties: Dict[int, List[_Tie]]) -> Iterat
 
 def _tops(held: Dict[int, List[Raw]]) -> List[Raw]:
     """Of those that hold the same connection, which a fork copies, the one that the others come from."""
-    told: Dict[int, Raw] = {}
+    tops: Dict[int, Raw] = {}
     for holders in held.values():
         pids = {holder["pid"] for holder in holders}
         top = min(holders, key=lambda holder: (holder["orphan"], holder["parent"] in pids, holder["pid"]))
-        told[top["pid"]] = top
-    return [told[pid] for pid in sorted(told)]
+        tops[top["pid"]] = top
+    return [tops[pid] for pid in sorted(tops)]
 
 
 def _are_ranked(members: List[Raw]) -> bool:
@@ -134,12 +134,12 @@ def _are_ranked(members: List[Raw]) -> bool:
 
 def _add(proc: Proc, found: List[Raw], loose: List[Raw], store: _Store, make: Callable[[str], Raw]) -> None:
     """The job of one store: its ranks, and all that these have started, which may have had a rank of its own."""
-    for one in store.members:  # a worker of a loader that spawn has started has no connection to a store
-        one["orphan"] = one["orphan"] and "spawn_main" not in one["command"]
+    for process in store.members:  # a worker of a loader that spawn has started has no connection to a store
+        process["orphan"] = process["orphan"] and "spawn_main" not in process["command"]
     members = [*store.members, *_ended(proc, store.members, make)]
     numbers = _numbers(proc, store.owner, members)
     world = max([len(members) + store.remote, *(rank + 1 for rank, _ in numbers.values())])
-    free = (rank for rank in range(world) if rank not in {told for told, _ in numbers.values()})
+    free = (rank for rank in range(world) if rank not in {taken for taken, _ in numbers.values()})
     here, owner = _is_here(store.end), store.owner
     job = {
         "job": store.end,
@@ -150,16 +150,16 @@ def _add(proc: Proc, found: List[Raw], loose: List[Raw], store: _Store, make: Ca
         "stores": [store.end],
     }
     ranks = {}
-    for one in members:
-        rank, by = numbers.get(one["pid"]) or (next(free), "nothing")
-        ranks[one["pid"]] = dict(job, rank=rank, rank_by=by)
-    known = {one["pid"]: one for one in [*members, *loose, *found]}
-    there = {one["pid"] for one in found}
-    for pid, told in _with_children(proc, ranks).items():
-        one = known.get(pid) or make(str(pid))
-        one.update(told)
+    for process in members:
+        rank, by = numbers.get(process["pid"]) or (next(free), "nothing")
+        ranks[process["pid"]] = dict(job, rank=rank, rank_by=by)
+    known = {member["pid"]: member for member in [*members, *loose, *found]}
+    there = {member["pid"] for member in found}
+    for pid, numbered in _with_children(proc, ranks).items():
+        process = known.get(pid) or make(str(pid))
+        process.update(numbered)
         if pid not in there:
-            found.append(one)
+            found.append(process)
 
 
 def _with_children(proc: Proc, ranks: Dict[int, Raw]) -> Dict[int, Raw]:
@@ -177,8 +177,8 @@ def _with_children(proc: Proc, ranks: Dict[int, Raw]) -> Dict[int, Raw]:
 
 
 def _parent(proc: Proc, pid: int) -> int:
-    told = fields(proc.text(str(pid), "stat"))[1]
-    return int(told) if told else 0
+    parent = fields(proc.text(str(pid), "stat"))[1]
+    return int(parent) if parent else 0
 
 
 def _ended(proc: Proc, members: List[Raw], make: Callable[[str], Raw]) -> List[Raw]:
@@ -186,14 +186,14 @@ def _ended(proc: Proc, members: List[Raw], make: Callable[[str], Raw]) -> List[R
     names = {
         member["parent"]: _name(proc, str(member["pid"])) for member in members if member["launcher"] not in POOLS
     }
-    told = []
+    children = []
     for name in proc.names():
         stat = proc.text(name, "stat") if name.isdigit() else ""
         if fields(stat)[0] != "Z" or int(fields(stat)[1]) <= 1:
             continue
         if names.get(int(fields(stat)[1])) == _name(proc, name):
-            told.append(dict(make(name), libraries=["torch"]))
-    return told
+            children.append(dict(make(name), libraries=["torch"]))
+    return children
 
 
 def _name(proc: Proc, pid: str) -> str:
@@ -203,13 +203,13 @@ def _name(proc: Proc, pid: str) -> str:
 
 def _numbers(proc: Proc, owner: Raw, members: List[Raw]) -> Dict[int, Tuple[int, str]]:
     """pid -> the rank, and by what it is known."""
-    told = [member["rank"] for member in members]
+    ranks = [member["rank"] for member in members]
     numbers = {member["pid"]: (member["rank"], "environment") for member in members
-               if member["rank"] is not None and told.count(member["rank"]) == 1}  # fmt: skip
+               if member["rank"] is not None and ranks.count(member["rank"]) == 1}  # fmt: skip
     marks = [(_by_pipe(proc, member["pid"]), member["pid"], "pipe") for member in members]
     marks += [(0, owner["pid"], "store"), *_by_order(proc, owner, members)]
     for rank, pid, by in marks:
-        if rank is not None and pid not in numbers and rank not in {one for one, _ in numbers.values()}:
+        if rank is not None and pid not in numbers and rank not in {number for number, _ in numbers.values()}:
             numbers[pid] = (rank, by)
     return numbers
 
@@ -217,8 +217,8 @@ def _numbers(proc: Proc, owner: Raw, members: List[Raw]) -> Dict[int, Tuple[int,
 def _by_pipe(proc: Proc, pid: int) -> Optional[int]:
     """By the pipe of its Flight Recorder, which has the rank in its name, and which it holds open."""
     matches = [_PIPE.search(proc.link(str(pid), "fd", name)) for name in proc.names(str(pid), "fd")]
-    told = {int(match.group(1)) for match in matches if match}
-    return told.pop() if len(told) == 1 else None
+    sizes = {int(match.group(1)) for match in matches if match}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _by_order(proc: Proc, owner: Raw, members: List[Raw]) -> List[Tuple[Optional[int], int, str]]:
@@ -233,12 +233,14 @@ def _by_order(proc: Proc, owner: Raw, members: List[Raw]) -> List[Tuple[Optional
     first = 0
     if len(started) == 1:
         started, first = [member for member in members if member["parent"] == owner["pid"]], 1
-    started.sort(key=lambda one: (int(fields(proc.text(str(one["pid"]), "stat"))[19] or 0), one["pid"]))
+    started.sort(
+        key=lambda process: (int(fields(proc.text(str(process["pid"]), "stat"))[19] or 0), process["pid"])
+    )
     if not started or (first == 0 and started[0] is not owner):
         return []
-    handles = [_HANDLE.search(one["command"]) for one in started]
-    told = [(at, int(match.group(1))) for at, match in enumerate(handles) if match]
-    for (here, before), (there, after) in zip(told, told[1:]):  # noqa: B905, RUF007 - Python 3.6
+    handles = [_HANDLE.search(process["command"]) for process in started]
+    numbers = [(at, int(match.group(1))) for at, match in enumerate(handles) if match]
+    for (here, before), (there, after) in zip(numbers, numbers[1:]):  # noqa: B905, RUF007 - Python 3.6
         if (after - before) / (there - here) > _MOST_STEP:
             return []
-    return [(first + at, one["pid"], "order") for at, one in enumerate(started)]
+    return [(first + at, process["pid"], "order") for at, process in enumerate(started)]

@@ -236,7 +236,7 @@ def _leaves_by(way: Way | Unread) -> str:
 
 def _is_plain(way: Way | Unread, leaves: str | Unread, of_source: str | Unread) -> bool:
     """By the main table, and by the device whose address is the source: then nothing more is to be said of it."""
-    names = {one.partition(":")[0] for one in (leaves, of_source) if not isinstance(one, Unread)}
+    names = {text.partition(":")[0] for text in (leaves, of_source) if not isinstance(text, Unread)}
     return isinstance(way, Unread) or (way.table in ("main", "local", "") and len(names) == 1)
 
 

@@ -41,8 +41,8 @@ class Feed:
         """Tell whatever shuffles which epoch it is."""
         if self.faults.has("no-set-epoch"):
             return
-        for one in (self.loader.dataset, self.loader.sampler, self.loader.batch_sampler):
-            if (set_epoch := getattr(one, "set_epoch", None)) is not None:
+        for part in (self.loader.dataset, self.loader.sampler, self.loader.batch_sampler):
+            if (set_epoch := getattr(part, "set_epoch", None)) is not None:
                 set_epoch(epoch)
 
     def length(self, most: int) -> int:
@@ -88,7 +88,7 @@ def _equal(sample: Any, batch: Batch, row: int) -> bool:
         return isinstance(sample, dict) and all(_equal(sample[key], one, row) for key, one in batch.items())
     if isinstance(batch, list | tuple):
         return len(sample) == len(batch) and all(
-            _equal(one, part, row) for one, part in zip(sample, batch, strict=True)
+            _equal(value, part, row) for value, part in zip(sample, batch, strict=True)
         )
     if not isinstance(batch, Tensor) or batch.is_floating_point():
         return True

@@ -240,7 +240,7 @@ def _first_backward(
         with _as_synchronised_as_now(net):
             step(net if wrapped else Alone(net), batch, state)
     except _Backward:
-        scales = [one.get_scale() for one in state.values() if isinstance(one, torch.amp.GradScaler)]
+        scales = [scaler.get_scale() for scaler in state.values() if isinstance(scaler, torch.amp.GradScaler)]
         return found[0].mean() / (scales[0] if scales else 1.0)
     finally:
         torch.autograd.backward = kept

@@ -112,7 +112,7 @@ def completed(cluster: Cluster) -> Measurements:
         expectation=Expectation(
             fits=[outlook.fit for outlook in found.of_op.values() if outlook.fit],
             basis=known[0].basis if known else "",
-            reason=found.reason or next((one.unusual for one in known if one.unusual), ""),
+            reason=found.reason or next((floor.unusual for floor in known if floor.unusual), ""),
         ),
     )
 

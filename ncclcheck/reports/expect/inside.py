@@ -44,10 +44,10 @@ def slowest(cluster: Cluster, own: int) -> Inside | str:
     """The node that sets the pace, with `own` GPUs of each; else why nothing is known."""
     found = []
     for node in cluster.nodes:
-        one = _of_node(node, own)
-        if isinstance(one, str):
-            return f"{one} ({node.name})"
-        found.append(one)
+        floor = _of_node(node, own)
+        if isinstance(floor, str):
+            return f"{floor} ({node.name})"
+        found.append(floor)
     return min(found, key=lambda inside: (inside.nvlink, inside.limit), default="no node has reported its facts")
 
 

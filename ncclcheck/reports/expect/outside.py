@@ -150,11 +150,11 @@ def _socket(cluster: Cluster, node: Node, burst: float | None) -> Rate | str:
     gloo = lan.uses_gloo(cluster)
     choice = lan.choice_of_gloo(node) if gloo else lan.choice_of_nccl(node)
     used = [interface for interface in interfaces if interface.name in choice.names]
-    if not used or any(one.kind == "loopback" for one in used):
+    if not used or any(interface.kind == "loopback" for interface in used):
         return f"the job would use {', '.join(choice.names) or 'no interface'}"
-    name = "+".join(one.name for one in used)
+    name = "+".join(interface.name for interface in used)
     slow = burst if burst is not None and burst < _BURST_GBIT else None
-    speeds = [0 if isinstance(one.speed_mbit, Unread) else one.speed_mbit for one in used]
+    speeds = [0 if isinstance(interface.speed_mbit, Unread) else interface.speed_mbit for interface in used]
     gbit = sum(speeds) / 1000
     if slow is not None and (slow < gbit or not all(speeds)):
         reported = f", of {gbit:g} Gb/s that it reports" if all(speeds) else ""

@@ -135,7 +135,7 @@ class _Case:
         rates = yield [*groups]
         self.rounds += 1
         tests: list[Test] = []
-        for group, rate in sorted(zip(groups, rates, strict=True), key=lambda one: len(one[0])):
+        for group, rate in sorted(zip(groups, rates, strict=True), key=lambda measured: len(measured[0])):
             tests.append(Test(group, rate, self.healthy, self.dead_only))
             if not any(test.bad for test in tests):
                 self.healthy = rate

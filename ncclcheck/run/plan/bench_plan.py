@@ -87,7 +87,7 @@ def sizes(given: str) -> tuple[int, ...]:
 
 def min_busbw(given: str) -> dict[str, float]:
     """`40` (of all_reduce) or `all_reduce=40,all_gather=30` -> GB/s by operation. Raises UsageError."""
-    found: dict[str, float] = {}
+    floors: dict[str, float] = {}
     for part in given.split(",") if given else ():
         op, equals, number = part.strip().rpartition("=")
         op = op.strip() if equals else "all_reduce"
@@ -98,8 +98,8 @@ def min_busbw(given: str) -> dict[str, float]:
                 f"--min-busbw: {part.strip()!r} is not understood; allowed are GB/s above 0 (40, which is of "
                 "all_reduce) or OPERATION=GB/s, several with commas"
             )
-        found[op] = float(number)
-    return found
+        floors[op] = float(number)
+    return floors
 
 
 def _range(given: str) -> list[int]:

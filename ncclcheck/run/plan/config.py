@@ -45,15 +45,15 @@ _MOST = 2**20  # bytes of a configuration file: more is not read
 
 def _keys() -> dict[str, Option]:
     """The options that may stand in a site file; one name of several commands has the widest of their ranges."""
-    found: dict[str, Option] = {}
+    options: dict[str, Option] = {}
     for option in (option for record in RECORDS.values() for option in options_of(record)):
         if option.site is None:
             continue
-        known = found.setdefault(option.key, option).site
+        known = options.setdefault(option.key, option).site
         if isinstance(known, Number) and isinstance(option.site, Number):
             widest = replace(known, low=min(known.low, option.site.low), high=max(known.high, option.site.high))
-            found[option.key] = replace(option, site=widest)
-    return found
+            options[option.key] = replace(option, site=widest)
+    return options
 
 
 def _type(kind: Kind | None) -> Any:
@@ -168,15 +168,15 @@ def _doubt(path: str, file: int) -> str:
 
     A file that is named by NCCLCHECK_CONFIG, or lies in /etc, was chosen; only root asks who may change it.
     """
-    told = os.fstat(file)
-    changed = f"{files.described(told)}: others may change it" if files.others_may_write(told) else ""
+    stats = os.fstat(file)
+    changed = f"{files.described(stats)}: others may change it" if files.others_may_write(stats) else ""
     if path != PLACES[-1]:
         return changed if os.geteuid() == 0 else ""
     try:
         with walk.found(path) as place:
             around = os.fstat(place.folder)
-            kept = around.st_mode & stat.S_ISVTX and files.trusted_owner(around.st_uid) and told.st_nlink == 1
-            if place.told is None or not os.path.samestat(place.told, told):
+            kept = around.st_mode & stat.S_ISVTX and files.trusted_owner(around.st_uid) and stats.st_nlink == 1
+            if place.told is None or not os.path.samestat(place.told, stats):
                 return "it was exchanged for another while it was read"
             placed = f"its folder has {files.described(around)}: others may put it there"
             return changed or (placed if place.shared and not kept else "")
@@ -247,8 +247,8 @@ def _tables(file: Any) -> SiteFile:
 
 def _given(table: Any) -> dict[str, Any]:
     """The options that are set, by their Python names; lists as the command line writes them."""
-    found = {name: getattr(table, name) for name in KEYS}
-    return {n: ",".join(v) if isinstance(v, list) else v for n, v in found.items() if v is not None}
+    given = {name: getattr(table, name) for name in KEYS}
+    return {n: ",".join(v) if isinstance(v, list) else v for n, v in given.items() if v is not None}
 
 
 def _require(file: SiteFile) -> str:

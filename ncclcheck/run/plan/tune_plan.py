@@ -30,7 +30,7 @@ _THREADS = "NVIDIA: one helper thread may not fill a fast TCP network"
 
 def tries(given: Sequence[str]) -> tuple[Setting, ...]:
     """Raises UsageError, also for a choice without a fall-back: NCCL fails where none of a list is possible."""
-    settings = tuple(_setting(one) for one in given)
+    settings = tuple(_setting(text) for text in given)
     if len(settings) > _MOST_TRIES:
         raise UsageError(f"--try: {len(settings)} settings; allowed are up to {_MOST_TRIES}")
     return settings
@@ -56,7 +56,7 @@ def _setting(given: str) -> Setting:
 def _has_fallback(value: str) -> bool:
     """Each part names ring, or excludes others than ring."""
     lists = [part.rpartition(":")[2].lower() for part in value.split(";") if part]
-    return all(("ring" in one) != one.startswith("^") for one in lists)
+    return all(("ring" in algorithms) != algorithms.startswith("^") for algorithms in lists)
 
 
 @dataclass(frozen=True)
@@ -113,11 +113,11 @@ def candidates(wanted: TuneOptions, shape: Shape, nodes: list[Node], *, simulate
             trial_plan.refuse(setting, shape, nodes, simulated=simulated)
     own = [Candidate(variable=one.variable, value=one.value, why="given by --try") for one in wanted.tries]
     found = own or [*(_of_nccl(nodes) if shape.backend == "nccl" else _of_gloo(shape, nodes))]
-    held = [{name: one.value for name, one in effective(node).items()} for node in nodes]
+    effects = [{name: one.value for name, one in effective(node).items()} for node in nodes]
     left = [
         candidate
         for candidate in found
-        if not all(values.get(candidate.variable) == candidate.value for values in held)
+        if not all(values.get(candidate.variable) == candidate.value for values in effects)
     ]
     if not left:
         raise UsageError("nothing to tune: no setting is known that could matter to this job; name some: --try")

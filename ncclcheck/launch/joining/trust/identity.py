@@ -62,7 +62,7 @@ def identity(options: Options, env: Env, hostname: str = "") -> Identity | None:
     """Our place in a join, or None where nothing says that this is one. Raises UsageError for what contradicts."""
     if options.launch not in (None, "join") or options.hosts or options.hostfile:
         return None
-    found = (
+    who = (
         _typed(options, env)
         or _in_torchrun(env)
         or _in_tasks((launchers.OPEN_MPI,), options, env)
@@ -71,17 +71,17 @@ def identity(options: Options, env: Env, hostname: str = "") -> Identity | None:
         or _in_pods(options, env)
         or _in_group(options, env, hostname)
     )
-    if found is None:
+    if who is None:
         if options.launch == "join":
             raise UsageError(
                 "--launch join: nothing says which node this is; give --nodes N, --node-rank R and"
                 " --rdzv-endpoint HOST:PORT, or set MASTER_ADDR, MASTER_PORT, NODE_RANK and PET_NNODES"
             )
         return None
-    if options.nodes not in (None, found.nodes):
-        raise UsageError(f"--nodes: {options.nodes} contradicts {found.nodes} nodes by {found.chosen_by}")
-    name = env.get("SLURMD_NODENAME") or env.get("NODE_NAME") or hostname or f"node{found.node_rank}"
-    return replace(found, name=name, run_id=options.rdzv_id or found.run_id, secret=_secret(found, options, env))
+    if options.nodes not in (None, who.nodes):
+        raise UsageError(f"--nodes: {options.nodes} contradicts {who.nodes} nodes by {who.chosen_by}")
+    name = env.get("SLURMD_NODENAME") or env.get("NODE_NAME") or hostname or f"node{who.node_rank}"
+    return replace(who, name=name, run_id=options.rdzv_id or who.run_id, secret=_secret(who, options, env))
 
 
 def _secret(who: Identity, options: Options, env: Env) -> Secret:
@@ -121,8 +121,8 @@ def _in_torchrun(env: Env) -> Identity | None:
     # torchrun's own store has MASTER_PORT, so that the ports after it are tried.
     where = Where(read.text("MASTER_ADDR"), min(port + 1, 65535 - _PORTS), "MASTER_ADDR")
     words = f"TORCHELASTIC_RUN_ID (inside torchrun; WORLD_SIZE={world} counts processes, {size} on this node)"
-    found = _make(read.number("GROUP_RANK", 0, nodes - 1), nodes, where, words, run_id=env["TORCHELASTIC_RUN_ID"])
-    return replace(found, launcher="torchrun", local_rank=local, local_size=size, ranks_per_node=size)
+    who = _make(read.number("GROUP_RANK", 0, nodes - 1), nodes, where, words, run_id=env["TORCHELASTIC_RUN_ID"])
+    return replace(who, launcher="torchrun", local_rank=local, local_size=size, ranks_per_node=size)
 
 
 def _in_tasks(rows: tuple[Tasks, ...], options: Options, env: Env) -> Identity | None:
@@ -154,9 +154,9 @@ def _in_step(options: Options, env: Env) -> Identity | None:
     size = tasks_of(env.get("SLURM_STEP_TASKS_PER_NODE", ""), node) or max(local + 1, tasks // nodes)
     where = endpoint_of(options, env) or _first_of_step(env, step)
     words = f"SLURM_STEP_ID (a step of {tasks} tasks on {nodes} nodes) and {where.source}"
-    found = _make(node, nodes, where, words, run_id=f"{_OF_SLURM}{env.get('SLURM_JOB_ID', '')}.{step}")
+    who = _make(node, nodes, where, words, run_id=f"{_OF_SLURM}{env.get('SLURM_JOB_ID', '')}.{step}")
     even = size > 1 and tasks == size * nodes
-    return replace(found, local_rank=local, local_size=size, ranks_per_node=size if even else None)
+    return replace(who, local_rank=local, local_size=size, ranks_per_node=size if even else None)
 
 
 def _in_pods(options: Options, env: Env) -> Identity | None:
@@ -198,8 +198,8 @@ def _by_processes(env: Env, where: Where) -> Identity | None:
         raise UsageError(f"LOCAL_RANK: {local} contradicts RANK={rank} with {size} ranks on each node")
     nodes = read.shared("WORLD_SIZE", world, size)
     words = f"RANK and LOCAL_RANK (WORLD_SIZE={world} counts processes, {size} on this node) and {where.source}"
-    found = _make(rank // size, nodes, where, words)
-    return replace(found, local_rank=local, local_size=size, ranks_per_node=size)
+    who = _make(rank // size, nodes, where, words)
+    return replace(who, local_rank=local, local_size=size, ranks_per_node=size)
 
 
 def _pods(options: Options, env: Env) -> tuple[int, int | None, str] | None:
@@ -207,8 +207,8 @@ def _pods(options: Options, env: Env) -> tuple[int, int | None, str] | None:
 
     Kubeflow's WORLD_SIZE counts pods in older versions, pods times nprocPerNode in newer ones.
     """
-    told = env.get("PET_NPROC_PER_NODE", "")
-    each = int(told) if re.fullmatch(r"[1-9]\d{0,5}", told, re.ASCII) else None
+    given = env.get("PET_NPROC_PER_NODE", "")
+    each = int(given) if re.fullmatch(r"[1-9]\d{0,5}", given, re.ASCII) else None
     if (nodes := count(env.get("PET_NNODES", ""), "PET_NNODES")) is not None:
         _agree(env, nodes, each)
         return nodes, each, f"PET_NNODES={nodes} counts pods"

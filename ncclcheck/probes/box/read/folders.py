@@ -93,8 +93,8 @@ def wait_for_ends(own: str, seconds: float) -> tuple[list[Node], list[Node]]:
         for one in found:
             if changed.get(one.folder, (-1, 0.0))[0] != one.size:
                 changed[one.folder] = one.size, now
-        running = [one for one in found if one.status is None]
-        silent = [one for one in running if now - changed[one.folder][1] >= SILENT_S]
+        running = [box for box in found if box.status is None]
+        silent = [box for box in running if now - changed[box.folder][1] >= SILENT_S]
         if len(silent) == len(running) or now - begun > seconds:
             return found, silent
         time.sleep(_POLL_S)
@@ -103,7 +103,7 @@ def wait_for_ends(own: str, seconds: float) -> tuple[list[Node], list[Node]]:
 def wait_for_stalls(own: str, seconds: float) -> None:
     """Until each other node that runs has noticed a stall too: what it saw would be lost with the job."""
     until = time.monotonic() + seconds
-    while time.monotonic() < until and any(one.status is None and not one.stalled for one in others(own)):
+    while time.monotonic() < until and any(box.status is None and not box.stalled for box in others(own)):
         time.sleep(_POLL_S)
 
 

@@ -67,9 +67,13 @@ def fits(row: dict[str, Any], kind: str = "") -> bool:
             msgspec.convert(row, type=form)
     except msgspec.ValidationError:
         return False
-    return not (kind == "sample" and not all(_is_process(one) for one in row["p"]))
+    return not (kind == "sample" and not all(_is_process(process) for process in row["p"]))
 
 
 def _is_process(row: list[int | str]) -> bool:
     """pid, ticks, KiB, bytes moved, state, and whether it waited for nobody."""
-    return len(row) >= 5 and isinstance(row[4], str) and all(isinstance(one, int) for one in [*row[:4], *row[5:]])
+    return (
+        len(row) >= 5
+        and isinstance(row[4], str)
+        and all(isinstance(number, int) for number in [*row[:4], *row[5:]])
+    )

@@ -82,7 +82,9 @@ def _nodes(path: str) -> list[str]:
     if _is_file(os.path.join(path, "meta.json")):
         return [path]
     below = [os.path.join(path, name) for name in listed(path)[:_MOST_NODES]]
-    return [one for one in below if not os.path.islink(one) and _is_file(os.path.join(one, "meta.json"))]
+    return [
+        folder for folder in below if not os.path.islink(folder) and _is_file(os.path.join(folder, "meta.json"))
+    ]
 
 
 def _is_file(path: str) -> bool:
@@ -150,7 +152,7 @@ class _Node:
     def box(self) -> Box:
         """All of it."""
         end: _Raw = next((row for row in self.wrapper if row["what"] == "end"), {})
-        told = {
+        facts = {
             "host": self.meta["host"],
             "folder": self.folder,
             "command": self.meta["command"],
@@ -177,55 +179,55 @@ class _Node:
             "gpu_pids": next((row["pids"] for row in self._of("gpus")[::-1]), []),
             "lost": self._lost(),
         }  # fmt: skip
-        return msgspec.convert(told, type=Box)
+        return msgspec.convert(facts, type=Box)
 
     def _of(self, what: str) -> list[_Raw]:
         return [row for row in self.events if row["what"] == what][:_MOST_LISTED]
 
     def _processes(self) -> list[BoxProcess]:
-        found: dict[int, _Raw] = {}
+        processes: dict[int, _Raw] = {}
         for row in self._of("process"):
             role = (
                 "root" if row["root"] else "helper" if row["helper"] else "rank" if row["rank"] >= 0 else "other"
             )
-            known = found.setdefault(row["pid"], {"pid": row["pid"], "born": row["t"]})
+            known = processes.setdefault(row["pid"], {"pid": row["pid"], "born": row["t"]})
             known.update(parent=row["parent"], rank=row["rank"], role=role, command=row["command"])
             known["local_rank"] = row.get("local_rank", -1)
             known.update(world=row["world"], meets=row.get("meets") or "")
         for row in self.wrapper:
-            if row["what"] == "start" and row["pid"] not in found:  # it ended before the watcher looked
+            if row["what"] == "start" and row["pid"] not in processes:  # it ended before the watcher looked
                 command = self.meta["command"].partition(" ")[0]
                 root = {"pid": row["pid"], "born": row["t"], "role": "root", "command": command}
-                found[row["pid"]] = root
+                processes[row["pid"]] = root
         for row in self._of("gone"):
-            known = found.get(row["pid"], {})
+            known = processes.get(row["pid"], {})
             if known and "gone" not in known:
                 known.update(gone=row["t"], status=row["status"], rss_most=row["rss_most"])
                 known["injected"] = row.get("injected")
         for row in self._of("stall"):
             for pid, _, state, wchan in row["states"]:
-                found.get(pid, {}).update(state=state, wchan=wchan)
+                processes.get(pid, {}).update(state=state, wchan=wchan)
         end = next((row["status"] for row in self.wrapper if row["what"] == "end"), None)
-        for known in found.values():
+        for known in processes.values():
             if (
                 known["role"] == "root" and end is not None
             ):  # the wrapper may have waited for it before the watcher
                 known["status"] = end << 8 if end >= 0 else -end
-        unseen = [pid for pid, known in found.items() if known.get("gone") and known.get("status") is None]
-        told = printed.statuses(self._output_end()) if unseen else {}
+        unseen = [pid for pid, known in processes.items() if known.get("gone") and known.get("status") is None]
+        statuses = printed.statuses(self._output_end()) if unseen else {}
         for pid in unseen:  # its parent had waited for it before the watcher could look
-            found[pid]["status"] = told.get(pid)
-        self._measured(found)
-        self._spoken(found)
-        self._left(found)
-        self._aborted(found)
-        for pid, known in found.items():
+            processes[pid]["status"] = statuses.get(pid)
+        self._measured(processes)
+        self._spoken(processes)
+        self._left(processes)
+        self._aborted(processes)
+        for pid, known in processes.items():
             known["stack"], known["threads"] = _stacks(_text(os.path.join(self.folder, "fault", f"{pid}.txt")))
             if known["role"] == "rank":
                 known["cores"], known["apart"] = series.of_process(pid, self.groups)
-        return [msgspec.convert(one, type=BoxProcess) for one in found.values()]
+        return [msgspec.convert(process, type=BoxProcess) for process in processes.values()]
 
-    def _measured(self, found: dict[int, _Raw]) -> None:
+    def _measured(self, processes: dict[int, _Raw]) -> None:
         """Memory, and for how long there was no CPU time, by the samples."""
         used: dict[int, int] = {}
         since: dict[int, float] = {}
@@ -233,28 +235,28 @@ class _Node:
             for pid, cpu, rss, _, state, *_ in row["p"]:
                 if used.get(pid) != cpu:
                     used[pid], since[pid] = cpu, row["t"]
-                if known := found.get(pid):
+                if known := processes.get(pid):
                     known["rss_most"] = max(known.get("rss_most", 0), rss << 10)
                     known["idle_s"] = max(0.0, row["t"] - since[pid])
                     known["state"] = state
 
-    def _spoken(self, found: dict[int, _Raw]) -> None:
+    def _spoken(self, processes: dict[int, _Raw]) -> None:
         """What each printed last; where there are no ranks all that was printed is COMMAND's."""
-        last, ranks = spoken.Last(self.folder), any(one["role"] == "rank" for one in found.values())
-        for pid, known in found.items():
+        last, ranks = spoken.Last(self.folder), any(process["role"] == "rank" for process in processes.values())
+        for pid, known in processes.items():
             rank = known["rank"] if known["role"] == "rank" else -1
             known["printed"], known["odd"] = last.of(pid, rank), last.odd_of(pid, rank)
             if known["role"] == "root" and not ranks:
                 known["printed"] = [*last.any]
-        known_ranks = [known for known in found.values() if known["role"] == "rank"]
+        known_ranks = [known for known in processes.values() if known["role"] == "rank"]
         if not any(known["printed"] for known in known_ranks):  # Python itself, before it runs anything
             for known in known_ranks:
                 known["printed"] = [*last.loose]
 
-    def _left(self, found: dict[int, _Raw]) -> None:
+    def _left(self, processes: dict[int, _Raw]) -> None:
         """Where those called sys.exit() that ended by it."""
         for row in self._said():
-            known = found.get(row["pid"], {})
+            known = processes.get(row["pid"], {})
             if row["what"] == "left" and _ended_by(row, known):
                 if not row["code"]:
                     known["left"] = self._shift(row)["t"]
@@ -262,17 +264,17 @@ class _Node:
                 known["caught"] = f"{row['type']}: {row['message']}" if row.get("type") and not row["code"] else ""
 
     def _said(self) -> list[_Raw]:
-        said = os.path.join(self.folder, "said")
-        rows = [row for name in listed(said)[:_MOST_SAID] for row in _rows(os.path.join(said, name))]
+        folder = os.path.join(self.folder, "said")
+        rows = [row for name in listed(folder)[:_MOST_SAID] for row in _rows(os.path.join(folder, name))]
         return [row for row in rows if row["what"] in ("raised", "left")]
 
-    def _aborted(self, found: dict[int, _Raw]) -> None:
+    def _aborted(self, processes: dict[int, _Raw]) -> None:
         """What a C++ exception or an assertion printed, where it can be only one process's."""
-        whose = [one for one in found.values() if (one.get("status") or 0) & 0x7F == signal.SIGABRT]
+        whose = [known for known in processes.values() if (known.get("status") or 0) & 0x7F == signal.SIGABRT]
         words = printed.abort(self._output_end()) if whose else []
         if words and (len(whose) == 1 or len({*words}) == 1):
-            for one in whose:
-                one["aborted"] = words[0]
+            for process in whose:
+                process["aborted"] = words[0]
 
     def _raised(self) -> list[BoxRaised]:
         rows, ends = self._said(), {row["pid"]: {**row, "gone": row["t"]} for row in self._of("gone")}
@@ -284,7 +286,7 @@ class _Node:
         ]
         for one in told:
             one["host"] = "" if one.get("host") == self.meta["host"] else one.get("host", "")
-        if not [one for one in told if not one.get("thread")]:
+        if not [raised for raised in told if not raised.get("thread")]:
             told += self._printed()
         return sorted((msgspec.convert(row, type=BoxRaised) for row in told), key=lambda raised: raised.t)
 
@@ -297,9 +299,9 @@ class _Node:
             python = [(t, row["pid"], -1) for row in self.wrapper if row["what"] == "start" for t in ends]
         if len(python) != 1:
             return []
-        found = printed.exception(self._output_end())
+        raised = printed.exception(self._output_end())
         [(t, pid, rank)] = python
-        return [{**found, "t": t - 0.001, "pid": pid, "rank": rank}] if found else []
+        return [{**raised, "t": t - 0.001, "pid": pid, "rank": rank}] if raised else []
 
     def _output_end(self) -> str:
         """What the job printed last."""
@@ -330,12 +332,12 @@ class _Node:
 
     def _lost(self) -> list[str]:
         begin: _Raw = next(iter(self._of("begin")), {})
-        told = [] if self.events else ["the watcher wrote nothing"]
-        told += ["the kernel's log may not be read"] if begin and not begin["kmsg"] else []
-        told += (
+        gaps = [] if self.events else ["the watcher wrote nothing"]
+        gaps += ["the kernel's log may not be read"] if begin and not begin["kmsg"] else []
+        gaps += (
             ["the kernel does not count processes killed for memory here"] if begin and not begin["oom"] else []
         )
-        return told
+        return gaps
 
 
 def _ended_by(row: _Raw, process: _Raw) -> bool:
@@ -373,7 +375,7 @@ def _stacks(text: str) -> tuple[list[str], list[str]]:
     ends = [at for at, (mark, _) in enumerate(dumped) if mark == "Current thread"]
     others = dumped[ends[-2] + 1 if len(ends) > 1 else 0 : ends[-1] if ends else 0]
     own = [[frame for frame in _shown(one) if not _LIBRARY.search(frame)] for _, one in others[-_MOST_THREADS:]]
-    return _shown(frames), [one[0] for one in own if one]
+    return _shown(frames), [frame[0] for frame in own if frame]
 
 
 def _shown(frames: list[tuple[str, str, str]]) -> list[str]:

@@ -79,7 +79,7 @@ def of_process(pid: int, groups: Sequence[Sequence[_Raw]]) -> tuple[list[float],
         row = group[-1]
         earlier = before or row
         cores.append(round(_cores(earlier, row, max(row["t"] - earlier["t"], 0.1)).get(pid, 0.0), 2))
-        seen = [one[5] for each in group for one in each["p"] if one[0] == pid and len(one) > 5]
+        seen = [process[5] for each in group for process in each["p"] if process[0] == pid and len(process) > 5]
         apart.append(round(sum(seen) / len(seen), 2) if seen else 0.0)
         before = row
     return cores, apart

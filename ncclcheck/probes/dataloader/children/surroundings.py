@@ -91,7 +91,7 @@ def compare(before: Surroundings, after: Surroundings, made: Made, seconds: floa
 
 def _owner_of(thread: str, parts: list[tuple[str, Any]]) -> str:
     """`self.reader`: whose method this thread runs; empty where the dataset holds no such object."""
-    targets = [getattr(one, "_target", None) for one in threading.enumerate() if one.name == thread]
+    targets = [getattr(alive, "_target", None) for alive in threading.enumerate() if alive.name == thread]
     owners = [getattr(target, "__self__", None) for target in targets]
     return next(
         (path.replace("self[0]", "self", 1) for path, value in parts if any(value is owner for owner in owners)),

@@ -164,7 +164,7 @@ def _dropped(swept: sweep.Swept) -> Fallback | None:
 
 def _not_finite(reader: Reader, swept: sweep.Swept) -> list[NotFinite]:
     meant = bool(swept.not_finite) and finite.meant(reader.made.dataset)
-    return [replace(one, meant=meant) for one in swept.not_finite.values()][:_EXAMPLES]
+    return [replace(leaf, meant=meant) for leaf in swept.not_finite.values()][:_EXAMPLES]
 
 
 class _Length(Struct):

@@ -98,7 +98,7 @@ def stress(reader: Reader, oracle: Oracle, seconds: float) -> Contest:
     reader.mark.clear()
     works = [partial(_stress, reader, oracle, number, seconds) for number in range(reader.plan.workers)]
     ended = child.run_all(works, Stressed, seconds + reader.patience)
-    done = [one.value for one in ended if one.ok and one.value]
+    done = [ending.value for ending in ended if ending.ok and ending.value]
     return Contest(
         workers=len(works),
         reads=sum(stressed.reads for stressed in done),

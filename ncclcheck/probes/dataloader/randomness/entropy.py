@@ -100,7 +100,7 @@ def settles_in_one_thread(reader: Reader, oracle: Oracle) -> list[str]:
     return [
         leaf
         for leaf in oracle.unsettled
-        if all(_contents(one, leaf) == _contents(tries[0], leaf) for one in tries)
+        if all(_contents(passed, leaf) == _contents(tries[0], leaf) for passed in tries)
     ]
 
 

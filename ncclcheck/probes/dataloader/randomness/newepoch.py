@@ -111,7 +111,7 @@ def _in_workers(
         workers=plan.workers,
         tell=lambda number: tell(made, later if number else 0),
         stacks_s=seconds,
-        batches=[each[:1], *([one] for one in each[1:])],
+        batches=[each[:1], *([sample] for sample in each[1:])],
     )
     child.run(lambda: loaded.epochs(made, watcher, course), Ran, seconds)
     ended = [note for note in notes.of(notes.read(folder), "end") if note.epoch == 1]

@@ -128,8 +128,8 @@ def _judge(leaf: str, passes: _Passes) -> LeafKind:
     )
 
 
-def _leaves_of(one: Pass) -> list[str]:
-    return list(dict.fromkeys(leaf for sample in one.values() for leaf in sample.leaves))
+def _leaves_of(passed: Pass) -> list[str]:
+    return list(dict.fromkeys(leaf for sample in passed.values() for leaf in sample.leaves))
 
 
 def _differing(a: Pass, b: Pass) -> set[str]:

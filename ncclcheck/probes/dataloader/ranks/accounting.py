@@ -36,7 +36,7 @@ def disjoint(views: Sequence[View]) -> bool:
     if len(lists) < len(views):
         return False
     together = torch.unique(torch.cat(lists))
-    return len(together) > 1.5 * max(len(one) for one in lists)
+    return len(together) > 1.5 * max(len(indices) for indices in lists)
 
 
 def draws(alone: View) -> bool:

@@ -20,13 +20,13 @@ def index_map(views: Sequence[View]) -> IndexMap:
     maps = [_beside(views[0], view) for view in views[1:]]
     lengths = [view.length for view in views if view.length is not None]
     return IndexMap(
-        compared=max((one.compared for one in maps), default=0),
-        differing=max((one.differing for one in maps), default=0),
-        moved=max((one.moved for one in maps), default=0),
-        own=any(one.own for one in maps),
-        relabelled=any(one.relabelled for one in maps),
+        compared=max((mapping.compared for mapping in maps), default=0),
+        differing=max((mapping.differing for mapping in maps), default=0),
+        moved=max((mapping.moved for mapping in maps), default=0),
+        own=any(mapping.own for mapping in maps),
+        relabelled=any(mapping.relabelled for mapping in maps),
         lengths=lengths,
-        examples=[example for one in maps for example in one.examples][:_MOST_EXAMPLES],
+        examples=[example for mapping in maps for example in mapping.examples][:_MOST_EXAMPLES],
     )
 
 
@@ -34,7 +34,7 @@ def by_content(views: Sequence[View], whole: int | None) -> Account | None:
     """Datasets that the ranks hold parts of: samples in common, by what they hold. None: too few were read."""
     leaves = _leaves(views)
     told = [_told_apart(view, leaves) for view in views]
-    common = Counter(key for one in told for key in one)
+    common = Counter(key for keys in told for key in keys)
     shared = [key for key, count in common.items() if count > 1]
     lengths = [view.length for view in views]
     if None in lengths or not leaves or (not shared and not _would_show(views, told)):
@@ -102,7 +102,7 @@ def _tells(view: View, indices: list[int], leaf: str) -> bool:
 def _leaves(views: Sequence[View]) -> list[str]:
     """Leaves that are steady on all of these ranks."""
     held = [dict.fromkeys(leaf for leaves in view.content.values() for leaf in leaves) for view in views]
-    return [leaf for leaf in held[0] if all(leaf in one for one in held[1:])] if held else []
+    return [leaf for leaf in held[0] if all(leaf in labels for labels in held[1:])] if held else []
 
 
 def _told_apart(view: View, leaves: list[str]) -> dict[Key, int]:
@@ -122,5 +122,5 @@ def _held(view: View, index: int, leaf: str) -> str:
 
 def _reader(key: Key, views: Sequence[View], told: list[dict[Key, int]]) -> Reader:
     by = [view.rank for view, one in zip(views, told, strict=True) if key in one]
-    index = next(one[key] for one in told if key in one)
+    index = next(keys[key] for keys in told if key in keys)
     return Reader(sample=f"index {index} of rank {by[0]}", by=by)

@@ -69,13 +69,13 @@ def _describe(loader: Any, view: View) -> None:
     view.batch = _number(loader.batch_size or getattr(batches, "batch_size", None))
     view.replicas = _number(getattr(sampler, "num_replicas", getattr(inner, "num_replicas", None)))
     view.seed, view.as_rank = (_of_sampler((sampler, inner), name) for name in ("seed", "rank"))
-    view.drop_last = any(bool(getattr(one, "drop_last", False)) for one in (loader, batches, sampler, inner))
-    view.replacement = any(_draws_again(one) for one in (sampler, inner))
+    view.drop_last = any(bool(getattr(part, "drop_last", False)) for part in (loader, batches, sampler, inner))
+    view.replacement = any(_draws_again(sampling) for sampling in (sampler, inner))
 
 
 def _of_sampler(samplers: tuple[Any, Any], name: str) -> int | None:
     found = (getattr(sampler, name, None) for sampler in samplers)
-    return next((one % 2**53 for one in found if isinstance(one, int) and not isinstance(one, bool)), None)
+    return next((seed % 2**53 for seed in found if isinstance(seed, int) and not isinstance(seed, bool)), None)
 
 
 def _number(value: Any) -> int | None:

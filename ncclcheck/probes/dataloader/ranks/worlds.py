@@ -81,9 +81,9 @@ class World:
         ended = child.run_all([_work(asked, self.interpreter) for asked in asked], View, left)
         if any(asked.fresh for asked in asked):
             self.interpreter = None
-        for one in ended:
-            if one.value and one.value.defect:
-                raise Defect(one.value.defect)
+        for world in ended:
+            if world.value and world.value.defect:
+                raise Defect(world.value.defect)
         return [
             one.value if one.ok and one.value else View(rank=rank, error=one.how, place=one.place)
             for rank, one in enumerate(ended)

@@ -53,7 +53,7 @@ class Locks:
         helds = [
             Held(lock=name[:200], share=min(1.0, held / whole)) for name, held in self.seconds.items() if whole
         ]
-        return sorted(helds, key=lambda one: -one.share)[:_MOST]
+        return sorted(helds, key=lambda lock: -lock.share)[:_MOST]
 
     def _watch(self, name: str, lock: Any) -> None:
         seen = _Seen(self, name, lock._semlock)

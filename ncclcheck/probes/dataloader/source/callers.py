@@ -102,8 +102,8 @@ def _origins(name: str, scope: _Scope, tree: ast.Module) -> Iterator[tuple[ast.A
                 yield node.value, where
     if isinstance(scope, ast.Module):
         return
-    places = [one.arg for one in (*scope.args.posonlyargs, *scope.args.args)]
-    if name not in (*places, *(one.arg for one in scope.args.kwonlyargs)):
+    places = [argument.arg for argument in (*scope.args.posonlyargs, *scope.args.args)]
+    if name not in (*places, *(argument.arg for argument in scope.args.kwonlyargs)):
         return
     for caller in (node for node in ast.walk(tree) if isinstance(node, _Scope)):
         for call in (node for node in _own(caller) if isinstance(node, ast.Call)):

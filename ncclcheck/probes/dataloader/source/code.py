@@ -50,9 +50,17 @@ def _method(function: Any) -> Method | None:
     if tree is None:
         return None
     first, node = tree
-    arguments = [one.arg for one in (*node.args.posonlyargs, *node.args.args) if one.arg not in ("self", "cls")]
+    arguments = [
+        argument.arg
+        for argument in (*node.args.posonlyargs, *node.args.args)
+        if argument.arg not in ("self", "cls")
+    ]
     code = inspect.unwrap(function).__code__
-    returns = [ast.unparse(one.value) for one in _own(node, ast.Return) if isinstance(one.value, ast.expr)]
+    returns = [
+        ast.unparse(statement.value)
+        for statement in _own(node, ast.Return)
+        if isinstance(statement.value, ast.expr)
+    ]
     return Method(
         name=code.co_name,
         place=f"{os.path.basename(code.co_filename)}:{first}",

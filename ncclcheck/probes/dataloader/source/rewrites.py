@@ -105,8 +105,8 @@ def _listing(node: ast.Call, name: str, parents: Parents) -> str:
 
 def _order(node: ast.Call, name: str, _parents: Parents) -> str:
     """An order or a split that is drawn without a seed, with one that all ranks share."""
-    given = [ast.unparse(one) for one in (*node.args, *node.keywords)]
-    rest = ", ".join(ast.unparse(one) for one in node.args)
+    given = [ast.unparse(argument) for argument in (*node.args, *node.keywords)]
+    rest = ", ".join(ast.unparse(argument) for argument in node.args)
     module, _, last = name.rpartition(".")
     if module == "random" and last in ("shuffle", "sample"):
         return f"random.Random(0).{last}({rest})"

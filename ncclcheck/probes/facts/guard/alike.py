@@ -205,5 +205,5 @@ def _part(hint: Any, kind: type) -> tuple[Any, ...]:
     if get_origin(hint) is Annotated:
         return _part(get_args(hint)[0], kind)
     if get_origin(hint) in (Union, types.UnionType):
-        return next(found for one in get_args(hint) if (found := _part(one, kind)))
+        return next(found for variant in get_args(hint) if (found := _part(variant, kind)))
     return get_args(hint) if get_origin(hint) is kind else ()

@@ -25,7 +25,7 @@ def strings(value: Any) -> Iterator[tuple[Place, str]]:
             waiting += [((type(value).__name__, name), getattr(value, name)) for name in names]
         elif isinstance(value, (list, tuple, dict)):
             inner = value.values() if isinstance(value, dict) else value
-            waiting += [(place, one) for one in reversed([*inner])]
+            waiting += [(place, part) for part in reversed([*inner])]
 
 
 def changed(value: T, change: Callable[[Place, str], str], place: Place = ("", "")) -> T:
@@ -39,7 +39,7 @@ def changed(value: T, change: Callable[[Place, str], str], place: Place = ("", "
         new = {key: changed(inner, change, place) for key, inner in value.items()}
     elif isinstance(value, list):
         new = [changed(inner, change, place) for inner in value]
-        new = value if all(one is was for one, was in zip(new, value, strict=True)) else new
+        new = value if all(part is was for part, was in zip(new, value, strict=True)) else new
     elif isinstance(value, tuple):
         new = tuple(changed(inner, change, place) for inner in value)
     return new  # type: ignore[no-any-return]

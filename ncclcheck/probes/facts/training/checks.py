@@ -304,7 +304,7 @@ class Entered(Struct, frozen=True, kw_only=True):
     @property
     def calls(self) -> list[Call]:
         """By rank."""
-        return [Call.read(one) for one in self.entered]
+        return [Call.read(call) for call in self.entered]
 
 
 class Contents(Struct, frozen=True, kw_only=True):

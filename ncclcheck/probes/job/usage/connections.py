@@ -73,30 +73,30 @@ class Watch:
     def _take(
         self, cookie: bytes, ends: tuple[str, str], counted: tuple[int, int, int], passed: float, *, repeats: bool
     ) -> None:
-        one = self._known.get(cookie)
-        if one is None:
+        connection = self._known.get(cookie)
+        if connection is None:
             if len(self._known) < _MOST:
                 self._known[cookie] = _Connection(ends, counted, counted, silent=repeats)
             return
-        one.last = counted
+        connection.last = counted
         if repeats:
-            one.unanswered_s += passed
-            one.outages += not one.silent
-        one.silent = repeats
+            connection.unanswered_s += passed
+            connection.outages += not connection.silent
+        connection.silent = repeats
 
     def told(self) -> list[Sent]:
         """By the addresses of both ends, the worst first."""
         found: dict[tuple[str, str], Sent] = {}
-        for one in [*self._known.values()]:  # the thread that looks may add one
-            known = found.get(one.ends) or Sent(source=one.ends[0], target=one.ends[1])
-            silent = one.lost > 0
-            found[one.ends] = Sent(
+        for connection in [*self._known.values()]:  # the thread that looks may add one
+            known = found.get(connection.ends) or Sent(source=connection.ends[0], target=connection.ends[1])
+            silent = connection.lost > 0
+            found[connection.ends] = Sent(
                 source=known.source,
                 target=known.target,
-                segments=known.segments + max(0, one.last[0] - one.first[0]),
-                again=known.again + one.lost,
-                unanswered_s=round(max(known.unanswered_s, one.unanswered_s if silent else 0.0), 3),
-                outages=max(known.outages, one.outages if silent else 0),
+                segments=known.segments + max(0, connection.last[0] - connection.first[0]),
+                again=known.again + connection.lost,
+                unanswered_s=round(max(known.unanswered_s, connection.unanswered_s if silent else 0.0), 3),
+                outages=max(known.outages, connection.outages if silent else 0),
             )
         worst = sorted(found.values(), key=lambda sent: (-sent.unanswered_s, -sent.again, -sent.segments))
         return [sent for sent in worst if sent.segments or sent.again][:_MOST_TOLD]

@@ -47,10 +47,10 @@ def _of_hcas(machine: Machine) -> Iterator[tuple[str, dict[str, int]]]:
     for name in names(machine, _HCAS):
         for port in names(machine, f"{_HCAS}/{name}/ports"):
             folder = f"{_HCAS}/{name}/ports/{port}"
-            paths = [(one, f"{folder}/counters/{one}") for one in _COUNTERS]
-            paths += [(one, f"{folder}/hw_counters/{one}") for one in _HW_COUNTERS]
-            values = {one: machine.number(path) for one, path in paths}
-            if known := {one: value for one, value in values.items() if not isinstance(value, Unread)}:
+            paths = [(counter, f"{folder}/counters/{counter}") for counter in _COUNTERS]
+            paths += [(counter, f"{folder}/hw_counters/{counter}") for counter in _HW_COUNTERS]
+            values = {counter: machine.number(path) for counter, path in paths}
+            if known := {counter: value for counter, value in values.items() if not isinstance(value, Unread)}:
                 yield f"{name}:{port}", known
 
 

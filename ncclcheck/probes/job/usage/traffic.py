@@ -98,8 +98,8 @@ def _risen(before: Bytes | Unread, now: Bytes | Unread) -> list[Moved] | Unread:
 def _counters(before: port_counters.Counted, now: port_counters.Counted) -> Iterator[Risen]:
     """What rose; a counter that went backwards was reset."""
     for name in sorted(before.keys() & now.keys()):
-        rises = {one: value - before[name].get(one, value) for one, value in now[name].items()}
-        if risen := {one: rise for one, rise in rises.items() if rise > 0}:
+        rises = {counter: value - before[name].get(counter, value) for counter, value in now[name].items()}
+        if risen := {counter: rise for counter, rise in rises.items() if rise > 0}:
             yield Risen(name=name, counters=risen)
 
 

@@ -131,9 +131,9 @@ class _Growth:
 def chosen(proven: Sequence[Proven], longest_s: float) -> list[Proven]:
     """Of every operation whose results are checked the smallest, a middle and the largest size."""
     found: dict[str, list[Proven]] = {}
-    for one in proven:
-        if one.row.bytes and one.seconds <= longest_s:
-            found.setdefault(one.row.op, []).append(one)
+    for proof in proven:
+        if proof.row.bytes and proof.seconds <= longest_s:
+            found.setdefault(proof.row.op, []).append(proof)
     return [proven for of_op in found.values() for proven in {id(o): o for o in _few(of_op)}.values()]
 
 

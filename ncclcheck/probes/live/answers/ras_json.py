@@ -86,8 +86,8 @@ def read(text: str) -> RasLook:
         form="json",
         groups=[_group(comm) for comm in told.communicators],
         troubled=[made for comm in told.communicators if (made := _troubled(comm))],
-        processes=sorted({(one.host, one.pid) for one in missing if one.pid > 0}),
-        dead=len({(one.host, one.pid) for one in missing if one.status.considered_dead}),
+        processes=sorted({(rank.host, rank.pid) for rank in missing if rank.pid > 0}),
+        dead=len({(rank.host, rank.pid) for rank in missing if rank.status.considered_dead}),
         timeouts=told.ras.timeouts_count,
         launches=sum(sum(rank.collective_counts.values()) for comm in told.communicators for rank in comm.ranks),
     )
@@ -132,8 +132,8 @@ def _named(one: _Rank) -> RasRank:
 def _alike(ranks: Sequence[tuple[_Rank, str | int]]) -> list[tuple[str | int, list[_Rank]]]:
     """What they have -> who has it, most ranks first."""
     held: dict[str | int, list[_Rank]] = defaultdict(list)
-    for one, value in ranks:
-        held[value].append(one)
+    for rank, value in ranks:
+        held[value].append(rank)
     return sorted(held.items(), key=lambda item: -len(item[1]))
 
 
@@ -189,4 +189,4 @@ def _troubled(comm: _Communicator) -> RasCommunicator | None:
 
 def _few(held: list[_Rank], of: int) -> list[RasRank]:
     """Those that are fewer than half are named, as the text names them; the rest is the rule."""
-    return [_named(one) for one in held] if 2 * len(held) < of else []
+    return [_named(rank) for rank in held] if 2 * len(held) < of else []

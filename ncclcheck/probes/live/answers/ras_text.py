@@ -145,16 +145,16 @@ class _Body:
 
     def _rank(self, found: re.Match[str]) -> None:
         rank, status, launched, none, error, gpu, pid, host = found.groups()
-        one = RasRank(rank=int(rank), host=host or "", pid=int(pid or 0), gpu=(gpu or "").strip())
+        missing = RasRank(rank=int(rank), host=host or "", pid=int(pid or 0), gpu=(gpu or "").strip())
         if status or launched or none or error:
             self._share(1, status or error, 0 if none else launched)
             if self.share is not None:
-                self.share.ranks.append(one)
+                self.share.ranks.append(missing)
             self.share = None
         elif self.section == "INCOMPLETE":
-            self._add_missing(one)
+            self._add_missing(missing)
         elif self.share is not None:
-            self.share.ranks.append(one)
+            self.share.ranks.append(missing)
 
     def _add_missing(self, *ranks: RasRank) -> None:
         if self.current is not None:

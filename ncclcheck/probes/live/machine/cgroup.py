@@ -21,13 +21,13 @@ def counted(proc: Proc, pid: str) -> Dict[str, int]:
     """
     told = {"periods": 0, "throttled": 0, "held_us": 0, "refused": 0, "oom_kill": 0}
     for text in (_text(proc, folder, "cpu.stat") for folder in _folders(proc, pid, "cpu")):
-        one = _table(text)
-        if one.get("nr_throttled", 0) > told["throttled"]:
-            held = one.get("throttled_usec", one.get("throttled_time", 0) // 1000)
-            told.update(periods=one.get("nr_periods", 0), throttled=one["nr_throttled"], held_us=held)
+        table = _table(text)
+        if table.get("nr_throttled", 0) > told["throttled"]:
+            held = table.get("throttled_usec", table.get("throttled_time", 0) // 1000)
+            told.update(periods=table.get("nr_periods", 0), throttled=table["nr_throttled"], held_us=held)
     read = [(folder, _memory_events(proc, folder)) for folder in _folders(proc, pid, "memory")]
-    there = [one for one in read if one[1]]
-    for folder, text in there[:1] + [one for one in there[1:] if _OF_A_JOB.search(one[0])]:
+    there = [group for group in read if group[1]]
+    for folder, text in there[:1] + [group for group in there[1:] if _OF_A_JOB.search(group[0])]:
         events = _table(text)
         failed = _text(proc, folder, "memory.failcnt").strip()
         refused = events.get("high", 0) + events.get("max", 0) + (int(failed) if failed.isdigit() else 0)
@@ -44,7 +44,7 @@ def _folders(proc: Proc, pid: str, controller: str) -> Iterator[str]:
         if kinds and controller not in names:
             continue
         parts = [part for part in path[:-2].split("/") if part]
-        for top in [f"{_TOP}/{one}" for one in {controller, kinds}] if kinds else [_TOP]:
+        for top in [f"{_TOP}/{hierarchy}" for hierarchy in {controller, kinds}] if kinds else [_TOP]:
             for depth in range(len(parts), -1, -1):
                 yield "/".join([top, *parts[:depth]])
 

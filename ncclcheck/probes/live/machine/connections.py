@@ -130,19 +130,19 @@ def address(family: int, raw: bytes, port: int) -> str:
 
 def used_last(used: List[Raw]) -> List[Raw]:
     """Of connections those used last, with their ends and the time since each side was last heard."""
-    timed = [one for one in used if one.get("sent_ms") is not None]
-    timed.sort(key=lambda one: min(one["sent_ms"], one["received_ms"]))
+    timed = [link for link in used if link.get("sent_ms") is not None]
+    timed.sort(key=lambda link: min(link["sent_ms"], link["received_ms"]))
     return [
         {
-            "near": address(one["ends"][0], one["ends"][1], one["from"]),
-            "far": address(one["ends"][0], one["ends"][2], one["to"]),
-            "sent_s": one["sent_ms"] / 1000.0,
-            "received_s": one["received_ms"] / 1000.0,
-            "unsent": one["unsent"],
-            "unread": one["unread"],
-            "retries": one["retries"],
+            "near": address(link["ends"][0], link["ends"][1], link["from"]),
+            "far": address(link["ends"][0], link["ends"][2], link["to"]),
+            "sent_s": link["sent_ms"] / 1000.0,
+            "received_s": link["received_ms"] / 1000.0,
+            "unsent": link["unsent"],
+            "unread": link["unread"],
+            "retries": link["retries"],
         }
-        for one in timed[:_MOST_LINKS]
+        for link in timed[:_MOST_LINKS]
     ]
 
 

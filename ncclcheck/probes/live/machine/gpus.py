@@ -97,7 +97,7 @@ class Nvml:
                 continue
             held, room = (_Process * _MOST_PROCESSES)(), ctypes.c_uint(_MOST_PROCESSES)
             if function(gpu, ctypes.byref(room), held) == 0:
-                return [one.pid for one in held[: min(room.value, _MOST_PROCESSES)]]
+                return [process.pid for process in held[: min(room.value, _MOST_PROCESSES)]]
         return []
 
     def watch(self) -> Optional[ctypes.c_void_p]:
@@ -132,12 +132,12 @@ def two_looks(seconds: float) -> List[Raw]:
     xids = nvml.xids(events)
     told = []
     for index, gpu in enumerate(nvml.handles):
-        one: Raw = {"index": index, "lost": gpu is None, "xids": [code for of, code in xids if of == index]}
+        card: Raw = {"index": index, "lost": gpu is None, "xids": [code for of, code in xids if of == index]}
         if gpu:
             last = nvml.sample(gpu)
-            one.update(nvml.lasting(gpu))
-            one.update({key: [first[index].get(key), last[key]] for key in last})
-        told.append(one)
+            card.update(nvml.lasting(gpu))
+            card.update({key: [first[index].get(key), last[key]] for key in last})
+        told.append(card)
     return told
 
 

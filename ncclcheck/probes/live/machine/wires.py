@@ -95,7 +95,7 @@ def addresses(proc: Proc, pid: str) -> List[str]:
         digits = line.split(" ")[0]
         if len(digits) == 32:
             found.add(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)))
-    return sorted(one for one in found if not one.startswith("127.") and one != "::1")[:_MOST]
+    return sorted(address for address in found if not address.startswith("127.") and address != "::1")[:_MOST]
 
 
 def between(first: Dict[str, Raw], last: Dict[str, Raw]) -> List[Raw]:

@@ -97,7 +97,9 @@ def _numa_node(machine: Machine, number: int) -> NumaNode:
         name=str(number),
         cpus=machine.line(f"{folder}/cpulist"),
         memory=_memory(machine, folder),
-        distances=distances if isinstance(distances, Unread) else [int(one[:9]) for one in distances.split()],
+        distances=distances
+        if isinstance(distances, Unread)
+        else [int(distance[:9]) for distance in distances.split()],
     )
 
 

@@ -139,7 +139,7 @@ def _smpquery(machine: Machine, ports: list[tuple[Hca, Port]]) -> dict[str, str]
         return Unread("denied", "only root asks InfiniBand switches, through /dev/infiniband/umad*")
     asked = [(hca, port, what) for hca, port in ports for what in ("nodeinfo", "nodedesc")]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        answers = list(pool.map(lambda one: _query(machine, *one), asked))
+        answers = list(pool.map(lambda query: _query(machine, *query), asked))
     refused = next((answer for answer in answers if isinstance(answer, Unread)), None)
     if refused is not None and all(isinstance(answer, Unread) for answer in answers):
         return refused

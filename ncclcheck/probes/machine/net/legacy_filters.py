@@ -53,7 +53,7 @@ def filters(machine: Machine) -> list[Filter]:
 
 def parsed(text: str, family: str) -> list[Filter]:
     """The same from what such a program printed."""
-    return [one for table in text.split("\n*")[:8] for one in _of_table(table.removeprefix("*"), family)]
+    return [chain for table in text.split("\n*")[:8] for chain in _of_table(table.removeprefix("*"), family)]
 
 
 def _of_table(text: str, family: str) -> Iterator[Filter]:

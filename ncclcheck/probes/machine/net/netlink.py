@@ -157,7 +157,9 @@ def neighbour_state(interface: str, address: str) -> HopState:
 
 def _route_to(address: str, source: str, flags: int) -> tuple[bytes, Attributes]:
     """The route by which the kernel sends to an address. Raises OSError."""
-    packed, own = (ipaddress.ip_address(one.partition("%")[0]).packed if one else b"" for one in (address, source))
+    packed, own = (
+        ipaddress.ip_address(text.partition("%")[0]).packed if text else b"" for text in (address, source)
+    )
     body = struct.pack("=8BI", family_of(address), 8 * len(packed), 8 * len(own), 0, 0, 0, 0, 0, flags)
     for number, data in ((_RTA_DST, packed), (_RTA_SRC, own)):
         body += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(data), number) + data if data else b""
@@ -256,7 +258,7 @@ def _police(options: bytes, kind: str = "", nested: int = 0) -> int:
     if kind in _POLICERS and (rate := _policer(_attributes(inside.get(_POLICERS[kind], b"")))):
         return rate
     deeper = inside.values() if nested < _MOST_NESTED else ()
-    return next((rate for one in deeper if (rate := _police(one, "", nested + 1))), 0)
+    return next((rate for attributes in deeper if (rate := _police(attributes, "", nested + 1))), 0)
 
 
 def _policer(parameters: Attributes) -> int:

@@ -71,7 +71,9 @@ def probe(machine: Machine) -> Network:
     """Interfaces, also those without an address, routes, and what keeps packets from taking them."""
     tolds = machine.ask("interfaces", list[Told], _tell)
     states = _states(machine)
-    interfaces = tolds if isinstance(tolds, Unread) else [_interface(machine, one, states) for one in tolds]
+    interfaces = (
+        tolds if isinstance(tolds, Unread) else [_interface(machine, interface, states) for interface in tolds]
+    )
     return Network(
         interfaces=interfaces,
         routes=routes(machine),

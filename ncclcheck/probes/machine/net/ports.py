@@ -15,7 +15,7 @@ def holder(port: int) -> str:
             for net_connection in psutil.net_connections("tcp")
             if net_connection.laddr and net_connection.laddr.port == port
         ]
-        for entry in sorted(on_it, key=lambda one: one.status != psutil.CONN_LISTEN):
+        for entry in sorted(on_it, key=lambda connection: connection.status != psutil.CONN_LISTEN):
             name = psutil.Process(entry.pid).name() if entry.pid else "another user's process"
             return f"{_held(entry)} {name}" + (f" (pid {entry.pid})" if entry.pid else "")
     except (psutil.Error, OSError):

@@ -77,7 +77,7 @@ def _asked(name: str, conf: str) -> list[NameServer]:
     lines = [line.split() for line in conf.splitlines()]
     servers = [line[1] for line in lines if line[:1] == ["nameserver"] and len(line) > 1][:_MOST_SERVERS]
     search = next((line[1:3] for line in reversed(lines) if line[:1] in (["search"], ["domain"])), [])
-    names = [name] if "." in name else [*(f"{name}.{one}" for one in search), name]
+    names = [name] if "." in name else [*(f"{name}.{domain}" for domain in search), name]
     found: dict[str, NameServer] = {}
     threads = [threading.Thread(target=_ask, args=(server, names, found), daemon=True) for server in servers]
     for thread in threads:
@@ -105,7 +105,7 @@ def _answers(server: str, names: list[str]) -> list[str]:
         sock.settimeout(_ANSWER_S / 2)
         sock.connect((server, 53))
         for name in names:
-            answers = [one for kind in (_A, _AAAA) for one in _one(sock, name, kind)]
+            answers = [answer for kind in (_A, _AAAA) for answer in _one(sock, name, kind)]
             if answers:
                 return answers
     return []
@@ -113,7 +113,7 @@ def _answers(server: str, names: list[str]) -> list[str]:
 
 def _one(sock: socket.socket, name: str, kind: int) -> list[str]:
     number = secrets.randbelow(2**16)
-    labels = b"".join(bytes([len(one)]) + one for one in name.encode("idna").rstrip(b".").split(b"."))
+    labels = b"".join(bytes([len(label)]) + label for label in name.encode("idna").rstrip(b".").split(b"."))
     sock.send(_HEADER.pack(number, _RECURSE, 1, 0, 0, 0) + labels + struct.pack(">BHH", 0, kind, 1))
     for _ in range(8):  # late answers to what was asked before
         data = sock.recv(4096)

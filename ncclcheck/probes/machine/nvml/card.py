@@ -83,7 +83,8 @@ def _memory(a: Asked, gpu: Any) -> dict[str, Fact]:
 def _processes(listed: list[Any]) -> list[Fact]:
     unseen = unread("denied", "NVML does not report the memory of this process")
     return [
-        {"pid": one.pid, "memory": unseen if one.usedGpuMemory is None else one.usedGpuMemory} for one in listed
+        {"pid": process.pid, "memory": unseen if process.usedGpuMemory is None else process.usedGpuMemory}
+        for process in listed
     ]
 
 

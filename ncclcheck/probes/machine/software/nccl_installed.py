@@ -78,7 +78,7 @@ def named_files(
         "nccl_named_files",
         list[NamedFile],
         lambda: within(
-            _LONGEST_S, "the files that variables name", lambda: [_named(*one) for one in listed.items()]
+            _LONGEST_S, "the files that variables name", lambda: [_named(*entry) for entry in listed.items()]
         ),
     )
 

@@ -83,12 +83,12 @@ class Calls:
     def _between(self) -> list[list[str]]:
         """What was called between the last backward pass and the step of an optimizer, for each step."""
         found, since = list[list[str]](), None
-        for one in self.called:
-            if one == "backward":
+        for call in self.called:
+            if call == "backward":
                 since = list[str]()
-            elif one == "step" and since is not None:
+            elif call == "step" and since is not None:
                 found.append(since)
                 since = None
             elif since is not None:
-                since.append(one)
+                since.append(call)
         return found

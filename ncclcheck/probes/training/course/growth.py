@@ -123,11 +123,11 @@ def _hooks(module: nn.Module) -> int:
 
 def _tensors(thing: Any, depth: int = 0) -> Iterator[Tensor]:
     """Of a container, also in the records that it holds: tuples, lists and dicts of tensors."""
-    for one in thing.values() if isinstance(thing, dict) else thing:
-        if isinstance(one, Tensor):
-            yield one
-        elif depth < _MOST_NESTED and isinstance(one, list | tuple | dict):
-            yield from _tensors(one, depth + 1)
+    for part in thing.values() if isinstance(thing, dict) else thing:
+        if isinstance(part, Tensor):
+            yield part
+        elif depth < _MOST_NESTED and isinstance(part, list | tuple | dict):
+            yield from _tensors(part, depth + 1)
 
 
 def _below(place: str, thing: Any) -> Iterator[tuple[str, Any]]:
@@ -180,5 +180,5 @@ def _nodes(tensors: list[Tensor]) -> int:
         if node in seen:
             continue
         seen.add(node)
-        waiting.extend(one for one, _ in node.next_functions if one is not None)
+        waiting.extend(function for function, _ in node.next_functions if function is not None)
     return len(seen)

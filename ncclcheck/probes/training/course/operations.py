@@ -95,8 +95,8 @@ class Operations(TorchFunctionMode):
         if name in _ROOTS and not self.root[0] and result.requires_grad and bool((result == 0).any()):
             self.root = (name, users_line())
         if not finite(result) and name not in _MEANT:
-            given = [one for one in (*args, *named.values()) if _is_numbers(one)]
-            if bool(torch.isnan(result).any()) and not any(bool(torch.isnan(one).any()) for one in given):
+            given = [value for value in (*args, *named.values()) if _is_numbers(value)]
+            if bool(torch.isnan(result).any()) and not any(bool(torch.isnan(value).any()) for value in given):
                 infinite = self._inf[0] and not all(map(finite, given))  # 0 * -inf: the logarithm comes first
                 self._nan = self._inf if infinite else (name, users_line())
             elif not self._inf[0] and all(map(finite, given)):

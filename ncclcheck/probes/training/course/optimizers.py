@@ -65,13 +65,13 @@ class Optimizers:
         self._call = ""
         self.got: set[str] = set()
         self._had: set[str] = set()
-        parameter = next((one for one in model.parameters() if one.requires_grad), None)
+        parameter = next((trained for trained in model.parameters() if trained.requires_grad), None)
         self._arrivals = [] if parameter is None else [_Arrivals(parameter, stepped=stepped)]
         self._inputs = model.register_forward_pre_hook(self._asks)
         self._handle = register_optimizer_step_pre_hook(self._steps)
 
     def _asks(self, _model: nn.Module, given: Any) -> None:
-        self._pursued |= any(isinstance(one, Tensor) and one.requires_grad for one in given)
+        self._pursued |= any(isinstance(value, Tensor) and value.requires_grad for value in given)
 
     def _steps(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         self.steps += 1
@@ -88,14 +88,14 @@ class Optimizers:
             for name, parameter in self._model.named_parameters()
             if parameter.grad is not None and parameter.grad.any()
         }
-        held = {id(one) for group in optimizer.param_groups for one in group["params"]}
-        if self._arrivals and id(self._arrivals[0].one) in held:
+        stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        if self._arrivals and id(self._arrivals[0].one) in stepped:
             self.rates.append(max(float(group.get("lr", 1.0)) for group in optimizer.param_groups))
             self._lost.append(self._arrivals[0].lost)
         for each in self._arrivals:
-            if id(each.one) in held:
+            if id(each.one) in stepped:
                 self.found |= each.taken()
-        self._follow(held)
+        self._follow(stepped)
 
     def _follow(self, held: set[int]) -> None:
         """The first parameter of one that holds none of those that are followed, as the second of a GAN."""
@@ -127,7 +127,12 @@ class Optimizers:
 
     def unheld(self) -> tuple[list[str], float]:
         """Parameters that got gradients and stand in no optimizer, and their share of all that are trained."""
-        held = {id(one) for optimizer in alive() for group in optimizer.param_groups for one in group["params"]}
+        held = {
+            id(parameter)
+            for optimizer in alive()
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
         names = {plain(name): parameter for name, parameter in self._model.named_parameters()}
         if not any(id(parameter) in held for parameter in names.values()):
             return [], 0.0  # it holds another model's: that none changes is said already
@@ -176,7 +181,7 @@ def _call(optimizer: Optimizer) -> str:
 
 def alive() -> list[Optimizer]:
     """All of this process."""
-    return [one for one in gc.get_objects() if issubclass(type(one), Optimizer)]
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), Optimizer)]
 
 
 class Mood:
@@ -204,7 +209,7 @@ class Mood:
         more.
         """
         self._handle.remove()
-        passes = [one for step in self._steps for one in step]
+        passes = [called for step in self._steps for called in step]
         trains = max((number for number, step in enumerate(self._steps, 1) if any(step)), default=0)
         idle = sum(bool(step) for step in self._steps[trains:])
         self.since = trains + 1 if trains and idle >= _LEAST_IDLE else 0

@@ -43,11 +43,11 @@ class Scaled:
 
     def factor(self) -> float | None:
         """The one factor of all parameters; None where there is none, or nothing was seen."""
-        pairs = [(one, two) for one, two in zip(self._before, self._after, strict=False) if one]
-        if not pairs or not all(math.isfinite(one + two) for one, two in pairs):
+        pairs = [(before, after) for before, after in zip(self._before, self._after, strict=False) if before]
+        if not pairs or not all(math.isfinite(before + after) for before, after in pairs):
             return None
-        found = [two / one for one, two in pairs]
-        return found[0] if max(found) - min(found) <= _EVEN * max(found) else None
+        factors = [after / before for before, after in pairs]
+        return factors[0] if max(factors) - min(factors) <= _EVEN * max(factors) else None
 
     def _norms(self) -> list[float]:
         return [

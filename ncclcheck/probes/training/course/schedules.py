@@ -17,9 +17,9 @@ from ncclcheck.probes.facts.training import Cosine
 
 def floored() -> str:
     """`train.py:20 in warmup`: a function that a schedule is computed by, and that divides by `//`."""
-    for one in gc.get_objects():
-        if issubclass(type(one), LambdaLR):
-            for function in one.lr_lambdas:
+    for thing in gc.get_objects():
+        if issubclass(type(thing), LambdaLR):
+            for function in thing.lr_lambdas:
                 if isinstance(function, FunctionType) and (line := _floor_division(function)):
                     name = function.__code__.co_filename.rpartition("/")[2]
                     return f"{name}:{line} in {function.__name__}"
@@ -44,8 +44,10 @@ def cosine(state: Mapping[str, Any], steps: int, batches: int) -> Cosine | None:
 
     batches: that this rank has in an epoch.
     """
-    found = [one for one in gc.get_objects() if issubclass(type(one), CosineAnnealingLR) and one.T_max >= 1]
-    last = max(found, key=lambda one: one.last_epoch / one.T_max, default=None)
+    schedulers = [
+        thing for thing in gc.get_objects() if issubclass(type(thing), CosineAnnealingLR) and thing.T_max >= 1
+    ]
+    last = max(schedulers, key=lambda scheduler: scheduler.last_epoch / scheduler.T_max, default=None)
     if last is None or last.last_epoch < steps - 1 or last.T_max >= max(batches, last.last_epoch):
         return None
     name = next((name for name, one in state.items() if one is last), "")

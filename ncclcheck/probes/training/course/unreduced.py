@@ -23,7 +23,7 @@ def named(model: nn.Module) -> Iterator[None]:
     except RuntimeError as error:
         if (numbers := _NUMBERS.search(str(error))) and UNREDUCED in str(error):
             trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-            found = [trained[int(one)] for one in numbers[2].split() if int(one) < len(trained)]
+            found = [trained[int(number)] for number in numbers[2].split() if int(number) < len(trained)]
             more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
             first = str(error).partition(". ")[0]
             names = ", ".join(found[:_MOST]) + more

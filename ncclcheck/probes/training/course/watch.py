@@ -144,7 +144,11 @@ class Watch:
             elif self._operations.origin[0]:
                 what, (name, at) = "operation", self._operations.origin
         elif self._gradient:
-            what, name, at = "gradient", self._gradient, " ".join(one for one in self._operations.root if one)
+            what, name, at = (
+                "gradient",
+                self._gradient,
+                " ".join(module for module in self._operations.root if module),
+            )
         elif weights := self._bad_weights():
             what, name = "weight", weights
         if what:
@@ -156,7 +160,7 @@ class Watch:
     def course(self, setting: Setting, *, own: bool) -> Course:
         """What all ranks saw; all must ask."""
         mine = [self._lapse, bool(self._bad_weights()), self._losses[:1], self._losses[-1:]]
-        ranks = told(setting.peers, [_plain(one) for one in mine])
+        ranks = told(setting.peers, [_plain(value) for value in mine])
         lapses = [(one[0], rank) for rank, one in enumerate(ranks) if one[0] is not None]
         lapse = None
         if lapses:
@@ -177,8 +181,8 @@ class Watch:
         return Course(
             own=own,
             steps=self.steps,
-            first=next((one for one in ranks[0][2] if one is not None), None),
-            last=next((one for one in ranks[0][3] if one is not None), None),
+            first=next((loss for loss in ranks[0][2] if loss is not None), None),
+            last=next((loss for loss in ranks[0][3] if loss is not None), None),
             not_finite=lapse,
             growing=growing,
             misused=[*self._operations.misused.values()][:_MOST],

@@ -81,7 +81,7 @@ def _differing(model: nn.Module, name: str, values: Sequence[int]) -> Differing:
     others = odd(values)
     return Differing(
         name=name[:200],
-        kind="parameter" if name in {plain(one) for one, _ in model.named_parameters()} else "buffer",
+        kind="parameter" if name in {plain(parameter) for parameter, _ in model.named_parameters()} else "buffer",
         ranks=others[:MOST],
         count=len(others),
         local=_is_local(model, name),
@@ -113,7 +113,7 @@ def _other_names(peers: Peers, names: Sequence[str]) -> Agreement:
     others = odd(said)
     whole = Differing(name="the names of the tensors", ranks=others[:MOST], count=len(others))
     return Agreement(
-        tensors=len(names), differ=len(names), tied=_tied([hash(one) for one in said]), differing=[whole]
+        tensors=len(names), differ=len(names), tied=_tied([hash(digest) for digest in said]), differing=[whole]
     )
 
 

@@ -54,8 +54,8 @@ def _common(setting: Setting) -> tuple[int, int]:
     samples = samples_in(setting)
     count = min(samples, _FOLLOWED)
     mine = _read(setting, [place * samples // count for place in range(count)] if count else [], _FOLLOWED_S)
-    ranks = [{*one} if len({*one}) == len(one) else {*()} for one in told(setting.peers, mine)]
-    common = sum(any(one in other for other in ranks[:rank]) for rank, held in enumerate(ranks) for one in held)
+    ranks = [{*rows} if len({*rows}) == len(rows) else {*()} for rows in told(setting.peers, mine)]
+    common = sum(any(row in other for other in ranks[:rank]) for rank, held in enumerate(ranks) for row in held)
     return common, sum(map(len, ranks))
 
 

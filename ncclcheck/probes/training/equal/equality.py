@@ -98,7 +98,7 @@ def _watch(setting: Setting, model: nn.Module) -> Watch | None:
 def _fewer(setting: Setting, optimizer: Optimizer) -> list[TakenSteps]:
     """The ranks of which the optimizer took fewer steps than others."""
     mine = max((int(state["step"]) for state in optimizer.state.values() if "step" in state), default=0)
-    steps = [int(one) for one in told(setting.peers, mine)]
+    steps = [int(count) for count in told(setting.peers, mine)]
     return [TakenSteps(rank=rank, steps=one) for rank, one in enumerate(steps) if one < max(steps)][:MOST]
 
 
@@ -114,5 +114,5 @@ def fixed_batch(setting: Setting) -> Checks:
         if setting.left() <= 0:
             break
     every = setting.peers.worst([losses[0], losses[-1]])
-    first, last = (one if math.isfinite(one) else None for one in every)
+    first, last = (loss if math.isfinite(loss) else None for loss in every)
     return Checks(fixed_batch=FixedBatch(steps=len(losses), first=first, last=last))

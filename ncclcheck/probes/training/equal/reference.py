@@ -169,7 +169,7 @@ def _distance(got: Grads, wanted: Grads) -> tuple[float, str]:
     apart = {name: float(torch.linalg.vector_norm(tensor - wanted[name])) for name, tensor in got.items()}
     norm = math.hypot(*(float(torch.linalg.vector_norm(tensor)) for tensor in wanted.values()))
     error = math.hypot(*apart.values())
-    name = max(apart, key=lambda one: apart[one], default="")
+    name = max(apart, key=lambda leaf: apart[leaf], default="")
     return (error / norm if norm and math.isfinite(norm) else error), name
 
 
@@ -189,7 +189,7 @@ def _precision(setting: Setting, alone: _Pass, batch: Batch, operations: Operati
         full = float(setting.loss(setting.fresh_model(), moved(batch, setting.device)))
     part = not_finite_part(batch)
     origin = part or " at ".join(
-        one for one in (operations.origin if operations.origin[0] else operations.root) if one
+        module for module in (operations.origin if operations.origin[0] else operations.root) if module
     )
     mine = [math.isfinite(alone.loss), [name[:200] for name in bad[:MOST]], len(bad), origin[:200], bool(part)]
     ranks = told(setting.peers, mine)

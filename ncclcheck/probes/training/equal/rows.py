@@ -47,7 +47,7 @@ def _indices(setting: Setting, epoch: int) -> tuple[list[int], str]:
         why = f"the dataset has {size} samples; up to {_MOST_SAMPLES} are followed" if size else "it has no length"
     if not why and not all(0 <= index < size for index in mine):
         why = "the sampler gives indices beyond the dataset's length"
-    return mine, next((one for one in told(setting.peers, why) if one), "")
+    return mine, next((reason for reason in told(setting.peers, why) if reason), "")
 
 
 def _accounted(setting: Setting, mine: Sequence[int]) -> Samples:
@@ -79,7 +79,7 @@ def _accounted(setting: Setting, mine: Sequence[int]) -> Samples:
 def _orders(setting: Setting, first: list[int], second: list[int]) -> Orders:
     said = told(setting.peers, [first != sorted(first), len(first) > 1 and first == second])
     same = [rank for rank, (_, one) in enumerate(said) if one]
-    shuffled = any(one for one, _ in said)
+    shuffled = any(drawn for drawn, _ in said)
     return Orders(sampler=_sampler(setting), shuffled=shuffled, same=same[:MOST], count=len(same))
 
 

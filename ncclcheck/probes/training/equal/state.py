@@ -18,9 +18,13 @@ _PREFIXES = ("module.", "_orig_mod.")
 def bytes_of_tensors() -> int:
     """Bytes of the storages, each counted once, of all tensors that Python reaches."""
     gc.collect()
-    found = [one for one in gc.get_objects() if issubclass(type(one), Tensor) and one.layout is torch.strided]
+    found = [
+        thing for thing in gc.get_objects() if issubclass(type(thing), Tensor) and thing.layout is torch.strided
+    ]
     storages = {
-        one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in found if not _wraps_others(one)
+        tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes()
+        for tensor in found
+        if not _wraps_others(tensor)
     }
     return sum(storages.values())
 

@@ -79,7 +79,7 @@ def metric(setting: Setting, model: nn.Module) -> Checks:
     why = _useless([loss for loss, _ in mine])
     if not why and is_placed(mine[0][0], batch, lambda given: _summed(setting, model, [given])[0]):
         why = PLACED
-    if why := next((one for one in told(setting.peers, why) if one), ""):
+    if why := next((reason for reason in told(setting.peers, why) if reason), ""):
         return Checks(unchecked=[Unchecked(check="metric", why=why)])
     total = torch.tensor(mine[0], dtype=torch.float64, device=setting.device)
     dist.all_reduce(total)

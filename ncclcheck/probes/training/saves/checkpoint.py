@@ -87,7 +87,11 @@ def _reloaded(setting: Setting, model: nn.Module, path: Path) -> Reloaded:
 
 def size_of(model: nn.Module) -> int:
     """Bytes of its parameters and buffers."""
-    return sum(one.numel() * one.element_size() for one in model.state_dict().values() if isinstance(one, Tensor))
+    return sum(
+        tensor.numel() * tensor.element_size()
+        for tensor in model.state_dict().values()
+        if isinstance(tensor, Tensor)
+    )
 
 
 def too_large(setting: Setting, size: int) -> str:

@@ -58,7 +58,7 @@ def seen(setting: Setting) -> Checks:
     restored = states(setting.device)["torch"] == generators["torch"]
     off, name = _apart(_went_on(setting, step, model, state, after), wanted)
     everyone = told(setting.peers, [off, name, restored, moves])
-    off, name = max((one[0], one[1]) for one in everyone)
+    off, name = max((row[0], row[1]) for row in everyone)
     return Checks(
         own_checkpoint=OwnCheckpoint(
             steps=_AFTER,
@@ -66,7 +66,7 @@ def seen(setting: Setting) -> Checks:
             lost=lost,
             off=off if off > _CLOSE else 0.0,
             parameter=name[:200] if off > _CLOSE else "",
-            unseeded=any(one[3] and not one[2] for one in everyone),
+            unseeded=any(row[3] and not row[2] for row in everyone),
         )
     )
 

@@ -95,9 +95,13 @@ def _read(path: str) -> tuple[SettingsFile, str | None]:
     except (msgspec.MsgspecError, SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         raise Unreadable(f"{path}: {type(error).__name__}: {error}") from None
     found = [
-        _in_seconds(one) for one in every if one.name in NAMES and _VALUES.get(one.name, _ANY).fullmatch(one.value)
+        _in_seconds(setting)
+        for setting in every
+        if setting.name in NAMES and _VALUES.get(setting.name, _ANY).fullmatch(setting.value)
     ]
-    named = next((one.value for one in every if one.name in _FOLLOWED and one.value.endswith(".json")), None)
+    named = next(
+        (setting.value for setting in every if setting.name in _FOLLOWED and setting.value.endswith(".json")), None
+    )
     return SettingsFile(path=path, settings=found[:_MOST_SETTINGS]), _beside(path, named) if named else None
 
 
@@ -139,7 +143,7 @@ def _of_python(text: str) -> Iterator[SaveSetting]:
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func).rpartition(".")[2]
             positions = zip(_POSITIONS.get(called, ()), node.args, strict=False)
-            for given, value in (*positions, *((one.arg or "", one.value) for one in node.keywords)):
+            for given, value in (*positions, *((keyword.arg or "", keyword.value) for keyword in node.keywords)):
                 name = f"{called}.{given}" if given in _OF_THEIR_CALL and called != given else given
                 yield from _setting(name, _meant(value, known))
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
@@ -191,7 +195,7 @@ def _number(value: ast.expr) -> float | None:
 
 
 def _timedelta(value: ast.Call) -> float | None:
-    given = [*zip(_UNITS, value.args, strict=False), *((one.arg, one.value) for one in value.keywords)]
+    given = [*zip(_UNITS, value.args, strict=False), *((keyword.arg, keyword.value) for keyword in value.keywords)]
     total = 0.0
     for unit, expression in given:
         number = _number(expression)

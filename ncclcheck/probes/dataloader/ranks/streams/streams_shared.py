@@ -30,12 +30,12 @@ def stream(views: Sequence[View], whole: View | None) -> Stream:
         dry=views[0].dry,
     )
     leaves = _told_by(views)
-    told = [_told_apart(one, leaves) for one in alone]
-    compared = min((len(one) for one in told), default=0)
+    distinct = [_told_apart(one, leaves) for one in alone]
+    compared = min((len(keys) for keys in distinct), default=0)
     if not leaves or compared < max(_LEAST, 0.3 * min(seen.items, default=0)):
         why = "its samples cannot be told apart: they change from reading to reading, or are alike"
         return replace(seen, unjudged=why)
-    found = _compared(seen, alone, told, workers, leaves, whole)
+    found = _compared(seen, alone, distinct, workers, leaves, whole)
     return replace(seen, told_by=leaves, compared=compared, **found)
 
 
@@ -49,9 +49,9 @@ def _compared(
 ) -> dict[str, object]:
     known = set().union(*told)
     by_worker = [_by_worker(worker, leaves, known) for worker in workers]
-    together = [set().union(*one.values()) for one in by_worker]
+    together = [set().union(*keys.values()) for keys in by_worker]
     twice = max((_in_several(told), _in_several(together)), key=len)
-    again = [key for one in by_worker for key in _in_several(one.values())]
+    again = [key for keys in by_worker for key in _in_several(keys.values())]
     found: dict[str, object] = {
         "between_ranks": len(twice),
         "between_workers": len(again),
@@ -106,7 +106,7 @@ def _begin_alike(keys: list[Key], other: list[Key]) -> bool:
 
 def _told_by(views: Sequence[View]) -> list[str]:
     each = [stable(view.passes["alone"], view.passes["again"]) for view in views]
-    return [leaf for leaf in each[0] if all(leaf in one for one in each)] if each else []
+    return [leaf for leaf in each[0] if all(leaf in labels for labels in each)] if each else []
 
 
 def _told_apart(one: Pass, leaves: list[str]) -> set[Key]:
@@ -124,7 +124,7 @@ def _by_worker(one: Pass, leaves: list[str], known: set[Key]) -> dict[int, set[K
 
 
 def _in_several(sets: Iterable[set[Key]]) -> list[Key]:
-    counts = Counter(key for one in sets for key in one)
+    counts = Counter(key for keys in sets for key in keys)
     return [key for key, count in counts.items() if count > 1]
 
 

@@ -202,7 +202,7 @@ def _placeholders(wanted: dict[int, set[str]]) -> list[int]:
         return []
     ((content, count),) = Counter(settled.values()).most_common(1)
     return (
-        [index for index, one in settled.items() if one == content]
+        [index for index, digest in settled.items() if digest == content]
         if count > 1 and 2 * count >= len(wanted)
         else []
     )

@@ -106,7 +106,7 @@ class Followed:
 
 def _values(roots: Any) -> Iterator[tuple[Path, Any]]:
     model, state = roots
-    count, seen = 0, {id(one) for one in (*model.parameters(), *model.buffers())}
+    count, seen = 0, {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
     for path, value in (*_inner(model, (("[", 0),), 0), *_inner(state, (("[", 1),), 0)):
         if id(value) in seen and isinstance(value, Tensor):
             continue

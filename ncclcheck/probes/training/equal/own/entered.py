@@ -38,7 +38,7 @@ class Parted(BaseException):
 
     def fact(self, step: int = 0) -> Entered:
         """Where each rank is, and which of them are the odd ones. step: of the given steps."""
-        others = odd([Call.read(one).name for one in self.entered])
+        others = odd([Call.read(call).name for call in self.entered])
         return Entered(entered=self.entered[:MOST], ranks=others[:MOST], step=step)
 
 
@@ -123,10 +123,10 @@ def _call(name: str) -> Call:
 
 def _exchange(peers: Peers, mine: Call) -> None:
     entered = peers.texts(str(mine)[:300])
-    if len({Call.read(one).name for one in entered}) > 1:
+    if len({Call.read(call).name for call in entered}) > 1:
         raise Parted(entered)
 
 
 def _of_all(given: tuple[Any, ...], named: dict[str, Any]) -> bool:
-    groups = [one for one in (*given, *named.values()) if isinstance(one, dist.ProcessGroup)]
+    groups = [value for value in (*given, *named.values()) if isinstance(value, dist.ProcessGroup)]
     return all(group is dist.group.WORLD for group in groups)

@@ -42,7 +42,9 @@ def apart(setting: Setting, state: Mapping[str, Any]) -> list[Differing]:
 
 
 def _trained(state: Mapping[str, Any]) -> set[str]:
-    held = {id(one) for optimizer in alive() for group in optimizer.param_groups for one in group["params"]}
+    held = {
+        id(parameter) for optimizer in alive() for group in optimizer.param_groups for parameter in group["params"]
+    }
     return {
         f"{name}.{where}"
         for name, thing in state.items()
@@ -86,8 +88,8 @@ def _tensors(thing: nn.Module | Mapping[str, Any] | list[Any]) -> list[torch.Ten
 
 def _strided(things: list[Any]) -> list[torch.Tensor]:
     """Those of these that have memory of their own, as pieces of sharded tensors have not."""
-    plain = [one for one in things if type(one) in (torch.Tensor, nn.Parameter) and not one.is_meta]
-    return [one for one in plain if one.numel() and one.layout is torch.strided]
+    plain = [thing for thing in things if type(thing) in (torch.Tensor, nn.Parameter) and not thing.is_meta]
+    return [tensor for tensor in plain if tensor.numel() and tensor.layout is torch.strided]
 
 
 def entries(state: Mapping[str, Any]) -> dict[str, str]:

@@ -130,7 +130,7 @@ def _seen(setting: Setting, step: Step) -> Checks:
     )
     course = watch.course(setting, own=True)
     if "scale" in calls.called:  # a scaler that skips its first step raises this warning too
-        course = replace(course, warned=[one for one in course.warned if "lr_scheduler" not in one])
+        course = replace(course, warned=[warning for warning in course.warned if "lr_scheduler" not in warning])
     kept, fed = beside.found(steps, _after_one(setting, step)), setting.first[:1]
     if not any(told(setting.peers, bool(ours))):
         calls_taken, undivided = accumulation.look(setting, step)
@@ -160,7 +160,7 @@ def _by_pieces(setting: Setting, through: Sequence[int], passes: int, ours: Grad
 
 def _rows(batch: Any) -> int:
     """Samples that a forward pass is called with, by its first tensor."""
-    return next((len(one) for one in batch if isinstance(one, Tensor) and one.dim()), 0)
+    return next((len(part) for part in batch if isinstance(part, Tensor) and part.dim()), 0)
 
 
 def _not_joined(setting: Setting, passes: int, called: Sequence[str], step: OwnStep) -> str:
@@ -218,7 +218,7 @@ def _factors(setting: Setting, scaled: Scaled) -> list[float]:
 
 def _only_some(setting: Setting, mine: set[int]) -> list[int]:
     """Calls of the step in which the optimizers of some ranks take a step, and those of others do not."""
-    ranks = [{*one} for one in told(setting.peers, sorted(mine))]
+    ranks = [{*names} for names in told(setting.peers, sorted(mine))]
     return sorted(set.union(*ranks) - set.intersection(*ranks))[:MOST]
 
 

@@ -56,7 +56,7 @@ class Writes:
 
     def found(self, peers: Peers) -> list[Written]:
         """All ranks must ask. Those lines come first that only some ranks came to."""
-        return sorted(_found(told(peers, self._lines)), key=lambda one: (not one.ranks, not one.uneven))
+        return sorted(_found(told(peers, self._lines)), key=lambda write: (not write.ranks, not write.uneven))
 
 
 def _found(ranks: list[dict[str, tuple[str, list[int]]]]) -> Iterator[Written]:
