@@ -58,12 +58,12 @@ def recommend(cluster: Cluster, verdicts: Sequence[Verdict]) -> list[Recommendat
 
     Nor what a fix says otherwise: a finding is about a fault that was seen.
     """
-    site, told = Site(cluster, verdicts), one_voice.told_by(verdicts)
-    recommendations = [_recommendation(site, one) for one in advice(site)]
+    site, values = Site(cluster, verdicts), one_voice.told_by(verdicts)
+    recommendations = [_recommendation(site, advised) for advised in advice(site)]
     recommendations = [
         recommendation
         for recommendation in recommendations
-        if told.get(recommendation.variable, recommendation.value) == recommendation.value
+        if values.get(recommendation.variable, recommendation.value) == recommendation.value
     ]
     return sorted(
         measured.weighed(site, recommendations), key=lambda recommendation: _ORDER.index(recommendation.action)
@@ -73,18 +73,18 @@ def recommend(cluster: Cluster, verdicts: Sequence[Verdict]) -> list[Recommendat
 def advice(site: Site) -> list[Advice]:
     """One advice a variable: what is proved goes before what is to be tried, the first rule before the others."""
     chosen: dict[str, Advice] = {}
-    for one in sorted(_all(site), key=lambda one: _ORDER.index(one.action)):
-        chosen.setdefault(one.found.variable, one)
+    for advised in sorted(_all(site), key=lambda advised: _ORDER.index(advised.action)):
+        chosen.setdefault(advised.found.variable, advised)
     return [*chosen.values()]
 
 
 def _all(site: Site) -> Iterator[Advice]:
     kept = profiles.keeps(site.nodes)
     for rule in RULES:
-        for found in _found(rule, site) if rule.applies(site) else ():
-            of_profile = found.variable in kept and found.value is None and rule.action != "set"
-            if not _changes_nothing(site, found) and (rule.harmful or not of_profile):
-                yield Advice(rule, found)
+        for proposal in _found(rule, site) if rule.applies(site) else ():
+            of_profile = proposal.variable in kept and proposal.value is None and rule.action != "set"
+            if not _changes_nothing(site, proposal) and (rule.harmful or not of_profile):
+                yield Advice(rule, proposal)
 
 
 def _found(rule: SettingRule, site: Site) -> list[Found]:
@@ -95,29 +95,29 @@ def _found(rule: SettingRule, site: Site) -> list[Found]:
     return founds
 
 
-def _changes_nothing(site: Site, found: Found) -> bool:
+def _changes_nothing(site: Site, proposal: Found) -> bool:
     """Whether it is in force everywhere already, or what is taken without it."""
-    if found.value is None or found.action == "keep":
+    if proposal.value is None or proposal.action == "keep":
         return False
-    default = parsed_value(found.variable, None)
-    by_itself = not site.is_set(found.variable) and parsed_value(found.variable, found.value) == default
-    return site.value(found.variable) == found.value or (by_itself and default is not None)
+    default = parsed_value(proposal.variable, None)
+    by_itself = not site.is_set(proposal.variable) and parsed_value(proposal.variable, proposal.value) == default
+    return site.value(proposal.variable) == proposal.value or (by_itself and default is not None)
 
 
-def _recommendation(site: Site, one: Advice) -> Recommendation:
-    rule, found = one.rule, one.found
+def _recommendation(site: Site, advised: Advice) -> Recommendation:
+    rule, proposal = advised.rule, advised.found
     return Recommendation(
-        variable=found.variable,
-        action=one.action,
-        value=found.value,
-        why=found.why,
-        evidence=found.evidence,
+        variable=proposal.variable,
+        action=advised.action,
+        value=proposal.value,
+        why=proposal.why,
+        evidence=proposal.evidence,
         source=rule.source,
         basis="rule",
         gain=rule.gain,
         risk=rule.risk,
         valid_for=rule.valid_for,
-        set_in=site.sources(found.variable),
-        undo=site.undo(found.variable),
+        set_in=site.sources(proposal.variable),
+        undo=site.undo(proposal.variable),
         disagree=rule.disagree,
     )

@@ -88,9 +88,9 @@ def without(*names: str, why: str, when: When | None = None, only: Callable[[Sit
 
 def on(*words: str) -> When:
     """The value is one of these, in any case."""
-    return lambda held: held.text.strip().lower() in words
+    return lambda setting: setting.text.strip().lower() in words
 
 
 def number(value: int) -> When:
     """NCCL reads this number."""
-    return lambda held: held.number == value
+    return lambda setting: setting.number == value

@@ -55,14 +55,14 @@ class Site:
 
     def told(self, *codes: str, seen_in: str = "") -> list[str]:
         """The same as evidence: each code with what it says first, from this source where one is given."""
-        told: dict[str, str] = {}
+        texts: dict[str, str] = {}
         for code in codes:
             for finding in self.findings(code):
                 if not seen_in or any(evidence.source == seen_in for evidence in finding.evidence):
-                    told.setdefault(
+                    texts.setdefault(
                         code, f"{code}: {finding.where}{'  ' if str(finding.where) else ''}{finding.what}"
                     )
-        return [*told.values()]
+        return [*texts.values()]
 
     @property
     def simulated(self) -> bool:
@@ -113,7 +113,7 @@ class Site:
                 groups.setdefault(f"{assigned(name, setting.value)} ({setting.source})", []).append(
                     settings.node.name
                 )
-        return [said + self.on(names) for said, names in groups.items()]
+        return [text + self.on(names) for text, names in groups.items()]
 
     def on(self, names: Sequence[str]) -> str:
         """Which nodes, in words; nothing where there is one only."""
@@ -147,14 +147,16 @@ class Site:
 
     def ports(self) -> list[tuple[Node, UsedPort]]:
         """Every port that would carry data on any node; none where a node has none."""
-        found = [(node, carrying.choice(node).used) for node in self.nodes]
-        return [(node, port) for node, used in found for port in used] if all(used for _, used in found) else []
+        choices = [(node, carrying.choice(node).used) for node in self.nodes]
+        return (
+            [(node, port) for node, used in choices for port in used] if all(used for _, used in choices) else []
+        )
 
     def has_no_hca(self) -> bool:
         """Whether it is known that no node has an RDMA device."""
         listed = [at(node, "rdma.hcas") for node in self.nodes]
         return bool(listed) and all(
-            one == [] or (isinstance(one, Unread) and one.kind == "absent") for one in listed
+            devices == [] or (isinstance(devices, Unread) and devices.kind == "absent") for devices in listed
         )
 
     def gpus(self) -> list[Gpu]:
@@ -183,8 +185,8 @@ class Site:
 
     def peers_work(self) -> bool:
         """Whether NVML says of every pair of GPUs of a node that one may read the other's memory."""
-        found = [peer.p2p for node in self.nodes for some in peers(node).values() for peer in some]
-        return bool(self.gpus() and found) and all(one == "ok" for one in found)
+        answers = [peer.p2p for node in self.nodes for some in peers(node).values() for peer in some]
+        return bool(self.gpus() and answers) and all(answer == "ok" for answer in answers)
 
     def plugins(self) -> list[str]:
         """The plugins of NCCL that were found, on all nodes together."""

@@ -23,7 +23,8 @@ _PARTS = """
 ~ . .. home Users root tmp usr local lib lib32 lib64 libexec bin sbin opt etc var run mnt media data dataset
 datasets scratch srv boot dev proc sys share work workspace shared infiniband shm net kernel mm class fs cgroup
 self module devices bus security profile site-packages dist-packages venv .venv env envs conda miniconda3
-anaconda3 src log logs torch distributed nn parallel autograd accelerate commands deepspeed launcher nccl cudnn stubs compat ucx efa amazon mellanox sharp plugin plugins aws-ofi-nccl
+anaconda3 src log logs torch distributed nn parallel autograd accelerate commands deepspeed launcher nccl cudnn
+stubs compat ucx efa amazon mellanox sharp plugin plugins aws-ofi-nccl
 nccl.conf .nccl.conf .bashrc environment .cache cache hub huggingface torch_extensions .nv ComputeCache .triton
 checkpoint checkpoints train.py main.py __init__.py rdma_cm memory_peers nv_mem
 """
@@ -139,10 +140,10 @@ class Names:
         end = part[len(bare) :]
         return self._parts.get(bare) or self._given.get(bare) or part if not end else self._in_path(bare) + end
 
-    def _refolded(self, found: re.Match[str]) -> str:
-        names = _expanded(found)
+    def _refolded(self, match: re.Match[str]) -> str:
+        names = _expanded(match)
         images = [self._full(name) for name in names]
-        return found[0] if images == names else fold_names(images)
+        return match[0] if images == names else fold_names(images)
 
     def _token(self, token: str) -> str:
         if token in self._given:

@@ -18,8 +18,8 @@ _VIRTUAL_MODELS = ("MT4116", "MT4118", "MT4120", "MT4122", "MT4124", "MT4126")
 
 
 def _shown(node: Node, ports: list[UsedPort]) -> str:
-    told = (f"{port.name} {value_or(port.port.rate_gbit, 0.0):g} Gb/s {port.port.link_layer}" for port in ports)
-    return f"{node.name}: {', '.join(told)}"
+    rates = (f"{port.name} {value_or(port.port.rate_gbit, 0.0):g} Gb/s {port.port.link_layer}" for port in ports)
+    return f"{node.name}: {', '.join(rates)}"
 
 
 def cards_of_data(site: Site) -> Iterator[Found]:
@@ -60,7 +60,7 @@ def prefix_of_others(site: Site) -> Iterator[Found]:
     strict = ("^=" if pattern.exclude else "=") + value.removeprefix("^")
     more = []
     for node in site.nodes:
-        present = {one.partition(":")[0] for one in data_cards.taken_with(node, None)}
+        present = {name.partition(":")[0] for name in data_cards.taken_with(node, None)}
         if not {entry.name for entry in pattern.entries} <= present:
             return
         if extra := data_cards.taken_with(node, value) ^ data_cards.taken_with(node, strict):
@@ -82,7 +82,7 @@ def virtual_functions(site: Site) -> Iterator[Found]:
         if not here or not all(_is_virtual_function(node, port) for port in here):
             return
         every.append({port.hca.name for port in here})
-    if len({frozenset(one) for one in every}) > 1:
+    if len({frozenset(taken) for taken in every}) > 1:
         why = "The HCAs are virtual functions, numbered differently on each node; NCCL uses all by itself."
         yield Found(_HCA, None, why, site.held(_HCA), "unset")
 

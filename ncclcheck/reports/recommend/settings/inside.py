@@ -69,8 +69,8 @@ def without_host_memory_of_cuda(site: Site) -> Iterator[Found]:
 
 def nvls_that_fails(site: Site) -> Iterator[Found]:
     """I12: NVLink SHARP could not be set up."""
-    told = [line for log in site.logs for line in log.warnings if "NVLS" in line or "multicast" in line.lower()]
-    problem = [*site.told("GPU020"), *(f"NCCL: {line[:120]}" for line in told[:2])]
+    lines = [line for log in site.logs for line in log.warnings if "NVLS" in line or "multicast" in line.lower()]
+    problem = [*site.told("GPU020"), *(f"NCCL: {line[:120]}" for line in lines[:2])]
     if problem and not site.is_set("NCCL_NVLS_ENABLE") and site.has_nvlink():
         why = "NVLink SHARP could not be set up; NCCL does without it until the fabric is repaired."
         yield Found("NCCL_NVLS_ENABLE", "0", why, problem)
@@ -99,9 +99,9 @@ def _pcie_with_peers(site: Site) -> bool:
     return site.is_pcie_only() and site.peers_work() and not site.told("BEN001", "RUN003")
 
 
-def _asked_for(held: Held) -> bool:
+def _asked_for(setting: Held) -> bool:
     """CUMEM=0 although NVLink between machines is asked for, which needs it."""
-    return held.number == 0 and held.on.number("NCCL_MNNVL_ENABLE") == 1
+    return setting.number == 0 and setting.on.number("NCCL_MNNVL_ENABLE") == 1
 
 
 def _fabric_is_well(site: Site) -> bool:
@@ -120,10 +120,10 @@ def _well(fabric: NvFabric) -> bool:
     return fabric.health in ("", "healthy")
 
 
-def _unreadable(held: Held) -> bool:
-    nccl = held.on.node.nccl
+def _unreadable(setting: Held) -> bool:
+    nccl = setting.on.node.nccl
     files = [] if isinstance(nccl, Unread) or isinstance(nccl.named_files, Unread) else nccl.named_files
-    return any(file.name == held.name and not file.fits for file in files)
+    return any(file.name == setting.name and not file.fits for file in files)
 
 
 def _unreadable_everywhere(site: Site) -> bool:

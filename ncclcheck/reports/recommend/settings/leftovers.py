@@ -25,7 +25,7 @@ def dead_names(site: Site) -> Iterator[Found]:
     ):
         problems = {node.name: unread_name(node, name) for node in site.nodes if name in effective(node)}
         if all(problems.values()):
-            problem, instead = next(one for one in problems.values() if one)
+            problem, instead = next(pair for pair in problems.values() if pair)
             why = f"It has no effect: {problem}" + (f"; {instead}" if instead else "")
             yield Found(name, None, why, site.held(name))
 
@@ -33,15 +33,15 @@ def dead_names(site: Site) -> Iterator[Found]:
 def values_read_otherwise(site: Site) -> Iterator[Found]:
     """L10: values that do not say what they are read as."""
     for name in sorted({name for setting in site.settings for name in setting.all if name in reference()}):
-        told = {
+        readings = {
             parsed.complaint
             for setting in site.settings
             if name in setting.all
             and (parsed := parse(reference()[name], setting.text(name), setting.version)).complaint
             and not parsed.mild
         }
-        if told:
-            yield Found(name, None, f"Its value {sorted(told)[0]}.", site.held(name))
+        if readings:
+            yield Found(name, None, f"Its value {sorted(readings)[0]}.", site.held(name))
 
 
 def verbose_log(site: Site) -> Iterator[Found]:
@@ -69,9 +69,9 @@ def lines_that_do_nothing(site: Site) -> Iterator[Found]:
                 if (name := _meant(line)) and name not in variables(node):
                     shown = f"{file.path}:{line.line}: {line.name}={line.value}"
                     lines.setdefault(name, []).append(f"{shown}{site.on([node.name])}")
-    for name, told in lines.items():
+    for name, evidence in lines.items():
         why = "NCCL trims nothing and knows no export, quotes or trailing comment: the line is not what it says."
-        yield Found(name, None, why, told[:4])
+        yield Found(name, None, why, evidence[:4])
 
 
 def _meant(line: ConfLine) -> str:
@@ -97,34 +97,36 @@ class _None:
     value = None
 
 
-def _is_debugging(held: Held) -> bool:
+def _is_debugging(setting: Held) -> bool:
     """Set, and not to what it is by itself. Megatron asks for NCCL_GRAPH_REGISTER=0 with expandable segments."""
-    if held.name == "NCCL_GRAPH_REGISTER" and held.number == 0:
+    if setting.name == "NCCL_GRAPH_REGISTER" and setting.number == 0:
         return False
-    default = parsed_value(held.name, None)
-    return held.name not in reference() or parsed_value(held.name, held.text, held.on.version) != default
+    default = parsed_value(setting.name, None)
+    return (
+        setting.name not in reference() or parsed_value(setting.name, setting.text, setting.on.version) != default
+    )
 
 
-def _plain_pin(held: Held) -> bool:
+def _plain_pin(setting: Held) -> bool:
     """For all collectives at once: `allreduce:tree` names what it was measured for, and `^` pins nothing."""
-    return ":" not in held.text and not held.text.startswith("^")
+    return ":" not in setting.text and not setting.text.startswith("^")
 
 
-def _leaves_nothing(held: Held) -> bool:
+def _leaves_nothing(setting: Held) -> bool:
     """A pin without Ring, from which broadcast has no fall-back."""
-    return held.on.since(2, 24, 0) and _plain_pin(held) and "ring" not in held.text.lower()
+    return setting.on.since(2, 24, 0) and _plain_pin(setting) and "ring" not in setting.text.lower()
 
 
-def _forces_ll128(held: Held) -> bool:
-    return _plain_pin(held) and "ll128" in held.text.lower() and not ll128.is_safe(held.on.node)
+def _forces_ll128(setting: Held) -> bool:
+    return _plain_pin(setting) and "ll128" in setting.text.lower() and not ll128.is_safe(setting.on.node)
 
 
-def _large_chunk(held: Held) -> bool:
-    return (held.number or 0) >= _MIB
+def _large_chunk(setting: Held) -> bool:
+    return (setting.number or 0) >= _MIB
 
 
-def _large_p2p_chunk(held: Held) -> bool:
-    return held.name != "NCCL_P2P_NET_CHUNKSIZE" or (held.number or 0) > _MIB // 2
+def _large_p2p_chunk(setting: Held) -> bool:
+    return setting.name != "NCCL_P2P_NET_CHUNKSIZE" or (setting.number or 0) > _MIB // 2
 
 
 def _one_of_efa(site: Site) -> bool:
@@ -135,9 +137,9 @@ def _one_of_efa(site: Site) -> bool:
     )
 
 
-def _stale_efa(held: Held) -> bool:
+def _stale_efa(setting: Held) -> bool:
     """FI_EFA_USE_HUGE_PAGE=0 is AWS's way out where data loaders cannot fork: only 1 says nothing."""
-    return held.name != "FI_EFA_USE_HUGE_PAGE" or held.number == 1
+    return setting.name != "FI_EFA_USE_HUGE_PAGE" or setting.number == 1
 
 
 def _has_efa(site: Site) -> bool:

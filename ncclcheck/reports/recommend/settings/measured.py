@@ -20,19 +20,20 @@ def weighed(site: Site, recommendations: Sequence[Recommendation]) -> list[Recom
 
 def _of_tuning(site: Site, recommendations: Sequence[Recommendation]) -> list[Recommendation]:
     """What `tune` confirmed; what it tried otherwise is not to be tried again, and what lost not to be set."""
-    told = tuning.completed(site.cluster.measurements).tuning
-    if told is None:
+    measured = tuning.completed(site.cluster.measurements).tuning
+    if measured is None:
         return [*recommendations]
     out = {"gains": ("try",), "same": ("try",), "mixed": ("try",), "loses": _ANY, "failed": _ANY}
     tried = {
-        (one.settings[0].variable, one.settings[0].value): out.get(tuning.verdict(one), ()) for one in told.tried
+        (setting.settings[0].variable, setting.settings[0].value): out.get(tuning.verdict(setting), ())
+        for setting in measured.tried
     }
     left = [
         recommendation
         for recommendation in recommendations
         if recommendation.action not in tried.get((recommendation.variable, recommendation.value), ())
     ]
-    if (whole := tuning.recommended(told)) is None:
+    if (whole := tuning.recommended(measured)) is None:
         return left
     names = {setting.variable for setting in whole.settings}
     gained = [

@@ -28,8 +28,8 @@ _AWS_SETS = {
 }  # fmt: skip
 
 
-def _as_the_plugin(held: Held) -> bool:
-    return held.number == _AWS_SETS[held.name]
+def _as_the_plugin(setting: Held) -> bool:
+    return setting.number == _AWS_SETS[setting.name]
 
 
 def _aws_plugin(site: Site) -> bool:
@@ -62,8 +62,8 @@ def device_policy(site: Site) -> Iterator[Found]:
     versions = profiles.plugin_versions(site.nodes, "aws-ofi-nccl")
     if _two_a_switch(site) and versions and max(versions) < _PLUGIN_SETS_POLICY_SINCE and not site.is_set(_POLICY):
         why = "Two GPUs and two cards are below each switch: with one card for each none is shared."
-        told = f"aws-ofi-nccl {'.'.join(map(str, min(versions)))}; 1.18.0 and later set it"
-        yield Found(_POLICY, _POLICY_VALUE, why, [profiles.products(site.nodes[:1]), told])
+        release = f"aws-ofi-nccl {'.'.join(map(str, min(versions)))}; 1.18.0 and later set it"
+        yield Found(_POLICY, _POLICY_VALUE, why, [profiles.products(site.nodes[:1]), release])
 
 
 def _of_tcpxo(site: Site) -> bool:
@@ -79,8 +79,8 @@ def loud_without_efa(site: Site) -> Iterator[Found]:
     )
     if site.networks() == {"Socket"}:
         why = "NCCL took TCP although EFA is there: with the plugin's name it fails instead, and says why."
-    told = [f"NCCL's log: Using network {name}" for name in sorted(site.networks())]
-    yield Found("NCCL_NET", "AWS Libfabric", why, [*told, *site.plugins()[:1]])
+    chosen = [f"NCCL's log: Using network {name}" for name in sorted(site.networks())]
+    yield Found("NCCL_NET", "AWS Libfabric", why, [*chosen, *site.plugins()[:1]])
 
 
 def _has_efa_plugin(site: Site) -> bool:
@@ -150,8 +150,8 @@ def slingshot_interfaces(site: Site) -> Iterator[Found]:
     if not profiles.is_slingshot(site.nodes) or site.is_set("NCCL_SOCKET_IFNAME"):
         return
     if any(not name.startswith("hsn") for node in site.nodes for name in lan.choice_of_nccl(node).names):
-        told = [f"{node.name}: {', '.join(profiles.slingshot_interfaces(node))}" for node in site.nodes[:2]]
-        yield Found("NCCL_SOCKET_IFNAME", "hsn", "The fast interfaces of Slingshot are hsn0 and on.", told)
+        interfaces = [f"{node.name}: {', '.join(profiles.slingshot_interfaces(node))}" for node in site.nodes[:2]]
+        yield Found("NCCL_SOCKET_IFNAME", "hsn", "The fast interfaces of Slingshot are hsn0 and on.", interfaces)
 
 
 _CXI = {

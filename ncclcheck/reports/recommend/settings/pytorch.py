@@ -30,14 +30,14 @@ def recorder_before_a_hang(site: Site) -> Iterator[Found]:
     """X1: many nodes, and a torch that records nothing by itself."""
     if len(site.nodes) < MANY_NODES or not site.runs_torch((2, 2, 0), (2, 11, 0)):
         return
-    told = [f"{len(site.nodes)} nodes", "torch before 2.11 records nothing by itself"]
+    evidence = [f"{len(site.nodes)} nodes", "torch before 2.11 records nothing by itself"]
     if not site.is_set(*_BUFFERS):
         buffer = _BUFFERS[1] if site.runs_torch((2, 8, 0)) else _BUFFERS[0]
         yield Found(
-            buffer, "2000", "The last 2000 collectives of each rank explain a hang after it happened.", told
+            buffer, "2000", "The last 2000 collectives of each rank explain a hang after it happened.", evidence
         )
     if not site.is_set(_DUMP):
-        yield Found(_DUMP, "1", "The record is written when a collective times out.", told)
+        yield Found(_DUMP, "1", "The record is written when a collective times out.", evidence)
 
 
 def times_of_collectives(site: Site) -> Iterator[Found]:
@@ -47,8 +47,8 @@ def times_of_collectives(site: Site) -> Iterator[Found]:
         yield Found("TORCH_NCCL_ENABLE_TIMING", "1", why, problem)
 
 
-def _is_on(held: Held) -> bool:
-    return held.on.is_on(held.name)
+def _is_on(setting: Held) -> bool:
+    return setting.on.is_on(setting.name)
 
 
 RULES = (

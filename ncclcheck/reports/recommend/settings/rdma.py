@@ -34,17 +34,17 @@ def infiniband(site: Site) -> list[tuple[Node, UsedPort]]:
 def needless_gid(site: Site) -> Iterator[Found]:
     """R1: NCCL would take that very entry by itself on every port: take it out; else keep it, and say so."""
     ports = roce(site)
-    tables = [one.port.gids for _, one in ports]
+    tables = [device.port.gids for _, device in ports]
     if not ports or not site.is_set(_GID) or any(isinstance(table, Unread) for table in tables):
         return
-    same, told = True, []
+    same, notes = True, []
     for node, port in ports:
         asked, table = wiring.gid(node, port), value_or(port.port.gids, [])
         env = {name: value for name, value in values(node).items() if name != _GID}
         automatic = automatic_gid(table, env)
-        told.append(f"{node.name} {port.name}: NCCL would take GID {automatic}")
+        notes.append(f"{node.name} {port.name}: NCCL would take GID {automatic}")
         same = same and asked is not None and automatic == asked.index
-    evidence = [*site.held(_GID), *told[:3]]
+    evidence = [*site.held(_GID), *notes[:3]]
     if same:
         why = "NCCL finds the same address by itself on every port; an index moves with a reboot."
         yield Found(_GID, None, why, evidence)
@@ -77,7 +77,7 @@ def gid_of_old_nccl(site: Site) -> Iterator[Found]:
 def traffic_class(site: Site) -> Iterator[Found]:
     """R3: the driver of some ports sets a traffic class, that of others does not."""
     classes: dict[str, int] = {}
-    carried = {(node.name, one.name) for node in site.nodes for one in carrying.choice(node).used}
+    carried = {(node.name, device.name) for node in site.nodes for device in carrying.choice(node).used}
     for node, port in roce(site):
         if (node.name, port.name) not in carried:
             continue  # a card for storage or management, whose class is its own
@@ -89,7 +89,7 @@ def traffic_class(site: Site) -> Iterator[Found]:
     set_to = {value for value in classes.values() if value}
     if len(set_to) == 1 and 0 in classes.values() and not site.is_set(_TC):
         value = str(set_to.pop())
-        lacking = [place for place, one in classes.items() if not one]
+        lacking = [place for place, traffic in classes.items() if not traffic]
         why = f"Other ports of the site send RoCE in class {value}, which the switches keep lossless."
         yield Found(_TC, value, why, [f"no traffic class on {', '.join(lacking[:4])}", *site.told("RDM016")])
 
@@ -117,7 +117,7 @@ def partition(site: Site) -> Iterator[Found]:
     if all(table[:1] and table[0] & _FULL_MEMBER for table in listed):
         return
     full = [{i for i, key in enumerate(table) if key & _FULL_MEMBER} for table in listed]
-    keys = [{table[i] for i in found} for table, found in zip(listed, full, strict=True)]
+    keys = [{table[i] for i in indices} for table, indices in zip(listed, full, strict=True)]
     if (common := set.intersection(*full)) and len(common) == 1 and len(set.union(*keys)) == 1:
         index = common.pop()
         why = f"Entry 0 of the partition table is no full member; entry {index} is one on all ports."

@@ -12,8 +12,8 @@ _ENV = "NCCL user guide"
 _QPS = "NCCL_IB_QPS_PER_CONNECTION"
 
 
-def _too_short(held: Held) -> bool:
-    return held.number is not None and 0 < held.number < lowest(held.on.version)[held.name]
+def _too_short(setting: Held) -> bool:
+    return setting.number is not None and 0 < setting.number < lowest(setting.on.version)[setting.name]
 
 
 def _every_node_is_active(site: Site) -> bool:
@@ -21,8 +21,8 @@ def _every_node_is_active(site: Site) -> bool:
     return site.several and all(wiring.has_rdma(node) for node in site.nodes)
 
 
-def _is_on(held: Held) -> bool:
-    return bool(held.number)
+def _is_on(setting: Held) -> bool:
+    return bool(setting.number)
 
 
 def _only_infiniband(site: Site) -> bool:
@@ -38,12 +38,12 @@ def _nvlink_and_rails(site: Site) -> bool:
     return site.has_nvlink() and _several_rails(site)
 
 
-def _above_one(held: Held) -> bool:
-    return (held.number or 0) > 1
+def _above_one(setting: Held) -> bool:
+    return (setting.number or 0) > 1
 
 
-def _on_bare_metal(held: Held) -> bool:
-    return held.number == 1 and wiring.is_virtual(held.on.node) is False
+def _on_bare_metal(setting: Held) -> bool:
+    return setting.number == 1 and wiring.is_virtual(setting.on.node) is False
 
 
 RULES = (

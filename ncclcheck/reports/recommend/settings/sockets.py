@@ -39,14 +39,14 @@ def _networks(site: Site) -> list[tuple[lan.IPNetwork, dict[str, Interface]]]:
 
 @derived
 def _common(cluster: Cluster) -> list[tuple[lan.IPNetwork, dict[str, Interface]]]:
-    found: _Networks = {}
+    by_network: _Networks = {}
     for node in cluster.nodes:
         for interface in _leading_out(node):
             for _, network in lan.global_networks(interface):
                 if network.prefixlen < network.max_prefixlen:
-                    found.setdefault(network, {}).setdefault(node.name, interface)
-    common = [(network, on) for network, on in found.items() if len(on) == len(cluster.nodes)]
-    return sorted(common, key=lambda one: -_slowest(one[1]))
+                    by_network.setdefault(network, {}).setdefault(node.name, interface)
+    common = [(network, on) for network, on in by_network.items() if len(on) == len(cluster.nodes)]
+    return sorted(common, key=lambda pair: -_slowest(pair[1]))
 
 
 def _slowest(on: dict[str, Interface]) -> int:
@@ -116,12 +116,12 @@ def _is_slower(site: Site, variable: str, on: dict[str, Interface]) -> bool:
 
 
 def _addresses(on: dict[str, Interface]) -> list[str]:
-    told = [
+    addresses = [
         f"{node}: {card.name} {address.address}/{address.prefix}"
         for node, card in on.items()
         for address, _ in lan.global_networks(card)[:1]
     ]
-    return told if len(told) <= 4 else [*told[:3], f"and {len(told) - 3} more nodes"]
+    return addresses if len(addresses) <= 4 else [*addresses[:3], f"and {len(addresses) - 3} more nodes"]
 
 
 def needless_name(site: Site) -> Iterator[Found]:
@@ -136,13 +136,13 @@ def needless_name(site: Site) -> Iterator[Found]:
     yield Found(_NCCL, None, why, site.held(_NCCL))
 
 
-def _leads_nowhere(held: Held) -> bool:
-    node = held.on.node
+def _leads_nowhere(setting: Held) -> bool:
+    node = setting.on.node
     kinds = {
         interface.name: "out" if lan.leads_out(node, interface) else interface.kind
         for interface in lan.interfaces(node)
     }
-    taken = {kinds.get(name, "loopback") for name in _choice(node, held.name, {}).names}
+    taken = {kinds.get(name, "loopback") for name in _choice(node, setting.name, {}).names}
     return bool(taken) and taken <= {"loopback", "bridge", "veth"} and _has_better(node)
 
 

@@ -44,16 +44,16 @@ def none_is_set_apart(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     sched(7), ptrace(2), proc_pid_stat(5), proc_pid_status(5).
     """
-    late = {one.fact.node for one in late_ranks(cluster)}
-    apart = {node: one for node, one in set_apart(cluster).items() if node not in late}
-    for node, one in apart.items():
+    late = {straggler.fact.node for straggler in late_ranks(cluster)}
+    apart = {node: reason for node, reason in set_apart(cluster).items() if node not in late}
+    for node, cause in apart.items():
         yield warn(
             Where(node=node),
-            f"of a rank there: {one.words}",
+            f"of a rank there: {cause.words}",
             why="All other ranks wait for it in every collective, as soon as others want its core too.",
-            owner=one.owner,
-            evidence=[*one.evidence],
-            fix=[*one.fix],
+            owner=cause.owner,
+            evidence=[*cause.evidence],
+            fix=[*cause.fix],
         )
     if not apart:
         yield fine(Where(), "the ranks of all nodes run with the same priority, and none was traced")

@@ -97,22 +97,22 @@ def _why_none(outlooks: Outlooks) -> str:
     return f"latency rules all sizes of {', '.join(small)}; measure larger ones (--sizes 1G)"
 
 
-def _judged(cluster: Cluster, one: Outlook) -> Iterator[Finding]:
-    limits, value = one.bound, one.reached
+def _judged(cluster: Cluster, outlook: Outlook) -> Iterator[Finding]:
+    limits, value = outlook.bound, outlook.reached
     if limits is None or value is None:
         return
     if limits.limit is not None and value > _ABOVE * limits.best:
-        yield _above(one, limits, value)
+        yield _above(outlook, limits, value)
     elif limits.usual is not None:
         percent = 100 * value / limits.usual
-        what = f"{one.op}: {value:.3g} GB/s, {share(value, limits)} ({limits.basis})"
+        what = f"{outlook.op}: {value:.3g} GB/s, {share(value, limits)} ({limits.basis})"
         crowded = lack_cores(cluster)
-        if percent < one.warn_percent and crowded and percent >= one.fail_percent * _BEYOND_CORES:
-            yield _not_judged(one, what)
-        elif percent >= one.warn_percent:
-            yield fine(Where(), what, seen(f"{one.op}, largest rows", _rows(one)))
+        if percent < outlook.warn_percent and crowded and percent >= outlook.fail_percent * _BEYOND_CORES:
+            yield _not_judged(outlook, what)
+        elif percent >= outlook.warn_percent:
+            yield fine(Where(), what, seen(f"{outlook.op}, largest rows", _rows(outlook)))
         else:
-            yield _slow(cluster, one, what, percent, level=warn if crowded else None)
+            yield _slow(cluster, outlook, what, percent, level=warn if crowded else None)
 
 
 def _not_judged(outlook: Outlook, what: str) -> Finding:
@@ -215,11 +215,11 @@ def _rows(outlook: Outlook) -> str:
     return ", ".join(f"{row.busbw_gb_s:.3g} GB/s at {size(row.bytes)}" for row in ordered[-2:])
 
 
-def _demanded(cluster: Cluster, found: dict[str, Outlook]) -> Iterator[Finding]:
+def _demanded(cluster: Cluster, outlooks: dict[str, Outlook]) -> Iterator[Finding]:
     """`--min-busbw`: the best row of the operation must reach it, and it must have been measured."""
     for op, demanded in cluster.policy.min_busbw.items():
         asked = seen("--min-busbw", f"{op}={demanded:g}")
-        outlook = found.get(op)
+        outlook = outlooks.get(op)
         best = max((row.busbw_gb_s or 0.0 for row in outlook.rows), default=0.0) if outlook else 0.0
         if outlook is None:
             yield _missed(f"{op} was not measured, and {demanded:g} GB/s are demanded of it", [asked])

@@ -81,8 +81,8 @@ def bandwidth(cluster: Cluster) -> Iterator[Finding]:
     if not worse:
         same = sum(row.verdict == "same" for row in judged)
         noise = compare.floor_percent(cluster, cluster.policy.thresholds)
-        told = f"{same} of {len(judged)} rows are the same as in {baseline.name} within noise ({noise:g} %)"
-        yield fine(Where(), f"{told}, none is worse")
+        text = f"{same} of {len(judged)} rows are the same as in {baseline.name} within noise ({noise:g} %)"
+        yield fine(Where(), f"{text}, none is worse")
 
 
 def _slower(cluster: Cluster, baseline: Baseline, op: str, rows: list[RowChange]) -> Finding:

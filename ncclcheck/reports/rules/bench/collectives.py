@@ -78,8 +78,8 @@ def results_are_correct(cluster: Cluster) -> Iterator[Finding]:
     findings = [_wrong(cluster, alike) for alike in corruption.grouped(cluster)]
     guilty = changed.guilty(cluster)
     yield from [_by_exchanges(cluster, guilty, findings)] if guilty else findings
-    told = {(result.op, result.bytes) for result in wrong}
-    yield from (_nameless(row) for row in checked if row.correct is False and (row.op, row.bytes) not in told)
+    reported = {(result.op, result.bytes) for result in wrong}
+    yield from (_nameless(row) for row in checked if row.correct is False and (row.op, row.bytes) not in reported)
     yield from _soaked(cluster)
 
 
@@ -88,13 +88,13 @@ def _nothing_measured(rows: Sequence[Collective]) -> Finding:
     reasons: dict[str, list[str]] = {}
     for row in rows:
         reasons.setdefault(row.reason, []).append(row.op)
-    told = {", ".join(dict.fromkeys(ops)): reason for reason, ops in reasons.items()}
+    by_ops = {", ".join(dict.fromkeys(ops)): reason for reason, ops in reasons.items()}
     return unknown(
         Where(),
-        "no row could be measured: " + "; ".join(f"{ops}: {reason}" for ops, reason in told.items()),
+        "no row could be measured: " + "; ".join(f"{ops}: {reason}" for ops, reason in by_ops.items()),
         why="Whether collectives work here, and how fast, is not known.",
         owner="job",
-        evidence=[seen(ops, reason) for ops, reason in told.items()],
+        evidence=[seen(ops, reason) for ops, reason in by_ops.items()],
         fix=[you("Ask for what this backend has, and for enough time.", "ncclcheck bench --quick")],
     )
 
@@ -198,5 +198,5 @@ def _soaked(cluster: Cluster) -> Iterator[Finding]:
             fix=[you("Give it smaller sizes.", "ncclcheck bench --sizes 1K,1M --soak 60")],
         )
         return
-    told = f"{soak.results} results in {soak.rounds} rounds and {soak.seconds:.0f} s, {size(soak.bytes)} in all"
-    yield fine(Where(), f"the soak checked {told}; {soak.wrong or 'none'} wrong", seen("soak", told))
+    text = f"{soak.results} results in {soak.rounds} rounds and {soak.seconds:.0f} s, {size(soak.bytes)} in all"
+    yield fine(Where(), f"the soak checked {text}; {soak.wrong or 'none'} wrong", seen("soak", text))

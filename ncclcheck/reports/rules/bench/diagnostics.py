@@ -68,13 +68,13 @@ def _why_none(cluster: Cluster) -> str:
     return "they were not run"
 
 
-def _judged(one: Diagnosis) -> Finding:
-    line = f"{one.check}: {one.text}" if one.check else one.text
-    place = _RANK.search(one.text)
+def _judged(diagnosis: Diagnosis) -> Finding:
+    line = f"{diagnosis.check}: {diagnosis.text}" if diagnosis.check else diagnosis.text
+    place = _RANK.search(diagnosis.text)
     where = Where(rank=int(place[1]), node=place[2]) if place else Where()
-    if one.ok:
+    if diagnosis.ok:
         return fine(where, line)
-    if not _TROUBLE.search(one.text):
+    if not _TROUBLE.search(diagnosis.text):
         return note(where, f"NCCL says: {line}", owner="site", evidence=[seen("NCCL DIAG", line)])
     return warn(
         where,

@@ -49,7 +49,7 @@ def direct_within_a_node(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NCCL user guide, Troubleshooting, GPU-to-GPU communication; NVIDIA/nccl#2079, NVIDIA/nccl#631.
     """
-    judged = [one for one in by_nccl(cluster) if one.kinds("intra")]
+    judged = [use for use in by_nccl(cluster) if use.kinds("intra")]
     if not judged:
         raise NothingToJudge("no connection within a node was seen")
     for used in judged:
@@ -76,10 +76,10 @@ def _direct_way(node: Node) -> str | None:
     links = [card.nvlinks for card in cards]
     if len(cards) > 1 and all(isinstance(link, NvLinks) and link.links > len(link.down) for link in links):
         return "NVLink"
-    found = [peer for some in peers(node).values() for peer in some]
-    if not found or any(isinstance(peer.p2p, Unread) or isinstance(peer.path, Unread) for peer in found):
+    pairs = [peer for some in peers(node).values() for peer in some]
+    if not pairs or any(isinstance(peer.p2p, Unread) or isinstance(peer.path, Unread) for peer in pairs):
         return None if len(cards) > 1 else ""
-    near = all(peer.p2p == "ok" and peer.path in ("INT", "PIX", "PXB") for peer in found)
+    near = all(peer.p2p == "ok" and peer.path in ("INT", "PIX", "PXB") for peer in pairs)
     return "peer access over one PCIe switch" if near else ""
 
 
@@ -132,10 +132,10 @@ def gpudirect_used(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA/nccl#897 (peermem was missing on one of two nodes), NVIDIA/nccl#1676, NVIDIA/nccl#1343; NCCL user guide,
     NCCL_NET_GDR_LEVEL.
     """
-    judged = [one for one in by_nccl(cluster) if any("NET/" in kind for kind in _over_rdma(one))]
+    judged = [use for use in by_nccl(cluster) if any("NET/" in kind for kind in _over_rdma(use))]
     if not judged:
         raise NothingToJudge("no connection over RDMA was seen")
-    direct = {one.node.name for one in judged if any("GDRDMA" in kind for kind in _over_rdma(one))}
+    direct = {use.node.name for use in judged if any("GDRDMA" in kind for kind in _over_rdma(use))}
     for used in judged:
         if used.node.name in direct:
             yield fine(used.where, "GPUDirect RDMA is used", used.seen("inter"))
@@ -167,7 +167,7 @@ def _some(names: set[str]) -> str:
 
 def _not_direct(used: Used, reason: str) -> Finding:
     own = settings_of(used.node).evidence(*_WITHOUT_GDR)
-    said = [f"{d.name}: {'enabled' if d.gpudirect else 'disabled'}"
+    by_card = [f"{d.name}: {'enabled' if d.gpudirect else 'disabled'}"
             for d in used.ranks[0].devices if d.gpudirect is not None]  # fmt: skip
     fix = [admin("Load the module, and look how far HCA and GPU are from each other.",
                  "modprobe nvidia-peermem", "nvidia-smi topo -m")]  # fmt: skip
@@ -180,7 +180,7 @@ def _not_direct(used: Used, reason: str) -> Finding:
         owner="job" if own else "node",
         evidence=[
             used.seen("inter", "unknown"),
-            *([seen("NCCL's log, by HCA", ", ".join(said))] if said else []),
+            *([seen("NCCL's log, by HCA", ", ".join(by_card))] if by_card else []),
             *own,
         ],
         fix=fix,

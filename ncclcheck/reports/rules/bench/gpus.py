@@ -119,27 +119,28 @@ def bit_for_bit(cluster: Cluster) -> Iterator[Finding]:
     arXiv:2407.21783, section 3.3.4 (silent data corruption in training); oci-hpc, gpu_sdc_checker.py; Dixit et
     al., Silent Data Corruptions at Scale (arXiv:2102.11245).
     """
-    checked = [one for one in cluster.measurements.rank_speeds if one.products]
+    checked = [speed for speed in cluster.measurements.rank_speeds if speed.products]
     if not checked:
         raise NothingToJudge("no rank computed products")
-    for one in checked:
-        if one.wrong_products:
+    for rank_speed in checked:
+        if rank_speed.wrong_products:
             yield fail(
-                Where(node=one.node, rank=one.rank, device=one.device),
-                f"computes wrong: {one.wrong_products} of {one.products} matrix products, and no error was given",
+                Where(node=rank_speed.node, rank=rank_speed.rank, device=rank_speed.device),
+                f"computes wrong: {rank_speed.wrong_products} of {rank_speed.products} matrix products, and no "
+                "error was given",
                 why="Every gradient that it computes may be wrong, and all_reduce gives it to all ranks.",
                 owner="node",
-                evidence=[seen("products compared with the exact result", f"{one.wrong_products} wrong")],
-                fix=_exchange(one.node),
+                evidence=[seen("products compared with the exact result", f"{rank_speed.wrong_products} wrong")],
+                fix=_exchange(rank_speed.node),
             )
-    yield from _others([one for one in checked if not one.wrong_products])
+    yield from _others([speed for speed in checked if not speed.wrong_products])
 
 
 def _others(right: list[RankSpeed]) -> Iterator[Finding]:
     """Ranks that agree with themselves and not with the others on the same kind of device."""
-    for kind in sorted({one.device[:4] for one in right}):
-        alike = [one for one in right if one.device.startswith(kind)]
-        counts = Counter(one.product_sum for one in alike)
+    for kind in sorted({rank_speed.device[:4] for rank_speed in right}):
+        alike = [rank_speed for rank_speed in right if rank_speed.device.startswith(kind)]
+        counts = Counter(rank_speed.product_sum for rank_speed in alike)
         usual, times = counts.most_common(1)[0]
         if len(counts) > 1 and 2 * times <= len(alike):
             yield _nobody(alike)
@@ -158,13 +159,13 @@ def _others(right: list[RankSpeed]) -> Iterator[Finding]:
 
 def _nobody(alike: list[RankSpeed]) -> Finding:
     """No value has the majority: which of them is wrong is not known."""
-    told = ", ".join(f"{speed.node} rank {speed.rank} {speed.product_sum}" for speed in alike[:8])
+    sums = ", ".join(f"{speed.node} rank {speed.rank} {speed.product_sum}" for speed in alike[:8])
     return fail(
         Where(),
         "devices of one kind compute different products from the same numbers, and none has the majority",
         why="The same numbers give the same bits on every device; some of them compute wrong.",
         owner="node",
-        evidence=[seen("hashes of the product", told)],
+        evidence=[seen("hashes of the product", sums)],
         fix=[admin("Run the vendor's diagnostics on all of them.", "dcgmi diag -r 4"),
              you("Run again with three nodes or more: the majority shows which one is wrong.")],
     )  # fmt: skip

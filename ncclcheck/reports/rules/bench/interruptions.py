@@ -80,15 +80,15 @@ def nothing_stood_still(cluster: Cluster) -> Iterator[Finding]:
     sock_diag(7), tcp(7), RFC 2883;
     arXiv:2407.21783, section 3.3.4 (causes of interruptions in training).
     """
-    told = cluster.measurements.interruptions
-    if not told:
+    hosts = cluster.measurements.interruptions
+    if not hosts:
         raise NothingToJudge("no node watched for interruptions")
     limits = cluster.policy.thresholds
     longest = _longest(cluster.measurements.collectives)
     stood = longest if longest is not None and longest.excess_s >= 1.0 else None
     findings = [
         *_links(cluster, stood),
-        *_hosts(told, stood, limits.get("BEN018.paused_s", 1.0)),
+        *_hosts(hosts, stood, limits.get("BEN018.paused_s", 1.0)),
         *_clocks(cluster.measurements.resources),
     ]
     told_already = {finding.where.node or "" for finding in findings} | {
@@ -121,11 +121,11 @@ class _Longest:
 
 def _longest(rows: list[Collective]) -> _Longest | None:
     """The iteration that stood out most, of all rows of which it is known what is usual."""
-    found: list[_Longest] = []
+    peaks: list[_Longest] = []
     for row in rows:
         if row.time_us is not None and (usual := _usual_us(row, rows)) is not None:
-            found.append(_Longest(row, row.time_us.max / 1e6, usual / 1e6))
-    return max(found, key=lambda one: one.excess_s, default=None)
+            peaks.append(_Longest(row, row.time_us.max / 1e6, usual / 1e6))
+    return max(peaks, key=lambda peak: peak.excess_s, default=None)
 
 
 def _usual_us(row: Collective, rows: list[Collective]) -> float | None:
@@ -216,30 +216,30 @@ def _retransmits(interruptions: Interruptions) -> list[Evidence]:
     ]
 
 
-def _hosts(told: list[Interruptions], stood: _Longest | None, least: float) -> Iterator[Finding]:
+def _hosts(hosts: list[Interruptions], stood: _Longest | None, least: float) -> Iterator[Finding]:
     effect = f": {stood}" if stood else ""
-    for one in told:
-        if one.paused_s is not None and one.paused_s >= least:
+    for host in hosts:
+        if host.paused_s is not None and host.paused_s >= least:
             yield warn(
-                Where(node=one.node),
-                f"the host stood still for {one.paused_s:.1f} s while the job ran{effect}",
+                Where(node=host.node),
+                f"the host stood still for {host.paused_s:.1f} s while the job ran{effect}",
                 why="Nothing ran on it meanwhile, and all ranks of the job waited for it.",
                 owner="node",
                 evidence=[
-                    seen("a thread that was due", f"{one.paused_s:.1f} s late, and it waited for no core"),
-                    seen("longest silence, as the launcher heard it", f"{one.silent_s:.1f} s"),
+                    seen("a thread that was due", f"{host.paused_s:.1f} s late, and it waited for no core"),
+                    seen("longest silence, as the launcher heard it", f"{host.silent_s:.1f} s"),
                 ],
                 fix=[
                     admin("See whether the machine was paused, moved or suspended, or swapped.",
                           "dmesg -T | tail -50", "vmstat 1 5"),
-                    you("Leave the node out if it comes again.", f"#SBATCH --exclude={one.node}"),
+                    you("Leave the node out if it comes again.", f"#SBATCH --exclude={host.node}"),
                 ],
             )  # fmt: skip
 
 
-def _clocks(told: list[Resources]) -> Iterator[Finding]:
+def _clocks(measured: list[Resources]) -> Iterator[Finding]:
     """A clock that is slewed moves by 0.5 ms a second at most: so much in one job is a step."""
-    for resources in told:
+    for resources in measured:
         if abs(resources.clock_step_s) < _STEP_S:
             continue
         way = "ahead" if resources.clock_step_s > 0 else "back"
@@ -298,9 +298,9 @@ def _waited(runqueue_s: float | None, stalled_s: float) -> float:
     return max(runqueue_s or 0.0, stalled_s)
 
 
-def _alone_silent(told: list[Interruptions], least: float) -> Interruptions | None:
+def _alone_silent(hosts: list[Interruptions], least: float) -> Interruptions | None:
     """The one node of which the launcher heard nothing for as long, while it heard the others."""
-    if len(told) < 2:
+    if len(hosts) < 2:
         return None
-    second, first = sorted(told, key=lambda interruptions: interruptions.silent_s)[-2:]
+    second, first = sorted(hosts, key=lambda interruptions: interruptions.silent_s)[-2:]
     return first if first.silent_s >= max(2.0, least / 2, 2 * second.silent_s) else None

@@ -92,14 +92,16 @@ def no_node_or_link_is_slower(cluster: Cluster) -> Iterator[Finding]:
     elif len(nodes) < FEW and not founds:
         raise NothingToJudge("two nodes have no peers: add a third one to compare with")
     least = slowness_at(cluster.policy.thresholds.get("BEN004.fail_percent", 50.0))
-    for one in founds:
-        if one.slowness is None:
-            yield _of_two(cluster, one.culprit)
+    for suspect in founds:
+        if suspect.slowness is None:
+            yield _of_two(cluster, suspect.culprit)
         else:
-            follows = one.follows or _known_cause(cluster, one.culprit)
-            yield _finding(cluster, one.culprit, bad=one.slowness >= least, follows=follows)
-    named = {each.node for one in founds for each in one.culprit.where}
-    yield from (_by_want_of_cores(one) for one in without_cores(cluster) if one.where[0].node not in named)
+            follows = suspect.follows or _known_cause(cluster, suspect.culprit)
+            yield _finding(cluster, suspect.culprit, bad=suspect.slowness >= least, follows=follows)
+    named = {each.node for blame in founds for each in blame.culprit.where}
+    yield from (
+        _by_want_of_cores(culprit) for culprit in without_cores(cluster) if culprit.where[0].node not in named
+    )
     crowded = lack_cores(cluster)
     yield from (_once(way, short_of_cores=crowded) for way in seen_once(cluster)[:_MOST_TOLD])
 
@@ -128,7 +130,7 @@ def _finding(cluster: Cluster, culprit: Culprit, *, bad: bool, follows: str) -> 
 def _known_cause(cluster: Cluster, culprit: Culprit) -> str:
     """The rule that saw on this very node, before the job, what holds it up."""
     places = {where.node for where in culprit.where}
-    return next((one.code for one in held_up(cluster) if {one.node} == places), "")
+    return next((delay.code for delay in held_up(cluster) if {delay.node} == places), "")
 
 
 def _fix(cluster: Cluster, culprit: Culprit) -> list[Remedy]:
@@ -153,7 +155,7 @@ def _fix(cluster: Cluster, culprit: Culprit) -> list[Remedy]:
 
 def _of_interface(cluster: Cluster, node: str) -> list[str]:
     """What its counters and its HCAs say."""
-    facts = next((one for one in cluster.nodes if one.name == node), None)
+    facts = next((host for host in cluster.nodes if host.name == node), None)
     name = _interface(cluster, node)
     hcas = value_or(at(facts, "rdma.devices"), []) if facts else []
     return [
@@ -164,7 +166,7 @@ def _of_interface(cluster: Cluster, node: str) -> list[str]:
 
 def _lifted(cluster: Cluster, node: str) -> list[Remedy]:
     name = _interface(cluster, node)
-    facts = next((one for one in cluster.nodes if one.name == node), None)
+    facts = next((host for host in cluster.nodes if host.name == node), None)
     return shaping.lifted(name, facts) if name else []
 
 
@@ -187,11 +189,11 @@ def _once(way: Way, *, short_of_cores: bool) -> Finding:
     )
 
 
-def _by_want_of_cores(one: Culprit) -> Finding:
+def _by_want_of_cores(culprit: Culprit) -> Finding:
     """All its exchanges were slow, and no more so than those of healthy hosts without a core to spare."""
     return note(
-        one.where[0],
-        f"not judged, for the ranks wait for cores: {one.why}",
+        culprit.where[0],
+        f"not judged, for the ranks wait for cores: {culprit.why}",
         why="An exchange needs a core at either end: without them it shows what the machine gives, not the link.",
         fix=[you("Run again when the machines are quiet, or give the job cores of its own.")],
     )

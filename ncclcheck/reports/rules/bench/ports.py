@@ -55,12 +55,12 @@ class _Port:
 
     def paused(self, way: str) -> float:
         """Percent of the time; of several priorities the worst."""
-        found = [
+        pauses = [
             value
             for name, value in self.counters.items()
             if (match := _PAUSED.fullmatch(name)) and match[1] == way
         ]
-        return min(100.0, max(found, default=0) / 1e4 / self.seconds) if self.seconds else 0.0
+        return min(100.0, max(pauses, default=0) / 1e4 / self.seconds) if self.seconds else 0.0
 
 
 @rule("BEN040", "no port dropped packets or sent pause frames during the job", worst=State.WARN,
@@ -106,11 +106,11 @@ def ports_of_the_job(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _ports(cluster: Cluster) -> list[_Port]:
-    found: list[_Port] = []
+    listed: list[_Port] = []
     for traffic in cluster.measurements.traffic:
         risen = {port.name: port.counters for port in traffic.risen}
-        found += [_Port(traffic.node, name, risen.get(name, {}), traffic.seconds) for name in traffic.counted]
-    return found
+        listed += [_Port(traffic.node, name, risen.get(name, {}), traffic.seconds) for name in traffic.counted]
+    return listed
 
 
 def _usual(ports: list[_Port], value: Callable[[_Port], float]) -> float:
@@ -168,9 +168,9 @@ def _habits(ports: list[_Port]) -> Iterator[Finding]:
     """One note of what rose on the others."""
     counted = ((name, _CONGESTION.get(name, "")) for name in (*_CONGESTION, *_LOSSES))
     lines = [line for name, words in counted if (line := _sum(ports, name, words))]
-    held = max(ports, key=lambda port: port.paused("rx"), default=None)
-    if held is not None and (share := held.paused("rx")) >= _HELD_PERCENT:
-        lines.append(f"{held.node} {held.name} was paused for {share:.0f} % of the time")
+    worst = max(ports, key=lambda port: port.paused("rx"), default=None)
+    if worst is not None and (share := worst.paused("rx")) >= _HELD_PERCENT:
+        lines.append(f"{worst.node} {worst.name} was paused for {share:.0f} % of the time")
         if not any(name in port.counters for port in ports for name in ("np_cnp_sent", "rp_cnp_handled")):
             lines.append("no notice of congestion (CNP) was sent: ECN is not set up")
     if lines:
@@ -186,8 +186,8 @@ def _sum(ports: list[_Port], name: str, words: str) -> str:
     if not counts:
         return ""
     most = max(counts, key=counts.__getitem__)
-    told = f"{name} {sum(counts.values())} on {len(counts)} ports, most on {most}"
-    return f"{told} ({words})" if words else told
+    text = f"{name} {sum(counts.values())} on {len(counts)} ports, most on {most}"
+    return f"{text} ({words})" if words else text
 
 
 def _source(name: str) -> str:

@@ -49,40 +49,40 @@ def idle_rails(cluster: Cluster) -> Iterator[Finding]:
     pytorch/pytorch#106190 (two of eight NICs idle); NCCL user guide, NCCL_IB_HCA, NCCL_CROSS_NIC.
     """
     several_nodes(cluster)
-    judged = [(one, _rails(one)) for one in by_nccl(cluster)]
-    full = [(one, rails) for one, rails in judged if 1 < len(rails) <= len(one.ranks)]
+    judged = [(node, _rails(node)) for node in by_nccl(cluster)]
+    full = [(node, rails) for node, rails in judged if 1 < len(rails) <= len(node.ranks)]
     if not full:
         raise NothingToJudge("no node has several rails with counters, and a rank for each")
     limits = cluster.policy.thresholds
     share, least = limits.get("BEN012.percent", 1.0) / 100, limits.get("BEN012.mib", 64.0) * 2**20
-    for one, rails in full:
+    for use, rails in full:
         most = max(rails.values())
         idle = [name for name, moved in rails.items() if moved < share * most]
         if most < least:
             continue
         if idle:
-            yield _idle(one, idle, rails)
+            yield _idle(use, idle, rails)
         else:
-            yield fine(one.where, f"{len(rails)} rails moved {size(min(rails.values()))} to {size(most)} each")
+            yield fine(use.where, f"{len(rails)} rails moved {size(min(rails.values()))} to {size(most)} each")
 
 
-def _rails(one: Used) -> dict[str, int]:
+def _rails(use: Used) -> dict[str, int]:
     """Bytes of each port that NCCL listed, or would list."""
-    listed = {name for rank in one.ranks for device in rank.devices for name in device.name.split("+")}
-    moved = one.moved("hcas")
+    listed = {name for rank in use.ranks for device in rank.devices for name in device.name.split("+")}
+    moved = use.moved("hcas")
     if not listed:
-        listed = {f"{port.hca.name}:{port.port.name}" for port in wiring.choice(one.node).used}
+        listed = {f"{port.hca.name}:{port.port.name}" for port in wiring.choice(use.node).used}
     return {name: moved[name].sent + moved[name].received for name in sorted(listed) if name in moved}
 
 
-def _idle(one: Used, idle: list[str], rails: dict[str, int]) -> Finding:
-    told = ", ".join(f"{name} {size(moved)}" for name, moved in rails.items())
+def _idle(use: Used, idle: list[str], rails: dict[str, int]) -> Finding:
+    traffic = ", ".join(f"{name} {size(moved)}" for name, moved in rails.items())
     return warn(
-        one.where,
+        use.where,
         f"{len(idle)} of {len(rails)} rails idled: {fold_names(name.removesuffix(':1') for name in idle)}",
         why="Their bandwidth is not used; the others carry it all.",
         owner="node",
-        evidence=[seen("port_xmit_data and port_rcv_data during the job", told)],
+        evidence=[seen("port_xmit_data and port_rcv_data during the job", traffic)],
         fix=[
             you("See to which card NCCL maps each GPU.", "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH"),
             admin("Compare the PCIe topology with the machine's manual.", "nvidia-smi topo -m"),
@@ -127,18 +127,18 @@ def as_predicted(cluster: Cluster) -> Iterator[Finding]:
     """
     several_nodes(cluster)
     usual = _usual(cluster)
-    for one in used(cluster):
-        if isinstance(at(one.node, "network.interfaces"), Unread):
-            yield _not_predicted(one)
+    for use in used(cluster):
+        if isinstance(at(use.node, "network.interfaces"), Unread):
+            yield _not_predicted(use)
             continue
-        predicted, reason = _predicted(one)
-        yield from _compared(cluster, one, _taken(one), predicted, reason, usual)
+        predicted, reason = _predicted(use)
+        yield from _compared(cluster, use, _taken(use), predicted, reason, usual)
 
 
-def _predicted(one: Used) -> tuple[list[str], str]:
+def _predicted(use: Used) -> tuple[list[str], str]:
     """The interfaces that the rules of NCCL or gloo give for this node, and why."""
-    gloo = one.ranks[0].source == "sockets"
-    choice = lan.choice_of_gloo(one.node) if gloo else lan.choice_of_nccl(one.node)
+    gloo = use.ranks[0].source == "sockets"
+    choice = lan.choice_of_gloo(use.node) if gloo else lan.choice_of_nccl(use.node)
     if gloo and choice.names:
         return list(choice.names), choice.reason
     return ([choice.bootstrap.name] if choice.bootstrap else []), choice.reason
@@ -146,49 +146,49 @@ def _predicted(one: Used) -> tuple[list[str], str]:
 
 def _usual(cluster: Cluster) -> str:
     """The interface that is predicted on more than half of the nodes; empty where there is none."""
-    readable = [one for one in used(cluster) if not isinstance(at(one.node, "network.interfaces"), Unread)]
+    readable = [use for use in used(cluster) if not isinstance(at(use.node, "network.interfaces"), Unread)]
     counts = Counter(names[0] for names, _ in map(_predicted, readable) if names)
     return next((name for name, nodes in counts.items() if 2 * nodes > len(readable)), "")
 
 
-def _taken(one: Used) -> list[str]:
+def _taken(use: Used) -> list[str]:
     """The interfaces over which ranks met (NCCL) or held connections to others (gloo)."""
-    if one.ranks[0].source == "sockets":
-        return list(dict.fromkeys(endpoint.interface for endpoint in one.interfaces if endpoint.interface))
-    return [one.bootstrap.interface] if one.bootstrap else []
+    if use.ranks[0].source == "sockets":
+        return list(dict.fromkeys(endpoint.interface for endpoint in use.interfaces if endpoint.interface))
+    return [use.bootstrap.interface] if use.bootstrap else []
 
 
 def _compared(
-    cluster: Cluster, one: Used, taken: list[str], predicted: list[str], reason: str, usual: str
+    cluster: Cluster, use: Used, taken: list[str], predicted: list[str], reason: str, usual: str
 ) -> Iterator[Finding]:
     if not taken or not predicted:
         return
     if other := [name for name in taken if name not in predicted]:
-        yield _other(one, other, predicted, reason, usual)
-    elif by_way_of := _moved_elsewhere(cluster, one, taken):
-        yield _elsewhere(one, taken, by_way_of)
+        yield _other(use, other, predicted, reason, usual)
+    elif by_way_of := _moved_elsewhere(cluster, use, taken):
+        yield _elsewhere(use, taken, by_way_of)
     else:
-        yield fine(one.where, f"{', '.join(taken)}, as predicted: {reason}")
+        yield fine(use.where, f"{', '.join(taken)}, as predicted: {reason}")
 
 
-def _not_predicted(one: Used) -> Finding:
-    why = at(one.node, "network.interfaces").why
+def _not_predicted(use: Used) -> Finding:
+    why = at(use.node, "network.interfaces").why
     return unknown(
-        one.where,
+        use.where,
         f"its interfaces could not be read, so nothing was predicted: {why}",
         why="Whether the job took the interface that it should take is not known.",
         evidence=[seen("network.interfaces", why)],
     )
 
 
-def _other(one: Used, other: list[str], predicted: list[str], reason: str, usual: str) -> Finding:
+def _other(use: Used, other: list[str], predicted: list[str], reason: str, usual: str) -> Finding:
     """usual: what most nodes take; where this node alone would take another, that is not the one to name."""
     names = ", ".join(predicted)
     alone = bool(usual) and usual not in predicted
     best = usual if alone else predicted[0]
-    source = "NCCL's log" if one.ranks[0].source == "log" else "open sockets of the ranks"
+    source = "NCCL's log" if use.ranks[0].source == "log" else "open sockets of the ranks"
     return warn(
-        one.where,
+        use.where,
         f"the job used {', '.join(other)}, predicted was {names}",
         why="The checks of the network looked at another interface than the job took.",
         owner="job",
@@ -206,26 +206,26 @@ def _other(one: Used, other: list[str], predicted: list[str], reason: str, usual
     )
 
 
-def _moved_elsewhere(cluster: Cluster, one: Used, taken: list[str]) -> str:
+def _moved_elsewhere(cluster: Cluster, use: Used, taken: list[str]) -> str:
     """The interface that carried the data of the chosen one; empty where the counters agree, or say too little."""
-    if one.ranks[0].source == "log":
+    if use.ranks[0].source == "log":
         return ""
-    moved = {name: m.sent + m.received for name, m in one.moved("interfaces").items() if name != "lo"}
+    moved = {name: m.sent + m.received for name, m in use.moved("interfaces").items() if name != "lo"}
     own = max((moved.get(name, 0) for name in taken), default=0)
     busiest = max(moved, key=lambda name: moved[name], default="")
     least = cluster.policy.thresholds.get("BEN013.mib", 64.0) * 2**20
     return busiest if busiest and moved[busiest] >= least and own < 0.01 * moved[busiest] else ""
 
 
-def _elsewhere(one: Used, taken: list[str], by_way_of: str) -> Finding:
-    moved = one.moved("interfaces")
-    told = ", ".join(f"{name} {size(m.sent + m.received)}" for name, m in moved.items())
+def _elsewhere(use: Used, taken: list[str], by_way_of: str) -> Finding:
+    moved = use.moved("interfaces")
+    traffic = ", ".join(f"{name} {size(m.sent + m.received)}" for name, m in moved.items())
     return warn(
-        one.where,
+        use.where,
         f"the sockets are on {', '.join(taken)}, but the bytes went over {by_way_of}",
         why="The kernel sends over another card than the address belongs to: the directions may differ in speed.",
         owner="node",
-        evidence=[seen("/proc/net/dev during the job", told)],
+        evidence=[seen("/proc/net/dev during the job", traffic)],
         fix=[
             admin(
                 "Give each card a subnet of its own, or routes by source address.", "ip rule", "ip route get PEER"

@@ -83,24 +83,24 @@ def no_rank_is_late(cluster: Cluster) -> Iterator[Finding]:
             ],
             fix=[*exhausted.fix] if exhausted else _mend(late_rank),
         )
-    yield from (_by_chance(one) for one in late_by_chance(cluster))
+    yield from (_by_chance(straggler) for straggler in late_by_chance(cluster))
 
 
 def _pid(cluster: Cluster, rank: int) -> int | None:
     return next((state.pid for state in cluster.run.ranks if state.rank == rank), None)
 
 
-def _by_chance(one: Late) -> Finding:
+def _by_chance(straggler: Late) -> Finding:
     """All ranks lack cores: nobody in particular is to blame."""
     return note(
-        Where(node=one.fact.node, rank=one.fact.rank),
-        f"not judged, for the ranks wait for cores: {late(one)}",
+        Where(node=straggler.fact.node, rank=straggler.fact.rank),
+        f"not judged, for the ranks wait for cores: {late(straggler)}",
         why="Where every rank lacks a core, the one that is late is another one in the next run.",
         owner="node",
         evidence=[
             seen(
                 "/proc/self/schedstat",
-                f"others wait {100 * one.others_runqueue:.0f} % of the time",
+                f"others wait {100 * straggler.others_runqueue:.0f} % of the time",
             )
         ],
         fix=[
@@ -110,16 +110,16 @@ def _by_chance(one: Late) -> Finding:
     )
 
 
-def _mend(one: Late) -> list[Remedy]:
-    node = one.fact.node
-    if one.reason == "busy":
+def _mend(straggler: Late) -> list[Remedy]:
+    node = straggler.fact.node
+    if straggler.reason == "busy":
         return [
             you(
                 "Look at what this rank computes between collectives.",
                 f"py-spy top --pid PID  # on {node}",
             )
         ]
-    if one.reason == "idle":
+    if straggler.reason == "idle":
         return [
             you(
                 "See whether it reads files or sleeps between collectives.", f"py-spy dump --pid PID  # on {node}"
@@ -209,22 +209,24 @@ def every_node_is_as_fast_inside(cluster: Cluster) -> Iterator[Finding]:
 
 def _outliers(cluster: Cluster, slows: list[Slow], code: str) -> Iterator[Finding]:
     least = cluster.policy.thresholds.get(f"{code}.fail_percent", 50.0)
-    for one in slows:
-        make = fail if one.percent < least else warn
-        exhausted = held_back(cluster, one.node, None if one.rank is None else _pid(cluster, one.rank))
+    for outlier in slows:
+        make = fail if outlier.percent < least else warn
+        exhausted = held_back(cluster, outlier.node, None if outlier.rank is None else _pid(cluster, outlier.rank))
         yield make(
-            Where(node=one.node, rank=one.rank, device=one.device),
-            f"{slow(one)}; {exhausted.words}" if exhausted else slow(one),
+            Where(node=outlier.node, rank=outlier.rank, device=outlier.device),
+            f"{slow(outlier)}; {exhausted.words}" if exhausted else slow(outlier),
             why="All other ranks wait for the slowest one in every step.",
             owner=exhausted.owner if exhausted else "node",
             evidence=[
-                seen(one.metric, f"{one.value:.6g}, median of {one.peers} peers {one.healthy:.6g}"),
+                seen(
+                    outlier.metric, f"{outlier.value:.6g}, median of {outlier.peers} peers {outlier.healthy:.6g}"
+                ),
                 *(exhausted.evidence if exhausted else ()),
             ],
             fix=[*exhausted.fix]
             if exhausted
             else [
-                you("Leave the node out and run again.", f"sbatch --exclude={quote(one.node)} JOB"),
+                you("Leave the node out and run again.", f"sbatch --exclude={quote(outlier.node)} JOB"),
                 admin(
                     "Compare clocks, power and links with a healthy node.", "nvidia-smi -q -d PERFORMANCE,CLOCK"
                 ),

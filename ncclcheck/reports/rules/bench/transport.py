@@ -71,67 +71,67 @@ def best_transport(cluster: Cluster) -> Iterator[Finding]:
     yield from unseen(cluster)
     shared: dict[str, list[Used]] = {}
     several = len({rank.node for rank in cluster.measurements.transport}) > 1
-    for one in used(cluster):
-        bad = _sockets(one) if several and one.ranks[0].source == "log" and _over_sockets(one) else None
+    for use in used(cluster):
+        bad = _sockets(use) if several and use.ranks[0].source == "log" and _over_sockets(use) else None
         if bad:
             yield bad
         else:
-            shared.setdefault(_summary(one), []).append(one)
-    for told, alike in shared.items():
+            shared.setdefault(_summary(use), []).append(use)
+    for summary, alike in shared.items():
         where = alike[0].where if len(alike) == 1 else Where()
-        names = f"{fold_names(one.node.name for one in alike)}: " if len(alike) > 1 else ""
-        yield fine(where, names + told, alike[0].seen("inter", "intra", "unknown"))
+        names = f"{fold_names(member.node.name for member in alike)}: " if len(alike) > 1 else ""
+        yield fine(where, names + summary, alike[0].seen("inter", "intra", "unknown"))
 
 
-def _over_sockets(one: Used) -> bool:
+def _over_sockets(use: Used) -> bool:
     """By its connections between nodes; before NCCL has made one, by what it chose."""
-    kinds = one.kinds("inter")
-    return "NET/Socket" in kinds or (not kinds and one.network == "Socket")
+    kinds = use.kinds("inter")
+    return "NET/Socket" in kinds or (not kinds and use.network == "Socket")
 
 
-def _summary(one: Used) -> str:
+def _summary(use: Used) -> str:
     """What a person looks for: which transport, over what."""
-    if one.ranks[0].source == "sockets":
-        names = ", ".join(dict.fromkeys(endpoint.interface or endpoint.address for endpoint in one.interfaces))
+    if use.ranks[0].source == "sockets":
+        names = ", ".join(dict.fromkeys(endpoint.interface or endpoint.address for endpoint in use.interfaces))
         return f"gloo over TCP, by {names}" if names else "gloo, without a connection to another rank"
-    devices = {device.name.removesuffix(":1") for rank in one.ranks for device in rank.devices}
-    within, between = (", ".join(sorted(one.kinds(peers))) for peers in ("intra", "inter"))
-    if not (within or between) and one.network:
-        return f"NCCL chose {one.network}"
+    devices = {device.name.removesuffix(":1") for rank in use.ranks for device in rank.devices}
+    within, between = (", ".join(sorted(use.kinds(peers))) for peers in ("intra", "inter"))
+    if not (within or between) and use.network:
+        return f"NCCL chose {use.network}"
     by = f" over {fold_names(sorted(devices))}" if devices and "Socket" not in between else ""
     parts = (f"between nodes {between}{by}" if between else "", f"within the node {within}" if within else "")
     return "; ".join(part for part in parts if part) or "no connection was made"
 
 
-def _sockets(one: Used) -> Finding | None:
+def _sockets(use: Used) -> Finding | None:
     """TCP between nodes: sound where nothing better is there."""
-    if not has_fact(one.node, "rdma.devices"):
-        why = at(one.node, "rdma.devices").why
+    if not has_fact(use.node, "rdma.devices"):
+        why = at(use.node, "rdma.devices").why
         return unknown(
-            one.where,
+            use.where,
             f"TCP was used between nodes, and whether an HCA is there could not be read: {why}",
             why="TCP is right without an HCA, and a tenth of the speed with one.",
-            evidence=[one.seen("inter"), seen("rdma.devices", why)],
+            evidence=[use.seen("inter"), seen("rdma.devices", why)],
         )
-    better = _active(one.node)
+    better = _active(use.node)
     if not better:
         return None
-    own = [item for item in settings_of(one.node).evidence(*_WITHOUT_RDMA) if _turns_off(item)]
+    own = [item for item in settings_of(use.node).evidence(*_WITHOUT_RDMA) if _turns_off(item)]
     hcas = seen("/sys/class/infiniband", f"ACTIVE: {', '.join(better)}")
-    return _slow(one, f"TCP (NET/Socket) was used between nodes, though {fold_names(better)} could be", hcas, own)
+    return _slow(use, f"TCP (NET/Socket) was used between nodes, though {fold_names(better)} could be", hcas, own)
 
 
-def _slow(one: Used, what: str, hcas: Evidence, own: list[Evidence]) -> Finding:
+def _slow(use: Used, what: str, hcas: Evidence, own: list[Evidence]) -> Finding:
     """Ethernet cards can speak RoCE where their network does not carry it, and then TCP may be right."""
-    why, evidence = _SLOW, [one.seen("inter"), hcas, *own, *_reason(one)]
+    why, evidence = _SLOW, [use.seen("inter"), hcas, *own, *_reason(use)]
     if not own:
-        level = fail if _surely_rdma(one.node) else warn
-        return level(one.where, what, why=why, owner="node", evidence=evidence, fix=_rdma_remedies())
+        level = fail if _surely_rdma(use.node) else warn
+        return level(use.where, what, why=why, owner="node", evidence=evidence, fix=_rdma_remedies())
     fix = [you("Remove what turns RDMA off.", "unset " + " ".join(item.value.partition("=")[0] for item in own))]
     what = f"{what}: {', '.join(item.value for item in own)}"
-    if not _surely_rdma(one.node):
-        return note(one.where, what, why="Right where the network carries no RoCE.", evidence=evidence, fix=fix)
-    return warn(one.where, what, why=why, owner="job", evidence=evidence, fix=fix)
+    if not _surely_rdma(use.node):
+        return note(use.where, what, why="Right where the network carries no RoCE.", evidence=evidence, fix=fix)
+    return warn(use.where, what, why=why, owner="job", evidence=evidence, fix=fix)
 
 
 def _surely_rdma(node: Node) -> bool:
@@ -149,19 +149,19 @@ def _turns_off(item: Evidence) -> bool:
 def _active(node: Node) -> list[str]:
     """HCAs with an active port, and EFA devices."""
     efa = {hca.name for hca in wiring.efa(node)}
-    found = value_or(at(node, "rdma.devices"), [])
+    devices = value_or(at(node, "rdma.devices"), [])
     return [
         hca.name
-        for hca in found
+        for hca in devices
         if hca.name in efa
         or any(port.state == "ACTIVE" and port.link_layer in _LAYERS for port in value_or(hca.ports, []))
     ]
 
 
-def _reason(one: Used) -> list[Evidence]:
+def _reason(use: Used) -> list[Evidence]:
     """NCCL's own word why it uses no RDMA."""
-    told = next((rank.no_infiniband for rank in one.ranks if rank.no_infiniband), "")
-    return [seen("NCCL's log", told)] if told else []
+    reason = next((rank.no_infiniband for rank in use.ranks if rank.no_infiniband), "")
+    return [seen("NCCL's log", reason)] if reason else []
 
 
 def _rdma_remedies() -> list[Remedy]:

@@ -47,52 +47,57 @@ def tuning_came_to_its_end(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NCCL user guide, Environment Variables; Abedi and Brecht, ICPE 2017 (interleaved trials); NVIDIA/nccl#1661.
     """
-    told = tuning.completed(cluster.measurements).tuning
-    if told is None:
+    measured = tuning.completed(cluster.measurements).tuning
+    if measured is None:
         raise NothingToJudge("nothing was tuned")
-    if told.stopped and not told.whole:
-        yield _not_finished(told)
-    elif told.whole is None and any(map(_may_gain, told.tried)):
-        yield _open(told)
-    elif told.whole is None:
-        yield fine(Where(), f"none of {len(told.tried)} settings gains: NCCL's own choice stands", *_figures(told))
-    elif tuning.recommended(told):
-        yield fine(Where(), f"{tuning.named(told.whole)} gains, and gained again as a whole", *_rows(told.whole))
-    elif told.stopped and tuning.verdict(told.whole) in ("same", "unknown"):
-        yield _cut_short(told, told.whole)
+    if measured.stopped and not measured.whole:
+        yield _not_finished(measured)
+    elif measured.whole is None and any(map(_may_gain, measured.tried)):
+        yield _open(measured)
+    elif measured.whole is None:
+        yield fine(
+            Where(), f"none of {len(measured.tried)} settings gains: NCCL's own choice stands", *_figures(measured)
+        )
+    elif tuning.recommended(measured):
+        yield fine(
+            Where(), f"{tuning.named(measured.whole)} gains, and gained again as a whole", *_rows(measured.whole)
+        )
+    elif measured.stopped and tuning.verdict(measured.whole) in ("same", "unknown"):
+        yield _cut_short(measured, measured.whole)
     else:
-        yield _not_confirmed(told.whole)
+        yield _not_confirmed(measured.whole)
 
 
 def _may_gain(tried: Tried) -> bool:
     return tuning.verdict(tried) == "same" and any(map(tuning.may_gain, tried.rows))
 
 
-def _open(told: Tuning) -> Finding:
-    tried = [one for one in told.tried if _may_gain(one)]
+def _open(measured: Tuning) -> Finding:
+    tried = [setting for setting in measured.tried if _may_gain(setting)]
     names = ", ".join(map(tuning.named, tried))
     return note(
-        Where(), f"none of {len(told.tried)} settings is shown to gain, but {names} may: the jobs differ too much",
+        Where(),
+        f"none of {len(measured.tried)} settings is shown to gain, but {names} may: the jobs differ too much",
         why="What is not shown is not recommended; noise as large as a gain hides it.", owner="tool",
-        evidence=[one for each in tried for one in _rows(each)],
+        evidence=[row for each in tried for row in _rows(each)],
         fix=[you("Measure longer, or when the machines are quiet.", "ncclcheck tune --full")],
     )  # fmt: skip
 
 
-def _not_finished(told: Tuning) -> Finding:
+def _not_finished(measured: Tuning) -> Finding:
     return unknown(
-        Where(), f"not all settings were measured to the end: {told.stopped}",
-        why="What was not measured is not recommended.", owner="tool", evidence=_figures(told),
+        Where(), f"not all settings were measured to the end: {measured.stopped}",
+        why="What was not measured is not recommended.", owner="tool", evidence=_figures(measured),
         fix=[you("Give it more time (--deadline), or fewer sizes and settings (--sizes, --try).")],
     )  # fmt: skip
 
 
-def _cut_short(told: Tuning, whole: Tried) -> Finding:
+def _cut_short(measured: Tuning, whole: Tried) -> Finding:
     again = (
         f"{whole.pairs} fresh pair{'' if whole.pairs == 1 else 's'} of jobs" if whole.pairs else "no fresh pair"
     )
     return unknown(
-        Where(), f"{tuning.named(whole)} gained, but could not be confirmed ({again}): {told.stopped}",
+        Where(), f"{tuning.named(whole)} gained, but could not be confirmed ({again}): {measured.stopped}",
         why="The best of many looks better than it is; what was not confirmed is not recommended.", owner="tool",
         evidence=_rows(whole),
         fix=[you("Give it more time (--deadline), or fewer sizes and settings (--sizes, --try).")],
@@ -108,8 +113,8 @@ def _not_confirmed(whole: Tried) -> Finding:
     )  # fmt: skip
 
 
-def _figures(told: Tuning) -> list[Evidence]:
-    return [seen(tuning.named(tried), tried.failed or _WORDS[tuning.verdict(tried)]) for tried in told.tried]
+def _figures(measured: Tuning) -> list[Evidence]:
+    return [seen(tuning.named(tried), tried.failed or _WORDS[tuning.verdict(tried)]) for tried in measured.tried]
 
 
 def _rows(tried: Tried) -> list[Evidence]:

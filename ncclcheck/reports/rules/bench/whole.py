@@ -70,8 +70,8 @@ def whole_is_as_sound_as_its_parts(cluster: Cluster) -> Iterator[Finding]:
     answer = shown(cluster)
     if answer is None:
         raise NothingToJudge("the nodes share cores: a larger group is slower there without any fault")
-    if found := culprits(cluster):
-        yield _failed(answer, found[0])
+    if blamed := culprits(cluster):
+        yield _failed(answer, blamed[0])
     elif answer.kind == "sound":
         yield note(
             Where(), f"all {len(answer.tests[-1].group)} nodes in one group were healthy when tried again",
@@ -99,12 +99,12 @@ def _failed(answer: Answer, culprit: Culprit) -> Finding:
 
 def _unfinished(answer: Answer) -> Finding:
     least = answer.smallest_bad
-    told = (
+    text = (
         f"a group of {len(least.group)} nodes failed, the smallest that did" if least else "no group failed so far"
     )
     return unknown(
         Where(),
-        f"which nodes, or how many, was not found out in {answer.rounds} rounds: {told}",
+        f"which nodes, or how many, was not found out in {answer.rounds} rounds: {text}",
         why="Every pair is healthy and the whole is not: what fails lies between.",
         owner="site",
         evidence=_evidence(answer),
@@ -115,11 +115,11 @@ def _unfinished(answer: Answer) -> Finding:
 def _evidence(answer: Answer) -> list[Evidence]:
     """The smallest group that failed, the largest that did not."""
     sound = max((test for test in answer.tests if not test.bad), key=lambda test: len(test.group), default=None)
-    found = [(word, test) for word, test in (("failed", answer.smallest_bad), ("sound", sound)) if test]
+    tests = [(word, test) for word, test in (("failed", answer.smallest_bad), ("sound", sound)) if test]
     return [
         *(
             seen(f"{word}, {len(test.group)} nodes", f"{test.gb_s:.3g} of {test.healthy:.3g} GB/s")
-            for word, test in found
+            for word, test in tests
         ),
         seen("rounds of groups", answer.rounds),
     ]

@@ -25,9 +25,9 @@ def box_rule(
         def told(cluster: Cluster) -> Iterator[Finding]:
             if not cluster.measurements.boxes:
                 raise NothingToJudge("no job was watched")
-            one = first.end(cluster).first
-            if one is not None and one.kind in kinds:
-                yield from body(cluster, one)
+            failure = first.end(cluster).first
+            if failure is not None and failure.kind in kinds:
+                yield from body(cluster, failure)
 
         return rule(code, title, worst=State.FAIL, over="", commands=("watch",))(told)
 

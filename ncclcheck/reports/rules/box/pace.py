@@ -39,18 +39,19 @@ def nobody_held_it_up(cluster: Cluster) -> Iterator[Finding]:
     """
     if not cluster.measurements.boxes:
         raise NothingToJudge("no job was watched")
-    one = pace.slow(cluster)
-    if one is None:
+    slowdown = pace.slow(cluster)
+    if slowdown is None:
         return
-    rank = one.process.rank if one.process is not None else None
-    who = f"rank {rank} on {one.box.host}" if rank is not None else one.box.host
-    changes = one.changes or ["nothing else that was recorded changed on this node"]
+    rank = slowdown.process.rank if slowdown.process is not None else None
+    who = f"rank {rank} on {slowdown.box.host}" if rank is not None else slowdown.box.host
+    changes = slowdown.changes or ["nothing else that was recorded changed on this node"]
     yield warn(
-        Where(node=one.box.host, rank=rank),
-        f"{who} has held up the job since {words.clock(one.t)} UTC: each step takes {one.ratio:.1f} times as long",
+        Where(node=slowdown.box.host, rank=rank),
+        f"{who} has held up the job since {words.clock(slowdown.t)} UTC: each step takes {slowdown.ratio:.1f} "
+        "times as long",
         why="All ranks wait for the slowest one in every step.",
         owner="node",
-        evidence=[seen("who", one.what), *(seen("changed there", text) for text in changes[:6])],
+        evidence=[seen("who", slowdown.what), *(seen("changed there", text) for text in changes[:6])],
         fix=[
             you(
                 "See what changed on that node at that time; if nothing did, this rank has more to do than others."

@@ -93,18 +93,20 @@ def _ends_at_machine(node: Node, chosen: Chosen) -> bool:
     )
     if other or "kubernetes" in names or not _LOCAL_RUNTIMES.intersection(names):
         return False
-    own = next((one.host for one in known(at(node, "container.namespaces")) if one.name == "net"), None)
+    own = next(
+        (namespace.host for namespace in known(at(node, "container.namespaces")) if namespace.name == "net"), None
+    )
     if own is None or isinstance(own, Unread):
         return parsed in _ON_EVERY_MACHINE
     return not own and any(parsed in subnet for subnet in _BRIDGES)
 
 
 def _namespace(node: Node, kind: str) -> str:
-    for one in value_or(at(node, "container.namespaces"), []):
-        if one.name == kind and isinstance(one.host, Unread):
-            return f"unknown: {one.host.why}"
-        if one.name == kind:
-            return f"{'the machine' + chr(39) + 's' if one.host else 'its own'}: {one.how}"
+    for namespace in value_or(at(node, "container.namespaces"), []):
+        if namespace.name == kind and isinstance(namespace.host, Unread):
+            return f"unknown: {namespace.host.why}"
+        if namespace.name == kind:
+            return f"{'the machine' + chr(39) + 's' if namespace.host else 'its own'}: {namespace.how}"
     return "unknown"
 
 

@@ -74,7 +74,9 @@ def agree(cluster: Cluster) -> Iterator[Finding]:
     """
     looked = shardings(cluster, several=False)
     made = {report.node: report.made or Made() for report in cluster.measurements.data}
-    findings = [one for node, sharding in looked for one in _within(node, sharding, made.get(node, Made()))]
+    findings = [
+        finding for node, sharding in looked for finding in _within(node, sharding, made.get(node, Made()))
+    ]
     findings += _between(looked)
     yield from findings
     if not findings:
@@ -97,13 +99,13 @@ def _within(node: str, sharding: Sharding, made: Made) -> Iterator[Finding]:
 
 def _lengths(node: str, seen_map: IndexMap, made: Made) -> Finding:
     least = seen_map.lengths.index(min(seen_map.lengths))
-    told = ", ".join(f"rank {rank}: {length}" for rank, length in enumerate(seen_map.lengths))
+    lengths = ", ".join(f"rank {rank}: {length}" for rank, length in enumerate(seen_map.lengths))
     return fail(
         Where(node=node, rank=least),
         f"the dataset has {min(seen_map.lengths)} samples on one rank and {max(seen_map.lengths)} on another",
         why=_WHY,
         owner="job",
-        evidence=[seen("len(dataset)", told)],
+        evidence=[seen("len(dataset)", lengths)],
         fix=_fix(seen_map.cause, made),
     )
 
@@ -125,14 +127,14 @@ def _relabelled(node: str, seen_map: IndexMap, made: Made) -> Finding:
 def _differing(node: str, seen_map: IndexMap, made: Made) -> Finding:
     first = seen_map.examples[0] if seen_map.examples else None
     rank = first.rank if first else 1
-    told = f"{seen_map.differing} of {seen_map.compared} indices are other samples on rank {rank}"
+    text = f"{seen_map.differing} of {seen_map.compared} indices are other samples on rank {rank}"
     where = Where(node=node, rank=rank)
     if seen_map.own and seen_map.cause == "interpreter":
-        return _by_interpreter(where, told, seen_map, made)
+        return _by_interpreter(where, text, seen_map, made)
     if seen_map.own:
         return note(
             where,
-            f"{told}, and rank 0 has them at no index: each rank makes samples of its own",
+            f"{text}, and rank 0 has them at no index: each rank makes samples of its own",
             why="Right for samples that are drawn at random; wrong where they come from files.",
             evidence=_evidence(seen_map),
         )
@@ -140,7 +142,7 @@ def _differing(node: str, seen_map: IndexMap, made: Made) -> Finding:
     cause = _CAUSES[seen_map.cause]
     return make(
         where,
-        f"{told} than on rank 0" + (f": {cause}" if cause else ""),
+        f"{text} than on rank 0" + (f": {cause}" if cause else ""),
         why=_WHY,
         owner="job",
         evidence=_evidence(seen_map),
@@ -148,11 +150,11 @@ def _differing(node: str, seen_map: IndexMap, made: Made) -> Finding:
     )
 
 
-def _by_interpreter(where: Where, told: str, seen_map: IndexMap, made: Made) -> Finding:
+def _by_interpreter(where: Where, text: str, seen_map: IndexMap, made: Made) -> Finding:
     """No seed reaches it, so that it is no augmentation: hash() of a text, the order of a set in a sample."""
     return fail(
         where,
-        f"{told}, which rank 0 has at no index: they change with PYTHONHASHSEED, as hash() of a text does",
+        f"{text}, which rank 0 has at no index: they change with PYTHONHASHSEED, as hash() of a text does",
         why="Python draws that seed anew in each process: the same text is another number on each rank, in each "
         "worker that is spawned, and in each later run from a checkpoint.",
         owner="job",
@@ -200,10 +202,10 @@ def _fix(cause: Cause, made: Made | None = None) -> list[Remedy]:
 
 def _between(looked: list[tuple[str, Sharding]]) -> Iterator[Finding]:
     """Every node beside the first: the same indices were read on all."""
-    if len(looked) < 2 or any(held.index_map and held.index_map.own for _, held in looked):
+    if len(looked) < 2 or any(emulated.index_map and emulated.index_map.own for _, emulated in looked):
         return
-    usual = Counter(_length(held) for _, held in looked).most_common(1)[0][0]
-    alike = [(node, held) for node, held in looked if _length(held) == usual]
+    usual = Counter(_length(emulated) for _, emulated in looked).most_common(1)[0][0]
+    alike = [(node, emulated) for node, emulated in looked if _length(emulated) == usual]
     for node, sharding in looked:
         if _length(sharding) != usual:
             yield _other_length(node, _length(sharding), alike[0][0], usual)
@@ -222,13 +224,15 @@ def _length(sharding: Sharding) -> int | None:
 
 def _unlike(first: Sharding, other: Sharding) -> list[int]:
     """Indices at which nodes differ; none where one leaf that tells samples apart agrees at all of them."""
-    one, two = ({p.index: p.leaves for p in sharding.prints} for sharding in (first, other))
-    indices = [index for index in one if index in two]
-    leaves = {leaf for index in indices for leaf in one[index] if leaf in two[index]}
-    telling = [leaf for leaf in leaves if len({one[i].get(leaf) for i in indices}) >= max(2, min(3, len(indices)))]
-    if any(all(one[i].get(leaf) == two[i].get(leaf) for i in indices) for leaf in telling):
+    ours, theirs = ({p.index: p.leaves for p in sharding.prints} for sharding in (first, other))
+    indices = [index for index in ours if index in theirs]
+    leaves = {leaf for index in indices for leaf in ours[index] if leaf in theirs[index]}
+    telling = [
+        leaf for leaf in leaves if len({ours[i].get(leaf) for i in indices}) >= max(2, min(3, len(indices)))
+    ]
+    if any(all(ours[i].get(leaf) == theirs[i].get(leaf) for i in indices) for leaf in telling):
         return []
-    return [i for i in indices if any(one[i].get(leaf) != two[i].get(leaf) for leaf in telling)]
+    return [i for i in indices if any(ours[i].get(leaf) != theirs[i].get(leaf) for leaf in telling)]
 
 
 def _other_length(node: str, length: int | None, other: str, usual: int | None) -> Finding:
@@ -243,13 +247,13 @@ def _other_length(node: str, length: int | None, other: str, usual: int | None) 
 
 
 def _other_samples(node: str, other: str, differing: list[int], of: int) -> Finding:
-    told = ", ".join(map(str, differing[:5]))
+    examples = ", ".join(map(str, differing[:5]))
     return fail(
         Where(node=node, peer=other),
-        f"{len(differing)} of {of} indices are other samples on {node} than on {other}: {told}",
+        f"{len(differing)} of {of} indices are other samples on {node} than on {other}: {examples}",
         why=_WHY,
         owner="job",
-        evidence=[seen("digests of the samples", f"indices {told} differ between {node} and {other}")],
+        evidence=[seen("digests of the samples", f"indices {examples} differ between {node} and {other}")],
         fix=[*_fix(""), _compare("hostname; ls DATA | sha256sum", node, other)],
     )
 

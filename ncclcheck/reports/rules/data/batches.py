@@ -166,13 +166,13 @@ def _memory(node: str, resources: Resources, share: float) -> Finding | None:
     shm, needed = value_or(resources.shm, None), _needed(resources)
     if shm is None or needed <= share * max(0, shm.free):
         return None
-    told = f"{size(needed)} needed, {size(shm.free)} of {size(shm.size)} free"
+    sizes = f"{size(needed)} needed, {size(shm.free)} of {size(shm.size)} free"
     return _bad(resources, needed > shm.free)(
         Where(node=node),
         f"the batches that workers have ready need {size(needed)} in /dev/shm, which has {size(shm.free)} free",
         why='Workers end with "Bus error" or "unable to allocate shared memory", and the job with them.',
         owner="job",
-        evidence=[seen("statvfs(/dev/shm)", told), *_sum(resources)],
+        evidence=[seen("statvfs(/dev/shm)", sizes), *_sum(resources)],
         fix=[
             you("Give the container more of it.", "docker run --ipc=host ...", "docker run --shm-size=16g ..."),
             *_fewer(resources, shm.free),
@@ -202,10 +202,10 @@ def _sum(resources: Resources) -> list[Evidence]:
     return [seen("worked out", words + ranks)]
 
 
-def _files(node: str, held: Resources, share: float) -> Finding | None:
-    limit: Limits | None = value_or(held.nofile, None)
-    each = _tensors(known(held.batch))
-    needed = each * _ready(held) + held.descriptors
+def _files(node: str, resources: Resources, share: float) -> Finding | None:
+    limit: Limits | None = value_or(resources.nofile, None)
+    each = _tensors(known(resources.batch))
+    needed = each * _ready(resources) + resources.descriptors
     if limit is None or limit.soft < 0 or needed <= share * limit.soft:
         return None
     fix: list[Remedy] = [
@@ -215,14 +215,14 @@ def _files(node: str, held: Resources, share: float) -> Finding | None:
         ),
         you("Raise the limit, where the job starts.", "ulimit -n 65536"),
     ]
-    return _bad(held, needed > limit.soft)(
+    return _bad(resources, needed > limit.soft)(
         Where(node=node),
         f"the batches that workers have ready hold {needed} descriptors, the limit is {limit.soft}",
         why='The training process ends with "Too many open files" or "received 0 items of ancdata".',
         owner="job",
         evidence=[
             seen("tensors in a batch", each),
-            seen("batches ready at once", _ready(held)),
+            seen("batches ready at once", _ready(resources)),
             seen("ulimit -n", limit.soft),
         ],
         fix=fix,

@@ -140,8 +140,8 @@ def _shorter(made: Made, same: list[Unreadable], content: Content) -> list[Remed
 
 
 def _another_length(made: Made, text: str) -> Remedy:
-    told = f"Let __len__ of {own_names.owner(made)} count what __getitem__ serves."
-    return you(told, f"def __len__(self): return {text}") if text else you(told)
+    advice = f"Let __len__ of {own_names.owner(made)} count what __getitem__ serves."
+    return you(advice, f"def __len__(self): return {text}") if text else you(advice)
 
 
 def _not_finite(node: str, factory: str, made: Made, finite: NotFinite, content: Content) -> Finding:
@@ -149,14 +149,14 @@ def _not_finite(node: str, factory: str, made: Made, finite: NotFinite, content:
     indices = ", ".join(map(str, sorted(finite.examples)))
     what = "NaN" if finite.nan else "infinite values"
     part = f"part {finite.leaf} of " if finite.leaf else ""
-    told = f"{part}sample {indices} holds {what}: {finite.count} of the {content.swept} samples that were read"
+    summary = f"{part}sample {indices} holds {what}: {finite.count} of the {content.swept} samples that were read"
     first = min(finite.examples, default=0)
     return (warn if rare else note)(
         Where(node=node, device=finite.leaf or None),
-        told,
+        summary,
         why="The loss of its batch is NaN, and with the next optimizer step every weight of every rank.",
         owner="job",
-        evidence=[seen(f"dataset[{first}]", told)],
+        evidence=[seen(f"dataset[{first}]", summary)],
         fix=[
             you(
                 "Divide by nothing that can be 0 (a deviation, a count, a norm), and take no logarithm of it.",
@@ -286,12 +286,12 @@ def _without_change(made: Made, altered: list[str]) -> list[Remedy]:
     """With the name of what reading changed: a record in a list is copied, a counter is replaced."""
     name = next((path for path in altered if path.startswith("self.")), "")
     index, place = own_names.index(made), f"in {own_names.owner(made)}.__getitem__"
-    held = re.sub(r"\[\d+\].*", f"[{index}]", name) if re.search(r"\[\d+\]", name) else ""
-    held = held or (f"{name}[{index}]" if name else own_names.read(made))
+    record = re.sub(r"\[\d+\].*", f"[{index}]", name) if re.search(r"\[\d+\]", name) else ""
+    record = record or (f"{name}[{index}]" if name else own_names.read(made))
     what = "Change a copy of what the dataset holds, not the thing itself."
     if lines := own_names.rewritten(made, "changed"):
         return [you(what, *lines)]
-    copied = you(what, f"value = copy.deepcopy({held})  # {place}: change value alone") if held else you(what)
+    copied = you(what, f"value = copy.deepcopy({record})  # {place}: change value alone") if record else you(what)
     if not name:
         return [copied]
     counted = you(
@@ -510,7 +510,9 @@ def fallback(cluster: Cluster) -> Iterator[Finding]:
             f"index {first.index} gives {other} {_after(first)} ({first.place})",
             why="Training silently continues with fewer samples than it seems.",
             owner="job",
-            evidence=[seen(f"index {one.index}", f"{_after(one)}, {one.place}") for one in content.fallbacks[:4]],
+            evidence=[
+                seen(f"index {fault.index}", f"{_after(fault)}, {fault.place}") for fault in content.fallbacks[:4]
+            ],
             fix=[
                 you(
                     "Raise there, and leave samples that are known to be broken out of the index that "
@@ -522,10 +524,10 @@ def fallback(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _dropped(node: str, content: Content, first: Fallback) -> Finding:
-    told = f"{content.dropped} of {content.swept} samples that were read are None after an error was swallowed"
+    summary = f"{content.dropped} of {content.swept} samples that were read are None after an error was swallowed"
     return warn(
         Where(node=node),
-        f"{told}, such as index {first.index}: {first.error} ({first.place})",
+        f"{summary}, such as index {first.index}: {first.error} ({first.place})",
         why="They are never trained on, batches are smaller than they seem, and no log says so.",
         owner="job",
         evidence=[seen(f"dataset[{first.index}]", f"None, after {first.error}, {first.place}")],
@@ -538,5 +540,5 @@ def _dropped(node: str, content: Content, first: Fallback) -> Finding:
     )
 
 
-def _after(one: Fallback) -> str:
-    return f"after {one.error} was swallowed" if one.error else "by reading that one itself"
+def _after(fault: Fallback) -> str:
+    return f"after {fault.error} was swallowed" if fault.error else "by reading that one itself"

@@ -56,18 +56,18 @@ def _stream(report: DataReport, sharding: Sharding, dry: Dry) -> Finding:
     name = report.made.dataset.rpartition(".")[2] if report.made else "the stream"
     kept = f": {dry.source} is used up" if dry.source else ""
     anew = bool(sharding.stream and sharding.stream.workers) and not (report.streams and report.streams.persistent)
-    told = f"{name} gives no sample in a second epoch{kept}"
+    text = f"{name} gives no sample in a second epoch{kept}"
     if anew:
         return note(
             Where(node=report.node),
-            f"{told} with num_workers=0 or persistent_workers=True",
+            f"{text} with num_workers=0 or persistent_workers=True",
             why="The workers of this loader start anew with each epoch, each with a copy that nobody has read.",
             evidence=[seen("samples of the second reading in one process", "none")],
             fix=_fix(name, dry),
         )
     return fail(
         Where(node=report.node),
-        told,
+        text,
         why="Every epoch but the first has no batch, without an error: nothing more is learned.",
         owner="job",
         evidence=[

@@ -87,7 +87,7 @@ def factory(cluster: Cluster) -> Iterator[Finding]:
 def _mends(name: str, failure: Failure) -> list[Remedy]:
     """What is known of how factories fail that work in training."""
     if (lacking := _LACKING.search(failure.error)) is not None:
-        given = ", ".join(f'"{one}": ...' for one in re.findall(r"'(\w+)'", lacking[1]))
+        given = ", ".join(f'"{argument}": ...' for argument in re.findall(r"'(\w+)'", lacking[1]))
         return [you("Hand its arguments over.", f"ncclcheck data {quote(name)} --kwargs '{{{given}}}'")]
     if "no DataLoader can read it" in failure.error:
         return [
@@ -257,10 +257,10 @@ def threads(cluster: Cluster) -> Iterator[Finding]:
     fork(2); pytorch/pytorch#1355, pytorch/pytorch#96629; POSIX, fork, Rationale.
     """
     for node, made, content in examined.contents(cluster):
-        told = ", ".join(made.threads)
+        names = ", ".join(made.threads)
         if content.stuck is None or content.stuck.kind != "hung":
-            text = f"the thread {told} of the factory does not exist in workers; no sample waits for it"
-            yield note(Where(node=node), text) if told else fine(Where(node=node), "no thread at the fork")
+            text = f"the thread {names} of the factory does not exist in workers; no sample waits for it"
+            yield note(Where(node=node), text) if names else fine(Where(node=node), "no thread at the fork")
         elif content.stuck.busy_s > _BUSY:
             yield _slow(node, content.stuck)
         else:
@@ -268,8 +268,8 @@ def threads(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _hung(node: str, made: Made, stuck: Unreadable) -> Finding:
-    told = ", ".join(made.threads)
-    after = f"; the factory had started {told}" if told else ""
+    names = ", ".join(made.threads)
+    after = f"; the factory had started {names}" if names else ""
     return fail(
         Where(node=node),
         f"a worker waits for ever at index {stuck.index}{after}",

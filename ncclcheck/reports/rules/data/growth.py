@@ -79,13 +79,13 @@ def _leaves_open(growth: Growth) -> bool:
 
 
 def _left_open(node: str, again: Growth, state: State) -> Finding:
-    told = f"{again.descriptors} more are open after {again.reads} reads"
+    text = f"{again.descriptors} more are open after {again.reads} reads"
     return (fail if state is State.FAIL else warn)(
         Where(node=node),
-        f"reading samples again leaves descriptors open: {told}",
+        f"reading samples again leaves descriptors open: {text}",
         why='A worker ends with "Too many open files" once it has read enough samples.',
         owner="job",
-        evidence=[seen("/proc/self/fd", told), *([seen("open on", _shown(again))] if again.opened else [])],
+        evidence=[seen("/proc/self/fd", text), *([seen("open on", _shown(again))] if again.opened else [])],
         fix=[you("Close what __getitem__ opens.", 'with open(path, "rb") as file:', "    data = file.read()")],
     )
 
@@ -100,13 +100,13 @@ def _one_each(node: str, resources: Resources, fresh: Growth) -> Iterator[Findin
     samples = _MANY if resources.length is None else resources.length
     if soft is None or soft.soft < 0 or samples < soft.soft / 2:
         return
-    told = f"{fresh.descriptors} more are open after {fresh.reads} samples that were not read before"
+    text = f"{fresh.descriptors} more are open after {fresh.reads} samples that were not read before"
     yield (fail if samples > soft.soft - resources.descriptors else warn)(
         Where(node=node),
         f"every sample keeps a descriptor of its own, and a worker may have {soft.soft}",
         why='A worker ends with "Too many open files" after so many different samples.',
         owner="job",
-        evidence=[seen("/proc/self/fd", told), seen("ulimit -n", soft.soft), seen("open on", _shown(fresh))],
+        evidence=[seen("/proc/self/fd", text), seen("ulimit -n", soft.soft), seen("open on", _shown(fresh))],
         fix=[you("Keep only a few handles.", "@functools.lru_cache(maxsize=64)", "def handle(path): ...")],
     )
 
@@ -163,7 +163,7 @@ def _leak(cluster: Cluster, node: str, made: Made, resources: Resources) -> Find
     limit = cluster.policy.thresholds.get("DAT021.leak", 1024.0)
     if len(kept) < 2 or (new < limit and each < _COPIES * limit) or _leaves_open(again):
         return None
-    told = f"{size(sum(kept))} more after {again.reads} reads of samples that had been read before"
+    text = f"{size(sum(kept))} more after {again.reads} reads of samples that had been read before"
     epoch = each * (resources.length or 0)
     rest = f", {size(epoch)} in an epoch" if epoch else ""
     return (fail if epoch > value_or(resources.memory, 2**60) else warn)(
@@ -173,7 +173,7 @@ def _leak(cluster: Cluster, node: str, made: Made, resources: Resources) -> Find
         owner="job",
         evidence=[
             *(seen("grows with each read", path) for path in again.growing[:3]),
-            seen("/proc/self/smaps_rollup", told),
+            seen("/proc/self/smaps_rollup", text),
             *_available(resources),
         ],
         fix=[_without_growth(made, again)],
@@ -183,13 +183,13 @@ def _leak(cluster: Cluster, node: str, made: Made, resources: Resources) -> Find
 def _without_growth(made: Made, again: Growth) -> Remedy:
     if again.growing:
         name, kind = again.growing[0], next(iter(again.kinds), "")
-        told = f"Do not keep every sample in {name}, or only the last few."
+        advice = f"Do not keep every sample in {name}, or only the last few."
         if kind in ("dict", "set"):
             oldest = f"{name}.pop(next(iter({name})))" if kind == "dict" else f"{name}.pop()"
             where = f"the first line of {own_names.owner(made)}.__getitem__"
-            return you(told, f"while len({name}) > 64: {oldest}  # {where}")
+            return you(advice, f"while len({name}) > 64: {oldest}  # {where}")
         return you(
-            told,
+            advice,
             f"{name} = collections.deque(maxlen=64)  # in __init__, instead of a list that never ends",
         )
     return you(
@@ -211,7 +211,7 @@ def _copies(cluster: Cluster, node: str, made: Made, resources: Resources) -> Fi
         return None
     fresh = known(resources.fresh)
     workers = max(1, resources.workers) * max(1, resources.ranks_per_node)
-    told = f"{size(sum(fresh.copied))} were copied by {fresh.reads} reads"
+    text = f"{size(sum(fresh.copied))} were copied by {fresh.reads} reads"
     large = [
         f"{container.path}: {container.kind}, {container.items} items, {size(container.bytes)}"
         for container in resources.containers[:3]
@@ -223,8 +223,8 @@ def _copies(cluster: Cluster, node: str, made: Made, resources: Resources) -> Fi
         why="Python counts references in every object that it reads, so that workers cannot share them.",
         owner="job",
         evidence=[
-            seen("/proc/self/smaps_rollup", told),
-            *(seen("Python objects in the dataset", one) for one in large),
+            seen("/proc/self/smaps_rollup", text),
+            *(seen("Python objects in the dataset", kind) for kind in large),
             *_available(resources),
         ],
         fix=_packed(made, resources),

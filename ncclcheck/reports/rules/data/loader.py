@@ -67,32 +67,32 @@ def stops(cluster: Cluster) -> Iterator[Finding]:
     PyTorch, torch.utils.data, Multi-process data loading; pytorch/pytorch#96629, pytorch/pytorch#165832 (users ask
     for the stack of a hung worker), pytorch/pytorch#1355, pytorch/pytorch#45198 (threads and fork), fork(2).
     """
-    told = False
+    judged = False
     for report in cluster.measurements.data:
-        found = {_kind(stop): stop for stop in reversed([*_stops(report)])}
-        yield from (_stopped(report.node, stop) for stop in reversed(found.values()))
+        by_kind = {_kind(stop): stop for stop in reversed([*_stops(report)])}
+        yield from (_stopped(report.node, stop) for stop in reversed(by_kind.values()))
         loaded = report.streams is not None and not isinstance(report.streams.depends, Unread)
-        if not found and report.streams and loaded:
+        if not by_kind and report.streams and loaded:
             yield _well(report.node, report.streams)
-        told |= bool(found) or loaded
-    if not told:
+        judged |= bool(by_kind) or loaded
+    if not judged:
         epochs(cluster, 0)
 
 
-def _well(node: str, held: Streams) -> Finding:
-    read = f"{held.workers} workers read {held.samples} samples in {held.epochs} epochs"
-    if held.context != "fork":
+def _well(node: str, loading: Streams) -> Finding:
+    read = f"{loading.workers} workers read {loading.samples} samples in {loading.epochs} epochs"
+    if loading.context != "fork":
         return fine(
-            Where(node=node), f"{read}; they were forked here, and the loader starts its own by {held.context}"
+            Where(node=node), f"{read}; they were forked here, and the loader starts its own by {loading.context}"
         )
-    if held.epochs:
+    if loading.epochs:
         return fine(Where(node=node), f"{read} and ended well")
     return unknown(
         Where(node=node),
         f"the loader did not come to the end of an epoch within its time: {read}",
         why="Whether its workers come to an end is not known.",
         owner="job",
-        evidence=[seen("start method", held.context)],
+        evidence=[seen("start method", loading.context)],
         fix=[you("Give it more time.", "ncclcheck data MODULE:FACTORY --time-budget 120")],
     )
 
@@ -294,12 +294,12 @@ _REFUSALS = (
 )
 
 
-def _empty(node: str, held: Streams) -> Finding:
+def _empty(node: str, loading: Streams) -> Finding:
     return fail(
         Where(node=node),
         "the loader gives not one batch",
         why="The epoch is over before it begins: the training ends without an error, and without having trained.",
         owner="job",
-        evidence=[seen("len(loader)", 0), seen("batch_size", held.batch_size)],
+        evidence=[seen("len(loader)", 0), seen("batch_size", loading.batch_size)],
         fix=[you("Take a smaller batch, or keep the last one.", "DataLoader(dataset, drop_last=False)")],
     )

@@ -177,12 +177,12 @@ def own_streams(cluster: Cluster) -> Iterator[Finding]:
             yield _by_sampler(node, sharding, sharding.randomness.by_sampler)
         elif not sharding.randomness.shared:
             drawn = ", ".join(sharding.randomness.drawn_from)
-            told = (
+            text = (
                 f"every rank starts {drawn} in a state of its own"
                 if drawn
                 else "reading a sample draws from no generator"
             )
-            yield fine(Where(node=node), told)
+            yield fine(Where(node=node), text)
     if not judged:
         raise nothing_of(looked, "the generators of the ranks were not seen")
 
@@ -214,13 +214,13 @@ def _depends(cluster: Cluster, node: str, stream: SharedStream) -> Dependence:
     return dependence(streams, stream.generator) if streams is not None else Dependence(generator=stream.generator)
 
 
-def _by_rank(stream: SharedStream, found: Dependence, made: Made) -> Remedy:
+def _by_rank(stream: SharedStream, dependency: Dependence, made: Made) -> Remedy:
     """For workers in their worker_init_fn, where whatever seeded the generator alike has been done."""
     if stream.where == "the rank itself":
         lines = own_names.rewritten(made, "seed", lambda call: _seeds(call, stream.generator))
         if lines and not stream.private:
             return you("Seed by rank, where the samples are drawn from the same generator as the model.", *lines)
-        making = private_made(found, "seed + rank") if stream.private else "torch.manual_seed(seed + rank)"
+        making = private_made(dependency, "seed + rank") if stream.private else "torch.manual_seed(seed + rank)"
         path = f"dataset.{stream.generator.removeprefix('self.')} = " if stream.private else ""
         return you(
             "Seed by rank, before the first sample is read.",
@@ -231,7 +231,7 @@ def _by_rank(stream: SharedStream, found: Dependence, made: Made) -> Remedy:
         "Seed by rank in each worker: torch's own seed is the same on all ranks, if these were seeded alike.",
         "def seed_worker(worker_id):",
         f'    seed = torch.initial_seed() + {_APART} * int(os.environ.get("RANK", 0))',
-        *(f"    {line}" for line in _seeding(stream, found)),
+        *(f"    {line}" for line in _seeding(stream, dependency)),
         "DataLoader(dataset, worker_init_fn=seed_worker)",
     )
 
@@ -244,17 +244,17 @@ def _seeds(call: str, generator: str) -> bool:
     return last in ("seed_everything", "set_seed") or own.get(generator, False)
 
 
-def _seeding(stream: SharedStream, found: Dependence) -> list[str]:
+def _seeding(stream: SharedStream, dependency: Dependence) -> list[str]:
     if stream.private:
         dataset = "torch.utils.data.get_worker_info().dataset"
-        return [f"{stream.generator.replace('self', dataset, 1)} = {private_made(found, 'seed')}"]
+        return [f"{stream.generator.replace('self', dataset, 1)} = {private_made(dependency, 'seed')}"]
     return {
         "python": ["random.seed(seed)"],
         "numpy": ["numpy.random.seed(seed % 2**32)"],
     }.get(stream.generator, ["torch.manual_seed(seed)"])
 
 
-def _shared(node: str, stream: SharedStream, found: Dependence, made: Made) -> Finding:
+def _shared(node: str, stream: SharedStream, dependency: Dependence, made: Made) -> Finding:
     ranks = " and ".join(map(str, stream.ranks))
     return warn(
         Where(node=node, rank=stream.ranks[-1] if stream.ranks else None),
@@ -262,5 +262,5 @@ def _shared(node: str, stream: SharedStream, found: Dependence, made: Made) -> F
         why="All of them augment their samples alike in each step; fine only where that is wanted.",
         owner="job",
         evidence=[seen(f"state of {stream.generator} in {stream.where}", f"equal on ranks {ranks}")],
-        fix=[_by_rank(stream, found, made)],
+        fix=[_by_rank(stream, dependency, made)],
     )

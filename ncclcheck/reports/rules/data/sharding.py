@@ -102,27 +102,28 @@ def once(cluster: Cluster) -> Iterator[Finding]:
             judged = True
             yield finding
     if not judged:
-        empty = any(held.account and not held.account.read for _, held in looked)
+        empty = any(emulated.account and not emulated.account.read for _, emulated in looked)
         why = "the loader gives not one batch" if empty else "the samples of the ranks were not counted"
         raise nothing_of(looked, why)
 
 
-def _failed(node: str, held: Sharding) -> Iterator[Finding]:
+def _failed(node: str, sharding: Sharding) -> Iterator[Finding]:
     """A factory that fails on every rank is judged elsewhere; one that fails on some does so for its rank."""
-    bad = [share for share in held.shares if share.error]
-    for share in bad if len(bad) < len(held.shares) else ():
+    bad = [share for share in sharding.shares if share.error]
+    for share in bad if len(bad) < len(sharding.shares) else ():
         yield fail(
             Where(node=node, rank=share.rank),
             f"the factory works on rank 0 and fails on rank {share.rank}: {share.error}"
             if share.rank
-            else f"the factory works on rank {held.shares[-1].rank} and fails on rank 0: {share.error}",
+            else f"the factory works on rank {sharding.shares[-1].rank} and fails on rank 0: {share.error}",
             why="The job ends at its start, on the ranks that fail, while the others wait for them.",
             owner="job",
-            evidence=[seen(share.place or f"emulated rank {share.rank} of {held.ranks}", share.error)],
+            evidence=[seen(share.place or f"emulated rank {share.rank} of {sharding.ranks}", share.error)],
             fix=[
                 you(
                     "Call it as that rank.",
-                    f"RANK={share.rank} WORLD_SIZE={held.ranks} LOCAL_RANK={share.rank} python -c 'import ...'",
+                    f"RANK={share.rank} WORLD_SIZE={sharding.ranks} LOCAL_RANK={share.rank} python -c 'import "
+                    "...'",
                 )
             ],
         )
@@ -155,9 +156,9 @@ def _counted(node: str, sharding: Sharding, frameworks: Collection[str]) -> Iter
 
 
 def _resumed(node: str, sharding: Sharding, account: Account) -> Finding:
-    told = f"the first epoch leaves out {sharding.resumed} of {account.there} samples, the second none"
+    text = f"the first epoch leaves out {sharding.resumed} of {account.there} samples, the second none"
     why = "As it should be for a run that goes on within an epoch; else these samples are read once less."
-    return note(Where(node=node), told, why=why, evidence=_evidence(sharding, account))
+    return note(Where(node=node), text, why=why, evidence=_evidence(sharding, account))
 
 
 def _padded(sharding: Sharding) -> int:
@@ -169,13 +170,13 @@ def _padded(sharding: Sharding) -> int:
 
 
 def _all_read_all(node: str, sharding: Sharding, account: Account, frameworks: Collection[str]) -> Finding:
-    told = f"each of {sharding.ranks} ranks reads all {account.there} samples"
+    text = f"each of {sharding.ranks} ranks reads all {account.there} samples"
     if sharding.given == "module":
-        return note(Where(node=node), f"{told}; Lightning's Trainer puts a DistributedSampler in")
+        return note(Where(node=node), f"{text}; Lightning's Trainer puts a DistributedSampler in")
     if sharding.given == "tuple" and sharding.sampler in _PLAIN:
         return note(
             Where(node=node),
-            f"{told} in a plain loader of what the factory gave, a dataset and options without a sampler",
+            f"{text} in a plain loader of what the factory gave, a dataset and options without a sampler",
             why="Your trainer makes the loader: it has to put a DistributedSampler in.",
             evidence=_evidence(sharding, account),
             fix=by_sampler(sharding),
@@ -183,14 +184,14 @@ def _all_read_all(node: str, sharding: Sharding, account: Account, frameworks: C
     if sharding.wanted < 2:
         return note(
             Where(node=node),
-            f"{told}: right for this job of one rank, not for more",
+            f"{text}: right for this job of one rank, not for more",
             why=OTHERS_DO,
             evidence=_evidence(sharding, account),
             fix=by_sampler(sharding),
         )
     return (warn if frameworks else fail)(
         Where(node=node),
-        f"{told}: nothing shares them out",
+        f"{text}: nothing shares them out",
         why=f"All GPUs do the work of one. {OTHERS_DO}",
         owner="job",
         evidence=_evidence(sharding, account),
@@ -200,14 +201,14 @@ def _all_read_all(node: str, sharding: Sharding, account: Account, frameworks: C
 
 def _left_out(node: str, sharding: Sharding, account: Account, missing: int) -> Finding:
     few = missing < sharding.ranks * (sharding.batch or 1)
-    told = f"{missing} of {account.there} samples are read by no rank"
+    text = f"{missing} of {account.there} samples are read by no rank"
     if account.missing:
-        told += f", such as {', '.join(map(str, account.missing))}"
+        text += f", such as {', '.join(map(str, account.missing))}"
     if few and not account.shared:
-        return note(Where(node=node), f"{told}: less than a batch a rank", evidence=_evidence(sharding, account))
+        return note(Where(node=node), f"{text}: less than a batch a rank", evidence=_evidence(sharding, account))
     return fail(
         Where(node=node),
-        told,
+        text,
         why=_of_other_ranks(sharding)
         or (
             _OWN_ORDERS
@@ -229,27 +230,32 @@ def _left_out(node: str, sharding: Sharding, account: Account, missing: int) -> 
     )
 
 
-def _other_world(held: Sharding) -> list[Remedy]:
+def _other_world(sharding: Sharding) -> list[Remedy]:
     """The sampler was made for another number of ranks than were emulated."""
-    if held.replicas in (None, held.ranks):
+    if sharding.replicas in (None, sharding.ranks):
         return []
-    text = f"The sampler is made for {held.replicas} ranks, {held.ranks} were emulated. If the job has as many:"
-    return [you(text, f"ncclcheck data --nproc-per-node {held.replicas} MODULE:FACTORY")]
+    text = (
+        f"The sampler is made for {sharding.replicas} ranks, {sharding.ranks} were emulated. If the job has "
+        "as many:"
+    )
+    return [you(text, f"ncclcheck data --nproc-per-node {sharding.replicas} MODULE:FACTORY")]
 
 
-def _taken_for_another(held: Sharding) -> Share | None:
+def _taken_for_another(sharding: Sharding) -> Share | None:
     """The first rank whose sampler takes itself for another one."""
-    if held.replicas != held.ranks:
+    if sharding.replicas != sharding.ranks:
         return None
-    return next((one for one in held.shares if one.as_rank is not None and one.as_rank != one.rank), None)
+    return next(
+        (share for share in sharding.shares if share.as_rank is not None and share.as_rank != share.rank), None
+    )
 
 
-def _of_other_ranks(held: Sharding) -> str:
+def _of_other_ranks(sharding: Sharding) -> str:
     """Why parts coincide, where the sampler was given the wrong rank; a local rank, on nodes after the first."""
-    wrong = _taken_for_another(held)
+    wrong = _taken_for_another(sharding)
     if wrong is None:
         return ""
-    local = all("LOCAL_RANK" in share.asked and "RANK" not in share.asked for share in held.shares)
+    local = all("LOCAL_RANK" in share.asked and "RANK" not in share.asked for share in sharding.shares)
     return (
         f"Rank {wrong.rank} reads the part of rank {wrong.as_rank}, and nobody its own"
         + (": LOCAL_RANK counts within a node." if local else ".")
@@ -257,24 +263,25 @@ def _of_other_ranks(held: Sharding) -> str:
     )
 
 
-def _by_arguments(held: Sharding) -> list[Remedy]:
+def _by_arguments(sharding: Sharding) -> list[Remedy]:
     """What the sampler of each rank was given, where that explains it: another seed, or the wrong rank."""
-    seeds = {share.rank: share.seed for share in held.shares if share.seed is not None}
-    if len(seeds) == len(held.shares) and len({*seeds.values()}) > 1:
-        told = ", ".join(f"{seed} on rank {rank}" for rank, seed in [*seeds.items()][:3])
+    seeds = {share.rank: share.seed for share in sharding.shares if share.seed is not None}
+    if len(seeds) == len(sharding.shares) and len({*seeds.values()}) > 1:
+        by_rank = ", ".join(f"{seed} on rank {rank}" for rank, seed in [*seeds.items()][:3])
         return [
             you(
-                f"Give {held.sampler} the same seed on all ranks: it is {told}. Each takes its part of another "
+                f"Give {sharding.sampler} the same seed on all ranks: it is {by_rank}. Each takes its part of "
+                "another "
                 "order.",
-                f"{held.sampler}(dataset, seed=0)",
+                f"{sharding.sampler}(dataset, seed=0)",
             )
         ]
-    if wrong := _taken_for_another(held):
+    if wrong := _taken_for_another(sharding):
         return [
             you(
-                f"Give {held.sampler} the rank in the job: on rank {wrong.rank} it takes itself for rank "
+                f"Give {sharding.sampler} the rank in the job: on rank {wrong.rank} it takes itself for rank "
                 f"{wrong.as_rank}.",
-                f"{held.sampler}(dataset, num_replicas=dist.get_world_size(), rank=dist.get_rank())",
+                f"{sharding.sampler}(dataset, num_replicas=dist.get_world_size(), rank=dist.get_rank())",
             )
         ]
     return []
@@ -304,12 +311,13 @@ def _by_chance(sharding: Sharding, account: Account) -> bool:
     return abs(size - account.distinct - size * left_out) <= _CHANCE * math.sqrt(size * left_out * (1 - left_out))
 
 
-def _one_order(held: Sharding, account: Account) -> list[Remedy]:
-    if not _by_chance(held, account):
+def _one_order(sharding: Sharding, account: Account) -> list[Remedy]:
+    if not _by_chance(sharding, account):
         return []
     return [
         you(
-            f"Let all ranks draw one order: seed it in {held.sampler} by a number that they share and the epoch.",
+            f"Let all ranks draw one order: seed it in {sharding.sampler} by a number that they share and the "
+            "epoch.",
             "order = np.random.default_rng((seed, epoch)).permutation(n)",
         )
     ]
@@ -317,10 +325,10 @@ def _one_order(held: Sharding, account: Account) -> list[Remedy]:
 
 def _overlap(node: str, sharding: Sharding, account: Account) -> Finding:
     first = account.examples[0] if account.examples else None
-    told = f"; {first.sample} by ranks {joined(first.by)}" if first else ""
+    example = f"; {first.sample} by ranks {joined(first.by)}" if first else ""
     return fail(
         Where(node=node),
-        f"{account.shared} of {account.there} samples are read by several ranks{told}",
+        f"{account.shared} of {account.there} samples are read by several ranks{example}",
         why=_of_other_ranks(sharding) or (_OWN_ORDERS if _by_chance(sharding, account) else _TWICE),
         owner="job",
         evidence=_evidence(sharding, account),
@@ -333,11 +341,11 @@ def _overlap(node: str, sharding: Sharding, account: Account) -> Finding:
 
 
 def _padding(node: str, sharding: Sharding, account: Account, missing: int) -> Finding:
-    told = [f"{account.shared} of {account.there} samples are read twice"] if account.shared else []
-    told += [f"{missing} of {account.there} are left out"] if missing else []
+    parts = [f"{account.shared} of {account.there} samples are read twice"] if account.shared else []
+    parts += [f"{missing} of {account.there} are left out"] if missing else []
     return note(
         Where(node=node),
-        f"{' and '.join(told)}, so that ranks have equally many",
+        f"{' and '.join(parts)}, so that ranks have equally many",
         why="Of no weight in training. In validation metrics are off by these samples.",
         evidence=_evidence(sharding, account),
     )
@@ -431,14 +439,14 @@ def _batches(node: str, sharding: Sharding, batches: list[int]) -> Finding:
     least, most = min(batches), max(batches)
     if least == most:
         return fine(Where(node=node), f"{most} batches an epoch on each of {sharding.ranks} ranks")
-    told = ", ".join(f"rank {share.rank}: {share.batches}" for share in sharding.shares)
+    counts = ", ".join(f"rank {share.rank}: {share.batches}" for share in sharding.shares)
     rank = sharding.shares[batches.index(least)].rank
     return fail(
         Where(node=node, rank=rank),
         f"rank {rank} has {least} batches an epoch, another has {most}",
         why="The others wait at their last batches for a rank that is done: the job hangs until the timeout.",
         owner="job",
-        evidence=[seen(sharding.sampler or "the stream, read to its end", told)],
+        evidence=[seen(sharding.sampler or "the stream, read to its end", counts)],
         fix=[
             *(
                 _as_many(sharding, least)
@@ -485,11 +493,11 @@ def _samples(node: str, sharding: Sharding, samples: list[int]) -> Finding:
     least, most = min(samples), max(samples)
     if least == most:
         return fine(Where(node=node), f"{most} samples an epoch on each rank")
-    told = f"ranks read between {least} and {most} samples an epoch"
+    text = f"ranks read between {least} and {most} samples an epoch"
     if most - least > max(_UNEVEN * most, _REST):
         return warn(
             Where(node=node, rank=samples.index(least)),
-            told,
+            text,
             why="With most sizes of a batch these are different numbers of batches: the ranks with more of them "
             "wait at the end of the epoch for one that is done, until the timeout.",
             owner="job",
@@ -498,7 +506,7 @@ def _samples(node: str, sharding: Sharding, samples: list[int]) -> Finding:
         )
     return note(
         Where(node=node, rank=samples.index(least)),
-        told,
+        text,
         why="Where that makes different numbers of batches, DDP hangs at the end of the epoch.",
         fix=[you("Cut the rest.", "DataLoader(dataset, drop_last=True)")],
     )

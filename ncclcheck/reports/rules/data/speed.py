@@ -157,8 +157,8 @@ def _setting(point: Point, speed: Speed, text: str) -> Remedy:
 
 
 def _more_prefetch(speed: Speed, point: Point) -> list[Point]:
-    others = [one for one in speed.points if not one.to_gpu and one.workers == point.workers]
-    return [one for one in others if one.prefetch > point.prefetch and curve.beats(one, point)]
+    others = [other for other in speed.points if not other.to_gpu and other.workers == point.workers]
+    return [other for other in others if other.prefetch > point.prefetch and curve.beats(other, point)]
 
 
 def _starts_often(speed: Speed, point: Point) -> bool:
@@ -179,11 +179,11 @@ def _pinned(node: str, speed: Speed, gain: float) -> Iterator[Finding]:
     plain = next((point for point in speed.points if point.to_gpu and not point.pinned), None)
     pinned = next((point for point in speed.points if point.to_gpu and point.pinned), None)
     if plain and pinned and curve.beats(pinned, plain, gain):
-        told = f"{curve.rate(pinned.samples_s)} samples/s reach the GPU, {curve.rate(plain.samples_s)} without"
+        rates = f"{curve.rate(pinned.samples_s)} samples/s reach the GPU, {curve.rate(plain.samples_s)} without"
         yield note(
             Where(node=node),
-            f"pin_memory=True pays: {told}",
-            evidence=[seen("batches copied to the GPU", told)],
+            f"pin_memory=True pays: {rates}",
+            evidence=[seen("batches copied to the GPU", rates)],
             fix=[you("Pin the memory of batches.", "DataLoader(..., pin_memory=True)")],
         )
 
@@ -191,11 +191,11 @@ def _pinned(node: str, speed: Speed, gain: float) -> Iterator[Finding]:
 def _slow_sample(node: str, speed: Speed) -> Iterator[Finding]:
     slow = speed.slowest
     if slow and slow.seconds > 0.05 and slow.seconds > 20 * slow.median_s:
-        told = f"{slow.seconds:.3g} s, the median is {slow.median_s:.3g} s"
+        seconds = f"{slow.seconds:.3g} s, the median is {slow.median_s:.3g} s"
         yield note(
             Where(node=node),
-            f"sample {slow.index} takes {told}: batches come in order, so all wait for it",
-            evidence=[seen(f"dataset[{slow.index}]", told)],
+            f"sample {slow.index} takes {seconds}: batches come in order, so all wait for it",
+            evidence=[seen(f"dataset[{slow.index}]", seconds)],
             fix=[
                 you(
                     "From torch 2.6 on, batches may come in the order in which they are done.",
@@ -244,36 +244,36 @@ def side_by_side(cluster: Cluster) -> Iterator[Finding]:
     for node, speed in looked:
         if not speed.each_s:
             continue
-        long = [one for one in speed.held if one.share >= most]
-        for one in long:
-            yield _one_at_a_time(node, speed, one)
+        long = [hold for hold in speed.held if hold.share >= most]
+        for holding in long:
+            yield _one_at_a_time(node, speed, holding)
         if not long:
             yield fine(Where(node=node), "no lock that workers share is held for most of a read")
 
 
-def _one_at_a_time(node: str, speed: Speed, one: Held) -> Finding:
+def _one_at_a_time(node: str, speed: Speed, holding: Held) -> Finding:
     harmless = speed.each_s < _CHEAP_S or speed.workers in (0, 1)
     alone = "it begins to matter with two workers" if speed.workers in (0, 1) else "a read is short"
     fix = you(
         "Read outside of the lock: hold it for what must be alone.",
-        f"value = ...  # read and decode here\nwith {one.lock}:\n    ...  # the write to what is shared",
+        f"value = ...  # read and decode here\nwith {holding.lock}:\n    ...  # the write to what is shared",
     )
-    if one.lock.startswith("/"):
+    if holding.lock.startswith("/"):
         fix = you(
             "Lock only to write what is not there yet, under another name that is then renamed, which is atomic.",
-            f'os.replace(path + ".tmp", path)  # then readers need no lock on {one.lock}',
+            f'os.replace(path + ".tmp", path)  # then readers need no lock on {holding.lock}',
         )
     own = you(
         "Where it guards a client that one process at a time may use: give each worker one of its own, and a lock "
         "of threads.",
-        f"{one.lock} = threading.Lock()  # not multiprocessing.Lock()",
+        f"{holding.lock} = threading.Lock()  # not multiprocessing.Lock()",
     )
     return (note if harmless else warn)(
         Where(node=node),
-        f"{one.lock} is held for {one.share:.0%} of a read: workers read one at a time",
-        why=f"Any number of workers gives at most {1 / max(one.share, 0.01):.2g} times as much as one."
+        f"{holding.lock} is held for {holding.share:.0%} of a read: workers read one at a time",
+        why=f"Any number of workers gives at most {1 / max(holding.share, 0.01):.2g} times as much as one."
         + (f" A note: {alone}." if harmless else ""),
         owner="job",
         evidence=[seen("seconds of a read, median", f"{speed.each_s:.3g}"), *_evidence(speed)],
-        fix=[fix] if one.lock.startswith("/") else [own, fix],
+        fix=[fix] if holding.lock.startswith("/") else [own, fix],
     )

@@ -69,25 +69,25 @@ def shared(cluster: Cluster) -> Iterator[Finding]:
     PyTorch, Reproducibility, DataLoader; PyTorch, torch.utils.data, Randomness in multi-process data loading;
     pytorch/pytorch#5059.
     """
-    for node, held in epochs(cluster, 1):
-        found = known(held.shared)
-        yield from (_shared(node, held, *alike) for alike in _by_owner(found))
-        if not found:
-            yield fine(Where(node=node), _sound(held, "workers"))
+    for node, loading in epochs(cluster, 1):
+        states = known(loading.shared)
+        yield from (_shared(node, loading, *alike) for alike in _by_owner(states))
+        if not states:
+            yield fine(Where(node=node), _sound(loading, "workers"))
 
 
-def _sound(held: Streams, what: str) -> str:
-    names = [found.generator for found in known(held.depends) if not found.order]
+def _sound(loading: Streams, what: str) -> str:
+    names = [dependency.generator for dependency in known(loading.depends) if not dependency.order]
     if not names:
         return "no sample depends on a random generator"
     return f"{what} have streams of their own: {', '.join(names)}"
 
 
-def _by_owner(found: Sequence[G]) -> list[list[G]]:
+def _by_owner(generators: Sequence[G]) -> list[list[G]]:
     """Generators of one object, such as the transforms of one Compose, in the same workers: one finding."""
     groups: dict[tuple[object, ...], list[G]] = {}
-    for one in found:
-        groups.setdefault((_owner(one.generator), *one.workers), []).append(one)
+    for generator in generators:
+        groups.setdefault((_owner(generator.generator), *generator.workers), []).append(generator)
     return [*groups.values()]
 
 
@@ -97,45 +97,45 @@ def _owner(generator: str) -> str:
     return match[0] if match else generator
 
 
-def _named(one: Shared | Repeated, others: Sequence[object]) -> str:
-    return one.generator + (f" (and {len(others)} more in {_owner(one.generator)})" if others else "")
+def _named(first: Shared | Repeated, others: Sequence[object]) -> str:
+    return first.generator + (f" (and {len(others)} more in {_owner(first.generator)})" if others else "")
 
 
-def _shared(node: str, held: Streams, one: Shared, *others: Shared) -> Finding:
-    found = dependence(held, one.generator)
-    at = f"workers {numbers(one.workers)}"
-    said = "give the same samples" if one.samples else "draw the same random numbers"
-    return (warn if held.asked in (0, 1) else fail)(
+def _shared(node: str, loading: Streams, first: Shared, *others: Shared) -> Finding:
+    dependency = dependence(loading, first.generator)
+    at = f"workers {numbers(first.workers)}"
+    what = "give the same samples" if first.samples else "draw the same random numbers"
+    return (warn if loading.asked in (0, 1) else fail)(
         Where(node=node),
-        f"{at} {said}: {_named(one, others)} is in the same state in each ({leaf_of(found)} depends on it)",
+        f"{at} {what}: {_named(first, others)} is in the same state in each ({leaf_of(dependency)} depends on it)",
         why="The augmentation is the same in all workers: fewer different samples than it seems."
-        + (" It begins once num_workers is 2 or more." if held.asked in (0, 1) else ""),
+        + (" It begins once num_workers is 2 or more." if loading.asked in (0, 1) else ""),
         owner="job",
         evidence=[
-            seen(f"state after samples {', '.join(one.indices[:8])} of {at}", one.state),
-            *moved(found),
+            seen(f"state after samples {', '.join(first.indices[:8])} of {at}", first.state),
+            *moved(dependency),
         ],
-        fix=[_own_stream(held, one, others)],
+        fix=[_own_stream(loading, first, others)],
     )
 
 
-def _own_stream(held: Streams, one: Shared | Repeated, others: Sequence[Shared | Repeated]) -> Remedy:
-    found = dependence(held, one.generator)
-    if not found.private:
+def _own_stream(loading: Streams, first: Shared | Repeated, others: Sequence[Shared | Repeated]) -> Remedy:
+    dependency = dependence(loading, first.generator)
+    if not dependency.private:
         return you(
             "Seed from what DataLoader gives each worker, not from a constant; or leave worker_init_fn out.",
             "def seed_worker(worker_id):",
-            f"    {_GLOBAL.get(found.generator, _GLOBAL['torch'])}",
+            f"    {_GLOBAL.get(dependency.generator, _GLOBAL['torch'])}",
             "DataLoader(dataset, worker_init_fn=seed_worker)",
         )
-    if lines := _of_albumentations(found.generator):
+    if lines := _of_albumentations(dependency.generator):
         return you("Seed albumentations in each worker: its transforms draw from generators of their own.", *lines)
-    paths = [one.generator, *(other.generator for other in others)]
+    paths = [first.generator, *(other.generator for other in others)]
     return you(
         f"Give each worker {'generators' if others else 'a generator'} of its own.",
         "def seed_worker(worker_id):",
         "    info = torch.utils.data.get_worker_info()",
-        *(f"    {_in_worker(path)} = {private_made(dependence(held, path), 'info.seed')}" for path in paths),
+        *(f"    {_in_worker(path)} = {private_made(dependence(loading, path), 'info.seed')}" for path in paths),
         "DataLoader(dataset, worker_init_fn=seed_worker)",
     )
 
@@ -187,45 +187,45 @@ def repeated(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     PyTorch, Reproducibility, DataLoader; Lightning-AI/pytorch-lightning#20412; pytorch/pytorch#5059.
     """
-    for node, held in epochs(cluster, 2):
-        again, seeded, kept = known(held.repeated), held.reseeded, held.frozen
-        yield from (_repeated(node, held, *alike) for alike in _by_owner(again))
-        yield from (_reseeded(node, one) for one in seeded)
-        yield from (_frozen(node, held, frozen) for frozen in kept)
+    for node, loading in epochs(cluster, 2):
+        again, seeded, kept = known(loading.repeated), loading.reseeded, loading.frozen
+        yield from (_repeated(node, loading, *alike) for alike in _by_owner(again))
+        yield from (_reseeded(node, reseeded) for reseeded in seeded)
+        yield from (_frozen(node, loading, frozen) for frozen in kept)
         if not (again or seeded or kept):
-            yield fine(Where(node=node), _sound(held, "epochs"))
+            yield fine(Where(node=node), _sound(loading, "epochs"))
 
 
-def _repeated(node: str, held: Streams, one: Repeated, *others: Repeated) -> Finding:
-    found = dependence(held, one.generator)
-    at = f"worker{'s' if len(one.workers) > 1 else ''} {numbers(one.workers)}"
-    return (warn if held.asked == 0 else fail)(
+def _repeated(node: str, loading: Streams, first: Repeated, *others: Repeated) -> Finding:
+    dependency = dependence(loading, first.generator)
+    at = f"worker{'s' if len(first.workers) > 1 else ''} {numbers(first.workers)}"
+    return (warn if loading.asked == 0 else fail)(
         Where(node=node),
-        f"the second epoch draws the random numbers of the first: {_named(one, others)} is in the same state in "
-        f"{at} ({leaf_of(found)} depends on it)",
+        f"the second epoch draws the random numbers of the first: {_named(first, others)} is in the same state in "
+        f"{at} ({leaf_of(dependency)} depends on it)",
         why="Every epoch sees the same augmentation: it adds nothing after the first."
-        + (" It begins once there are workers." if held.asked == 0 else ""),
+        + (" It begins once there are workers." if loading.asked == 0 else ""),
         owner="job",
-        evidence=[seen(f"state of {one.generator} in epochs 0 and 1", one.state), *moved(found)],
-        fix=[_own_stream(held, one, others)],
+        evidence=[seen(f"state of {first.generator} in epochs 0 and 1", first.state), *moved(dependency)],
+        fix=[_own_stream(loading, first, others)],
     )
 
 
-def _reseeded(node: str, one: Reseeded) -> Finding:
-    name = "a constant" if one.constant else "the index"
-    told = "with the same number each time" if one.constant else f"by the sample ({name} or the like)"
-    return (fail if one.constant else warn)(
+def _reseeded(node: str, reseeded: Reseeded) -> Finding:
+    name = "a constant" if reseeded.constant else "the index"
+    how = "with the same number each time" if reseeded.constant else f"by the sample ({name} or the like)"
+    return (fail if reseeded.constant else warn)(
         Where(node=node),
-        f"reading a sample seeds the global generator of {one.generator}, {told}",
+        f"reading a sample seeds the global generator of {reseeded.generator}, {how}",
         why="Each read sets all randomness back: that of the next samples, and without workers the model's too.",
         owner="job",
         evidence=[
             seen(
-                f"state of {one.generator} after sample {one.index}",
-                f"the same from two different states before, at {one.count} of {one.of} samples",
+                f"state of {reseeded.generator} after sample {reseeded.index}",
+                f"the same from two different states before, at {reseeded.count} of {reseeded.of} samples",
             )
         ],
-        fix=[you("Draw from a generator of your own.", *_OWN.get(one.generator, _OWN["torch"]))],
+        fix=[you("Draw from a generator of your own.", *_OWN.get(reseeded.generator, _OWN["torch"]))],
     )
 
 
@@ -236,8 +236,8 @@ _OWN = {
 }
 
 
-def _frozen(node: str, held: Streams, frozen: Frozen) -> Finding:
-    short = bool(held.asked) and not held.persistent
+def _frozen(node: str, loading: Streams, frozen: Frozen) -> Finding:
+    short = bool(loading.asked) and not loading.persistent
     leaf = f"part {frozen.leaf} of a sample" if frozen.leaf else "the sample"
     return (warn if short else fail)(
         Where(node=node),
@@ -286,7 +286,7 @@ def new_epoch(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     PyTorch, torch.utils.data.DataLoader, persistent_workers; huggingface/datasets#6673, pytorch/pytorch#97326.
     """
-    judged = [(node, held.new_epoch) for node, held in streams(cluster)]
+    judged = [(node, loading.new_epoch) for node, loading in streams(cluster)]
     unread = [fact for _, fact in judged if isinstance(fact, Unread)]
     if len(unread) == len(judged):
         raise NothingToJudge(unread[0].why)

@@ -93,11 +93,11 @@ def _is_rest(structure: Structure) -> bool:
     """Whether a dataset alone gives batches, of which the last is smaller: all parts in one first size."""
     leaves = structure.shapes[0].leaves if structure.shapes else []
     sizes = [(_SIZES.search(mixed.usual), _SIZES.search(mixed.other)) for mixed in structure.mixed]
-    found = {(int(usual[1]), int(other[1]), usual[2] == other[2]) for usual, other in sizes if usual and other}
+    kinds = {(int(usual[1]), int(other[1]), usual[2] == other[2]) for usual, other in sizes if usual and other}
     last = (structure.length or 0) - 1
     if structure.batch_size is not None or structure.custom or len(sizes) < 2 or len(sizes) < len(leaves):
         return False
-    usual, other, alike = found.pop() if len(found) == 1 and all(map(all, sizes)) else (0, 0, False)
+    usual, other, alike = kinds.pop() if len(kinds) == 1 and all(map(all, sizes)) else (0, 0, False)
     return (
         alike and other < usual and all(mixed.indices == [last] and mixed.count == 1 for mixed in structure.mixed)
     )
@@ -108,30 +108,33 @@ def _telling(refused: list[Unstacked]) -> list[Unstacked]:
     return [*{unstacked.error.partition(":")[0]: unstacked for unstacked in reversed(refused)}.values()]
 
 
-def _sound(held: Structure) -> str:
-    if not held.mixed:
-        return f"{held.read} samples have one form: {'; '.join(held.shapes[0].leaves[:4]) if held.shapes else ''}"
-    if held.batch_size in (0, 1):
-        return f"samples differ, and are not stacked: batch_size={held.batch_size or None}"
-    made = f" into {'; '.join(held.collated[:3])}" if held.collated else ""
-    return f"samples differ, and {held.collate} puts them together{made}"
+def _sound(structure: Structure) -> str:
+    if not structure.mixed:
+        return (
+            f"{structure.read} samples have one form: "
+            f"{'; '.join(structure.shapes[0].leaves[:4]) if structure.shapes else ''}"
+        )
+    if structure.batch_size in (0, 1):
+        return f"samples differ, and are not stacked: batch_size={structure.batch_size or None}"
+    made = f" into {'; '.join(structure.collated[:3])}" if structure.collated else ""
+    return f"samples differ, and {structure.collate} puts them together{made}"
 
 
-def _refused(node: str, made: Made, held: Structure, one: Unstacked, rare: float) -> Finding:
-    known = held.custom or held.batch_size is not None
-    what = "samples of one form" if one.alike else "samples that differ"
-    return (fail if known or _is_rare(held, rare) else warn)(
+def _refused(node: str, made: Made, structure: Structure, refusal: Unstacked, rare: float) -> Finding:
+    known = structure.custom or structure.batch_size is not None
+    what = "samples of one form" if refusal.alike else "samples that differ"
+    return (fail if known or _is_rare(structure, rare) else warn)(
         Where(node=node),
-        f"{held.collate} cannot make a batch of {what}, such as {numbers(one.indices)}: {one.error}",
+        f"{structure.collate} cannot make a batch of {what}, such as {numbers(refusal.indices)}: {refusal.error}",
         why="The job ends in the batch that they fall into."
         if known
         else "A loader with torch's own collate function ends in the batch that they fall into.",
         owner="job",
         evidence=[
-            *(_difference(mixed, held) for mixed in held.mixed[:3]),
-            seen(f"{held.collate} of samples {numbers(one.indices)}", one.error),
+            *(_difference(mixed, structure) for mixed in structure.mixed[:3]),
+            seen(f"{structure.collate} of samples {numbers(refusal.indices)}", refusal.error),
         ],
-        fix=[_other_samples(made, held, one, rare)],
+        fix=[_other_samples(made, structure, refusal, rare)],
     )
 
 
@@ -198,11 +201,12 @@ def _is_rare(structure: Structure, rare: float) -> bool:
     return bool(structure.mixed and structure.shapes) and structure.shapes[0].count >= (1 - rare) * structure.read
 
 
-def _difference(mixed: Mixed, held: Structure) -> Evidence:
-    told = (
-        f"{mixed.other} in {mixed.count} of {held.read} samples ({numbers(mixed.indices[:4])}), else {mixed.usual}"
+def _difference(mixed: Mixed, structure: Structure) -> Evidence:
+    text = (
+        f"{mixed.other} in {mixed.count} of {structure.read} samples ({numbers(mixed.indices[:4])}), else "
+        f"{mixed.usual}"
     )
-    return seen(f"part {mixed.leaf} of the sample" if mixed.leaf != "sample" else "the sample", told)
+    return seen(f"part {mixed.leaf} of the sample" if mixed.leaf != "sample" else "the sample", text)
 
 
 def _one_form(made: Made, structure: Structure, kinds: set[str]) -> Remedy:
@@ -316,18 +320,24 @@ def paired(cluster: Cluster) -> Iterator[Finding]:
             yield fine(Where(node=node), f"{structure.collate}: no row of parts of two samples was seen")
 
 
-def _mixed_up(node: str, held: Structure, one: Unpaired, code: Code | None) -> Finding:
+def _mixed_up(node: str, structure: Structure, example: Unpaired, code: Code | None) -> Finding:
     return fail(
         Where(node=node),
-        f"{held.collate} mixes up samples: row {one.row} of a batch holds part {one.first} of sample "
-        f"{one.first_of} and part {one.second} of sample {one.second_of}",
+        f"{structure.collate} mixes up samples: row {example.row} of a batch holds part {example.first} of sample "
+        f"{example.first_of} and part {example.second} of sample {example.second_of}",
         why="Inputs are trained with labels of other samples: no error is raised, and little is learned.",
         owner="job",
-        evidence=[seen(f"a batch of {one.of} samples by {held.collate}", f"{one.rows} rows of two samples each")],
+        evidence=[
+            seen(
+                f"a batch of {example.of} samples by {structure.collate}",
+                f"{example.rows} rows of two samples each",
+            )
+        ],
         fix=[
             you(
-                f"In {held.collate}: sort, shuffle or filter the samples first, and take them apart afterwards.",
-                *_sorted_first(held, one, code),
+                f"In {structure.collate}: sort, shuffle or filter the samples first, and take them apart "
+                "afterwards.",
+                *_sorted_first(structure, example, code),
             )
         ],
     )

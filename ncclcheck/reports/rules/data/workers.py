@@ -134,10 +134,10 @@ def workers(cluster: Cluster) -> Iterator[Finding]:
         yield finding or fine(Where(node=node), _told(resources))
 
 
-def _told(held: Resources) -> str:
-    ranks = max(1, held.ranks_per_node)
-    many = f"{held.workers} workers" if held.asked else "the loader does not say how many workers"
-    return f"{many} x {ranks} rank{'s' if ranks > 1 else ''} on {known(held.cores):g} cores"
+def _told(resources: Resources) -> str:
+    ranks = max(1, resources.ranks_per_node)
+    many = f"{resources.workers} workers" if resources.asked else "the loader does not say how many workers"
+    return f"{many} x {ranks} rank{'s' if ranks > 1 else ''} on {known(resources.cores):g} cores"
 
 
 def _crowded(node: str, resources: Resources, ratio: float) -> Finding | None:

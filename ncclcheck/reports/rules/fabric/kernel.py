@@ -50,23 +50,23 @@ def governor(cluster: Cluster) -> Iterator[Finding]:
     cpupower-frequency-set(1).
     """
     for node in wiring.with_gpus(cluster):
-        found: Governor = known(at(node, "fabric.governor"))
-        driver, preference = value_or(found.driver, ""), value_or(found.preference, "")
-        said = f"{', '.join(found.names)} by {driver or 'an unknown driver'}"
-        slow = "powersave" in found.names and driver not in _BY_HARDWARE
+        policy: Governor = known(at(node, "fabric.governor"))
+        driver, preference = value_or(policy.driver, ""), value_or(policy.preference, "")
+        text = f"{', '.join(policy.names)} by {driver or 'an unknown driver'}"
+        slow = "powersave" in policy.names and driver not in _BY_HARDWARE
         if slow or (driver in _BY_HARDWARE and preference == "power"):
-            yield _held_down(node, said if slow else f"{said}, preference power")
+            yield _held_down(node, text if slow else f"{text}, preference power")
         else:
-            yield fine(Where(node=node.name), said)
+            yield fine(Where(node=node.name), text)
 
 
-def _held_down(node: Node, said: str) -> Finding:
+def _held_down(node: Node, text: str) -> Finding:
     return warn(
         Where(node=node.name),
-        f"its cores are capped at a low clock: {said}",
+        f"its cores are capped at a low clock: {text}",
         why="Threads of NCCL and the data loaders run slowly there, and all ranks wait for them.",
         owner="node",
-        evidence=[seen("/sys/devices/system/cpu/cpufreq", said)],
+        evidence=[seen("/sys/devices/system/cpu/cpufreq", text)],
         fix=[admin("Let the cores run at full clock.", "cpupower frequency-set -g performance")],
     )
 
@@ -115,7 +115,7 @@ def _isolates(value: str, node: Node) -> bool:
     """Whether isolcpus leaves a job less than half of its cores."""
     lists = ",".join(part for part in value.split(",") if part[:1].isdecimal())
     everything = {
-        cpu for one in value_or(at(node, "fabric.numa"), []) for cpu in wiring.cpus(value_or(one.cpus, ""))
+        cpu for numa in value_or(at(node, "fabric.numa"), []) for cpu in wiring.cpus(value_or(numa.cpus, ""))
     }
     return bool(everything) and len(wiring.cpus(lists) & everything) * 2 > len(everything)
 
@@ -230,13 +230,13 @@ def alike(cluster: Cluster) -> Iterator[Finding]:
         raise NothingToJudge("fewer than two nodes with GPUs")
     differs = False
     for subject, source, usual, value in _COMPARED:
-        found = {name: said for name, node in nodes.items() if (said := value(node))}
-        if len(found) < 2 or group(found).agree:
+        by_node = {name: text for name, node in nodes.items() if (text := value(node))}
+        if len(by_node) < 2 or group(by_node).agree:
             continue
         differs = True
-        lost = value is _balancing and group(found).majority == _OFF
+        lost = value is _balancing and group(by_node).majority == _OFF
         level, fix = (warn, [_TURN_OFF]) if lost else (usual, [_COMPARE])
-        yield from disagreements(found, subject, source, level=level, why=_UNLIKE, owner="node", fix=fix)
+        yield from disagreements(by_node, subject, source, level=level, why=_UNLIKE, owner="node", fix=fix)
     if not differs:
         yield fine(Where(), f"{len(nodes)} nodes have the same layout and settings")
 
@@ -248,8 +248,8 @@ _COMPARE = admin("Compare the BIOS settings and the layout with another node.", 
 
 
 def _numa_nodes(node: Node) -> str:
-    found = known(at(node, "fabric.numa"))
-    return str(len(found))
+    nodes = known(at(node, "fabric.numa"))
+    return str(len(nodes))
 
 
 @derived_from("fabric", "rdma")
@@ -278,8 +278,8 @@ def _huge(node: Node) -> str:
 
 
 def _governors(node: Node) -> str:
-    found = at(node, "fabric.governor")
-    return "" if isinstance(found, Unread) else ", ".join(found.names)
+    policy = at(node, "fabric.governor")
+    return "" if isinstance(policy, Unread) else ", ".join(policy.names)
 
 
 def _iommus(node: Node) -> str:
@@ -288,8 +288,8 @@ def _iommus(node: Node) -> str:
 
 
 def _balancing(node: Node) -> str:
-    found = at(node, "fabric.numa_balancing")
-    return "" if isinstance(found, Unread) else str(found)
+    state = at(node, "fabric.numa_balancing")
+    return "" if isinstance(state, Unread) else str(state)
 
 
 _COMPARED: tuple[tuple[str, str, Callable[..., Finding], Callable[[Node], str]], ...] = (

@@ -265,15 +265,15 @@ def errors(cluster: Cluster) -> Iterator[Finding]:
     ]
     if not counted:
         raise NothingToJudge("no card whose PCIe errors are counted")
-    for node, device, found in counted:
-        if found.nonfatal + found.fatal or found.correctable >= most:
-            said = f"{found.correctable} correctable, {found.nonfatal + found.fatal} uncorrectable"
+    for node, device, counts in counted:
+        if counts.nonfatal + counts.fatal or counts.correctable >= most:
+            text = f"{counts.correctable} correctable, {counts.nonfatal + counts.fatal} uncorrectable"
             yield warn(
                 Where(node=node.name, device=wiring.hca_names(node).get(device.name, device.name)),
-                f"{said} PCIe errors since boot",
+                f"{text} PCIe errors since boot",
                 why="The link is marginal: the card is slow, or will be lost in the middle of a job.",
                 owner="node",
-                evidence=[seen(f"/sys/bus/pci/devices/{device.name}/aer_dev_*", said)],
+                evidence=[seen(f"/sys/bus/pci/devices/{device.name}/aer_dev_*", text)],
                 fix=[
                     admin(
                         "Reseat or replace it, and watch the counter.",

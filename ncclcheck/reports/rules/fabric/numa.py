@@ -143,7 +143,7 @@ def affinity(cluster: Cluster) -> Iterator[Finding]:
     judged = False
     for node in wiring.with_gpus(cluster):
         bound: Bound = known(at(node, "fabric.bound"))
-        nodes: dict[str, NumaNode] = {one.name: one for one in known(at(node, "fabric.numa"))}
+        nodes: dict[str, NumaNode] = {numa.name: numa for numa in known(at(node, "fabric.numa"))}
         placed = [gpu for gpu in _gpus_of_job(node) if str(gpu.numa_node) in nodes]
         judged = judged or bool(placed)
         allowed, memory = wiring.cpus(bound.cpus), wiring.cpus(bound.mems)
@@ -219,7 +219,7 @@ def memory(cluster: Cluster) -> Iterator[Finding]:
     """
     judged = False
     for node in wiring.with_gpus(cluster):
-        empty = {one.name for one in known(at(node, "fabric.numa")) if one.memory == 0}
+        empty = {numa.name for numa in known(at(node, "fabric.numa")) if numa.memory == 0}
         placed = [gpu for gpu in wiring.functions(node, "gpu") if _number(gpu) >= 0]
         judged = judged or bool(placed)
         hit = [gpu for gpu in placed if str(gpu.numa_node) in empty]
@@ -290,15 +290,15 @@ def topology(cluster: Cluster) -> Iterator[Finding]:
         flat = all(value_or(card.path, [""]) == [] for card in cards)
         unplaced = [card for card in cards if card.numa_node == -1]
         homes = len(value_or(at(node, "fabric.numa"), []))
-        told = bool(value_or(at(node, "fabric.topology_file"), False)) or _FILE in values(node)
-        if wiring.efa(node) and not told:
+        named = bool(value_or(at(node, "fabric.topology_file"), False)) or _FILE in values(node)
+        if wiring.efa(node) and not named:
             yield fine(Where(node=node.name), "the EFA plugin brings the topology of Amazon's machines")
             continue
         on_package = any(
             value_or(card.model, "").startswith(_ON_PACKAGE) for card in value_or(at(node, "gpus.cards"), [])
         )
-        if told or on_package or not (flat or (unplaced and homes > 1)):
-            yield fine(Where(node=node.name), "a topology file is named" if told else "its cards have places")
+        if named or on_package or not (flat or (unplaced and homes > 1)):
+            yield fine(Where(node=node.name), "a topology file is named" if named else "its cards have places")
         else:
             yield _made_up(node, cards, flat, nodes)
 

@@ -144,18 +144,18 @@ def _groups(node: Node) -> list[list[int]]:
 
 def _shares_groups(node: Node) -> bool:
     """Whether under every switch all cards are in one group: the kernel found nothing that keeps them apart."""
-    found = _groups(node)
-    return bool(found) and all(len(set(groups)) == 1 for groups in found)
+    by_switch = _groups(node)
+    return bool(by_switch) and all(len(set(groups)) == 1 for groups in by_switch)
 
 
 def _hidden(node: Node, hidden: list[PciDevice]) -> Finding:
     fact = hidden[0].acs
     why = fact.why if isinstance(fact, Unread) else ""
     apart = any(len(set(groups)) > 1 for groups in _groups(node))
-    told = "the kernel parted the cards of a switch when it started, so that it was on then" if apart else ""
+    parted = "the kernel parted the cards of a switch when it started, so that it was on then" if apart else ""
     return unknown(
         Where(node=node.name),
-        f"whether ACS is on in {len(hidden)} bridges could not be read: {told or why}",
+        f"whether ACS is on in {len(hidden)} bridges could not be read: {parted or why}",
         why="Only root sees these registers. It matters where collectives hang, or reach half their speed.",
         evidence=[seen("config", why), *([seen("iommu_group", "one for each card")] if apart else [])],
         fix=[admin("Look as root.", "lspci -vvv | grep -i acsctl")],
@@ -234,8 +234,8 @@ def _unread_iommu(node: Node, cards: list[PciDevice]) -> Finding | None:
 def _has_no_way(node: Node) -> bool:
     """No HCA, and no two GPUs that read each other over PCIe: all are refused, or NVLink joins the only two."""
     gpus = value_or(at(node, "gpus.cards"), [])
-    reached = [peer.p2p for found in peers(node).values() for peer in found]
-    refused = bool(reached) and all(isinstance(one, str) and one != "ok" for one in reached)
+    reached = [peer.p2p for row in peers(node).values() for peer in row]
+    refused = bool(reached) and all(isinstance(answer, str) and answer != "ok" for answer in reached)
     links = [gpu.nvlinks for gpu in gpus]
     joined = len(links) == 2 and all(isinstance(link, NvLinks) and link.links > len(link.down) for link in links)
     return (refused or joined) and not wiring.hca_names(node)

@@ -92,10 +92,10 @@ def _of_one_model(cards: list[_Card]) -> Iterator[Finding]:
         return
     if usual < _FULL_BYTES or not tags:
         names = fold_names({node.name for node, _, _ in cards})
-        said = f"at most {usual} bytes in one request" + ("" if tags else ", and without extended tags")
+        text = f"at most {usual} bytes in one request" + ("" if tags else ", and without extended tags")
         yield note(
             Where(),
-            f"{many(len(cards), 'fast network card')} on {names} read {said}",
+            f"{many(len(cards), 'fast network card')} on {names} read {text}",
             why="On some platforms sending is then slower than receiving; 4096 bytes are NVIDIA's advice.",
             owner="node",
             evidence=[seen("Device Control", f"MaxReadReq {usual}, ExtTag{'+' if tags else '-'}")],

@@ -45,14 +45,14 @@ def model(cluster: Cluster) -> Iterator[Finding]:
     chosen = {node.name for node in cluster.nodes if _picks(node)}
     for card in cards(cluster):
         models.setdefault(card.node.name, set()).add(card.model)
-    for node, found in models.items():
-        if len(found) > 1:
-            told = " and ".join(sorted(found))
-            evidence = [seen("NVML: models", told)]
+    for node, kinds in models.items():
+        if len(kinds) > 1:
+            text = " and ".join(sorted(kinds))
+            evidence = [seen("NVML: models", text)]
             level = note if node in chosen else warn
-            yield level(Where(node=node), f"has {told}", why=why, owner="job", evidence=evidence, fix=fix)
+            yield level(Where(node=node), f"has {text}", why=why, owner="job", evidence=evidence, fix=fix)
     if len(models) > 1:
-        values = {node: " and ".join(sorted(found)) for node, found in models.items()}
+        values = {node: " and ".join(sorted(own)) for node, own in models.items()}
         yield from disagreements(values, "GPU model", "NVML: models", level=warn, why=why, owner="job", fix=fix)
     yield from _firmware(cluster)
 
@@ -64,8 +64,8 @@ def _picks(node: Node) -> bool:
 
 
 def _firmware(cluster: Cluster) -> Iterator[Finding]:
-    told = [card for card in cards(cluster) if not isinstance(card.gpu.vbios, Unread)]
-    for card, mine, usual in odd_ones(told, lambda card: str(card.gpu.vbios)):
+    readable = [card for card in cards(cluster) if not isinstance(card.gpu.vbios, Unread)]
+    for card, mine, usual in odd_ones(readable, lambda card: str(card.gpu.vbios)):
         what = f"VBIOS {mine}, most others of its model have {usual}"
         yield note(card.where, what, owner="site", evidence=[card.seen("VBIOS", mine)])
 

@@ -193,8 +193,8 @@ def _meaning(xid: Xid) -> str:
         return ", an error of an NVSwitch" + (" that is fatal" if is_fatal(xid.line) else "")
     if xid.code == RECOVERY:
         return f", the driver asks for: {asked_for(xid.line) or 'nothing'}"
-    told = (HARDWARE | LESSER).get(xid.code)
-    return f", {told}" if told else ""
+    meaning = (HARDWARE | LESSER).get(xid.code)
+    return f", {meaning}" if meaning else ""
 
 
 def _repair(xid: Xid) -> Remedy:

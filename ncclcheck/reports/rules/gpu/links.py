@@ -40,9 +40,9 @@ def links_up(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     nvidia-smi(1), nvlink; NVIDIA/nccl#1488; Azure/azurehpc-health-checks (an A100 with "all links are inactive").
     """
-    found = [card for card in cards(cluster) if not value_or(card.gpu.mig, False)]
-    usual = {id(card.gpu): most for card, _, most in odd_ones(found, lambda card: _up(known(card.gpu.nvlinks)))}
-    for card in found:
+    gpus = [card for card in cards(cluster) if not value_or(card.gpu.mig, False)]
+    usual = {id(card.gpu): most for card, _, most in odd_ones(gpus, lambda card: _up(known(card.gpu.nvlinks)))}
+    for card in gpus:
         links = known(card.gpu.nvlinks)
         expected = usual.get(id(card.gpu), _up(links))
         if isinstance(card.gpu.fabric, NvFabric):
@@ -207,11 +207,11 @@ def peer_access(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVML API reference, nvmlGpuP2PStatus; NCCL's "P2P is disabled between NVLINK connected GPUs"; NVIDIA/nccl#631.
     """
-    found = list(cards(cluster))
-    reading = {card.node.name for card in found if card.gpu.name in _reading(card.node)}
-    odd = odd_ones(found, lambda card: card.node.name in reading)
+    gpus = list(cards(cluster))
+    reading = {card.node.name for card in gpus if card.gpu.name in _reading(card.node)}
+    odd = odd_ones(gpus, lambda card: card.node.name in reading)
     unlike = {id(card.gpu) for card, mine, usual in odd if usual and not mine}
-    for card in found:
+    for card in gpus:
         refused = _refused(card.node).get(card.gpu.name)
         if not refused:
             continue
@@ -219,7 +219,7 @@ def peer_access(cluster: Cluster) -> Iterator[Finding]:
         what = f"no peer access to {', '.join(refused)}: {reasons}"
         evidence = [card.seen("P2P status", reasons)]
         linked = _is_linked(card.gpu) and any(
-            one.name in refused and _is_linked(one) for one in known(at(card.node, "gpus.cards"))
+            gpu.name in refused and _is_linked(gpu) for gpu in known(at(card.node, "gpus.cards"))
         )
         if (linked or id(card.gpu) in unlike) and not value_or(card.gpu.mig, False):
             yield warn(
@@ -234,8 +234,8 @@ def peer_access(cluster: Cluster) -> Iterator[Finding]:
             yield note(
                 card.where, what, why="NCCL goes through memory of the host.", owner="site", evidence=evidence
             )
-    if found and all(isinstance(value_or(card.gpu.peers, []), list) for card in found):
-        yield from _paths(found)
+    if gpus and all(isinstance(value_or(card.gpu.peers, []), list) for card in gpus):
+        yield from _paths(gpus)
 
 
 def _is_linked(gpu: Gpu) -> bool:
@@ -245,11 +245,11 @@ def _is_linked(gpu: Gpu) -> bool:
 @derived_from("gpus")
 def _refused(node: Node) -> Mapping[str, Mapping[str, str]]:
     """By GPU those of its node that it may not read, with the reason."""
-    told = {
+    by_gpu = {
         name: {peer.name: peer.p2p for peer in mine if not isinstance(peer.p2p, Unread) and peer.p2p != "ok"}
         for name, mine in peers(node).items()
     }
-    return {name: refused for name, refused in told.items() if refused}
+    return {name: refused for name, refused in by_gpu.items() if refused}
 
 
 @derived_from("gpus")
@@ -265,19 +265,19 @@ def _reading(node: Node) -> frozenset[str]:
 @derived_from("gpus")
 def _ways(node: Node) -> str:
     """The PCIe ways between the GPUs of a node; empty where none is known."""
-    told = {peer.path for mine in peers(node).values() for peer in mine if not isinstance(peer.path, Unread)}
-    return ", ".join(sorted(told))
+    paths = {peer.path for mine in peers(node).values() for peer in mine if not isinstance(peer.path, Unread)}
+    return ", ".join(sorted(paths))
 
 
-def _paths(found: list[Card]) -> Iterator[Finding]:
+def _paths(gpus: list[Card]) -> Iterator[Finding]:
     """The ways between the GPUs of each node, which a person looks for."""
     first_of: dict[str, Card] = {}
-    for card in found:
+    for card in gpus:
         first_of.setdefault(card.node.name, card)
     for first in first_of.values():
-        if told := _ways(first.node):
+        if pcie := _ways(first.node):
             links = first.gpu.nvlinks
             way = "over NVLink" if isinstance(links, NvLinks) and _up(links) else "over PCIe"
             yield fine(
-                first.where, f"reaches the other GPUs {way}; PCIe between them: {told}", first.seen("paths", told)
+                first.where, f"reaches the other GPUs {way}; PCIe between them: {pcie}", first.seen("paths", pcie)
             )

@@ -97,8 +97,8 @@ def remapped(cluster: Cluster) -> Iterator[Finding]:
         rows = known(card.gpu.remapped)
         if not rows.failed and not rows.pending:
             continue
-        told = f"{rows.correctable + rows.uncorrectable}; pending {rows.pending}, failed {rows.failed}"
-        evidence = [card.seen("rows replaced", told)]
+        counts = f"{rows.correctable + rows.uncorrectable}; pending {rows.pending}, failed {rows.failed}"
+        evidence = [card.seen("rows replaced", counts)]
         if rows.failed:
             yield fail(
                 card.where,
@@ -153,10 +153,10 @@ def retired(cluster: Cluster) -> Iterator[Finding]:
     for card in cards(cluster):
         pages = known(card.gpu.retired)
         count = pages.single_bit + pages.double_bit
-        told = (
+        counts = (
             f"{pages.single_bit} by single-bit, {pages.double_bit} by double-bit errors, pending {pages.pending}"
         )
-        evidence = [card.seen("retired pages", told)]
+        evidence = [card.seen("retired pages", counts)]
         if count >= most:
             yield fail(
                 card.where,
@@ -200,9 +200,9 @@ def ecc_mode(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVIDIA GPU memory error management; nvidia-smi(1), ecc-config.
     """
-    found = list(cards(cluster))
-    odd = {id(card.gpu): most for card, _, most in odd_ones(found, lambda card: known(card.gpu.ecc))}
-    for card in found:
+    gpus = list(cards(cluster))
+    odd = {id(card.gpu): most for card, _, most in odd_ones(gpus, lambda card: known(card.gpu.ecc))}
+    for card in gpus:
         now, pending = known(card.gpu.ecc), value_or(card.gpu.ecc_pending, known(card.gpu.ecc))
         if id(card.gpu) in odd:
             usual = odd[id(card.gpu)]
@@ -261,8 +261,8 @@ def spare_rows(cluster: Cluster) -> Iterator[Finding]:
         rows, replaced = known(card.gpu.spare_rows), card.gpu.remapped
         if not isinstance(replaced, Unread) and replaced.failed:
             continue  # it has come to that already, and GPU008 says so
-        told = f"all {rows.all}, many {rows.many}, some {rows.some}, few {rows.few}, none {rows.none}"
-        evidence = [card.seen("banks by spare rows left", told)]
+        counts = f"all {rows.all}, many {rows.many}, some {rows.some}, few {rows.few}, none {rows.none}"
+        evidence = [card.seen("banks by spare rows left", counts)]
         if rows.none:
             yield warn(
                 card.where,

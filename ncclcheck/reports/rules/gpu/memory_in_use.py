@@ -17,12 +17,12 @@ _SET_DEVICE = "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))"
 
 def _held(node: Node) -> dict[int, dict[str, int]]:
     """Process -> GPU -> memory, for what NVML tells the memory of."""
-    found: dict[int, dict[str, int]] = {}
+    by_process: dict[int, dict[str, int]] = {}
     for gpu in known(at(node, "gpus.cards")):
         for process in value_or(gpu.processes, []):
             if not isinstance(process.memory, Unread) and _is_own(node, process.user):
-                found.setdefault(process.pid, {})[gpu.name] = process.memory
-    return found
+                by_process.setdefault(process.pid, {})[gpu.name] = process.memory
+    return by_process
 
 
 def _is_own(node: Node, user: str | Unread) -> bool:
@@ -32,10 +32,10 @@ def _is_own(node: Node, user: str | Unread) -> bool:
 
 def _computing(cluster: Cluster) -> list[tuple[Node, dict[int, dict[str, int]]]]:
     """Nodes on which several processes are on GPUs."""
-    found = [(node, held) for node in cluster.nodes if len(held := _held(node)) > 1]
-    if not found:
+    nodes = [(node, processes) for node in cluster.nodes if len(processes := _held(node)) > 1]
+    if not nodes:
         raise NothingToJudge("no job of several processes is on the GPUs now")
-    return found
+    return nodes
 
 
 @rule(
@@ -72,25 +72,25 @@ def foreign_contexts(cluster: Cluster) -> Iterator[Finding]:
     huggingface/peft#2193.
     """
     limit = cluster.policy.thresholds.get("MEM001.gib", 2.0) * _GIB
-    for node, held in _computing(cluster):
+    for node, processes in _computing(cluster):
         guests: dict[str, list[tuple[int, int]]] = {}
-        for pid, memory in held.items():
+        for pid, memory in processes.items():
             home = max(memory, key=lambda name: memory[name])
             for name, count in memory.items():
                 if name != home and count < min(limit, memory[home] / 2):
                     guests.setdefault(name, []).append((pid, count))
-        yield from (_crowded(node, name, found) for name, found in guests.items())
+        yield from (_crowded(node, name, visitors) for name, visitors in guests.items())
 
 
 def _crowded(node: Node, gpu: str, guests: list[tuple[int, int]]) -> Finding:
     total = size(sum(count for _, count in guests))
-    told = ", ".join(f"{pid} ({size(count)})" for pid, count in guests[:8])
+    shown = ", ".join(f"{pid} ({size(count)})" for pid, count in guests[:8])
     return warn(
         Where(node=node.name, device=gpu),
         f"{len(guests)} processes that compute on other GPUs hold {total} on it",
         why="The rank on this GPU runs out of memory first, while the others have room.",
         owner="job",
-        evidence=[seen("NVML: processes", told)],
+        evidence=[seen("NVML: processes", shown)],
         fix=[
             you("Choose the device before anything else of CUDA.", _SET_DEVICE),
             you("Load checkpoints to the host first.", 'torch.load(path, map_location="cpu")'),
@@ -128,8 +128,8 @@ def fuller(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     PyTorch, DataParallel (prefer DistributedDataParallel); pytorch/pytorch#49481; facebookresearch/DPR#104.
     """
-    for node, held in _computing(cluster):
-        on = {name for memory in held.values() for name in memory}
+    for node, processes in _computing(cluster):
+        on = {name for memory in processes.values() for name in memory}
         used = {
             gpu.name: gpu
             for gpu in known(at(node, "gpus.cards"))
@@ -195,10 +195,10 @@ def shared(cluster: Cluster) -> Iterator[Finding]:
     NCCL, "Duplicate GPU detected"; volcengine/verl#161; pytorch/pytorch#49481.
     """
     least = cluster.policy.thresholds.get("MEM003.mib", 256.0) * _MIB
-    for node, held in _computing(cluster):
+    for node, processes in _computing(cluster):
         idle = [gpu.name for gpu in known(at(node, "gpus.cards")) if gpu.processes == []]
         alone: dict[str, list[int]] = {}
-        for pid, memory in held.items():
+        for pid, memory in processes.items():
             if len(memory) == 1 and (name := next(iter(memory))) and memory[name] >= least:
                 alone.setdefault(name, []).append(pid)
         yield from (_doubled(node, name, pids, idle) for name, pids in alone.items() if len(pids) > 1 and idle)

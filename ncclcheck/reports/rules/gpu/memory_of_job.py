@@ -34,8 +34,8 @@ _SINCE = {
 
 
 def _stray(other: Elsewhere) -> str:
-    held = "bytes not known" if other.bytes is None else size(other.bytes)
-    return f"{other.device} ({held}{f', first seen {_SINCE[other.since]}' if other.since else ''})"
+    amount = "bytes not known" if other.bytes is None else size(other.bytes)
+    return f"{other.device} ({amount}{f', first seen {_SINCE[other.since]}' if other.since else ''})"
 
 
 def _where(rank: RankMemory) -> Where:
@@ -78,13 +78,13 @@ def contexts(cluster: Cluster) -> Iterator[Finding]:
                 why="A context on another rank's GPU would take 300 to 900 MiB from it.",
             )
         elif rank.elsewhere:
-            told = ", ".join(map(_stray, rank.elsewhere))
+            others = ", ".join(map(_stray, rank.elsewhere))
             yield fail(
                 _where(rank),
-                f"rank {rank.rank} computes on {rank.device} and has a context on {told} as well",
+                f"rank {rank.rank} computes on {rank.device} and has a context on {others} as well",
                 why="The ranks that own those GPUs run out of memory first, while this one has room.",
                 owner="job",
-                evidence=[seen("cuDevicePrimaryCtxGetState in the rank", told)],
+                evidence=[seen("cuDevicePrimaryCtxGetState in the rank", others)],
                 fix=[
                     you(
                         "Choose the device before anything else of CUDA.",
@@ -125,13 +125,13 @@ def skew(cluster: Cluster) -> Iterator[Finding]:
     for rank in ranks:
         level = _skewed(cluster, rank, usual)
         if level is not State.OK:
-            told = f"{size(rank.peak or 0)} at the peak, most ranks {size(int(usual))}"
+            peak = f"{size(rank.peak or 0)} at the peak, most ranks {size(int(usual))}"
             yield (fail if level is State.FAIL else warn)(
                 _where(rank),
-                f"rank {rank.rank} held {told}",
+                f"rank {rank.rank} held {peak}",
                 why="It is the first to run out of memory, and then the whole job ends.",
                 owner="job",
-                evidence=[seen({"rss": "VmHWM", "nvml": "NVML", "allocator": "torch.cuda"}[rank.by], told)],
+                evidence=[seen({"rss": "VmHWM", "nvml": "NVML", "allocator": "torch.cuda"}[rank.by], peak)],
                 fix=[you("See what only this rank keeps.", "torch.cuda.memory_summary()")],
             )
 
@@ -182,13 +182,13 @@ def growth(cluster: Cluster) -> Iterator[Finding]:
             continue
         more = rank.grown > cluster.policy.thresholds.get("MEM006.mib", 32.0) * _MIB
         if more and rank.grown / rank.iterations > 1024:
-            told = f"{size(rank.grown)} more after {rank.iterations} iterations"
+            rise = f"{size(rank.grown)} more after {rank.iterations} iterations"
             yield warn(
                 _where(rank),
-                f"rank {rank.rank} holds {told}",
+                f"rank {rank.rank} holds {rise}",
                 why="A run of hours would end for lack of memory.",
                 owner="job",
-                evidence=[seen("memory before and after the iterations", told)],
+                evidence=[seen("memory before and after the iterations", rise)],
                 fix=[you("Repeat for longer: a cache stops growing, a leak does not.", _LONGER[cluster.command])],
             )
 
@@ -221,15 +221,15 @@ def pressure(cluster: Cluster) -> Iterator[Finding]:
         if rank.peak is None or not rank.total:
             continue
         share = rank.peak / rank.total
-        told = f"{size(rank.peak)} of {size(rank.total)} at the peak, {rank.retries} retries"
+        peak = f"{size(rank.peak)} of {size(rank.total)} at the peak, {rank.retries} retries"
         if share <= cluster.policy.thresholds.get("MEM007.share", 0.92) and not rank.retries:
-            yield fine(_where(rank), told, seen("peak memory", told))
+            yield fine(_where(rank), peak, seen("peak memory", peak))
             continue
         yield (fail if share > 0.97 else warn)(
             _where(rank),
-            f"rank {rank.rank} held {told}",
+            f"rank {rank.rank} held {peak}",
             why="The next larger allocation ends the job; retries stop the GPU meanwhile.",
             owner="job",
-            evidence=[seen("peak memory; torch.cuda.memory_stats", told)],
+            evidence=[seen("peak memory; torch.cuda.memory_stats", peak)],
             fix=[you("See what holds it.", "torch.cuda.memory_summary()")],
         )

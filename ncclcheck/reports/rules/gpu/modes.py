@@ -36,9 +36,9 @@ def mig(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVIDIA MIG user guide (limits: no NCCL between instances of a GPU); NCCL, "Duplicate GPU detected".
     """
-    found = list(cards(cluster))
-    several = len(found) > 1 or cluster.job.nodes_asked > 1
-    for card in found:
+    gpus = list(cards(cluster))
+    several = len(gpus) > 1 or cluster.job.nodes_asked > 1
+    for card in gpus:
         if not known(card.gpu.mig):
             continue
         instances = value_or(card.gpu.mig_instances, [])
@@ -132,14 +132,14 @@ def persistence(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA driver persistence (GPU deployment and management documentation); nvidia-persistenced(1).
     """
     off: dict[str, list[str]] = {}
-    found = list(cards(cluster))
-    desktops = {card.node.name for card in found if "GeForce" in card.model}
+    gpus = list(cards(cluster))
+    desktops = {card.node.name for card in gpus if "GeForce" in card.model}
     desktops |= {node.name for node in cluster.nodes if str(at(node, "host.kernel")).endswith(_JETSON)}
-    for card in found:
+    for card in gpus:
         if not known(card.gpu.persistence):
             off.setdefault(card.node.name, []).append(card.gpu.name)
     for node, names in off.items():
-        total = len(next(known(at(one, "gpus.cards")) for one in cluster.nodes if one.name == node))
+        total = len(next(known(at(host, "gpus.cards")) for host in cluster.nodes if host.name == node))
         what = f"persistence mode is off on {len(names)} of {total} GPUs"
         evidence = [seen("NVML: persistence mode", "off on " + ", ".join(names))]
         if cluster.job.nodes_asked < 2 or node in desktops:

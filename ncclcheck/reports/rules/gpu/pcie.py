@@ -46,20 +46,20 @@ def width(cluster: Cluster) -> Iterator[Finding]:
     NVML API reference; nvidia-smi(1), pcie.link.width.current ("may be reduced when the GPU is not in use");
     NVIDIA GPU debug guidelines; imbue-ai/cluster-health and facebookresearch/gcm check it.
     """
-    found = list(cards(cluster))
+    gpus = list(cards(cluster))
     least = cluster.policy.thresholds.get("GPU015.busy", 20.0)
-    for card in found:
+    for card in gpus:
         now, most = known(card.gpu.pcie_width), known(card.gpu.pcie_width_max)
         what, evidence = f"its PCIe link has {now} of {most} lanes", card.seen("link width", f"x{now} of x{most}")
         full = now < most and now >= (_lanes_of_port(card) or most)
-        if now < most and not full and (busy(card, least) or _has_wider_peer(card, found)):
+        if now < most and not full and (busy(card, least) or _has_wider_peer(card, gpus)):
             yield _slow(card, what, evidence)
         elif now < most:
             why = "It is idle, and so are its peers alike: such a link may have more lanes at work."
             if full:
                 why = "Its slot has no more: the board shares its lanes among several slots."
             yield note(card.where, what, why=why, owner="node", evidence=[evidence])
-    for card, mine, usual in odd_ones(found, lambda card: known(card.gpu.pcie_width_max)):
+    for card, mine, usual in odd_ones(gpus, lambda card: known(card.gpu.pcie_width_max)):
         if mine < usual and known(card.gpu.pcie_width) == mine:
             what = f"its slot gives {mine} lanes, that of most others {usual}"
             yield _slow(card, what, card.seen("greatest link width", f"x{mine}"))
@@ -67,15 +67,15 @@ def width(cluster: Cluster) -> Iterator[Finding]:
 
 def _lanes_of_port(card: Card) -> int:
     """How many lanes the port above this GPU can have; 0 where that is not seen, as in a virtual machine."""
-    functions = {one.name: one for one in value_or(at(card.node, "fabric.pci"), [])}
+    functions = {function.name: function for function in value_or(at(card.node, "fabric.pci"), [])}
     mine = functions.get(value_or(card.gpu.pci, ""))
     above = functions.get(path[-1]) if mine and (path := value_or(mine.path, [])) else None
     return 0 if above is None or isinstance(above.link, Unread) else above.link.most_width
 
 
-def _has_wider_peer(card: Card, found: list[Card]) -> bool:
+def _has_wider_peer(card: Card, gpus: list[Card]) -> bool:
     """Whether a GPU of this model has more lanes now."""
-    widths = [known(other.gpu.pcie_width) for other in found if other.model == card.model]
+    widths = [known(other.gpu.pcie_width) for other in gpus if other.model == card.model]
     return max(widths) > known(card.gpu.pcie_width)
 
 
@@ -110,14 +110,14 @@ def generation(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVML API reference; nvidia-smi(1), pcie.link.gen.current ("may be reduced when the GPU is not in use").
     """
-    found = list(cards(cluster))
+    gpus = list(cards(cluster))
     least = cluster.policy.thresholds.get("GPU016.busy", 20.0)
-    for card in found:
+    for card in gpus:
         now, most = known(card.gpu.pcie_gen), known(card.gpu.pcie_gen_max)
         if now < most and busy(card, least):
             evidence = card.seen("link generation", f"{now} of {most} at {card.gpu.utilization} % utilization")
             yield _slow(card, f"its PCIe link runs at generation {now} of {most} while it computes", evidence)
-    for card, mine, usual in odd_ones(found, lambda card: known(card.gpu.pcie_gen_max)):
+    for card, mine, usual in odd_ones(gpus, lambda card: known(card.gpu.pcie_gen_max)):
         if mine < usual:
             what = f"its slot allows PCIe generation {mine}, that of most others {usual}"
             yield _slow(card, what, card.seen("greatest link generation", mine))

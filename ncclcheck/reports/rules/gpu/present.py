@@ -103,12 +103,12 @@ def _judge(cluster: Cluster, node: Node) -> Finding:
     if count == 0:
         return _none_usable(node, where, signs)
     there = max(len(_list(node, "gpus.devices")), given_by_slurm(node))
-    said = f"{count} GPU{'s' if count > 1 else ''} can be used"
+    text = f"{count} GPU{'s' if count > 1 else ''} can be used"
     if count < there and "CUDA_VISIBLE_DEVICES" not in variables(node):
         return note(
-            where, f"{said}, {there} are here", why="With MIG CUDA shows one; else one is lost.", evidence=signs
+            where, f"{text}, {there} are here", why="With MIG CUDA shows one; else one is lost.", evidence=signs
         )
-    return fine(where, said, *signs)
+    return fine(where, text, *signs)
 
 
 def _not_wanted(cluster: Cluster, node: Node, count: int | Unread) -> str:

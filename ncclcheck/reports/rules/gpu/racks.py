@@ -65,13 +65,13 @@ def one_domain(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA/nccl src/mnnvl.cc; NVIDIA IMEX service guide; NCCL user guide, NCCL_MNNVL_ENABLE.
     """
     places = {node.name: _places(node) for node in cluster.nodes}
-    of_racks = {name: found for name, found in places.items() if found}
+    of_racks = {name: cliques for name, cliques in places.items() if cliques}
     if len(of_racks) < 2:
         raise NothingToJudge("fewer than two nodes with GPUs in an NVLink domain of several machines")
     for node in cluster.nodes:
         if len(places[node.name]) > 1:
             yield _torn(node, places[node.name])
-    together = _together({name: next(iter(found)) for name, found in of_racks.items() if len(found) == 1})
+    together = _together({name: next(iter(cliques)) for name, cliques in of_racks.items() if len(cliques) == 1})
     yield from _racks(together)
     for node in cluster.nodes:
         shares = any(node.name in names and len(names) > 1 for names in together.values())
@@ -87,20 +87,20 @@ def _places(node: Node) -> set[_Place]:
 
 
 def _together(places: Mapping[str, _Place]) -> dict[_Place, list[str]]:
-    found: dict[_Place, list[str]] = {}
+    groups: dict[_Place, list[str]] = {}
     for name, place in places.items():
-        found.setdefault(place, []).append(name)
-    return found
+        groups.setdefault(place, []).append(name)
+    return groups
 
 
-def _torn(node: Node, found: set[_Place]) -> Finding:
-    said = ", ".join(f"{domain} clique {clique}" for domain, clique in sorted(found))
+def _torn(node: Node, cliques: set[_Place]) -> Finding:
+    text = ", ".join(f"{domain} clique {clique}" for domain, clique in sorted(cliques))
     return warn(
         Where(node=node.name),
-        f"its GPUs are in {len(found)} different NVLink domains or cliques",
+        f"its GPUs are in {len(cliques)} different NVLink domains or cliques",
         why="NVLink between machines is used only where all GPUs of a node are in one clique.",
         owner="node",
-        evidence=[seen("nvmlDeviceGetGpuFabricInfoV", said)],
+        evidence=[seen("nvmlDeviceGetGpuFabricInfoV", text)],
         fix=[admin("Look at the registration of each GPU.", "nvidia-smi -q -d FABRIC")],
     )
 
@@ -111,7 +111,7 @@ def _racks(together: Mapping[_Place, list[str]]) -> Iterator[Finding]:
     apart = len(domains) > 1 and all(len(names) == 1 for names in together.values())
     if len(together) < 2 or apart:
         return
-    said = "; ".join(
+    text = "; ".join(
         f"clique {clique} of {domain}: {fold_names(names)}" for (domain, clique), names in together.items()
     )
     if len(domains) == 1:
@@ -133,7 +133,7 @@ def _racks(together: Mapping[_Place, list[str]]) -> Iterator[Finding]:
         f"the nodes are in {len(together)} {'cliques' if split else 'NVLink domains'}: the network joins these",
         why="A job over several racks uses the network between them.",
         owner="site",
-        evidence=[seen("nvmlDeviceGetGpuFabricInfoV", said)],
+        evidence=[seen("nvmlDeviceGetGpuFabricInfoV", text)],
         fix=_even(together),
     )
 
@@ -143,8 +143,8 @@ def _even(together: Mapping[_Place, list[str]]) -> list[Remedy]:
     sizes = sorted(len(names) for names in together.values())
     if sizes[0] == sizes[-1]:
         return []
-    told = " and ".join(map(str, sizes))
-    return [you(f"Take as many nodes of each ({told} now), or part the larger groups by NCCL_MNNVL_CLIQUE_ID, a "
+    counts = " and ".join(map(str, sizes))
+    return [you(f"Take as many nodes of each ({counts} now), or part the larger groups by NCCL_MNNVL_CLIQUE_ID, a "
                 "number for each group of nodes (NCCL 2.25 and later), and measure.")]  # fmt: skip
 
 

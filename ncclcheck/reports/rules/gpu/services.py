@@ -60,28 +60,34 @@ def services(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA Fabric Manager user guide; NVIDIA IMEX service guide; NVIDIA/gpu-operator#544, Azure/azhpc-images#86,
     siderolabs/pkgs#720, dstackai/dstack#2348.
     """
-    told = [(node, known(at(node, "gpus.services"))) for node in cluster.nodes]
-    if not any(listed for _, listed in told):
+    lists = [(node, known(at(node, "gpus.services"))) for node in cluster.nodes]
+    if not any(listed for _, listed in lists):
         raise NothingToJudge("no service of NVIDIA's is installed here")
-    elsewhere = any(one.name == _IMEX and one.state == "active" for _, listed in told for one in listed)
-    for node, listed in told:
-        findings = [finding for one in listed for finding in _judged(node, one, imex_elsewhere=elsewhere)]
+    elsewhere = any(
+        service.name == _IMEX and service.state == "active" for _, listed in lists for service in listed
+    )
+    for node, listed in lists:
+        findings = [finding for service in listed for finding in _judged(node, service, imex_elsewhere=elsewhere)]
         yield from findings
         if listed and not findings:
             yield fine(Where(node=node.name), _all_of(listed))
 
 
-def _judged(node: Node, one: Service, *, imex_elsewhere: bool) -> Iterator[Finding]:
-    if one.name == _MANAGER:
-        yield from _manager(node, one)
-    elif one.name == _IMEX and _of_several(node) and (one.state == "failed" or _is_left_out(one, imex_elsewhere)):
-        does = "failed" if one.state == "failed" else "does not run as it does on other nodes"
+def _judged(node: Node, service: Service, *, imex_elsewhere: bool) -> Iterator[Finding]:
+    if service.name == _MANAGER:
+        yield from _manager(node, service)
+    elif (
+        service.name == _IMEX
+        and _of_several(node)
+        and (service.state == "failed" or _is_left_out(service, imex_elsewhere))
+    ):
+        does = "failed" if service.state == "failed" else "does not run as it does on other nodes"
         yield warn(
-            Where(node=node.name, device=one.name),
+            Where(node=node.name, device=service.name),
             f"IMEX {does}, and its GPUs share an NVLink domain with other machines",
             why="Memory cannot be shared between the machines: NCCL's NVLink between them does not come up.",
             owner="node",
-            evidence=_evidence(node, one),
+            evidence=_evidence(node, service),
             fix=[
                 admin(
                     "See why it ended, and start it.",
@@ -91,12 +97,14 @@ def _judged(node: Node, one: Service, *, imex_elsewhere: bool) -> Iterator[Findi
                 ),
             ],
         )
-    elif one.state == "failed":
-        yield note(Where(node=node.name, device=one.name), f"{one.name} failed", owner="node",
-                   evidence=_evidence(node, one))  # fmt: skip
-    elif _differs(node, one):
-        what = f"{one.name} is {value_or(one.version, '')}, the driver {_driver(node)}"
-        yield note(Where(node=node.name, device=one.name), what, owner="node", evidence=_evidence(node, one))
+    elif service.state == "failed":
+        yield note(Where(node=node.name, device=service.name), f"{service.name} failed", owner="node",
+                   evidence=_evidence(node, service))  # fmt: skip
+    elif _differs(node, service):
+        what = f"{service.name} is {value_or(service.version, '')}, the driver {_driver(node)}"
+        yield note(
+            Where(node=node.name, device=service.name), what, owner="node", evidence=_evidence(node, service)
+        )
 
 
 def _is_left_out(service: Service, imex_elsewhere: bool) -> bool:

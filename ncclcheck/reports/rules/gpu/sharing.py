@@ -52,25 +52,25 @@ def foreign(cluster: Cluster) -> Iterator[Finding]:
     """
     least = cluster.policy.thresholds.get("GPU025.mib", 256.0) * _MIB
     for card in cards(cluster):
-        held = [
+        processes = [
             process
             for process in known(card.gpu.processes)
             if _holds(process, least) and process.state not in _DEAD
         ]
         own = value_or(at(card.node, "gpus.user"), "")
         if cluster.command == "env":
-            yield from _beside_own_job(card, held, own)
-        elif held:
-            yield _taken(fail, card, held)
+            yield from _beside_own_job(card, processes, own)
+        elif processes:
+            yield _taken(fail, card, processes)
 
 
 def _holds(process: GpuProcess, least: float) -> bool:
     return isinstance(process.memory, Unread) or process.memory >= least
 
 
-def _beside_own_job(card: Card, held: list[GpuProcess], own: str) -> Iterator[Finding]:
-    others = [process for process in held if not isinstance(process.user, Unread) and process.user != own]
-    hidden = [process for process in held if isinstance(process.user, Unread)]
+def _beside_own_job(card: Card, processes: list[GpuProcess], own: str) -> Iterator[Finding]:
+    others = [process for process in processes if not isinstance(process.user, Unread) and process.user != own]
+    hidden = [process for process in processes if isinstance(process.user, Unread)]
     if others:
         yield _taken(warn, card, others)
     if hidden:
@@ -83,14 +83,15 @@ def _beside_own_job(card: Card, held: list[GpuProcess], own: str) -> Iterator[Fi
         )
 
 
-def _taken(level: Callable[..., Finding], card: Card, held: list[GpuProcess]) -> Finding:
-    users = sorted({value_or(process.user, "an unknown user") for process in held})
+def _taken(level: Callable[..., Finding], card: Card, processes: list[GpuProcess]) -> Finding:
+    users = sorted({value_or(process.user, "an unknown user") for process in processes})
     return level(
         card.where,
-        f"{len(held)} process{'es' if len(held) > 1 else ''} of {', '.join(users)} on it: {_listed(held)}",
+        f"{len(processes)} process{'es' if len(processes) > 1 else ''} of {', '.join(users)} on it: "
+        f"{_listed(processes)}",
         why="They take memory and time of this GPU, and all ranks wait for the one on it.",
         owner="site",
-        evidence=[card.seen("processes", _listed(held))],
+        evidence=[card.seen("processes", _listed(processes))],
         fix=[
             you("End what is yours, or choose other GPUs.", "nvidia-smi", "export CUDA_VISIBLE_DEVICES=..."),
             admin("Give out GPUs by a job system, so that two users do not meet on one."),
@@ -98,9 +99,9 @@ def _taken(level: Callable[..., Finding], card: Card, held: list[GpuProcess]) ->
     )
 
 
-def _listed(held: list[GpuProcess]) -> str:
+def _listed(processes: list[GpuProcess]) -> str:
     """The three largest, and how many more."""
-    largest = sorted(held, key=lambda process: -value_or(process.memory, 0))
+    largest = sorted(processes, key=lambda process: -value_or(process.memory, 0))
     return first_of(
         (f"{value_or(process.name, 'pid')} {process.pid} ({_memory(process)})" for process in largest), 3
     )

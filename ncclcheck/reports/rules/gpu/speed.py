@@ -96,11 +96,11 @@ def clocks(cluster: Cluster) -> Iterator[Finding]:
     nvidia-smi(1), --lock-gpu-clocks and --reset-gpu-clocks; NVML API reference, applications clocks setting.
     """
     limits = cluster.policy.thresholds
-    found = [card for card in cards(cluster) if busy(card, limits.get("GPU012.busy", 50.0))]
-    if not found:
+    gpus = [card for card in cards(cluster) if busy(card, limits.get("GPU012.busy", 50.0))]
+    if not gpus:
         raise NothingToJudge("no GPU is computing, and an idle one lowers its clock")
     share = limits.get("GPU012.share", 0.6)
-    for card in found:
+    for card in gpus:
         clock, most = known(card.gpu.clock), known(card.gpu.clock_max)
         if clock < share * most and not set(known(card.gpu.throttle)) - _NORMAL - {"application_clocks"}:
             yield warn(
@@ -143,9 +143,9 @@ def power(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     nvidia-smi(1), --power-limit; NVML API reference.
     """
-    found = list(cards(cluster))
-    odd = {id(card.gpu): most for card, _, most in odd_ones(found, lambda card: round(known(card.gpu.power_cap)))}
-    for card in found:
+    gpus = list(cards(cluster))
+    odd = {id(card.gpu): most for card, _, most in odd_ones(gpus, lambda card: round(known(card.gpu.power_cap)))}
+    for card in gpus:
         cap, default = known(card.gpu.power_cap), known(card.gpu.power_default)
         if id(card.gpu) in odd:
             yield _capped(card, cap, odd[id(card.gpu)])
@@ -197,13 +197,13 @@ def heat(cluster: Cluster) -> Iterator[Finding]:
         raise NothingToJudge("no GPU says at which temperature it slows down")
     for card, left in judged:
         if left <= least:
-            told = f"{known(card.gpu.temperature)} C, {left} below the slowdown"
+            text = f"{known(card.gpu.temperature)} C, {left} below the slowdown"
             yield warn(
                 card.where,
                 f"{known(card.gpu.temperature)} C: {left} degrees until it must slow down",
                 why="Under load it will be throttled, and all ranks go at the pace of the slowest.",
                 owner="node",
-                evidence=[card.seen("temperature", told)],
+                evidence=[card.seen("temperature", text)],
                 fix=[admin("Look at fans and air flow.", "nvidia-smi -q -d TEMPERATURE"), leave_out()],
             )
 

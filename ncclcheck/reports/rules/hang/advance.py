@@ -66,32 +66,34 @@ def it_advances(cluster: Cluster) -> Iterator[Finding]:
             yield from _told(seen_job.found)
 
 
-def _told(found: Judged) -> Iterator[Finding]:
-    job, at = found.job, Where(node=found.job.ranks[0].host)
-    if found.kind == "advances":
+def _told(judged: Judged) -> Iterator[Finding]:
+    job, at = judged.job, Where(node=judged.job.ranks[0].host)
+    if judged.kind == "advances":
         moved = sum(rank.moved or 0 for rank in job.ranks)
         yield fine(at, f"{job.name} advances", seen("bytes moved", f"{moved:,} in {job.seconds:.0f} s"))
-    elif found.kind == "works":
-        moved = sum(process.read + process.written for process in found.who)
+    elif judged.kind == "works":
+        moved = sum(process.read + process.written for process in judged.who)
         yield fine(
-            at, f"{job.name} advances: {words.ranks(found.who)} reads or writes files", seen("bytes", f"{moved:,}")
+            at,
+            f"{job.name} advances: {words.ranks(judged.who)} reads or writes files",
+            seen("bytes", f"{moved:,}"),
         )
-    elif found.kind == "alone":
+    elif judged.kind == "alone":
         yield fine(at, f"{job.name} has one rank only: nobody waits for another")
-    elif found.kind in _NOBODY:
-        told = _NOBODY[found.kind].format(age=min(rank.age_s for rank in job.ranks))
-        yield note(at, f"{job.name}: {told}", evidence=words.evidence(job.ranks[:1]), fix=[])
-    elif found.kind in _CANNOT_TELL:
-        told = _CANNOT_TELL["not joined" if _have_not_joined(found) else found.kind].format(
+    elif judged.kind in _NOBODY:
+        text = _NOBODY[judged.kind].format(age=min(rank.age_s for rank in job.ranks))
+        yield note(at, f"{job.name}: {text}", evidence=words.evidence(job.ranks[:1]), fix=[])
+    elif judged.kind in _CANNOT_TELL:
+        text = _CANNOT_TELL["not joined" if _have_not_joined(judged) else judged.kind].format(
             s=job.seconds, n=len(job.ranks), absent=fold_ranks(job.absent)
         )
         yield unknown(
             at,
-            f"{job.name}: {told}",
+            f"{job.name}: {text}",
             why="What was seen neither shows that it advances, nor who holds it up.",
             owner="job",
             evidence=words.evidence(job.ranks[:1]),
-            fix=[_further(found)],
+            fix=[_further(judged)],
         )
 
 

@@ -59,9 +59,9 @@ def the_same_collective(seen_job: Seen) -> Iterator[Finding]:
     if seen_job.ras is None:
         return
     for communicator in standing(seen_job.ras):
-        found = behind(communicator)
-        if found and found.fewer and found.more:
-            yield _launched(seen_job, found)
+        lagging = behind(communicator)
+        if lagging and lagging.fewer and lagging.more:
+            yield _launched(seen_job, lagging)
         for rank, status in left(communicator):
             yield _left(seen_job, rank, status)
 
@@ -94,17 +94,17 @@ def _recorded(seen_job: Seen, mismatch: Mismatch) -> Finding:
     )
 
 
-def _launched(seen_job: Seen, found: Behind) -> Finding:
-    ranks = [world_rank(rank, seen_job.found.job, seen_job.hosts) for rank in found.ranks]
-    told = [rank for rank in ranks if rank is not None]
+def _launched(seen_job: Seen, lagging: Behind) -> Finding:
+    ranks = [world_rank(rank, seen_job.found.job, seen_job.hosts) for rank in lagging.ranks]
+    known = [rank for rank in ranks if rank is not None]
     judged = fail if seen_job.stands else warn
-    who = fold_ranks(told) if told else f"{fold_ranks(rank.rank for rank in found.ranks)} of the communicator"
+    who = fold_ranks(known) if known else f"{fold_ranks(rank.rank for rank in lagging.ranks)} of the communicator"
     return judged(
-        _at(seen_job, told) if told else Where(node=found.ranks[0].host or None) if found.ranks else Where(),
-        f"{who} launched {words.counted(found)} than the others",
+        _at(seen_job, known) if known else Where(node=lagging.ranks[0].host or None) if lagging.ranks else Where(),
+        f"{who} launched {words.counted(lagging)} than the others",
         why="They wait in an operation that it did not call, and it in one that they did not.",
         owner="job",
-        evidence=[*words.launches(found), *_host(seen_job, found.ranks)],
+        evidence=[*words.launches(lagging), *_host(seen_job, lagging.ranks)],
         fix=[_BRANCH],
     )
 
@@ -127,8 +127,8 @@ def _left(seen_job: Seen, rank: RasRank, status: str) -> Finding:
 
 
 def _at(seen_job: Seen, ranks: list[int]) -> Where:
-    held = [rank for rank in seen_job.found.job.ranks if rank.rank in ranks]
-    return words.where(held) if held else Where(rank=ranks[0] if len(ranks) == 1 else None)
+    processes = [rank for rank in seen_job.found.job.ranks if rank.rank in ranks]
+    return words.where(processes) if processes else Where(rank=ranks[0] if len(ranks) == 1 else None)
 
 
 def _host(seen_job: Seen, ranks: list[RasRank]) -> list[Evidence]:

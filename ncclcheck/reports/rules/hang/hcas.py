@@ -37,10 +37,10 @@ def hcas_lose_nothing(seen_job: Seen) -> Iterator[Finding]:
     for host in seen_job.hosts:
         troubled = [nic for nic in host.nics if nic.kind == "HCA" and _is_used(nic) and nic.trouble]
         for nic in troubled[:_MOST]:
-            told = ", ".join(f"{name} +{count}" for name, count in sorted(nic.trouble.items()))
+            counters = ", ".join(f"{name} +{count}" for name, count in sorted(nic.trouble.items()))
             yield warn(
                 Where(node=host.host, device=nic.name),
-                f"{nic.name} counted trouble in {host.seconds:.0f} s while the job waits: {told}",
+                f"{nic.name} counted trouble in {host.seconds:.0f} s while the job waits: {counters}",
                 why="What is lost there is sent again, until the HCA gives up after minutes.",
                 owner="node",
                 evidence=[_told(nic), *(_told(other) for other in host.nics if other not in troubled)][:_MOST],

@@ -100,12 +100,12 @@ def no_gpu_has_failed(seen_job: Seen) -> Iterator[Finding]:
 
 
 def _told(gpu: LiveGpu) -> Evidence:
-    power = [f"{one / 1000:.0f} W" for one in gpu.power_mw if one is not None]
+    power = [f"{milliwatt / 1000:.0f} W" for milliwatt in gpu.power_mw if milliwatt is not None]
     return seen(f"NVML, GPU {gpu.index}", f"busy {gpu.busy[0]} %, then {gpu.busy[1]} %; {', then '.join(power)}")
 
 
 def _others(gpus: list[LiveGpu]) -> Evidence:
-    least = min(one or 0 for gpu in gpus for one in gpu.busy)
-    power = [one / 1000 for gpu in gpus for one in gpu.power_mw if one is not None]
-    told = f"; {min(power):.0f} to {max(power):.0f} W" if power else ""
-    return seen(f"NVML, the other {len(gpus)} GPUs", f"busy {least} % and more at both looks{told}")
+    least = min(percent or 0 for gpu in gpus for percent in gpu.busy)
+    power = [milliwatt / 1000 for gpu in gpus for milliwatt in gpu.power_mw if milliwatt is not None]
+    watts = f"; {min(power):.0f} to {max(power):.0f} W" if power else ""
+    return seen(f"NVML, the other {len(gpus)} GPUs", f"busy {least} % and more at both looks{watts}")

@@ -53,12 +53,12 @@ def _recorded(seen_job: Seen, waits: Waits) -> Iterator[Finding]:
     assert record is not None
     for call in waits.hanging[:2]:
         odd, how = odd_in(waits, call)
-        held = [rank for rank in seen_job.found.job.ranks if rank.rank in odd]
-        told = f": {how}" if how else ""
+        processes = [rank for rank in seen_job.found.job.ranks if rank.rank in odd]
+        detail = f": {how}" if how else ""
         judged = fail if seen_job.stands else note
         yield judged(
-            words.where(held) if held else Where(),
-            f"{flight.call(waits.state, call)} was called by all and does not end{told}",
+            words.where(processes) if processes else Where(),
+            f"{flight.call(waits.state, call)} was called by all and does not end{detail}",
             why="No program is late: a link, a NIC or a GPU does not carry on.",
             owner="site",
             evidence=[
@@ -92,7 +92,7 @@ def _busy(seen_job: Seen) -> list[Evidence]:
     gpus = [gpu for _, gpu in seen_job.gpus() if gpu.busy and None not in gpu.busy]
     if not gpus:
         return []
-    least = min(one or 0 for gpu in gpus for one in gpu.busy)
-    power = [one / 1000 for gpu in gpus for one in gpu.power_mw if one is not None]
-    told = f", {min(power):.0f} to {max(power):.0f} W" if power else ""
-    return [seen(f"NVML, {len(gpus)} GPUs", f"busy {least} % and more{told}")]
+    least = min(percent or 0 for gpu in gpus for percent in gpu.busy)
+    power = [milliwatt / 1000 for gpu in gpus for milliwatt in gpu.power_mw if milliwatt is not None]
+    watts = f", {min(power):.0f} to {max(power):.0f} W" if power else ""
+    return [seen(f"NVML, {len(gpus)} GPUs", f"busy {least} % and more{watts}")]

@@ -31,9 +31,11 @@ def nobody_waits_for_its_loader(found: Judged) -> Iterator[Finding]:
     proc(5); torch.utils.data, MultiProcessingDataLoader; made with real jobs of torch and gloo whose workers loop,
     sleep, or wait for a lock.
     """
-    who, named = words.ranks(found.who), {one.rank for one in found.who}
-    workers = [one for one in found.job.helpers if one.rank in named and not one.orphan]
-    workers.sort(key=lambda one: (not works(one), not sleeps(one), "futex" not in one.wchan, one.pid))
+    who, named = words.ranks(found.who), {process.rank for process in found.who}
+    workers = [helper for helper in found.job.helpers if helper.rank in named and not helper.orphan]
+    workers.sort(
+        key=lambda worker: (not works(worker), not sleeps(worker), "futex" not in worker.wchan, worker.pid)
+    )
     odd = workers[0] if workers else found.who[0]
     does = "computes" if works(odd) else "sleeps" if sleeps(odd) else "waits"
     waits = "waits" if len(found.who) == 1 else "wait"

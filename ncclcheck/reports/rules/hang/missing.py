@@ -50,11 +50,11 @@ def every_rank_is_there(judged: Judged) -> Iterator[Finding]:
     how = "has ended" if ended else "has no process"
     many = "have ended" if ended else "have no process"
     if not ended and job.empty:
-        how, many = (f"{one} on the hosts looked at ({fold_names(job.empty)} has none)" for one in (how, many))
-    told = all(words.is_known(rank) for rank in job.ranks if rank.rank in missing)
+        how, many = (f"{text} on the hosts looked at ({fold_names(job.empty)} has none)" for text in (how, many))
+    known = all(words.is_known(rank) for rank in job.ranks if rank.rank in missing)
     size = f"{'WORLD_SIZE' if job.ranks[0].rank_by == 'environment' else 'at least'} {job.world}"
     yield fail(
-        Where(node=judged.who[0].host, rank=missing[0] if len(missing) == 1 and told else None),
+        Where(node=judged.who[0].host, rank=missing[0] if len(missing) == 1 and known else None),
         f"{words.numbers(missing, job)} of {job.world} {how if len(missing) == 1 else many}, "
         f"and {len(judged.who)} still wait",
         why="A collective needs every rank; the others wait for one that cannot come.",
@@ -79,10 +79,11 @@ def _left(left: Sequence[LiveProcess]) -> list[Evidence]:
     """What a rank left behind: its peers do not see its end while that has its connections."""
     return [
         seen(
-            f"/proc/{one.pid}",
-            f"rank {one.rank} left it behind on {one.host}, with {one.sockets} connections: {one.command[:80]}",
+            f"/proc/{process.pid}",
+            f"rank {process.rank} left it behind on {process.host}, with {process.sockets} connections: "
+            f"{process.command[:80]}",
         )
-        for one in left[:2]
+        for process in left[:2]
     ]
 
 
@@ -91,5 +92,5 @@ def _killed(there: Sequence[LiveProcess]) -> list[Evidence]:
     most = max(there, key=lambda process: process.oom_kills)
     if not most.oom_kills:
         return []
-    told = f"{most.oom_kills} processes of it were killed for want of memory since it was made"
-    return [seen(f"the memory cgroup of rank {most.rank} on {most.host}", told)]
+    text = f"{most.oom_kills} processes of it were killed for want of memory since it was made"
+    return [seen(f"the memory cgroup of rank {most.rank} on {most.host}", text)]

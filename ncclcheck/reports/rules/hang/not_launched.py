@@ -39,23 +39,23 @@ def nobody_is_awaited(seen_job: Seen) -> Iterator[Finding]:
     """
     communicators = standing(seen_job.ras) if seen_job.ras else []
     fewer = [
-        found
+        lagging
         for communicator in communicators
-        if (found := behind(communicator)) and found.fewer and not found.more
+        if (lagging := behind(communicator)) and lagging.fewer and not lagging.more
     ]
     findings = [*_recorded(seen_job, seen_job.waits, fewer)] if seen_job.waits is not None else []
     yield from findings
     named = {finding.where.rank for finding in findings}
-    for found in fewer:
-        if not {*_numbers(seen_job, found)} & named:
-            yield _behind(seen_job, found)
+    for lagging in fewer:
+        if not {*_numbers(seen_job, lagging)} & named:
+            yield _behind(seen_job, lagging)
     for communicator in communicators:
         if communicator.missing:
             yield from _unanswered(seen_job, [rank.rank for rank in communicator.missing])
 
 
-def _numbers(seen_job: Seen, found: Behind) -> list[int]:
-    ranks = (world_rank(rank, seen_job.found.job, seen_job.hosts) for rank in found.ranks)
+def _numbers(seen_job: Seen, lagging: Behind) -> list[int]:
+    ranks = (world_rank(rank, seen_job.found.job, seen_job.hosts) for rank in lagging.ranks)
     return [rank for rank in ranks if rank is not None]
 
 
@@ -69,7 +69,7 @@ def _recorded(seen_job: Seen, waits: Waits, fewer: list[Behind]) -> Iterator[Fin
         silent = rank not in dumps.dumps
         if not calls or (silent and (waits.proven or len(dumps.dumps) <= len(dumps.missing))):
             continue
-        seen_here = [one for one in seen_job.found.job.ranks if one.rank == rank]
+        seen_here = [live for live in seen_job.found.job.ranks if live.rank == rank]
         waiting = waits.waiting(calls[0])
         what = "left no record" if silent else f"did not {flight.entering(dumps, calls[0])}"
         rest = ", and " if silent else " "
@@ -85,27 +85,34 @@ def _recorded(seen_job: Seen, waits: Waits, fewer: list[Behind]) -> Iterator[Fin
                 *words.evidence(seen_here),
                 *flight.counts(dumps, calls[0].group, [rank, *waiting]),
                 words.written(record),
-                *(line for one in fewer if rank in _numbers(seen_job, one) for line in words.launches(one)),
+                *(
+                    line
+                    for lagging in fewer
+                    if rank in _numbers(seen_job, lagging)
+                    for line in words.launches(lagging)
+                ),
             ],
             fix=[words.stacks(seen_here[0])] if seen_here else [],
         )
 
 
-def _behind(seen_job: Seen, found: Behind) -> Finding:
-    told = _numbers(seen_job, found)
-    held = [rank for rank in seen_job.found.job.ranks if rank.rank in told]
-    who = fold_ranks(told) if told else f"{fold_ranks(rank.rank for rank in found.ranks)} of a communicator"
+def _behind(seen_job: Seen, lagging: Behind) -> Finding:
+    numbers = _numbers(seen_job, lagging)
+    processes = [rank for rank in seen_job.found.job.ranks if rank.rank in numbers]
+    who = (
+        fold_ranks(numbers) if numbers else f"{fold_ranks(rank.rank for rank in lagging.ranks)} of a communicator"
+    )
     judged = fail if seen_job.stands else warn
-    there = next((rank for rank in found.ranks if rank.host), None)
+    there = next((rank for rank in lagging.ranks if rank.host), None)
     return judged(
-        words.where(held) if held else Where(node=there.host if there else None),
-        f"{who} launched {words.counted(found)} than the others",
+        words.where(processes) if processes else Where(node=there.host if there else None),
+        f"{who} launched {words.counted(lagging)} than the others",
         why="The others wait in the operation that is missing.",
         owner="job",
-        evidence=[*words.launches(found), *words.evidence(held)],
+        evidence=[*words.launches(lagging), *words.evidence(processes)],
         fix=[
-            words.stacks(held[0])
-            if held
+            words.stacks(processes[0])
+            if processes
             else you("Look on the host that RAS names.", *([f"py-spy dump --pid {there.pid}"] if there else []))
         ],
     )

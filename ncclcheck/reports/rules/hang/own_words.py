@@ -45,8 +45,8 @@ def its_log_names_no_failure(seen_job: Seen) -> Iterator[Finding]:
         return
     cluster = Cluster(command="logs", measurements=Measurements(logs=record.logs))
     verdicts = judge(cluster, [rule for rule in all_rules() if rule.code.startswith("LOG")])
-    told = diagnosis(record.logs, verdicts)
-    for cause in told.causes[:_MOST_TOLD] if told else []:
+    answer = diagnosis(record.logs, verdicts)
+    for cause in answer.causes[:_MOST_TOLD] if answer else []:
         yield warn(
             cause.where,
             f"NCCL's log: {cause.what} ({cause.code})",
@@ -110,7 +110,7 @@ def _gaps(seen_job: Seen) -> Iterator[tuple[str, str, Remedy | None]]:
     for host in seen_job.hosts:
         if host.gpu_problem:
             yield f"GPUs of {host.host}", host.gpu_problem, None
-        mine = [one.why for one in host.not_had if (one.job, one.scope) == seen_job.key]
+        mine = [gap.why for gap in host.not_had if (gap.job, gap.scope) == seen_job.key]
         if mine:
             more = f"; {len(mine) - _MOST_TOLD} more" if len(mine) > _MOST_TOLD else ""
             yield f"{many(len(mine), 'answer')} of {host.host}", "; ".join(mine[:_MOST_TOLD]) + more, None

@@ -39,10 +39,10 @@ def they_do_not_all_wait(judged: Judged) -> Iterator[Finding]:
     read = sum(bool(rank.stack) for rank in job.ranks)
     alone = words.elsewhere(job)
     where = words.where([alone] if alone else job.ranks)
-    told = f", {words.rank(alone)} in another place than the others" if alone else ""
+    apart = f", {words.rank(alone)} in another place than the others" if alone else ""
     yield fail(
         where,
-        f"all {len(job.ranks)} ranks of {job.name} wait{told}, and no data moved for {job.seconds:.0f} s",
+        f"all {len(job.ranks)} ranks of {job.name} wait{apart}, and no data moved for {job.seconds:.0f} s",
         why="Nobody is left to come: a rank is in another collective, or what was sent did not arrive.",
         owner="job",
         evidence=[

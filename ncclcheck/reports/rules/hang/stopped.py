@@ -56,7 +56,7 @@ def nobody_is_stopped(judged: Judged) -> Iterator[Finding]:
 def _alike(who: Sequence[LiveProcess]) -> list[list[LiveProcess]]:
     """Each alone; where they are many, those together that the same has stopped."""
     if len(who) <= _MOST:
-        return [[one] for one in who]
+        return [[alone] for alone in who]
     groups: dict[tuple[str, str], list[LiveProcess]] = {}
     for process in who:
         groups.setdefault((process.state, process.wchan), []).append(process)

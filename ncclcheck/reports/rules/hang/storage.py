@@ -38,9 +38,9 @@ def nobody_waits_for_a_file(judged: Judged) -> Iterator[Finding]:
     ## Source
     proc(5), on wchan, syscall and io; the hang was made with real jobs of torch and gloo that read a named pipe.
     """
-    holders = {one.pid: one for one in [*judged.job.ranks, *judged.job.helpers] if one not in judged.who}
-    for pid in sorted({one.holder for one in judged.who} & holders.keys()):
-        yield _held(judged, holders[pid], [one for one in judged.who if one.holder == pid])
+    holders = {live.pid: live for live in [*judged.job.ranks, *judged.job.helpers] if live not in judged.who}
+    for pid in sorted({live.holder for live in judged.who} & holders.keys()):
+        yield _held(judged, holders[pid], [live for live in judged.who if live.holder == pid])
     for process in judged.who:
         if process.holder in holders:
             continue

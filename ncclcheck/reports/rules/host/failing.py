@@ -69,12 +69,12 @@ def memory_errors(cluster: Cluster) -> Iterator[Finding]:
     most = cluster.policy.thresholds.get("HST060.corrected", float(_MANY))
     for node in cluster.nodes:
         modules: list[MemoryModule] = known(at(node, "health.memory_errors"))
-        broken = [one for one in modules if one.uncorrected]
+        broken = [dimm for dimm in modules if dimm.uncorrected]
         events = of_kernel(node, "uncorrected hardware error")
         if broken or events:
             yield _uncorrected(node, broken, events)
             continue
-        worn = [one for one in modules if one.corrected > most]
+        worn = [dimm for dimm in modules if dimm.corrected > most]
         for module in worn:
             yield note(
                 Where(node=node.name, device=_slot(module)),
@@ -144,7 +144,7 @@ def stuck(cluster: Cluster) -> Iterator[Finding]:
     facebookresearch/gcm (check_dstate); the kernel's page admin-guide/sysctl/kernel, hung_task_timeout_secs.
     """
     for node in cluster.nodes:
-        waiting = [one for one in known(at(node, "health.waiting")) if one.wchan not in _RESTS]
+        waiting = [task for task in known(at(node, "health.waiting")) if task.wchan not in _RESTS]
         hung = [event for event in of_kernel(node, "hung task") if _is_recent(event)]
         if waiting:
             yield _stuck(node, waiting, hung)
@@ -167,8 +167,8 @@ def _stuck(node: Node, waiting: list[Waiting], hung: list[KernelEvent]) -> Findi
         why="Not even SIGKILL ends it. It keeps what it holds, and what it waits for may hold the next job up.",
         owner="node",
         evidence=[
-            *(seen(f"/proc/{one.pid}/stat", f"D for {one.seconds:g} s or more: {one.name} of {one.user}")
-              for one in waiting[:4]),
+            *(seen(f"/proc/{task.pid}/stat", f"D for {task.seconds:g} s or more: {task.name} of {task.user}")
+              for task in waiting[:4]),
             *map(said, hung),
         ],
         fix=[

@@ -150,17 +150,17 @@ def _raise_tasks() -> list[Remedy]:
 
 def _process_limits(node: Node) -> dict[str, int]:
     """The limits that bind this user; root is not bound by its own."""
-    found = {"pids.max": value_or(at(node, "system.tasks"), -1)}
+    limits = {"pids.max": value_or(at(node, "system.tasks"), -1)}
     if known(at(node, "system.uid")) != 0:
-        found["ulimit -u"] = known(at(node, "system.processes"))
-    return {source: limit for source, limit in found.items() if limit != -1}
+        limits["ulimit -u"] = known(at(node, "system.processes"))
+    return {source: limit for source, limit in limits.items() if limit != -1}
 
 
 def _ranks(cluster: Cluster, node: Node) -> int:
     given = variables(node).get("LOCAL_WORLD_SIZE", "")
-    told = int(given) if given.isdecimal() and len(given) < 6 else 0
+    number = int(given) if given.isdecimal() and len(given) < 6 else 0
     planned = cluster.job.ranks // max(1, len(cluster.nodes))
-    return max(1, told or planned or value_or(at(node, "gpus.usable"), 0))
+    return max(1, number or planned or value_or(at(node, "gpus.usable"), 0))
 
 
 @rule("HST014", "the limit of memory mappings is high enough for torch", worst=State.FAIL,

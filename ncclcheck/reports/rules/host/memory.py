@@ -44,8 +44,8 @@ def pressure(cluster: Cluster) -> Iterator[Finding]:
     most = cluster.policy.thresholds.get("HST061.percent", _STALLED)
     for node in cluster.nodes:
         swap: Swap = known(at(node, "health.swap"))
-        told = at(node, "health.pressure")
-        waits = None if isinstance(told, Unread) else told
+        stall = at(node, "health.pressure")
+        waits = None if isinstance(stall, Unread) else stall
         if waits is not None and waits.full >= most:
             yield _stalled(node, waits, swap)
         elif swap.used >= _GIB:

@@ -251,28 +251,28 @@ def own_name(cluster: Cluster) -> Iterator[Finding]:
     aws-samples/aws-do-eks#69, ray-project/ray#42202; hosts(5), getaddrinfo(3).
     """
     for node in cluster.nodes:
-        found = at(node, "host.own_name")
-        if isinstance(found, Unread):
-            yield from _no_answer(cluster, node, found)
+        own = at(node, "host.own_name")
+        if isinstance(own, Unread):
+            yield from _no_answer(cluster, node, own)
             continue
-        if found.addresses:
-            yield fine(Where(node=node.name), f"{found.name} is {', '.join(found.addresses)}")
+        if own.addresses:
+            yield fine(Where(node=node.name), f"{own.name} is {', '.join(own.addresses)}")
             continue
         yield warn(
             Where(node=node.name),
-            f"the node's own name {found.name!r} has no address",
+            f"the node's own name {own.name!r} has no address",
             why="gloo falls back to loopback without it, and other nodes cannot use the name as MASTER_ADDR.",
             owner="node",
-            evidence=[seen(f"getaddrinfo({found.name})", "no address")],
-            fix=[*_own_address(node, found.name)],
+            evidence=[seen(f"getaddrinfo({own.name})", "no address")],
+            fix=[*_own_address(node, own.name)],
         )
 
 
 def _no_answer(cluster: Cluster, node: Node, fact: Unread) -> Iterator[Finding]:
     """A name server that is asked for its name is mute; else it is not known why no answer comes."""
     mute = name_service.mute(node)
-    told = at(node, "host.own_sources")
-    if isinstance(told, Unread) or not mute:
+    sources = at(node, "host.own_sources")
+    if isinstance(sources, Unread) or not mute:
         if fact.kind != "absent":
             yield not_read(Where(node=node.name), "host.own_name", fact, "its own name could not be resolved",
                            fix=[admin("Look at why this does not answer on that node.",
@@ -280,17 +280,17 @@ def _no_answer(cluster: Cluster, node: Node, fact: Unread) -> Iterator[Finding]:
         return
     many = len(mute) > 1
     servers = f"name server{'s' * many} {', '.join(mute)}"
-    known_after = bool(told.files) or len(mute) < len(told.servers)
+    known_after = bool(sources.files) or len(mute) < len(sources.servers)
     by_name = lan.uses_gloo(cluster) and "GLOO_SOCKET_IFNAME" not in variables(node) and len(cluster.nodes) > 1
     what, why = (
         f"the {servers} {'do' if many else 'does'} not answer, and the node asks {'them' if many else 'it'} for "
-        f"its own name {told.name}"
-        + (f" before /etc/hosts (nsswitch.conf: {told.order})" if told.files else "")
+        f"its own name {sources.name}"
+        + (f" before /etc/hosts (nsswitch.conf: {sources.order})" if sources.files else "")
         + ": each lookup waits 5 s and more",
         "gloo looks the name up for every group of ranks that it makes, and torchrun when it starts: all others "
         "wait meanwhile, or give up.",
     ) if known_after else (
-        f"the node's own name {told.name} is not in its /etc/hosts, and the {servers} that it asks instead "
+        f"the node's own name {sources.name} is not in its /etc/hosts, and the {servers} that it asks instead "
         f"{'do' if many else 'does'} not answer: gloo waits for it, and "
         "then takes loopback, which no other node can reach",
         "The ranks there advertise 127.0.0.1, and those of other nodes connect to themselves, or wait.",
@@ -301,16 +301,16 @@ def _no_answer(cluster: Cluster, node: Node, fact: Unread) -> Iterator[Finding]:
         why=why,
         owner="node",
         evidence=[
-            seen(f"getaddrinfo({told.name})", fact.why),
-            seen(f"/etc/hosts for {told.name}", ", ".join(told.files) or "nothing"),
-            *(seen(f"name server {one}, asked directly", "no answer") for one in mute),
+            seen(f"getaddrinfo({sources.name})", fact.why),
+            seen(f"/etc/hosts for {sources.name}", ", ".join(sources.files) or "nothing"),
+            *(seen(f"name server {server}, asked directly", "no answer") for server in mute),
         ],
         fix=[
-            *([_files_first(node)] if told.files else _own_address(node, told.name)),
+            *([_files_first(node)] if sources.files else _own_address(node, sources.name)),
             admin(
                 "Or name servers that answer.",
                 f"grep nameserver /etc/resolv.conf   # on {node.name}",
-                *([_without_server(node, mute)] if len(mute) < len(told.servers) else []),
+                *([_without_server(node, mute)] if len(mute) < len(sources.servers) else []),
             ),
         ],
     )
@@ -326,5 +326,7 @@ def _files_first(node: Node) -> Remedy:
 
 def _without_server(node: Node, mute: list[str]) -> str:
     """Where others answer: the lines of the mute ones go, and a copy stays."""
-    edits = " ".join(f"-e '/^nameserver[[:space:]]+{one.replace('.', '[.]')}[[:space:]]*$/d'" for one in mute)
+    edits = " ".join(
+        f"-e '/^nameserver[[:space:]]+{server.replace('.', '[.]')}[[:space:]]*$/d'" for server in mute
+    )
     return f"sed -i.before -E {edits} /etc/resolv.conf   # on {node.name}"

@@ -49,16 +49,16 @@ def gpus_of_the_product(cluster: Cluster) -> Iterator[Finding]:
     nodes = _built(cluster)
     alike = len(nodes) > 1 and len({tuple(known(at(node, "gpus.pci"))) for node, _ in nodes}) == 1
     for node, built in nodes:
-        found = known(at(node, "gpus.pci"))
+        gpus = known(at(node, "gpus.pci"))
         where = Where(node=node.name)
         evidence = [
             seen(_DMI, known(at(node, "fabric.product"))),
-            seen("/sys/bus/pci/devices", ", ".join(found) or "none"),
+            seen("/sys/bus/pci/devices", ", ".join(gpus) or "none"),
         ]
-        if len(found) >= built.gpus:
-            yield fine(where, f"{len(found)} GPUs, as a {built.name} has", *evidence)
+        if len(gpus) >= built.gpus:
+            yield fine(where, f"{len(gpus)} GPUs, as a {built.name} has", *evidence)
             continue
-        what = f"{len(found)} GPUs are on its PCIe bus; a {built.name} has {built.gpus}"
+        what = f"{len(gpus)} GPUs are on its PCIe bus; a {built.name} has {built.gpus}"
         if alike:
             yield note(where, what, owner="site", evidence=evidence)
             continue
@@ -116,7 +116,7 @@ def cards_of_the_product(cluster: Cluster) -> Iterator[Finding]:
     ]
     if not judged:
         raise NothingToJudge("no machine whose product name says how many cards it has")
-    alike = len({tuple(hca.name for hca in found) for _, _, found in judged}) == 1
+    alike = len({tuple(hca.name for hca in cards) for _, _, cards in judged}) == 1
     for node, built, hcas in judged:
         chosen = built.cloud and (built.cards or 0) % len(hcas) == 0
         yield _cards(node, built, len(hcas), meant=alike and (len(judged) > 1 or chosen))
@@ -124,15 +124,18 @@ def cards_of_the_product(cluster: Cluster) -> Iterator[Finding]:
 
 def _built(cluster: Cluster) -> list[tuple[Node, Product]]:
     """Nodes of which it is known what they are built with. Raises NothingToJudge."""
-    found = [(node, built) for node in cluster.nodes if not node.simulated and (built := product(node))]
-    if not found:
+    pairs = [(node, built) for node in cluster.nodes if not node.simulated and (built := product(node))]
+    if not pairs:
         raise NothingToJudge("no machine of a product that is built in one way alone")
-    return found
+    return pairs
 
 
 def _hides(node: Node) -> bool:
     """Whether devices may be there that this process cannot see."""
-    own = any(one.name == "net" and one.host is False for one in value_or(at(node, "container.namespaces"), []))
+    own = any(
+        namespace.name == "net" and namespace.host is False
+        for namespace in value_or(at(node, "container.namespaces"), [])
+    )
     return own or bool(wiring.shut(node))
 
 

@@ -20,10 +20,10 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400  # seconds
 
 def _tried(cluster: Cluster) -> list[tuple[InitSeen, FileInit]]:
     """Raises NothingToJudge."""
-    found = [(one, one.file) for one in cluster.measurements.init if one.file is not None]
-    if not found:
+    tries = [(init, init.file) for init in cluster.measurements.init if init.file is not None]
+    if not tries:
         raise NothingToJudge("no file:// is tried")
-    return found
+    return tries
 
 
 def _age(seconds: float | None) -> str:
@@ -69,16 +69,16 @@ def new(cluster: Cluster) -> Iterator[Finding]:
     """
     tried = _tried(cluster)
     stale: dict[tuple[str, int | None, str], list[tuple[InitSeen, FileInit]]] = {}
-    for one, file in tried:
+    for view, file in tried:
         if file.kind and not (file.kind == "file" and file.bytes == 0):
-            stale.setdefault((file.kind, file.bytes, file.owner), []).append((one, file))
+            stale.setdefault((file.kind, file.bytes, file.owner), []).append((view, file))
     for (kind, size, owner), of in stale.items():
         first, file = of[0]
         path, age = file.path, _age(file.age_s)
         what = f"{size} bytes of {owner}, written {age} ago" if kind == "file" else f"a {kind}"
         yield fail(
             Where(node=first.node if len(of) == 1 else None),
-            f"{path} is there already, seen by {fold_names(one.node for one, _ in of)}: {what}",
+            f"{path} is there already, seen by {fold_names(init.node for init, _ in of)}: {what}",
             why="Ranks read what an earlier run left in it: they may hang, or connect to processes that are gone.",
             owner="job",
             evidence=[seen("lstat(2)", f"{path}: {kind}, {what}"), seen("the init method", file.url)],
@@ -124,37 +124,37 @@ def shared(cluster: Cluster) -> Iterator[Finding]:
     PyTorch documentation, torch.distributed, "Shared file-system initialization".
     """
     tried = _tried(cluster)
-    for one, file in tried:
+    for view, file in tried:
         if file.problem:
             folder = posixpath.dirname(file.path)
             yield fail(
-                Where(node=one.node),
-                f"{one.node} can make no file in {folder}: {file.problem}",
+                Where(node=view.node),
+                f"{view.node} can make no file in {folder}: {file.problem}",
                 why="Its ranks cannot open the store, and all others wait for them.",
                 owner="job",
-                evidence=[seen(f"open(2) in {folder} on {one.node}", file.problem)],
+                evidence=[seen(f"open(2) in {folder} on {view.node}", file.problem)],
                 fix=[
                     you(
                         "Take a folder that every node can write, or tcp:// or env://.",
-                        f"ls -ld {quote(folder)}   # on {one.node}",
+                        f"ls -ld {quote(folder)}   # on {view.node}",
                         _WITHOUT_A_FILE,
                     )
                 ],
             )
-    made = {one.node for one, file in tried if not file.problem}
-    unseen = {one.node: [node for node in file.missing if node in made] for one, file in tried}
-    apart = [(one, file) for one, file in tried if one.node in made and unseen[one.node]]
+    made = {init.node for init, file in tried if not file.problem}
+    unseen = {init.node: [node for node in file.missing if node in made] for init, file in tried}
+    apart = [(init, file) for init, file in tried if init.node in made and unseen[init.node]]
     if apart:
-        one, file = apart[0]
-        missing = unseen[one.node]
+        view, file = apart[0]
+        missing = unseen[view.node]
         folder = posixpath.dirname(file.path)
         yield fail(
-            Where(node=one.node, peer=missing[0]),
-            f"{one.node} does not see in {folder} what {fold_names(missing)} has made there",
+            Where(node=view.node, peer=missing[0]),
+            f"{view.node} does not see in {folder} what {fold_names(missing)} has made there",
             why="Each node makes a file of its own there, and all ranks wait for the others until the time-out.",
             owner="job",
             evidence=[
-                seen(f"lstat(2) on {one.node}", f"not there: the files of {', '.join(missing[:4])}"),
+                seen(f"lstat(2) on {view.node}", f"not there: the files of {', '.join(missing[:4])}"),
                 *(seen(f"file system on {each.node}", of.filesystem) for each, of in apart[:4] if of.filesystem),
             ],
             fix=[
@@ -205,35 +205,35 @@ def locks(cluster: Cluster) -> Iterator[Finding]:
     if not any(not file.problem for _, file in tried):
         raise NothingToJudge("no node could make a file there")
     sound = True
-    for one, file in tried:
+    for view, file in tried:
         options = [option for option in file.options if option in _LOCAL_LOCKS]
         all_evidence = [seen("mount options", ", ".join(options))] if options else []
         fix = [
             you("Use tcp:// or env://, which need no file.", _WITHOUT_A_FILE),
             admin(
                 "Mount it with locks that hold between nodes.",
-                f"findmnt -T {quote(posixpath.dirname(file.path))}   # on {one.node}",
+                f"findmnt -T {quote(posixpath.dirname(file.path))}   # on {view.node}",
             ),
         ]
         if file.unlocked:
             sound = False
             yield fail(
-                Where(node=one.node),
+                Where(node=view.node),
                 f"flock is refused below {file.path} ({file.filesystem or 'unknown'}): {file.unlocked}",
                 why="FileStore cannot write without a lock: init_process_group fails.",
                 owner="site",
-                evidence=[seen(f"flock(2) on {one.node}", file.unlocked), *all_evidence],
+                evidence=[seen(f"flock(2) on {view.node}", file.unlocked), *all_evidence],
                 fix=fix,
             )
         elif file.lock_is_local:
             sound = False
             yield warn(
-                Where(node=one.node),
-                f"a lock that the node of rank 0 holds beside {file.path} does not count on {one.node}",
+                Where(node=view.node),
+                f"a lock that the node of rank 0 holds beside {file.path} does not count on {view.node}",
                 why="Ranks of two nodes may write to the file at once and damage what the others read.",
                 owner="site",
                 evidence=[
-                    seen(f"flock(2) on {one.node}", "taken, though it is held by the node of rank 0"),
+                    seen(f"flock(2) on {view.node}", "taken, though it is held by the node of rank 0"),
                     *all_evidence,
                 ],
                 fix=fix,

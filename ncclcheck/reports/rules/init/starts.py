@@ -96,39 +96,42 @@ def pickled(cluster: Cluster) -> Iterator[Finding]:
     Python documentation, multiprocessing, "spawn"; pickle: protocol 4, the default since Python 3.8, has no limit
     of 4 GiB, protocol 3 has: "cannot serialize a bytes object larger than 4 GiB".
     """
-    found = cluster.measurements.pickled
-    if not found:
+    arguments = cluster.measurements.pickled
+    if not arguments:
         raise NothingToJudge("nothing of yours is started by spawn")
-    heavy = [one for one in found if one.error or one.bytes >= _WORTH_A_NOTE]
+    heavy = [part for part in arguments if part.error or part.bytes >= _WORTH_A_NOTE]
     ranks = cluster.job.ranks // max(1, cluster.job.nodes_answered)
-    for one in heavy:
+    for argument in heavy:
         fix = [
             you(
                 "Build it inside the function that spawn calls, and hand over a path or a name.",
                 "def run(rank, path): dataset = MyDataset(path)   # mp.spawn(run, args=(path,))",
             )
         ]
-        if one.error:
+        if argument.error:
             yield note(
                 Where(),
-                f"your {one.what} cannot be an argument of mp.spawn: {one.error}",
+                f"your {argument.what} cannot be an argument of mp.spawn: {argument.error}",
                 why="spawn pickles its arguments for each rank; this run built it in each rank instead.",
                 owner="job",
-                evidence=[seen("pickle", one.error)],
+                evidence=[seen("pickle", argument.error)],
                 fix=fix,
             )
             continue
-        yield (warn if one.bytes >= _MUCH else note)(
+        yield (warn if argument.bytes >= _MUCH else note)(
             Where(),
-            f"mp.spawn pickles {size(one.bytes)} of your {one.what} for each rank, {_lasts(one.seconds)} a rank",
+            f"mp.spawn pickles {size(argument.bytes)} of your {argument.what} for each rank, "
+            f"{_lasts(argument.seconds)} a rank",
             why=f"A node of {ranks} ranks pickles it {ranks} times in turn and holds as many copies."
-            + (" Python 3.7 and older refuse more than 4 GiB." if one.bytes >= _REFUSED else ""),
+            + (" Python 3.7 and older refuse more than 4 GiB." if argument.bytes >= _REFUSED else ""),
             owner="job",
-            evidence=[seen("pickle, once, without tensors", f"{one.bytes} bytes in {one.seconds:.2f} s")],
+            evidence=[
+                seen("pickle, once, without tensors", f"{argument.bytes} bytes in {argument.seconds:.2f} s")
+            ],
             fix=fix,
         )
     if not heavy:
-        yield fine(Where(), f"{size(sum(one.bytes for one in found))} a rank")
+        yield fine(Where(), f"{size(sum(part.bytes for part in arguments))} a rank")
 
 
 def _lasts(seconds: float) -> str:

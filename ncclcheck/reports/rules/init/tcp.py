@@ -23,10 +23,10 @@ _WAITS = "init_process_group waits there until its time-out (30 minutes on gloo,
 
 def _tried(cluster: Cluster) -> list[tuple[InitSeen, TcpInit]]:
     """What the nodes saw, that of rank 0 first. Raises NothingToJudge."""
-    found = [(one, one.tcp) for one in cluster.measurements.init if one.tcp is not None]
-    if not found:
+    tries = [(init, init.tcp) for init in cluster.measurements.init if init.tcp is not None]
+    if not tries:
         raise NothingToJudge("no tcp:// is tried")
-    return sorted(found, key=lambda one: not one[1].hosts)
+    return sorted(tries, key=lambda pair: not pair[1].hosts)
 
 
 def _is_astray(cluster: Cluster, tcp: TcpInit) -> bool:
@@ -81,29 +81,29 @@ def address(cluster: Cluster) -> Iterator[Finding]:
     pytorch/pytorch#76367.
     """
     tried = _tried(cluster)
-    first = next((one.node for one, tcp in tried if tcp.hosts), tried[0][0].node)
+    first = next((init.node for init, tcp in tried if tcp.hosts), tried[0][0].node)
     sound = True
-    for one, tcp in tried:
+    for view, tcp in tried:
         host = tcp.host
         if tcp.unresolved:
-            what = f"{host} does not resolve on {one.node}: {tcp.unresolved}"
+            what = f"{host} does not resolve on {view.node}: {tcp.unresolved}"
         elif tcp.loopback and _is_astray(cluster, tcp):
-            what = f"{host} is {one.node} itself ({', '.join(tcp.addresses[:1])}), and rank 0 runs on {first}"
+            what = f"{host} is {view.node} itself ({', '.join(tcp.addresses[:1])}), and rank 0 runs on {first}"
         elif _is_astray(cluster, tcp):
-            what = f"{host} is an address of {one.node}, and rank 0 runs on {first}"
+            what = f"{host} is an address of {view.node}, and rank 0 runs on {first}"
         elif _leads_nowhere(tcp):
-            what = f"{host} ({', '.join(tcp.addresses[:3])}) is no address of {one.node}, where rank 0 runs"
+            what = f"{host} ({', '.join(tcp.addresses[:3])}) is no address of {view.node}, where rank 0 runs"
         else:
             continue
         sound = False
         yield fail(
-            Where(node=one.node),
+            Where(node=view.node),
             what,
             why=f"{_WAITS} All ranks must find rank 0 at this address.",
             owner="site" if tcp.unresolved else "job",
             evidence=[
                 seen("the init method", tcp.url),
-                seen(f"getaddrinfo({host}) on {one.node}", tcp.unresolved or ", ".join(tcp.addresses)),
+                seen(f"getaddrinfo({host}) on {view.node}", tcp.unresolved or ", ".join(tcp.addresses)),
             ],
             fix=[
                 you(f"Write the address of {first} on the job's network.", *_instead(cluster, tcp)),
@@ -152,22 +152,22 @@ def port(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     torch/csrc/distributed/c10d/TCPStore.cpp; ip(7), `ip_unprivileged_port_start`.
     """
-    one, tcp = next(((one, tcp) for one, tcp in _tried(cluster) if tcp.hosts), (None, None))
-    if one is None or tcp is None or not tcp.listened:
+    view, tcp = next(((init, tcp) for init, tcp in _tried(cluster) if tcp.hosts), (None, None))
+    if view is None or tcp is None or not tcp.listened:
         raise NothingToJudge("the node of rank 0 has not answered")
     number = tcp.port
     if tcp.listened == "ok":
-        yield fine(Where(node=one.node), f"port {number} is free on {one.node}")
+        yield fine(Where(node=view.node), f"port {number} is free on {view.node}")
         return
     words = {
-        "in use": f"port {number} is in use on {one.node}, where rank 0 has to listen: {tcp.detail}",
-        "denied": f"this user may not open port {number} on {one.node}, where rank 0 has to listen: {tcp.detail}",
+        "in use": f"port {number} is in use on {view.node}, where rank 0 has to listen: {tcp.detail}",
+        "denied": f"this user may not open port {number} on {view.node}, where rank 0 has to listen: {tcp.detail}",
     }
     other = number + 11 if _FIRST_OWN_PORT <= number < _EPHEMERAL - 11 else _USUAL
-    look = [f"ss -ltnp sport = :{number}   # on {one.node}"] if tcp.listened == "in use" else []
+    look = [f"ss -ltnp sport = :{number}   # on {view.node}"] if tcp.listened == "in use" else []
     yield fail(
-        Where(node=one.node),
-        words.get(tcp.listened, f"port {number} cannot be opened on {one.node}: {tcp.detail}"),
+        Where(node=view.node),
+        words.get(tcp.listened, f"port {number} cannot be opened on {view.node}: {tcp.detail}"),
         why="Rank 0 ends at once, and all other ranks wait for it until their time-out.",
         owner="job",
         evidence=[seen("the init method", tcp.url), seen(f"bind(2) to port {number}", tcp.detail or tcp.listened)],
@@ -210,38 +210,38 @@ def connection(cluster: Cluster) -> Iterator[Finding]:
     first, there = tried[0][0].node, tried[0][1]
     if there.listened != "ok" or _leads_nowhere(there) or any(tcp.unresolved for _, tcp in tried):
         raise NothingToJudge("its ground failed: INI001 or INI002")
-    here = [(one, tcp) for one, tcp in tried if not _is_astray(cluster, tcp)]
-    closed = [(one, tcp) for one, tcp in here if tcp.connect not in ("", "ok")]
+    here = [(init, tcp) for init, tcp in tried if not _is_astray(cluster, tcp)]
+    closed = [(init, tcp) for init, tcp in here if tcp.connect not in ("", "ok")]
     reached = any(tcp.connect == "ok" for _, tcp in here if not tcp.hosts)
-    for one, tcp in closed:
-        said = "something else answers there" if tcp.connect == "stranger" else tcp.connect_detail
+    for view, tcp in closed:
+        answer = "something else answers there" if tcp.connect == "stranger" else tcp.connect_detail
         yield fail(
-            Where(node=one.node, peer=first if first != one.node else None),
-            f"{one.node} does not reach port {tcp.port} of {first}: {said}",
+            Where(node=view.node, peer=first if first != view.node else None),
+            f"{view.node} does not reach port {tcp.port} of {first}: {answer}",
             why=_WAITS,
             owner="node" if reached else "site",  # where nobody else gets there, the port is at fault
             evidence=[
-                seen(f"connect(2) to {tcp.url}", said),
+                seen(f"connect(2) to {tcp.url}", answer),
                 seen(f"listen(2) on {first}", "the port was open there"),
             ],
-            fix=_opened(cluster, one, tcp, first),
+            fix=_opened(cluster, view, tcp, first),
         )
     if not closed:
         yield fine(Where(), f"{len(here)} nodes reach {tried[0][1].url}")
 
 
-def _opened(cluster: Cluster, one: InitSeen, tcp: TcpInit, first: str) -> list[Remedy]:
+def _opened(cluster: Cluster, view: InitSeen, tcp: TcpInit, first: str) -> list[Remedy]:
     other = you("Or take a port that is open between the nodes.", *_instead(cluster, tcp, port=_USUAL + 11))
     if tcp.connect not in ("timed_out", "refused", "unreachable"):
         return [
-            you("See what answers there.", f"getent ahosts {quote(tcp.host)}   # on {one.node}"),
+            you("See what answers there.", f"getent ahosts {quote(tcp.host)}   # on {view.node}"),
             other,
         ]
     network = next((f"{each}/32" for each in tcp.addresses if ":" not in each), "")
     if not network:
         return [
-            admin(f"Open TCP port {tcp.port} of {first} for {one.node}.", f"nft list ruleset   # on {first}"),
+            admin(f"Open TCP port {tcp.port} of {first} for {view.node}.", f"nft list ruleset   # on {first}"),
             other,
         ]
-    text = f"Let {one.node} pass to TCP port {tcp.port} of {first}."
+    text = f"Let {view.node} pass to TCP port {tcp.port} of {first}."
     return [firewall.let_in(text, [network], first, (tcp.port, tcp.port)), other]

@@ -166,15 +166,15 @@ def _turned_away(arrival: Arrival) -> Finding:
 
 
 def _same_in_slurm(nodes: list[Node]) -> Iterator[Finding]:
-    told = {node.name: variables(node)["NODE_RANK"] for node in nodes if "NODE_RANK" in variables(node)}
-    if len(told) > 1 and len(set(told.values())) == 1:
-        value = next(iter(told.values()))
+    ranks = {node.name: variables(node)["NODE_RANK"] for node in nodes if "NODE_RANK" in variables(node)}
+    if len(ranks) > 1 and len(set(ranks.values())) == 1:
+        value = next(iter(ranks.values()))
         yield warn(
             Where(),
-            f"NODE_RANK is {value} on all {len(told)} nodes",
+            f"NODE_RANK is {value} on all {len(ranks)} nodes",
             why="It was set before srun, which hands the same value to every task.",
             owner="job",
-            evidence=[seen("environment", f"NODE_RANK={value} on {fold_names(told)}")],
+            evidence=[seen("environment", f"NODE_RANK={value} on {fold_names(ranks)}")],
             fix=[you("Set it inside of the step.", "srun bash -c 'NODE_RANK=$SLURM_NODEID torchrun ...'")],
         )
 
@@ -207,16 +207,16 @@ def world_size(cluster: Cluster) -> Iterator[Finding]:
     kubeflow/trainer#1790, kubeflow/pytorch-operator#331; PyTorch documentation, torch.distributed, "Environment
     variable initialization".
     """
-    told = {
+    by_name = {
         name: {node.name: variables(node)[name] for node in cluster.nodes if name in variables(node)}
         for name in ("WORLD_SIZE", "PET_NNODES")
     }
     counts = _arrivals(cluster, "other count")
-    if not any(told.values()) and cluster.job.meeting is None:
+    if not any(by_name.values()) and cluster.job.meeting is None:
         raise NothingToJudge("no WORLD_SIZE is set, and the launcher counts the nodes")
     for arrival in counts:
         yield _other_count(cluster, arrival)
-    for name, values in told.items():
+    for name, values in by_name.items():
         if len(set(values.values())) > 1:
             yield from disagreements(
                 values,
@@ -381,14 +381,14 @@ def _not_reached(cluster: Cluster, meeting: Meeting) -> Iterator[Finding]:
                 fix=list(own.fix),
             )
             return
-        found = unrouted.cause(cluster.nodes[0], ipaddress.ip_address(address))
+        cause = unrouted.cause(cluster.nodes[0], ipaddress.ip_address(address))
         yield fail(
-            Where(node=name, device=found.device, peer="node rank 0"),
-            f"this node has no route to node rank 0 at {meeting.endpoint}: {found.words}",
+            Where(node=name, device=cause.device, peer="node rank 0"),
+            f"this node has no route to node rank 0 at {meeting.endpoint}: {cause.words}",
             why=why,
             owner="node",
             evidence=[seen("connect(2)", meeting.detail), *evidence],
-            fix=found.fix,
+            fix=cause.fix,
         )
         return
     if meeting.outcome in ("silent", "no_route") and (led := _detour(cluster, meeting)):
@@ -460,12 +460,13 @@ def nodes_know_each_other(cluster: Cluster) -> Iterator[Finding]:
     )
 
 
-def _entry(address: str, one: Neighbour) -> str:
-    if not one.permanent:
-        return f"{address} is at the MAC address {one.mac} on {one.interface}"
+def _entry(address: str, neighbour: Neighbour) -> str:
+    if not neighbour.permanent:
+        return f"{address} is at the MAC address {neighbour.mac} on {neighbour.interface}"
     return (
-        f"{address} is at {one.mac} on {one.interface}, permanently: if node rank 0 has another MAC address "
-        f"(ip link), that is the cause: ip neigh del {quote(address)} dev {quote(one.interface)}"
+        f"{address} is at {neighbour.mac} on {neighbour.interface}, permanently: if node rank 0 has another MAC "
+        "address "
+        f"(ip link), that is the cause: ip neigh del {quote(address)} dev {quote(neighbour.interface)}"
     )
 
 
@@ -480,14 +481,14 @@ def _by_own_way(cluster: Cluster, meeting: Meeting) -> own_way.Cause | None:
 def _detour(cluster: Cluster, meeting: Meeting) -> tuple[detours.Detour, str] | None:
     """A detour to node rank 0 that the kernel was seen to take: its source address is that interface's own."""
     for node in cluster.nodes:
-        held = {
-            one.name.partition(":")[0]: {address.address for address in value_or(one.addresses, [])}
-            for one in value_or(at(node, "network.interfaces"), [])
+        addresses = {
+            interface.name.partition(":")[0]: {address.address for address in value_or(interface.addresses, [])}
+            for interface in value_or(at(node, "network.interfaces"), [])
         }
         for text, source in zip(meeting.addresses, meeting.sources, strict=False):
             peer = text.partition("%")[0]
             detour = detours.to(node, ipaddress.ip_address(peer))
-            if detour and source in held.get(detour.route.interface, ()):
+            if detour and source in addresses.get(detour.route.interface, ()):
                 return detour, peer
     return None
 
@@ -579,7 +580,12 @@ def _networks(node: Node, meeting: Meeting) -> Iterator[lan.IPNetwork]:
     listed = value_or(at(node, "network.interfaces"), [])
     for text, source in zip(meeting.addresses[:1], meeting.sources, strict=False):
         peer = ipaddress.ip_address(text.partition("%")[0])
-        own = [net for one in listed for address, net in lan.global_networks(one) if address.address == source]
+        own = [
+            net
+            for interface in listed
+            for address, net in lan.global_networks(interface)
+            if address.address == source
+        ]
         yield from own[:1]
         if own and peer not in own[0]:
             yield ipaddress.ip_network(f"{peer}/{own[0].prefixlen}", strict=False)

@@ -55,13 +55,13 @@ def nobody_works_alone_for_long(logs: Logs) -> Iterator[Finding]:
     waits, cut = in_order(said(logs, *_WAITS)), in_order(said(logs, "traceback-cut"))
     if not (waits or cut) or any(error.sign == "python-error" for error in errors(logs)):
         return
-    found = None
+    lone = None
     if waits:
-        found = _frame_of_another(logs, waits) or _first(logs) or _unfinished(logs, waits)
-    found = found or _as_long(logs, waits or cut) or (_saving(logs, waits) if waits else None)
-    if found is None:
+        lone = _frame_of_another(logs, waits) or _first(logs) or _unfinished(logs, waits)
+    lone = lone or _as_long(logs, waits or cut) or (_saving(logs, waits) if waits else None)
+    if lone is None:
         return
-    what, rank, shown = found
+    what, rank, shown = lone
     who = "a rank" if rank is None else f"rank {rank}"
     yield cause(
         [shown, *(waits or cut)[:2]],

@@ -73,9 +73,9 @@ def virtual(logs: Logs) -> Iterator[Finding]:
     NVIDIA/nccl#697, horovod/horovod#310, pytorch/pytorch#68893; NCCL user guide, NCCL_SOCKET_IFNAME.
     """
     failed = dialled(logs, "virtual", "link-local")
-    for host, events in by_known_host(one.event for one in failed).items():
-        here, own = [one for one in failed if one.event.host == host], process_of(logs, events[0])
-        owners = {owner for one in here for owner in hosts_with(logs, one.address)}
+    for host, events in by_known_host(attempt.event for attempt in failed).items():
+        here, own = [attempt for attempt in failed if attempt.event.host == host], process_of(logs, events[0])
+        owners = {owner for attempt in here for owner in hosts_with(logs, attempt.address)}
         local = here[0].kind == "link-local"
         yield cause(
             events,
@@ -116,17 +116,18 @@ def _dialled_by_mpi(logs: Logs) -> Iterator[Finding]:
 
 def _stuck(logs: Logs) -> Iterator[Finding]:
     """No connection failed aloud: the ranks of each host talk to themselves and wait."""
-    begun = [one for one in logs.processes if starting(one)]
-    first = [one for one in begun if one.bootstrap and is_virtual(one.bootstrap.interface)]
-    data = [one for one in begun if one.network == "Socket" and listed([one])]
-    if found := first or data:
+    begun = [process for process in logs.processes if starting(process)]
+    first = [process for process in begun if process.bootstrap and is_virtual(process.bootstrap.interface)]
+    data = [process for process in begun if process.network == "Socket" and listed([process])]
+    if processes := first or data:
         which = "its first connections" if first else "data"
         yield fail(
-            Where(node=found[0].host),
-            f"NCCL uses an interface of containers or a tunnel for {which} on {names(one.host for one in found)}",
+            Where(node=processes[0].host),
+            f"NCCL uses an interface of containers or a tunnel for {which} on "
+            f"{names(process.host for process in processes)}",
             why="It leads to no other node as a rule; the start of this job did not come to its end.",
             owner="job",
-            evidence=taken(found) if first else listed(found),
+            evidence=taken(processes) if first else listed(processes),
             fix=[_same_address(logs), _NAME_IT, admin("Make it the default of every node.", "cat /etc/nccl.conf")],
         )
 
@@ -134,8 +135,10 @@ def _stuck(logs: Logs) -> Iterator[Finding]:
 def _of_a_container(logs: Logs, failed: list[Dialled]) -> list[Remedy]:
     """Where containers have a bridge's address as their own, none of their interfaces leads to another host."""
     inside = {process.host for process in logs.processes if in_bridge(process)}
-    named_by_id = [one for one in failed if _CONTAINER.fullmatch(one.event.host) and of_a_bridge(one.address)]
-    if not named_by_id and not (inside and all(of_a_bridge(one.address) for one in failed)):
+    named_by_id = [
+        attempt for attempt in failed if _CONTAINER.fullmatch(attempt.event.host) and of_a_bridge(attempt.address)
+    ]
+    if not named_by_id and not (inside and all(of_a_bridge(attempt.address) for attempt in failed)):
         return []
     return [
         you("Confirm: inside the container eth0 has such an address, and no other interface is there.",
@@ -176,7 +179,7 @@ def loopback(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#2047, NVIDIA/nccl#286; NCCL user guide, NCCL_SOCKET_IFNAME.
     """
-    failed = [one.event for one in dialled(logs, "loopback")]
+    failed = [attempt.event for attempt in dialled(logs, "loopback")]
     on_lo = [
         process
         for process in logs.processes
@@ -251,19 +254,19 @@ def no_interface(logs: Logs) -> Iterator[Finding]:
         *said(logs, "no-socket-interface"),
         *(event for event in said(logs, "socket-family") if unwritten(logs, event)),
     ]
-    for host, found in by_known_host(events).items():
-        asked = setting(logs, "NCCL_SOCKET_IFNAME", found[0])
+    for host, own in by_known_host(events).items():
+        asked = setting(logs, "NCCL_SOCKET_IFNAME", own[0])
         yield cause(
-            found,
+            own,
             f"no interface of {names([host])} fits NCCL_SOCKET_IFNAME={asked}" if asked
-            else _no_address(host, found),
+            else _no_address(host, own),
             why="Without an interface the rank has no address that the others could dial."
-            if asked or found[0].sign != "socket-family"
+            if asked or own[0].sign != "socket-family"
             else "An address that no rank wrote: as a rule one of them found no interface that it may take, or "
             "ranks of different versions or settings of NCCL meet.",
             owner="job",
-            at=at_host(host, found),
-            fix=[_LOOK, _HOST_NETWORK] if in_bridge(process_of(logs, found[0])) and asked is None else [
+            at=at_host(host, own),
+            fix=[_LOOK, _HOST_NETWORK] if in_bridge(process_of(logs, own[0])) and asked is None else [
                 _LOOK,
                 you("Let NCCL choose. Where a name is needed take one that this node has; a list where nodes "
                     'differ: NCCL_SOCKET_IFNAME="=eth0,eno1".', "unset NCCL_SOCKET_IFNAME") if asked
@@ -271,7 +274,7 @@ def no_interface(logs: Logs) -> Iterator[Finding]:
                          'export NCCL_SOCKET_IFNAME="=eth0,eno1"'),
                 admin("Set it for each kind of node.", "cat /etc/nccl.conf"),
             ],
-            more=[*settings_seen(logs, "NCCL_SOCKET_IFNAME"), *version_seen(logs, found[0])],
+            more=[*settings_seen(logs, "NCCL_SOCKET_IFNAME"), *version_seen(logs, own[0])],
         )  # fmt: skip
 
 
@@ -314,13 +317,13 @@ def no_network(logs: Logs) -> Iterator[Finding]:
     NVIDIA/nccl-tests#14, NVIDIA/nccl#210; NCCL user guide, NCCL_SOCKET_FAMILY; socket(2).
     """
     events = [*said(logs, "no-address-family"), *alone(logs)]
-    for host, found in by_known_host(events).items():
+    for host, own in by_known_host(events).items():
         yield cause(
-            found,
+            own,
             f"NCCL cannot make a socket on {names([host])}: there is no usable IP address",
             why="Even ranks of one node find each other over TCP first.",
             owner="node",
-            at=at_host(host, found),
+            at=at_host(host, own),
             fix=[
                 you("Confirm: see whether the container has more than lo.", "ip -br addr"),
                 you("Give it the host's network, or keep NCCL to IPv4.", "docker run --network host ...",
@@ -335,7 +338,7 @@ def no_network(logs: Logs) -> Iterator[Finding]:
 def _not_own(logs: Logs) -> Iterator[Finding]:
     """Addresses on which NCCL could not listen."""
     for host, events in by_known_host(said(logs, "bind-failed")).items():
-        process, told = process_of(logs, events[0]), setting(logs, "NCCL_COMM_ID", events[0])
+        process, address = process_of(logs, events[0]), setting(logs, "NCCL_COMM_ID", events[0])
         taken_by = process.bootstrap if process else None
         own = (
             f"{taken_by.address.partition('%')[0]} ({taken_by.interface})"
@@ -344,15 +347,16 @@ def _not_own(logs: Logs) -> Iterator[Finding]:
         )
         yield cause(
             events,
-            f"NCCL_COMM_ID={told} is no address of {names([host])}, where rank 0 was to listen" if told
+            f"NCCL_COMM_ID={address} is no address of {names([host])}, where rank 0 was to listen" if address
             else f"NCCL cannot listen on {own} of {names([host])}: it is not usable there",
             why="Rank 0 listens at that address first of all, and the others wait for it.",
-            owner="job" if told else "node",
+            owner="job" if address else "node",
             at=at_host(host, events),
             fix=[
                 you("Confirm: look whether it is there, and not tentative or dadfailed.", "ip addr"),
                 *([_HOST_NETWORK] if in_bridge(process) else []),
-                you("Let NCCL choose, or write rank 0's own address on all ranks.", "unset NCCL_COMM_ID") if told
+                you("Let NCCL choose, or write rank 0's own address on all ranks.", "unset NCCL_COMM_ID")
+                if address
                 else you("Keep NCCL to IPv4, or name another interface.", "export NCCL_SOCKET_FAMILY=AF_INET"),
             ],
         )  # fmt: skip

@@ -191,8 +191,8 @@ def strangers(logs: Logs) -> Iterator[Finding]:
 def _spoken(events: list[LogEvent]) -> str:
     """What came instead of the number, where it is text: its bytes stand last first."""
     for event in events:
-        told = event.fields.get("got", "").rjust(16, "0") if event.sign == "wrong-magic" else ""
-        text = bytes.fromhex(told)[::-1].decode("ascii", "ignore") if told else ""
+        digits = event.fields.get("got", "").rjust(16, "0") if event.sign == "wrong-magic" else ""
+        text = bytes.fromhex(digits)[::-1].decode("ascii", "ignore") if digits else ""
         if len(text) == 8 and text.isprintable():
             return f": it said {text!r}"
     return ""
@@ -283,8 +283,8 @@ def _other_words(logs: Logs) -> list[LogEvent]:
     for event in said(logs, "no-plugin"):
         if _words_of(event):
             by_host.setdefault(event.host, event)
-    told = {_words_of(event): event for event in reversed(by_host.values())}
-    return [*told.values()] if len(told) > 1 else []
+    by_words = {_words_of(event): event for event in reversed(by_host.values())}
+    return [*by_words.values()] if len(by_words) > 1 else []
 
 
 # By which ranks of a host choose how they hand each other data; both ends must choose alike (run with other values

@@ -14,9 +14,9 @@ from ncclcheck.reports.subjects.logs.reported import finished_start, hosts_with,
 _PORTS = "sysctl net.ipv4.ip_local_port_range"
 
 
-def _at_hosts(found: list[Dialled]) -> Iterator[tuple[str, list[LogEvent], list[Dialled]]]:
-    for host, events in by_known_host(one.event for one in found).items():
-        yield host, events, [one for one in found if one.event.host == host]
+def _at_hosts(attempts: list[Dialled]) -> Iterator[tuple[str, list[LogEvent], list[Dialled]]]:
+    for host, events in by_known_host(attempt.event for attempt in attempts).items():
+        yield host, events, [attempt for attempt in attempts if attempt.event.host == host]
 
 
 def _unsaid(event: LogEvent) -> str:
@@ -27,13 +27,13 @@ def _errors(events: list[LogEvent]) -> str:
     return ", ".join(dict.fromkeys(event.fields.get("error", _unsaid(event)) for event in events))
 
 
-def _word(found: list[Dialled]) -> str:
+def _word(attempts: list[Dialled]) -> str:
     """The address, as a word to paste."""
-    return quote(found[0].address) if found[0].address else "ADDRESS"
+    return quote(attempts[0].address) if attempts[0].address else "ADDRESS"
 
 
-def _owners(logs: Logs, found: list[Dialled]) -> list[str]:
-    return [host for one in found if one.address for host in hosts_with(logs, one.address)]
+def _owners(logs: Logs, attempts: list[Dialled]) -> list[str]:
+    return [host for attempt in attempts if attempt.address for host in hosts_with(logs, attempt.address)]
 
 
 @log_rule("LOG014", "the nodes' addresses are routed to each other")
@@ -93,9 +93,9 @@ def unreached(logs: Logs) -> Iterator[Finding]:
 
 def _common_end(logs: Logs, failed: list[Dialled]) -> Where | None:
     """The one host that several others could not reach."""
-    owners = [_owners(logs, [one]) for one in failed]
+    owners = [_owners(logs, [attempt]) for attempt in failed]
     ends, known = {owner for some in owners for owner in some}, all(owners)
-    several = len({one.event.host for one in failed} - {""}) > 1
+    several = len({attempt.event.host for attempt in failed} - {""}) > 1
     return Where(node=ends.pop()) if known and several and len(ends) == 1 else None
 
 
@@ -166,11 +166,11 @@ def _all_wait(logs: Logs, peers: list[str], event: LogEvent) -> bool:
     """Whether every process of the hosts that were dialled is still in its start, and none complained before."""
     there = [process for process in logs.processes if process.host in peers]
     bad = {
-        (one.host, one.pid)
-        for one in logs.events
-        if one.order < event.order and (one.level == "WARN" or one.sign in ("python-error", "propagated"))
+        (entry.host, entry.pid)
+        for entry in logs.events
+        if entry.order < event.order and (entry.level == "WARN" or entry.sign in ("python-error", "propagated"))
     }
-    return bool(there) and all(starting(one) and (one.host, one.pid) not in bad for one in there)
+    return bool(there) and all(starting(process) and (process.host, process.pid) not in bad for process in there)
 
 
 def _open_the_ports(logs: Logs, host: str, peers: list[str], here: list[Dialled]) -> list[Remedy]:

@@ -60,10 +60,10 @@ def loopback(logs: Logs) -> Iterator[Finding]:
     fell_back = said(logs, "gloo-loopback")
     if not dialled and not (fell_back and said(logs, "gloo-connect", "gloo-mesh")):
         return
-    told = _peer(dialled[0]) if dialled else "127.0.0.1"
+    address = _peer(dialled[0]) if dialled else "127.0.0.1"
     yield cause(
         [*dialled, *fell_back],
-        f"gloo ranks are given the address {told}, which is each node itself",
+        f"gloo ranks are given the address {address}, which is each node itself",
         why="The host's own name leads to a loopback address there, and gloo listens on that.",
         owner="node",
         fix=[
@@ -105,7 +105,9 @@ def _nameless(events: list[LogEvent]) -> Finding:
 def _started_again(logs: Logs, event: LogEvent) -> bool:
     """Whether steps, a signal, or another exception stand before this line: an earlier start went well."""
     signalled = said(logs, "worker-signalled", "oom-killed", "training-goes-on")
-    return any(one.file == event.file and one.line < event.line for one in [*own_exceptions(logs), *signalled])
+    return any(
+        entry.file == event.file and entry.line < event.line for entry in [*own_exceptions(logs), *signalled]
+    )
 
 
 @log_rule("LOG024", "gloo finds the interface named in GLOO_SOCKET_IFNAME")
@@ -176,11 +178,11 @@ def mesh(logs: Logs) -> Iterator[Finding]:
     events = [event for event in said(logs, "gloo-connect") if not _loops(event)] or said(logs, "gloo-mesh")
     looped = any(map(_loops, said(logs, "gloo-connect"))) or said(logs, "gloo-loopback")
     if events and not (looped or starts_later(logs, events[-1]) or ended_before(logs, events[0])):
-        told = _peer(events[0])
+        address = _peer(events[0])
         yield cause(
             events,
-            f"gloo's ranks do not reach each other{f' at {told}' if told else ''}",
-            why=_WHY if told else f"On a node the host's own name leads to loopback. Else: {_WHY}",
+            f"gloo's ranks do not reach each other{f' at {address}' if address else ''}",
+            why=_WHY if address else f"On a node the host's own name leads to loopback. Else: {_WHY}",
             owner="site",
             fix=[
                 you("Confirm: on each node the first must not print 127; then try each node from each other.",

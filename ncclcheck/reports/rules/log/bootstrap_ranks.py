@@ -70,11 +70,13 @@ def numbers(logs: Logs) -> Iterator[Finding]:
         rank, size = alike[0].rank, alike[0].nranks
         yield fail(
             Where(node=alike[-1].host, rank=rank),
-            f"{names(one.host for one in alike)} each began as rank {rank} of {size}, and none came through",
+            f"{names(process.host for process in alike)} each began as rank {rank} of {size}, and none came "
+            "through",
             why=_WHY,
             owner="job",
             evidence=[
-                seen(f"{one.file}:{one.first_line}", f"{one.host}:{one.pid} is rank {rank}") for one in alike
+                seen(f"{process.file}:{process.first_line}", f"{process.host}:{process.pid} is rank {rank}")
+                for process in alike
             ],
             fix=_FIX,
         )
@@ -96,7 +98,7 @@ def numbers(logs: Logs) -> Iterator[Finding]:
         return
     table = (pair.members if (pair := doubled(logs)) and twice else []) or differing(logs).get(_fewest(logs), [])
     yield cause(
-        sorted([*twice, *differ, *outside], key=lambda one: one.order),
+        sorted([*twice, *differ, *outside], key=lambda event: event.order),
         what,
         why=_WHY,
         owner="job",
@@ -114,10 +116,10 @@ def _by_table(logs: Logs) -> Finding | None:
     """What NCCL warns of nowhere: ranks that came twice, or count each other differently, by who began what."""
     if sizes := differing(logs):
         few = next(iter(sizes.values()))
-        told = ", ".join(f"{size} on {whose(members)}" for size, members in sizes.items())
+        counts = ", ".join(f"{size} on {whose(members)}" for size, members in sizes.items())
         return fail(
             Where(node=few[0].host, rank=few[0].rank),
-            f"ranks of one communicator believe in different numbers of ranks: {told}",
+            f"ranks of one communicator believe in different numbers of ranks: {counts}",
             why=_WHY,
             owner="job",
             evidence=begun([*few[:2], *(members[0] for members in [*sizes.values()][1:])]),
@@ -154,14 +156,16 @@ def _members_twice(logs: Logs) -> list[LogEvent]:
     lines: dict[int | None, list[int]] = {}
     for event in events:
         lines.setdefault(event.rank, []).append(event.line)
-    twice = bool(lines) and all(len(told) > 1 for told in lines.values())
-    apart = any(max(told) - min(told) > 1 for told in lines.values())  # two handlers double each line
+    twice = bool(lines) and all(len(places) > 1 for places in lines.values())
+    apart = any(max(places) - min(places) > 1 for places in lines.values())  # two handlers double each line
     return events if twice and apart else []
 
 
 def _never(member: LogMember, logs: Logs) -> str:
     """`; ranks 2-3 never came`, of its communicator."""
-    lacking = missing(next(one.members for one in logs.communicators if member in one.members))
+    lacking = missing(
+        next(communicator.members for communicator in logs.communicators if member in communicator.members)
+    )
     return f"; rank{'s' * (len(lacking) > 1)} {fold_numbers(lacking)} never came" if lacking else ""
 
 
@@ -183,15 +187,15 @@ def _tests_without_mpi(logs: Logs) -> Iterator[Finding]:
     """Processes of nccl-tests that each call themselves by one number, at one time: each is a job of its own."""
     devices = in_order(said(logs, "tests-device"))
     between = [event.order for event in said(logs, *_OF_ANOTHER_RUN)]
-    for one, other in pairwise(devices):
-        mine, its = one.fields, other.fields
+    for first, other in pairwise(devices):
+        mine, its = first.fields, other.fields
         alike = mine["number"] == its["number"] and (mine["process"], mine["machine"]) != (
             its["process"],
             its["machine"],
         )
-        if one.file == other.file and alike and not any(one.order < order < other.order for order in between):
+        if first.file == other.file and alike and not any(first.order < order < other.order for order in between):
             yield cause(
-                [one, other],
+                [first, other],
                 f"two processes of nccl-tests are rank {mine['number']}: it was built without MPI, and each of "
                 "them tests its own GPUs alone",
                 why="Without MPI=1 it knows nothing of what mpirun started beside it: no byte goes between them.",
@@ -217,8 +221,8 @@ def _begun_twice(logs: Logs) -> list[LogProcess]:
     if not begun or any(process.nranks != len(begun) or not starting(process) for process in begun):
         return []
     twice = next((rank for rank, times in Counter(process.rank for process in begun).items() if times > 1), None)
-    found = [process for process in begun if process.rank == twice]
-    return found if len({process.host for process in found}) > 1 else []
+    twins = [process for process in begun if process.rank == twice]
+    return twins if len({process.host for process in twins}) > 1 else []
 
 
 def _odd_number(logs: Logs, twice: list[LogEvent]) -> Where | None:

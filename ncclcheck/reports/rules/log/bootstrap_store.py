@@ -102,16 +102,16 @@ def port(logs: Logs) -> Iterator[Finding]:
 
 def _of_nccl(logs: Logs, event: LogEvent) -> str:
     """The port of NCCL_COMM_ID: the only one that NCCL itself does not leave to the system."""
-    told = setting(logs, "NCCL_COMM_ID", event) or "" if "Call to bind failed" in event.text else ""
-    port = told.rpartition(":")[2]
+    address = setting(logs, "NCCL_COMM_ID", event) or "" if "Call to bind failed" in event.text else ""
+    port = address.rpartition(":")[2]
     return port if port.isdecimal() else ""
 
 
 def _without_ports(logs: Logs, events: list[LogEvent]) -> Finding | None:
     """Of NCCL, whose processes tell their settings and have no NCCL_COMM_ID: the system chooses its ports then."""
-    told = [process_of(logs, event) for event in events if "Call to bind failed" in event.text]
-    if len(told) < len(events) or not all(
-        process and process.bootstrap and "NCCL_COMM_ID" not in process.settings for process in told
+    processes = [process_of(logs, event) for event in events if "Call to bind failed" in event.text]
+    if len(processes) < len(events) or not all(
+        process and process.bootstrap and "NCCL_COMM_ID" not in process.settings for process in processes
     ):
         return None
     return cause(
@@ -133,7 +133,11 @@ def _was_passed(logs: Logs, event: LogEvent) -> bool:
     """Whether NCCL came through its start after the line, or its process then wanted memory of its GPU."""
     if came_through(logs, event):
         return True
-    full = (one for one in said(logs, "torch-gpu-memory") if one.file == event.file and one.line > event.line)
+    full = (
+        failure
+        for failure in said(logs, "torch-gpu-memory")
+        if failure.file == event.file and failure.line > event.line
+    )
     return not _RAISED.search(event.text) and any(True for _ in full)
 
 
@@ -200,11 +204,13 @@ def name(logs: Logs) -> Iterator[Finding]:
     events = [event for event in tried if event.fields["host"] in lost or in_vain]
     if lost or not tried:
         asked = said(logs, "python-name-unresolved")  # of NCCL_RAS_ADDR too, without which NCCL goes on
-        told = [of for event in said(logs, "setting-refused") if (of := before_a_refusal(logs, event))]  # LOG072
+        refused = [
+            of for event in said(logs, "setting-refused") if (of := before_a_refusal(logs, event))
+        ]  # LOG072
         events += [
             event
             for event in asked
-            if event not in told and not _of_the_web(logs, event) and not came_through(logs, event)
+            if event not in refused and not _of_the_web(logs, event) and not came_through(logs, event)
         ]
     if not events or wrong or starts_later(logs, events[-1]):
         return
@@ -231,8 +237,10 @@ def name(logs: Logs) -> Iterator[Finding]:
 
 def _of_the_web(logs: Logs, event: LogEvent) -> bool:
     """Whether it was the name of a hub or a service, as the exceptions that follow from it tell."""
-    after = (one for one in said(logs, "python-error") if one.file == event.file and one.line >= event.line)
-    return any(one.line - event.line <= _CHAIN and _WEB.search(one.text) for one in after)
+    after = (
+        error for error in said(logs, "python-error") if error.file == event.file and error.line >= event.line
+    )
+    return any(error.line - event.line <= _CHAIN and _WEB.search(error.text) for error in after)
 
 
 def _folded(event: LogEvent) -> int:
@@ -259,9 +267,9 @@ def _to_the_end(logs: Logs, tried: list[LogEvent]) -> bool:
 def _unknown(events: list[LogEvent]) -> str:
     return next(
         (
-            told
+            reason
             for event in events
-            if (told := next((event.fields[key] for key in _WHY if key in event.fields), ""))
+            if (reason := next((event.fields[key] for key in _WHY if key in event.fields), ""))
         ),
         "unknown",
     )
@@ -269,10 +277,10 @@ def _unknown(events: list[LogEvent]) -> str:
 
 def malformed(logs: Logs) -> dict[str, LogEvent]:
     """What was dialled as the master and is no host's address -> the first line that tells it."""
-    told: dict[str, LogEvent] = {}
+    events: dict[str, LogEvent] = {}
     for event in said(logs, "address-malformed"):
-        told.setdefault(event.fields.get("host") or event.fields.get("dialled", ""), event)
-    return told
+        events.setdefault(event.fields.get("host") or event.fields.get("dialled", ""), event)
+    return events
 
 
 @log_rule("LOG170", "MASTER_ADDR is the hostname or address of one host")
@@ -404,8 +412,8 @@ def _master(logs: Logs, event: LogEvent) -> Where:
 
 
 def _errno(tries: list[LogEvent]) -> str:
-    told = next((event.fields["error"] for event in tries), "")
-    return f" ({told})" if told else ""
+    error = next((event.fields["error"] for event in tries), "")
+    return f" ({error})" if error else ""
 
 
 def _reason(tries: list[LogEvent]) -> str:

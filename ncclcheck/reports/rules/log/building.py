@@ -50,34 +50,34 @@ def code_is_built(logs: Logs) -> Iterator[Finding]:
 
 
 def _lack(event: LogEvent) -> tuple[str, list[Remedy]]:
-    told = event.fields
-    if header := told.get("header"):
+    fields = event.fields
+    if header := fields.get("header"):
         package = "python3-dev" if header == "Python.h" else "build-essential"
         return f"code could not be compiled: {header} is missing", [
             you("Install the headers that hold it, in the image of all nodes.", f"apt-get install -y {package}")
         ]
-    if library := told.get("library"):
+    if library := fields.get("library"):
         return f"code could not be linked: lib{library} was not found", [
             you("Let the linker find it: libcuda.so is the driver's, the others the toolkit's.",
                 "ldconfig -p | grep libcuda.so", "export LIBRARY_PATH=/usr/local/cuda/lib64/stubs:$LIBRARY_PATH")
         ]  # fmt: skip
-    if "gnu" in told:
+    if "gnu" in fields:
         return "nvcc does not take this release of gcc", [
             you("Give it an older one.", "export CC=gcc-12 CXX=g++-12 NVCC_PREPEND_FLAGS='-ccbin g++-12'")
         ]
-    if nvcc := told.get("nvcc"):
+    if nvcc := fields.get("nvcc"):
         return f"nvcc refused: {nvcc.strip()}", [
             you("Take a toolkit that knows the GPU, or name the architectures that it should build for.",
                 "nvcc --version | tail -2", "export TORCH_CUDA_ARCH_LIST=9.0")
         ]  # fmt: skip
-    have, want = told.get("installed") or told.get("detected"), told.get("torch") or told.get("built")
+    have, want = fields.get("installed") or fields.get("detected"), fields.get("torch") or fields.get("built")
     if have and want:
         home = quote(f"/usr/local/cuda-{want}")
         return f"the CUDA toolkit is {have}, and torch was built with {want}", [
             you("Take a toolkit of torch's release, or a torch for this toolkit.",
                 f"export CUDA_HOME={home}", "python -c 'import torch; print(torch.version.cuda)'")
         ]  # fmt: skip
-    if "home" in told:
+    if "home" in fields:
         return "an extension is to be compiled, and no CUDA toolkit was found (CUDA_HOME)", [
             you(
                 "Name it, or take an image with the toolkit (devel).",
@@ -85,13 +85,13 @@ def _lack(event: LogEvent) -> tuple[str, list[Remedy]]:
                 "which nvcc",
             )
         ]
-    if "ninja" in told or "none" in told:
-        missing = "ninja" if "ninja" in told else "a C compiler"
+    if "ninja" in fields or "none" in fields:
+        missing = "ninja" if "ninja" in fields else "a C compiler"
         return f"an extension is to be compiled, and {missing} is missing", [
             you("Install it in the environment of all nodes.",
-                "python -m pip install ninja" if "ninja" in told else "apt-get install -y build-essential")
+                "python -m pip install ninja" if "ninja" in fields else "apt-get install -y build-essential")
         ]  # fmt: skip
-    return f"the extension {told['extension']} could not be compiled", [
+    return f"the extension {fields['extension']} could not be compiled", [
         you("Read the compiler's output above: the first line with `error:` is the reason."),
         you("Confirm: the toolkit against torch's CUDA.", "nvcc --version | tail -2; gcc --version | head -1",
             "python -c 'import torch; print(torch.version.cuda)'"),

@@ -42,10 +42,10 @@ def containers_start_and_stay(logs: Logs) -> Iterator[Finding]:
     """
     events = [event for event in in_order(said(logs, *_SIGNS)) if not goes_on_after(logs, event.file, event.line)]
     if events:
-        sign = next(one for one in _SIGNS if any(event.sign == one for event in events))
-        told = [event for event in events if event.sign == sign]
-        what, why, owner, fix = _KINDS[sign](told)
-        yield cause(told, what, why=why, owner=owner, fix=fix)
+        sign = next(kind for kind in _SIGNS if any(event.sign == kind for event in events))
+        alike = [event for event in events if event.sign == sign]
+        what, why, owner, fix = _KINDS[sign](alike)
+        yield cause(alike, what, why=why, owner=owner, fix=fix)
 
 
 _Said = tuple[str, str, Owner, list[Remedy]]
@@ -115,8 +115,8 @@ def _not_pulled(events: list[LogEvent]) -> _Said:
 
 
 def _not_placed(events: list[LogEvent]) -> _Said:
-    told = events[0].fields
-    words = (told.get("why") or told["admission"]).split(" preemption:")[0].strip().rstrip(".")
+    fields = events[0].fields
+    words = (fields.get("why") or fields["admission"]).split(" preemption:")[0].strip().rstrip(".")
     return f"Kubernetes finds no node for the pod: {words[:160]}", "The others wait for its rank.", "site", [
         _DESCRIBE,
         you("Ask for less, or wait: all pods of a job must fit at once (gang scheduling: Kueue, Volcano)."),

@@ -205,7 +205,7 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
 
 def _signal(event: LogEvent) -> str:
     """The signal that a job was ended by, as the line says; a line that names none tells of Ctrl-C."""
-    told = next(
+    name = next(
         (
             event.fields[key]
             for key in ("signal", "caught", "own", "drained", "shell", "zsh")
@@ -217,7 +217,7 @@ def _signal(event: LogEvent) -> str:
         return "SIGTERM"
     if sent := SENT.get(event.fields.get("exitcode", event.fields.get("name", ""))):
         return sent
-    return _SIGNALS.get(told.lower(), told) or "SIGINT"
+    return _SIGNALS.get(name.lower(), name) or "SIGINT"
 
 
 def _who(event: LogEvent) -> str:

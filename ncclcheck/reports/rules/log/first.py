@@ -105,12 +105,12 @@ def _went_on_itself(logs: Logs, event: LogEvent, events: list[LogEvent]) -> bool
     imported = kind.rpartition(".")[2] in IMPORTS
     mild = imported or "raised_at" not in event.fields or dealt_with(logs, event)
     return mild and any(
-        "main" in one.fields
-        and one.file == event.file
-        and one.line > event.line
-        and one.fields.get("type", "") != kind
-        and event.rank in (None, one.rank)
-        for one in events
+        "main" in exception.fields
+        and exception.file == event.file
+        and exception.line > event.line
+        and exception.fields.get("type", "") != kind
+        and event.rank in (None, exception.rank)
+        for exception in events
     )
 
 
@@ -309,9 +309,9 @@ def _hands_on_what_is_harmless(logs: Logs, event: LogEvent) -> bool:
         return True
     warned = (event for event in logs.events if event.level == "WARN" and event.sign in meanings.HARMLESS)
     return any(
-        (one.file, one.host, one.pid) == (event.file, event.host, event.pid)
-        and 0 < event.line - one.line <= _LINES
-        for one in warned
+        (warning.file, warning.host, warning.pid) == (event.file, event.host, event.pid)
+        and 0 < event.line - warning.line <= _LINES
+        for warning in warned
     )
 
 
@@ -321,11 +321,15 @@ def _stays_within(logs: Logs, event: LogEvent) -> bool:
     So does the search for a virtual interface's place on the PCI bus: `include/net.h:19 -> 2`.
     """
     of_process = [
-        one for one in logs.events if (one.file, one.host, one.pid) == (event.file, event.host, event.pid)
+        entry
+        for entry in logs.events
+        if (entry.file, entry.host, entry.pid) == (event.file, event.host, event.pid)
     ]
-    if any(one.sign == event.sign and UPMOST.search(one.text) for one in of_process):
+    if any(entry.sign == event.sign and UPMOST.search(entry.text) for entry in of_process):
         return False
-    if any(one.level == "WARN" and one.line < event.line and one.sign not in _NO_CAUSE for one in of_process):
+    if any(
+        entry.level == "WARN" and entry.line < event.line and entry.sign not in _NO_CAUSE for entry in of_process
+    ):
         return False
     last = max(event.line for event in of_process)
     return any(file.name == event.file and (file.last_record or 0) > last for file in logs.files)
@@ -333,10 +337,10 @@ def _stays_within(logs: Logs, event: LogEvent) -> bool:
 
 def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
     peer = next((event.fields["peer"] for event in follow if event.fields.get("peer")), "")
-    told = f" {peer} is the first that is named as gone." if peer else ""
+    named = f" {peer} is the first that is named as gone." if peer else ""
     what = (
         "these lines only tell that another process went away; where no other check says why, it is in a log that "
-        f"was not given.{told}"
+        f"was not given.{named}"
     )
     if {event.sign for event in follow} <= {"flushed", "propagated"}:
         what = (
@@ -352,7 +356,7 @@ def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
     elif left := first_to_leave(logs, follow):
         gone = left.process
         at = Where(node=gone.host, rank=gone.rank)
-        shown = [left.by, *(one for one in follow if one is not left.by)]
+        shown = [left.by, *(event for event in follow if event is not left.by)]
         what = f"rank {gone.rank} (pid {gone.pid} of {gone.host}) was the first to go; why is not in these lines"
     return cause(
         shown,
@@ -371,8 +375,8 @@ def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
 def _more_said(logs: Logs) -> list[str]:
     """What would tell more the next time; what is on already is not asked for."""
     level = {process.settings.get("NCCL_DEBUG") for process in logs.processes}
-    told = [] if any(file.records for file in logs.files) and level != {"WARN"} else ["export NCCL_DEBUG=INFO"]
-    return [*told, "export TORCH_DISTRIBUTED_DEBUG=DETAIL", "export TORCH_FR_BUFFER_SIZE=2000"]
+    exports = [] if any(file.records for file in logs.files) and level != {"WARN"} else ["export NCCL_DEBUG=INFO"]
+    return [*exports, "export TORCH_DISTRIBUTED_DEBUG=DETAIL", "export TORCH_FR_BUFFER_SIZE=2000"]
 
 
 @log_rule("LOG002", "every rank that began NCCL initialization completed it", symptom=True)
@@ -407,10 +411,10 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl src/init.cc (2.18.3 and later); NVIDIA NCCL documentation, Troubleshooting.
     """
-    began = [one for one in logs.processes if one.began]
+    began = [process for process in logs.processes if process.began]
     if not began:
         raise NothingToJudge("no line of NCCL reports its start")
-    stuck = [one for one in began if one.completed < one.began]
+    stuck = [process for process in began if process.completed < process.began]
     if not stuck:
         yield fine(Where(), f"{len(began)} processes came through NCCL's initialisation")
         return
@@ -423,10 +427,10 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
     worked = said(logs, "nccl-tests-ended")
     if (worked or len(stuck) < len(began)) and not errors(logs):
         others = "its results follow" if worked else "others came through"
-        told = f"of {len(stuck)} processes the log does not show the end of NCCL's initialisation; {others}"
-        yield note(Where(), told, why="It ends on all ranks together; their lines may have gone elsewhere.")
+        text = f"of {len(stuck)} processes the log does not show the end of NCCL's initialisation; {others}"
+        yield note(Where(), text, why="It ends on all ranks together; their lines may have gone elsewhere.")
         return
-    if not errors(logs) and sum(file.lines for file in logs.files) <= sum(one.began for one in began):
+    if not errors(logs) and sum(file.lines for file in logs.files) <= sum(process.began for process in began):
         yield note(
             Where(),
             f"{len(stuck)} processes began NCCL's initialisation; these lines hold nothing else of them",
@@ -434,9 +438,11 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
         )
         return
     missing = _missing(logs)
-    who = fold_numbers([one.rank for one in stuck if one.rank is not None]) or f"{len(stuck)} processes"
+    who = (
+        fold_numbers([process.rank for process in stuck if process.rank is not None]) or f"{len(stuck)} processes"
+    )
     silent = f"; not in these files: rank{'s' * (len(missing) > 1)} {fold_numbers(missing)}" if missing else ""
-    complains = any(one.level == "WARN" and one.sign not in meanings.HARMLESS for one in logs.events)
+    complains = any(event.level == "WARN" and event.sign not in meanings.HARMLESS for event in logs.events)
     silence = "" if complains or errors(logs) else " Dropped packets leave no line in NCCL's log."
     yield fail(
         Where(node=stuck[0].host, rank=stuck[0].rank),
@@ -444,8 +450,9 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
         f"(rank{'s' if len(stuck) > 1 else ''} {who}){silent}",
         why=f"It waits for all ranks: one that is missing or cannot be reached stops them all.{silence}",
         owner="job",
-        evidence=[seen(f"{one.file}:{one.first_line}", f"{one.host}:{one.pid} began and did not complete")
-                  for one in stuck[:3]],
+        evidence=[seen(f"{process.file}:{process.first_line}",
+                       f"{process.host}:{process.pid} began and did not complete")
+                  for process in stuck[:3]],
         fix=[you("See whether the missing ranks were started, and whether all nodes reach each other.",
                  "ncclcheck env --hosts HOST1,HOST2")],
     )  # fmt: skip
@@ -453,8 +460,8 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
 
 def _crosses(across: list[list[LogMember]]) -> Finding:
     """Communicators that wait for each other's ranks."""
-    one, other = (numbered(members) for members in across)
-    who = f"{one} in one, {other} in another"
+    first, other = (numbered(members) for members in across)
+    who = f"{first} in one, {other} in another"
     return fail(
         Where(),
         f"ranks wait in different communicators at once ({who}): they make them in different orders",
@@ -472,8 +479,10 @@ def _crosses(across: list[list[LogMember]]) -> Finding:
 def _hangs(logs: Logs, members: list[LogMember]) -> Finding:
     """A communicator that is not the first one of all: who began it, and who did not."""
     lacking, known = missing(members), absent(logs, members)
-    there = ", ".join(f"rank {one.rank} is {one.host}:{one.pid}, which began others" for one in known[:3])
-    if not known and (small := [one for one in logs.processes if one.nranks == 1 < members[0].nranks]):
+    there = ", ".join(
+        f"rank {member.rank} is {member.host}:{member.pid}, which began others" for member in known[:3]
+    )
+    if not known and (small := [process for process in logs.processes if process.nranks == 1 < members[0].nranks]):
         there = f"{small[0].host}:{small[0].pid} began as the one rank of a world of its own"
     never = f"; rank{'s' * (len(lacking) > 1)} {fold_numbers(lacking)} never began it" if lacking else ""
     return fail(

@@ -61,24 +61,24 @@ def every_dump_was_read(cluster: Cluster) -> Iterator[Finding]:
         yield unknown(Where(), f"{more} more files could not be read", why="Their ranks are not judged.")
 
 
-def _refused(one: FlightRefused) -> Finding:
-    name = one.file.rsplit("/", 1)[-1]
-    if one.replaced:
-        return note(Where(), f"{name} was left out: {one.why}", evidence=[seen(one.file, one.why)])
-    if not one.hostile:
+def _refused(dump: FlightRefused) -> Finding:
+    name = dump.file.rsplit("/", 1)[-1]
+    if dump.replaced:
+        return note(Where(), f"{name} was left out: {dump.why}", evidence=[seen(dump.file, dump.why)])
+    if not dump.hostile:
         return unknown(
-            Where(), f"{name} could not be read: {one.why}",
-            why="What its rank did is not known without it.", owner="job", evidence=[seen(one.file, one.why)],
+            Where(), f"{name} could not be read: {dump.why}",
+            why="What its rank did is not known without it.", owner="job", evidence=[seen(dump.file, dump.why)],
             fix=[you("Copy it again from its node, or omit it if it is not a dump.")],
         )  # fmt: skip
     return warn(
-        Where(), f"{name} was not loaded, and is no dump of torch: {one.why}",
+        Where(), f"{name} was not loaded, and is no dump of torch: {dump.why}",
         why="Loading it with pickle would run whatever it contains.", owner="site",
-        evidence=[seen(one.file, one.why)],
+        evidence=[seen(dump.file, dump.why)],
         fix=[
             you("Do not open it with pickle or torchfrtrace; look at it without running it.",
-                f"python -m pickletools {quote(one.file)}"),
-            admin("Find out who wrote this file.", f"stat {quote(one.file)}"),
+                f"python -m pickletools {quote(dump.file)}"),
+            admin("Find out who wrote this file.", f"stat {quote(dump.file)}"),
         ],
     )  # fmt: skip
 
@@ -122,18 +122,22 @@ def every_rank_left_a_dump(cluster: Cluster) -> Iterator[Finding]:
         yield fine(Where(), f"dumps of all {len(dumps)} ranks, form {versions}")
         return
     awaited = sorted(set(missing) & set(waits.causes))
-    told = seen("ranks in the dumps", f"{many(len(dumps), 'dump')} of {len(dumps) + len(missing)} ranks")
+    counted = seen("ranks in the dumps", f"{many(len(dumps), 'dump')} of {len(dumps) + len(missing)} ranks")
     if not awaited:
-        yield _unawaited(waits, missing, told)
+        yield _unawaited(waits, missing, counted)
         return
-    waiting = sorted({rank for one in awaited for call in waits.awaiting(one) for rank in waits.waiting(call)})
+    waiting = sorted(
+        {rank for absent in awaited for call in waits.awaiting(absent) for rank in waits.waiting(call)}
+    )
     where, who = text.who(awaited)
     judged = fail if len(dumps) >= len(missing) and not waits.proven else unknown
     yield judged(
         where, f"{who}left no dump, and {text.waiting(waiting)} for {text.them(awaited)}",
         why="A process that was killed or is stuck writes none; or the file was not gathered from its node.",
         owner="job",
-        evidence=[told, *(seen("waits", text.call(waits.state, call)) for call in waits.awaiting(awaited[0])[:3])],
+        evidence=[
+            counted, *(seen("waits", text.call(waits.state, call)) for call in waits.awaiting(awaited[0])[:3])
+        ],
         fix=[
             you("Look for the dump on its own node, and read the end of what the rank printed.",
                 "ls -l /tmp/nccl_trace_rank_* ~/.cache/torch/*trace_rank_*"),
@@ -154,8 +158,8 @@ def _none(files: int) -> Finding:
 def _unawaited(waits: Waits, missing: list[int], evidence: Evidence) -> Finding:
     who = f"{fold_ranks(missing)} left no dump"
     if waits.standing or waits.state.stopped or waits.mismatched:
-        said = f"{who}; nobody is seen to wait for {text.them(missing)}"
-        return note(Where(), said, evidence=[evidence], fix=[recorded_again()])
+        what = f"{who}; nobody is seen to wait for {text.them(missing)}"
+        return note(Where(), what, evidence=[evidence], fix=[recorded_again()])
     return unknown(
         Where(), f"{who}, and in the others' dumps every call is over",
         why=f"If the job hung or failed, look first at {text.them(missing, 'this rank', 'these ranks')}.",

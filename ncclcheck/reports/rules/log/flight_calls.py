@@ -46,8 +46,8 @@ def same_collective(cluster: Cluster) -> Iterator[Finding]:
     COLLECTIVE_TYPE_MISMATCH); PyTorch documentation, torch.distributed, "Debugging".
     """
     waits = waits_of(cluster)
-    found = [mismatch for mismatch in mismatches(waits.state) if mismatch.kind == "operation"]
-    yield from (_mismatch(waits, mismatch) for mismatch in found[:_MOST_CALLS])
+    mismatched = [mismatch for mismatch in mismatches(waits.state) if mismatch.kind == "operation"]
+    yield from (_mismatch(waits, mismatch) for mismatch in mismatched[:_MOST_CALLS])
 
 
 @rule("LOG135", "sizes and types agree between the ranks of a collective", worst=State.FAIL, over="")
@@ -75,8 +75,8 @@ def sizes_and_types_agree(cluster: Cluster) -> Iterator[Finding]:
     documentation, torch.distributed, "Debugging"; NVIDIA NCCL documentation, "Collective Operations".
     """
     waits = waits_of(cluster)
-    found = [mismatch for mismatch in mismatches(waits.state) if mismatch.kind != "operation"]
-    yield from (_mismatch(waits, mismatch) for mismatch in found[:_MOST_CALLS])
+    mismatched = [mismatch for mismatch in mismatches(waits.state) if mismatch.kind != "operation"]
+    yield from (_mismatch(waits, mismatch) for mismatch in mismatched[:_MOST_CALLS])
     yield from (_misfit(waits.state, misfit) for misfit in misfits(waits.state)[:_MOST_CALLS])
 
 
@@ -170,12 +170,12 @@ def an_entered_call_ends(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _is_misfit(waits: Waits, call: Call) -> bool:
-    found = (
+    ends = (
         {(misfit.group, misfit.src, misfit.dst) for misfit in misfits(waits.state)}
         if call.src is not None
         else set()
     )
-    return (call.group, call.src, call.dst) in found
+    return (call.group, call.src, call.dst) in ends
 
 
 _UNSURE = "A rank of which there is no dump may not have come; or all came, and the data does not get through."

@@ -81,14 +81,16 @@ def every_rank_entered(cluster: Cluster) -> Iterator[Finding]:
     for call, ranks in [*outside.items()][:_MOST]:
         paired = [began[rank] for rank in ranks if rank in began]
         yield _pairing(waits, call, ranks, paired) if paired else _outside(waits, call, ranks)
-    yield from (_given_up(waits, one) for one in given_up(waits)[:_MOST])
+    yield from (_given_up(waits, split) for split in given_up(waits)[:_MOST])
 
 
 def _outside(waits: Waits, call: Call, ranks: list[int]) -> Finding:
     state, waiting = waits.state, waits.waiting(call)
-    told = call.src is not None or ranks[0] in state.entered[call.group]
+    known = call.src is not None or ranks[0] in state.entered[call.group]
     did = (
-        f"did not {text.entering(state, call)}" if told else f"left no trace of {text.call(state, call)}, in which"
+        f"did not {text.entering(state, call)}"
+        if known
+        else f"left no trace of {text.call(state, call)}, in which"
     )
     last = [text.record(state, rank, call) for rank in ranks[:2] for call in state.dumps[rank].calls[-1:]]
     where, who = text.who(ranks)
@@ -114,22 +116,22 @@ def _pairing(waits: Waits, call: Call, ranks: list[int], began: list[LogEvent]) 
     )
 
 
-def _given_up(waits: Waits, one: GivenUp) -> Finding:
-    state, behind = waits.state, fold_ranks(one.behind)
+def _given_up(waits: Waits, split: GivenUp) -> Finding:
+    state, behind = waits.state, fold_ranks(split.behind)
     shown = [
         text.record(state, rank, last)
-        for rank in (*one.ahead[:1], *one.behind[:2])
+        for rank in (*split.ahead[:1], *split.behind[:2])
         for last in state.dumps[rank].calls[-1:]
     ]
-    where, who = text.who(one.behind)
+    where, who = text.who(split.behind)
     return unknown(
         where,
-        f"{who}did not enter {text.call(state, one.call)}, which ended or failed on {fold_ranks(one.ahead)}: "
-        f"{behind} stopped before it, or gave {text.them(one.behind, 'its dump', 'the dumps')} earlier",
+        f"{who}did not enter {text.call(state, split.call)}, which ended or failed on {fold_ranks(split.ahead)}: "
+        f"{behind} stopped before it, or gave {text.them(split.behind, 'its dump', 'the dumps')} earlier",
         why="gloo writes down a failed call like one that ended. It cannot end before all have entered it: if "
         "these dumps are of the end of the job, it failed because of who did not come.",
         owner="job",
-        evidence=[*shown, *_numbers(waits, one.call)],
+        evidence=[*shown, *_numbers(waits, split.call)],
         fix=[
             you(f"Read the end of what {behind} printed: an error there stopped the job."),
             you("If the job still runs, ask all ranks for their dumps again: who is behind both times is stuck."),
@@ -200,9 +202,9 @@ def _stopped(waits: Waits, stopped: list[Stopped]) -> Finding:
     where, who = text.who(ranks)
     what = "did not notice the end of calls that peers saw end and that need their part"
     if len(stopped) == 1:
-        one = stopped[0]
-        name = text.group(waits.state.group(one.group))
-        what = f"did not notice the end of {len(one.calls)} calls of {name} that rank {one.peer} saw end"
+        first = stopped[0]
+        name = text.group(waits.state.group(first.group))
+        what = f"did not notice the end of {len(first.calls)} calls of {name} that rank {first.peer} saw end"
     return fail(
         where, who + what,
         why="The GPU or the watchdog stopped before those of the peers: what others print is a consequence.",

@@ -47,9 +47,9 @@ def own_gpu(logs: Logs) -> Iterator[Finding]:
     ## Source
     volcengine/verl#161, Peterande/D-FINE#289; NCCL user guide, Environment variables; NVIDIA MIG user guide.
     """
-    told = [event for event in said(logs, "gpu-duplicate") if not on_two_machines(logs, event)]
+    duplicates = [event for event in said(logs, "gpu-duplicate") if not on_two_machines(logs, event)]
     slices = said(logs, "gpu-slice")
-    for where, events in hosts([*told, *said(logs, "gpu-shared")]):
+    for where, events in hosts([*duplicates, *said(logs, "gpu-shared")]):
         yield cause(
             events,
             f"{_sharers(events)}{on(where)}" + (", which is divided into slices (MIG)" if slices else ""),
@@ -138,12 +138,12 @@ def ordinal(logs: Logs) -> Iterator[Finding]:
     """
     other = host_memory_failures(logs)
     words = ("invalid device ordinal", "hipErrorInvalidDevice")
-    told = [
+    refused = [
         cuda_error
         for cuda_error in cuda_errors(logs, *words)
         if cuda_error not in other and "DeviceF" not in cuda_error.text
     ]
-    for where, events in hosts([*told, *said(logs, "gpus-too-few")]):
+    for where, events in hosts([*refused, *said(logs, "gpus-too-few")]):
         by_nccl = all(event.sign == "nccl-cuda-failure" for event in events)
         what = (
             "a rank does not see the GPU of its neighbour"
@@ -220,11 +220,11 @@ def memory(logs: Logs) -> Iterator[Finding]:
     """
     other = [*host_memory_failures(logs), *pinned(logs)]
     failed = [event for event in said(logs, "gpu-alloc") if not _of_another_error(logs, event)]
-    told = [*cuda_errors(logs, "out of memory"), *failed, *said(logs, "torch-gpu-memory")]
-    told = [event for event in told if not in_one_process(event, other)]
-    groups = [*hosts([event for event in told if not _HANDED_ON.search(event.text)] or told)]
+    failures = [*cuda_errors(logs, "out of memory"), *failed, *said(logs, "torch-gpu-memory")]
+    failures = [event for event in failures if not in_one_process(event, other)]
+    groups = [*hosts([event for event in failures if not _HANDED_ON.search(event.text)] or failures)]
     if len(groups) > 1 and _are_alike(groups):
-        groups = [(Where(), [event for _, found in groups for event in found])]
+        groups = [(Where(), [event for _, lines in groups for event in lines])]
     for where, events in groups:
         yield _full(logs, where, events)
 
@@ -350,8 +350,8 @@ def _gib(match: re.Match[str]) -> float:
 
 def _less(logs: Logs, events: list[LogEvent], *, alone: bool) -> list[Remedy]:
     """What frees memory, by the numbers of the message. alone: nobody else has more of it than the program."""
-    told = next((match for event in events if (match := _KEPT.search(event.text))), None)
-    if told and float(told[3]) * _GIB[told[4]] > _FRAGMENTED * float(told[1]) * _GIB[told[2]]:
+    kept = next((match for event in events if (match := _KEPT.search(event.text))), None)
+    if kept and float(kept[3]) * _GIB[kept[4]] > _FRAGMENTED * float(kept[1]) * _GIB[kept[2]]:
         return [_FRAGMENTS, *([_SMALLER] if alone else [])]
     if not alone:
         return []
@@ -375,18 +375,18 @@ def _less(logs: Logs, events: list[LogEvent], *, alone: bool) -> list[Remedy]:
     return [_SMALLER]
 
 
-def _full(logs: Logs, where: Where, found: list[LogEvent]) -> Finding:
-    by_program = any(event.sign in ("torch-gpu-memory", "torch-cuda-error") for event in found[:1])
-    asked = next((event.fields["bytes"] for event in found if "bytes" in event.fields), "")
-    wanted = next((event.fields["size"] for event in found if "size" in event.fields), "")
+def _full(logs: Logs, where: Where, events: list[LogEvent]) -> Finding:
+    by_program = any(event.sign in ("torch-gpu-memory", "torch-cuda-error") for event in events[:1])
+    asked = next((event.fields["bytes"] for event in events if "bytes" in event.fields), "")
+    wanted = next((event.fields["size"] for event in events if "size" in event.fields), "")
     much = wanted or (size(int(asked)) if asked else "")
     who = "the program" if by_program else "NCCL"
-    others = [event for event in said(logs, "gpu-memory-of-others") if in_one_process(event, found)]
-    others_hold = _neighbours(found)
+    others = [event for event in said(logs, "gpu-memory-of-others") if in_one_process(event, events)]
+    others_hold = _neighbours(events)
     room = you("Leave NCCL some GB, or let it take less.", "export NCCL_MAX_CTAS=8", "export NCCL_NVLS_ENABLE=0")
     mostly = others_hold is not None and others_hold.gib > others_hold.own
-    less = _less(logs, found, alone=not mostly)
-    held = (
+    less = _less(logs, events, alone=not mostly)
+    beside = (
         f", with {others_hold.who} on it"
         if others_hold
         else ", with memory of other processes on it"
@@ -394,24 +394,25 @@ def _full(logs: Logs, where: Where, found: list[LogEvent]) -> Finding:
         else ""
     )
     return cause(
-        found,
-        f"other processes hold the GPU of {ranks(found)}{on(where)} ({others_hold.who}): too little was left for "
+        events,
+        f"other processes hold the GPU of {ranks(events)}{on(where)} ({others_hold.who}): too little was left for "
         f"{who}, which wanted {much or 'more'}" if others_hold and mostly
-        else f"the {'GPUs' if ranks(found) != '1 rank' else 'GPU'} of {ranks(found)}{on(where)} "
-        f"{'were' if ranks(found) != '1 rank' else 'was'} full when {who} wanted {much or 'more'}{held}",
+        else f"the {'GPUs' if ranks(events) != '1 rank' else 'GPU'} of {ranks(events)}{on(where)} "
+        f"{'were' if ranks(events) != '1 rank' else 'was'} full when {who} wanted {much or 'more'}{beside}",
         why="A rank that gets no memory ends, and all others with it.",
         owner="job",
         fix=[
             you("Confirm: memory in use just before, and by whom.",
-                "rocm-smi --showpids --showmeminfo vram" if any("HIP out of memory" in one.text for one in found)
+                "rocm-smi --showpids --showmeminfo vram"
+                if any("HIP out of memory" in event.text for event in events)
                 else "nvidia-smi --query-compute-apps=pid,used_memory --format=csv"),
             *([_SHARED] if others or others_hold else []),
             *([_LEFT] if mostly else [] if by_program else [room]),
             *less,
-            *([_OR_HOST_MEMORY] if may_be_of_host_memory(logs, found[0]) else []),
+            *([_OR_HOST_MEMORY] if may_be_of_host_memory(logs, events[0]) else []),
         ],
         at=where,
-        more=version_seen(logs, found[0]),
+        more=version_seen(logs, events[0]),
     )  # fmt: skip
 
 
@@ -451,8 +452,8 @@ def hardware(logs: Logs) -> Iterator[Finding]:
     xids = [event for event in said(logs, "gpu-xid") if int(event.fields["xid"]) not in PROGRAM]
     of_program = [event for event in said(logs, "gpu-xid") if event not in xids]
     launches = [] if of_program and not xids else cuda_errors(logs, _LAUNCH)
-    told = [*xids, *said(logs, "gpu-lost"), *cuda_errors(logs, *_BROKEN), *launches]
-    for where, events in hosts({event.order: event for event in reversed(told)}.values()):  # a line has one
+    broken = [*xids, *said(logs, "gpu-lost"), *cuda_errors(logs, *_BROKEN), *launches]
+    for where, events in hosts({event.order: event for event in reversed(broken)}.values()):  # a line has one
         yield _broken(where, events, sure=any(event not in launches for event in events))
     for where, events in hosts(said(logs, "gpu-hang")):
         yield _hung(where, events)
@@ -497,9 +498,9 @@ def _of_a_container(where: Where, events: list[LogEvent], error: str) -> Finding
 
 def _not_told(where: Where, events: list[LogEvent]) -> Finding:
     """The driver's library refused to speak of the GPUs."""
-    told = events[0].fields
-    call = told.get("call", "NVML")
-    error = (told.get("error") or told.get("init") or told["kind"]).strip()
+    fields = events[0].fields
+    call = fields.get("call", "NVML")
+    error = (fields.get("error") or fields.get("init") or fields["kind"]).strip()
     if error.replace(" ", "") in _OF_CONTAINERS:
         return _of_a_container(where, events, error)
     if error == "Not Found" and "Handle" in call:

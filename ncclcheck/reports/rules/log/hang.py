@@ -21,8 +21,8 @@ def _last(hang: Hang) -> list[Evidence]:
 
 def _recorded(logs: Logs) -> list[Remedy]:
     """Where the Flight Recorder told nothing yet."""
-    told = logs.flight is not None and logs.flight.dumps
-    return [] if told else [you("Confirm: have the Flight Recorder on the next time.", *RECORD)]
+    recorded = logs.flight is not None and logs.flight.dumps
+    return [] if recorded else [you("Confirm: have the Flight Recorder on the next time.", *RECORD)]
 
 
 @log_rule("LOG080", "every rank entered the collective in which the others waited")

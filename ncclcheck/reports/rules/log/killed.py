@@ -129,11 +129,11 @@ def _exits(logs: Logs, kind: _Kind) -> list[LogEvent]:
 
 def _signal(event: LogEvent) -> str:
     """The number of the signal that a launcher tells; torchrun's exit codes are those below zero."""
-    told = event.fields
-    code = told.get("exitcode", "")
-    if by_shell := told.get("by_shell", ""):
+    fields = event.fields
+    code = fields.get("exitcode", "")
+    if by_shell := fields.get("by_shell", ""):
         return str(int(by_shell) - _OF_A_SHELL)
-    return code[1:] if code.startswith("-") else told.get("signal") or told.get("hydra", "")
+    return code[1:] if code.startswith("-") else fields.get("signal") or fields.get("hydra", "")
 
 
 def _named(logs: Logs, kind: _Kind) -> list[LogEvent]:
@@ -195,10 +195,10 @@ def _by_line(events: list[LogEvent]) -> list[LogEvent]:
 
 
 def _ended(logs: Logs, events: list[LogEvent], kind: _Kind) -> Finding:
-    told = next((event.fields for event in events if event.fields.get("local_rank")), {})
+    fields = next((event.fields for event in events if event.fields.get("local_rank")), {})
     known = of_words(_thrown(logs, events)) if kind.number == _ABORT else None
     rank = events[0].rank if events[0].sign == "mpirun-signalled" else None
-    who = f"local rank {told['local_rank']}, process {told['pid']}," if told.get("pid") else "a process"
+    who = f"local rank {fields['local_rank']}, process {fields['pid']}," if fields.get("pid") else "a process"
     who = who if rank is None else f"rank {rank}"
     return cause(
         events,
@@ -241,15 +241,15 @@ def _left(logs: Logs, events: list[LogEvent], kind: _Kind) -> str:
 def _complaint(logs: Logs, events: list[LogEvent]) -> str:
     """What a library complained of a few lines above a crash, which may be why."""
     first = events[0]
-    told = (event for event in said(logs, "complaint") if event.file == first.file)
-    return next((event.text.strip() for event in told if 0 < first.line - event.line <= _NEAR), "")
+    complaints = (event for event in said(logs, "complaint") if event.file == first.file)
+    return next((event.text.strip() for event in complaints if 0 < first.line - event.line <= _NEAR), "")
 
 
 def _native(logs: Logs, events: list[LogEvent]) -> str:
     """The innermost function of a crash below its line, and the library or file that it is in."""
     first = events[0]
-    told = (event for event in said(logs, "native-frame") if event.file == first.file)
-    frame = next((event.fields for event in told if 0 <= event.line - first.line <= _STACK_LINES), None)
+    frames = (event for event in said(logs, "native-frame") if event.file == first.file)
+    frame = next((event.fields for event in frames if 0 <= event.line - first.line <= _STACK_LINES), None)
     if frame is None:
         return ""
     return stood_in(frame)
@@ -284,8 +284,10 @@ def _asked(logs: Logs, events: list[LogEvent], kind: _Kind) -> list[Remedy]:
 def _thrown(logs: Logs, events: list[LogEvent]) -> str:
     """What the exception of C++ says, that nobody caught."""
     aborted = next((event for event in events if "thrown" in event.fields), None)
-    told = (event for event in said(logs, "cpp-what") if aborted and event.file == aborted.file)
-    return next((event.fields["text"] for event in told if aborted and 0 < event.line - aborted.line <= _NEAR), "")
+    words = (event for event in said(logs, "cpp-what") if aborted and event.file == aborted.file)
+    return next(
+        (event.fields["text"] for event in words if aborted and 0 < event.line - aborted.line <= _NEAR), ""
+    )
 
 
 def _stood(threads: list[LogEvent]) -> str:
@@ -293,10 +295,10 @@ def _stood(threads: list[LogEvent]) -> str:
     frames = [match for thread in threads[:1] for match in _FRAME.finditer(thread.text)]
     own = next((frame for frame in frames if not frame["package"]), None)
     inner = [frame for frame in frames[:1] if frame is not own]
-    told = [
+    callers = [
         f"{match['path']}:{match['line']} ({match['function']})" for match in (*inner, *([own] if own else []))
     ]
-    return ", called at ".join(told)
+    return ", called at ".join(callers)
 
 
 def _place(logs: Logs, events: list[LogEvent], kind: _Kind) -> Where:

@@ -63,8 +63,8 @@ def same_tensors(logs: Logs) -> Iterator[Finding]:
 
 
 def _ranks(event: LogEvent) -> list[int]:
-    told = event.fields.get("ranks") or event.fields.get("ready") or event.fields.get("alone", "")
-    named = [int(one) for one in told.replace(",", " ").split()]
+    listed = event.fields.get("ranks") or event.fields.get("ready") or event.fields.get("alone", "")
+    named = [int(number) for number in listed.replace(",", " ").split()]
     return sorted({*range(max(named) + 1)} - {*named}) if "ready" in event.fields else named
 
 

@@ -259,8 +259,8 @@ def _why(events: list[LogEvent]) -> str:
 
 
 def _drivers(logs: Logs) -> list[Evidence]:
-    told = sorted({process.driver for process in logs.processes if process.driver})
-    return [seen("cudaDriverVersion", ", ".join(told))] if told else []
+    versions = sorted({process.driver for process in logs.processes if process.driver})
+    return [seen("cudaDriverVersion", ", ".join(versions))] if versions else []
 
 
 @log_rule("LOG066", "exactly one libnccl is loaded, the one that torch expects")

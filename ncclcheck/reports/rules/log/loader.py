@@ -64,13 +64,13 @@ def shared_memory(logs: Logs) -> Iterator[Finding]:
     docker run.
     """
     events = [*_killed(logs, "Bus error"), *said(logs, "worker-bus-error"), *_files(logs, _FULL)]
-    for host, found in by_known_host(events).items():
+    for host, own in by_known_host(events).items():
         yield cause(
-            found,
+            own,
             f"/dev/shm is too small for the loader's workers{_on(host)}",
             why="Workers hand batches over in shared memory; a write without room ends worker and rank.",
             owner="node",
-            at=at_teller(logs, found),
+            at=at_teller(logs, own),
             fix=[
                 you("Confirm, in the container, while it runs.", "df -h /dev/shm"),
                 you("Start the container with more.",
@@ -107,13 +107,13 @@ def open_files(logs: Logs) -> Iterator[Finding]:
     documentation, Multiprocessing package, Sharing strategies; getrlimit(2), unix(7).
     """
     events = [*said(logs, "ancdata", "too-many-files"), *_files(logs, _OPEN)]
-    for host, found in by_known_host(events).items():
+    for host, own in by_known_host(events).items():
         yield cause(
-            found,
+            own,
             f"the limit of open files was reached{_on(host)}",
             why="Tensors that workers hand over are open files until they are freed.",
             owner="job",
-            at=at_teller(logs, found),
+            at=at_teller(logs, own),
             fix=[
                 you("Confirm: compare what a rank holds with its limit, while it runs.",
                     "for p in $(pgrep -f train.py); do ls /proc/$p/fd | wc -l; done", "ulimit -Sn; ulimit -Hn"),

@@ -61,8 +61,8 @@ def counted(logs: Logs) -> Iterator[Finding]:
         yield _several(logs, errors, job)
     elif split := said(logs, "ipc-socket"):
         yield _cut_off(logs, split)
-    elif told := _taken_for_several(job):
-        yield _one(logs, told, job)
+    elif reason := _taken_for_several(job):
+        yield _one(logs, reason, job)
 
 
 def taken_for_one(logs: Logs, job: list[LogProcess]) -> list[LogEvent]:
@@ -144,13 +144,13 @@ def _cut_off(logs: Logs, events: list[LogEvent]) -> Finding:
     )
 
 
-def _one(logs: Logs, told: str, job: list[LogProcess]) -> Finding:
+def _one(logs: Logs, reason: str, job: list[LogProcess]) -> Finding:
     off = settings_seen(logs, "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_P2P_LEVEL", "NCCL_HOSTID")
     blame = "by its settings" if off else "in different containers or with different NCCL_HOSTID"
     return Finding(
         state=State.WARN,
         where=Where(node=job[0].host),
-        what=f"GPUs of one machine talk over the network, {blame}: {told}",
+        what=f"GPUs of one machine talk over the network, {blame}: {reason}",
         why="What could go over NVLink or shared memory goes through the network stack, many times slower.",
         owner="job",
         evidence=[*_of_machines(job), *off],

@@ -119,16 +119,18 @@ def verbs_calls(logs: Logs) -> Iterator[Finding]:
         if match and not _has_its_check(match["call"], match["error"]):
             groups.setdefault((match["call"], match["error"].strip()), []).append(event)
     for (call, error), events in groups.items():
-        known = next((one for one in VERBS if one.words.search(error)), None)
+        known = next((entry for entry in VERBS if entry.words.search(error)), None)
         what = known.what if known else "is refused by the card"
-        for host, told in by_known_host(events).items():
+        for host, lines in by_known_host(events).items():
             yield _finding(
-                logs, told, f"{call}{f' on {host}' if host else ''} {what}: {error}", known or VERBS[-1]
+                logs, lines, f"{call}{f' on {host}' if host else ''} {what}: {error}", known or VERBS[-1]
             )
 
 
 def _has_its_check(call: str, error: str) -> bool:
-    return any(call.startswith(begin) and any(one in error for one in errors) for begin, errors in _KNOWN.items())
+    return any(
+        call.startswith(begin) and any(part in error for part in errors) for begin, errors in _KNOWN.items()
+    )
 
 
 @log_rule("LOG188", "NCCL can do what the program asks of it")
@@ -183,10 +185,10 @@ def own_checks(logs: Logs) -> Iterator[Finding]:
     """
     of_files = found_wrong(logs)  # LOG073
     warned = (event for event in said(logs, "nccl-warning") if event not in of_files)
-    told = [event for event in warned if meaning(event, (*AROUND, *ASKED)) is None]
-    given = [event for event in told if gave_up(logs, event) and not _is_known(logs, event)]
+    unexplained = [event for event in warned if meaning(event, (*AROUND, *ASKED)) is None]
+    given = [event for event in unexplained if gave_up(logs, event) and not _is_known(logs, event)]
     yield from _findings(
-        logs, [event for event in told if event not in given], OWN_CHECKS, _words, state=State.WARN
+        logs, [event for event in unexplained if event not in given], OWN_CHECKS, _words, state=State.WARN
     )
     groups: dict[Meaning, list[LogEvent]] = {}
     for event in given:
@@ -205,9 +207,9 @@ def _is_known(logs: Logs, event: LogEvent) -> bool:
     if _CALL.search(event.text):
         return True
     others = (
-        one
-        for one in logs.events
-        if one.level == "WARN" and (one.file, one.host, one.pid) == (event.file, event.host, event.pid)
+        entry
+        for entry in logs.events
+        if entry.level == "WARN" and (entry.file, entry.host, entry.pid) == (event.file, event.host, event.pid)
     )
     return any(
         meaning(event, (*AROUND, *ASKED)) is not None
@@ -220,8 +222,10 @@ def _is_known(logs: Logs, event: LogEvent) -> bool:
 def _with_variables(known: Meaning, event: LogEvent) -> Meaning:
     """With what to do about a variable that the line names."""
     names = [name for name in dict.fromkeys(_VARIABLE.findall(event.text)) if name in reference()]
-    told = tuple(("Look at the value that the line names.", f"printenv {name}", f"unset {name}") for name in names)
-    return known._replace(fix=(*told, *known.fix))
+    remedies = tuple(
+        ("Look at the value that the line names.", f"printenv {name}", f"unset {name}") for name in names
+    )
+    return known._replace(fix=(*remedies, *known.fix))
 
 
 def _words(event: LogEvent) -> str:
@@ -242,15 +246,15 @@ def _findings(
     for event in events:
         if (known := meaning(event, of)) is not None:
             groups.setdefault(known, []).append(event)
-    for known, told in groups.items():
-        for host, its in by_known_host(told).items():
+    for known, lines in groups.items():
+        for host, its in by_known_host(lines).items():
             what = f"{known.what}{f' on {host}' if host else ''}{more(its[0])}"
             yield _finding(logs, its, what, known, state)
 
 
 def _finding(logs: Logs, events: list[LogEvent], what: str, known: Meaning, state: State = State.FAIL) -> Finding:
     remedy = admin if known.owner == "node" else you
-    fixes: list[Remedy] = [remedy(*one) for one in known.fix]
+    fixes: list[Remedy] = [remedy(*fix) for fix in known.fix]
     return cause(
         events,
         what,

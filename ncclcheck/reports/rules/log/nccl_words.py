@@ -23,7 +23,7 @@ class Meaning(NamedTuple):
 def meaning(event: LogEvent, of: Iterable[Meaning]) -> Meaning | None:
     """The first kind whose words are in NCCL's own text."""
     text = event.text.partition("NCCL WARN ")[2] or event.text
-    return next((one for one in of if one.words.search(text)), None)
+    return next((kind for kind in of if kind.words.search(text)), None)
 
 
 # Where in NCCL a call failed, by the file that a line names, and what it was doing there.

@@ -184,8 +184,8 @@ def same_collective(logs: Logs) -> Iterator[Finding]:
         yield _mismatch(events, f"{pair} call different collectives or sizes at the same place")
     elif called := _called(logs):
         rarest, *_ = kinds = _each_kind(called)
-        one = sum(_call(other) == _call(rarest) for other in called) * 2 < len(called)
-        yield _mismatch(kinds, _as_called(called), where(rarest) if one else Where())
+        alone = sum(_call(other) == _call(rarest) for other in called) * 2 < len(called)
+        yield _mismatch(kinds, _as_called(called), where(rarest) if alone else Where())
     elif suspected := in_order(said(logs, "nccl-suspects-mismatch")):
         yield _mismatch(suspected, "NCCL suspects that ranks call different collectives, around the named rank")
     if analysed := in_order(said(logs, "flight-culprit")):
@@ -242,7 +242,7 @@ def _each_kind(called: list[LogEvent]) -> list[LogEvent]:
 
 def _as_called(called: list[LogEvent]) -> str:
     """`call 12 of a communicator: rank 3 AllReduce of 195 (float32), ranks 0-2 Broadcast of 195 (float32)`."""
-    told = []
+    parts = []
     for kind in _each_kind(called):
         name, count, datatype, op, _ = _call(kind)
         ranks = fold_ranks(
@@ -250,8 +250,8 @@ def _as_called(called: list[LogEvent]) -> str:
         )
         types = _TYPES[int(datatype)] if int(datatype) < len(_TYPES) else f"datatype {datatype}"
         how = f", {_OPERATIONS[int(op)]}" if "Reduce" in name and int(op) < len(_OPERATIONS) else ""
-        told.append(f"{ranks} {name} of {count} ({types}{how})")
-    return f"ranks call different things as call {int(called[0].fields['place']) + 1}: {', '.join(told[:4])}"
+        parts.append(f"{ranks} {name} of {count} ({types}{how})")
+    return f"ranks call different things as call {int(called[0].fields['place']) + 1}: {', '.join(parts[:4])}"
 
 
 def _mismatch(events: list[LogEvent], what: str, at: Where | None = None) -> Finding:

@@ -104,8 +104,8 @@ def crashed_in_start(logs: Logs) -> bool:
 
 
 def _crashed(logs: Logs, events: list[LogEvent]) -> Finding:
-    where, found = next(hosts(events))
-    known = version(logs, found[0])
+    where, own = next(hosts(events))
+    known = version(logs, own[0])
     stack = known is None or known < _SETS_ITS_OWN_STACK
     blame = (
         "the stack may be too small (ulimit -s unlimited)"
@@ -119,7 +119,7 @@ def _crashed(logs: Logs, events: list[LogEvent]) -> Finding:
         "export NCCL_NET_PLUGIN=none NCCL_TUNER_PLUGIN=none",
     )
     return cause(
-        found,
+        own,
         f"a rank crashed (segmentation fault) as NCCL started{on(where)}; why is not in these lines: {blame}",
         why="A rank that crashes before the job is connected leaves all others waiting.",
         owner="node" if stack else "job",
@@ -129,5 +129,5 @@ def _crashed(logs: Logs, events: list[LogEvent]) -> Finding:
             admin("Take the unlimited stack out of the limits.", "grep -r stack /etc/security/limits.d"),
         ],
         at=where,
-        more=version_seen(logs, found[0]),
+        more=version_seen(logs, own[0]),
     )

@@ -40,11 +40,13 @@ def sizes_are_divided(logs: Logs) -> Iterator[Finding]:
     vLLM documentation, Parallelism and scaling; DeepSpeed documentation, Batch size related parameters.
     """
     if events := said(logs, "not-divisible"):
-        told = next(text for key in ("told", "raised", "batch", "nought") if (text := events[0].fields.get(key)))
+        message = next(
+            text for key in ("told", "raised", "batch", "nought") if (text := events[0].fields.get(key))
+        )
         yield cause(
             events,
-            f"the batch has less than one sample for each rank: {told}" if "nought" in events[0].fields
-            else f"a size cannot be divided over the ranks: {told.strip()}",
+            f"the batch has less than one sample for each rank: {message}" if "nought" in events[0].fields
+            else f"a size cannot be divided over the ranks: {message.strip()}",
             why="Every rank must have the same part; the program refuses at its start.",
             owner="job",
             at=at_teller(logs, events),
@@ -85,11 +87,11 @@ def extensions_fit_torch(logs: Logs) -> Iterator[Finding]:
     Dao-AILab/flash-attention README, Installation; PyTorch documentation, C++ extensions.
     """
     if events := said(logs, "extension-symbol"):
-        told = events[0].fields
-        name = (told.get("file") or told["cut"]).partition(".")[0]
+        fields = events[0].fields
+        name = (fields.get("file") or fields["cut"]).partition(".")[0]
         yield cause(
             events,
-            f"{name} was built for another torch than the one that is installed" if "file" in told
+            f"{name} was built for another torch than the one that is installed" if "file" in fields
             else f"{name} does not load: it was likely built for another torch (its line is cut off)",
             why="Its import fails, and the rank ends before it meets the others.",
             owner="job",
@@ -123,9 +125,9 @@ def loss_scale_is_found(logs: Logs) -> Iterator[Finding]:
     ## Source
     DeepSpeed documentation, FP16 training options; PyTorch documentation, Automatic mixed precision.
     """
-    told = said(logs, "loss-scale-lowest")
-    skipped = sum(event.count for event in told if "scale" in event.fields)
-    events = [event for event in told if "scale" not in event.fields or skipped >= _SKIPPED]
+    lines = said(logs, "loss-scale-lowest")
+    skipped = sum(event.count for event in lines if "scale" in event.fields)
+    events = [event for event in lines if "scale" not in event.fields or skipped >= _SKIPPED]
     if events:
         ended = any("scale" not in event.fields for event in events)
         yield cause(
@@ -175,11 +177,11 @@ def disk_has_room(logs: Logs) -> Iterator[Finding]:
     if not events or said(logs, "tensor-file", "worker-bus-error", "shm-extend", "shm-call"):
         return
     cancelled = [event for event in said(logs, "step-cancelled") if event.order > events[0].order]
-    told = events[0].fields
-    path = f" ({told['path']})" if "path" in told else ""
+    fields = events[0].fields
+    path = f" ({fields['path']})" if "path" in fields else ""
     what = (
         "the user's quota is used up"
-        if "quota" in told.get("error", told.get("full", ""))
+        if "quota" in fields.get("error", fields.get("full", ""))
         else "the disk that it writes to is full"
     )
     sure = any("error" in event.fields or "full" in event.fields for event in events)
@@ -232,14 +234,14 @@ def checkpoint_fits(logs: Logs) -> Iterator[Finding]:
     if not events:
         yield from _without_metadata(logs)
         return
-    shape = next((found for event in events if (found := _shapes(event))), None)
+    shape = next((shapes for event in events if (shapes := _shapes(event))), None)
     if shape and (_NOTHING.search(shape.there) or _NOTHING.search(shape.here)):
         yield _empty(logs, events, shape)
         return
-    told = f": {shape.name} is {shape.there} there and {shape.here} here" if shape else ""
+    example = f": {shape.name} is {shape.there} there and {shape.here} here" if shape else ""
     yield cause(
         events,
-        f"the checkpoint is of another model{told}",
+        f"the checkpoint is of another model{example}",
         why="Its weights have other names or shapes; the program ends at its start.",
         owner="job",
         at=at_teller(logs, events),
@@ -342,16 +344,16 @@ def assertions_of_torch(logs: Logs) -> Iterator[Finding]:
     ]
     if not events:
         return
-    told = events[0].fields
-    name = told["path"].rpartition("/")[2]
-    words = f": {told['words'].strip()}" if told.get("words", "").strip() else ""
+    fields = events[0].fields
+    name = fields["path"].rpartition("/")[2]
+    words = f": {fields['words'].strip()}" if fields.get("words", "").strip() else ""
     if "num_gpus" in events[0].text:
         yield _unseen_gpu(events)
         return
     profiler = [you("Profile without Python's stacks.", "grep -rn with_stack= --include=*.py .")]
     yield cause(
         events,
-        f"an assertion within torch failed at {name}:{told['at']}{words}",
+        f"an assertion within torch failed at {name}:{fields['at']}{words}",
         why="The program printed it in place of its end: other ranks may wait for what was skipped then.",
         owner="job",
         fix=[

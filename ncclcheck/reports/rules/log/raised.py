@@ -112,7 +112,7 @@ def _raised(logs: Logs, same: list[LogEvent]) -> Finding:
     text = _in_its_words(next((event for event in same if not _is_garbled(event)), first))
     short = at and len(text) <= _SHORT
     hollow = None if known else earlier
-    told = known or general or (understood(hollow.text) if hollow else None)
+    meaning = known or general or (understood(hollow.text) if hollow else None)
     after = f"; before it: {quoted(hollow, BESIDE)}" if hollow else ""
     if after and len(text) > BESIDE:
         text, short = f"{text[:BESIDE].rpartition(' ')[0]} ...", False
@@ -124,13 +124,13 @@ def _raised(logs: Logs, same: list[LogEvent]) -> Finding:
         same,
         at=at_rank,
         what=f"{who} raised {text}{f' at {at}' if short else ''}{after}",
-        why=told.why if told else "Its process ends, and all others wait for it in their next collective.",
+        why=meaning.why if meaning else "Its process ends, and all others wait for it in their next collective.",
         owner="job",
         more=[
             *([seen("raised at", at)] if at and not short else []),
             *([seen("before it", f"line {earlier.line}: {quoted(earlier)}")] if earlier and not after else []),
         ],
-        fix=[*advice(first.text), *(told.fix if told else ()), *(() if known else (look,))],
+        fix=[*advice(first.text), *(meaning.fix if meaning else ()), *(() if known else (look,))],
     )
 
 
@@ -181,10 +181,10 @@ def _left_mpirun(logs: Logs) -> Iterator[Finding]:
                      "mpirun --output-filename logs ...", "export NCCL_DEBUG=INFO")],
         )  # fmt: skip
     elif first is not None and not said(logs, "mpirun-signalled"):
-        told = f" with exit code {code.fields['exitcode']}" if code else ""
+        ending = f" with exit code {code.fields['exitcode']}" if code else ""
         yield cause(
             [first, *([code] if code else [])],
-            f"rank {first.rank} was the first to end{told}; why is not in the log",
+            f"rank {first.rank} was the first to end{ending}; why is not in the log",
             why="mpirun ends all others as soon as one process ends with an exit code other than 0.",
             owner="job",
             fix=[you("Confirm: read what that rank printed, each rank into a file of its own.",
@@ -194,22 +194,22 @@ def _left_mpirun(logs: Logs) -> Iterator[Finding]:
 
 def _left(logs: Logs, failed: list[LogEvent]) -> Iterator[Finding]:
     """Where the first process that failed called exit itself."""
-    told = failed[0].fields
-    if int(told["exitcode"]) not in _CODES:
+    fields = failed[0].fields
+    if int(fields["exitcode"]) not in _CODES:
         return
     root = root_cause(logs)
-    same = root and root.exitcode and root.exitcode.fields["pid"] == told["pid"]
+    same = root and root.exitcode and root.exitcode.fields["pid"] == fields["pid"]
     at = Where(node=root.host or None, rank=root.rank) if root and same else Where()
-    who = f"local rank {told['local_rank']}" if at.rank is None else f"rank {at.rank}"
+    who = f"local rank {fields['local_rank']}" if at.rank is None else f"rank {at.rank}"
     yield cause(
         failed,
-        f"{who} left with exit code {told['exitcode']} and raised nothing that is in the log",
+        f"{who} left with exit code {fields['exitcode']} and raised nothing that is in the log",
         why="Its program, or a library in it, called exit; torchrun then ends all others.",
         owner="job",
         at=at,
         fix=[
             you("Confirm: see what leaves with this code.",
-                f"grep -rnE 'exit[( ]+{told['exitcode']}' --include=*.py --include=*.sh ."),
+                f"grep -rnE 'exit[( ]+{fields['exitcode']}' --include=*.py --include=*.sh ."),
             you(f"Read what {who} printed last; let it raise an exception instead, which names its line."),
         ],
     )  # fmt: skip

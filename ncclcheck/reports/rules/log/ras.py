@@ -148,8 +148,8 @@ def progress_is_read(logs: Logs) -> Iterator[Finding]:
     NCCL user guide of 2.32, RAS and NCCL_PROGRESS_COUNTERS.
     """
     if stuck := in_order(said(logs, "progress-stuck")):
-        told = stuck[0].fields
-        gpu, seconds = told.get("gpu") or told.get("device", ""), told.get("seconds", "")
+        fields = stuck[0].fields
+        gpu, seconds = fields.get("gpu") or fields.get("device", ""), fields.get("seconds", "")
         how = f"have not been read for {float(seconds):.0f} s" if seconds else "cannot be read"
         yield cause(
             stuck,

@@ -88,13 +88,15 @@ def ray_has_enough(logs: Logs) -> Iterator[Finding]:
     events = in_order(said(logs, "ray-lacks"))
     if not events or ("asked" not in events[0].fields and errors(logs)):
         return
-    told = events[0].fields
+    fields = events[0].fields
     lacks = (
-        f"the job asks for {told['asked']} {told['kind']}s, and Ray's cluster has {told['has']}"
-        if "asked" in told
-        else f"Ray's cluster has fewer {told['sort']}s than the engine asks for (tensor x pipeline parallel size)"
-        if "sort" in told
-        else f"no node of Ray's cluster has free what the job asks for: {told.get('request') or told['pending']}"
+        f"the job asks for {fields['asked']} {fields['kind']}s, and Ray's cluster has {fields['has']}"
+        if "asked" in fields
+        else f"Ray's cluster has fewer {fields['sort']}s than the engine asks for (tensor x pipeline parallel "
+        "size)"
+        if "sort" in fields
+        else "no node of Ray's cluster has free what the job asks for: "
+        f"{fields.get('request') or fields['pending']}"
     )
     has = {event.fields["sort"]: event.fields["total"] for event in said(logs, "ray-total")}
     lacks += f"; all of it has {', '.join(f'{total} {sort}' for sort, total in has.items())}" if has else ""
@@ -160,10 +162,10 @@ def ray_workers_live(logs: Logs) -> Iterator[Finding]:
 
 
 def _guess(died: list[LogEvent]) -> str:
-    told = " ".join(event.text for event in died)
-    if "exceeded K8s pod memory" in told:
+    text = " ".join(event.text for event in died)
+    if "exceeded K8s pod memory" in text:
         return ": its pod may have exceeded its memory"
-    return ": killed or crashed" if any(words in told for words in _ENDED_WITHOUT_A_WORD) else ""
+    return ": killed or crashed" if any(words in text for words in _ENDED_WITHOUT_A_WORD) else ""
 
 
 @log_rule("LOG109", "every node of the job stays up")
@@ -222,9 +224,9 @@ def _lost(event: LogEvent, named: str) -> str:
 
 def _failed(event: LogEvent) -> str:
     """The node that the line says is gone; who reports it stands in its prefix."""
-    told = event.fields
-    named = event.host if "Node failure on" in event.text or "late" in told else ""
-    return named or told.get("own", "") or told.get("at", "")
+    fields = event.fields
+    named = event.host if "Node failure on" in event.text or "late" in fields else ""
+    return named or fields.get("own", "") or fields.get("at", "")
 
 
 _NO_PMI = re.compile(r"was not (?:built|configured) with SLURM|mpi/pmi|Invalid MPI type")

@@ -95,11 +95,11 @@ def npu_kernels_run(logs: Logs) -> Iterator[Finding]:
     events = in_order(said(logs, "npu-fault"))
     if not events:
         return
-    told = {key: value for event in reversed(events) for key, value in event.fields.items()}
+    fields = {key: value for event in reversed(events) for key, value in event.fields.items()}
     chips = {event.fields["chip"] for event in events if "chip" in event.fields}
-    kernel = f"the kernel {told['kernel']}" if "kernel" in told else "a kernel"
+    kernel = f"the kernel {fields['kernel']}" if "kernel" in fields else "a kernel"
     alone = [admin("One chip alone has it: test that one.", "npu-smi info -t health -i 0")]
-    what = " ".join(filter(None, [told.get("what", ""), f"({told['words']})" if "words" in told else ""]))
+    what = " ".join(filter(None, [fields.get("what", ""), f"({fields['words']})" if "words" in fields else ""]))
     yield cause(
         events,
         f"{kernel} failed on an NPU: {what}",

@@ -108,16 +108,18 @@ def rdma_used(logs: Logs) -> Iterator[Finding]:
 
 def _turns_off(event: LogEvent) -> bool:
     """Whether a setting keeps NCCL from RDMA."""
-    told = (event.fields.get("name"), event.fields.get("value"))
-    return told == ("NCCL_NET", "Socket") or (told[0] == "NCCL_IB_DISABLE" and told[1] != "0")
+    pair = (event.fields.get("name"), event.fields.get("value"))
+    return pair == ("NCCL_NET", "Socket") or (pair[0] == "NCCL_IB_DISABLE" and pair[1] != "0")
 
 
 def _expected(logs: Logs, without: list[LogProcess]) -> list[Evidence]:
     """What shows that there should be RDMA."""
-    others = fold_names(one.host for one in logs.processes if over_verbs(one))
+    others = fold_names(other.host for other in logs.processes if over_verbs(other))
     all_evidence = [seen("other hosts", f"{others} use RDMA")] if others else []
     all_evidence += [
-        seen(f"{one.host}, NET/IB", f"lists {', '.join(one.devices)}") for one in without if one.devices
+        seen(f"{lacking.host}, NET/IB", f"lists {', '.join(lacking.devices)}")
+        for lacking in without
+        if lacking.devices
     ]
     for process in without:
         for end in ends(process):
@@ -126,7 +128,7 @@ def _expected(logs: Logs, without: list[LogProcess]) -> list[Evidence]:
                     seen(f"{process.host}, its interfaces", f"{end.interface} belongs to an RDMA card")
                 )
     all_evidence += lines(said(logs, "hca-listed"))[:1]
-    if not any(one.settings.get("NCCL_NET") == "Socket" for one in without):
+    if not any(lacking.settings.get("NCCL_NET") == "Socket" for lacking in without):
         all_evidence += settings_seen(logs, *_ASKED)
     return [evidence for index, evidence in enumerate(all_evidence) if evidence not in all_evidence[:index]][:4]
 
@@ -203,7 +205,7 @@ class _Refusal(NamedTuple):
 
 def _refusals(logs: Logs, refused: list[LogEvent]) -> Iterator[Finding]:
     """One finding for all hosts that tell the same."""
-    found: dict[_Refusal, list[LogEvent]] = {}
+    by_refusal: dict[_Refusal, list[LogEvent]] = {}
     for host, events in by_known_host(refused).items():
         writer, process = (events[0].file, events[0].host, events[0].pid), process_of(logs, events[0])
         own = [event for event in logs.events if (event.file, event.host, event.pid) == writer]
@@ -212,8 +214,8 @@ def _refusals(logs: Logs, refused: list[LogEvent]) -> Iterator[Finding]:
             name = "IB"  # a plugin's, which is there and has no card
         cards = process is not None and bool(process.devices)
         how = _Refusal(name, _plugin_missing(own), cards, filtered(logs, {host}))
-        found.setdefault(how, []).extend(events)
-    for how, events in found.items():
+        by_refusal.setdefault(how, []).extend(events)
+    for how, events in by_refusal.items():
         yield _unknown(logs, how, events) if how.is_unknown else _refused(logs, how, events)
 
 
@@ -247,7 +249,7 @@ def _refused(logs: Logs, how: _Refusal, events: list[LogEvent]) -> Finding:
 def _plugin_missing(own: list[LogEvent]) -> str:
     """The library of a plugin that a process was told to load and did not find; empty without one."""
     tried = (_NOT_FOUND.search(event.text) for event in own if event.sign == "no-plugin")
-    return next((found[1] for found in tried if found and found[1] != "libnccl-net.so"), "")
+    return next((match[1] for match in tried if match and match[1] != "libnccl-net.so"), "")
 
 
 _NOT_FOUND = re.compile(r"NET/Plugin: Could not find: (?:\S+ )?([\w.-]{1,80}?)(?:\. |\.?$)")
@@ -309,9 +311,9 @@ def cards_open(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#451; NCCL user guide, Troubleshooting, Networking; ibv_open_device(3).
     """
-    told = processes_by_host(logs)
+    processes = processes_by_host(logs)
     for host, events in by_host(said(logs, "ib-open-device")).items():
-        stopped = any(starting(process) for process in told.get(host, [])) or died(logs)
+        stopped = any(starting(process) for process in processes.get(host, [])) or died(logs)
         stopped = stopped or bool(said(logs, "wrong-socket-type"))  # the others went on with theirs
         cards = ", ".join(values_of(events, "device")) or "an RDMA card"
         yield cause(
@@ -355,7 +357,8 @@ def same_cards(logs: Logs) -> Iterator[Finding]:
         yield _counted(logs, events, State.FAIL if refused else State.WARN)
         return
     cards = {
-        host: max((process.devices for process in told), key=len) for host, told in processes_by_host(logs).items()
+        host: max((process.devices for process in processes), key=len)
+        for host, processes in processes_by_host(logs).items()
     }
     cards = {host: devices for host, devices in cards.items() if devices}
     most = max((len(devices) for devices in cards.values()), default=0)

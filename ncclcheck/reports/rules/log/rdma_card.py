@@ -57,22 +57,22 @@ def traffic_class(logs: Logs) -> Iterator[Finding]:
             you("Give all hosts the traffic class of the site's lossless queue.", "export NCCL_IB_TC=106"),
         ],
         state=State.FAIL if events else State.WARN,
-        more=[seen("environment", f"{name}: {told}") for name, told in differing.items()],
+        more=[seen("environment", f"{name}: {values}") for name, values in differing.items()],
     )
 
 
 def _differing(logs: Logs) -> dict[str, str]:
     """Name -> its values by host, where they are not the same."""
-    found = {}
+    by_name = {}
     for name in ("NCCL_IB_TC", "NCCL_IB_SL", "NCCL_IB_PKEY"):
         values = {
-            host: told[0].settings.get(name, "not set")
-            for host, told in processes_by_host(logs).items()
-            if told[0].settings
+            host: processes[0].settings.get(name, "not set")
+            for host, processes in processes_by_host(logs).items()
+            if processes[0].settings
         }
         if len(set(values.values())) > 1:
-            found[name] = ", ".join(f"{value} on {host}" for host, value in [*values.items()][:4])
-    return found
+            by_name[name] = ", ".join(f"{value} on {host}" for host, value in [*values.items()][:4])
+    return by_name
 
 
 @log_rule("LOG047", "no HCA reported a fatal error")

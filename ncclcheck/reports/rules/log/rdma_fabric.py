@@ -187,7 +187,7 @@ def same_mtu(logs: Logs) -> Iterator[Finding]:
     events = sorted([*of_status(logs, "1"), *violated], key=lambda event: event.order)
     sizes = _mtus(logs)
     odd = _odd(sizes)
-    told = [event for event in said(logs, "ib-path-mtu") if event.host == odd] if odd else []
+    own = [event for event in said(logs, "ib-path-mtu") if event.host == odd] if odd else []
     if not events and not odd:
         return
     more = [seen(host, f"path MTU {size}") for host, size in [*sizes.items()][:4]] if odd else []
@@ -195,7 +195,7 @@ def same_mtu(logs: Logs) -> Iterator[Finding]:
         f"{odd} has a path MTU of {sizes[odd]}, other hosts another" if odd else "RDMA cards disagree about a size"
     )
     yield cause(
-        events or told,
+        events or own,
         f"{what}{'' if odd else ': the MTU differs between hosts, most likely'}",
         why="Packets above the smaller MTU are dropped: small messages pass, large ones end in errors or a hang.",
         owner="site",
@@ -205,17 +205,17 @@ def same_mtu(logs: Logs) -> Iterator[Finding]:
         ],
         state=State.FAIL if events or _died(logs) else State.WARN,
         at=Where(node=odd) if odd else None,
-        more=[*more, *version_seen(logs, (events or told)[0])],
+        more=[*more, *version_seen(logs, (events or own)[0])],
     )  # fmt: skip
 
 
 def _mtus(logs: Logs) -> dict[str, int]:
     """Host -> the smallest path MTU that one of its processes told."""
-    found: dict[str, int] = {}
+    smallest: dict[str, int] = {}
     for event in said(logs, "ib-path-mtu"):
         size = _BYTES[event.fields["mtu"]]
-        found[event.host] = min(size, found.get(event.host, size))
-    return found
+        smallest[event.host] = min(size, smallest.get(event.host, size))
+    return smallest
 
 
 def _odd(sizes: dict[str, int]) -> str:

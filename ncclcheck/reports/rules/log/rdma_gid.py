@@ -59,10 +59,10 @@ def gid_exists(logs: Logs) -> Iterator[Finding]:
     NCCL user guide, NCCL_IB_GID_INDEX; NCCL user guide, Troubleshooting, Networking; ibv_modify_qp(3).
     """
     events = [event for event in _modified(logs) if _failed_with(event, ("22", "19", "61"), _NO_ADDRESS)]
-    for told in by_host([*events, *said(logs, "ib-gid-missing")]).values():
-        on = told[0].fields.get("device") or "a card"
-        index = told[0].fields.get("index") or setting(logs, "NCCL_IB_GID_INDEX", told[0])
-        if link(logs, told[0]) == "IB":
+    for own in by_host([*events, *said(logs, "ib-gid-missing")]).values():
+        on = own[0].fields.get("device") or "a card"
+        index = own[0].fields.get("index") or setting(logs, "NCCL_IB_GID_INDEX", own[0])
+        if link(logs, own[0]) == "IB":
             fix = [admin("Confirm partition and MTU of both ends.", "cat /sys/class/infiniband/*/ports/1/pkeys/0",
                          "ibv_devinfo | grep mtu")]  # fmt: skip
         else:
@@ -70,10 +70,10 @@ def gid_exists(logs: Logs) -> Iterator[Finding]:
                 you("Confirm on both hosts that the entry is there; let NCCL 2.21 and later choose it.",
                     *_LOOK, "unset NCCL_IB_GID_INDEX"),
                 admin("Give the interface its address; use the host's network in containers.", "ip addr show"),
-                *([] if index or link(logs, told[0]) else [_ONE_FABRIC]),
+                *([] if index or link(logs, own[0]) else [_ONE_FABRIC]),
             ]  # fmt: skip
         yield cause(
-            told,
+            own,
             f"{on} has no usable address at GID index {index}"
             if index
             else f"{on} refused a connection: most often the GID index in use has no address, or the two ends are "
@@ -81,7 +81,7 @@ def gid_exists(logs: Logs) -> Iterator[Finding]:
             why="A connection needs the addresses of both ends; that of one is empty, or not in this container.",
             owner="job",
             fix=fix,
-            more=[*settings_seen(logs, "NCCL_IB_GID_INDEX", "NCCL_IB_PKEY"), *version_seen(logs, told[0])],
+            more=[*settings_seen(logs, "NCCL_IB_GID_INDEX", "NCCL_IB_PKEY"), *version_seen(logs, own[0])],
         )
 
 
@@ -131,7 +131,7 @@ def gid_routed(logs: Logs) -> Iterator[Finding]:
 
 
 def _linklocal(events: list[LogEvent]) -> Where | None:
-    event = next((one for one in events if one.fields.get("local", "").startswith("fe80")), None)
+    event = next((entry for entry in events if entry.fields.get("local", "").startswith("fe80")), None)
     if event is None:
         return None
     return Where(

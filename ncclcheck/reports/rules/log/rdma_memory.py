@@ -50,10 +50,10 @@ def memory_pinned(logs: Logs) -> Iterator[Finding]:
     if events and not registered and ranks >= _LARGE:
         yield _queues(logs, events, ranks)
         return
-    for told in by_host(events).values():
+    for own in by_host(events).values():
         yield cause(
-            told,
-            f"{told[0].fields['call']} gets no memory: too little may be locked",
+            own,
+            f"{own[0].fields['call']} gets no memory: too little may be locked",
             why="RDMA pins the memory that it uses, and the process may pin too little.",
             owner="node",
             fix=[
@@ -63,7 +63,7 @@ def memory_pinned(logs: Logs) -> Iterator[Finding]:
                       "echo '* - memlock unlimited' > /etc/security/limits.d/memlock.conf",
                       "systemctl edit slurmd  # [Service] LimitMEMLOCK=infinity"),
             ],
-            more=version_seen(logs, told[0]),
+            more=version_seen(logs, own[0]),
         )  # fmt: skip
 
 
@@ -112,20 +112,25 @@ def gpudirect(logs: Logs) -> Iterator[Finding]:
     ]:
         yield _refused(logs, refused)
     by_name = processes_by_host(logs)
-    without = {host: told for host, told in by_name.items() if _without(told)}
+    without = {host: processes for host, processes in by_name.items() if _without(processes)}
     disabled = [event for event in said(logs, "ib-gdr-disabled") if event.host in without or not logs.processes]
     if disabled and not within_a_host(logs) and not said(logs, "gpu-geforce"):
-        having = [host for host, told in by_name.items() if _direct(told)]
+        having = [host for host, processes in by_name.items() if _direct(processes)]
         yield _disabled(logs, disabled, [*without], having)
     elif odd := _odd_ones(logs):
         yield _odd(logs, odd)
 
 
-def _without(told: list[LogProcess]) -> bool:
+def _without(processes: list[LogProcess]) -> bool:
     """Whether no card of a host reaches GPU memory; over TCP that does not matter."""
-    cards = {card: able for process in told for card, able in process.direct.items()}
-    plain = all(not kind.endswith("GDRDMA") for process in told for kind in process.vias)
-    return bool(cards) and not any(cards.values()) and plain and not any(over_sockets(process) for process in told)
+    cards = {card: able for process in processes for card, able in process.direct.items()}
+    plain = all(not kind.endswith("GDRDMA") for process in processes for kind in process.vias)
+    return (
+        bool(cards)
+        and not any(cards.values())
+        and plain
+        and not any(over_sockets(process) for process in processes)
+    )
 
 
 def _disabled(logs: Logs, events: list[LogEvent], without: list[str], having: list[str]) -> Finding:
@@ -147,9 +152,9 @@ def _disabled(logs: Logs, events: list[LogEvent], without: list[str], having: li
     )
 
 
-def _direct(told: list[LogProcess]) -> bool:
-    return any(kind.endswith("GDRDMA") for process in told for kind in process.vias) or any(
-        able for process in told for able in process.direct.values()
+def _direct(processes: list[LogProcess]) -> bool:
+    return any(kind.endswith("GDRDMA") for process in processes for kind in process.vias) or any(
+        able for process in processes for able in process.direct.values()
     )
 
 

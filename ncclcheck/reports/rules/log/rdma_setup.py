@@ -167,10 +167,10 @@ def one_kind(logs: Logs) -> Iterator[Finding]:
 def _apart(logs: Logs) -> str:
     """Hosts that have no kind of link in common; empty where all have."""
     kinds = {
-        host: {kind for process in told for kind in process.devices.values()}
-        for host, told in processes_by_host(logs).items()
+        host: {kind for process in processes for kind in process.devices.values()}
+        for host, processes in processes_by_host(logs).items()
     }
-    only = {kind: [host for host, told in kinds.items() if told == {kind}] for kind in ("IB", "RoCE")}
+    only = {kind: [host for host, links in kinds.items() if links == {kind}] for kind in ("IB", "RoCE")}
     if not only["IB"] or not only["RoCE"]:
         return ""
     return f"{fold_names(only['IB'])} uses InfiniBand and {fold_names(only['RoCE'])} RoCE"
@@ -258,12 +258,12 @@ def plugin_works(logs: Logs) -> Iterator[Finding]:
     if not events or said(logs, *_OFI_KNOWN) or (finished_start(logs) and not died(logs)):
         return
     absent = said(logs, "efa-not-offered")
-    told = events[0].text.partition("NET/OFI ")[2].strip() or events[0].text
+    text = events[0].text.partition("NET/OFI ")[2].strip() or events[0].text
     group = admin("Let the security group allow all traffic within itself, in both directions.")
-    sent = "completed with error" in told and not absent  # the device is there: what it sends does not arrive
+    sent = "completed with error" in text and not absent  # the device is there: what it sends does not arrive
     yield cause(
         [*events[:2], *absent[:1]],
-        f"the libfabric plugin (EFA) failed: {told[:160]}",
+        f"the libfabric plugin (EFA) failed: {text[:160]}",
         why="libfabric offers no EFA device here: it is not in this container, or its driver does not serve it."
         if absent
         else "It may be that the security group blocks what it sends, or that driver or versions do not fit."

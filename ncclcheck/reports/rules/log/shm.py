@@ -220,8 +220,8 @@ def stays(logs: Logs) -> Iterator[Finding]:
 
 def _is_missing(event: LogEvent) -> bool:
     """Some versions tell no error here, but `Call to open failed` before it."""
-    told = event.fields["doing"] == "attaching to" and _error(event) in ("", _GONE)
-    return told and not _damaged(event)
+    gone = event.fields["doing"] == "attaching to" and _error(event) in ("", _GONE)
+    return gone and not _damaged(event)
 
 
 def _damaged(event: LogEvent) -> bool:
@@ -275,7 +275,7 @@ def host_memory(logs: Logs) -> Iterator[Finding]:
             more=[*version_seen(logs, events[0]), *all_evidence],
         )
     if not broken:
-        yield from (_fell_back(where, found) for where, found in hosts(back))
+        yield from (_fell_back(where, own) for where, own in hosts(back))
 
 
 _HOST_MEMORY: list[Remedy] = [
@@ -306,8 +306,8 @@ def may_be_of_host_memory(logs: Logs, event: LogEvent) -> bool:
 
 
 def _of_host_memory(logs: Logs, event: LogEvent, passed: list[LogEvent]) -> bool:
-    told = event.fields.get("place", "").startswith(("transport/shm", "allocator"))
-    return may_be_of_host_memory(logs, event) and (told or in_one_process(event, passed))
+    by_place = event.fields.get("place", "").startswith(("transport/shm", "allocator"))
+    return may_be_of_host_memory(logs, event) and (by_place or in_one_process(event, passed))
 
 
 def _fell_back(where: Where, events: list[LogEvent]) -> Finding:

@@ -55,15 +55,19 @@ def direct(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#2079, NVIDIA/nccl#631, NVIDIA/nccl#324; NCCL user guide, Troubleshooting, GPU-to-GPU communication.
     """
-    direct_hosts = [host for host, told in processes_by_host(logs).items() if _kinds(told, "P2P")]
+    direct_hosts = [host for host, members in processes_by_host(logs).items() if _kinds(members, "P2P")]
     topology = by_host(said(logs, "nvlink-seen", "p2p-missing"))
-    for host, told in processes_by_host(logs).items():
-        detour = _kinds(told, "SHM") or (_kinds(told, "NET") if _alone(told) else [])
-        if not detour or host in direct_hosts or any(process.settings.keys() & _P2P_SETTINGS for process in told):
+    for host, processes in processes_by_host(logs).items():
+        detour = _kinds(processes, "SHM") or (_kinds(processes, "NET") if _alone(processes) else [])
+        if (
+            not detour
+            or host in direct_hosts
+            or any(process.settings.keys() & _P2P_SETTINGS for process in processes)
+        ):
             continue
-        why = _able(topology.get(host, []), told, direct_hosts)
+        why = _able(topology.get(host, []), processes, direct_hosts)
         what = f"GPUs of {host} talk over {' and '.join(detour)}, none directly"
-        evidence = seen(f"{told[0].file}:{told[0].first_line}", "via " + ", ".join(detour))
+        evidence = seen(f"{processes[0].file}:{processes[0].first_line}", "via " + ", ".join(detour))
         if not why:
             yield note(
                 Where(node=host),
@@ -90,21 +94,21 @@ def direct(logs: Logs) -> Iterator[Finding]:
 _P2P_SETTINGS = frozenset({"NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"})
 
 
-def _kinds(told: list[LogProcess], start: str) -> list[str]:
-    return sorted({kind for process in told for kind in process.vias if kind.startswith(start)})
+def _kinds(processes: list[LogProcess], start: str) -> list[str]:
+    return sorted({kind for process in processes for kind in process.vias if kind.startswith(start)})
 
 
-def _alone(told: list[LogProcess]) -> bool:
+def _alone(processes: list[LogProcess]) -> bool:
     """Whether these processes are a job within one host: then nothing should go over the network."""
-    return all(process.nnodes == 1 and (process.nranks or 0) > 1 for process in told)
+    return all(process.nnodes == 1 and (process.nranks or 0) > 1 for process in processes)
 
 
-def _able(topology: list[LogEvent], told: list[LogProcess], direct_hosts: list[str]) -> list[Evidence]:
+def _able(topology: list[LogEvent], processes: list[LogProcess], direct_hosts: list[str]) -> list[Evidence]:
     """What shows that these GPUs could talk directly."""
     all_evidence = lines(event for event in topology if event.sign == "nvlink-seen")[:1]
     if direct_hosts:
         all_evidence.append(seen("other hosts", f"{fold_names(direct_hosts)} use P2P"))
-    if any("GDRDMA" in kind for process in told for kind in process.vias):
+    if any("GDRDMA" in kind for process in processes for kind in process.vias):
         all_evidence.append(seen("via lines", "GDRDMA is used: these are data centre GPUs"))
     if all_evidence:
         all_evidence += lines(event for event in topology if event.sign == "p2p-missing")[:1]
@@ -148,10 +152,10 @@ def nothing_left_on(logs: Logs) -> Iterator[Finding]:
     settings = {event.fields["name"]: event.fields["value"] for event in events}
     if settings:
         firsts = [next(event for event in events if event.fields["name"] == name) for name in settings]
-        told = ", ".join(f"{name}={value}" for name, value in settings.items())
+        shown = ", ".join(f"{name}={value}" for name, value in settings.items())
         yield cause(
             firsts,
-            f"settings for debugging are on: {told}",
+            f"settings for debugging are on: {shown}",
             why="Each denies NCCL a path or a choice that is usually the faster one.",
             owner="job",
             fix=[you("Take them out, and confirm by measuring with and without.",

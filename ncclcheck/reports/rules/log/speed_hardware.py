@@ -40,12 +40,12 @@ def wide_links(logs: Logs) -> Iterator[Finding]:
     ## Source
     NCCL user guide, NCCL_DEBUG_SUBSYS; lspci(8), nvidia-smi(1).
     """
-    for host, told in by_host(said(logs, "pcie-gpu", "pcie-narrow")).items():
-        links = [event for event in told if event.sign == "pcie-gpu"]
+    for host, own in by_host(said(logs, "pcie-gpu", "pcie-narrow")).items():
+        links = [event for event in own if event.sign == "pcie-gpu"]
         best = max((float(link.fields["speed"]) for link in links), default=0.0)
         slow = [link for link in links if float(link.fields["speed"]) <= max(_LOW, best / 2)]
         slow = slow if best > _LOW or len(values_of(links, "gpu")) == 1 else []  # all alike: a virtual machine
-        events = [*slow, *(event for event in told if event.sign == "pcie-narrow")]
+        events = [*slow, *(event for event in own if event.sign == "pcie-narrow")]
         if not events:
             continue
         which = ", ".join(values_of(slow, "gpu"))
@@ -92,10 +92,10 @@ def links_up(logs: Logs) -> Iterator[Finding]:
         down = [event for event in events if event.sign == "nvlink-inactive"]
         if not down and len(speeds) < 2:
             continue
-        told = " and ".join(f"{speed:g}" for speed in sorted(speeds))
+        rates = " and ".join(f"{speed:g}" for speed in sorted(speeds))
         yield cause(
             down or [speeds[speed] for speed in sorted(speeds)],
-            f"GPUs reach the NVSwitch at {told} GB/s" if len(speeds) > 1 else "NVLinks are inactive",
+            f"GPUs reach the NVSwitch at {rates} GB/s" if len(speeds) > 1 else "NVLinks are inactive",
             why="A ring is as fast as its slowest GPU.",
             owner="node",
             fix=[

@@ -45,7 +45,7 @@ def streams(logs: Logs) -> Iterator[Finding]:
     if not events or not several_hosts(logs) or not any(over_sockets(process) for process in logs.processes):
         return
     speeds = [event for event in said(logs, "net-speed") if float(event.fields["speed"]) >= _FAST]
-    held = [process for process in logs.processes if process.settings.get("NCCL_SOCKET_NTHREADS") == "1"]
+    limited = [process for process in logs.processes if process.settings.get("NCCL_SOCKET_NTHREADS") == "1"]
     fix = [you("Confirm by one stream against eight, then try more, and measure.", "iperf3 -c OTHER_HOST -P 1",
                "iperf3 -c OTHER_HOST -P 8", "export NCCL_SOCKET_NTHREADS=4 NCCL_NSOCKS_PERTHREAD=4")]  # fmt: skip
     if speeds:
@@ -58,7 +58,7 @@ def streams(logs: Logs) -> Iterator[Finding]:
             state=State.WARN,
             at=Where(),
         )
-    elif held:
+    elif limited:
         yield cause(
             events[:1],
             "NCCL_SOCKET_NTHREADS=1 keeps each connection to one TCP stream",
@@ -66,7 +66,7 @@ def streams(logs: Logs) -> Iterator[Finding]:
             owner="job",
             fix=fix,
             state=State.WARN,
-            at=Where(node=held[0].host, rank=held[0].rank),
+            at=Where(node=limited[0].host, rank=limited[0].rank),
         )
     else:
         why = "More streams help where the card has 25 Gb/s or more."
@@ -184,18 +184,18 @@ def all_cards(logs: Logs) -> Iterator[Finding]:
     NCCL user guide, NCCL_IB_HCA, NCCL_TOPO_FILE; NCCL user guide, Troubleshooting, Networking.
     """
     listed = by_host(said(logs, "ib-devices"))
-    for host, told in processes_by_host(logs).items():
-        cards = max((process.devices for process in told), key=len)
-        used = {number for process in told for number in process.rails if over_verbs(process)}
-        ranks = max(process.local_ranks or 0 for process in told)
-        asked = told[0].settings.get("NCCL_IB_HCA", "")
+    for host, processes in processes_by_host(logs).items():
+        cards = max((process.devices for process in processes), key=len)
+        used = {number for process in processes for number in process.rails if over_verbs(process)}
+        ranks = max(process.local_ranks or 0 for process in processes)
+        asked = processes[0].settings.get("NCCL_IB_HCA", "")
         events = listed.get(host, [])
         if not events:
             continue
         channels = sum(
-            count for process in told for kind, count in process.vias.items() if kind.startswith("NET/")
+            count for process in processes for kind, count in process.vias.items() if kind.startswith("NET/")
         )
-        if len(cards) > 1 and len(used) == 1 and len(told) > 1 and channels >= 2 * len(cards):
+        if len(cards) > 1 and len(used) == 1 and len(processes) > 1 and channels >= 2 * len(cards):
             what = f"{host} uses one of its {len(cards)} RDMA cards"
         elif len(cards) == 1 and ranks >= _FULL_HOST and asked and "," not in asked and asked[:1] != "^":
             what = f"{host} has one RDMA card for {ranks} GPUs, by NCCL_IB_HCA={asked}"

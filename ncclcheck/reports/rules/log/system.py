@@ -80,14 +80,15 @@ def _stuck(event: LogEvent) -> _Said:
 
 
 def _blocked(event: LogEvent) -> _Said:
-    told = event.fields
+    fields = event.fields
     return (
-        f"the process {told['task']} ({told['pid']}) waited in the kernel for more than {told['seconds']} s, "
+        f"the process {fields['task']} ({fields['pid']}) waited in the kernel for more than {fields['seconds']} "
+        "s, "
         "as a rule for storage",
         "It cannot go on nor be killed until the call returns; all other ranks wait for it.",
         "node",
         [
-            admin("Confirm, on that host: what it waits for.", f"cat /proc/{told['pid']}/stack",
+            admin("Confirm, on that host: what it waits for.", f"cat /proc/{fields['pid']}/stack",
                   "dmesg -T | grep -A20 'blocked for more'"),
             admin("Look at the file system that the stack names, and at its server.",
                   "mount | grep -E 'nfs|lustre'"),
@@ -117,17 +118,18 @@ def _machine(event: LogEvent) -> _Said:
 
 
 def _storage(event: LogEvent) -> _Said:
-    told = event.fields
-    if "errno" in told:
+    fields = event.fields
+    if "errno" in fields:
         return _refused(event)
-    reason = _REASONS.get(told.get("rc", "").removeprefix("= -"))
-    if server := told.get("server"):
+    reason = _REASONS.get(fields.get("rc", "").removeprefix("= -"))
+    if server := fields.get("server"):
         what = f"the NFS server {server} did not answer"
     elif reason:
-        what = f"Lustre failed: {reason} (rc {told['rc']})"
+        what = f"Lustre failed: {reason} (rc {fields['rc']})"
     else:
         what = (
-            f"the disk or file system {next(told[key] for key in ('device', 'ext', 'xfs') if key in told)} failed"
+            f"the disk or file system {next(fields[key] for key in ('device', 'ext', 'xfs') if key in fields)} "
+            "failed"
         )
     return (
         what,
@@ -197,9 +199,9 @@ def _slurmd(event: LogEvent) -> _Said:
 
 
 def _trap(event: LogEvent) -> _Said:
-    told = event.fields
-    opcode = "opcode" in told["trap"]
-    where = f" in {told['library']}" if "library" in told else ""
+    fields = event.fields
+    opcode = "opcode" in fields["trap"]
+    where = f" in {fields['library']}" if "library" in fields else ""
     why = (
         "The library was built for another kind of CPU (AVX-512, say), or gives up on purpose (ud2)."
         if opcode
@@ -207,7 +209,7 @@ def _trap(event: LogEvent) -> _Said:
     )
     what = "ran an instruction that this CPU does not have" if opcode else "died of a general protection fault"
     return (
-        f"{told['program']} {what}{where}",
+        f"{fields['program']} {what}{where}",
         why,
         "job",
         [

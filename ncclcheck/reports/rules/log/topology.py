@@ -111,8 +111,8 @@ def _file(logs: Logs, event: LogEvent) -> tuple[str, str]:
     """Which variable named the file, and its path where that is told."""
     own = process_of(logs, event)
     settings = own.settings if own else {}
-    told = {event.fields["name"]: event.fields["path"] for event in said(logs, "xml-setting")}
-    known = {**told, **{key: value for key, value in settings.items() if key in (_TOPOLOGY, _GRAPH)}}
+    paths = {event.fields["name"]: event.fields["path"] for event in said(logs, "xml-setting")}
+    known = {**paths, **{key: value for key, value in settings.items() if key in (_TOPOLOGY, _GRAPH)}}
     of_graph = "Channel" in event.text or "graph" in event.text.lower().partition("nccl warn")[2]
     name = _GRAPH if of_graph or (_GRAPH in known and _TOPOLOGY not in known) else _TOPOLOGY
     return name, event.fields.get("graph") or known.get(name, "")

@@ -45,14 +45,14 @@ def same_model(logs: Logs) -> Iterator[Finding]:
                  you("Build the model from the same configuration and data on all ranks.")],
         )  # fmt: skip
     if odd := in_order(said(logs, "optimizer-states-differ")):
-        told = odd[0].fields
+        fields = odd[0].fields
         yield cause(
             odd,
-            f"ranks hold different states of the optimizer: {told['state']} is {told['own']} on rank "
-            f"{told['odd']} and {told['other']} on the others",
+            f"ranks hold different states of the optimizer: {fields['state']} is {fields['own']} on rank "
+            f"{fields['odd']} and {fields['other']} on the others",
             why="They have loaded different checkpoints, or have not made the same steps.",
             owner="job",
-            at=Where(rank=int(told["odd"])),
+            at=Where(rank=int(fields["odd"])),
             fix=[you("Confirm: one checkpoint lies on every node.",
                      "srun --ntasks-per-node=1 ls -la CHECKPOINT"),
                  you("Load one checkpoint on all ranks, from a file system that all share.")],
@@ -193,10 +193,11 @@ def watchdog_is_not_stopped(logs: Logs) -> Iterator[Finding]:
     ## Source
     torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (heartbeat monitor).
     """
-    if found := in_order(said(logs, "watchdog-stuck")):
+    if events := in_order(said(logs, "watchdog-stuck")):
         yield cause(
-            found,
-            f"the watchdog itself stood still for {found[0].fields['seconds']} s: a call of CUDA or Python's lock "
+            events,
+            f"the watchdog itself stood still for {events[0].fields['seconds']} s: a call of CUDA or Python's "
+            "lock "
             "does not come back",
             why="The collective is not what hangs on this rank.",
             owner="job",
@@ -229,8 +230,8 @@ def kernels_keep_to_their_memory(logs: Logs) -> Iterator[Finding]:
     semantics (asynchronous execution).
     """
     asserted = (event for event in said(logs, "kernel-named") if "assertion" in event.fields)
-    found = in_order(said(logs, "device-assert")) or in_order(asserted)
-    for events in [*by_host(found).values()][:1]:
+    failures = in_order(said(logs, "device-assert")) or in_order(asserted)
+    for events in [*by_host(failures).values()][:1]:
         yield cause(
             [*events[:2], *[event for event in said(logs, "kernel-named")[:1] if event not in events]],
             _kernel(logs, events[0]),
@@ -244,8 +245,8 @@ def kernels_keep_to_their_memory(logs: Logs) -> Iterator[Finding]:
 
 def _kernel(logs: Logs, event: LogEvent) -> str:
     """Which kernel failed, and by which assertion, as far as CUDA or compute-sanitizer names it."""
-    told, name = _named(logs, event), _name(logs, event)
-    asserted = f" (its assertion: {told['assertion']})" if "assertion" in told else ""
+    fields, name = _named(logs, event), _name(logs, event)
+    asserted = f" (its assertion: {fields['assertion']})" if "assertion" in fields else ""
     words = _FAULT.search(event.text)
     fault = f": {words[0].strip()}" if words else ""
     return (
@@ -262,14 +263,18 @@ def _seen_by(event: LogEvent) -> str:
 
 
 def _named(logs: Logs, event: LogEvent) -> dict[str, str]:
-    named = (one for one in said(logs, "kernel-named") if event.rank is None or one.rank in (None, event.rank))
+    named = (
+        kernel for kernel in said(logs, "kernel-named") if event.rank is None or kernel.rank in (None, event.rank)
+    )
     return next((event.fields for event in named), {})
 
 
 def _name(logs: Logs, event: LogEvent) -> str:
     """The kernel's name without its namespaces; empty where nobody tells it."""
-    told = _named(logs, event)
-    return next((told[key].strip().rpartition("::")[2] for key in ("kernel", "read", "own") if key in told), "")
+    fields = _named(logs, event)
+    return next(
+        (fields[key].strip().rpartition("::")[2] for key in ("kernel", "read", "own") if key in fields), ""
+    )
 
 
 _FAULT = re.compile(  # CUDA's and ROCm's words for what it did
@@ -356,11 +361,11 @@ def every_rank_passes_the_barrier(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.distributed.monitored_barrier.
     """
-    if found := in_order(said(logs, "monitored-barrier")):
-        ranks = [int(part) for part in found[0].fields["missing"].replace(",", " ").split()][:64]
-        host = next((one.host for one in logs.processes if one.rank == ranks[0]), None)
+    if events := in_order(said(logs, "monitored-barrier")):
+        ranks = [int(part) for part in events[0].fields["missing"].replace(",", " ").split()][:64]
+        host = next((process.host for process in logs.processes if process.rank == ranks[0]), None)
         yield cause(
-            found,
+            events,
             f"{fold_ranks(ranks)} did not come to a monitored barrier",
             why="All other ranks were there.",
             owner="job",
@@ -371,7 +376,8 @@ def every_rank_passes_the_barrier(logs: Logs) -> Iterator[Finding]:
     elif waited := in_order(said(logs, "awaited-in-barrier")):
         yield cause(
             waited,
-            f"{fold_ranks(one.rank for one in waited if one.rank is not None)} came to a monitored barrier that "
+            f"{fold_ranks(event.rank for event in waited if event.rank is not None)} came to a monitored barrier "
+            "that "
             "another rank did not come to, or rank 0 itself",
             why="Rank 0 waits for all others and then answers them; only its own log names who is missing.",
             owner="job",

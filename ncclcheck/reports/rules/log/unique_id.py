@@ -81,8 +81,8 @@ def _differ(logs: Logs, first: list[LogMember]) -> Finding:
     )
     why = "A rank finds the others by the id: with another one it waits where none of them comes."
     if len(set_to) > 1:
-        told = ", ".join(f"{value} on {who}" for value, who in [*set_to.items()][:3])
-        what = f"NCCL_COMM_ID differs between ranks: {told}"
+        values = ", ".join(f"{value} on {who}" for value, who in [*set_to.items()][:3])
+        what = f"NCCL_COMM_ID differs between ranks: {values}"
         fix = [
             you("Confirm: compare it on all ranks.", "env | grep NCCL_COMM_ID"),
             you(
@@ -109,13 +109,14 @@ def _differ(logs: Logs, first: list[LogMember]) -> Finding:
 
 def _comm_ids(logs: Logs) -> dict[str, str]:
     """NCCL_COMM_ID -> the ranks that have it, the most first."""
-    found: dict[str, list[LogProcess]] = {}
-    for one in logs.processes:
-        if "NCCL_COMM_ID" in one.settings:
-            found.setdefault(one.settings["NCCL_COMM_ID"], []).append(one)
+    by_value: dict[str, list[LogProcess]] = {}
+    for process in logs.processes:
+        if "NCCL_COMM_ID" in process.settings:
+            by_value.setdefault(process.settings["NCCL_COMM_ID"], []).append(process)
     return {
-        value: f"{fold_ranks(one.rank for one in who if one.rank is not None)} ({names(one.host for one in who)})"
-        for value, who in sorted(found.items(), key=lambda told: -len(told[1]))
+        value: f"{fold_ranks(member.rank for member in who if member.rank is not None)} "
+        f"({names(member.host for member in who)})"
+        for value, who in sorted(by_value.items(), key=lambda pair: -len(pair[1]))
     }
 
 
@@ -153,20 +154,24 @@ def understood_by_the_peer(logs: Logs) -> Iterator[Finding]:
         return
     on_one_host = alone(logs)
     events = [
-        *(one for one in said(logs, "socket-family") if one not in on_one_host and not unwritten(logs, one)),
+        *(
+            event
+            for event in said(logs, "socket-family")
+            if event not in on_one_host and not unwritten(logs, event)
+        ),
         *said(logs, "bootstrap-truncated"),
     ]
-    for host, found in by_known_host(events).items():
-        process = process_of(logs, found[0])
+    for host, own in by_known_host(events).items():
+        process = process_of(logs, own[0])
         started = process is not None and process.completed >= process.began > 0
         calls = "as when both send before they receive, or call different operations"
         yield cause(
-            found,
+            own,
             f"{names([host])} read from a peer what this did not send for it"
             + (f": ranks do not make the calls that belong together, {calls}" if started else ""),
             why="All hosts tell one NCCL version: what differs are the calls of the ranks, or their settings.",
             owner="job",
-            at=at_host(host, found),
+            at=at_host(host, own),
             fix=[
                 you("Confirm: see which call each rank is in.", "py-spy dump --pid PID"),
                 you("Give each send its receive, both within ncclGroupStart and ncclGroupEnd (torch: "

@@ -241,8 +241,8 @@ def _refusal(event: LogEvent) -> str:
     if event.sign == "no-endpoint":
         return "torchrun was given no endpoint: --master-addr, --master-port or --node-rank is missing"
     if event.sign == "torchrun-values":
-        key, told = next((key, told) for key, told in event.fields.items() if key in _VALUES)
-        return f"torchrun does not take this value of {_VALUES[key]}: {told[:120].rstrip('.')}"
+        key, value = next((key, value) for key, value in event.fields.items() if key in _VALUES)
+        return f"torchrun does not take this value of {_VALUES[key]}: {value[:120].rstrip('.')}"
     option = re.search(r"unrecognized arguments: --?([\w-]{2,40})", message)
     near = difflib.get_close_matches(option[1].replace("_", "-"), _ARGUMENTS, 1, 0.75) if option else []
     return f"torchrun refused its arguments: {message[:160]}" + (f" (--{near[0]} is meant?)" if near else "")

@@ -136,8 +136,8 @@ def _on_windows(logs: Logs, events: list[LogEvent]) -> Finding:
 
 
 def _ranks(events: list[LogEvent]) -> str:
-    told = sorted({event.rank for event in events if event.rank is not None})
-    return f" ({fold_ranks(told)})" if len(told) > 1 else ""
+    numbers = sorted({event.rank for event in events if event.rank is not None})
+    return f" ({fold_ranks(numbers)})" if len(numbers) > 1 else ""
 
 
 @log_rule("LOG167", "the backend supports the tensors' device")
@@ -164,14 +164,14 @@ def backend(logs: Logs) -> Iterator[Finding]:
     """
     if events := said(logs, "wrong-buffer"):
         fields = events[0].fields
-        held = (
+        place = (
             f"of GPU {fields['of']}, and its communicator uses GPU {fields['mine']}"
             if "of" in fields
             else (f"at {fields['address']} that is not a GPU's" if "address" in fields else "that is not a GPU's")
         )
         yield cause(
             events,
-            f"{fields['call']} got memory ({fields['buffer']}) {held}",
+            f"{fields['call']} got memory ({fields['buffer']}) {place}",
             why="NCCL reads and writes memory of the GPU that its communicator was made for.",
             owner="job",
             at=at_teller(logs, events),

@@ -75,15 +75,15 @@ def slurm(logs: Logs) -> Iterator[Finding]:
     """
     if events := said(logs, "slurm-refused"):
         fields = events[0].fields
-        told = (fields.get("fatal") or fields["refused"]).strip()
+        reason = (fields.get("fatal") or fields["refused"]).strip()
         yield cause(
             events,
-            f"Slurm did not start it: {told[:160]}",
+            f"Slurm did not start it: {reason[:160]}",
             why="No rank was started." if "fatal" in fields
             else "It refused what the step asks of the job's nodes: their names, number, GPUs or cores."
-            if "configuration is not available" in told else "It refused what was asked for.",
-            owner="site" if "configuration source" in told else "job",
-            fix=_ASKED_TOO_MUCH if "configuration is not available" in told else [
+            if "configuration is not available" in reason else "It refused what was asked for.",
+            owner="site" if "configuration source" in reason else "job",
+            fix=_ASKED_TOO_MUCH if "configuration is not available" in reason else [
                 you("Confirm: see whether this machine reaches Slurm, and what it has.",
                     "scontrol ping", "sinfo -o '%P %a %l %D %G'"),
                 you("On one machine without Slurm start it with torchrun.",
@@ -106,12 +106,12 @@ _ASKED_TOO_MUCH = [
 def _not_launched(launches: list[LogEvent]) -> Finding:
     """Slurm had the nodes, and one of them did not start its tasks."""
     first = launches[0]
-    told = next(filter(None, map(first.fields.get, ("why", "launch", "munge", "allocation"))), "").strip()
+    reason = next(filter(None, map(first.fields.get, ("why", "launch", "munge", "allocation"))), "").strip()
     node = first.host or first.fields.get("node", "")
-    clock = "credential" in told.lower() or "munge" in told.lower()
+    clock = "credential" in reason.lower() or "munge" in reason.lower()
     return cause(
         launches,
-        f"Slurm did not start the tasks: {told}" if told else "Slurm's prolog failed, and no task was started",
+        f"Slurm did not start the tasks: {reason}" if reason else "Slurm's prolog failed, and no task was started",
         why="The node refused the credential: its clock, or its munge key, differs from the controller's."
         if clock
         else "The node was given to the job, and did not come so far as to start its tasks.",

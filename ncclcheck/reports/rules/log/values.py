@@ -76,14 +76,14 @@ def _refused(logs: Logs) -> Iterator[Finding]:
     groups: dict[str, list[LogEvent]] = {}
     for event in said(logs, "setting-refused"):
         fields = event.fields
-        name = next((fields[one] for one in _NAMED if one in fields), "")
+        name = next((fields[key] for key in _NAMED if key in fields), "")
         name = name or _of_the_words(logs, event)
         name = name or next(name for field, name in _UNNAMED.items() if field in fields)
         groups.setdefault(name, []).append(event)
     for name, events in groups.items():
         names = name.replace(" or ", " ")
         text = events[0].text.partition("NCCL WARN ")[2] or events[0].text
-        unresolved = next((found for event in events if (found := before_a_refusal(logs, event))), None)
+        unresolved = next((refused for event in events if (refused := before_a_refusal(logs, event))), None)
         why_not = f"its host has no address ({unresolved.fields['nccl']})" if unresolved else text.strip()[:160]
         yield cause(
             [*([unresolved] if unresolved else []), *events],
@@ -123,8 +123,8 @@ def _cannot(logs: Logs) -> Iterator[Finding]:
     if not events:
         return
     fields = events[0].fields
-    told = said(logs, "debug-setting")
-    asked = {event.fields["name"]: event.fields["value"] for event in told if event.fields["name"] in _PARSED}
+    lines = said(logs, "debug-setting")
+    asked = {event.fields["name"]: event.fields["value"] for event in lines if event.fields["name"] in _PARSED}
     if "name" in fields:  # NCCL names one, and the other may be what forbids it
         asked = {fields["name"]: fields["value"], **asked}
     of = f"{fields['function']} of {fields['type']}" if "function" in fields else "a collective"

@@ -140,8 +140,8 @@ def peers(logs: Logs) -> Iterator[Finding]:
 def _unsupported(logs: Logs) -> Iterator[Finding]:
     """CUDA's own word that two GPUs cannot read each other's memory; where NCCL asked for it that is LOG186."""
     asked = {(event.file, event.line) for event in said(logs, "ipc-refused", "ipc-handle", "nccl-cuda-failure")}
-    told = [event for event in said(logs, "p2p-unsupported") if (event.file, event.line) not in asked]
-    for where, events in hosts(told):
+    lines = [event for event in said(logs, "p2p-unsupported") if (event.file, event.line) not in asked]
+    for where, events in hosts(lines):
         own = any("custom_all_reduce" in event.text for event in events)
         yield cause(
             events,
@@ -165,13 +165,13 @@ def _unsupported(logs: Logs) -> Iterator[Finding]:
 def _refused(logs: Logs) -> Iterator[Finding]:
     """Calls for memory between processes (IPC) that the driver refused by name."""
     for where, events in hosts(said(logs, "ipc-refused")):
-        told = events[0].fields
-        exports = "Get" in told["call"]
-        amd = told["call"].startswith("hip")
+        fields = events[0].fields
+        exports = "Get" in fields["call"]
+        amd = fields["call"].startswith("hip")
         what = "export its GPU memory to other processes" if exports else "open the GPU memory of another one"
         yield cause(
             events,
-            f"a rank cannot {what}{on(where)}: {told['call']} failed: {told['error'].strip()}",
+            f"a rank cannot {what}{on(where)}: {fields['call']} failed: {fields['error'].strip()}",
             why="Direct access between the processes of a node (P2P) needs it: the IOMMU, the driver or the "
             "container's namespaces do not allow it.",
             owner="node",

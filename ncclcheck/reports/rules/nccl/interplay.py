@@ -194,19 +194,19 @@ def file_and_environment(cluster: Cluster) -> Iterator[Finding]:
     NCCL user guide, Environment Variables (nccl.conf; NCCL_CONF_FILE from 2.23 on).
     """
     for node in cluster.nodes:
-        said: dict[str, tuple[str, str]] = {
+        by_name: dict[str, tuple[str, str]] = {
             name: (value, "environment") for name, value in variables(node).items()
         }
         for file in value_or(at(node, "nccl.conf_files"), []):
             for line in value_or(file.lines, []):
-                first = said.setdefault(line.name, (line.value, f"{file.path}:{line.line}"))
+                first = by_name.setdefault(line.name, (line.value, f"{file.path}:{line.line}"))
                 if line.name.startswith("NCCL_") and _differ(node, line.name, first[0], line.value):
                     yield _hidden(node, line.name, first, (line.value, f"{file.path}:{line.line}"))
 
 
-def _differ(node: Node, name: str, one: str, other: str) -> bool:
+def _differ(node: Node, name: str, value: str, other: str) -> bool:
     version = nccl_version(node)
-    return one != other and parsed_value(name, one, version) != parsed_value(name, other, version)
+    return value != other and parsed_value(name, value, version) != parsed_value(name, other, version)
 
 
 def _hidden(node: Node, name: str, wins: tuple[str, str], loses: tuple[str, str]) -> Finding:

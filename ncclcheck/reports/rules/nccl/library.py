@@ -69,8 +69,8 @@ def _library(node: Node) -> Finding:
         return _not_seen(node, "nccl.loaded.version", loaded.version)
     if hidden := _hidden_by(node, loaded):
         return _shadowed(node, loaded, hidden)
-    found = f"torch loads NCCL {loaded.version}, {loaded.path} ({loaded.origin})"
-    return fine(Where(node=node.name), found, seen("ncclGetVersion", loaded.version))
+    text = f"torch loads NCCL {loaded.version}, {loaded.path} ({loaded.origin})"
+    return fine(Where(node=node.name), text, seen("ncclGetVersion", loaded.version))
 
 
 def _not_seen(node: Node, fact: str, unread: Unread) -> Finding:

@@ -234,6 +234,8 @@ def _bounds(settings: Settings, low: str, high: str) -> Iterator[Finding]:
     else:
         if {*here} <= profiles.keeps([settings.node]).keys():
             return
-        said = " and ".join(item.value for item in evidence)
+        values = " and ".join(item.value for item in evidence)
         why = "It holds for every process group and goes before what the program asks for."
-        yield note(settings.where, f"the number of channels is fixed: {said}", why=why, evidence=evidence, fix=fix)
+        yield note(
+            settings.where, f"the number of channels is fixed: {values}", why=why, evidence=evidence, fix=fix
+        )

@@ -117,8 +117,8 @@ def interfaces(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _interfaces(file: PluginFile, kind: str) -> list[int]:
-    found = [symbol.partition(" v")[::2] for symbol in value_or(file.symbols, [])]
-    return sorted(int(number) for name, number in found if name == kind and number.isdecimal())
+    symbols = [symbol.partition(" v")[::2] for symbol in value_or(file.symbols, [])]
+    return sorted(int(number) for name, number in symbols if name == kind and number.isdecimal())
 
 
 def _range(takes: tuple[tuple[Version, int, int], ...], version: Version | None) -> tuple[int, int] | None:
@@ -187,8 +187,8 @@ def example_tuner(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _is_example(path: str, file: PluginFile | None) -> bool:
-    told = file is not None and not isinstance(file.product, Unread) and file.product == EXAMPLE_TUNER
-    return told or bool(_EXAMPLE.fullmatch(os.path.basename(path)))
+    example = file is not None and not isinstance(file.product, Unread) and file.product == EXAMPLE_TUNER
+    return example or bool(_EXAMPLE.fullmatch(os.path.basename(path)))
 
 
 def _example(node: Node, path: str, named: str) -> Finding:

@@ -254,9 +254,9 @@ def _may_have_rdma(node: Node) -> bool:
 
 def _has_no_peer_access(node: Node) -> bool:
     """Whether no GPU of the node can read another one, as of gaming cards: then nothing is switched off."""
-    found = peers(node)
-    return bool(found) and all(
-        isinstance(peer.p2p, str) and peer.p2p != "ok" for some in found.values() for peer in some
+    by_gpu = peers(node)
+    return bool(by_gpu) and all(
+        isinstance(peer.p2p, str) and peer.p2p != "ok" for some in by_gpu.values() for peer in some
     )
 
 

@@ -80,8 +80,8 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
         return _too_few(unseen)
     yield from _beside(cluster, {link.interface.name for link in links})
     names = sorted({link.interface.name for link in links})
-    found = group(values)
-    usual, odd = found.groups[0][0], {node for node, _ in found.odd}
+    grouping = group(values)
+    usual, odd = grouping.groups[0][0], {node for node, _ in grouping.odd}
     device = next((link.interface.name for link in links if link.node in odd), names[0])
     arrive = _full_size_arrives(cluster)
     yield from disagreements(
@@ -138,10 +138,10 @@ def _beside(cluster: Cluster, chosen: set[str]) -> Iterator[Finding]:
 
 def _full_size_arrives(cluster: Cluster) -> bool:
     """Whether each node was measured against others and all its largest packets came through."""
-    found = reached(cluster)
-    if found is None or set(found.of_node) != {node.name for node in cluster.nodes}:
+    reach = reached(cluster)
+    if reach is None or set(reach.of_node) != {node.name for node in cluster.nodes}:
         return False
-    sizes = [peer.path_mtu for peer in found.seen.values()]
+    sizes = [peer.path_mtu for peer in reach.seen.values()]
     return all(not isinstance(size, Unread) and size.arrived >= size.sent for size in sizes)
 
 
@@ -234,16 +234,16 @@ class _Names:
         if lan.is_loopback(taken.address) or len(others) != 1 or sum(others.values()) < _LEAST_ALIKE:
             return None
         (network,) = others
-        held = [each for interface in lan.interfaces(node) for each in lan.global_networks(interface)]
-        away = not any(address.address == taken.address and each == network for address, each in held)
-        return network if away and any(each == network for _, each in held) else None
+        addresses = [each for interface in lan.interfaces(node) for each in lan.global_networks(interface)]
+        away = not any(address.address == taken.address and each == network for address, each in addresses)
+        return network if away and any(each == network for _, each in addresses) else None
 
 
 def _network_of_name(node: Node) -> lan.IPNetwork | None:
     """The network of the address that gloo takes by the node's own name."""
     taken = _by_name(node)
-    held = [each for interface in lan.interfaces(node) for each in lan.global_networks(interface)]
-    return next((network for address, network in held if taken and address.address == taken.address), None)
+    addresses = [each for interface in lan.interfaces(node) for each in lan.global_networks(interface)]
+    return next((network for address, network in addresses if taken and address.address == taken.address), None)
 
 
 def _odd_name(node: Node, taken: Chosen, usual: lan.IPNetwork) -> Finding:
@@ -279,7 +279,7 @@ def _odd_name(node: Node, taken: Chosen, usual: lan.IPNetwork) -> Finding:
 
 def _is_shared(names: _Names, node: Node, taken: Chosen) -> bool:
     """Whether it is on the default route, or in one subnet with the address of another node's name."""
-    interface = next((one for one in lan.interfaces(node) if one.name == taken.name), None)
+    interface = next((candidate for candidate in lan.interfaces(node) if candidate.name == taken.name), None)
     if interface is None or not lan.leads_out(node, interface) or not lan.is_routable(taken.address):
         return False
     networks = [network for address, network in lan.global_networks(interface) if address.address == taken.address]
@@ -429,13 +429,13 @@ def unique(cluster: Cluster) -> Iterator[Finding]:
     alike = [*_same_addresses(cluster)]
     yield from alike
     yield from same_mac.findings(cluster)
-    told = {(finding.where.node, finding.where.peer) for finding in alike}
-    named = {name for pair in told for name in pair}
+    pairs = {(finding.where.node, finding.where.peer) for finding in alike}
+    named = {name for pair in pairs for name in pair}
     yield from (finding for finding in claimed.findings(cluster) if finding.where.node not in named)
     yield from (
         finding
         for finding in captured.findings(cluster)
-        if not {(finding.where.node, finding.where.peer), (finding.where.peer, finding.where.node)} & told
+        if not {(finding.where.node, finding.where.peer), (finding.where.peer, finding.where.node)} & pairs
     )
 
 
@@ -476,8 +476,8 @@ def _same_addresses(cluster: Cluster) -> Iterator[Finding]:
         chosen = {lan.choice_of_job(cluster, node).bootstrap}
         for interface in lan.interfaces(node):
             if _counts(interface, lan.interfaces(node), {chosen.name for chosen in chosen if chosen}):
-                for held, _ in lan.global_networks(interface):
-                    owners.setdefault(held.address, []).append((node.name, interface.name))
+                for assigned, _ in lan.global_networks(interface):
+                    owners.setdefault(assigned.address, []).append((node.name, interface.name))
     chosen_addresses = {link.address for link in lan.links(cluster)}
     for address, holders in owners.items():
         named = {node for node, _ in holders}
@@ -504,8 +504,10 @@ def _by_setting(cluster: Cluster, holders: Sequence[tuple[str, str]]) -> str:
     if interface.kind != "bridge" or lan.is_real(interface, listed):
         return ""
     env = variables.values(node)
-    told = [name for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if interface.name in env.get(name, "")]
-    by = f", and {told[0]}={env[told[0]]} sends the job there" if told else ""
+    settings = [
+        name for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if interface.name in env.get(name, "")
+    ]
+    by = f", and {settings[0]}={env[settings[0]]} sends the job there" if settings else ""
     return f": {interface.name} is a bridge that every host has for itself and that leads nowhere{by}"
 
 

@@ -74,15 +74,18 @@ def buffers(cluster: Cluster) -> Iterator[Finding]:
 
 def _slow(cluster: Cluster) -> dict[tuple[str, str], str]:
     """How slow nodes were in the bursts, by the buffers that can be the cause."""
-    found = held_up.slowness(cluster)
-    told = {
-        (one.node, "tcp_wmem" if one.sends else "tcp_rmem"): f": bursts carried {one.best:.2g} Gb/s that way, "
-        f"{one.others:.2g} between other nodes (median)"
-        for one in found.nodes
+    slowness = held_up.slowness(cluster)
+    by_buffer = {
+        (
+            burst.node,
+            "tcp_wmem" if burst.sends else "tcp_rmem",
+        ): f": bursts carried {burst.best:.2g} Gb/s that way, {burst.others:.2g} between other nodes (median)"
+        for burst in slowness.nodes
     }
-    for a, b in found.pairs:
+    for a, b in slowness.pairs:
         words = (
-            f": bursts from {a} to {b} carried {found.rates[a, b]:.2g} Gb/s, {found.rates[b, a]:.2g} the way back"
+            f": bursts from {a} to {b} carried {slowness.rates[a, b]:.2g} Gb/s, {slowness.rates[b, a]:.2g} "
+            "the way back"
         )
-        told |= {(a, "tcp_wmem"): words, (b, "tcp_rmem"): words}
-    return told
+        by_buffer |= {(a, "tcp_wmem"): words, (b, "tcp_rmem"): words}
+    return by_buffer

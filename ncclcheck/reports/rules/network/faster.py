@@ -82,19 +82,19 @@ def faster_network(cluster: Cluster) -> Iterator[Finding]:
     NCCL user guide, NCCL_SOCKET_IFNAME; PyTorch, distributed, "Choosing the network interface to use";
     pytorch/pytorch source, ProcessGroupGloo::createDefaultDevice.
     """
-    found = _measured(cluster) or _reported(cluster)
-    if found is None:
+    faster = _measured(cluster) or _reported(cluster)
+    if faster is None:
         taken = sorted({link.interface.name for link in lan.links(cluster)})
         yield fine(Where(), f"no faster network than that of {', '.join(taken)} is known to be shared")
         return
-    slow, fast = _named(found.carries), _named(found.better)
+    slow, fast = _named(faster.carries), _named(faster.better)
     yield warn(
         Where(),
-        f"the data goes over {slow}, {found.slow}, and all nodes share a faster network: {fast}, {found.fast}",
+        f"the data goes over {slow}, {faster.slow}, and all nodes share a faster network: {fast}, {faster.fast}",
         why="The interface is chosen by names and by order, not by speed; the fast one carries nothing.",
         owner="job",
-        evidence=found.evidence,
-        fix=_fix(cluster, found.better),
+        evidence=faster.evidence,
+        fix=_fix(cluster, faster.better),
     )
 
 
@@ -126,12 +126,12 @@ def _fix(cluster: Cluster, better: Mapping[str, str]) -> list[Remedy]:
 
 def _measured(cluster: Cluster) -> _Faster | None:
     """The exchanges of the job over one network, the bursts before it over another one."""
-    found, job = reached(cluster), used(cluster) if cluster.measurements.transport else []
-    if found is None or not job or (not lan.uses_gloo(cluster) and any(one.network != "Socket" for one in job)):
+    reach, job = reached(cluster), used(cluster) if cluster.measurements.transport else []
+    if reach is None or not job or (not lan.uses_gloo(cluster) and any(use.network != "Socket" for use in job)):
         return None
-    carries = {one.node.name: {end.interface for end in one.interfaces} - {""} for one in job}
-    better = {name: of_node.interface for name, of_node in found.of_node.items()}
-    rates = flows.rates(found, 100.0)
+    carries = {use.node.name: {end.interface for end in use.interfaces} - {""} for use in job}
+    better = {name: of_node.interface for name, of_node in reach.of_node.items()}
+    rates = flows.rates(reach, 100.0)
     pairs = [rate for pair in cluster.measurements.pairs for rate in (pair.a_to_b_gb_s, pair.b_to_a_gb_s) if rate]
     names = set(carries)
     if not pairs or not rates or names != {node.name for node in cluster.nodes} or names - {*better}:
@@ -206,4 +206,4 @@ def _in_network(node: Node, network: lan.IPNetwork) -> Interface | None:
 
 def _cards(node: Node) -> list[Interface]:
     listed = value_or(at(node, "network.interfaces"), [])
-    return [one for one in listed if one.kind == "physical" and lan.is_usable(one)]
+    return [interface for interface in listed if interface.kind == "physical" and lan.is_usable(interface)]

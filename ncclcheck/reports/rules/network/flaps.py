@@ -51,19 +51,19 @@ def flaps(cluster: Cluster) -> Iterator[Finding]:
     The kernel's ABI documentation, sysfs-class-net (carrier_down_count); Azure/azurehpc-health-checks
     (azure_ib_link_flapping), oracle-quickstart/oci-hpc (rdma_link_flapping.py).
     """
-    downs = {node.name: found for node in cluster.nodes if (found := _counted(node))}
+    downs = {node.name: counts for node in cluster.nodes if (counts := _counted(node))}
     if not downs:
         raise NothingToJudge("no interface of the job reports how often it lost its link")
     days = {node.name: _days(node) for node in cluster.nodes}
-    for name, found in downs.items():
+    for name, counts in downs.items():
         since = days[name]
-        many_times = {link: n for link, n in found.items() if n > _DOWNS}
+        many_times = {link: n for link, n in counts.items() if n > _DOWNS}
         if isinstance(since, Unread):
             yield _since_when(name, many_times, since) if many_times else fine(Where(node=name), _CALM)
             continue
         flapping = {link: n for link, n in many_times.items() if n / since > _A_DAY}
         for link, count in flapping.items():
-            others = [told[link] for other, told in downs.items() if other != name and link in told]
+            others = [theirs[link] for other, theirs in downs.items() if other != name and link in theirs]
             yield _said(name, link, count, since, others)
         if not flapping:
             yield fine(Where(node=name), _CALM)
@@ -89,10 +89,10 @@ def _days(node: Node) -> float | Unread:
 
 
 def _since_when(node: str, counts: dict[str, int], uptime: Unread) -> Finding:
-    told = ", ".join(f"{link} {count} times" for link, count in counts.items())
+    text = ", ".join(f"{link} {count} times" for link, count in counts.items())
     return unknown(
         Where(node=node),
-        f"{told} without a link, in a time that is not known",
+        f"{text} without a link, in a time that is not known",
         why="As many are nothing in a year, and a broken cable in a day.",
         evidence=[seen("/proc/uptime", uptime.why)],
     )
@@ -100,10 +100,10 @@ def _since_when(node: str, counts: dict[str, int], uptime: Unread) -> Finding:
 
 def _said(node: str, link: str, count: int, days: float, others: list[int]) -> Finding:
     alone = bool(others) and count > _ALIKE * statistics.median(others)
-    told = f", {statistics.median(others):g} on other nodes" if others else ""
+    elsewhere = f", {statistics.median(others):g} on other nodes" if others else ""
     return (warn if alone else note)(
         Where(node=node, device=link),
-        f"{link} lost its link {count} times in {many(round(days), 'day')}{told}",
+        f"{link} lost its link {count} times in {many(round(days), 'day')}{elsewhere}",
         why="Each time connections break or wait for seconds, and between two flaps all tests pass.",
         owner="node" if alone else "site",
         evidence=[seen(f"/sys/class/net/{link}/carrier_down_count", count)],

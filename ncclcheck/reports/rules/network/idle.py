@@ -67,7 +67,7 @@ def idle_connections(cluster: Cluster) -> Iterator[Finding]:
 def _stateful(node: Node) -> list[Filter]:
     """Chains of its own traffic that drop what they do not know."""
     both = [*firewall.harmful(node, "input"), *firewall.harmful(node, "output")]
-    return [one for one in both if one.stateful and {"drop", "reject"} & {*one.does}]
+    return [chain for chain in both if chain.stateful and {"drop", "reject"} & {*chain.does}]
 
 
 def _forgets(cluster: Cluster, node: Node, chains: list[Filter], seconds: int) -> Finding:

@@ -142,13 +142,13 @@ def _running(node: Node) -> list[Remedy]:
 
 def _listed(node: Node) -> str:
     """Every interface with its state and addresses, as `ip -br addr` shows them."""
-    found = []
+    lines = []
     for interface in lan.interfaces(node):
         addresses = " ".join(f"{a.address}/{a.prefix}" for a in value_or(interface.addresses, []))
-        found.append(
+        lines.append(
             f"{interface.name} ({'up' if _ready(interface) else 'down'}{' ' + addresses if addresses else ''})"
         )
-    return ", ".join(found) or "none"
+    return ", ".join(lines) or "none"
 
 
 def _not_ready(node: Node, link: lan.Link) -> Finding:
@@ -354,7 +354,7 @@ _Named = tuple[str, lan.IPNetwork]
 def _overlap(networks: list[_Named]) -> bool:
     """Whether any two have an address in common: in order, one begins before another ends."""
     spans = sorted((n.version, int(n.network_address), int(n.broadcast_address)) for _, n in networks)
-    return any(one[0] == other[0] and other[1] <= one[2] for one, other in pairwise(spans))
+    return any(span[0] == other[0] and other[1] <= span[2] for span, other in pairwise(spans))
 
 
 def _sharing(networks: list[_Named]) -> list[list[_Named]]:
@@ -363,7 +363,7 @@ def _sharing(networks: list[_Named]) -> list[list[_Named]]:
     for name, network in networks:
         alike = [group for group in groups if any(_share(network, other) for _, other in group)]
         groups = [group for group in groups if group not in alike]
-        groups.append([*(one for group in alike for one in group), (name, network)])
+        groups.append([*(named for group in alike for named in group), (name, network)])
     return [group for group in groups if len({_device(name) for name, _ in group}) > 1]
 
 
@@ -417,10 +417,10 @@ def loopback(cluster: Cluster) -> Iterator[Finding]:
         if any(value_or(i.up, True) and _has_localhost(i) for i in interfaces):
             continue
         bare = any(value_or(i.up, True) for i in interfaces)
-        said = "it has no 127.0.0.1" if bare else "it is down"
+        state = "it has no 127.0.0.1" if bare else "it is down"
         yield fail(
             Where(node=node.name, device="lo"),
-            f"loopback does not work: {said if interfaces else 'there is none'}",
+            f"loopback does not work: {state if interfaces else 'there is none'}",
             why="Ranks of one node cannot connect to each other, and torchrun not to its own store.",
             owner="node",
             evidence=[seen("interfaces", _listed(node))],

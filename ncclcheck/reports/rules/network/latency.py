@@ -56,37 +56,39 @@ def latency(cluster: Cluster) -> Iterator[Finding]:
     if all(isinstance(peer.rtt_us, Unread) for peer in reached.seen.values()):
         raise NothingToJudge("no round trip was timed")
     long = delayed(cluster)
-    yield from (_long(cluster, reached, one) for one in long[:_MOST])
+    yield from (_long(cluster, reached, delay) for delay in long[:_MOST])
     if not long:
         worst = max(peer.rtt_us for peer in reached.seen.values() if not isinstance(peer.rtt_us, Unread))
         yield fine(Where(), f"the fastest round trips of all pairs take {worst / 1000:.2g} ms at most")
 
 
-def _long(cluster: Cluster, reached: Reached, one: Delayed) -> Finding:
-    a, b = next((pair for pair in sorted(one.pairs) if pair[0] == one.node), min(one.pairs))
+def _long(cluster: Cluster, reached: Reached, delay: Delayed) -> Finding:
+    a, b = next((pair for pair in sorted(delay.pairs) if pair[0] == delay.node), min(delay.pairs))
     slowness = held_up.slowness(cluster)
     felt = (
-        one.others_ms is None or any(each.node in (one.node or a, b) for each in slowness.nodes) or slowness.pairs
+        delay.others_ms is None
+        or any(each.node in (delay.node or a, b) for each in slowness.nodes)
+        or slowness.pairs
     )
-    beside = f", between other nodes {one.others_ms:.2g} ms (median)" if one.others_ms is not None else ""
+    beside = f", between other nodes {delay.others_ms:.2g} ms (median)" if delay.others_ms is not None else ""
     who = (
-        f"{one.node} is far away: a round trip to or from each other node"
-        if one.node
+        f"{delay.node} is far away: a round trip to or from each other node"
+        if delay.node
         else (f"{a} and {b} are far from each other: a round trip between them")
     )
     address, name = reached.seen[a, b].address, reached.interface(a) or "eth0"
     node = next((each for each in cluster.nodes if each.name == a), None)
     return (fail if felt else warn)(
-        Where(node=one.node, device=name) if one.node else Where(node=a, peer=b),
-        f"{who} takes {one.ms:.3g} ms at best{beside}: latency, not a slow or lossy link",
+        Where(node=delay.node, device=name) if delay.node else Where(node=a, peer=b),
+        f"{who} takes {delay.ms:.3g} ms at best{beside}: latency, not a slow or lossy link",
         why="A TCP stream carries one window a round trip, and every collective takes several of them in a row.",
-        owner="node" if one.node else "site",
+        owner="node" if delay.node else "site",
         evidence=[
             seen(
                 "fastest of 7 exchanges",
                 "; ".join(
                     f"{x} to {y}: {rtt / 1000:.3g} ms"
-                    for x, y in sorted(one.pairs)[:4]
+                    for x, y in sorted(delay.pairs)[:4]
                     if not isinstance(rtt := reached.seen[x, y].rtt_us, Unread)
                 ),
             ),
@@ -99,6 +101,6 @@ def _long(cluster: Cluster, reached: Reached, one: Delayed) -> Finding:
                 f"tc qdisc show dev {quote(name)}   # on {a}",
             ),
             *shaping.lifted(name, node),
-            you("Leave it out, or take nodes of one site.", f"#SBATCH --exclude={quote(one.node or b)}"),
+            you("Leave it out, or take nodes of one site.", f"#SBATCH --exclude={quote(delay.node or b)}"),
         ],
     )

@@ -71,9 +71,9 @@ def loss(cluster: Cluster) -> Iterator[Finding]:
     slowed = slowed_by_loss(cluster)
     counted = {n: reach.counters for n, reach in reached.of_node.items() if not isinstance(reach.counters, Unread)}
     single = [lost for lost in lost if lost.peer]
-    for one in [lost for lost in lost if not lost.peer] + single[:_MOST_PAIRS]:
-        finding = _lost(reached, one, counted, len(single), next((by for by in slowed if by.cause is one), None))
-        yield _busy_filter(cluster, one, finding)
+    for drop in [lost for lost in lost if not lost.peer] + single[:_MOST_PAIRS]:
+        finding = _lost(reached, drop, counted, len(single), next((by for by in slowed if by.cause is drop), None))
+        yield _busy_filter(cluster, drop, finding)
     blamed = {lost.node for lost in lost}
     for node, counters in counted.items():
         if node not in blamed and _too_many(counters):
@@ -87,29 +87,29 @@ def loss(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _lost(
-    found: Reached, one: Lost, counted: Mapping[str, Counters], pairs: int, slowed: Slowed | None
+    reach: Reached, drop: Lost, counted: Mapping[str, Counters], pairs: int, slowed: Slowed | None
 ) -> Finding:
-    what = {"UDP": "small packets are lost", "TCP": "segments of a burst had to be sent again"}[one.kind]
-    if not one.node:
+    what = {"UDP": "small packets are lost", "TCP": "segments of a burst had to be sent again"}[drop.kind]
+    if not drop.node:
         place = "between all nodes, so it is not one node's: look at what they share"
-    elif one.peer:
+    elif drop.peer:
         among = f" (one of {pairs} such pairs)" if pairs > 1 else ""
-        place = f"from {one.node} to {one.peer}{among}: as they leave the one or come in to the other"
+        place = f"from {drop.node} to {drop.peer}{among}: as they leave the one or come in to the other"
     else:
-        place = f"{one.way} {one.node}, seen with {len(_others(one))} other nodes"
-    where = Where(node=one.node or None, peer=one.peer or None, device=found.interface(one.node) or None)
+        place = f"{drop.way} {drop.node}, seen with {len(_others(drop))} other nodes"
+    where = Where(node=drop.node or None, peer=drop.peer or None, device=reach.interface(drop.node) or None)
     make = fail if slowed else warn
     return make(
         where,
-        f"{one.loss} {what} {place}",
+        f"{drop.loss} {what} {place}",
         why="TCP waits at least 200 ms for what it lost at the end of a message; every collective waits with it.",
-        owner="node" if one.node else "site",
+        owner="node" if drop.node else "site",
         evidence=[
-            seen("losses" if one.kind == "UDP" else "TCP_INFO", _by_pair(one)),
+            seen("losses" if drop.kind == "UDP" else "TCP_INFO", _by_pair(drop)),
             *([seen("exchanges two by two", slowed.what)] if slowed else []),
-            *(_counters(node, counted[node]) for node in (one.node, one.peer) if node in counted),
+            *(_counters(node, counted[node]) for node in (drop.node, drop.peer) if node in counted),
         ],
-        fix=_mend(where.device or "eth0", one.node),
+        fix=_mend(where.device or "eth0", drop.node),
     )
 
 

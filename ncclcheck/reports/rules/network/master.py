@@ -229,7 +229,7 @@ def master_is_one(cluster: Cluster) -> Iterator[Finding]:
     script with MASTER_ADDR=localhost); hosts(5), getaddrinfo(3).
     """
     _several(cluster)
-    told = set_on(cluster)
+    addresses = set_on(cluster)
     if cluster.job.meeting is None and (some := left_over(cluster)):
         yield _left_over(f"the {len(cluster.nodes) - len(some)} other nodes go without it", some)
         return
@@ -237,12 +237,12 @@ def master_is_one(cluster: Cluster) -> Iterator[Finding]:
     if master.is_loopback:
         yield _loopback(cluster, master)
         return
-    if told and master.source != "MASTER_ADDR":
-        yield _left_over(f"{master.source} says where the nodes meet", told)
+    if addresses and master.source != "MASTER_ADDR":
+        yield _left_over(f"{master.source} says where the nodes meet", addresses)
         return
-    if len(told) > 1:
+    if len(addresses) > 1:
         yield from disagreements(
-            told,
+            addresses,
             "MASTER_ADDR",
             "environment",
             level=fail,
@@ -259,14 +259,14 @@ def master_is_one(cluster: Cluster) -> Iterator[Finding]:
         yield from _resolves(cluster, node, is_first=index == 0)
 
 
-def _left_over(reason: str, told: dict[str, str]) -> Finding:
+def _left_over(reason: str, addresses: dict[str, str]) -> Finding:
     """The nodes meet without it; torchrun sets it anew for the ranks."""
     return note(
-        Where(node=next(iter(told)) if len(told) == 1 else None),
-        f"MASTER_ADDR is set on {fold_names(told)} and not used: {reason}",
+        Where(node=next(iter(addresses)) if len(addresses) == 1 else None),
+        f"MASTER_ADDR is set on {fold_names(addresses)} and not used: {reason}",
         why="A script that starts ranks without torchrun would take it.",
         owner="job",
-        evidence=[seen(node, f"MASTER_ADDR={value}") for node, value in sorted(told.items())[:8]],
+        evidence=[seen(node, f"MASTER_ADDR={value}") for node, value in sorted(addresses.items())[:8]],
         fix=[you("Take it away where it is left over from another job.", "unset MASTER_ADDR MASTER_PORT")],
     )
 

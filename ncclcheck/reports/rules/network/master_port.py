@@ -41,8 +41,8 @@ def port_is_free(cluster: Cluster) -> Iterator[Finding]:
         raise NothingToJudge("the facts of node 0 are not here")
     node = cluster.nodes[0]
     holders = at(node, "job.port_holders")
-    told = meeting is not None and launcher != "torchrun" and meeting.outcome != "turned_away"  # RUN008 says why
-    taken = meeting.detail if meeting is not None and told else ""
+    tried = meeting is not None and launcher != "torchrun" and meeting.outcome != "turned_away"  # RUN008 says why
+    taken = meeting.detail if meeting is not None and tried else ""
     if isinstance(holders, Unread):
         if taken:
             yield _taken(cluster, node, taken, [seen("bind", taken)])

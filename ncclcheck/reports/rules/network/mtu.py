@@ -135,10 +135,10 @@ def _odd_mtu(reached: Reached, mtus: Mapping[Pair, PathMtu], culprit: Blame) -> 
 
 def _by_ends(pairs: list[Pair]) -> list[list[Pair]]:
     """The directions between the same two nodes together."""
-    found: dict[frozenset[str], list[Pair]] = {}
+    by_ends: dict[frozenset[str], list[Pair]] = {}
     for pair in pairs:
-        found.setdefault(frozenset(pair), []).append(pair)
-    return list(found.values())
+        by_ends.setdefault(frozenset(pair), []).append(pair)
+    return list(by_ends.values())
 
 
 def _pair_mtu(reached: Reached, mtus: Mapping[Pair, PathMtu], ways: list[Pair], count: int) -> Finding:
@@ -158,8 +158,8 @@ def _too_long(
 ) -> Finding:  # fmt: skip
     sent, passes = max(mtus[p].sent for p in pairs), min(mtus[p].arrived for p in pairs)
     bursts = [burst for pair in pairs for burst in reached.seen[pair].bursts]
-    told = all(mtus[pair].told for pair in pairs)
-    stalled = flows.stalls(bursts) and not told
+    by_routers = all(mtus[pair].told for pair in pairs)
+    stalled = flows.stalls(bursts) and not by_routers
     nodes = sorted({node for pair in pairs for node in pair})
     own = {node: reached.of_node[node].mtu for node in nodes if node in reached.of_node}
     listed = ", ".join(f"{node} {reached.interface(node)} {mtu}" for node, mtu in list(own.items())[:6])
@@ -169,7 +169,7 @@ def _too_long(
         where,
         f"{what}: {sent} bytes do not arrive, {passes or 'no size that was tried'} do{'es' * (not passes)}"
         + ("; a burst over TCP stood still" if stalled else ""),
-        why=_why(stalled=stalled, told=told),
+        why=_why(stalled=stalled, told=by_routers),
         owner="node" if where.node else "site",
         evidence=[
             seen("UDP without fragmentation", "; ".join(_shown(mtus, pair) for pair in pairs[:4])),
@@ -200,8 +200,8 @@ def _same_mtu(name: str, sent: int, passes: int, own: Mapping[str, int], node: s
 
 
 def _shown(mtus: Mapping[Pair, PathMtu], pair: Pair) -> str:
-    told = f", routers told {mtus[pair].told}" if mtus[pair].told else ""
-    return f"{pair[0]} to {pair[1]}: {mtus[pair].sent} sent, {mtus[pair].arrived} arrived{told}"
+    routers = f", routers told {mtus[pair].told}" if mtus[pair].told else ""
+    return f"{pair[0]} to {pair[1]}: {mtus[pair].sent} sent, {mtus[pair].arrived} arrived{routers}"
 
 
 def _why(*, stalled: bool, told: bool) -> str:

@@ -82,9 +82,9 @@ def peer_names(cluster: Cluster) -> Iterator[Finding]:
     elsewhere -= _lost_their_address(cluster, {pair: answers[pair].addresses for pair in elsewhere})
     if not answers and not late:
         raise NothingToJudge("no names were given")
-    told = _Told(reached, answers)
-    yield from told.missing(nowhere)
-    yield from told.wrong(elsewhere)
+    report = _Told(reached, answers)
+    yield from report.missing(nowhere)
+    yield from report.wrong(elsewhere)
     yield from _late({pair for pair in late if pair[0] not in told_already})
     if not nowhere | elsewhere | late:
         yield fine(Where(), f"the names of {len({b for _, b in answers})} nodes resolve to them")
@@ -94,10 +94,10 @@ def _addresses(cluster: Cluster, reached: Reached) -> dict[str, set[str]]:
     """All addresses of each node that lead to it: of its interfaces but loopback, and the one that was tried."""
     own: dict[str, set[str]] = {}
     for node in cluster.nodes:
-        held = [
+        listed = [
             address.address for interface in lan.interfaces(node) for address in value_or(interface.addresses, [])
         ]
-        own[node.name] = {address for address in held if not lan.is_loopback(address)}
+        own[node.name] = {address for address in listed if not lan.is_loopback(address)}
     for (_, b), peer in reached.seen.items():
         own[b].add(peer.address)
     return own
@@ -106,14 +106,14 @@ def _addresses(cluster: Cluster, reached: Reached) -> dict[str, set[str]]:
 def _lost_their_address(cluster: Cluster, answers: Mapping[Pair, list[str]]) -> set[Pair]:
     """Names that are right: they lead to the asker's network, in which the peer has no address now (NET003)."""
     networks = {link.node: link.network for link in lan.links(cluster)}
-    held = {
-        node.name: [one.address for each in lan.interfaces(node) for one in value_or(each.addresses, [])]
+    listed = {
+        node.name: [address.address for each in lan.interfaces(node) for address in value_or(each.addresses, [])]
         for node in cluster.nodes
     }
     return {
         (a, b)
         for (a, b), addresses in answers.items()
-        if a in networks and _some_in(addresses, networks[a]) and not _some_in(held.get(b, []), networks[a])
+        if a in networks and _some_in(addresses, networks[a]) and not _some_in(listed.get(b, []), networks[a])
     }
 
 
@@ -130,26 +130,26 @@ class _Told:
 
     def missing(self, pairs: set[Pair]) -> Iterator[Finding]:
         """Names that resolve to nothing."""
-        yield from (self._finding(*one, "does not resolve") for one in _sorted_out(pairs, set(self.answers)))
+        yield from (self._finding(*group, "does not resolve") for group in _sorted_out(pairs, set(self.answers)))
 
     def wrong(self, pairs: set[Pair]) -> Iterator[Finding]:
         """Names that resolve to another machine."""
-        yield from (self._finding(*one, "") for one in _sorted_out(pairs, set(self.answers)))
+        yield from (self._finding(*group, "") for group in _sorted_out(pairs, set(self.answers)))
 
     def _finding(self, askers: list[str], names: list[str], problem: str) -> Finding:
         asker, name = next((a, b) for a in askers for b in names if (a, b) in self.answers)
         answer = self.answers[asker, name]
         got = ", ".join(answer.addresses)
-        said = problem or f"resolves to {got}, which is not an address of it"
+        text = problem or f"resolves to {got}, which is not an address of it"
         subject = (
             f"the name {answer.name}" if len(names) == 1 else f"names of {len(names)} nodes ({fold_names(names)})"
         )
         if len(names) > 1:
-            said = "do not resolve" if problem else f"resolve to other machines ({answer.name} to {got})"
+            text = "do not resolve" if problem else f"resolve to other machines ({answer.name} to {got})"
         address = self.found.seen[asker, name].address
         return warn(
             Where(node=asker, peer=name if len(names) == 1 else None),
-            f"{subject} {said} on {fold_names(askers)}",
+            f"{subject} {text} on {fold_names(askers)}",
             why="torchrun hands out a host name as MASTER_ADDR; a node that cannot resolve it waits silently.",
             owner="node" if len(askers) == 1 else "site",
             evidence=[seen(f"getaddrinfo({answer.name}) on {asker}", got or "no address"),

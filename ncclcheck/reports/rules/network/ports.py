@@ -125,23 +125,23 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     tries = tries.without({pair for pair in tries.bad if pair[0] in by_library})
     at_source = kept.kept(cluster, tries.found, tries.bad)
     yield from kept.findings(tries.found, at_source, tries.links)
-    tries = tries.without({pair for one in at_source for pair in one.pairs})
+    tries = tries.without({pair for failure in at_source for pair in failure.pairs})
     across = trunk.trunk(tries.found)
     split = across.pairs if across else frozenset()
     yield from trunk.findings(tries.found, across) if across else ()
-    kept_back = {pair for one in at_source for pair in one.pairs}
+    kept_back = {pair for failure in at_source for pair in failure.pairs}
     if hashed := trunk.by_ports(tries.found, {*split, *half, *kept_back}):
         yield from trunk.findings_by_ports(tries.found, hashed)
         split = split | hashed.pairs
     tries = tries.without({*split})
-    told = [*by_own_way, *itself, *at_source, *split]
+    explained = [*by_own_way, *itself, *at_source, *split]
     yield from by_name.findings(cluster, tries.found, tries.links)
     shut = closed(cluster)
     for run in tries.apart():
         yield from (
             finding
             for finding in _judged(run)
-            if finding.state is not State.OK or not (shut or unopened or gone or misled or told)
+            if finding.state is not State.OK or not (shut or unopened or gone or misled or explained)
         )
     yield from translated.findings(cluster, tries.found, tries.links)
     networks = {node: str(link.network) for node, link in tries.links.items()}
@@ -163,7 +163,7 @@ def _closed(cluster: Cluster, shut: set[Pair]) -> Iterator[Finding]:
     for finding in _after(after, tries):
         before = seen("before the job", "all of these connections passed")
         what = f"{finding.what}. It passed before the job, and failed after it"
-        told = fail(
+        verdict = fail(
             finding.where,
             what,
             why=finding.why,
@@ -171,7 +171,7 @@ def _closed(cluster: Cluster, shut: set[Pair]) -> Iterator[Finding]:
             evidence=[before, *finding.evidence],
             fix=finding.remedies,
         )
-        yield flapping.explained(cluster, told)
+        yield flapping.explained(cluster, verdict)
 
 
 def _after(after: Cluster, tries: Tries) -> Iterator[Finding]:
@@ -181,7 +181,7 @@ def _after(after: Cluster, tries: Tries) -> Iterator[Finding]:
     tries = tries.without({pair for _, pairs in by_own_way for pair in pairs})
     at_source = kept.kept(after, tries.found, tries.bad)
     yield from kept.findings(tries.found, at_source, tries.links)
-    tries = tries.without({pair for one in at_source for pair in one.pairs})
+    tries = tries.without({pair for failure in at_source for pair in failure.pairs})
     for run in tries.apart():
         yield from _judged(run) if run.bad else ()
 
@@ -281,7 +281,7 @@ def _pairs(tries: Tries, pairs: list[Pair]) -> Iterator[Finding]:
     stopped = {pair: stopper for pair in pairs if (stopper := tries.stopper(pair))}
     for pair, stopper in stopped.items():
         if pair[::-1] not in stopped or pair < pair[::-1]:
-            yield _stopped(tries, [one for one in (pair, pair[::-1]) if one in stopped], stopper)
+            yield _stopped(tries, [direction for direction in (pair, pair[::-1]) if direction in stopped], stopper)
     pairs = [pair for pair in pairs if pair not in stopped]
     if apart := unheard.kept_apart(tries.found, pairs, tries.judged - tries.bad):
         yield unheard.apart_finding(tries.found, apart, tries.evidence(sorted(apart)), _WHY)
@@ -300,9 +300,9 @@ def _pairs(tries: Tries, pairs: list[Pair]) -> Iterator[Finding]:
 
 def _stopped(tries: Tries, pairs: list[Pair], node: str) -> Finding:
     a, b = pairs[0]
-    said = f"{a} and {b} cannot connect to each other" if len(pairs) == 2 else f"{a} cannot connect to {b}"
+    text = f"{a} and {b} cannot connect to each other" if len(pairs) == 2 else f"{a} cannot connect to {b}"
     where = Where(node=node, device=tries.found.interface(node) or None)
-    return _failed(tries, where, pairs, node, f"{said}: {_OWN_FILTER.format(node)}; {tries.reason(pairs)}")
+    return _failed(tries, where, pairs, node, f"{text}: {_OWN_FILTER.format(node)}; {tries.reason(pairs)}")
 
 
 def _failed(tries: Tries, where: Where, pairs: list[Pair], node: str, what: str) -> Finding:

@@ -99,9 +99,9 @@ def shared_network(cluster: Cluster) -> Iterator[Finding]:
 
 def _stands_in(cluster: Cluster, link: lan.Link, down: str) -> Finding:
     """What it has left may lead to the others, more slowly; that is no reason to have the job go there."""
-    found, name = reached(cluster), link.interface.name
+    reach, name = reached(cluster), link.interface.name
     node = next(node for node in cluster.nodes if node.name == link.node)
-    passes = found is not None and any(ok for _, ok in found.tries.get(link.node, ()))
+    passes = reach is not None and any(ok for _, ok in reach.tries.get(link.node, ()))
     finding = (warn if passes else fail)(
         Where(node=link.node, device=down),
         f"{flapping.off(node, down)}, so the job would use {name} ({link.address}), and the others do not",
@@ -115,7 +115,7 @@ def _stands_in(cluster: Cluster, link: lan.Link, down: str) -> Finding:
 
 def _between(cluster: Cluster, ways: Ways, subnets: list[Subnet]) -> Iterator[Finding]:
     gateways: list[str] = []
-    told: dict[str, Finding] = {}
+    explained: dict[str, Finding] = {}
     for subnet in subnets:
         for links in ways.alike(subnet):
             answers = [(other, *ways.way(links[0], subnet, other)) for other in subnets if other is not subnet]
@@ -131,15 +131,15 @@ def _between(cluster: Cluster, ways: Ways, subnets: list[Subnet]) -> Iterator[Fi
                 blocked = [other for other in none if ways.passes(link, other) is not True]
                 for other in blocked:
                     if other.place > subnet.place:
-                        found = misplaced.seconds(ways, other, subnet)
-                        told |= {link.node: misplaced.finding(link, subnet, *held) for link, held in found}
-                if blocked := [other for other in blocked if not {*told} >= other.nodes]:
+                        seconds = misplaced.seconds(ways, other, subnet)
+                        explained |= {link.node: misplaced.finding(link, subnet, *rest) for link, rest in seconds}
+                if blocked := [other for other in blocked if not {*explained} >= other.nodes]:
                     yield flapping.explained(cluster, _no_route(ways, link, subnet, blocked))
-                if left := [one for one in astray if not ways.goes_there(link, *one)]:
+                if left := [way for way in astray if not ways.goes_there(link, *way)]:
                     yield flapping.explained(cluster, _elsewhere(ways, link, *left[0]))
                 if any(ways.passes(link, other) is not True for other in unread):
                     yield _unread(link, ways.unread[link.node])
-    yield from told.values()
+    yield from explained.values()
     if gateways:
         yield _routed(ways, subnets, gateways)
 
@@ -237,12 +237,12 @@ def _against(subnet: Subnet, other: Subnet, *, undecided: bool) -> str:
 
 def _choose(ways: Ways, link: lan.Link, other: Subnet) -> Remedy:
     """The interface that is in the other subnet, where this node has one; else only where to look."""
-    found = ways.second(link, other)
-    if found is None or found[0].name == link.interface.name:
+    second = ways.second(link, other)
+    if second is None or second[0].name == link.interface.name:
         return you(
             "Compare the addresses of both nodes.", f"ip -br addr   # on {link.node} and {other.links[0].node}"
         )
-    name = found[0].name
+    name = second[0].name
     return you(
         f"On {link.node} name the interface of that subnet.",
         f'export NCCL_SOCKET_IFNAME="={name}"',
@@ -264,12 +264,12 @@ def _down(ways: Ways, link: lan.Link, other: Subnet) -> str:
 
 def _bare(ways: Ways, link: lan.Link, other: Subnet) -> str:
     """The interface of this node that is called as that of the others is, and has no address of that kind."""
-    found = (
+    names = (
         interface.name
         for interface in lan.interfaces(ways.nodes[link.node])
         if _is_bare(interface, link, other.links[0])
     )
-    return next(found, "")
+    return next(names, "")
 
 
 def _is_bare(interface: Interface, link: lan.Link, peer: lan.Link) -> bool:

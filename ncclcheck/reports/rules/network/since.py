@@ -51,49 +51,52 @@ def as_before(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     ethtool(8), tc(8), tcp(7).
     """
-    found = reached(after_the_job(cluster))
-    if found is None or reached(cluster) is None:
+    reach = reached(after_the_job(cluster))
+    if reach is None or reached(cluster) is None:
         raise NothingToJudge("the ways were not tried once more after the job")
     shut = {node for pair in closed(cluster) for node in pair}  # NET006 says why nothing passes
-    slow = [one for one in since.slower(cluster) if one.node not in shut]
-    yield from (_slower(one, found.interface(one.node) or "eth0") for one in slow)
-    lossy = [one for one in since.lossy(cluster) if not one.nodes & (shut | {each.node for each in slow})]
-    yield from (_lossy(one, found.interface(one.node) or "eth0") for one in lossy)
+    slow = [change for change in since.slower(cluster) if change.node not in shut]
+    yield from (_slower(change, reach.interface(change.node) or "eth0") for change in slow)
+    lossy = [lost for lost in since.lossy(cluster) if not lost.nodes & (shut | {each.node for each in slow})]
+    yield from (_lossy(lost, reach.interface(lost.node) or "eth0") for lost in lossy)
     if not slow and not lossy and not shut:
         yield fine(
-            Where(), f"{len(found.seen)} ways between {len(found.of_node)} nodes carry what they did before"
+            Where(), f"{len(reach.seen)} ways between {len(reach.of_node)} nodes carry what they did before"
         )
 
 
-def _slower(one: Slower, device: str) -> Finding:
-    others = f", the other nodes {one.others:.2g} now" if one.others is not None else ""
-    if one.peer:
-        ways = "both ways" if len(one.ways) > 1 else f"from {one.node} to {one.peer}"
-        what = f"between {one.node} and {one.peer}, {ways},"
+def _slower(change: Slower, device: str) -> Finding:
+    others = f", the other nodes {change.others:.2g} now" if change.others is not None else ""
+    if change.peer:
+        ways = "both ways" if len(change.ways) > 1 else f"from {change.node} to {change.peer}"
+        what = f"between {change.node} and {change.peer}, {ways},"
     else:
-        what = f"{device} {' and '.join(one.ways)}"
+        what = f"{device} {' and '.join(change.ways)}"
     return fail(
-        Where(node=one.node, device=device, peer=one.peer or None),
-        f"{what} at most {one.after:.2g} Gb/s after the job, {one.before:.2g} before it{others}: it became slow "
+        Where(node=change.node, device=device, peer=change.peer or None),
+        f"{what} at most {change.after:.2g} Gb/s after the job, {change.before:.2g} before it{others}: it became "
+        "slow "
         "while the job ran",
         why="The slowest link sets the pace of all nodes.",
-        owner="node" if not one.peer else "site",
+        owner="node" if not change.peer else "site",
         evidence=[
-            seen("bursts over TCP, counted at the receiver", f"{one.before:.3g}, then {one.after:.3g} Gb/s")
+            seen("bursts over TCP, counted at the receiver", f"{change.before:.3g}, then {change.after:.3g} Gb/s")
         ],
-        fix=_fix(one.node, device),
+        fix=_fix(change.node, device),
     )
 
 
-def _lossy(one: Lost, device: str) -> Finding:
-    place = f"from {one.node} to {one.peer}" if one.peer else f"{one.way} {one.node}"
+def _lossy(lost: Lost, device: str) -> Finding:
+    place = f"from {lost.node} to {lost.peer}" if lost.peer else f"{lost.way} {lost.node}"
     return warn(
-        Where(node=one.node, device=device, peer=one.peer or None),
-        f"{one.loss} packets {place} are lost after the job, and were not before it",
+        Where(node=lost.node, device=device, peer=lost.peer or None),
+        f"{lost.loss} packets {place} are lost after the job, and were not before it",
         why="TCP waits at least 200 ms for what it lost at the end of a message; every collective waits with it.",
         owner="node",
-        evidence=[seen("losses", "; ".join(f"{a} to {b}: {loss}" for (a, b), loss in [*one.by_pair.items()][:4]))],
-        fix=_fix(one.node, device),
+        evidence=[
+            seen("losses", "; ".join(f"{a} to {b}: {loss}" for (a, b), loss in [*lost.by_pair.items()][:4]))
+        ],
+        fix=_fix(lost.node, device),
     )
 
 

@@ -142,12 +142,18 @@ def _bursts(cluster: Cluster, odd: set[str]) -> Iterator[Finding]:
     astray = led_astray.found(cluster)  # NET003 says why they are on another network
     slow, pairs = [node for node in slowness.nodes if node.node not in {*odd, *astray}], slowness.pairs
     nodes = {node.name: node for node in cluster.nodes}
-    for one in slow:
-        limit = shaping.limit(cluster, nodes[one.node], links.get(one.node), one.best, sends=one.sends)
-        if limit is None and (back := [other for other in slow if other.node == one.node and other is not one]):
-            limit = _both_ways(cluster, links.get(one.node), back[0])
+    for burst in slow:
+        limit = shaping.limit(cluster, nodes[burst.node], links.get(burst.node), burst.best, sends=burst.sends)
+        if limit is None and (
+            back := [other for other in slow if other.node == burst.node and other is not burst]
+        ):
+            limit = _both_ways(cluster, links.get(burst.node), back[0])
         found_slow = _slow_node(
-            one, nodes[one.node], links.get(one.node), least.get(one.node, 0.0), explained=limit is not None
+            burst,
+            nodes[burst.node],
+            links.get(burst.node),
+            least.get(burst.node, 0.0),
+            explained=limit is not None,
         )
         yield _limited(found_slow, found_slow.where, limit) if limit else found_slow
     for pair in sorted(pairs):
@@ -284,7 +290,7 @@ def _slow_way(pair: Pair, rates: Mapping[Pair, float], links: Mapping[str, lan.L
 
 
 def _feeble(best: Mapping[str, float], links: Mapping[str, lan.Link]) -> Finding:
-    node = min(best, key=lambda one: best[one])
+    node = min(best, key=lambda host: best[host])
     name = links[node].interface.name
     reported = flows.reported_gbit(links[node].interface.speed_mbit)
     share = f"{100 * best[node] / reported:.2g} % of the {reported:g} that {name} reports"
@@ -293,6 +299,8 @@ def _feeble(best: Mapping[str, float], links: Mapping[str, lan.Link]) -> Finding
         f"bursts of {fold_names(best)} carry at most {best[node]:.2g} Gb/s, {share}",
         why="Something on the path carries far less than the interfaces could.",
         owner="site",
-        evidence=[seen("bursts over TCP", f"{rate:.3g} Gb/s from {one}") for one, rate in list(best.items())[:4]],
+        evidence=[
+            seen("bursts over TCP", f"{rate:.3g} Gb/s from {host}") for host, rate in list(best.items())[:4]
+        ],
         fix=_fix(name, node),
     )

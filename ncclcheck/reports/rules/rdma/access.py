@@ -41,15 +41,15 @@ _PROVIDERS = {
 
 def _needed(cluster: Cluster) -> list[tuple[Node, list[Hca]]]:
     """The HCAs of each node that NCCL or its EFA plugin would try to open."""
-    found = []
+    pairs = []
     for node, _ in wiring.choosing(cluster):
         wanted = wiring.wanted(wiring.listed(node))
         names = {port.hca.name for port in wanted} | {hca.name for hca in wiring.efa(node)}
         hcas = [hca for hca in known(at(node, "rdma.devices")) if hca.name in names]
-        found += [(node, hcas)] if hcas else []
-    if not found:
+        pairs += [(node, hcas)] if hcas else []
+    if not pairs:
         raise NothingToJudge("no HCA that NCCL would use")
-    return found
+    return pairs
 
 
 def _map_them() -> list[Remedy]:
@@ -243,13 +243,13 @@ def libraries(cluster: Cluster) -> Iterator[Finding]:
 
 def _lacking(hcas: list[Hca], providers: list[str]) -> dict[str, list[str]]:
     """HCAs by the provider that they need and that is not here."""
-    found: dict[str, list[str]] = {}
+    by_provider: dict[str, list[str]] = {}
     for hca in hcas:
         by_name = "mlx5" if hca.name.startswith("mlx5_") else ""
         needed = _PROVIDERS.get(str(hca.driver), by_name)
         if needed and needed not in providers:
-            found.setdefault(needed, []).append(hca.name)
-    return found
+            by_provider.setdefault(needed, []).append(hca.name)
+    return by_provider
 
 
 def _no_library(where: Where, library: Unread) -> Finding:
@@ -266,10 +266,10 @@ def _no_library(where: Where, library: Unread) -> Finding:
 
 
 def _no_provider(where: Where, lacking: dict[str, list[str]], library: str, providers: list[str]) -> Finding:
-    said = "; ".join(f"{name} for {fold_names(hcas)}" for name, hcas in lacking.items())
+    text = "; ".join(f"{name} for {fold_names(hcas)}" for name, hcas in lacking.items())
     return fail(
         where,
-        f"libibverbs has no driver library {said}",
+        f"libibverbs has no driver library {text}",
         why=_OVER_TCP,
         owner="job",
         evidence=[seen(library, f"providers: {', '.join(providers) or 'none'}")],

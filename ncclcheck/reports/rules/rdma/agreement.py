@@ -59,8 +59,8 @@ def same_links(cluster: Cluster) -> Iterator[Finding]:
     if not all(counts.values()):
         yield _some_without(counts)
         return
-    said = _said_elsewhere([node for node in cluster.nodes if node.name in counts])
-    compared = {name: count for name, count in counts.items() if name not in said}
+    explained = _said_elsewhere([node for node in cluster.nodes if node.name in counts])
+    compared = {name: count for name, count in counts.items() if name not in explained}
     if not compared:
         raise NothingToJudge("RDM005, RDM006 and RDM002 say what is missing on every node")
     yield from disagreements(
@@ -82,12 +82,12 @@ def _said_elsewhere(nodes: list[Node]) -> set[str]:
     """Nodes with a port for data that is down, or with fewer HCAs that can be opened than others have."""
     opened = {node.name: _opened(node) for node in nodes}
     most = max(opened.values())
-    found = {node.name for node in nodes if wiring.shut(node) and opened[node.name] < most}
+    names = {node.name for node in nodes if wiring.shut(node) and opened[node.name] < most}
     for node in nodes:
         taken = wiring.choice(node)
         if any(carrying.would_carry(node, taken.used, port) for port in taken.inactive):
-            found.add(node.name)
-    return found
+            names.add(node.name)
+    return names
 
 
 def _opened(node: Node) -> int:

@@ -180,9 +180,9 @@ def any_usable(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#451, NVIDIA/nccl#952; NVIDIA/nccl-tests#188.
     """
-    found = [(node, taken) for node, taken in wiring.choosing(cluster) if not wiring.efa(node)]
-    ready = {node.name for node, taken in found if taken.used}
-    for node, taken in found:
+    choices = [(node, taken) for node, taken in wiring.choosing(cluster) if not wiring.efa(node)]
+    ready = {node.name for node, taken in choices if taken.used}
+    for node, taken in choices:
         if taken.used:
             yield fine(
                 Where(node=node.name), f"NCCL would use {fold_names(taken.names)} ({taken.reason}){_idle(node)}"

@@ -36,10 +36,10 @@ def required_hcas(cluster: Cluster) -> Iterator[Finding]:
     wanted = required(cluster, "hca")
     for node in cluster.nodes:
         names = at(node, "rdma.hcas")
-        found = names if isinstance(names, Unread) else len(names)
-        count = Count(node.name, "HCA", wanted, found, "/sys/class/infiniband")
+        number = names if isinstance(names, Unread) else len(names)
+        count = Count(node.name, "HCA", wanted, number, "/sys/class/infiniband")
         if count.enough:
-            yield fine(count.where, f"{found} HCAs", seen("/sys/class/infiniband", ", ".join(names)))
+            yield fine(count.where, f"{number} HCAs", seen("/sys/class/infiniband", ", ".join(names)))
             continue
         yield too_few(
             count,

@@ -98,7 +98,7 @@ def gid(cluster: Cluster) -> Iterator[Finding]:
             yield _of_one_machine(node, finding) if alone else finding
         elif taken.gid and not taken.asked:
             well.setdefault(node.name, []).append(f"{port.name} {address_of(taken.gid)}")
-    yield from (fine(Where(node=name), f"RoCE v2 GIDs: {', '.join(told)}") for name, told in well.items())
+    yield from (fine(Where(node=name), f"RoCE v2 GIDs: {', '.join(gids)}") for name, gids in well.items())
 
 
 def _refused(node: Node, gid: Gid) -> Address | None:
@@ -151,7 +151,7 @@ def _of_one_machine(node: Node, finding: Finding) -> Finding:
     """The same of a machine alone, whose GPUs do not need the network."""
     others = wiring.has_rdma(node)
     why = f"It would matter with a second machine: {finding.why[0].lower()}{finding.why[1:]}"
-    state = min((finding.state, State.WARN if others else State.NOTE), key=lambda one: -one.rank)
+    state = min((finding.state, State.WARN if others else State.NOTE), key=lambda level: -level.rank)
     return replace(finding, state=state, why=why)
 
 
@@ -234,9 +234,9 @@ def gid_index(cluster: Cluster) -> Iterator[Finding]:
     NCCL user guide, NCCL_IB_GID_INDEX; NVIDIA/nccl#426, NVIDIA/nccl#769.
     """
     ports = [
-        (node, one)
-        for node, one in carrying.roce_ports(cluster)
-        if (taken := wiring.gid(node, one)) and taken.asked
+        (node, used)
+        for node, used in carrying.roce_ports(cluster)
+        if (taken := wiring.gid(node, used)) and taken.asked
     ]
     if not ports:
         raise NothingToJudge("NCCL_IB_GID_INDEX is not set")

@@ -43,10 +43,10 @@ def partition(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA/nccl#1323; NCCL user guide, NCCL_IB_PKEY; opensm(8), partition configuration.
     """
     ports = [
-        (node, one, one.port.pkeys)
+        (node, used, used.port.pkeys)
         for node, taken in carrying.using(cluster)
-        for one in taken.used
-        if not one.is_roce and not isinstance(one.port.pkeys, Unread)
+        for used in taken.used
+        if not used.is_roce and not isinstance(used.port.pkeys, Unread)
     ]
     if not ports:
         raise NothingToJudge("no InfiniBand port whose partition table was read")

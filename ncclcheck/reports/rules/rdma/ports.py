@@ -57,22 +57,22 @@ def ports_up(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NCCL user guide, Troubleshooting, Networking; ibstat(8), ibportstate(8).
     """
-    found = list(wiring.choosing(cluster))
-    up = {(node.name, port.hca.name, port.port.name) for node, taken in found for port in taken.used}
-    if not any(wiring.wanted(taken) for _, taken in found):
+    choices = list(wiring.choosing(cluster))
+    up = {(node.name, port.hca.name, port.port.name) for node, taken in choices for port in taken.used}
+    if not any(wiring.wanted(taken) for _, taken in choices):
         raise NothingToJudge("no port of an HCA that NCCL could use")
     idle: dict[str, list[tuple[str, UsedPort]]] = {}
-    for node, taken in found:
+    for node, taken in choices:
         yield from (_unseen(node.name, port) for port in taken.unseen)
         down = [port for port in taken.inactive if port.is_roce or port.port.state not in _HALF_UP]
         exact = _named_exactly(values(node).get("NCCL_IB_HCA", ""))
-        for one in down:
-            others = {n for n, hca, port in up if (hca, port) == (one.hca.name, one.port.name)}
-            data, named = carrying.would_carry(node, taken.used, one), one.hca.name in exact
-            if others or named or (data and _alike_up(one, taken)):
-                yield _down(node.name, one, others, fails=named or (data and bool(others)), named=named)
+        for down_port in down:
+            others = {n for n, hca, port in up if (hca, port) == (down_port.hca.name, down_port.port.name)}
+            data, named = carrying.would_carry(node, taken.used, down_port), down_port.hca.name in exact
+            if others or named or (data and _alike_up(down_port, taken)):
+                yield _down(node.name, down_port, others, fails=named or (data and bool(others)), named=named)
             else:
-                idle.setdefault(one.name, []).append((node.name, one))
+                idle.setdefault(down_port.name, []).append((node.name, down_port))
         if not down and taken.used:
             yield fine(Where(node=node.name), f"{len(taken.used)} ports are ACTIVE: {fold_names(taken.names)}")
     yield from (_idle(name, places) for name, places in idle.items())
@@ -172,15 +172,15 @@ def subnet_manager(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NCCL user guide, Troubleshooting, Networking; opensm(8), sminfo(8), ibstat(8).
     """
-    found = [
-        (node.name, one)
+    infiniband = [
+        (node.name, wanted)
         for node, taken in wiring.choosing(cluster)
-        for one in wiring.wanted(taken)
-        if one.port.link_layer == "InfiniBand"
+        for wanted in wiring.wanted(taken)
+        if wanted.port.link_layer == "InfiniBand"
     ]
-    if not found:
+    if not infiniband:
         raise NothingToJudge("no InfiniBand port that NCCL would use")
-    for node, port in found:
+    for node, port in infiniband:
         state, lid, manager = port.port.state, port.port.lid, port.port.sm_lid
         if state in _HALF_UP:
             yield _no_manager(node, port, f"its port waits in {state}: no subnet manager has set it up")

@@ -62,20 +62,20 @@ def leaves(cluster: Cluster) -> Iterator[Finding]:
     """
     nodes = {node.name: node for node, _ in carrying.using(cluster)}
     cabling = {name: _cabling(node) for name, node in nodes.items()}
-    told = {name: links for name, links in cabling.items() if len(links) > 1}
-    if len(told) < 2:
+    cabled = {name: links for name, links in cabling.items() if len(links) > 1}
+    if len(cabled) < 2:
         yield from _not_told(list(nodes.values()))
         return
-    usual = Counter(told.values())
-    of_switches = Counter(tuple(_switches(links)) for links in told.values())
-    odd = {name: like for name, links in told.items() if (like := _like(links, usual)) is not None}
+    usual = Counter(cabled.values())
+    of_switches = Counter(tuple(_switches(links)) for links in cabled.values())
+    odd = {name: like for name, links in cabled.items() if (like := _like(links, usual)) is not None}
     for name, like in odd.items():
-        others = [other for other, links in told.items() if links == like]
-        most = len(others) >= 2 and len(others) * 3 >= of_switches[tuple(_switches(told[name]))] * 2
-        yield _otherwise(nodes[name], told[name], like, others, crossed=most and _same(told[name], like))
+        others = [other for other, links in cabled.items() if links == like]
+        most = len(others) >= 2 and len(others) * 3 >= of_switches[tuple(_switches(cabled[name]))] * 2
+        yield _otherwise(nodes[name], cabled[name], like, others, crossed=most and _same(cabled[name], like))
     if not odd:
         yield fine(
-            Where(), f"{many(len(told), 'node')} have each HCA on the leaf switch that it has on the others"
+            Where(), f"{many(len(cabled), 'node')} have each HCA on the leaf switch that it has on the others"
         )
 
 
@@ -192,16 +192,16 @@ def across(cluster: Cluster) -> Iterator[Finding]:
     every pair of rails); NCCL user guide, NCCL_CROSS_NIC, NCCL_PXN_DISABLE.
     """
     rails = [
-        (node, one, card, taken.gid)
-        for node, one in carrying.roce_ports(cluster)
-        if (taken := wiring.gid(node, one)) and taken.gid and (card := interface_of(node, one))
+        (node, used, card, taken.gid)
+        for node, used in carrying.roce_ports(cluster)
+        if (taken := wiring.gid(node, used)) and taken.gid and (card := interface_of(node, used))
     ]
     crossing = {node.name: name for node, _, _, _ in rails if (name := _crosses(node))}
     if not crossing:
         raise NothingToJudge("NCCL keeps to its rails: NCCL_CROSS_NIC and NCCL_PXN_DISABLE are not 1")
-    told: set[str] = set()
+    reported: set[str] = set()
     for node, port, card, _ in rails:
-        if node.name in told or node.name not in crossing or at(node, "network.rules"):
+        if node.name in reported or node.name not in crossing or at(node, "network.rules"):
             continue
         lost = [
             (peer, other, address_of(gid))
@@ -210,7 +210,7 @@ def across(cluster: Cluster) -> Iterator[Finding]:
             and not reaches(node, card, str(address_of(gid)))
         ]  # fmt: skip
         if lost:
-            told.add(node.name)
+            reported.add(node.name)
             peer, other, target = lost[0]
             yield _apart(node, crossing[node.name], card.name, f"{target} ({other.name} of {peer.name})")
 

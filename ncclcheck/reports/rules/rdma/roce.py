@@ -27,8 +27,8 @@ def interface_of(node: Node, port: UsedPort) -> Interface | None:
     taken = wiring.gid(node, port)
     gids = [taken.gid] if taken and taken.gid else value_or(port.port.gids, [])
     names = {gid.netdev for gid in gids if isinstance(gid.netdev, str)}
-    found = value_or(at(node, "network.interfaces"), [])
-    return next((interface for interface in found if interface.name in names), None)
+    interfaces = value_or(at(node, "network.interfaces"), [])
+    return next((interface for interface in interfaces if interface.name in names), None)
 
 
 def _active_mtu(mtu: int) -> int:
@@ -72,8 +72,10 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#1524, NVIDIA/dgx-spark-playbooks#103; ip-link(8).
     """
-    found = [(node, one, card) for node, one in carrying.roce_ports(cluster) if (card := interface_of(node, one))]
-    known = [(node, one, card, card.mtu) for node, one, card in found if not isinstance(card.mtu, Unread)]
+    cards = [
+        (node, used, card) for node, used in carrying.roce_ports(cluster) if (card := interface_of(node, used))
+    ]
+    known = [(node, used, card, card.mtu) for node, used, card in cards if not isinstance(card.mtu, Unread)]
     if not known:
         raise NothingToJudge("the interfaces behind the RoCE ports are not seen")
     sizes: dict[str, set[int]] = {}
@@ -146,19 +148,19 @@ def traffic_class(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NCCL user guide, NCCL_IB_TC, and Troubleshooting, RoCE; NVIDIA/nccl#2383.
     """
-    found: dict[str, set[str]] = {}
+    by_node: dict[str, set[str]] = {}
     for node, port in carrying.roce_ports(cluster):
         text = port.port.traffic_class
         if not isinstance(text, Unread) or text.kind == "absent":
-            found.setdefault(node.name, set()).add("not set" if isinstance(text, Unread) else text[:60])
-    if not any(of_node != {"not set"} for of_node in found.values()):
-        fast = any(value_or(one.port.rate_gbit, 0.0) >= _FAST_GBIT for _, one in carrying.roce_ports(cluster))
+            by_node.setdefault(node.name, set()).add("not set" if isinstance(text, Unread) else text[:60])
+    if not any(of_node != {"not set"} for of_node in by_node.values()):
+        fast = any(value_or(used.port.rate_gbit, 0.0) >= _FAST_GBIT for _, used in carrying.roce_ports(cluster))
         if not fast or any("NCCL_IB_TC" in profiles.asked(node) for node in cluster.nodes):
             raise NothingToJudge("no node has a traffic class in sysfs")
-        yield _no_class(fold_names(found))
+        yield _no_class(fold_names(by_node))
         return
     yield from disagreements(
-        {node: ", ".join(sorted(of_node)) for node, of_node in found.items()},
+        {node: ", ".join(sorted(of_node)) for node, of_node in by_node.items()},
         "the traffic class of RoCE",
         "/sys/class/infiniband/*/tc/*/traffic_class",
         level=warn,

@@ -36,16 +36,17 @@ def logins(cluster: Cluster) -> Iterator[Finding]:
     if cluster.job.launcher != "ssh":
         raise NothingToJudge("the run did not go by ssh")
     answered = {node.name for node in cluster.nodes}
-    for one in cluster.run.slow_logins:
-        if one.node in answered:
+    for login in cluster.run.slow_logins:
+        if login.node in answered:
             yield warn(
-                Where(node=one.node),
-                f"its sshd takes {one.seconds:.0f} s and more to look at a login: a slow name server, LDAP or PAM",
+                Where(node=login.node),
+                f"its sshd takes {login.seconds:.0f} s and more to look at a login: a slow name server, LDAP or "
+                "PAM",
                 why=SLOW_LOGIN_WHY,
                 owner="node",
-                evidence=[seen("ssh -v, from the key exchange to the first answer", f"{one.seconds:.1f} s")],
+                evidence=[seen("ssh -v, from the key exchange to the first answer", f"{login.seconds:.1f} s")],
                 fix=[
-                    replace(fix, commands=[line.format(node=quote(one.node)) for line in fix.commands])
+                    replace(fix, commands=[line.format(node=quote(login.node)) for line in fix.commands])
                     for fix in SLOW_LOGIN
                 ],
             )

@@ -139,17 +139,17 @@ def _not_joined(cluster: Cluster, late: list[RankState]) -> Finding:
 
 def _out_of_time(cluster: Cluster, what: str, late: list[RankState], more: str) -> Finding:
     """Nobody is known to be lost; what holds a node back, and the others not, may be why it took so long."""
-    held = crowded_nodes(cluster)
-    told = "; ".join(f"on {node} {one.words}" for node, one in held.items())
+    crowded = crowded_nodes(cluster)
+    text = "; ".join(f"on {node} {cause.words}" for node, cause in crowded.items())
     return unknown(
-        Where(node=next(iter(held)) if len(held) == 1 else None),
-        f"{what}; {told}" if told else what,
+        Where(node=next(iter(crowded)) if len(crowded) == 1 else None),
+        f"{what}; {text}" if text else what,
         why="Nobody was seen dead or stopped: who is at fault, if anybody, is not known.",
         evidence=[
             *(_evidence(rank) for rank in late[: lost.MOST_TOLD]),
-            *(item for one in held.values() for item in one.evidence),
+            *(item for cause in crowded.values() for item in cause.evidence),
         ],
-        fix=[*(remedy for one in held.values() for remedy in one.fix), you(more)],
+        fix=[*(remedy for cause in crowded.values() for remedy in cause.fix), you(more)],
     )
 
 
@@ -223,9 +223,9 @@ def _standing(late: list[RankState]) -> str:
     places: dict[str, list[int]] = {}
     for rank in still:
         places.setdefault(" from ".join(rank.stack[:2]), []).append(rank.rank)
-    told = "; ".join(f"{fold_ranks(ranks)} in {place}" for place, ranks in places.items())
+    text = "; ".join(f"{fold_ranks(ranks)} in {place}" for place, ranks in places.items())
     step, least = still[0].last_step, min(rank.since_s for rank in still)
-    return f"{many(len(still), 'rank')} stood still for {least:.0f} s, in {step!r}: {told}"
+    return f"{many(len(still), 'rank')} stood still for {least:.0f} s, in {step!r}: {text}"
 
 
 def _what_to_do(cluster: Cluster, late: list[RankState]) -> str:

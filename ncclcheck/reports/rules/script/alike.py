@@ -43,19 +43,19 @@ def changed(script: Script) -> Iterator[Finding]:
         return
     wrapped: set[str] = set()
     sent = any("broadcast" in call.name and not by_rank(call) for call in script.trace)
-    told: set[tuple[str, int]] = set()
+    reported: set[tuple[str, int]] = set()
     for call in script.trace:
         if call.name in DDP:
             wrapped |= objects(call, "0", "module", "new", "object")
         guard = by_rank(call)
-        if guard is None or guard.branch != "if" or (guard.file, guard.line) in told:
+        if guard is None or guard.branch != "if" or (guard.file, guard.line) in reported:
             continue
         if not (what := _changes(call, wrapped)) or (sent and call.name == ".load_state_dict"):
             continue
         trained = [call for call in passes(script) if guard not in call.guards]
-        if not trained or any(_is_counterpart(one, call) for one in script.trace):
+        if not trained or any(_is_counterpart(other, call) for other in script.trace):
             continue  # these ranks train by themselves, or each does it in its own place
-        told.add((guard.file, guard.line))
+        reported.add((guard.file, guard.line))
         yield warn(
             here(call),
             f"{what} on those ranks only for which {guard.text} holds",
@@ -89,10 +89,10 @@ def _changes(call: Call, wrapped: set[str]) -> str:
     return ""
 
 
-def _is_counterpart(one: Call, call: Call) -> bool:
+def _is_counterpart(other: Call, call: Call) -> bool:
     """Whether the other ranks do the same in another branch, or where their own condition holds."""
-    guard, theirs = by_rank(call), by_rank(one)
-    if one.name != call.name or guard is None or theirs is None:
+    guard, theirs = by_rank(call), by_rank(other)
+    if other.name != call.name or guard is None or theirs is None:
         return False
     return (theirs.file, theirs.line, theirs.branch) != (guard.file, guard.line, guard.branch)
 
@@ -124,10 +124,10 @@ def exchanged(script: Script) -> Iterator[Finding]:
         asked = (call.guards[-1].text, call.guards[-1].branch)
         if call.guards[-1].kind in ("group", "main"):
             continue
-        steps = [one for one in script.trace if one.name == ".step" and one.loops[:1] == call.loops[:1]
-                 and objects(one, "on", "optimizer")]  # fmt: skip
-        steps += [one for one in script.trace if one.name == ".step" and one.loops[:1] == call.loops[:1]
-                  and "scaler" in one.on]  # fmt: skip
+        steps = [step for step in script.trace if step.name == ".step" and step.loops[:1] == call.loops[:1]
+                 and objects(step, "on", "optimizer")]  # fmt: skip
+        steps += [step for step in script.trace if step.name == ".step" and step.loops[:1] == call.loops[:1]
+                  and "scaler" in step.on]  # fmt: skip
         if steps and all(asked in [(guard.text, guard.branch) for guard in step.guards] for step in steps):
             yield fail(
                 here(call),

@@ -207,16 +207,16 @@ def _by_local_rank(script: Script, call: Call) -> Remedy:
     change: dict[int, str | None] = {}
     text = "Take $LOCAL_RANK"
     if others := [
-        one for one in script.calls if one is not call and rank.isidentifier() and _is_gpu_of(one, rank)
+        other for other in script.calls if other is not call and rank.isidentifier() and _is_gpu_of(other, rank)
     ]:
         text += f", and at {', '.join(dict.fromkeys(call.place for call in others[:5]))} too"
-    for one in (call, *others):
-        line = str(change.get(one.line) or line_of(script, call.file, one.line))
+    for use in (call, *others):
+        line = str(change.get(use.line) or line_of(script, call.file, use.line))
         spelled = re.escape(rank).replace("'", "['\"]")  # quotes as it is written
-        found = re.compile(rf"(?<![\w.]){spelled}(?![\w.(])" if rank.isidentifier() else spelled)
-        if one.file != call.file or one.first != one.last or len(found.findall(line)) != 1 or "f'" in line:
+        pattern = re.compile(rf"(?<![\w.]){spelled}(?![\w.(])" if rank.isidentifier() else spelled)
+        if use.file != call.file or use.first != use.last or len(pattern.findall(line)) != 1 or "f'" in line:
             return edited(script, f"{text}.", call.file, None, needs="os")
-        change[one.line] = found.sub(new.replace('"', "'") if 'f"' in line else new, line)
+        change[use.line] = pattern.sub(new.replace('"', "'") if 'f"' in line else new, line)
     return edited(script, f"{text}.", call.file, change, needs="os")
 
 
@@ -278,7 +278,11 @@ def device_in_time(script: Script) -> Iterator[Finding]:
     for call in of_many_ranks(script):
         if call.name != "torch.cuda.set_device" or not _is_always_made(call) or call.loops:
             continue
-        before = [one for one in in_function(script, call.function) if one.line < call.line and _to_gpu_0(one)]
+        before = [
+            earlier
+            for earlier in in_function(script, call.function)
+            if earlier.line < call.line and _to_gpu_0(earlier)
+        ]
         if before and call.arguments.get("0") not in ("0", "'cuda:0'"):
             yield warn(
                 here(call),

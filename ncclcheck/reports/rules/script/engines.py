@@ -104,7 +104,7 @@ def stepped(script: Script) -> Iterator[Finding]:
     ## Source
     DeepSpeed documentation, "Getting started", "Training".
     """
-    engines = {one for call in passes(script) for one in objects(call, "on", "engine")}
+    engines = {engine for call in passes(script) for engine in objects(call, "on", "engine")}
     steps = [call for call in script.trace if call.name == ".step"]
     if not engines:
         raise NothingToJudge("no engine of DeepSpeed does the backward pass")
@@ -149,16 +149,16 @@ def backward(script: Script) -> Iterator[Finding]:
         raise NothingToJudge("no library prepares the model for steps of the script's own")
     maker = next(call for call in script.trace if _MAKERS.search(call.name))
     kind = maker.name.rpartition(".")[2]
-    told: set[str] = set()
+    places: set[str] = set()
     for call in passes(script):
         own = _OWN_BACKWARD.search(call.on) or objects(call, "on", "engine") or call.arguments.get("0")
         if (
             own
-            or call.place in told
+            or call.place in places
             or (call.guards and any(guard.kind == "other" and _ASKS.search(guard.text) for guard in call.guards))
         ):
             continue
-        told.add(call.place)
+        places.add(call.place)
         name = "engine" if kind == "initialize" else kind.lower()
         line = line_of(script, call.file, call.line)
         new = (
@@ -197,12 +197,12 @@ def through(script: Script) -> Iterator[Finding]:
     every = [(call, tags(call, "on") | tags(call, "0")) for call in passes(script)]
     wraps = [call for call in script.trace if call.name in DDP]
     always = all(guard.kind in ("main", "group") for call in wraps for guard in call.guards)
-    if not always and any(one.startswith("via:") for _, found in every for one in found):
+    if not always and any(tag.startswith("via:") for _, names in every for tag in names):
         return  # the model inside may be what is trained where there is no group
-    for call, found in every:
-        if any(one.startswith("via:") for one in found):
+    for call, made in every:
+        if any(tag.startswith("via:") for tag in made):
             continue
-        past = sorted(one.removeprefix("past:") for one in found if one.startswith("past:"))
+        past = sorted(tag.removeprefix("past:") for tag in made if tag.startswith("past:"))
         if past:
             yield fail(
                 here(call),

@@ -93,33 +93,35 @@ def forward(script: Script) -> Iterator[Finding]:
             or _other_branch(script, call)
         ):
             continue
-        inner = next((one for name in call.shared if (one := _forward(script, call.name, name, _DEEP))), None)
+        inner = next(
+            (nested for name in call.shared if (nested := _forward(script, call.name, name, _DEEP))), None
+        )
         if call.wrapped or inner:
             seen.add((call.file, guard.line))
             line, name = line_of(script, call.file, call.line), inner.name if inner else call.on
             old = f"{name}(" if call.wrapped else name
             new = line.replace(old, old.replace(name, f"{name}.module")) if line.count(old) == 1 else ""
-            said = f"{name}, which all ranks share, is called by those ranks only for which {guard.text} holds"
+            text = f"{name}, which all ranks share, is called by those ranks only for which {guard.text} holds"
             evidence = [written(script, call), *([written(script, inner)] if inner else [])]
             fix = [edited(script, "Call the model inside, .module.", call.file, {call.line: new} if new else None)]
             if says(script, *_WITH_BUFFERS) and _without_gradients(script, inner or call):
-                said += "; in torch.no_grad it broadcasts its buffers, which the others take in a later step"
-                yield note(here(call), said, evidence=evidence, fix=fix)
+                text += "; in torch.no_grad it broadcasts its buffers, which the others take in a later step"
+                yield note(here(call), text, evidence=evidence, fix=fix)
             elif says(script, *_WITH_BUFFERS):
                 why = "A model with buffers broadcasts them in each forward pass: the job hangs."
-                yield warn(here(call), said, why=why, owner="job", evidence=evidence, fix=fix)
+                yield warn(here(call), text, why=why, owner="job", evidence=evidence, fix=fix)
             else:
-                yield note(here(call), f"{said}; if it has buffers, it hangs", evidence=evidence, fix=fix)
+                yield note(here(call), f"{text}; if it has buffers, it hangs", evidence=evidence, fix=fix)
 
 
 def _forward(script: Script, function: str, model: str, deep: int) -> Call | None:
     """Where a function of the script calls the model that it is handed, under the same name."""
-    for one in in_function(script, function) if deep else []:
-        if any(guard.kind == "rank" for guard in one.guards):
+    for inner in in_function(script, function) if deep else []:
+        if any(guard.kind == "rank" for guard in inner.guards):
             continue
-        if one.name == model and (one.wrapped or not one.on):
-            return one
-        if model in one.arguments.values() and (call := _forward(script, one.name, model, deep - 1)):
+        if inner.name == model and (inner.wrapped or not inner.on):
+            return inner
+        if model in inner.arguments.values() and (call := _forward(script, inner.name, model, deep - 1)):
             return call
     return None
 
@@ -164,8 +166,8 @@ def used(script: Script) -> Iterator[Finding]:
         unread = next((file.unread for file in script.files if file.name == call.file), [])
         if call.name in SAMPLER and call.target in unread and call.target.isidentifier():
             if other := _in_its_place(script, call, unread):
-                said = f"no loader is given {call.target}; {other.target}, of the same data, is used"
-                yield note(here(call), said, evidence=[written(script, call), written(script, other)])
+                text = f"no loader is given {call.target}; {other.target}, of the same data, is used"
+                yield note(here(call), text, evidence=[written(script, call), written(script, other)])
                 continue
             yield warn(
                 here(call),
@@ -289,14 +291,14 @@ def _seeded_by_chance(script: Script) -> Call | None:
 
 def _seeded_by_rank(calls: list[Call]) -> Call | None:
     """Where torch is seeded, if a rank stands in each of its seeds."""
-    found = None
+    seeding = None
     for seed in calls:
         if seed.name in _TORCH_SEEDS:
             ways = [seed] if seed.by_rank else [call for call in calls if call.name == seed.function]
             if not ways or not all(way.by_rank for way in ways):
                 return None
-            found = found or ways[0]
-    return found
+            seeding = seeding or ways[0]
+    return seeding
 
 
 @script_rule("SCR027", "samples are loaded beside the training", worst=State.NOTE)
@@ -325,12 +327,12 @@ def workers(script: Script) -> Iterator[Finding]:
             pinned = call.arguments.get("dataloader_pin_memory") == "False"
             workers = call.arguments.get("dataloader_num_workers") == "0"
             if pinned or workers:
-                said = (
+                text = (
                     "samples are copied to the GPU from memory that is not pinned"
                     if pinned
                     else ("the loader has no workers: the GPU waits while each batch is made")
                 )
-                yield note(here(call), said, evidence=[written(script, call)])
+                yield note(here(call), text, evidence=[written(script, call)])
     calls = of_many_ranks(script)
     if not says(script, "cuda", "nccl") or not any(
         call.name in DDP or SHARDED.search(call.name) for call in calls
@@ -341,16 +343,16 @@ def workers(script: Script) -> Iterator[Finding]:
         none = given_to(script, call, "num_workers", "5") == "0" and call.arguments.get("num_workers", "0") != "0"
         if call.name not in LOADER or (given and not none):
             continue
-        held = any(
+        validates = any(
             word in f"{call.target} {call.arguments.get('0', '')}".lower() for word in ("val", "test", "eval")
         )
-        if not held and not _is_in_memory(script, call):
+        if not validates and not _is_in_memory(script, call):
             new = with_argument(
                 line_of(script, call.file, call.last), "DataLoader(", "num_workers=4, pin_memory=True"
             )
             if none:
-                said = f"the loader has no workers by default ({call.arguments['num_workers']}): the GPU waits"
-                yield note(here(call), said, evidence=[written(script, call)])
+                text = f"the loader has no workers by default ({call.arguments['num_workers']}): the GPU waits"
+                yield note(here(call), text, evidence=[written(script, call)])
                 return
             if "pin_memory" in call.arguments:
                 new = with_argument(line_of(script, call.file, call.last), "DataLoader(", "num_workers=4")

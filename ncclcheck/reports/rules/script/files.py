@@ -37,22 +37,22 @@ def waited_for(script: Script) -> Iterator[Finding]:
     Parallel", "Save and Load Checkpoints".
     """
     of_any_start(script)
-    held: dict[str, Call] = {}
+    writes: dict[str, Call] = {}
     for call in script.trace:
         path = call.values.get("path", "")
         if entered(script, call):
-            held = {}
+            writes = {}
         elif (
             call.name in _WRITES and path.startswith("path:") and (guard := by_rank(call)) and guard.branch == "if"
         ):
-            held[path] = call
-        elif call.name == "read" and path in held and by_rank(call) is None and not apart(held[path], call):
+            writes[path] = call
+        elif call.name == "read" and path in writes and by_rank(call) is None and not apart(writes[path], call):
             yield warn(
                 here(call),
-                f"all ranks read a file that one rank writes at {held[path].place}, and do not wait for it",
+                f"all ranks read a file that one rank writes at {writes[path].place}, and do not wait for it",
                 why="The others find no file, or half of it.",
                 owner="job",
-                evidence=[written(script, held[path]), written(script, call)],
+                evidence=[written(script, writes[path]), written(script, call)],
                 fix=[you("Call torch.distributed.barrier() on all ranks between the two.")],
             )
             return

@@ -69,11 +69,11 @@ def forked(script: Script) -> Iterator[Finding]:
         line = line_of(script, call.file, call.line)
         old = f"{call.on}.Process("
         new = line.replace(old, f'{call.on}.get_context("spawn").Process(') if line.count(old) == 1 else ""
-        said = f"CUDA is used before, at line {opened.line}, and again in the process that is forked here"
+        text = f"CUDA is used before, at line {opened.line}, and again in the process that is forked here"
         make = fail if asked else warn
         yield make(
             here(call),
-            said,
+            text,
             why='The process raises "Cannot re-initialize CUDA in forked subprocess".',
             owner="job",
             evidence=[written(script, opened), written(script, call)],
@@ -85,7 +85,7 @@ def _child(script: Script, call: Call) -> bool:
     """Whether the function that it runs uses CUDA, as far as names tell."""
     target = call.arguments.get("target", call.arguments.get("0", ""))
     handed = re.findall(r"\w+", call.arguments.get("args", ""))  # one of them may be what it runs
-    return any(_uses(script, f"{call.file}:{one}") for one in (target, *handed))
+    return any(_uses(script, f"{call.file}:{name}") for name in (target, *handed))
 
 
 def _uses(script: Script, name: str) -> bool:
@@ -97,13 +97,13 @@ def _uses(script: Script, name: str) -> bool:
 
 def _opened(script: Script, call: Call) -> Call | None:
     """What opens CUDA before it, in its function or at the top of its file."""
-    before = [one for one in in_function(script, call.function) if one.line < call.line]
+    before = [other for other in in_function(script, call.function) if other.line < call.line]
     if call.function != f"{call.file}:":
         before += in_function(script, f"{call.file}:")
-    for one in before:
-        certain = one.guards == call.guards[: len(one.guards)]
-        if certain and (_opens(one) or _first(script, one.name, _DEEP)):
-            return one
+    for earlier in before:
+        certain = earlier.guards == call.guards[: len(earlier.guards)]
+        if certain and (_opens(earlier) or _first(script, earlier.name, _DEEP)):
+            return earlier
     return None
 
 

@@ -71,14 +71,14 @@ def fitting(script: Script) -> Iterator[Finding]:
     PyTorch documentation, torch.distributed, "Collective functions", "Groups" and "Backends".
     """
     calls = of_any_start(script)
-    told: set[tuple[str, int]] = set()
+    reported: set[tuple[str, int]] = set()
     for call in script.trace:
-        if not call.name.startswith(DIST) or (call.file, call.line) in told:
+        if not call.name.startswith(DIST) or (call.file, call.line) in reported:
             continue
-        found = _own_number(script, call) or _own_group(script, call) or _of_the_cpu(script, call)
-        if found:
-            told.add((call.file, call.line))
-            yield found
+        finding = _own_number(script, call) or _own_group(script, call) or _of_the_cpu(script, call)
+        if finding:
+            reported.add((call.file, call.line))
+            yield finding
     if slow := _over_gloo(script):
         yield slow
     for call in calls:
@@ -101,7 +101,7 @@ def fitting(script: Script) -> Iterator[Finding]:
 def _over_gloo(script: Script) -> Finding | None:
     """Gradients of models on GPUs that go over gloo."""
     starts = [call for call in script.trace if call.name == INIT]
-    over = starts and all(given_to(script, one, "backend", "0").strip("'\"") == "gloo" for one in starts)
+    over = starts and all(given_to(script, start, "backend", "0").strip("'\"") == "gloo" for start in starts)
     wraps = [call for call in script.trace if call.name in DDP]
     on_gpus = any(call.arguments.get("device_ids", "None") != "None" for call in wraps)
     if not over or not on_gpus or says(script, "nccl"):
@@ -125,8 +125,8 @@ def _own_number(script: Script, call: Call) -> Finding | None:
     """A collective that names each rank itself."""
     named, position = _NAMES_A_RANK.get(call.name.removeprefix(DIST), ("", ""))
     given = call.arguments.get(named, call.arguments.get(position, ""))
-    found = tags(call, named) | tags(call, position if named not in call.arguments else "")
-    if not named or not given or not {"rank", "local"} & found or by_rank(call):
+    marks = tags(call, named) | tags(call, position if named not in call.arguments else "")
+    if not named or not given or not {"rank", "local"} & marks or by_rank(call):
         return None
     line = line_of(script, call.file, call.line)
     new = re.sub(rf"\b{named}={re.escape(given)}", f"{named}=0", line)
@@ -147,8 +147,8 @@ def _own_group(script: Script, call: Call) -> Finding | None:
     unlike = {"rank", "local", "byrank", "first"} & given
     if call.name != f"{DIST}new_group" or not unlike or local or by_rank(call):
         return None
-    made = [one for one in script.trace if one.place == call.place]
-    if any(loop.target and "rank" not in loop.over for one in made for loop in one.loops):
+    made = [way for way in script.trace if way.place == call.place]
+    if any(loop.target and "rank" not in loop.over for way in made for loop in way.loops):
         return None  # one of many that each process makes
     return fail(
         here(call),
@@ -166,8 +166,8 @@ def _of_the_cpu(script: Script, call: Call) -> Finding | None:
         return None
     place = _GIVEN.get(call.name.removeprefix(DIST), "0")
     given = tags(call, place) | tags(call, "tensor")
-    starts = [one for one in script.trace if one.name == INIT]
-    over_nccl = starts and all(given_to(script, one, "backend", "0").strip("'\"") == "nccl" for one in starts)
+    starts = [start for start in script.trace if start.name == INIT]
+    over_nccl = starts and all(given_to(script, start, "backend", "0").strip("'\"") == "nccl" for start in starts)
     if "oncpu" not in given or {"gpu0"} & given or not over_nccl or says(script, *_ELSEWHERE):
         return None
     return warn(
@@ -238,10 +238,10 @@ def _parents(script: Script) -> set[str]:
     }
 
 
-def _out_of_order(script: Script, call: Call, other: Call, said: str) -> Finding:
+def _out_of_order(script: Script, call: Call, other: Call, words: str) -> Finding:
     return fail(
         here(call),
-        f"{call.name.rpartition('.')[2]} {said} {other.place}",
+        f"{call.name.rpartition('.')[2]} {words} {other.place}",
         why='It raises "Default process group has not been initialized".',
         owner="job",
         evidence=[written(script, call), written(script, other)],

@@ -130,18 +130,22 @@ def unused(script: Script) -> Iterator[Finding]:
     """
     for call in reached(script):
         if call.name == "text" and "find_unused" in call.arguments["0"]:
-            said = f"{call.arguments['0']} costs time in every step: is a parameter unused?"
-            yield note(here(call), said, evidence=[written(script, call)])
+            text = f"{call.arguments['0']} costs time in every step: is a parameter unused?"
+            yield note(here(call), text, evidence=[written(script, call)])
         named = {"find_unused_parameters", "ddp_find_unused_parameters"} & {*call.arguments}
-        if call.name not in DDP and any(call.arguments[one] == "True" for one in named) and ":" not in call.name:
-            said = f"{sorted(named)[0]}=True costs time in every step: is a parameter unused?"
-            yield note(here(call), said, evidence=[written(script, call)])
+        if (
+            call.name not in DDP
+            and any(call.arguments[option] == "True" for option in named)
+            and ":" not in call.name
+        ):
+            text = f"{sorted(named)[0]}=True costs time in every step: is a parameter unused?"
+            yield note(here(call), text, evidence=[written(script, call)])
         if call.name in DDP and _looks(script, call) and call.arguments.get("static_graph", "False") == "False":
             if _is_called_in_several_ways(script, call) or _has_branches(script, call):
                 continue
             if _may_be_unused(script, call):
-                said = "find_unused_parameters=True costs time in every step: is a parameter unused?"
-                yield note(here(call), said, evidence=[written(script, call)])
+                text = "find_unused_parameters=True costs time in every step: is a parameter unused?"
+                yield note(here(call), text, evidence=[written(script, call)])
                 continue
             line = line_of(script, call.file, call.line)
             new = line.replace(", find_unused_parameters=True", "")
@@ -165,16 +169,16 @@ def _looks(script: Script, call: Call) -> bool:
     """Whether it is given True, as written, as a constant that is handed on, or as an option's default."""
     if given_to(script, call, "find_unused_parameters", "find_unused_parameters") == "True":
         return True
-    ways = [one for one in script.trace if one.place == call.place and one.name == call.name]
-    return bool(ways) and all("True" in tags(one, "find_unused_parameters") for one in ways)
+    ways = [way for way in script.trace if way.place == call.place and way.name == call.name]
+    return bool(ways) and all("True" in tags(way, "find_unused_parameters") for way in ways)
 
 
 def _is_called_in_several_ways(script: Script, call: Call) -> bool:
     """Whether its calls differ by which arguments they have, or by a constant among these."""
     ways = {
-        frozenset((name, text if _CONSTANT.fullmatch(text) else "") for name, text in one.arguments.items())
-        for one in script.calls
-        if one.wrapped and one.on == call.target and one.file == call.file
+        frozenset((name, text if _CONSTANT.fullmatch(text) else "") for name, text in use.arguments.items())
+        for use in script.calls
+        if use.wrapped and use.on == call.target and use.file == call.file
     }
     return len(ways) > 1
 
@@ -192,7 +196,9 @@ def _has_branches(script: Script, call: Call) -> bool:
 def _may_be_unused(script: Script, call: Call) -> bool:
     """Whether parameters are frozen somewhere, or the model is built in several ways."""
     model = call.arguments.get("0", call.arguments.get("module", ""))
-    built = [one for one in in_function(script, call.function) if one.target == model and one.line < call.line]
+    built = [
+        maker for maker in in_function(script, call.function) if maker.target == model and maker.line < call.line
+    ]
     conditional = any(guard.kind == "other" for call in built for guard in call.guards)
     return conditional or any(_FREEZES.search(word) for file in script.files for word in file.words)
 
@@ -233,11 +239,11 @@ def destroyed(script: Script) -> Iterator[Finding]:
         others = re.search(r"gloo|mpi|ucc", " ".join(init.arguments.values()))
         if others or (says(script, "gloo") and not says(script, "nccl")):
             return
-        said = "the process group is never destroyed"
+        text = "the process group is never destroyed"
         if never:
-            said += f": nothing calls {never.function.rpartition(':')[2]}(), which would"
+            text += f": nothing calls {never.function.rpartition(':')[2]}(), which would"
         evidence = [written(script, init), *([written(script, never)] if never else [])]
-        yield note(here(init), said, evidence=evidence)
+        yield note(here(init), text, evidence=evidence)
 
 
 def _never_called(script: Script) -> Call | None:
@@ -286,7 +292,7 @@ def waits(script: Script) -> Iterator[Finding]:
         for call in reached(script)
         if call.name == ".backward" and call.loops
     }
-    told: set[tuple[str, int]] = set()
+    loops: set[tuple[str, int]] = set()
     for call in reached(script):
         if call.name not in (*_READS, "float") or not call.loops or not _RESULTS.search(_read(call)):
             continue
@@ -297,13 +303,13 @@ def waits(script: Script) -> Iterator[Finding]:
         inside = (
             {(call.file, loop, inner[-1])} if inner else {step for step in steps if step[:2] == (call.file, loop)}
         )
-        if not steps & inside or (call.file, loop) in told or _on_cpu(script, call):
+        if not steps & inside or (call.file, loop) in loops or _on_cpu(script, call):
             continue
         if not _has_few_steps(call) and not _waits_anyway(script, call):
-            told.add((call.file, loop))
+            loops.add((call.file, loop))
             yield _read_in_every_step(script, call)
     for call in reached(script):
-        of_step = not told and call.function in each_step(script) and not call.loops
+        of_step = not loops and call.function in each_step(script) and not call.loops
         by_all = not any(guard.branch != "rest" for guard in call.guards)
         if of_step and by_all and call.name in _READS and _RESULTS.search(call.on) and not _on_cpu(script, call):
             yield _read_in_every_step(script, call)
@@ -323,9 +329,11 @@ def _read(call: Call) -> str:
 def _is_of_the_step(script: Script, call: Call) -> bool:
     """Whether backward is called on what is read: it is a tensor."""
     return any(
-        one.name == ".backward" and one.on == _read(call) and one.line < call.line
-        for one in in_function(script, call.function)
-    ) and not any(one.target == _read(call) and one.name in _READS for one in in_function(script, call.function))
+        backward.name == ".backward" and backward.on == _read(call) and backward.line < call.line
+        for backward in in_function(script, call.function)
+    ) and not any(
+        maker.target == _read(call) and maker.name in _READS for maker in in_function(script, call.function)
+    )
 
 
 def _has_few_steps(call: Call) -> bool:
@@ -338,7 +346,7 @@ def _waits_anyway(script: Script, call: Call) -> bool:
     """Whether each step of its loop waits for the GPU in any case, as one that is timed does."""
     loop = call.loops[-1]
     words = next((file.words for file in script.files if file.name == call.file), [])
-    if "synchronize" in words and not any(one.name == _WAITS and one.file == call.file for one in script.calls):
+    if "synchronize" in words and not any(wait.name == _WAITS and wait.file == call.file for wait in script.calls):
         return True  # by a timer's own method, or a lambda: it is not seen when
     waits = [
         [guard for guard in call.guards if guard.line > loop.line and not _is_of_every_step(guard)]
@@ -359,7 +367,7 @@ def _is_of_every_step(guard: Guard) -> bool:
 def _on_cpu(script: Script, call: Call) -> bool:
     """Whether what it is called on was made in the CPU's memory."""
     return any(
-        one.name == ".pin_memory" or "cpu" in one.arguments.get("device", "")
-        for one in in_function(script, call.function)
-        if one.target == call.on and one.line < call.line
+        maker.name == ".pin_memory" or "cpu" in maker.arguments.get("device", "")
+        for maker in in_function(script, call.function)
+        if maker.target == call.on and maker.line < call.line
     )

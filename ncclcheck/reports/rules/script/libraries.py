@@ -57,19 +57,23 @@ def logged(script: Script) -> Iterator[Finding]:
     lightning = {file.name for file in script.files if any(map(_LIGHTNING.match, file.modules))}
     if not lightning:
         raise NothingToJudge("no file imports Lightning")
-    told: set[str] = set()
+    functions: set[str] = set()
     for call in script.calls:
         if call.file not in lightning or call.name not in (".log", ".log_dict") or call.on != "self":
             continue
         step = call.function.rpartition(".")[2]
-        said = " ".join([step, call.arguments.get("0", "")])
+        words = " ".join([step, call.arguments.get("0", "")])
         value = call.arguments.get("1", call.arguments.get("value", call.arguments.get("0", "")))
         given = {"sync_dist", "*", "rank_zero_only"} & {*call.arguments}
-        if given - {"sync_dist"} or call.arguments.get("sync_dist", "False") != "False" or call.function in told:
+        if (
+            given - {"sync_dist"}
+            or call.arguments.get("sync_dist", "False") != "False"
+            or call.function in functions
+        ):
             continue
-        if not _HELD_OUT.search(said) or _METRIC.search(value) or _from_metric(script, call, value):
+        if not _HELD_OUT.search(words) or _METRIC.search(value) or _from_metric(script, call, value):
             continue
-        told.add(call.function)
+        functions.add(call.function)
         line = line_of(script, call.file, call.line)
         new = with_argument(line, "self.log(", "sync_dist=True")
         yield note(
@@ -83,8 +87,8 @@ def logged(script: Script) -> Iterator[Finding]:
 def _from_metric(script: Script, call: Call, value: str) -> bool:
     """Whether the value was made by what gathers or reduces, in the same function."""
     return any(
-        re.search(r"gather|reduce", one.name) or (one.target == value and "compute" in one.name)
-        for one in in_function(script, call.function)
+        re.search(r"gather|reduce", maker.name) or (maker.target == value and "compute" in maker.name)
+        for maker in in_function(script, call.function)
     )
 
 
@@ -125,16 +129,16 @@ def placed(script: Script) -> Iterator[Finding]:
         first = bool(values) and all(_GPU_0.match(value) for value in values)
         if not spread and not first:
             continue
-        said = (
+        text = (
             "the model of each rank is spread over all GPUs" if spread else "the model of each rank lies on GPU 0"
         )
         if not starts and not (several and not _asks(call)):
-            if any(_TRAINS.search(one.name) for one in calls):
-                yield note(here(call), f"{said}, if there are several: {given}", evidence=[written(script, call)])
+            if any(_TRAINS.search(step.name) for step in calls):
+                yield note(here(call), f"{text}, if there are several: {given}", evidence=[written(script, call)])
             continue
         yield (warn if starts else note)(
             here(call),
-            said,
+            text,
             why="Copies of the model lie on top of each other on the same GPUs.",
             owner="job",
             evidence=[written(script, call)],
@@ -145,9 +149,11 @@ def placed(script: Script) -> Iterator[Finding]:
 def _values(script: Script, call: Call, name: str) -> list[str]:
     """What a variable is given in the function, or at the top of the file."""
     return [
-        one.arguments.get("0", "")
-        for one in script.calls
-        if one.name == "given" and one.target == name and one.function in (call.function, f"{call.file}:")
+        assignment.arguments.get("0", "")
+        for assignment in script.calls
+        if assignment.name == "given"
+        and assignment.target == name
+        and assignment.function in (call.function, f"{call.file}:")
     ]
 
 

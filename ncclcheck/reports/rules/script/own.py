@@ -80,7 +80,7 @@ def kept(script: Script) -> Iterator[Finding]:
     for call in script.trace:
         if call.name != "keep" or not call.loops:
             continue
-        same = [one for one in backward if one.loops == call.loops]
+        same = [other for other in backward if other.loops == call.loops]
         summed = {call.on.partition(".")[0] for call in backward}
         if not same or call.on.partition(".")[0] in summed - {"self"} or call.on in {call.on for call in backward}:
             continue

@@ -79,8 +79,8 @@ def printed(script: Script) -> Iterator[Finding]:
     if any(_REDUCES.search(word) for file in script.files for word in file.words):
         return
     if logged := next((call for call in calls if _logs_loss(calls, call) and _of_one_rank(calls, call)), None):
-        said = "the loss that is logged is that of one rank's samples alone"
-        yield note(here(logged), said, evidence=[written(script, logged)])
+        what = "the loss that is logged is that of one rank's samples alone"
+        yield note(here(logged), what, evidence=[written(script, logged)])
 
 
 def _own_logged(script: Script) -> Call | None:
@@ -91,16 +91,16 @@ def _own_logged(script: Script) -> Call | None:
             continue
         given = set().union(*(tags(call, key) for key in call.values if key != "on"))
         alone = by_rank(call) or "some" in tags(call, "on")
-        said = " ".join(call.arguments.values()).lower()
-        from_training = any(f"from:{one}" in given for one in trained)
+        words = " ".join(call.arguments.values()).lower()
+        from_training = any(f"from:{loader}" in given for loader in trained)
         if (
             alone
             and from_training
             and "own" in given
-            and re.search(r"loss|acc", said)
-            and not _HELD_OUT.search(said)
-            and "rank" not in said
-            and not _REDUCES.search(said)
+            and re.search(r"loss|acc", words)
+            and not _HELD_OUT.search(words)
+            and "rank" not in words
+            and not _REDUCES.search(words)
         ):
             return call
     return None
@@ -111,8 +111,8 @@ def _of_own_share(script: Script) -> Iterator[Finding]:
     trained = training_loaders(script)
     trace = script.trace
     for at, call in enumerate(trace):
-        one = next(iter(sorted(objects(call, "0", "loader"))), "") if call.name == "iterate" else ""
-        made = made_at(script, one) if one and one not in trained else None
+        loader = next(iter(sorted(objects(call, "0", "loader"))), "") if call.name == "iterate" else ""
+        made = made_at(script, loader) if loader and loader not in trained else None
         samplers = objects(made, "sampler", "sampler", "sampled", "plain") if made else set()
         if (
             not made
@@ -122,7 +122,7 @@ def _of_own_share(script: Script) -> Iterator[Finding]:
         ):
             continue
         rest = trace[at + 1 :]
-        reads = [one for one in rest if call.loops[-1] in one.loops and one.name == ".item"]
+        reads = [read for read in rest if call.loops[-1] in read.loops and read.name == ".item"]
         end = next((place for place, call in enumerate(rest) if call.name == ".backward"), len(rest))
         exchanged = any(_EXCHANGED.search(call.name) for call in rest[:end])
         if reads and not exchanged and trained:
@@ -147,13 +147,13 @@ def _validated(script: Script, calls: list[Call]) -> Iterator[Finding]:
         read = call.name == ".item" and call.loops and re.match(r"_?(?:val|test|eval)", name)
         if not read or _reduces(script, call.function, _DEEP):
             continue
-        callers = [one for one in calls if one.name == call.function]
+        callers = [caller for caller in calls if caller.name == call.function]
         if not callers or any(_reduces(script, caller.function, _DEEP) for caller in callers):
             continue
         if any(_REDUCES.search(word) for file in script.files if file.name == call.file for word in file.words):
             continue
-        said = "the validation's samples are shared out, and its numbers are summed over no ranks"
-        yield note(here(call), said, evidence=[written(script, call), written(script, shared[0])])
+        text = "the validation's samples are shared out, and its numbers are summed over no ranks"
+        yield note(here(call), text, evidence=[written(script, call), written(script, shared[0])])
         return
 
 
@@ -167,11 +167,11 @@ def _reduces(script: Script, function: str, deep: int) -> bool:
 
 def _logs_loss(calls: list[Call], call: Call) -> bool:
     """A loss of the training, in its loop; a validation may be done by one rank as a whole."""
-    said = " ".join([*call.arguments.values(), call.function.rpartition(":")[2], call.on])
-    trains = any(one.name == ".backward" and one.function == call.function for one in calls)
+    words = " ".join([*call.arguments.values(), call.function.rpartition(":")[2], call.on])
+    trains = any(backward.name == ".backward" and backward.function == call.function for backward in calls)
     return (
         bool(call.loops) and trains and _LOGS.search(call.name) is not None
-        and "loss" in said.lower() and not _HELD_OUT.search(said)
+        and "loss" in words.lower() and not _HELD_OUT.search(words)
     )  # fmt: skip
 
 

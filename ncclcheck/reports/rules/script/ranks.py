@@ -109,24 +109,24 @@ def _method(script: Script, call: Call, url: str) -> Iterator[Finding]:
             ],
         )
     if folder := _OF_ONE_NODE.match(url):
-        said = f"the processes meet in a file in {folder.group(1)}, which each node has for itself"
+        text = f"the processes meet in a file in {folder.group(1)}, which each node has for itself"
         if (script.nodes or 1) > 1:
             yield fail(
                 here(call),
-                said,
+                text,
                 why="The ranks of other nodes never come: all wait until the timeout.",
                 owner="job",
                 evidence=[written(script, call)],
                 fix=[edited(script, "Use a folder that all nodes share, or torchrun and env://.", "", None)],
             )
         elif script.nodes is None:
-            yield note(here(call), f"{said}: this works on one node only", evidence=[written(script, call)])
+            yield note(here(call), f"{text}: this works on one node only", evidence=[written(script, call)])
 
 
 def _without_address(script: Script, call: Call, url: str) -> Iterator[Finding]:
     """env:// in processes that the script itself starts, while nothing sets the address."""
     from_variables = (not url or url.strip("'\"").startswith("env")) and not {"store", "*"} & {*call.arguments}
-    starts = any(one.name in SPAWNS for one in script.calls)
+    starts = any(spawn.name in SPAWNS for spawn in script.calls)
     if from_variables and starts and not says(script, "MASTER_ADDR"):
         yield note(
             here(call),
@@ -199,18 +199,18 @@ def whole_rank(script: Script) -> Iterator[Finding]:
     """
     calls, everywhere = that_starts(script), on_all_ranks(script)
     if script.nodes != 1 and (call := _of_spawned(script)):
-        said = f"{call.arguments['rank']} is the rank in one node, and the group is given another one"
+        text = f"{call.arguments['rank']} is the rank in one node, and the group is given another one"
         make = warn if (script.nodes or 1) > 1 else note
-        yield make(here(call), said, why=_TWICE_READ, owner="job", evidence=[written(script, call)],
+        yield make(here(call), text, why=_TWICE_READ, owner="job", evidence=[written(script, call)],
                    fix=[_of_the_job(script, call, call.arguments["rank"])])  # fmt: skip
     if script.nodes == 1 or spawns(script):
         return
     for call in _handed_local(script):
         rank = call.arguments.get("rank", call.arguments.get("4", ""))
-        said = f"{rank} is the rank in one node, from $LOCAL_RANK, and is given as that in the whole job"
+        text = f"{rank} is the rank in one node, from $LOCAL_RANK, and is given as that in the whole job"
         several = (script.nodes or 1) > 1
         make = fail if several and waits_for_all(script, call) else warn if several else note
-        yield make(here(call), said, why=_TWICE, owner="job", evidence=[written(script, call)],
+        yield make(here(call), text, why=_TWICE, owner="job", evidence=[written(script, call)],
                    fix=[_of_the_job(script, call, rank)])  # fmt: skip
     for call in calls:
         if call.function not in everywhere:
@@ -218,24 +218,24 @@ def whole_rank(script: Script) -> Iterator[Finding]:
         position = "4" if call.name == INIT else "2"
         rank = call.arguments.get("rank", call.arguments.get(position, ""))
         if (call.name == INIT or call.name in SAMPLER) and (LOCAL_RANK.match(rank) or _holds_local(script, rank)):
-            said = f"{rank} is the rank in one node, and is given as that in the whole job"
+            text = f"{rank} is the rank in one node, and is given as that in the whole job"
             fix = [_of_the_job(script, call, rank)]
             if (script.nodes or 1) > 1:
                 make = fail if call.name == INIT and waits_for_all(script, call) else warn
                 why = _TWICE if call.name == INIT else _TWICE_READ
-                yield make(here(call), said, why=why, owner="job", evidence=[written(script, call)], fix=fix)
+                yield make(here(call), text, why=why, owner="job", evidence=[written(script, call)], fix=fix)
             else:
-                yield note(here(call), f"{said}: this works on one node only", evidence=[written(script, call)],
+                yield note(here(call), f"{text}: this works on one node only", evidence=[written(script, call)],
                            fix=fix)  # fmt: skip
         elif call.name == INIT and _is_of_one_node(script, count := _count(call)):
-            said = f"world_size={count} is the number of GPUs of one node"
+            text = f"world_size={count} is the number of GPUs of one node"
             several = (script.nodes or 1) > 1 and call.function in runs_for_certain(script)
             if several and not {"rank", "4", "init_method", "1", "store", "*"} & {*call.arguments}:
                 why = "Other nodes' ranks, which the launcher gives, are not below it."
                 evidence, fix = [written(script, call)], [you("Take $WORLD_SIZE.")]
-                yield warn(here(call), said, why=why, owner="job", evidence=evidence, fix=fix)
+                yield warn(here(call), text, why=why, owner="job", evidence=evidence, fix=fix)
             else:
-                yield note(here(call), f"{said}: this works on one node only", evidence=[written(script, call)])
+                yield note(here(call), f"{text}: this works on one node only", evidence=[written(script, call)])
 
 
 def _handed_local(script: Script) -> Iterator[Call]:
@@ -279,7 +279,11 @@ def _of_the_job(script: Script, call: Call, rank: str) -> Remedy:
     name, position = ("world_size", "3") if call.name == INIT else ("num_replicas", "1")
     count = call.arguments.get(name, call.arguments.get(position, ""))
     if call.name in SAMPLER:
-        given = {f"{one}={call.arguments[one]}": f"{one}=None" for one in ("rank", name) if one in call.arguments}
+        given = {
+            f"{argument}={call.arguments[argument]}": f"{argument}=None"
+            for argument in ("rank", name)
+            if argument in call.arguments
+        }
         text = "Leave rank and num_replicas to the sampler, which takes both from the group."
         return edited(script, text, call.file, _replaced(script, call, given))
     text, new = "Take $RANK", {f"rank={rank}": 'rank=int(os.environ["RANK"])'}
@@ -298,14 +302,14 @@ def _replaced(script: Script, call: Call, new: dict[str, str]) -> dict[int, str 
     """Its arguments, as written, by others; None where one of them is not found."""
     lines = {at: line_of(script, call.file, at) for at in range(call.first, call.last + 1)}
     change: dict[int, str | None] = {}
-    for old, one in new.items():
+    for old, text in new.items():
         head, _, value = old.partition("=")
         value = re.escape(value).replace("'", "['\"]")  # as it is written; ours has plain quotes alone
         spelled = re.compile(rf"\b{head}\s*=\s*{value}(?=\s*(?:[,)]|$))")
-        found = [at for at, line in lines.items() if spelled.search(line)]
-        if len(found) != 1:
+        places = [at for at, line in lines.items() if spelled.search(line)]
+        if len(places) != 1:
             return None
-        change[found[0]] = lines[found[0]] = spelled.sub(one, lines[found[0]])
+        change[places[0]] = lines[places[0]] = spelled.sub(text, lines[places[0]])
     return change
 
 

@@ -82,7 +82,7 @@ def shared_out(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call)],
                 fix=[you("Leave num_replicas and rank out: the sampler takes both from the group.")],
             )
-    told = set()
+    places = set()
     for call in _of_one_number(script):
         yield warn(
             here(call),
@@ -93,7 +93,7 @@ def shared_out(script: Script) -> Iterator[Finding]:
             fix=[you("Leave rank and num_replicas out: the sampler takes both from the group.")],
         )
     for call in _not_shared(script):
-        told.add(call.place)
+        places.add(call.place)
         yield _whole(script, call)
     if not any(_WRAPS.search(call.name) for call in calls) or says(script, *_SHARED_OUT) or _own_sampler(calls):
         return
@@ -106,7 +106,7 @@ def shared_out(script: Script) -> Iterator[Finding]:
         function = call.function.rpartition(":")[2]
         held_out = _HELD_OUT.search(" ".join([call.target, call.arguments.get("0", ""), function]))
         single = any(guard.kind == "group" for guard in call.guards)
-        if call.name in LOADER and _at_random(call) and not held_out and not single and call.place not in told:
+        if call.name in LOADER and _at_random(call) and not held_out and not single and call.place not in places:
             yield _whole(script, call)
 
 
@@ -127,13 +127,13 @@ def _at_random(loader: Call) -> bool:
 
 def _of_one_number(script: Script) -> Iterator[Call]:
     """Samplers of several ranks whose rank is a number that is written there."""
-    told = set()
+    places = set()
     for call in script.trace:
         rank = call.arguments.get("rank", call.arguments.get("2", ""))
-        one = call.arguments.get("num_replicas", call.arguments.get("1", "")) in ("0", "1", "")
+        single = call.arguments.get("num_replicas", call.arguments.get("1", "")) in ("0", "1", "")
         asked = any(guard.kind in ("rank", "group") for guard in call.guards)
-        if call.name in SAMPLER and rank.isdecimal() and not one and not asked and call.place not in told:
-            told.add(call.place)
+        if call.name in SAMPLER and rank.isdecimal() and not single and not asked and call.place not in places:
+            places.add(call.place)
             yield call
 
 
@@ -149,7 +149,7 @@ def _not_shared(script: Script) -> Iterator[Call]:
             continue
         sampler = tags(call, "sampler") | tags(call, "3")
         alone = _at_random(call) and "sampler" not in call.arguments
-        alone |= bool(sampler) and all(one.startswith("plain@") for one in sampler)
+        alone |= bool(sampler) and all(tag.startswith("plain@") for tag in sampler)
         knows = {"rank", "local", "byrank", "world", "share", "own"} & (tags(call, "0") | tags(call, "dataset"))
         if alone and not knows:
             yield call
@@ -162,7 +162,7 @@ def _own_sampler(calls: list[Call]) -> bool:
     known = {"None", *plain}
     own = [call for call in calls if call.name.endswith("Sampler") and not _OF_ONE_PROCESS.fullmatch(call.name)]
     shared = any(call.name in SAMPLER for call in calls)
-    return bool(own) or shared or any(one not in known and not _PLAIN_SAMPLER.match(one) for one in given)
+    return bool(own) or shared or any(tag not in known and not _PLAIN_SAMPLER.match(tag) for tag in given)
 
 
 def _sampled(script: Script, call: Call) -> Remedy:
@@ -199,14 +199,14 @@ def shuffled_once(script: Script) -> Iterator[Finding]:
         for call in reached(script)
         if call.name in SAMPLER and all(guard.kind in ("group", "main") for guard in call.guards)
     }
-    told = set()
+    places = set()
     for call in script.trace:
         given = objects(call, "sampler", "sampler", "plain", "sampled") if call.name in LOADER else set()
-        if given and "True" in tags(call, "shuffle") and call.place not in told:
-            told.add(call.place)
+        if given and "True" in tags(call, "shuffle") and call.place not in places:
+            places.add(call.place)
             yield _twice(script, call)
     for call in reached(script):
-        if call.place in told:
+        if call.place in places:
             continue
         sampler = call.arguments.get("sampler", "")
         is_one = (call.function, sampler) in built or "DistributedSampler(" in sampler
@@ -290,9 +290,9 @@ def epochs(script: Script) -> Iterator[Finding]:
             evidence=[written(script, call)],
             fix=[you("Give it the number of the epoch, and count it.")],
         )
-    for call, told, anew in _followed(script):
+    for call, informed, anew in _followed(script):
         judged.add(call.place)
-        if anew and not told:
+        if anew and not informed:
             loop = structs.replace(anew[1], of="")
             yield warn(
                 here(call),
@@ -309,7 +309,7 @@ def epochs(script: Script) -> Iterator[Finding]:
         still = call.arguments.get("shuffle", call.arguments.get("3")) == "False" or "*" in call.arguments
         if call.name not in SAMPLER or still or _HELD_OUT.search(named) or _is_told(script, call):
             continue
-        if not (found := _epochs(calls, call)):
+        if not (place := _epochs(calls, call)):
             if (again := _begun_anew(calls, call)) and _shuffles(calls, call):
                 yield note(
                     here(call),
@@ -319,7 +319,7 @@ def epochs(script: Script) -> Iterator[Finding]:
                     fix=[you("Count how often the loader is begun, and give that to set_epoch before each.")],
                 )
             continue
-        file, loop = found
+        file, loop = place
         if says(script, "set_epoch"):
             yield note(
                 here(call),
@@ -349,14 +349,14 @@ def _followed(script: Script) -> Iterator[tuple[Call, bool, tuple[Call, Loop] | 
         return
     if {file.name for file in script.files if "set_epoch" in file.words} - {call.file for call in calls}:
         return  # a word, as in hasattr, or what is not reached
-    found: dict[str, tuple[Call, tuple[Call, Loop] | None]] = {}
+    by_sampler: dict[str, tuple[Call, tuple[Call, Loop] | None]] = {}
     for loader in training_loaders(script):
         made = made_at(script, loader)
         samplers = made and objects(made, "sampler", "sampler", "sampled", "plain")
         if not made or not samplers or any(not sampler.startswith("sampler@") for sampler in samplers):
             continue
-        for one in samplers:
-            call = made_at(script, one)
+        for place in samplers:
+            call = made_at(script, place)
             shuffle = tags(call, "shuffle") | tags(call, "3") if call else set()
             given = call and {"shuffle", "3"} & {*call.arguments}
             still = bool(given) and "True" not in shuffle
@@ -364,9 +364,9 @@ def _followed(script: Script) -> Iterator[tuple[Call, bool, tuple[Call, Loop] | 
                 (this for this in script.calls if call and this.place == call.place and this.name in SAMPLER), call
             )
             if call and not still and not {"*", "**"} & {*call.arguments}:
-                found[one] = call, begun_anew(script, loader)
-    for one, (call, again) in found.items():
-        yield call, any(one in tags(this, "on") for this in calls), again
+                by_sampler[place] = call, begun_anew(script, loader)
+    for place, (call, again) in by_sampler.items():
+        yield call, any(place in tags(this, "on") for this in calls), again
 
 
 def _of_one_epoch(script: Script) -> tuple[Call, str] | None:
@@ -379,7 +379,7 @@ def _of_one_epoch(script: Script) -> tuple[Call, str] | None:
             number
             and last
             and not re.fullmatch(r"(?:tqdm\()?range\(1\)+", last.over)
-            and all(one == number for one in numbers)
+            and all(other == number for other in numbers)
         ):
             return call, number[0]
     return None
@@ -443,7 +443,7 @@ def _epochs(calls: list[Call], sampler: Call) -> tuple[str, Loop] | None:
         for loop in call.loops
         if counts_epochs(loop) and loop.over != "range(1)"
     ]
-    loops.sort(key=lambda one: one[0] != sampler.function)
+    loops.sort(key=lambda place: place[0] != sampler.function)
     return loops[0][1:] if loops else None
 
 

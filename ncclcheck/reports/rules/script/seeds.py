@@ -59,8 +59,8 @@ def alike(script: Script) -> Iterator[Finding]:
     PyTorch documentation, "Reproducibility"; torch.nn.parallel.DistributedDataParallel.
     """
     calls, everywhere = of_own_steps(script), on_all_ranks(script)
-    if told := _workers(script):
-        yield told
+    if finding := _workers(script):
+        yield finding
     seeds = [call for call in script.calls if _SEEDS.search(call.name)]
     same = next((call for call in calls if call.name in _TORCH_SEEDS and call.function in everywhere), None)
     unlike = [call for call in script.trace if _SEEDS.search(call.name) and _UNLIKE & tags(call, "0")]
@@ -85,9 +85,13 @@ def _workers(script: Script) -> Finding | None:
         if loader.name not in LOADER or len(names) != 1:
             continue
         seeds = [call for call in in_function(script, names[0]) if _SEEDS.search(call.name)]
-        said = " ".join(" ".join(call.arguments.values()) for call in seeds)
+        words = " ".join(" ".join(call.arguments.values()) for call in seeds)
         known = any(call.by_rank or "initial_seed" in call.name for call in in_function(script, names[0]))
-        if seeds and not known and not re.search(r"initial_seed|worker_info|rank|epoch|time|urandom|random", said):
+        if (
+            seeds
+            and not known
+            and not re.search(r"initial_seed|worker_info|rank|epoch|time|urandom|random", words)
+        ):
             return note(
                 here(loader),
                 f"{names[0].rpartition(':')[2]} seeds each worker alike on all ranks, and in all epochs",
@@ -110,16 +114,16 @@ def _in_steps(script: Script) -> Iterator[Call]:
     """What is done in functions with a backward pass, in `forward`, and in those that they call."""
     waiting = {call.function for call in script.calls if call.name == ".backward"}
     waiting |= {call.function for call in script.calls if call.function.endswith(".forward")}
-    found: set[str] = set()
+    reached: set[str] = set()
     for _ in range(_DEEP):
-        waiting = {one for one in waiting - found if not _APART.search(one.rpartition(":")[2])}
+        waiting = {name for name in waiting - reached if not _APART.search(name.rpartition(":")[2])}
         for function in sorted(waiting):
             inside = in_function(script, function)
             looped = any(
                 call.name == ".backward" and call.loops for call in inside
             )  # what is before it is drawn once
             yield from (call for call in inside if call.loops or not looped)
-        found |= waiting
+        reached |= waiting
         waiting = {call.name for function in waiting for call in in_function(script, function) if ":" in call.name}
 
 
@@ -162,7 +166,7 @@ def downloads(script: Script) -> Iterator[Finding]:
         around = [
             call for call in calls if call.name.endswith("barrier") and any(g.kind == "rank" for g in call.guards)
         ]
-        if any(one.file == call.file for one in around):
+        if any(other.file == call.file for other in around):
             continue
         yield note(
             here(call),

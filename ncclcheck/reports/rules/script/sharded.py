@@ -56,25 +56,25 @@ def complete(script: Script) -> Iterator[Finding]:
             return
     of_many_ranks(script)
     wrapped: dict[str, Call] = {}
-    told: set[str] = set()
+    places: set[str] = set()
     for call in script.trace:
         if call.name == INIT:
             wrapped = {}  # another way to start
         if call.name in DDP:
-            for one in objects(call, "0", *_MODELS) | objects(call, "module", *_MODELS):
-                wrapped[one] = call
+            for model in objects(call, "0", *_MODELS) | objects(call, "module", *_MODELS):
+                wrapped[model] = call
         given = objects(call, "0", "ddp") if call.name.endswith("convert_sync_batchnorm") else set()
         frozen = _changed(call, wrapped)
-        if (given or frozen) and call.place not in told:
-            told.add(call.place)
+        if (given or frozen) and call.place not in places:
+            places.add(call.place)
             if frozen and frozen.arguments.get("find_unused_parameters") == "True":
                 continue  # it looks anew in each step
-            said = "batch norm is converted after the model was wrapped"
+            text = "batch norm is converted after the model was wrapped"
             if frozen:
-                said = f"requires_grad is set after the model was wrapped at {frozen.place}"
+                text = f"requires_grad is set after the model was wrapped at {frozen.place}"
             yield warn(
                 here(call),
-                said,
+                text,
                 why="The wrapper has looked at its parameters before, and averages those that it saw.",
                 owner="job",
                 evidence=[written(script, call), *([written(script, frozen)] if frozen else [])],
@@ -92,12 +92,12 @@ def _changed(call: Call, wrapped: dict[str, Call]) -> Call | None:
     begins = call.loops[-1].line if call.loops else call.line
     inner = [guard for guard in call.guards if guard.file == call.file and begins < guard.line <= call.line]
     partly = "part" in tags(call, "on") or inner or any(tag.startswith("in:") for tag in tags(call, "on"))
-    found = {tag.partition(":")[2] for tag in tags(call, "on") if tag.startswith(("params:", "in:"))}
-    wrappers = {one for one in found if one.startswith("ddp@")}
-    models = {one for one in found if one in wrapped} | wrappers
+    built = {tag.partition(":")[2] for tag in tags(call, "on") if tag.startswith(("params:", "in:"))}
+    wrappers = {tag for tag in built if tag.startswith("ddp@")}
+    models = {tag for tag in built if tag in wrapped} | wrappers
     if not models or not partly or objects(call, "on", "new") - {*wrapped}:
         return None  # a model that is frozen as a whole is waited for by nobody
-    made = next((made for one, made in wrapped.items() if one in models), next(iter(wrapped.values()), None))
+    made = next((made for tag, made in wrapped.items() if tag in models), next(iter(wrapped.values()), None))
     return None if made and made.function == call.function and made.line > call.line else made
 
 
@@ -131,15 +131,15 @@ def whole(script: Script) -> Iterator[Finding]:
     """
     of_many_ranks(script)
     gathered = any(call.name.endswith("consolidate_state_dict") for call in script.calls)
-    told: set[str] = set()
+    places: set[str] = set()
     zero = {call.target for call in script.trace if call.name.endswith(_ZERO) and call.target}
     for call in script.trace:
-        if call.place in told:
+        if call.place in places:
             continue
         if call.name.endswith("nn.utils.clip_grad_norm_") or call.name.endswith("clip_grad.clip_grad_norm_"):
             given = {tag.removeprefix("params:") for tag in tags(call, "0") if tag.startswith("params:")}
-            if given and all(one.startswith("fsdp@") for one in given):
-                told.add(call.place)
+            if given and all(tag.startswith("fsdp@") for tag in given):
+                places.add(call.place)
                 yield warn(
                     here(call),
                     "the norm is that of this rank's part of the gradients: FSDP shares them out",
@@ -149,7 +149,7 @@ def whole(script: Script) -> Iterator[Finding]:
                     fix=[you("Call the wrapper's own clip_grad_norm_(max_norm), on all ranks.")],
                 )
         elif call.name == ".state_dict" and call.on in zero and not gathered:
-            told.add(call.place)
+            places.add(call.place)
             yield fail(
                 here(call),
                 f"the state of {call.on} is shared out, and consolidate_state_dict has not gathered it",

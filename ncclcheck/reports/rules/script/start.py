@@ -107,12 +107,12 @@ def meeting(script: Script) -> Iterator[Finding]:
                 fix=[_to_the_launcher(script, call)],
             )
         elif _LOOPBACK.match(value) and script.nodes != 1:
-            said = f"{default}the processes meet at {value[1:-1]}: this works on one node only"
+            text = f"{default}the processes meet at {value[1:-1]}: this works on one node only"
             fix = [] if default else [_to_the_launcher(script, call)]
-            yield note(here(call), said, evidence=[written(script, call)], fix=fix)
+            yield note(here(call), text, evidence=[written(script, call)], fix=fix)
         elif not default and (address := _ONE_ADDRESS.match(value)) and not _LOOPBACK.match(value):
-            said = f"the processes meet at {address.group(1)}, whichever nodes the job is given"
-            yield note(here(call), said, evidence=[written(script, call)], fix=[_to_the_launcher(script, call)])
+            text = f"the processes meet at {address.group(1)}, whichever nodes the job is given"
+            yield note(here(call), text, evidence=[written(script, call)], fix=[_to_the_launcher(script, call)])
         elif name == "MASTER_PORT" and re.fullmatch(r"['\"]\d{1,5}['\"]", value) and int(value[1:-1]) <= MOST_PORT:
             yield note(here(call), f"port {value[1:-1]} is fixed: a second job on the node finds it taken",
                        evidence=[written(script, call)])  # fmt: skip
@@ -121,11 +121,11 @@ def meeting(script: Script) -> Iterator[Finding]:
 def _set_anew(script: Script, call: Call, name: str) -> bool:
     """Whether another value takes its place further down in the function."""
     return any(
-        one.name == call.name
-        and one.line > call.line
-        and one.arguments.get("0", "").strip("'\"") == name
-        and not re.match(r"['\"]", one.arguments.get("1", "''"))
-        for one in in_function(script, call.function)
+        later.name == call.name
+        and later.line > call.line
+        and later.arguments.get("0", "").strip("'\"") == name
+        and not re.match(r"['\"]", later.arguments.get("1", "''"))
+        for later in in_function(script, call.function)
     )
 
 
@@ -192,15 +192,15 @@ def local_rank(script: Script) -> Iterator[Finding]:
         names = [text.strip("'\"") for at, text in call.arguments.items() if at.isdecimal()]
         option = next((name for name in names if name in ("--local_rank", "--local-rank")), "")
         if call.name.endswith(".add_argument") and option:
-            said = f"{option} is not given by torchrun, and nothing reads $LOCAL_RANK"
+            what = f"{option} is not given by torchrun, and nothing reads $LOCAL_RANK"
             short = any(re.fullmatch(r"-[A-Za-z]", name) for name in names)  # no launcher writes that
-            if any(_has_own_rank(script, one, by_hand=short) for one in calls):
-                yield note(here(call), f"{said}: what starts the processes must give it",
+            if any(_has_own_rank(script, init, by_hand=short) for init in calls):
+                yield note(here(call), f"{what}: what starts the processes must give it",
                            evidence=[written(script, call)], fix=[_from_the_variable(script, call)])  # fmt: skip
                 continue
             yield warn(
                 here(call),
-                said,
+                what,
                 why=_kept(script, call),
                 owner="job",
                 evidence=[written(script, call)],
@@ -255,8 +255,8 @@ def _has_own_rank(script: Script, init: Call, *, by_hand: bool = False) -> bool:
     method = given_to(script, init, "init_method", "1")
     is_local = LOCAL_RANK.match(rank) or not re.search(r"\b(?:args|opts?|FLAGS)\.|argv", rank)
     by_variable = "environ" in rank or says(script, "RANK", "SLURM_PROCID")
-    told = (bool(rank) and by_hand) or not is_local
-    return init.name == INIT and bool(method) and "env://" not in method and told and not by_variable
+    given = (bool(rank) and by_hand) or not is_local
+    return init.name == INIT and bool(method) and "env://" not in method and given and not by_variable
 
 
 @script_rule("SCR013", "settings are made before they are read", worst=State.WARN)
@@ -286,17 +286,17 @@ def in_time(script: Script) -> Iterator[Finding]:
     for call, first in late:
         name = call.arguments.get("0", "").strip("'\"")
         yield _ineffective(script, call, first, name)
-    told = {call.place for call, _ in late}
+    places = {call.place for call, _ in late}
     for call in reached(script):
         name = call.arguments.get("0", "").strip("'\"")
-        if call.name != "os.environ.set" or call.function not in everywhere or call.place in told:
+        if call.name != "os.environ.set" or call.function not in everywhere or call.place in places:
             continue
         if re.match(r"MASTER_|TORCH_NCCL_|WORLD_SIZE$|RANK$", name):
-            reader = _before(script, call, lambda one: one == "init_process_group")
+            reader = _before(script, call, lambda operation: operation == "init_process_group")
             if reader and not _reads(reader, name):
                 continue
         elif re.match(r"NCCL_", name):
-            reader = _before(script, call, lambda one: one not in ("init_process_group", "new_group"))
+            reader = _before(script, call, lambda operation: operation not in ("init_process_group", "new_group"))
         elif name in ("CUDA_VISIBLE_DEVICES", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_LAUNCH_BLOCKING"):
             reader = _cuda_before(script, call, _BEGINS if name == "CUDA_VISIBLE_DEVICES" else _ALLOCATES)
         elif name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -322,7 +322,7 @@ def _ineffective(script: Script, call: Call, reader: Call, name: str) -> Finding
 def _late(script: Script) -> list[tuple[Call, Call]]:
     """NCCL's variables that are set once a communicator is there, as a rank comes to them."""
     reader: Call | None = None
-    found: dict[str, tuple[Call, Call]] = {}
+    by_place: dict[str, tuple[Call, Call]] = {}
     for call in script.trace:
         plain = all(guard.kind in ("main", "group") for guard in call.guards)
         if (
@@ -335,17 +335,21 @@ def _late(script: Script) -> list[tuple[Call, Call]]:
         of_nccl = call.arguments.get("0", "").strip("'\"").startswith("NCCL_")
         set_by_all = call.name == "os.environ.set" and not any(guard.kind == "rank" for guard in call.guards)
         if of_nccl and set_by_all and reader is not None:
-            found.setdefault(call.place, (call, reader))
-    return [*found.values()]
+            by_place.setdefault(call.place, (call, reader))
+    return [*by_place.values()]
 
 
 def _before(script: Script, call: Call, wanted: Callable[[str], bool]) -> Call | None:
-    for one in in_function(script, call.function):
-        if one.line >= call.line:
+    for earlier in in_function(script, call.function):
+        if earlier.line >= call.line:
             return None
-        name = collective(script, one).partition(" ")[0] if one.guards == call.guards[: len(one.guards)] else ""
+        name = (
+            collective(script, earlier).partition(" ")[0]
+            if earlier.guards == call.guards[: len(earlier.guards)]
+            else ""
+        )
         if name and wanted(name):
-            return one
+            return earlier
     return None
 
 
@@ -367,9 +371,9 @@ _ALLOCATES = re.compile(r"\.cuda$")
 def _cuda_before(script: Script, call: Call, begins: re.Pattern[str]) -> Call | None:
     """What begins to use CUDA before it, in the same function."""
     earlier = [
-        one
-        for one in in_function(script, call.function)
-        if one.line < call.line and one.guards == call.guards[: len(one.guards)]
+        before
+        for before in in_function(script, call.function)
+        if before.line < call.line and before.guards == call.guards[: len(before.guards)]
     ]
     return next((call for call in earlier if begins.search(call.name)), None)
 
@@ -379,9 +383,9 @@ def _import_before(script: Script, call: Call) -> Call | None:
     if call.file != script.files[0].name or call.function != f"{call.file}:":
         return None
     earlier = [
-        one
-        for one in in_function(script, call.function)
-        if one.line < call.line and one.guards == call.guards[: len(one.guards)]
+        before
+        for before in in_function(script, call.function)
+        if before.line < call.line and before.guards == call.guards[: len(before.guards)]
     ]
     return next((call for call in earlier if call.name == "import" and call.arguments.get("0") == "torch"), None)
 

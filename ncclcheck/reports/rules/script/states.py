@@ -91,7 +91,7 @@ def one_writer(script: Script) -> Iterator[Finding]:
     for call in calls:
         if call.name != "torch.save" or call.function not in everywhere or not _is_path(call):
             continue
-        ways = [one for one in script.trace if one.place == call.place and one.name == call.name]
+        ways = [way for way in script.trace if way.place == call.place and way.name == call.name]
         if ways and all(by_rank(way) or "rank" in way.values.get("path", "").split() for way in ways):
             continue  # whoever calls the function
         guards = [guard for guard in call.guards if guard.branch != "if" or not _is_option(script, guard)]
@@ -131,7 +131,7 @@ def _of_each_node(script: Script) -> Call | None:
             and guard.branch == "if"
             and re.search(r"\blocal_rank(?:\(\))? == 0|is_local_main|'LOCAL_RANK'", guard.text)
         )
-        more = [one for one in call.guards if one.kind == "rank"]
+        more = [condition for condition in call.guards if condition.kind == "rank"]
         if (
             call.name == "torch.save"
             and asks
@@ -168,12 +168,12 @@ def _is_path(call: Call) -> bool:
 
 def _on_rank_0(script: Script, call: Call) -> Remedy:
     inside = in_function(script, call.function)
-    if later := next((one for one in inside if one.line > call.last and _uses(one, call)), None):
+    if later := next((inner for inner in inside if inner.line > call.last and _uses(inner, call)), None):
         text = (
             f"Save on rank 0 only, with what uses the file at line {later.line}; others wait before they read it."
         )
         return edited(script, text, call.file, None)
-    if any(call.first <= one.line <= call.last and collective(script, one) for one in inside):
+    if any(call.first <= inner.line <= call.last and collective(script, inner) for inner in inside):
         return edited(script, "Gather the state on all ranks, and save it on rank 0 only.", call.file, None)
     text = "Save on rank 0 only."
     line = line_of(script, call.file, call.line)
@@ -245,10 +245,10 @@ def mapped(script: Script) -> Iterator[Finding]:
             new = with_argument(line, "torch.load(", 'map_location="cpu"')
             theirs = _OF_OTHERS.search(f"{call.file} {named} {line}") and not _RESUMES.search(f"{named} {line}")
             if theirs or any(_IS_A.match(guard.text) for guard in call.guards):
-                said = "all ranks load a checkpoint without map_location, if they come here"
+                text = "all ranks load a checkpoint without map_location, if they come here"
                 if theirs:
-                    said = "all ranks load weights without map_location: saved from a GPU, they go to that one"
-                yield note(here(call), said, evidence=[written(script, call)],
+                    text = "all ranks load weights without map_location: saved from a GPU, they go to that one"
+                yield note(here(call), text, evidence=[written(script, call)],
                            fix=[edited(script, 'Give it map_location="cpu".', call.file,
                                        {call.line: new} if new else None)])  # fmt: skip
                 continue
@@ -339,8 +339,8 @@ def _by_path(script: Script) -> Finding | None:
     saves: dict[str, tuple[Call, bool]] = {}
     for call in script.trace:
         path = call.values.get("path", "")
-        found = {tag.partition("@")[0].removeprefix("state:") for tag in tags(call, "0") if "state:" in tag}
-        models = found & {*_MODELS}
+        kinds = {tag.partition("@")[0].removeprefix("state:") for tag in tags(call, "0") if "state:" in tag}
+        models = kinds & {*_MODELS}
         clear = models == {"ddp"} or (models and "ddp" not in models)
         if call.name == "torch.save" and path.startswith("path:") and clear and not _unwraps(script, call):
             saves[path.removeprefix("path:").replace(" ", "_")] = call, models == {"ddp"}
@@ -348,7 +348,7 @@ def _by_path(script: Script) -> Finding | None:
         loaded = [tag.removeprefix("loaded:") for tag in tags(call, "0") if tag.startswith("loaded:")]
         if call.name != ".load_state_dict" or len(loaded) != 1 or "strict" in call.arguments:
             continue
-        on = {one.partition("@")[0] for one in objects(call, "on", *_MODELS, "optimizer")}
+        on = {kind.partition("@")[0] for kind in objects(call, "on", *_MODELS, "optimizer")}
         save, wrapped = saves.get(loaded[0], (call, False))
         if save is call:
             continue

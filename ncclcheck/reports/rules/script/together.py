@@ -108,11 +108,11 @@ def conditional(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch, Distributed communication package, "Collective functions"; pytorch/pytorch#21144.
     """
-    told, read = set(), set()
+    reported, read = set(), set()
     for call in reached(script):
         guard = by_rank(call)
         read |= {(call.file, guard.line)} if guard else set()
-        told |= {(call.file, guard.line)} if guard and _entered(script, call) else set()
+        reported |= {(call.file, guard.line)} if guard and _entered(script, call) else set()
         if guard and guard.branch != "rest" and (name := _entered(script, call)) and _alone(script, call, guard):
             yield fail(
                 here(call),
@@ -132,14 +132,14 @@ def conditional(script: Script) -> Iterator[Finding]:
     for guard, call, name, _ in left_alone(script):
         if ((guard.file, guard.line) in read and not _is_plain(call, guard)) or _leaves_loop(guard, call):
             continue
-        if guard.kind == "rank" and (guard.file, guard.line) not in told:
+        if guard.kind == "rank" and (guard.file, guard.line) not in reported:
             uneven = guard.text.startswith("for ")  # its length may be alike on all ranks after all
-            said = f"{name.rstrip(',')} is not entered by all ranks: {_shown(guard)} does not hold on all"
+            text = f"{name.rstrip(',')} is not entered by all ranks: {_shown(guard)} does not hold on all"
             if uneven:
-                said = f"ranks may come to {name.rstrip(',')} another number of times: {guard.text}"
+                text = f"ranks may come to {name.rstrip(',')} another number of times: {guard.text}"
             yield (note if uneven else warn)(
                 here(call) if not uneven and _is_near(guard, call) else Where(device=f"{guard.file}:{guard.line}"),
-                said,
+                text,
                 why="The ranks that do not enter it leave the others waiting until the timeout.",
                 owner="job",
                 evidence=[_head(script, guard), written(script, call)],
@@ -157,7 +157,7 @@ def _unpaired(script: Script) -> Iterator[Finding]:
             if first is not None:
                 waits.setdefault(call.function, []).append((call, first))
     for both in waits.values():
-        alone = [one for one, _ in both]
+        alone = [barrier for barrier, _ in both]
         if {first for _, first in both} != {True, False} or len(alone) % 2 == 0:
             continue  # one side only is told above; an even number are pairs
         turns = [call for (call, first), (_, then) in zip(both, [*both[1:], (both[0][0], False)], strict=True)
@@ -168,7 +168,7 @@ def _unpaired(script: Script) -> Iterator[Finding]:
             "this barrier has no counterpart on the other ranks: the others of the function come in pairs",
             why="Its ranks meet the next barrier of the others, one too early, or wait until the timeout.",
             owner="job",
-            evidence=[written(script, one) for one in alone],
+            evidence=[written(script, barrier) for barrier in alone],
             fix=[you("Let the other ranks call a barrier for each of these.")],
         )
 
@@ -237,16 +237,16 @@ def leaves(script: Script) -> Iterator[Finding]:
     for call in reached(script):
         guard = by_rank(call)
         if guard and guard.branch == "rest" and (name := _entered(script, call)) and _alone(script, call, guard):
-            said = (
+            text = (
                 f"{name} is entered by those ranks only that did not leave at line {guard.line}: if {guard.text}"
             )
             evidence = [seen(f"{call.file}:{guard.line}", f"if {guard.text}"), written(script, call)]
             if _BENCHMARK.search(guard.text):
-                yield note(here(call), said, evidence=evidence)
+                yield note(here(call), text, evidence=evidence)
                 continue
             yield fail(
                 here(call),
-                said,
+                text,
                 why="The rank that left never enters it: all others hang in it until the timeout.",
                 owner="job",
                 evidence=evidence,
@@ -284,10 +284,10 @@ def _fewer_steps(script: Script) -> Iterator[Finding]:
                 fix=[you("Give all ranks the same number of steps, or train under model.join().")],
             )
     yield from _unequal(script)
-    told = set()
+    reported = set()
     for guard, missed, name, left in left_alone(script):
         if _leaves_loop(guard, missed):
-            told.add((guard.file, guard.line))
+            reported.add((guard.file, guard.line))
             yield warn(
                 here(left) if left else Where(device=f"{guard.file}:{guard.line}"),
                 f"those ranks alone leave the loop for which {guard.text} holds",
@@ -298,7 +298,7 @@ def _fewer_steps(script: Script) -> Iterator[Finding]:
             )
         if guard.kind != "own":
             continue
-        told.add((guard.file, guard.line))
+        reported.add((guard.file, guard.line))
         yield warn(
             Where(device=f"{guard.file}:{guard.line}"),
             f"a rank takes its own branch where {guard.text} holds for it alone",
@@ -310,9 +310,11 @@ def _fewer_steps(script: Script) -> Iterator[Finding]:
     for call in reached(script):
         if call.name not in ("break", "continue") or not call.loops or not call.guards:
             continue
-        if (call.file, call.guards[-1].line) in told:
+        if (call.file, call.guards[-1].line) in reported:
             continue
-        after = [one for one in passes if one.function == call.function and _comes_after(one, call)]
+        after = [
+            backward for backward in passes if backward.function == call.function and _comes_after(backward, call)
+        ]
         if not after or _is_agreed(script, call):
             continue
         yield warn(
@@ -363,27 +365,31 @@ def _by_rank_size(script: Script, loader: Call) -> Call | None:
     made = objects(loader, "0", "new", "object", "dataset") | objects(
         loader, "dataset", "new", "object", "dataset"
     )
-    places = {one.partition("@")[2].rpartition(".")[0] for one in made}
+    places = {tag.partition("@")[2].rpartition(".")[0] for tag in made}
     sizes = {"size", "length", "n", "num_samples", "n_samples"}
     return next((call for call in script.calls if call.place in places and sizes & {*call.by_rank}), None)
 
 
-def _comes_after(one: Call, call: Call) -> bool:
+def _comes_after(backward: Call, call: Call) -> bool:
     """Whether a rank that leaves there misses the backward pass: of this step, or after `break` of the next."""
-    if one.line > call.line:
-        return one.loops[: len(call.loops)] == call.loops
-    own = re.search(rf"(?<![\w.]){re.escape(one.on)}(?!\w)", call.guards[-1].text) if one.on else None
-    return call.name == "break" and one.loops == call.loops and bool(own)
+    if backward.line > call.line:
+        return backward.loops[: len(call.loops)] == call.loops
+    own = re.search(rf"(?<![\w.]){re.escape(backward.on)}(?!\w)", call.guards[-1].text) if backward.on else None
+    return call.name == "break" and backward.loops == call.loops and bool(own)
 
 
 def _is_agreed(script: Script, call: Call) -> bool:
     """Whether ranks exchange something earlier in the loop, or the name tells of it."""
     if re.search(r"reduc|all_|avg|mean|global|sync", call.guards[-1].text, re.IGNORECASE):
         return True
-    before = [one for one in in_function(script, call.function) if call.loops[-1].line < one.line <= call.line]
+    before = [
+        earlier
+        for earlier in in_function(script, call.function)
+        if call.loops[-1].line < earlier.line <= call.line
+    ]
     entered = (collective(script, call) for call in before)
-    told = any(name and not _TELLS_NOTHING.match(name) for name in entered)
-    return told or any(re.search(r"reduce|gather", call.name) for call in before)
+    named = any(name and not _TELLS_NOTHING.match(name) for name in entered)
+    return named or any(re.search(r"reduce|gather", call.name) for call in before)
 
 
 def _alone(script: Script, call: Call, guard: Guard) -> bool:

@@ -43,8 +43,8 @@ def alone(script: Script) -> Iterator[Finding]:
     for call in calls:
         short = _minutes(_in_numbers(script, call.arguments.get("timeout", ""))) if call.name == INIT else None
         if short is not None and 0 < short <= _SHORT_MIN:
-            said = f"a rank that works alone for longer than {short * 60:g} seconds ends the job"
-            yield note(here(call), f"{said}: a checkpoint or a validation may take as long",
+            what = f"a rank that works alone for longer than {short * 60:g} seconds ends the job"
+            yield note(here(call), f"{what}: a checkpoint or a validation may take as long",
                        evidence=[written(script, call)])  # fmt: skip
             return
     minutes = _minutes(

@@ -54,17 +54,17 @@ def attributes(script: Script) -> Iterator[Finding]:
     PyTorch source, torch/nn/parallel/distributed.py.
     """
     given = {text.rpartition(".")[2] for call in script.trace for text in [call.target] if "." in text}
-    told: set[str] = set()
+    places: set[str] = set()
     for call in script.trace:
         name = call.arguments.get("0", "").strip("'\"")
-        if call.name != "attribute" or _OF_ALL.fullmatch(name) or name in given or call.place in told:
+        if call.name != "attribute" or _OF_ALL.fullmatch(name) or name in given or call.place in places:
             continue
         made = tags(call, "made")
-        if not made or any(not one.startswith("ddp@") for one in made):
+        if not made or any(not tag.startswith("ddp@") for tag in made):
             continue
         if any(_ASKS.search(guard.text) or not _is_sure(guard) for guard in call.guards):
             continue
-        told.add(call.place)
+        places.add(call.place)
         line = line_of(script, call.file, call.line)
         old = f"{call.on}.{name}"
         new = re.sub(rf"(?<![\w.]){re.escape(old)}\b", f"{call.on}.module.{name}", line)
@@ -116,7 +116,7 @@ def optimized(script: Script) -> Iterator[Finding]:
         if not _SHARDS.search(call.name) or "0" not in call.values:
             continue
         models = objects(call, "0", "module", "new", "object")
-        before = [one for place, one in made if place < at and _of(one) & models and not apart(one, call)]
+        before = [other for place, other in made if place < at and _of(other) & models and not apart(other, call)]
         after = [call for place, call in made if place > at]
         if before and not after and len(_of(before[0])) == 1:
             yield warn(

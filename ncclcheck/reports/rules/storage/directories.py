@@ -59,16 +59,16 @@ def room(cluster: Cluster) -> Iterator[Finding]:
     enough = cluster.policy.thresholds.get("STO001.gib", 1.0) * _GIB
     for node in cluster.nodes:
         for place in places(node, "working directory"):
-            found = place.room
-            if isinstance(found, Unread):
-                yield _unread(node, place, found)
+            space = place.room
+            if isinstance(space, Unread):
+                yield _unread(node, place, space)
                 continue
-            few = bool(found.inodes) and found.inodes_free < _FEW_INODES
-            if found.free < enough or few:
-                full = found.free < 16 * _MIB or (few and found.inodes_free == 0)
+            few = bool(space.inodes) and space.inodes_free < _FEW_INODES
+            if space.free < enough or few:
+                full = space.free < 16 * _MIB or (few and space.inodes_free == 0)
                 yield _too_little(node, place, fail if full else warn, few=few)
-            elif not found.writable:
-                yield note(Where(node=node.name), f"{found.path} may not be written by this user",
+            elif not space.writable:
+                yield note(Where(node=node.name), f"{space.path} may not be written by this user",
                            why="Checkpoints must go elsewhere.", evidence=about(place))  # fmt: skip
 
 
@@ -79,18 +79,18 @@ def _unread(node: Node, place: Place, fact: Unread) -> Finding:
 
 
 def _too_little(node: Node, place: Place, level: Callable[..., Finding], *, few: bool) -> Finding:
-    found = known(place.room)
-    left = f"{found.inodes_free} inodes" if few else size(found.free)
+    space = known(place.room)
+    left = f"{space.inodes_free} inodes" if few else size(space.free)
     return level(
         Where(node=node.name),
-        f"the working directory {found.path} has {left} left",
+        f"the working directory {space.path} has {left} left",
         why="The job ends with 'No space left on device' at its first checkpoint.",
         owner="job",
         evidence=about(place),
         fix=[
             you(
                 "Make room, or start the job elsewhere.",
-                f"du -xsh {quote(found.path)}/* | sort -h | tail",
+                f"du -xsh {quote(space.path)}/* | sort -h | tail",
                 "df -i .",
             ),
             admin("Raise the quota or clean the file system."),
@@ -138,20 +138,20 @@ def same_file_system(cluster: Cluster) -> Iterator[Finding]:
                 yield _unread(node, place, mount)
                 continue
             kinds[node.name] = mounted(mount)
-    found = group(kinds)
-    evidence = [seen("/proc/self/mountinfo", f"{kind} on {fold_names(names)}") for kind, names in found.groups]
-    if found.agree:
-        shared = not kinds or found.groups[0][0] != "a local file system"
-        what = f"the working directory is on {found.groups[0][0]} on all {len(kinds)} nodes" if kinds else ""
+    grouping = group(kinds)
+    evidence = [seen("/proc/self/mountinfo", f"{kind} on {fold_names(names)}") for kind, names in grouping.groups]
+    if grouping.agree:
+        shared = not kinds or grouping.groups[0][0] != "a local file system"
+        what = f"the working directory is on {grouping.groups[0][0]} on all {len(kinds)} nodes" if kinds else ""
         why = "What one rank writes there, ranks of other nodes do not see."
         yield fine(Where(), what, *evidence) if shared else note(Where(), what, why=why, evidence=evidence)
         return
-    odd = found.odd if found.majority is not None else [(names[0], kind) for kind, names in found.groups]
-    most = f"{len(found.groups[0][1])} of {len(kinds)} nodes have {found.groups[0][0]}"
+    odd = grouping.odd if grouping.majority is not None else [(names[0], kind) for kind, names in grouping.groups]
+    most = f"{len(grouping.groups[0][1])} of {len(kinds)} nodes have {grouping.groups[0][0]}"
     for node_name, kind in odd:
         yield warn(
             Where(node=node_name),
-            f"its working directory is on {kind}; {most if found.majority is not None else str(found)}",
+            f"its working directory is on {kind}; {most if grouping.majority is not None else str(grouping)}",
             why="It may be an empty directory under a mount that is missing: other script, no data.",
             owner="node",
             evidence=evidence,
@@ -245,10 +245,10 @@ def still_there(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     getcwd(3), proc_pid_cwd(5).
     """
-    told = {node.name: at(node, "storage.deleted") for node in cluster.nodes}
-    if all(isinstance(path, Unread) for path in told.values()):
+    paths = {node.name: at(node, "storage.deleted") for node in cluster.nodes}
+    if all(isinstance(path, Unread) for path in paths.values()):
         raise NothingToJudge("whether it is still there was not read")
-    for name, path in told.items():
+    for name, path in paths.items():
         if path and not isinstance(path, Unread):
             yield fail(
                 Where(node=name),

@@ -45,7 +45,7 @@ def stale(cluster: Cluster) -> Iterator[Finding]:
     """
     for node in cluster.nodes:
         answers: list[Answer] = known(at(node, "health.answers"))
-        bad = [one for one in answers if one.late or one.error]
+        bad = [reply for reply in answers if reply.late or reply.error]
         for answer in bad:
             yield _silent(node, answer)
         if answers and not bad:
@@ -95,7 +95,7 @@ def given_up(cluster: Cluster) -> Iterator[Finding]:
     leptonai/gpud (disk, kmsg), Azure/azurehpc-health-checks; ext4(5), errors=remount-ro; proc_pid_mountinfo(5).
     """
     writable = Counter(
-        one.point for node in cluster.nodes for one in known(at(node, "health.disks")) if _is_rw(one)
+        place.point for node in cluster.nodes for place in known(at(node, "health.disks")) if _is_rw(place)
     )
     for node in cluster.nodes:
         mounts: list[Mount] = known(at(node, "health.disks"))
@@ -202,17 +202,18 @@ def nvmes(cluster: Cluster) -> Iterator[Finding]:
             )  # fmt: skip
         if disks and not bad:
             yield fine(Where(node=node.name), f"{many(len(disks), 'NVMe controller')}, all live")
-    found = group({name: told for name, told in models.items() if told})
-    if found.majority is not None and len(found.groups[0][1]) * 3 >= len(models) * 2:
-        for name, told in found.odd:
+    grouping = group({name: own for name, own in models.items() if own})
+    if grouping.majority is not None and len(grouping.groups[0][1]) * 3 >= len(models) * 2:
+        for name, controllers in grouping.odd:
             yield note(
                 Where(node=name),
-                f"its NVMe controllers are {told}; {len(found.groups[0][1])} of {len(models)} nodes have "
-                f"{found.majority}",
+                f"its NVMe controllers are {controllers}; {len(grouping.groups[0][1])} of {len(models)} nodes "
+                "have "
+                f"{grouping.majority}",
                 why="One may be missing, and with it a local cache.",
                 owner="node",
                 evidence=[
-                    seen("/sys/class/nvme", f"{kind} on {fold_names(names)}") for kind, names in found.groups
+                    seen("/sys/class/nvme", f"{kind} on {fold_names(names)}") for kind, names in grouping.groups
                 ],
                 fix=[admin("See whether one is missing.", "nvme list", "lspci -d ::0108")],
             )

@@ -63,16 +63,20 @@ def same_place(cluster: Cluster) -> Iterator[Finding]:
     mount(8), nfs(5) (close-to-open consistency, lookupcache), open(2) (O_EXCL), sbatch(1); PyTorch documentation,
     Distributed checkpoint.
     """
-    found = groups(cluster)
-    if not found.marks and not found.unread:
+    grouping = groups(cluster)
+    if not grouping.marks and not grouping.unread:
         raise NothingToJudge("the nodes did not look for each other's files")
-    yield from (_unread(node, fact) for node, fact in found.unread.items() if fact.kind != "absent")  # STO007
-    yield from _not_writable(found)
-    yield from _late(found)
-    if found.unread and not found.together and all(fact.kind == "absent" for fact in found.unread.values()):
+    yield from (_unread(node, fact) for node, fact in grouping.unread.items() if fact.kind != "absent")  # STO007
+    yield from _not_writable(grouping)
+    yield from _late(grouping)
+    if (
+        grouping.unread
+        and not grouping.together
+        and all(fact.kind == "absent" for fact in grouping.unread.values())
+    ):
         raise NothingToJudge("its ground failed: STO007")
     boxed = all(value_or(at(node, "container.runtimes"), []) for node in cluster.nodes)
-    for run in found.apart:
+    for run in grouping.apart:
         if len(run.together) == 1:
             yield _one_place(run)
         elif run.main:
@@ -94,45 +98,45 @@ def _remedy(fact: Unread) -> Remedy:
     return admin("Look at why this file system does not answer.", "findmnt -T .")
 
 
-def _not_writable(found: Groups) -> Iterator[Finding]:
+def _not_writable(grouping: Groups) -> Iterator[Finding]:
     """Where a node made no file, and none that others made was looked for there."""
-    for node, marks in found.marks.items():
-        if isinstance(marks.written_s, Unread) and node not in found.known:
+    for node, marks in grouping.marks.items():
+        if isinstance(marks.written_s, Unread) and node not in grouping.known:
             yield _unread(node, marks.written_s)
 
 
-def _late(found: Groups) -> Iterator[Finding]:
+def _late(grouping: Groups) -> Iterator[Finding]:
     """One of two nodes saw the other's file, so that it is there: the other way it was only late."""
-    for node in sorted({a for a, _ in found.late}):
-        peers = [b for a, b in found.late if a == node]
+    for node in sorted({a for a, _ in grouping.late}):
+        peers = [b for a, b in grouping.late if a == node]
         yield note(
             Where(node=node),
-            f"files that {fold_names(peers)} made in {found.path(node)} were not seen here within a second",
+            f"files that {fold_names(peers)} made in {grouping.path(node)} were not seen here within a second",
             why="What another rank has just written may be seen late here: attributes of files are cached.",
-            evidence=[seen(found.path(node), found.mounted(node))],
+            evidence=[seen(grouping.path(node), grouping.mounted(node))],
             fix=[admin("See which times the mount has.", "findmnt -T . -o OPTIONS")],
         )
 
 
-def _one_place(found: Groups) -> Finding:
-    nodes = found.together[0]
-    paths = sorted({found.path(node) for node in nodes} - {""})
-    took = [m.written_s for m in found.marks.values() if not isinstance(m.written_s, Unread)]
+def _one_place(grouping: Groups) -> Finding:
+    nodes = grouping.together[0]
+    paths = sorted({grouping.path(node) for node in nodes} - {""})
+    took = [m.written_s for m in grouping.marks.values() if not isinstance(m.written_s, Unread)]
     slowest = f"made within {max(took) * 1e3:.3g} ms" if took else "seen"
     what = f"{' and '.join(paths[:3])} is one directory on {len(nodes)} nodes"
     return fine(Where(), what, seen("a file of each node", slowest))
 
 
-def _odd(found: Groups) -> Iterator[Finding]:
+def _odd(grouping: Groups) -> Iterator[Finding]:
     """Every node that does not see what the main group sees."""
-    theirs, most, evidence = found.path(found.main[0]), fold_names(found.main), _evidence(found)
-    for node in (node for group in found.together if group is not found.main for node in group):
-        path = found.path(node)
+    theirs, most, evidence = grouping.path(grouping.main[0]), fold_names(grouping.main), _evidence(grouping)
+    for node in (node for group in grouping.together if group is not grouping.main for node in group):
+        path = grouping.path(node)
         other = f" ({theirs} there)" if theirs and path and theirs != path else ""
-        level = fail if found.is_local(node) and found.on_network(found.main) else warn
+        level = fail if grouping.is_local(node) and grouping.on_network(grouping.main) else warn
         yield level(
             Where(node=node),
-            f"its working directory {path or '.'} on {found.mounted(node)} is not the one of {most}{other}",
+            f"its working directory {path or '.'} on {grouping.mounted(node)} is not the one of {most}{other}",
             why=_WHY,
             owner="node",
             evidence=evidence,
@@ -144,22 +148,22 @@ def _odd(found: Groups) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _many_places(found: Groups, *, boxed: bool) -> Finding:
-    nodes = [node for group in found.together for node in group]
-    alone = len(nodes) == len(found.together)
+def _many_places(grouping: Groups, *, boxed: bool) -> Finding:
+    nodes = [node for group in grouping.together for node in group]
+    alone = len(nodes) == len(grouping.together)
     shown = f"each of {fold_names(nodes)} has a working directory of its own"
-    parts = "; ".join(fold_names(group) for group in found.together)
+    parts = "; ".join(fold_names(group) for group in grouping.together)
     what = shown if alone else f"the working directory differs, and no group of nodes is the largest: {parts}"
-    if len({found.path(group[0]) for group in found.together} - {""}) > 1:
-        return _elsewhere(found)
-    if alone and boxed and not found.on_network(nodes):
-        return note(Where(), f"{shown}, as part of its container", why=_WHY, evidence=_evidence(found))
+    if len({grouping.path(group[0]) for group in grouping.together} - {""}) > 1:
+        return _elsewhere(grouping)
+    if alone and boxed and not grouping.on_network(nodes):
+        return note(Where(), f"{shown}, as part of its container", why=_WHY, evidence=_evidence(grouping))
     return warn(
         Where(),
         what,
         why=_WHY,
         owner="job",
-        evidence=_evidence(found),
+        evidence=_evidence(grouping),
         fix=[
             you("Start the job in a directory that all nodes mount, or write checkpoints to one.", "findmnt -T ."),
             admin("Give all nodes one file system for jobs."),
@@ -167,24 +171,24 @@ def _many_places(found: Groups, *, boxed: bool) -> Finding:
     )
 
 
-def _elsewhere(found: Groups) -> Finding:
+def _elsewhere(grouping: Groups) -> Finding:
     """Paths that differ are no image's: somebody typed the command, or a launcher went, elsewhere."""
-    groups_at = [(group, found.path(group[0]) or "unknown") for group in found.together[:_MOST_GROUPS]]
+    groups_at = [(group, grouping.path(group[0]) or "unknown") for group in grouping.together[:_MOST_GROUPS]]
     return warn(
         Where(),
         "the command was started in different directories: "
         + "; ".join(f"{path} on {fold_names(group)}" for group, path in groups_at),
         why=_WHY,
         owner="job",
-        evidence=_evidence(found),
+        evidence=_evidence(grouping),
         fix=[you("Start it in the same directory on every node.", f"cd {quote(groups_at[0][1])}")],
     )
 
 
-def _evidence(found: Groups) -> list[Evidence]:
+def _evidence(grouping: Groups) -> list[Evidence]:
     """What is mounted there, group by group."""
-    shown = found.together[:_MOST_GROUPS]
+    shown = grouping.together[:_MOST_GROUPS]
     return [
-        seen(f"files of {fold_names(group)}", f"seen by {fold_names(group)} only; on {found.mounted(group[0])}")
+        seen(f"files of {fold_names(group)}", f"seen by {fold_names(group)} only; on {grouping.mounted(group[0])}")
         for group in shown
     ]

@@ -56,7 +56,7 @@ def two_ways(cluster: Cluster) -> Iterator[Finding]:
         name, other = _first(settings, _WAIT), _first(settings, _ASYNC)
         if not settings.is_on(name):
             continue
-        evidence = settings.evidence(*(one for one in (name, other) if one))
+        evidence = settings.evidence(*(variable for variable in (name, other) if variable))
         fix = [you("Remove it.", f"unset {name}")]
         why = "Every wait holds the program, and the watchdog that ends a hang is off."
         if other and settings.is_on(other):

@@ -64,8 +64,8 @@ def beside(cluster: Cluster, found: Beside) -> Iterator[Finding]:
             evidence=[seen(kept.name, f"differs on {ranks(kept.ranks)}") for kept in own[:_SHOWN]],
         )
     if not apart:
-        told = f"{_names(found.kept)} {_is(found.kept)} the same on all ranks after {found.steps} steps"
-        yield fine(Where(), told, seen("values beside the parameters", told))
+        text = f"{_names(found.kept)} {_is(found.kept)} the same on all ranks after {found.steps} steps"
+        yield fine(Where(), text, seen("values beside the parameters", text))
 
 
 def _drifts(cluster: Cluster, lost: Sequence[Kept], steps: int) -> Finding:
@@ -115,8 +115,8 @@ def _averaged(kept: Kept) -> list[str]:
             f"total = torch.tensor(float({name}))\ndist.all_reduce(total)  # on every rank, after each update\n"
             f"{name} = total.item() / dist.get_world_size()"
         ]
-    held = f"torch.from_numpy({name})" if kept.kind == "array" and kept.of == "state" else name
-    return [f"dist.all_reduce({held})  # after each update\n{name} /= dist.get_world_size()"]
+    tensor = f"torch.from_numpy({name})" if kept.kind == "array" and kept.of == "state" else name
+    return [f"dist.all_reduce({tensor})  # after each update\n{name} /= dist.get_world_size()"]
 
 
 def _attribute(kept: Kept) -> str:

@@ -60,19 +60,19 @@ def raise_no_exception(cluster: Cluster) -> Iterator[Finding]:
 def _raised(cluster: Cluster, ranks: list[RankState]) -> Finding:
     first, everywhere = ranks[0], len(ranks) == len(cluster.run.ranks)
     who = "all ranks" if everywhere and len(ranks) > 1 else fold_ranks([rank.rank for rank in ranks])
-    said, verb = lost.headline(first.error), " raised"
-    if "cannot be imported" in said:
-        who, verb, said = "the given file", ":", said.removeprefix(_UNFIT)
-    elif said.startswith(_UNFIT):
-        who, verb, said = "model, data and loss do not fit", ":", said.removeprefix(_UNFIT)
-    what = f"{who}{verb} {said}" + (f", at {first.at}" if first.at else f", in {first.last_step!r}")
+    text, verb = lost.headline(first.error), " raised"
+    if "cannot be imported" in text:
+        who, verb, text = "the given file", ":", text.removeprefix(_UNFIT)
+    elif text.startswith(_UNFIT):
+        who, verb, text = "model, data and loss do not fit", ":", text.removeprefix(_UNFIT)
+    what = f"{who}{verb} {text}" + (f", at {first.at}" if first.at else f", in {first.last_step!r}")
     evidence = [
         seen(f"rank {rank.rank} on {rank.node}", f"{lost.headline(rank.error)}; {rank.at}") for rank in ranks
     ]
     others = [rank for rank in cluster.run.ranks if rank.error and lost.in_vain(rank)]
     evidence += [seen(f"rank {state.rank}, a consequence", lost.headline(state.error)) for state in others[:2]]
     where = Where() if everywhere else Where(node=first.node, rank=first.rank)
-    known = next((one for one in _KINDS if re.search(one.pattern, first.error)), None)
+    known = next((kind for kind in _KINDS if re.search(kind.pattern, first.error)), None)
     if known and known.ours:
         return unknown(where, f"{known.ours}: {what}", why="It was not trained, so nothing is known of it.",
                        owner="job", evidence=evidence[:_MOST_KINDS], fix=[you(known.fix)])  # fmt: skip

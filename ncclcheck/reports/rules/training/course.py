@@ -58,8 +58,8 @@ def stay_finite(cluster: Cluster) -> Iterator[Finding]:
     """
     for course in _courses(cluster):
         if course.not_finite is None:
-            told = f"loss {number(course.first)}, then {number(course.last)}"
-            yield fine(Where(), f"all is finite in {course.steps} {_whose(course)}: {told}", seen("loss", told))
+            text = f"loss {number(course.first)}, then {number(course.last)}"
+            yield fine(Where(), f"all is finite in {course.steps} {_whose(course)}: {text}", seen("loss", text))
         elif not _said_already(cluster, course.not_finite):
             yield _not_finite(cluster, course, course.not_finite)
 
@@ -156,8 +156,8 @@ def nothing_piles_up(cluster: Cluster) -> Iterator[Finding]:
         for growing in course.growing:
             yield _graph(growing) if growing.graph else _tensors(growing) if growing.bytes else _hooks(growing)
         if not course.growing:
-            told = f"nothing grows with each of {course.steps} {_whose(course)}"
-            yield fine(Where(), told, seen("state, model, globals and closures", told))
+            text = f"nothing grows with each of {course.steps} {_whose(course)}"
+            yield fine(Where(), text, seen("state, model, globals and closures", text))
 
 
 def _graph(growing: Growing) -> Finding:
@@ -301,7 +301,7 @@ _WARNINGS = (
 
 
 def _warned(text: str) -> Finding:
-    known = next((one for one in _WARNINGS if one[0] in text), None)
+    known = next((warning for warning in _WARNINGS if warning[0] in text), None)
     if known is None:
         return note(Where(), f"while the model trains a library warns: {text}", evidence=[seen("warning", text)])
     return warn(

@@ -41,22 +41,22 @@ def entered(cluster: Cluster, found: Entered) -> Iterator[Finding]:
         return
     odd = found.ranks[0] if found.ranks else 0
     calls = [call for call in found.calls if call.lines]
-    told = "; ".join(f"rank {rank} in {one}" for rank, one in enumerate(found.entered[:4]))
+    text = "; ".join(f"rank {rank} in {call}" for rank, call in enumerate(found.entered[:4]))
     when = f"in step {found.step} of the given steps " if found.step else ""
     yield fail(
         place(cluster, odd) if len(found.ranks) == 1 and len(found.entered) > 2 else Where(),
-        f"{when}ranks enter different collectives: {told}",
+        f"{when}ranks enter different collectives: {text}",
         why="A collective ends on no rank before all have entered it: the job hangs, or mixes up numbers.",
         owner="job",
-        evidence=[seen(f"rank {rank}", one) for rank, one in enumerate(found.entered[:8])],
+        evidence=[seen(f"rank {rank}", call) for rank, call in enumerate(found.entered[:8])],
         fix=[_alone(calls[0]) if _of_rank_0(found) else _together(calls[0] if calls else Call("the collective"))],
     )
 
 
-def _no_backward(cluster: Cluster, found: Entered) -> Finding:
+def _no_backward(cluster: Cluster, record: Entered) -> Finding:
     """As where a rank skips a batch whose loss is NaN."""
-    without = [rank for rank, call in enumerate(found.calls) if call.name == "none"]
-    step = found.step or 1
+    without = [rank for rank, call in enumerate(record.calls) if call.name == "none"]
+    step = record.step or 1
     return fail(
         place(cluster, without[0]) if len(without) == 1 else Where(),
         f"{ranks(without, len(without))} {'calls' if len(without) == 1 else 'call'} no backward() in step {step}, "
@@ -64,7 +64,7 @@ def _no_backward(cluster: Cluster, found: Entered) -> Finding:
         why="DDP averages gradients in backward(): the others wait there until the timeout, or get those of "
         "another step.",
         owner="job",
-        evidence=[seen(f"rank {rank}", one) for rank, one in enumerate(found.entered[:8])],
+        evidence=[seen(f"rank {rank}", call) for rank, call in enumerate(record.entered[:8])],
         fix=[
             you(
                 "Let all ranks decide alike whether to skip a batch, before backward().",
@@ -75,9 +75,9 @@ def _no_backward(cluster: Cluster, found: Entered) -> Finding:
     )
 
 
-def _of_rank_0(found: Entered) -> bool:
+def _of_rank_0(record: Entered) -> bool:
     """Whether rank 0 alone enters one, as under `if rank == 0`."""
-    return [bool(call.lines) for call in found.calls] == [True] + [False] * (len(found.calls) - 1)
+    return [bool(call.lines) for call in record.calls] == [True] + [False] * (len(record.calls) - 1)
 
 
 def _alone(call: Call) -> Remedy:

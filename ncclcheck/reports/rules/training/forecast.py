@@ -23,11 +23,11 @@ def _measured(cluster: Cluster) -> tuple[ShardedSave, Forecast]:
     if saves is None or saves.sharded is None:
         why = next((entry.why for entry in saves.unseen if entry.part == "sharded"), "") if saves else ""
         raise NothingToJudge(why or "no save of a sharded model was measured")
-    found = forecast(saves.sharded)
-    if found is None:
+    estimate = forecast(saves.sharded)
+    if estimate is None:
         asked = "no model was named: --model-params 70e9 forecasts its save"
         raise NothingToJudge(saves.sharded.problems[0].problem if saves.sharded.problems else asked)
-    return saves.sharded, found
+    return saves.sharded, estimate
 
 
 @rule("TRN016", "saving the model takes less than the timeout", worst=State.FAIL, commands=_JOBS)
@@ -64,27 +64,27 @@ def fits_timeout(cluster: Cluster) -> Iterator[Finding]:
     huggingface/accelerate#2912 (the limit is 1,800 s, saving took 2,954 s), deepspeedai/DeepSpeed#7533,
     pytorch/pytorch#143536; DeepSpeed Configuration JSON, stage3_gather_16bit_weights_on_model_save.
     """
-    measured, found = _measured(cluster)
+    measured, estimate = _measured(cluster)
     asked, given = save_settings(cluster), timeout(cluster)
     limit = given[1] if given else measured.timeout_s
     small = f"{size(measured.bytes)} took {measured.gather_s:.2f} s to gather, {measured.write_s:.2f} s to write"
     ways = [
-        ("gathers and writes the weights on rank 0", found.gathered, found.weights_bytes, True),
-        ("writes the whole state in pieces", found.pieces, found.state_bytes, False),
+        ("gathers and writes the weights on rank 0", estimate.gathered, estimate.weights_bytes, True),
+        ("writes the whole state in pieces", estimate.pieces, estimate.state_bytes, False),
     ]
     for words, seconds, total, gathers in ways:
         if gathers and asked and asked.gathers is False:
             continue
-        judged = within(cluster, seconds, total, found.measured_bytes, limit)
-        told = f"a model of {measured.parameters:.3g} parameters {words} ({size(total)}) in about {judged.words}"
+        judged = within(cluster, seconds, total, estimate.measured_bytes, limit)
+        text = f"a model of {measured.parameters:.3g} parameters {words} ({size(total)}) in about {judged.words}"
         by = given[0].words if given else f"--timeout {limit:g} s"
         evidence = seen("measured here", f"{small}, pieces {measured.shards_s:.2f} s; {by}")
         if judged.state is State.OK:
-            yield fine(Where(device=measured.folder), told, evidence)
+            yield fine(Where(device=measured.folder), text, evidence)
             continue
         yield SAY[judged.state](
             place(cluster, 0),
-            f"{told}; the process group's timeout is {limit:g} s",
+            f"{text}; the process group's timeout is {limit:g} s",
             why="The other ranks wait meanwhile, and the watchdog would end them in the middle of the save."
             if judged.state is not State.NOTE
             else "The forecast is from a small save: measure a larger one to be sure.",
@@ -142,21 +142,21 @@ def fits_memory(cluster: Cluster) -> Iterator[Finding]:
     DeepSpeed Configuration JSON, stage3_gather_16bit_weights_on_model_save; cgroups(7), memory.max; huggingface/
     accelerate#2912.
     """
-    measured, found = _measured(cluster)
+    measured, estimate = _measured(cluster)
     if (asked := save_settings(cluster)) and asked.gathers is False:
         raise NothingToJudge(f"nothing is gathered: {asked.by.words}")
-    needed, where = found.weights_bytes, place(cluster, 0)
+    needed, where = estimate.weights_bytes, place(cluster, 0)
     home = next((node for node in cluster.nodes if node.name == where.node), None)
     free = _free(home) if home else None
-    told = f"to gather {measured.parameters:.3g} parameters in 16 bits rank 0 needs {size(needed)} or twice that"
+    text = f"to gather {measured.parameters:.3g} parameters in 16 bits rank 0 needs {size(needed)} or twice that"
     if free is None:
-        yield unknown(where, f"{told}; what it has was not seen", why="It would be killed while the others wait.")
+        yield unknown(where, f"{text}; what it has was not seen", why="It would be killed while the others wait.")
     elif 2 * needed <= cluster.policy.thresholds.get("TRN018.share", 0.8) * free:
-        yield fine(where, f"{told}, and has {size(free)}", seen("memory that is free", size(free)))
+        yield fine(where, f"{text}, and has {size(free)}", seen("memory that is free", size(free)))
     else:
         yield (fail if needed > free else warn)(
             where,
-            f"{told}, and has {size(free)}",
+            f"{text}, and has {size(free)}",
             why="The kernel would kill it in the middle of the save, and all others would wait for it.",
             owner="job",
             evidence=[seen("MemAvailable or the cgroup's limit, whichever is less", size(free))],

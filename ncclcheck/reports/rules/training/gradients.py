@@ -121,21 +121,25 @@ def micro_batches_add_up(cluster: Cluster, gradients: Gradients) -> Iterator[Fin
 
 
 def _wrong_ranks(cluster: Cluster, gradients: Gradients, when: str) -> Iterator[Finding]:
-    wrong = [one for one in gradients.errors if one.error is None or one.error > gradients.tolerance]
+    wrong = [
+        rank_error
+        for rank_error in gradients.errors
+        if rank_error.error is None or rank_error.error > gradients.tolerance
+    ]
     for error in wrong[:_SHOWN]:
         yield _wrong(cluster, error, gradients, when)
 
 
 def _wrong(cluster: Cluster, error: RankError, gradients: Gradients, when: str) -> Finding:
-    told = f"{number(error.error)} of the norm"
+    share = f"{number(error.error)} of the norm"
     more = f" (and {many(gradients.wrong - 1, 'other rank')})" if gradients.wrong > 1 else ""
     return fail(
         place(cluster, error.rank),
-        f"rank {error.rank} has other gradients than the mean of all ranks {when}: off by {told}{more}",
+        f"rank {error.rank} has other gradients than the mean of all ranks {when}: off by {share}{more}",
         why="Its gradients are not synchronised with those of the others: it trains its own model.",
         owner="job",
         evidence=[
-            seen("difference, as a share of the norm", f"{told}; up to {gradients.tolerance:g} is rounding"),
+            seen("difference, as a share of the norm", f"{share}; up to {gradients.tolerance:g} is rounding"),
             seen("the parameter that adds most", error.parameter),
         ],
         fix=[
@@ -144,48 +148,52 @@ def _wrong(cluster: Cluster, error: RankError, gradients: Gradients, when: str) 
     )
 
 
-def _joined(cluster: Cluster, found: Gradients, what: str) -> Iterator[Finding]:
-    if found.joined is None:
-        yield partly(f"not compared with {what}", found.not_joined)
-    elif found.joined <= found.tolerance:
-        told = f"off by {found.joined:.2g} of the norm, {found.samples} samples"
-        yield fine(Where(), f"gradients are those of one process on {what}: {told}", seen("difference", told))
-    elif found.tokens:
+def _joined(cluster: Cluster, gradients: Gradients, what: str) -> Iterator[Finding]:
+    if gradients.joined is None:
+        yield partly(f"not compared with {what}", gradients.not_joined)
+    elif gradients.joined <= gradients.tolerance:
+        difference = f"off by {gradients.joined:.2g} of the norm, {gradients.samples} samples"
+        yield fine(
+            Where(), f"gradients are those of one process on {what}: {difference}", seen("difference", difference)
+        )
+    elif gradients.tokens:
         counts, parts = (
-            ", ".join(map(str, found.tokens[:4])),
-            "micro-batches" if found.micro_batches > 1 else "ranks",
+            ", ".join(map(str, gradients.tokens[:4])),
+            "micro-batches" if gradients.micro_batches > 1 else "ranks",
         )
         yield note(
             Where(),
             f"{parts} have different numbers of tokens ({counts}), and each has the same weight: off by "
-            f"{found.joined:.3g} of the norm",
+            f"{gradients.joined:.3g} of the norm",
             evidence=[seen("the mean by numbers of tokens", f"is the gradient of {what}")],
             why="Usual where the loss is a mean over tokens of a batch; the mean over those of all is exact.",
         )
-    elif found.joined < SLIGHT and not builtin(cluster) and not found.hooked:
-        told = f"{found.joined:.2g} of the norm"
-        if found.joined <= rounding(cluster):
-            of = f"gradients are those of {what} but for the rounding of the given step: off by {told}"
-            yield fine(Where(), of, seen("difference", told))
+    elif gradients.joined < SLIGHT and not builtin(cluster) and not gradients.hooked:
+        difference = f"{gradients.joined:.2g} of the norm"
+        if gradients.joined <= rounding(cluster):
+            of = f"gradients are those of {what} but for the rounding of the given step: off by {difference}"
+            yield fine(Where(), of, seen("difference", difference))
             return
         yield note(
             Where(),
-            f"gradients are almost those of {what}: off by {told}",
+            f"gradients are almost those of {what}: off by {difference}",
             why="A part of the loss is no mean over samples, as one that balances experts over the batch.",
-            evidence=[seen("difference", f"{told}; up to {found.tolerance:g} is rounding")],
+            evidence=[seen("difference", f"{difference}; up to {gradients.tolerance:g} is rounding")],
         )
     elif steps_itself(cluster):
         raise NothingToJudge("TRN027 judges the gradients that the given step gives its optimizer")
     else:
-        why, fix = _why_not_joined(cluster, found)
-        told = f"{found.joined:.3g} of the norm"
-        hooks = [seen("hooks on the gradients of", ", ".join(found.hooked[:_SHOWN]))] if found.hooked else []
+        why, fix = _why_not_joined(cluster, gradients)
+        difference = f"{gradients.joined:.3g} of the norm"
+        hooks = (
+            [seen("hooks on the gradients of", ", ".join(gradients.hooked[:_SHOWN]))] if gradients.hooked else []
+        )
         yield (fail if builtin(cluster) else warn)(
             Where(),
-            f"gradients are the mean over ranks, but not those of {what}: off by {told}",
+            f"gradients are the mean over ranks, but not those of {what}: off by {difference}",
             why=why,
             owner="job",
-            evidence=[seen("difference", f"{told}; up to {found.tolerance:g} is rounding"), *hooks],
+            evidence=[seen("difference", f"{difference}; up to {gradients.tolerance:g} is rounding"), *hooks],
             fix=[fix],
         )
 
@@ -279,12 +287,12 @@ def _said(unused: list[UnusedParameter]) -> str:
 
 
 def _tolerated(cluster: Cluster, unused: list[UnusedParameter]) -> Finding:
-    told = "on any rank" if unused[0].everywhere else f"on {ranks(unused[0].ranks)}"
+    which = "on any rank" if unused[0].everywhere else f"on {ranks(unused[0].ranks)}"
     where = Where() if unused[0].everywhere else place(cluster, unused[0].ranks[0])
-    return note(where, f"{_said(unused)} {told}; nothing waits for it here", evidence=[seen("gradient", "none")])
+    return note(where, f"{_said(unused)} {which}; nothing waits for it here", evidence=[seen("gradient", "none")])
 
 
-def _varying(unused: list[UnusedParameter], found: Unused) -> Finding:
+def _varying(unused: list[UnusedParameter], totals: Unused) -> Finding:
     """Each rank goes its own way in each step: no rank needs the same layers as another, if DDP searches."""
     dice = unused[0].varies == "dice"
     return fail(
@@ -301,7 +309,7 @@ def _varying(unused: list[UnusedParameter], found: Unused) -> Finding:
                 else "passes on other batches, with the same random numbers",
                 f"reach {unused[0].name}",
             ),
-            seen("parameters without a gradient in the first passes", f"{found.count} of {found.parameters}"),
+            seen("parameters without a gradient in the first passes", f"{totals.count} of {totals.parameters}"),
         ],
         fix=[
             you(
@@ -320,19 +328,19 @@ def _varying(unused: list[UnusedParameter], found: Unused) -> Finding:
     )
 
 
-def _unused(cluster: Cluster, found: Unused, unused: list[UnusedParameter], reached: bool) -> Finding:
+def _unused(cluster: Cluster, totals: Unused, unused: list[UnusedParameter], reached: bool) -> Finding:
     first = unused[0]
-    told = "on any rank" if first.everywhere else f"on {ranks(first.ranks)}, and others do"
-    told += " in the first backward pass of the step; another pass reaches it" if reached else ""
+    which = "on any rank" if first.everywhere else f"on {ranks(first.ranks)}, and others do"
+    which += " in the first backward pass of the step; another pass reaches it" if reached else ""
     return fail(
         Where() if first.everywhere else place(cluster, first.ranks[0]),
-        f"{_said(unused)} {told}",
+        f"{_said(unused)} {which}",
         why="DDP waits for it: the next step stops with an error"
         + ("." if first.everywhere else ", or the other ranks wait until the timeout."),
         owner="job",
         evidence=[
             seen("gradient after a backward pass of the bare model", f"none for {first.name}"),
-            seen("parameters without one", f"{found.count} of {found.parameters}"),
+            seen("parameters without one", f"{totals.count} of {totals.parameters}"),
         ],
         fix=[
             you(
@@ -375,16 +383,16 @@ def finite_in_the_precision(cluster: Cluster, precision: Precision) -> Iterator[
     if precision.bad or precision.loss is None or precision.full is None:
         return
     apart = abs(precision.loss - precision.full) / max(abs(precision.full), 1e-12)
-    told = f"{number(precision.loss)} in {precision.precision}, {number(precision.full)} in fp32"
+    losses = f"{number(precision.loss)} in {precision.precision}, {number(precision.full)} in fp32"
     if apart <= cluster.policy.thresholds.get("TRN012.percent", 5.0) / 100:
-        yield fine(Where(), f"loss and gradients are finite; the loss is {told}", seen("loss", told))
+        yield fine(Where(), f"loss and gradients are finite; the loss is {losses}", seen("loss", losses))
         return
     yield warn(
         Where(),
-        f"the loss is {told}",
+        f"the loss is {losses}",
         why="The precision changes the result more than rounding does: some value is out of its range.",
         owner="job",
-        evidence=[seen("loss of rank 0's first batch", told)],
+        evidence=[seen("loss of rank 0's first batch", losses)],
         fix=[you("Keep softmax, norms and the loss in fp32.", "with torch.autocast('cuda', enabled=False): ...")],
     )
 

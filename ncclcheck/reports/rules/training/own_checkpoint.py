@@ -77,8 +77,8 @@ def own_checkpoint(_cluster: Cluster, checkpoint: OwnCheckpoint) -> Iterator[Fin
             fix=[_fix(lost)],
         )
     elif others:
-        told = f"not restored by the given functions, without an effect on parameters: {_names(others)}"
-        yield note(Where(), told, evidence=[seen("after loading", _names(others))])
+        text = f"not restored by the given functions, without an effect on parameters: {_names(others)}"
+        yield note(Where(), text, evidence=[seen("after loading", _names(others))])
     if checkpoint.together:
         yield _together(checkpoint)
     if checkpoint.unseeded:
@@ -91,8 +91,8 @@ def own_checkpoint(_cluster: Cluster, checkpoint: OwnCheckpoint) -> Iterator[Fin
             fix=[you("Save the generators of each rank, if a run must be repeatable.", *_GENERATORS)],
         )
     if not checkpoint.lost and not checkpoint.off and not checkpoint.unseeded and not checkpoint.together:
-        told = f"{checkpoint.steps} steps after loading are those of the run that saved"
-        yield fine(Where(), told, seen("the given checkpoint functions", told))
+        text = f"{checkpoint.steps} steps after loading are those of the run that saved"
+        yield fine(Where(), text, seen("the given checkpoint functions", text))
 
 
 def _together(checkpoint: OwnCheckpoint) -> Finding:

@@ -67,24 +67,27 @@ def own_step(cluster: Cluster, step: OwnStep) -> Iterator[Finding]:
     if step.added:
         yield _added(step)
         return
-    apart = [one for one in step.parameters.differing if not one.local]
+    apart = [parameter for parameter in step.parameters.differing if not parameter.local]
     if apart:
         first, line = apart[0], _line(step)
         yield fail(
             place(cluster, ((line.ranks if line else []) or first.ranks)[0]),
             f"after {step.steps} of the given steps {_who_differs(step, first)}: "
-            f"{', '.join(one.name for one in apart[:3])}",
+            f"{', '.join(parameter.name for parameter in apart[:3])}",
             why=_why_apart(step),
             owner="job",
             evidence=[
-                *(seen(f"bits of {one.name}", _where(step, one)) for one in apart[:3]),
-                *(seen(one.name, f"differs on {ranks(one.ranks, one.count)}") for one in _first_to_differ(step)),
+                *(seen(f"bits of {parameter.name}", _where(step, parameter)) for parameter in apart[:3]),
+                *(
+                    seen(part.name, f"differs on {ranks(part.ranks, part.count)}")
+                    for part in _first_to_differ(step)
+                ),
                 *(seen("optimizer steps by rank", ", ".join(map(str, step.taken[:8]))) for _ in step.taken[:1]),
                 *([written.evidence(line)] if line else []),
             ],
             fix=[_fix_apart(step)],
         )
-    elif beside := [one for one in step.state if one.kind == "parameter"]:
+    elif beside := [parameter for parameter in step.state if parameter.kind == "parameter"]:
         yield _beside(cluster, beside)
     elif step.state:
         differing = step.state[0]
@@ -109,8 +112,8 @@ def own_step(cluster: Cluster, step: OwnStep) -> Iterator[Finding]:
         slight = step.off < SLIGHT
         yield _slightly(step.off) if slight else _other_gradients(cluster, step)
     elif not apart and not step.state and not wrong:
-        told = f"{step.steps} steps; gradients off by {step.off or 0.0:.2g} of the norm"
-        yield fine(Where(), told, seen("the given step", told))
+        text = f"{step.steps} steps; gradients off by {step.off or 0.0:.2g} of the norm"
+        yield fine(Where(), text, seen("the given step", text))
 
 
 def _slightly(off: float) -> Finding:
@@ -156,10 +159,11 @@ def _by_tokens(cluster: Cluster) -> bool:
 
 def _beside(cluster: Cluster, apart: list[Differing]) -> Finding:
     """Trained by an optimizer of the step, and no part of the model that was wrapped."""
-    one, module = apart[0], apart[0].name.partition(".")[0]
+    parameter, module = apart[0], apart[0].name.partition(".")[0]
     return warn(
-        place(cluster, one.ranks[0]),
-        f"{one.name} is trained beside the wrapped model, and is another on {ranks(one.ranks, one.count)}",
+        place(cluster, parameter.ranks[0]),
+        f"{parameter.name} is trained beside the wrapped model, and is another on "
+        f"{ranks(parameter.ranks, parameter.count)}",
         why="DDP hands out and averages only what is in the model that it wraps: each rank trains its own, and a "
         "checkpoint holds that of rank 0.",
         owner="job",
@@ -208,7 +212,11 @@ def _cause(step: OwnStep) -> str:
 def _plateau(step: OwnStep) -> str:
     """The scheduler that steps on every rank, and is fed another metric on each."""
     apart = {differing.name for differing in step.state}
-    fed = [one for one in step.plateaus if f"{one}.best" in apart and f"{one}.last_epoch" not in apart]
+    fed = [
+        scheduler
+        for scheduler in step.plateaus
+        if f"{scheduler}.best" in apart and f"{scheduler}.last_epoch" not in apart
+    ]
     return next(iter(fed), "")
 
 
@@ -390,12 +398,12 @@ def _other_gradients(cluster: Cluster, step: OwnStep) -> Finding:
             "Clip after backward(), when DDP has averaged; let the loss be a mean over the samples of all ranks.",
             "loss.backward(); torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
         )
-    told = f"off by {step.off:.3g} of the norm, {ratio:.3g} times as large"
+    difference = f"off by {step.off:.3g} of the norm, {ratio:.3g} times as large"
     return warn(
         Where(),
-        f"the optimizer of the given step gets other gradients than in one process: {told}",
+        f"the optimizer of the given step gets other gradients than in one process: {difference}",
         why=why,
         owner="job",
-        evidence=[seen("gradients at optimizer.step()", told)],
+        evidence=[seen("gradients at optimizer.step()", difference)],
         fix=[fix],
     )

@@ -64,8 +64,8 @@ def every_sample_once(cluster: Cluster, samples: Samples) -> Iterator[Finding]:
         yield _other_samples(cluster, apart)
         return
     if apart:
-        told = f"each rank has a dataset of its own; none of {apart.followed} samples is in two of them"
-        yield note(Where(), told, evidence=[seen("samples of all ranks, by their contents", told)])
+        text = f"each rank has a dataset of its own; none of {apart.followed} samples is in two of them"
+        yield note(Where(), text, evidence=[seen("samples of all ranks, by their contents", text)])
         return
     if samples.sampler in _BY_CHANCE:
         yield note(Where(), f"{samples.sampler} draws with replacement: repeats are meant")
@@ -81,8 +81,8 @@ def every_sample_once(cluster: Cluster, samples: Samples) -> Iterator[Finding]:
     if shared or lost:
         return
     if not samples.repeated and not samples.missing:
-        told = f"{samples.dataset} samples, {samples.sampler}, {samples.ranks} ranks"
-        yield fine(Where(), f"every sample is read once: {told}", seen("indices of an epoch", told))
+        text = f"{samples.dataset} samples, {samples.sampler}, {samples.ranks} ranks"
+        yield fine(Where(), f"every sample is read once: {text}", seen("indices of an epoch", text))
     else:
         yield _left_over(samples)
 
@@ -91,15 +91,15 @@ def _other_samples(cluster: Cluster, contents: Contents) -> Finding:
     """The datasets differ, and a sampler or a loop that shares out indices does not know it."""
     sizes = f" ({', '.join(f'{size} on rank {rank}' for rank, size in enumerate(contents.sizes[:4]))})"
     first = f"index {contents.index} is another sample on {ranks(contents.ranks)}"
-    told = f"their sizes differ{sizes}" if contents.sizes else first
+    difference = f"their sizes differ{sizes}" if contents.sizes else first
     common = f"{contents.common} of {contents.followed} samples are in the datasets of two ranks"
     return fail(
         place(cluster, contents.ranks[0]),
-        f"the ranks have other datasets: {told}",
+        f"the ranks have other datasets: {difference}",
         why="Each rank drew a split of its own: samples are read twice or never, and one rank trains on what "
         "another validates with.",
         owner="job",
-        evidence=[seen("samples at the same indices", told), seen("by their contents", common)],
+        evidence=[seen("samples at the same indices", difference), seen("by their contents", common)],
         fix=[
             you(
                 "Draw the split with the same seed on all ranks.",
@@ -111,20 +111,20 @@ def _other_samples(cluster: Cluster, contents: Contents) -> Finding:
 
 
 def _counted(samples: Samples) -> list[Evidence]:
-    told = f"{samples.read} reads of {samples.dataset} samples on {samples.ranks} ranks"
+    counts = f"{samples.read} reads of {samples.dataset} samples on {samples.ranks} ranks"
     twice = [seen(f"sample {twice.index}", f"is read by {ranks(twice.ranks)}") for twice in samples.twice[:3]]
     absent = [seen("read by nobody", ", ".join(map(str, samples.absent)))] if samples.absent else []
-    return [seen("an epoch by the samplers", told), *twice, *absent]
+    return [seen("an epoch by the samplers", counts), *twice, *absent]
 
 
 def _repeated(cluster: Cluster, samples: Samples) -> Finding:
     times = samples.read / samples.dataset if samples.dataset else 0.0
     whole = samples.ranks > 1 and abs(times - samples.ranks) < 0.01 * samples.ranks
-    told = "every rank reads all samples" if whole else f"{samples.repeated} samples are read again"
+    what = "every rank reads all samples" if whole else f"{samples.repeated} samples are read again"
     sharers = [rank for twice in samples.twice for rank in twice.ranks]
     return fail(
         Where() if whole or not sharers else place(cluster, sharers[-1]),
-        f"{told} in one epoch ({samples.sampler}): {times:.2f} reads of each on average",
+        f"{what} in one epoch ({samples.sampler}): {times:.2f} reads of each on average",
         why="The ranks repeat each other's work: more GPUs make an epoch no shorter.",
         owner="job",
         evidence=_counted(samples),
@@ -144,8 +144,8 @@ def _missing(samples: Samples) -> Finding:
 
 
 def _left_over(samples: Samples) -> Finding:
-    told = f"{samples.repeated} samples again and {samples.missing} not at all, of {samples.dataset}"
-    return fine(Where(), f"an epoch reads {told}: padding or drop_last", *_counted(samples))
+    counts = f"{samples.repeated} samples again and {samples.missing} not at all, of {samples.dataset}"
+    return fine(Where(), f"an epoch reads {counts}: padding or drop_last", *_counted(samples))
 
 
 @rule("TRN007", "each epoch is shuffled differently", worst=State.FAIL, over="", commands=_JOBS)
@@ -221,19 +221,21 @@ def equally_many_batches(cluster: Cluster, found: Lengths) -> Iterator[Finding]:
     Lightning-AI/pytorch-lightning#20404.
     """
     if not found.count:
-        told = f"at least {found.upto}" if found.least == found.upto else str(found.least)
-        yield fine(Where(), f"every rank has {told} batches in an epoch", seen("length of the loaders", told))
+        batches = f"at least {found.upto}" if found.least == found.upto else str(found.least)
+        yield fine(
+            Where(), f"every rank has {batches} batches in an epoch", seen("length of the loaders", batches)
+        )
         return
     first = found.short[0]
-    told = ", ".join(f"rank {one.rank}: {one.batches}" for one in found.short[:8])
+    batches = ", ".join(f"rank {loader.rank}: {loader.batches}" for loader in found.short[:8])
     verb = "has" if found.count == 1 else "have"
     yield fail(
         place(cluster, first.rank),
-        f"{ranks([one.rank for one in found.short], found.count)} {verb} fewer batches than the others "
-        f"({told}); the most is {found.most}",
+        f"{ranks([loader.rank for loader in found.short], found.count)} {verb} fewer batches than the others "
+        f"({batches}); the most is {found.most}",
         why="Without those batches the others wait in their next collective until the timeout.",
         owner="job",
-        evidence=[seen("length of the loaders", f"{told}; the most {found.most}")],
+        evidence=[seen("length of the loaders", f"{batches}; the most {found.most}")],
         fix=[_equally_many(found)],
     )
 

@@ -85,10 +85,10 @@ def reloads(cluster: Cluster) -> Iterator[Finding]:
         yield _unreadable(reloaded)
     yield from map(_changed, reloaded.differ[:3])
     if not reloaded.problems and not reloaded.differ:
-        told = (
+        text = (
             f"{size(reloaded.bytes)} written in {reloaded.write_s:.2f} s, read by all in {reloaded.read_s:.2f} s"
         )
-        yield fine(Where(), told, seen("checkpoint", told))
+        yield fine(Where(), text, seen("checkpoint", text))
 
 
 def _changed(tensor: Differing) -> Finding:
@@ -178,43 +178,43 @@ def merged(cluster: Cluster) -> Iterator[Finding]:
     flock(2), NFS details; mount.lustre(8), flock.
     """
     saves = _saves(cluster)
-    if (found := saves.merged) is None:
+    if (merge := saves.merged) is None:
         yield _not_looked_at(saves, "merge")
         return
-    if found.count:
-        yield _missing(cluster, found)
-    if found.locks:
-        yield unknown(Where(), f"whether one file can be shared under a lock: {found.locks}", why=_WHY_LOCKS)
-    elif found.damaged or found.appended != found.expected or found.short:
-        told = f"{found.appended} of {found.expected} lines, {found.damaged} of them damaged"
+    if merge.count:
+        yield _missing(cluster, merge)
+    if merge.locks:
+        yield unknown(Where(), f"whether one file can be shared under a lock: {merge.locks}", why=_WHY_LOCKS)
+    elif merge.damaged or merge.appended != merge.expected or merge.short:
+        counts = f"{merge.appended} of {merge.expected} lines, {merge.damaged} of them damaged"
         yield fail(
-            Where(device=found.folder),
-            f"lines that ranks appended under a lock were lost or mixed: {told}",
+            Where(device=merge.folder),
+            f"lines that ranks appended under a lock were lost or mixed: {counts}",
             why=_WHY_LOCKS,
             owner="site",
-            evidence=[seen("lines in the shared file", told)],
+            evidence=[seen("lines in the shared file", counts)],
             fix=[
                 you("Give each rank a file of its own."),
                 admin("Mount it with working locks.", "mount -o flock"),
             ],
         )
-    elif not found.count:
-        told = f"{found.ranks} files of {found.lines} lines merged, {found.appended} lines in one shared file"
-        yield fine(Where(), told, seen("result files", told))
+    elif not merge.count:
+        counts = f"{merge.ranks} files of {merge.lines} lines merged, {merge.appended} lines in one shared file"
+        yield fine(Where(), counts, seen("result files", counts))
 
 
 _WHY_LOCKS = "Results, logs and caches that several ranks write to one file would be damaged."
 
 
-def _missing(cluster: Cluster, found: Merged) -> Finding:
-    ranks = ", ".join(str(rank) for rank in found.missing)
-    told = f"no file of ranks {ranks}" + (" and more" if found.count > len(found.missing) else "")
+def _missing(cluster: Cluster, merge: Merged) -> Finding:
+    ranks = ", ".join(str(rank) for rank in merge.missing)
+    missing = f"no file of ranks {ranks}" + (" and more" if merge.count > len(merge.missing) else "")
     return fail(
-        trained.place(cluster, found.missing[0]),
-        f"{found.count} of {found.ranks} result files are missing: {told}",
+        trained.place(cluster, merge.missing[0]),
+        f"{merge.count} of {merge.ranks} result files are missing: {missing}",
         why="Metrics computed from the merged file would lack the samples of these ranks.",
         owner="job",
-        evidence=[seen(f"files in {found.folder}", told)],
+        evidence=[seen(f"files in {merge.folder}", missing)],
         fix=[
             you("Put the rank into the name of the file.", 'open(f"results-{rank}.jsonl", "w")'),
             you("Put it on a file system that all nodes see.", "ncclcheck smoke --checkpoint-dir /shared/folder"),
@@ -261,37 +261,39 @@ def resumes(cluster: Cluster) -> Iterator[Finding]:
         yield _not_looked_at(saves, "resume")
         return
     where, after = Where(node=before.node, rank=before.killed), saves.resumed
-    told = f"rank {before.killed} was killed after {before.after} steps, the checkpoint has {before.kept}"
+    history = f"rank {before.killed} was killed after {before.after} steps, the checkpoint has {before.kept}"
     if after is None:
-        yield unknown(where, f"whether the run can go on: {told}; the second job did not finish", why=_WHY_RESUME)
+        yield unknown(
+            where, f"whether the run can go on: {history}; the second job did not finish", why=_WHY_RESUME
+        )
     elif after.problem:
-        yield _stuck(where, told, after.problem)
+        yield _stuck(where, history, after.problem)
     elif after.digest != before.digest:
-        yield _another(cluster, where, told, before, after.digest)
+        yield _another(cluster, where, history, before, after.digest)
     else:
-        same = f"{told}; resumed in {after.seconds:.1f} s, same bits after {after.steps} steps"
+        same = f"{history}; resumed in {after.seconds:.1f} s, same bits after {after.steps} steps"
         yield fine(where, same, seen("hash of all parameters", f"{after.digest} in both runs"))
 
 
 _WHY_RESUME = "After a crash the run would begin anew, or learn something else."
 
 
-def _stuck(where: Where, told: str, problem: str) -> Finding:
+def _stuck(where: Where, history: str, problem: str) -> Finding:
     return fail(
         where,
         f"the run could not go on from its checkpoint: {problem}",
         why=_WHY_RESUME,
         owner="job",
-        evidence=[seen("the second job", f"{told}; {problem}")],
+        evidence=[seen("the second job", f"{history}; {problem}")],
         fix=[you("Give a folder that all nodes see.", "ncclcheck smoke --checkpoint-dir /shared/folder")],
     )
 
 
-def _another(cluster: Cluster, where: Where, told: str, before: Interrupted, digest: str) -> Finding:
+def _another(cluster: Cluster, where: Where, history: str, before: Interrupted, digest: str) -> Finding:
     """The user's own model may have other kernels, and the data generators of their own; ours have not."""
     return (fail if trained.builtin(cluster) else warn)(
         where,
-        f"the run that was resumed ended with other parameters; {told}",
+        f"the run that was resumed ended with other parameters; {history}",
         why=_WHY_RESUME,
         owner="job",
         evidence=[seen("hash of all parameters", f"uninterrupted {before.digest}, resumed {digest}")],
@@ -304,8 +306,8 @@ def _what_was_omitted(cluster: Cluster) -> list[Remedy]:
     smoke = cluster.measurements.smoke
     beside = smoke.checks.beside if smoke and smoke.checks else None
     if names := [kept.name for kept in (beside.kept if beside else []) if kept.of == "model"]:
-        told = ", ".join(names[:3])
-        return [you(f"Register {told} as buffers, which state_dict holds; plain attributes are not in it.")]
+        attributes = ", ".join(names[:3])
+        return [you(f"Register {attributes} as buffers, which state_dict holds; plain attributes are not in it.")]
     return [
         you("Save what state_dict omits too: counters, generators of the dataset, its place in the data."),
         you(

@@ -50,32 +50,32 @@ def suits(cluster: Cluster) -> Iterator[Finding]:
     """
     if not (cluster.measurements.smoke and cluster.measurements.smoke.settings):
         raise NothingToJudge("no file was given with --settings")
-    found = save_settings(cluster)
-    if found is None:
+    settings = save_settings(cluster)
+    if settings is None:
         raise NothingToJudge("the files ask neither for ZeRO stage 3 nor for FSDP's state_dict_type")
-    if found.gathers:
-        yield _gathered(cluster, found)
-    elif found.gathers is None:
-        yield _undecided(found)
+    if settings.gathers:
+        yield _gathered(cluster, settings)
+    elif settings.gathers is None:
+        yield _undecided(settings)
     else:
-        yield _in_pieces(found)
+        yield _in_pieces(settings)
 
 
-def _in_pieces(found: SaveSettings) -> Finding:
-    name, value = found.by.setting.name, found.by.setting.value.lower()
-    who, told, command = _PUT_TOGETHER["accelerate"]
+def _in_pieces(settings: SaveSettings) -> Finding:
+    name, value = settings.by.setting.name, settings.by.setting.value.lower()
+    who, how, command = _PUT_TOGETHER["accelerate"]
     if name in STAGE + GATHER or "deepspeed" in value:
-        who, told, command = _PUT_TOGETHER["zero"]
+        who, how, command = _PUT_TOGETHER["zero"]
     elif name in DISTRIBUTED or "megatron" in value:
-        who, told, command = _PUT_TOGETHER["megatron"]
+        who, how, command = _PUT_TOGETHER["megatron"]
     elif name in STRATEGY or "." in name or name in SHARDED:
-        who, told, command = _PUT_TOGETHER["lightning"]
+        who, how, command = _PUT_TOGETHER["lightning"]
     return note(
-        Where(device=found.by.file.path),
-        f"{who} saves pieces: {found.by.words}",
-        why=f"from_pretrained reads no pieces; {told}.",
+        Where(device=settings.by.file.path),
+        f"{who} saves pieces: {settings.by.words}",
+        why=f"from_pretrained reads no pieces; {how}.",
         owner="job",
-        evidence=[seen(found.by.file.path, found.by.words)],
+        evidence=[seen(settings.by.file.path, settings.by.words)],
         fix=[you("Put the pieces together after the run.", *command)],
     )
 
@@ -91,14 +91,16 @@ _PUT_TOGETHER = {
 }  # fmt: skip
 
 
-def _undecided(found: SaveSettings) -> Finding:
+def _undecided(settings: SaveSettings) -> Finding:
     return note(
-        Where(device=found.by.file.path),
-        f"whether rank 0 gathers all weights is left to Accelerate: {found.by.words}",
+        Where(device=settings.by.file.path),
+        f"whether rank 0 gathers all weights is left to Accelerate: {settings.by.words}",
         why="Gathering a large model may take longer than the timeout; from_pretrained reads no pieces.",
         owner="job",
-        evidence=[seen(found.by.file.path, found.by.words)],
-        fix=[you("Say which it is to be: true gathers, false saves pieces.", f'"{found.by.setting.name}": false')],
+        evidence=[seen(settings.by.file.path, settings.by.words)],
+        fix=[
+            you("Say which it is to be: true gathers, false saves pieces.", f'"{settings.by.setting.name}": false')
+        ],
     )
 
 
@@ -106,31 +108,31 @@ def _gathered(cluster: Cluster, asked: SaveSettings) -> Finding:
     limit = DEFAULT_S if asked.timeout is None else asked.seconds
     smoke = cluster.measurements.smoke
     sharded = smoke.saves.sharded if smoke and smoke.saves else None
-    found = forecast(sharded) if sharded else None
-    said = asked.timeout.words if asked.timeout else f"no timeout is given, {DEFAULT_S:g} s apply"
-    evidence = [seen(asked.by.file.path, asked.by.words), seen("timeout", said)]
+    estimate = forecast(sharded) if sharded else None
+    given = asked.timeout.words if asked.timeout else f"no timeout is given, {DEFAULT_S:g} s apply"
+    evidence = [seen(asked.by.file.path, asked.by.words), seen("timeout", given)]
     where = Where(node=place(cluster, 0).node, device=asked.by.file.path)
-    if found is None or limit is None:
+    if estimate is None or limit is None:
         return note(
             where,
-            f"rank 0 gathers all weights while the others wait; {said}",
+            f"rank 0 gathers all weights while the others wait; {given}",
             why="Whether that is enough depends on the model's size and on this storage.",
             owner="job",
             evidence=evidence,
             fix=[_unforecast(cluster, asked, limit)],
         )
-    judged = within(cluster, found.gathered, found.weights_bytes, found.measured_bytes, limit)
-    told = f"gathering and writing takes about {judged.words} here; {said}"
+    judged = within(cluster, estimate.gathered, estimate.weights_bytes, estimate.measured_bytes, limit)
+    text = f"gathering and writing takes about {judged.words} here; {given}"
     if judged.state is State.OK:
-        return fine(where, told, evidence[0])
+        return fine(where, text, evidence[0])
     return SAY[judged.state](
         where,
-        told,
+        text,
         why="The watchdog would end the job in the middle of its first save.",
         owner="job",
         evidence=evidence,
         fix=[
-            you("Give it more time.", f"ddp_timeout = {int(4 * found.gathered)}"),
+            you("Give it more time.", f"ddp_timeout = {int(4 * estimate.gathered)}"),
             you("Or save pieces.", _PIECES.get(asked.by.setting.name, f"{asked.by.setting.name}: false")),
         ],
     )
@@ -153,7 +155,9 @@ def _unforecast(cluster: Cluster, asked: SaveSettings, limit: float | None) -> R
     """Why there is no forecast: a timeout that is no number, no time for it, or no size."""
     smoke = cluster.measurements.smoke
     why = (
-        next((one for one in smoke.saves.unseen if one.part == "sharded"), None) if smoke and smoke.saves else None
+        next((aspect for aspect in smoke.saves.unseen if aspect.part == "sharded"), None)
+        if smoke and smoke.saves
+        else None
     )
     if limit is None and asked.timeout:
         return you(f"Write {asked.timeout.setting.name} in numbers, so that it can be read.")

@@ -20,11 +20,11 @@ def _aspect(cluster: Cluster, what: str) -> Any:
     side = smoke.side if smoke else None
     if side is None:
         raise NothingToJudge("no training steps were timed")
-    if (found := getattr(side, what)) is None:
+    if (aspect := getattr(side, what)) is None:
         raise NothingToJudge(
             next((unseen.why for unseen in side.unseen if unseen.what == what), "it was not reached")
         )
-    return found
+    return aspect
 
 
 def _where(cluster: Cluster) -> Where:
@@ -61,19 +61,19 @@ def no_search_in_vain(cluster: Cluster) -> Iterator[Finding]:
     notes.
     """
     unused: FindUnused = _aspect(cluster, "find_unused")
-    told = _with_and_without(unused)
+    times = _with_and_without(unused)
     if unused.count:
         names = ", ".join(unused.unused[:4])
         raise NothingToJudge(f"{unused.count} parameters get no gradient ({names}): the search is needed")
     if not unused.asked:
-        yield fine(Where(), f"the flag is not set; {told}", seen("steps with the flag and without", told))
+        yield fine(Where(), f"the flag is not set; {times}", seen("steps with the flag and without", times))
         return
     yield warn(
         _where(cluster),
-        f"find_unused_parameters is set, and every parameter of the model got its gradient; {told}",
+        f"find_unused_parameters is set, and every parameter of the model got its gradient; {times}",
         why="Every step searches for what is not there.",
         owner="job",
-        evidence=[seen("steps with the flag and without", told)],
+        evidence=[seen("steps with the flag and without", times)],
         fix=[you("Leave the flag out.", "DistributedDataParallel(model, device_ids=[local_rank])")],
     )
 
@@ -122,19 +122,19 @@ def enough_samples(cluster: Cluster) -> Iterator[Finding]:
         raise NothingToJudge(_no_layers(norms))
     if norms.samples is None or cluster.job.ranks == 1:
         raise NothingToJudge("one rank has the whole batch" if norms.samples else "no batch came to the layers")
-    told = f"{norms.samples} samples a rank"
+    text = f"{norms.samples} samples a rank"
     if norms.off is not None:
-        told += f"; means over them are off by {norms.off:.2g} standard deviations from those of all ranks"
+        text += f"; means over them are off by {norms.off:.2g} standard deviations from those of all ranks"
     if norms.samples >= cluster.policy.thresholds.get("TRN023.samples", 8.0):
-        yield fine(Where(), f"{norms.layers} layers see {told}", seen("input of the layers", told))
+        yield fine(Where(), f"{norms.layers} layers see {text}", seen("input of the layers", text))
         return
     more = " and others" if norms.layers > len(norms.names[:3]) else ""
     yield warn(
         _where(cluster),
-        f"{norms.layers} BatchNorm layers ({', '.join(norms.names[:3])}{more}) see only {told}",
+        f"{norms.layers} BatchNorm layers ({', '.join(norms.names[:3])}{more}) see only {text}",
         why="Their means are noise, and other ranks do not help: DDP does not share them.",
         owner="job",
-        evidence=[seen("input of the layers, one forward pass", told)],
+        evidence=[seen("input of the layers, one forward pass", text)],
         fix=[
             you("Share them over ranks.", "model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)"),
             you("Or measure with the batch of your training.", "ncclcheck smoke --batch N"),
@@ -173,14 +173,14 @@ def workers_start_fast(cluster: Cluster) -> Iterator[Finding]:
     Python, multiprocessing, Contexts and start methods; pytorch/pytorch#169252, pytorch/pytorch#138957.
     """
     workers: LoaderWorkers = _aspect(cluster, "workers")
-    told = _handed_over(cluster, workers)
+    text = _handed_over(cluster, workers)
     if slow := _slow_start(cluster, workers):
         yield warn(
             _where(cluster),
             f"{workers.count} workers a rank are started by {workers.used}: {slow}",
             why="It is paid for each worker of each rank, in every epoch without persistent_workers.",
             owner="job",
-            evidence=[seen("one worker, from its start to its first sample", told)],
+            evidence=[seen("one worker, from its start to its first sample", text)],
             fix=[
                 you("Keep the workers.", f"DataLoader(..., num_workers={workers.count}, persistent_workers=True)")
             ],
@@ -193,7 +193,7 @@ def workers_start_fast(cluster: Cluster) -> Iterator[Finding]:
             evidence=[seen("pickle", workers.error)],
         )
     else:
-        yield fine(Where(), told, seen("one worker, from its start to its first sample", told))
+        yield fine(Where(), text, seen("one worker, from its start to its first sample", text))
 
 
 def _slow_start(cluster: Cluster, workers: LoaderWorkers) -> str:
@@ -255,12 +255,12 @@ def one_process_a_gpu(cluster: Cluster) -> Iterator[Finding]:
     PyTorch, DataParallel ("recommended to use DistributedDataParallel"); facebookresearch/DPR#104.
     """
     parallels: DataParallels = _aspect(cluster, "data_parallel")
-    told = _driven(parallels)
+    driven = _driven(parallels)
     start = "torchrun --nproc-per-node gpu SCRIPT"
     if parallels.wrapped:
         yield warn(
             _where(cluster),
-            f"{', '.join(parallels.wrapped[:3])} is wrapped in nn.DataParallel{told}",
+            f"{', '.join(parallels.wrapped[:3])} is wrapped in nn.DataParallel{driven}",
             why="One process drives all GPUs and gathers everything on the first one.",
             owner="job",
             evidence=[seen("modules of the model", ", ".join(parallels.wrapped))],
@@ -271,13 +271,13 @@ def one_process_a_gpu(cluster: Cluster) -> Iterator[Finding]:
     elif parallels.gpus > parallels.ranks:
         yield note(
             _where(cluster),
-            f"{many(parallels.ranks, 'rank')} on a node that has {parallels.gpus} GPUs for them{told}",
+            f"{many(parallels.ranks, 'rank')} on a node that has {parallels.gpus} GPUs for them{driven}",
             why="The other GPUs have nothing to do.",
             fix=[you("One process a GPU.", start)],
         )
     else:
         own = f"{many(parallels.ranks, 'rank')}, {many(parallels.gpus, 'GPU')}"
-        yield fine(Where(), own + told, seen("torch.cuda.device_count", told))
+        yield fine(Where(), own + driven, seen("torch.cuda.device_count", driven))
 
 
 def _driven(parallels: DataParallels) -> str:

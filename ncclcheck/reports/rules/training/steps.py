@@ -70,19 +70,19 @@ def _waiting(measured: Steps, rows: list[Row]) -> Finding:
     worst = max(rows, key=lambda row: row.full.phases.data)
     waits = worst.full.phases.data
     more = f" (and {len(rows) - 1} more of its node)" if len(rows) > 1 else ""
-    told = f"{duration(waits)} of each step of {duration(measured.step)}"
+    wait = f"{duration(waits)} of each step of {duration(measured.step)}"
     usual = median_low(row.full.phases.data for row in measured.rows)
     alone = waits > max(_ALONE_SHARE * measured.step, _ALONE_TIMES * usual)
     return (warn if measured.on_gpus or alone else note)(
         Where(node=worst.fact.node, rank=worst.fact.rank),
-        f"rank {worst.fact.rank}{more} waits {told} for its data",
+        f"rank {worst.fact.rank}{more} waits {wait} for its data",
         why="Its GPU is idle meanwhile, and all other ranks wait for it."
         if measured.on_gpus
         else "All other ranks wait for it."
         if alone
         else "These ranks ran on CPUs: what share of a step on GPUs that is, is not known.",
         owner="job",
-        evidence=[seen("time in the loader, median step", f"{told}; expected is next to nothing")],
+        evidence=[seen("time in the loader, median step", f"{wait}; expected is next to nothing")],
         fix=[
             you("Let workers read ahead.", "DataLoader(..., num_workers=4, persistent_workers=True)"),
             you("Measure which values feed the GPU.", "ncclcheck data MODULE:FACTORY"),
@@ -133,23 +133,23 @@ def no_straggler(cluster: Cluster) -> Iterator[Finding]:
     for node, (alone, together) in contended.items():
         yield _contended(node, alone, together)
     for row in step_times.starved(measured, step_losses.straggler_ratio(cluster, measured)):
-        if row.fact.node not in contended and row.fact not in [one.fact for one in chance]:
+        if row.fact.node not in contended and row.fact not in [other.fact for other in chance]:
             yield _starved(measured, row)
 
 
 def _slow(straggler: Straggler, *, failed: bool) -> Finding:
     fact = straggler.fact
     device = None if fact.device == "cpu" else fact.device
-    told = (
+    times = (
         f"{duration(straggler.own)} a step, the others {duration(straggler.usual)} ({straggler.ratio:.2f} times)"
     )
     return (fail if failed else warn)(
         Where(node=fact.node, device=device, rank=fact.rank),
-        f"rank {fact.rank}'s own work takes {told}, most of it lost in {step_times.PHASES[straggler.phase]}",
+        f"rank {fact.rank}'s own work takes {times}, most of it lost in {step_times.PHASES[straggler.phase]}",
         why="All other ranks wait for it in every step, where it looks like a slow network.",
         owner="node" if straggler.phase == "backward" else "job",
         evidence=[
-            seen("steps without collectives, time without a core excluded", told),
+            seen("steps without collectives, time without a core excluded", times),
             seen(
                 f"of it {step_times.PHASES[straggler.phase]}",
                 f"{duration(straggler.phase_by)} more than the others",
@@ -165,13 +165,13 @@ def _slow(straggler: Straggler, *, failed: bool) -> Finding:
 def _by_chance(straggler: Straggler) -> Finding:
     """All ranks lack cores: nobody in particular is to blame."""
     fact = straggler.fact
-    told = (
+    times = (
         f"{duration(straggler.own)} a step, the others {duration(straggler.usual)} ({straggler.ratio:.2f} times)"
     )
     core = fact.twin.core_us if fact.twin else None
     return note(
         Where(node=fact.node, rank=fact.rank),
-        f"not judged, for the ranks wait for cores: rank {fact.rank}'s own work takes {told}",
+        f"not judged, for the ranks wait for cores: rank {fact.rank}'s own work takes {times}",
         why="Where every rank lacks a core, the one that is slow is another one in the next run.",
         owner="node",
         evidence=[
@@ -188,25 +188,25 @@ def _by_chance(straggler: Straggler) -> Finding:
 
 
 def _contended(node: str, alone: float, together: float) -> Finding:
-    told = f"{duration(alone)} alone, {duration(together)} together ({alone / together:.2f}; 1 is expected)"
+    times = f"{duration(alone)} alone, {duration(together)} together ({alone / together:.2f}; 1 is expected)"
     return note(
         Where(node=node),
-        f"host contention: a step without collectives takes a rank {told}",
+        f"host contention: a step without collectives takes a rank {times}",
         why="The ranks of this node take each other's cores or memory bandwidth; no rank is slow by itself.",
         owner="job",
-        evidence=[seen("alone / together, median over the node's ranks", told)],
+        evidence=[seen("alone / together, median over the node's ranks", times)],
         fix=[you("Fewer ranks or threads on the node, or more cores for the job.", "export OMP_NUM_THREADS=1")],
     )
 
 
 def _starved(measured: Steps, row: Row) -> Finding:
-    told = f"{duration(row.twin.core_us or 0)} of its step of {duration(row.twin.step_us.p50)}"
+    share = f"{duration(row.twin.core_us or 0)} of its step of {duration(row.twin.step_us.p50)}"
     return (warn if measured.on_gpus and not step_times.lack_cores(measured) else note)(
         Where(node=row.fact.node, rank=row.fact.rank),
-        f"rank {row.fact.rank} has no core for {told}, the others need less time",
+        f"rank {row.fact.rank} has no core for {share}, the others need less time",
         why="Something else computes on its node: all ranks wait for it.",
         owner="node",
-        evidence=[seen("/proc/self/task/*/schedstat, twin steps", f"{told}; next to nothing is expected")],
+        evidence=[seen("/proc/self/task/*/schedstat, twin steps", f"{share}; next to nothing is expected")],
         fix=[
             you("Give the job its cores: fewer loader workers, or --cpus-per-task."),
             admin("See what else runs on the node.", "top -b -n 1 | head -20"),
@@ -246,7 +246,7 @@ def communication_is_hidden(cluster: Cluster) -> Iterator[Finding]:
     pytorch/torchtitan#2408; NVIDIA/Megatron-LM#3931.
     """
     measured = _measured(cluster, ranks=2)
-    told = _account(cluster, measured)
+    account = _account(cluster, measured)
     if measured.on_gpus and (reason := _too_much(cluster, measured)):
         worst = max(measured.rows, key=lambda row: row.comm)
         lack = step_times.lack_cores(measured)
@@ -256,14 +256,14 @@ def communication_is_hidden(cluster: Cluster) -> Iterator[Finding]:
             f"not hidden: {reason}" + ("; not judged, for the ranks wait for cores" if lack else ""),
             why="It is added to each step of every rank.",
             owner="job",
-            evidence=[seen("steps with and without collectives", told)],
+            evidence=[seen("steps with and without collectives", account)],
             fix=[
                 you("Send less often, or give the backward pass more to do.", "with model.no_sync(): ..."),
                 you("Measure the link by itself.", "ncclcheck bench --ops all_reduce"),
             ],
         )
     else:
-        yield fine(Where(), told, seen("steps with and without collectives", told))
+        yield fine(Where(), account, seen("steps with and without collectives", account))
 
 
 def _account(cluster: Cluster, measured: Steps) -> str:

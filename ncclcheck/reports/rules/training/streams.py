@@ -53,18 +53,18 @@ def the_metric_of_the_whole(cluster: Cluster, metric: Metric) -> Iterator[Findin
     ## Source
     PyTorch, torch.distributed.all_reduce; PyTorch, SyncBatchNorm; pytorch/pytorch#25162.
     """
-    told = (
+    values = (
         f"{number(metric.reduced)} by all_reduce, {number(metric.whole)} in one process, {metric.samples} samples"
     )
     if agrees(cluster, metric):
-        yield fine(Where(), f"mean loss: {told}", seen("mean loss", told))
+        yield fine(Where(), f"mean loss: {values}", seen("mean loss", values))
         return
     yield fail(
         Where(),
-        f"the mean loss over ranks is not that of the whole: {told}",
+        f"the mean loss over ranks is not that of the whole: {values}",
         why="The ranks hold different models, or one of them returns NaN: the metric describes no model.",
         owner="job",
-        evidence=[seen("mean loss", told)],
+        evidence=[seen("mean loss", values)],
         fix=[
             you("See TRN003 and TRN004 for the rank; sum up sums and counts.", "dist.all_reduce(total_and_count)")
         ],
@@ -108,10 +108,10 @@ def own_random_numbers(cluster: Cluster, generators: Generators) -> Iterator[Fin
     """
     if cluster.job.ranks == 1:
         raise NothingToJudge("one rank has no peers")
-    told: set[tuple[str, tuple[int, ...]]] = set()
+    reported: set[tuple[str, tuple[int, ...]]] = set()
     for stream in generators.shared:
-        if (stream.generator, tuple(stream.ranks)) not in told:
-            told.add((stream.generator, tuple(stream.ranks)))
+        if (stream.generator, tuple(stream.ranks)) not in reported:
+            reported.add((stream.generator, tuple(stream.ranks)))
             yield _shared(cluster, stream)
 
 

@@ -62,25 +62,25 @@ def a_batch_is_learned(cluster: Cluster, seen_loss: FixedBatch) -> Iterator[Find
     ## Source
     PyTorch Lightning documentation, Trainer, overfit_batches; PyTorch, Automatic Mixed Precision.
     """
-    told = f"{number(seen_loss.first)} before, {number(seen_loss.last)} after {seen_loss.steps} steps"
+    losses = f"{number(seen_loss.first)} before, {number(seen_loss.last)} after {seen_loss.steps} steps"
     if seen_loss.first is not None and seen_loss.last is not None:
         ratio = cluster.policy.thresholds.get("TRN001.ratio", 0.8) if builtin(cluster) else 1.0
         if seen_loss.last < ratio * seen_loss.first:
-            yield fine(Where(), f"the loss of one batch: {told}", seen("loss of a fixed batch", told))
+            yield fine(Where(), f"the loss of one batch: {losses}", seen("loss of a fixed batch", losses))
             return
     lost = seen_loss.last is None or seen_loss.first is None
     if steps_itself(cluster) and not lost:
         yield partly(
-            f"with AdamW at 1e-3 the loss of one batch does not fall: {told}",
+            f"with AdamW at 1e-3 the loss of one batch does not fall: {losses}",
             "the given step has its own optimizer",
         )
         return
     yield (fail if builtin(cluster) or lost else warn)(
         Where(),
-        f"the loss of one batch that comes again and again does not fall: {told}",
+        f"the loss of one batch that comes again and again does not fall: {losses}",
         why="A model that cannot learn one batch learns nothing from many.",
         owner="job",
-        evidence=[seen("loss of a fixed batch, the worst rank's", told)],
+        evidence=[seen("loss of a fixed batch, the worst rank's", losses)],
         fix=[you("See whether gradients are finite and reach all parameters: TRN004, TRN010, TRN012.")],
     )
 
@@ -203,8 +203,8 @@ def the_same_weights_after_steps(cluster: Cluster, trained: Trained) -> Iterator
         yield _skipped(cluster, trained, steps)
     apart = [differing for differing in trained.agreement.differing if not differing.local]
     if not apart:
-        told = f"{trained.agreement.tensors} tensors after {trained.steps} steps"
-        yield fine(Where(), f"{told} are the same on all ranks, bit for bit", seen("hashes", "equal"))
+        count = f"{trained.agreement.tensors} tensors after {trained.steps} steps"
+        yield fine(Where(), f"{count} are the same on all ranks, bit for bit", seen("hashes", "equal"))
     elif not fewer:
         yield _drifted(cluster, trained, apart)
 
@@ -298,5 +298,5 @@ def tied_weights_are_one(_cluster: Cluster, doubles: Doubles) -> Iterator[Findin
             ],
         )
     if not doubles.groups:
-        told = f"each of {doubles.parameters} parameters has memory of its own"
-        yield fine(Where(), told, seen("addresses of parameters", told))
+        text = f"each of {doubles.parameters} parameters has memory of its own"
+        yield fine(Where(), text, seen("addresses of parameters", text))

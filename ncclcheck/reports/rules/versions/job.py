@@ -117,7 +117,7 @@ def _contents(cluster: Cluster, name: str) -> dict[str, str]:
     products = {node: value_or(files[node].product, "") for node in hashes}
     if len(set(products.values())) == 1:
         return hashes
-    return {node: f"{products[node]} ({found})" if products[node] else found for node, found in hashes.items()}
+    return {node: f"{products[node]} ({digest})" if products[node] else digest for node, digest in hashes.items()}
 
 
 def _path(cluster: Cluster, name: str) -> str:
@@ -223,11 +223,11 @@ def _of_torchrun(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-def _fix(subject: str, found: Groups[str]) -> list[Remedy]:
+def _fix(subject: str, grouping: Groups[str]) -> list[Remedy]:
     """What most nodes have is right; without a majority, a variable that is set on a part is a leftover."""
     hand_over = you("Set it in the job script, and let the launcher hand it over.", "srun --export=ALL ...")
-    apart = [(value, nodes) for value, nodes in found.groups if value != "not set"]
-    given = len(apart) == len(found.groups) or found.majority not in (None, "not set")
+    apart = [(value, nodes) for value, nodes in grouping.groups if value != "not set"]
+    given = len(apart) == len(grouping.groups) or grouping.majority not in (None, "not set")
     if given or not subject.isidentifier():
         return [hand_over]
     nodes = fold_names(name for _, names in apart for name in names)
@@ -237,9 +237,11 @@ def _fix(subject: str, found: Groups[str]) -> list[Remedy]:
 
 def _same_software(cluster: Cluster) -> bool:
     """Python and torch are of one version everywhere: conda here and a venv there then do the same."""
-    found = {(at(node, "stack.python"), at(node, "stack.torch")) for node in cluster.nodes}
+    versions = {(at(node, "stack.python"), at(node, "stack.torch")) for node in cluster.nodes}
     plain = all(_interpreter(node).endswith(")") for node in cluster.nodes)
-    return plain and len(found) == 1 and not any(isinstance(one, Unread) for one in next(iter(found)))
+    return (
+        plain and len(versions) == 1 and not any(isinstance(version, Unread) for version in next(iter(versions)))
+    )
 
 
 def _interpreter(node: Node) -> str:
@@ -258,10 +260,10 @@ def _variable(name: str) -> Callable[[Node], str]:
 def _searched(node: Node) -> str:
     """The folders once each: Open MPI's mpirun puts its own before them again on each host it goes through."""
     value = variables(node).get("LD_LIBRARY_PATH")
-    folders = [one for one in (value or "").split(":") if one]
+    folders = [folder for folder in (value or "").split(":") if folder]
     return "not set" if value is None else ":".join(dict.fromkeys(folders))
 
 
 def _visible(node: Node) -> str:
     value = variables(node).get("CUDA_VISIBLE_DEVICES")
-    return "not set" if value is None else str(len([one for one in value.split(",") if one.strip()]))
+    return "not set" if value is None else str(len([device for device in value.split(",") if device.strip()]))

@@ -164,7 +164,7 @@ def limits(cluster: Cluster) -> Iterator[Finding]:
 
 def _limit(path: str) -> Callable[[Node], str]:
     def read(node: Node) -> str:
-        found: Limits = known(at(node, path))
-        return "unlimited" if found.soft == -1 else str(found.soft)
+        limit: Limits = known(at(node, path))
+        return "unlimited" if limit.soft == -1 else str(limit.soft)
 
     return read

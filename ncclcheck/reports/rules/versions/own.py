@@ -73,19 +73,19 @@ def own_environment(cluster: Cluster) -> Iterator[Finding]:
     yield from map(_accusation, accused(cluster))
 
 
-def _accusation(one: Accused) -> Finding:
-    failure = one.failure
+def _accusation(suspect: Accused) -> Finding:
+    failure = suspect.failure
     make = warn if failure.mild else fail
     return make(
         Where(node=failure.node),
-        one.what,
+        suspect.what,
         why="All other nodes wait for this one; what they print is a consequence.",
         owner="node",
         evidence=[
-            *(seen(each.source, f"{each.here}; the others: {each.others}") for each in one.differences),
+            *(seen(each.source, f"{each.here}; the others: {each.others}") for each in suspect.differences),
             *([seen("last words", failure.said)] if failure.said else []),
         ],
-        fix=[fix for each in one.differences for fix in each.fix],
+        fix=[fix for each in suspect.differences for fix in each.fix],
     )
 
 
@@ -117,21 +117,21 @@ def hidden_modules(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     Python tutorial, The Module Search Path; Python documentation, PYTHONPATH and sys.path.
     """
-    found: dict[tuple[str, str, str, bool], list[str]] = {}
+    hidden: dict[tuple[str, str, str, bool], list[str]] = {}
     known = 0
     for node in cluster.nodes:
         listed = at(node, "stack.hiding")
         if isinstance(listed, Unread):
             continue
         known += 1
-        for one in listed:
-            named = _named_in_failure(cluster, node.name, one)
-            if one.module in _IMPORTED and (named or not _is_vendored(one)):
-                key = (one.module, one.path, one.by, named)
-                found.setdefault(key, []).append(node.name)
+        for hiding in listed:
+            named = _named_in_failure(cluster, node.name, hiding)
+            if hiding.module in _IMPORTED and (named or not _is_vendored(hiding)):
+                key = (hiding.module, hiding.path, hiding.by, named)
+                hidden.setdefault(key, []).append(node.name)
     if not known:
         raise NothingToJudge("the folders of the job were not looked at")
-    for (module, path, by, named), nodes in found.items():
+    for (module, path, by, named), nodes in hidden.items():
         everywhere = len(nodes) == len(cluster.nodes) > 1
         make = fail if named else warn
         for name in nodes[:1] if everywhere else nodes:
@@ -154,11 +154,11 @@ def _renamed(path: str) -> str:
 def _named_in_failure(cluster: Cluster, node: str, hiding: Hiding) -> bool:
     """Whether what died there speaks of the file, or something died and the file is on every path."""
     run = cluster.run
-    said = [rank.error for rank in run.ranks if rank.node == node and rank.error]
-    said += [end.detail for end in run.ends if end.node == node and end.detail and end.exit]
+    errors = [rank.error for rank in run.ranks if rank.node == node and rank.error]
+    errors += [end.detail for end in run.ends if end.node == node and end.detail and end.exit]
     if _is_vendored(hiding):
-        return any(re.search(rf"\b{re.escape(hiding.module)}\b", one) for one in said)
-    return any(hiding.path in one for one in said) or (bool(said) and hiding.by == "PYTHONPATH")
+        return any(re.search(rf"\b{re.escape(hiding.module)}\b", error) for error in errors)
+    return any(hiding.path in error for error in errors) or (bool(errors) and hiding.by == "PYTHONPATH")
 
 
 def _is_vendored(hiding: Hiding) -> bool:
@@ -224,9 +224,9 @@ def _numpy(cluster: Cluster) -> Iterator[Finding]:
     """Missing where others have it, or of another major version than the others or than torch was built for."""
     facts = {node.name: at(node, "stack.numpy") for node in cluster.nodes}
     majors = {
-        name: "missing" if isinstance(one, Unread) else f"{one.partition('.')[0]}.x"
-        for name, one in facts.items()
-        if not isinstance(one, Unread) or one.kind == "absent"
+        name: "missing" if isinstance(version, Unread) else f"{version.partition('.')[0]}.x"
+        for name, version in facts.items()
+        if not isinstance(version, Unread) or version.kind == "absent"
     }
     if len({*majors.values()}) > 1:
         yield from disagreements(

@@ -98,7 +98,12 @@ def _put_first(node: Node) -> str:
     """The torch that PYTHONPATH puts before the installed one; empty where it does not."""
     listed, path = value_or(at(node, "stack.hiding"), []), at(node, "stack.torch_path")
     return next(
-        (one.path for one in listed if one.module == "torch" and one.by == "PYTHONPATH" and one.path == path), ""
+        (
+            hiding.path
+            for hiding in listed
+            if hiding.module == "torch" and hiding.by == "PYTHONPATH" and hiding.path == path
+        ),
+        "",
     )
 
 
