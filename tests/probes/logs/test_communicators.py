@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ncclcheck.probes.facts import LogCommunicator, Logs
-from ncclcheck.reports.subjects.logs.start.communicators import apart
+from ncclcheck.reports.subjects.logs.start.communicators import apart, hanging
 from tests.helpers.logs import parsed, raised
 
 
@@ -94,3 +94,4 @@ def test_a_communicator_of_a_saved_result_may_have_no_members() -> None:
     (member,) = _table(_began("oak1", "a1", 0))[0].members
     communicators = [LogCommunicator(id="0x7", members=[member]), LogCommunicator(id="0x8")]
     assert apart(Logs(communicators=communicators)) == []
+    assert hanging(Logs(communicators=communicators)) == [[member]]

@@ -155,7 +155,8 @@ def hanging(logs: Logs) -> list[list[LogMember]]:
     return [
         communicator.members
         for communicator in logs.communicators
-        if not any(member.complete or member.ended for member in communicator.members)
+        if communicator.members
+        and not any(member.complete or member.ended for member in communicator.members)
         and not any(
             _went_on(processes.get((member.host, member.pid)), member) or worked.get(member.file, 0) > member.line
             for member in communicator.members
