@@ -43,10 +43,10 @@ class Box:
         known = [
             f"{match['what']}: {match['value'].rstrip()}" for line in self.lines if (match := _KNOWN.match(line))
         ]
-        told = " ".join(one for one in whole.partition("\n\n")[0].split("\n") if not _KNOWN.match(one))
-        told = " ".join(told.split())[:_MOST_OF_TEXT]
-        bad = any(complains(one) or explains(one) or ended_badly(one) for one in (*self.lines, told))
-        return "; ".join([told, *known]) if bad and told else ""
+        sentence = " ".join(line for line in whole.partition("\n\n")[0].split("\n") if not _KNOWN.match(line))
+        sentence = " ".join(sentence.split())[:_MOST_OF_TEXT]
+        bad = any(complains(line) or explains(line) or ended_badly(line) for line in (*self.lines, sentence))
+        return "; ".join([sentence, *known]) if bad and sentence else ""
 
 
 def is_rule(said: str) -> bool:

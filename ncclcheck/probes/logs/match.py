@@ -81,17 +81,17 @@ class Matcher:
         shape = shape_of(line)
         if shape in self.dull:
             return ()
-        found = self.shapes.get(shape)
-        if found is None:
-            found = self._searched(shape, line)
+        patterns = self.shapes.get(shape)
+        if patterns is None:
+            patterns = self._searched(shape, line)
             self._make_room(shape)
-            if not found:
+            if not patterns:
                 self.dull.add(shape)
                 return ()
-            self.shapes[shape] = found
-        if found[0].often or found[0].last:  # all are: these stand last
+            self.shapes[shape] = patterns
+        if patterns[0].often or patterns[0].last:  # all are: these stand last
             self._count(shape)
-        return found
+        return patterns
 
     def worth_reading(self, block: bytes, first: int) -> Iterator[tuple[int, bytes, bytes, int]]:
         """Number, line, shape and where NCCL's mark is, of lines that NCCL printed or that may have a sign.
@@ -171,7 +171,7 @@ class Matcher:
         candidates = (self._patterns[index] for index in self._vocabulary.candidates(alike))
         near = [candidate for candidate in candidates if candidate.is_near(alike)]
         text = bare(line.decode(errors="backslashreplace")) if near else ""
-        return tuple(one for one in near if one.may_be_in(text))
+        return tuple(candidate for candidate in near if candidate.may_be_in(text))
 
     def _count(self, shape: bytes) -> None:
         """What healthy logs are full of is not looked for in this shape until `again`, where enough was seen."""

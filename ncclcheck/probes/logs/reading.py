@@ -130,10 +130,10 @@ class Reading:
         for (_, task, rank), number, fields in self._tracebacks.cut_off(here.name):
             order = self._order + number - here.lines
             text = f"a traceback without its last line ends at {fields['raised_at']}"
-            told = {name: value for name, value in fields.items() if value}
+            known = {name: value for name, value in fields.items() if value}
             group = (here.name, task)
             self.kept.append(
-                Kept(_CUT, number, text, order, group, None, "", None, rank, here.time, "ERROR", told)
+                Kept(_CUT, number, text, order, group, None, "", None, rank, here.time, "ERROR", known)
             )
 
     def _pause(self, here: File) -> None:
@@ -204,15 +204,15 @@ class Reading:
 
     def _again(self, here: File) -> None:
         """Of lines that were only counted the last one is read."""
-        for one in here.repeats.taken():
-            text = plain(one.line[:LONGEST].decode(errors="backslashreplace"))
-            clock = when(one.stamp + text)  # only lines with a time of their own are counted
-            order = self._order + one.number - here.lines
-            for kept in one.said:
-                self._dropped += one.count
-                count = kept.count + one.count
-                if one.number > kept.line:
-                    kept.again(one.number, text[prefix(text[:HEAD]).end :], order, clock)
+        for repeat in here.repeats.taken():
+            text = plain(repeat.line[:LONGEST].decode(errors="backslashreplace"))
+            clock = when(repeat.stamp + text)  # only lines with a time of their own are counted
+            order = self._order + repeat.number - here.lines
+            for kept in repeat.said:
+                self._dropped += repeat.count
+                count = kept.count + repeat.count
+                if repeat.number > kept.line:
+                    kept.again(repeat.number, text[prefix(text[:HEAD]).end :], order, clock)
                 kept.count = count
 
     @staticmethod
@@ -292,38 +292,38 @@ class Reading:
         text = plain(line[:LONGEST].decode(errors="backslashreplace"))
         here.seen(text)
         before = prefix(text[:HEAD])
-        said = text[before.end :]
-        if glued := _GLUED.search(said):  # behind a progress bar, which does not end its line
-            bar = said[: glued.end()]
+        words = text[before.end :]
+        if glued := _GLUED.search(words):  # behind a progress bar, which does not end its line
+            bar = words[: glued.end()]
             self._keep(here, bar, number, self._matcher.may(bar.encode()), before, None, "")
-            said = said[glued.end() :]
-            patterns = self._matcher.may(said.encode())
-        level = "WARN" if self._is_last_error(here, said, before) else ""
+            words = words[glued.end() :]
+            patterns = self._matcher.may(words.encode())
+        level = "WARN" if self._is_last_error(here, words, before) else ""
         here.bad = _SEVERE.search(text, 0, before.end) is not None
-        self._boxed(here, said, number, before)
-        self._keep(here, said, number, patterns, before, None, level)
+        self._boxed(here, words, number, before)
+        self._keep(here, words, number, patterns, before, None, level)
 
     @staticmethod
-    def _is_last_error(here: File, said: str, before: Prefix) -> bool:
+    def _is_last_error(here: File, words: str, before: Prefix) -> bool:
         """Whether a line repeats a warning of NCCL, which may stand nowhere else: after or below `Last error:`."""
-        if here.last_error_of is None and _LAST_ERROR not in said:
+        if here.last_error_of is None and _LAST_ERROR not in words:
             return False
         who = (before.rank, before.task)
-        head, _, rest = said.partition(_LAST_ERROR)
-        if not head.strip() and _LAST_ERROR in said:
+        head, _, rest = words.partition(_LAST_ERROR)
+        if not head.strip() and _LAST_ERROR in words:
             here.last_error_of = None if rest.strip() else who
             return bool(rest.strip())
         below = here.last_error_of == who
         if below:
             here.last_error_of = None
-        return below and bool(said.strip()) and not said.lstrip().startswith(_NO_ERROR)
+        return below and bool(words.strip()) and not words.lstrip().startswith(_NO_ERROR)
 
-    def _boxed(self, here: File, said: str, number: int, before: Prefix) -> None:
+    def _boxed(self, here: File, words: str, number: int, before: Prefix) -> None:
         """A line of what Open MPI says between two rules, or a rule."""
         if here.box is None:
-            here.box = Box(number) if is_rule(said) else None
+            here.box = Box(number) if is_rule(words) else None
             return
-        if not here.box.ends_with(said, number):
+        if not here.box.ends_with(words, number):
             return
         text, at, here.box = here.box.text, here.box.number, None
         if text:
@@ -353,14 +353,14 @@ class Reading:
             if kepts:
                 self._often = kepts
                 return
-        found = _told([*Matcher.signs(text, patterns)], level)
-        found = [] if found and not process and _MEANT.search(text) else found
-        if process is None and here.number < here.frames_until and all(sign in _GENERAL for sign, _ in found):
+        signs = _told([*Matcher.signs(text, patterns)], level)
+        signs = [] if signs and not process and _MEANT.search(text) else signs
+        if process is None and here.number < here.frames_until and all(sign in _GENERAL for sign, _ in signs):
             raised = self._tracebacks.exception((*group, known), text)
-            found = found if raised is None else [(_RAISED, raised)]
+            signs = signs if raised is None else [(_RAISED, raised)]
         said_now: list[Kept] = []
         ignored = self._tracebacks.ignored((*group, known))
-        for sign, fields in found:
+        for sign, fields in signs:
             self._place(sign, fields, (*group, known), ignored=ignored, mild=_MILD.match(text) is not None)
             if place:
                 fields["place"] = place
@@ -378,7 +378,7 @@ class Reading:
                     same[-1].again(number, text, order, here.time, fields)
                 continue
             self._counts[key] = same
-            if not level and _is_bad(text, found):  # asked only of what is kept: it takes long
+            if not level and _is_bad(text, signs):  # asked only of what is kept: it takes long
                 level = "ERROR"
             kept = Kept(sign, number, text[:LONG], order, group, process, at, pid, rank, here.time, level, fields)
             same.append(kept)
@@ -426,7 +426,7 @@ class Reading:
         Empty where it may do: where digits, or a host in the line, decide what it is.
         """
         kepts: list[Kept] = []
-        known = not any(one.last for one in patterns)
+        known = not any(sign.last for sign in patterns)
         for pattern in patterns:
             if pattern.last:
                 break  # what is looked for last is not, where another sign is known
@@ -447,10 +447,10 @@ class Reading:
         for kept in self.kept:
             if kept.rank is not None:
                 ranks.setdefault(kept.group, set()).add(kept.rank)
-        alone = {group: min(found) for group, found in ranks.items() if len(found) == 1}
+        alone = {group: min(numbers) for group, numbers in ranks.items() if len(numbers) == 1}
         who = told.Writers(self.log, self.groups, alone)
-        events = [self._event(one, who) for one in self.kept]
-        events += [self._call(one) for one in self._calls.differing(self.log)]
+        events = [self._event(entry, who) for entry in self.kept]
+        events += [self._call(call) for call in self._calls.differing(self.log)]
         processes = told.processes(self.log, who, self.begins)
         return Logs(
             files=[
@@ -481,36 +481,36 @@ class Reading:
             dropped=self._dropped,
         )
 
-    def _call(self, one: Call) -> LogEvent:
+    def _call(self, call: Call) -> LogEvent:
         """A collective that ranks of a communicator called differently."""
         return LogEvent(
             sign="collective-differs",
-            file=one.file,
-            line=one.line,
-            text=one.text,
+            file=call.file,
+            line=call.line,
+            text=call.text,
             order=self._order,
-            host=one.host,
-            pid=one.pid,
-            rank=one.rank,
-            fields=one.fields | {"place": str(one.place)},
+            host=call.host,
+            pid=call.pid,
+            rank=call.rank,
+            fields=call.fields | {"place": str(call.place)},
         )
 
-    def _event(self, one: Kept, who: told.Writers) -> LogEvent:
-        host = one.process.host if one.process else one.host  # its true name may be known later
-        host, pid, rank = who.of(one.group, host, one.pid, one.rank)
+    def _event(self, kept: Kept, who: told.Writers) -> LogEvent:
+        host = kept.process.host if kept.process else kept.host  # its true name may be known later
+        host, pid, rank = who.of(kept.group, host, kept.pid, kept.rank)
         return LogEvent(
-            sign=one.sign,
-            file=one.group[0],
-            line=one.line,
-            text=_quoted(one.text),
-            order=one.order,
+            sign=kept.sign,
+            file=kept.group[0],
+            line=kept.line,
+            text=_quoted(kept.text),
+            order=kept.order,
             host=host,
             pid=pid,
             rank=rank,
-            time=one.time,
-            level=one.level,
-            fields=one.fields,
-            count=one.count,
+            time=kept.time,
+            level=kept.level,
+            fields=kept.fields,
+            count=kept.count,
         )
 
 
@@ -520,19 +520,19 @@ def _is_familiar(block: bytes) -> bool:
     return any(name in lower for name in _NAMES) or (b"[w" in lower and _OF_TORCH.search(block) is not None)
 
 
-def _told(found: list[tuple[str, dict[str, str]]], level: str) -> list[tuple[str, dict[str, str]]]:
+def _told(signs: list[tuple[str, dict[str, str]]], level: str) -> list[tuple[str, dict[str, str]]]:
     """What a line says. level: of NCCL's own lines, where words of failure mean less than their level."""
     if not level:
-        return found
-    known = [one for one in found if one[0] not in _GENERAL]
+        return signs
+    known = [pair for pair in signs if pair[0] not in _GENERAL]
     if level == "WARN" and all(sign == _LISTED for sign, _ in known):
         known.append((_WARNING, {}))
     return known
 
 
-def _is_bad(text: str, found: list[tuple[str, dict[str, str]]]) -> bool:
+def _is_bad(text: str, signs: list[tuple[str, dict[str, str]]]) -> bool:
     """Whether a line has words of failure, beside what it is known by."""
-    return any(sign in _BAD for sign, _ in found) or complains(text) or ended_badly(text)
+    return any(sign in _BAD for sign, _ in signs) or complains(text) or ended_badly(text)
 
 
 def _quoted(line: str) -> str:
@@ -540,5 +540,5 @@ def _quoted(line: str) -> str:
     return masked(line)[:TEXT]
 
 
-def _ranks(told: Iterable[int | None]) -> list[int]:
-    return sorted({rank for rank in told if rank is not None})
+def _ranks(numbers: Iterable[int | None]) -> list[int]:
+    return sorted({rank for rank in numbers if rank is not None})

@@ -49,7 +49,7 @@ class Repeats(Generic[Said]):
 
     def taken(self) -> Iterator[Repeat[Said]]:
         """What was counted since the last time."""
-        for one in self._known.values():
-            if one.count:
-                yield one
-                one.count = 0
+        for repeat in self._known.values():
+            if repeat.count:
+                yield repeat
+                repeat.count = 0

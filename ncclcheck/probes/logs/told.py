@@ -65,7 +65,7 @@ class Writers:
             ]
             if len(same) == 1:
                 return *same[0], self.ranks.get(same[0], rank)
-        hosts = {one for one, _ in self._groups.get(group, ())} if group[1] else set()
+        hosts = {known for known, _ in self._groups.get(group, ())} if group[1] else set()
         only = next(iter(hosts)) if len(hosts) == 1 else ""
         return (only or host if is_address(host) else host or only), pid, rank
 

@@ -77,9 +77,9 @@ class Tracebacks:
 
     def see(self, writer: Writer, text: str, number: int = 0, *, bad: bool = False) -> bool:
         """Take a line that may be part of one; whether it is a frame. bad: its level is that of an error."""
-        said = text.lstrip()
-        if said.startswith('File "'):
-            if match := _FRAME.match(said):
+        line = text.lstrip()
+        if line.startswith('File "'):
+            if match := _FRAME.match(line):
                 stack = self._of(writer)
                 stack.last, stack.condition, stack.line = _place(match), "", number
                 stack.bad = stack.bad or bad
@@ -90,29 +90,29 @@ class Tracebacks:
                 if not library and match["function"] == "<module>" and not stack.main:
                     stack.main = match["path"].rpartition("/")[2]
                 stack.helper = stack.helper or _HELPER.search(stack.last) is not None
-            elif match := _UNREADABLE.match(said):
+            elif match := _UNREADABLE.match(line):
                 if match["path"].rpartition("/")[2] == self._of(writer).main:  # it ran before: in another attempt
                     self._open.pop(writer)
                 self._of(writer).unreadable = _place(match)
-        elif match := _ASSERTED.match(said):
+        elif match := _ASSERTED.match(line):
             if writer in self._open:
                 self._open[writer].condition = match[1].rstrip()
-        elif said.startswith(_BEGINS):
+        elif line.startswith(_BEGINS):
             stack = self._of(writer)
             stack.last, stack.own, stack.main, stack.client, stack.helper = "", "", "", "", False
             stack.bad = True
-        elif said.startswith(_CHAINED):
+        elif line.startswith(_CHAINED):
             self._of(writer).chained = True
-        elif match := _SPAWNED.match(said):
+        elif match := _SPAWNED.match(line):
             self._open.pop(writer, None)
             self._of(writer).spawned = match[1]
-        elif said.startswith(_IGNORED):
+        elif line.startswith(_IGNORED):
             self._open.pop(writer, None)
             self._of(writer).ends = "nothing"
-        elif said.startswith(_OF_A_THREAD):
+        elif line.startswith(_OF_A_THREAD):
             self._open.pop(writer, None)
             self._of(writer).ends = "thread"
-        return said.startswith('File "')
+        return line.startswith('File "')
 
     def begun(self, writer: Writer, told: dict[str, str]) -> None:
         """Say in the fields of the line that begins a traceback what it ends, as soon as that is known."""
@@ -131,13 +131,13 @@ class Tracebacks:
 
     def cut_off(self, file: str) -> list[tuple[Writer, int, dict[str, str]]]:
         """Those of a file that has come to its end without their exceptions: who, the last frame's line, where."""
-        left = [(writer, one) for writer, one in self._open.items() if writer[0] == file]
+        left = [(writer, stack) for writer, stack in self._open.items() if writer[0] == file]
         for writer, _ in left:
             del self._open[writer]
         return [
-            (writer, one.line, {"raised_at": one.last, "called_at": one.own, "condition": one.condition})
-            for writer, one in left
-            if one.bad and one.line and not one.ends
+            (writer, stack.line, {"raised_at": stack.last, "called_at": stack.own, "condition": stack.condition})
+            for writer, stack in left
+            if stack.bad and stack.line and not stack.ends
         ]
 
     def exception(self, writer: Writer, text: str) -> dict[str, str] | None:
@@ -153,7 +153,7 @@ class Tracebacks:
         at = stack.own or stack.last
         if stack.helper and not (stack.main or stack.ends):
             stack.told["ends"] = "helper"
-        told = {
+        fields = {
             "raised_at": at,
             "raised_in": stack.last if stack.last != at else "",
             "chained": "yes" if stack.chained else "",
@@ -165,7 +165,7 @@ class Tracebacks:
             "condition": stack.condition,
             "client": stack.client if _CARRIES.match(stack.last) and ".py:" not in stack.client else "",
         }
-        return {name: value for name, value in told.items() if value}
+        return {name: value for name, value in fields.items() if value}
 
     def _of(self, writer: Writer) -> _Stack:
         if writer not in self._open and len(self._open) >= _MOST_WRITERS:

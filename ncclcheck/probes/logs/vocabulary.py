@@ -39,15 +39,15 @@ class Vocabulary:
     def candidates(self, text: str) -> Sequence[int]:
         """The numbers of the patterns that may be in a line, in their order."""
         text = text.lower()
-        found = {index for short, index in self._wordless if short in text}
+        numbers = {index for short, index in self._wordless if short in text}
         hit = self._any.search(text)
         for word in _LETTERS.finditer(text) if hit else ():
             if hit is None:
                 break
             if hit.start() < word.end():
-                found.update(self._of_word(word[0]))
+                numbers.update(self._of_word(word[0]))
                 hit = self._any.search(text, word.end())
-        return sorted(found)
+        return sorted(numbers)
 
     def _patterns_of(self, word: str) -> list[int]:
         if len(word) > _LONG:

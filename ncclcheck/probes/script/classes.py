@@ -19,13 +19,13 @@ _ARRAY = re.compile(
 
 def branching(source: Source) -> list[str]:
     """Models whose forward leaves layers out, by what it is given, a flag or chance."""
-    return [one.name for one, function in _methods(source, "forward") if _may_leave_out(function)]
+    return [cls.name for cls, function in _methods(source, "forward") if _may_leave_out(function)]
 
 
 def in_memory(source: Source) -> list[str]:
     """Datasets that make all samples as they are built: __getitem__ calls nothing, and reads what they made."""
-    found = _methods(source, "__getitem__")
-    return [one.name for one, function in found if _reads_only(function, _made_in(one))]
+    methods = _methods(source, "__getitem__")
+    return [cls.name for cls, function in methods if _reads_only(function, _made_in(cls))]
 
 
 def _made_in(owner: ast.ClassDef) -> set[str]:
@@ -46,10 +46,8 @@ def _reads_only(function: ast.FunctionDef, made: set[str]) -> bool:
 
 
 def _methods(source: Source, method: str) -> Iterator[tuple[ast.ClassDef, ast.FunctionDef]]:
-    for found in source.of(ast.ClassDef):
-        yield from (
-            (found, node) for node in found.body if isinstance(node, ast.FunctionDef) and node.name == method
-        )
+    for cls in source.of(ast.ClassDef):
+        yield from ((cls, node) for node in cls.body if isinstance(node, ast.FunctionDef) and node.name == method)
 
 
 def _may_leave_out(function: ast.FunctionDef) -> bool:

@@ -79,7 +79,7 @@ def _of_comparison(test: ast.Compare, ranks: Collection[str]) -> GuardKind:
     names = [name for side in _sides(test) if (name := _named(side))]
     if any(name in ranks or _RANK.fullmatch(name) for name in names):
         values = [_value(side) for side in _sides(test)]
-        if None in values or any(isinstance(one, int) and one < 0 for one in values):
+        if None in values or any(isinstance(value, int) and value < 0 for value in values):
             return "group"
         if isinstance(test.ops[0], ast.GtE) and values[-1] == 0:
             return "group"
@@ -164,14 +164,14 @@ def by_rank(node: ast.AST, known: Collection[str]) -> bool:
     """An expression in which a rank stands, or a variable that was made of one."""
     waiting = [node]
     while waiting:
-        one = waiting.pop()
-        kind = type(one)
+        inner = waiting.pop()
+        kind = type(inner)
         if kind is ast.Name or kind is ast.Attribute:
-            if _is_rank(_name(one)) or (known and text(one) in known):  # type: ignore[arg-type]
+            if _is_rank(_name(inner)) or (known and text(inner) in known):  # type: ignore[arg-type]
                 return True
-        elif kind is ast.Constant and getattr(one, "value", None) in ("RANK", "LOCAL_RANK", "SLURM_PROCID"):
+        elif kind is ast.Constant and getattr(inner, "value", None) in ("RANK", "LOCAL_RANK", "SLURM_PROCID"):
             return True
-        for value in vars(one).values():
+        for value in vars(inner).values():
             if type(value) is list:
                 waiting += [part for part in value if isinstance(part, ast.AST)]
             elif isinstance(value, ast.AST):

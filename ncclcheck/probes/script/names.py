@@ -111,8 +111,8 @@ def resolved(chain: str, inside: str, here: Names, every: Mapping[str, Names]) -
     if head == "self" and f"{inside}.{rest}" in here.own:
         return here.own[f"{inside}.{rest}"]
     on, _, method = chain.rpartition(".")
-    if on in here.built and (found := _of_class(here.built[on], method, here, every)):
-        return found
+    if on in here.built and (own := _of_class(here.built[on], method, here, every)):
+        return own
     meaning = _meaning(head, here, every)
     if not meaning:
         return f".{rest.rpartition('.')[2]}" if rest else chain
@@ -126,9 +126,9 @@ def resolved(chain: str, inside: str, here: Names, every: Mapping[str, Names]) -
 
 def _of_class(name: str, method: str, here: Names, every: Mapping[str, Names]) -> str:
     meaning = _meaning(name, here, every)
-    file, _, found = meaning.rpartition(":")
+    file, _, cls = meaning.rpartition(":")
     if file and (home := every.get(file)):
-        return home.own.get(f"{found}.{method}", "")
+        return home.own.get(f"{cls}.{method}", "")
     return ""
 
 

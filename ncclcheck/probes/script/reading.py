@@ -30,12 +30,12 @@ def read(given: Sequence[str], arguments: Sequence[str], nodes: int | None = Non
         return _read(sources.read(given), arguments, nodes)
 
 
-def _read(found: Sequence[Source], arguments: Sequence[str], nodes: int | None) -> Script:
-    every = {source.name: names.of_source(source) for source in found}
-    ranks = {name for source in found for name in _of_rank(source)} | {*_of_spawned(found)}
+def _read(files_read: Sequence[Source], arguments: Sequence[str], nodes: int | None) -> Script:
+    every = {source.name: names.of_source(source) for source in files_read}
+    ranks = {name for source in files_read for name in _of_rank(source)} | {*_of_spawned(files_read)}
     files, calls = [], []
-    trace = following.follow(found, every, ranks)
-    for source in found:
+    trace = following.follow(files_read, every, ranks)
+    for source in files_read:
         wrapped = _wrapped(source, every)
         made = _made_of_rank(source)
         of_rank = _with_rank(source, made) if _speaks_of_rank(source) else set()
@@ -62,26 +62,26 @@ def _of_rank(source: Source) -> Iterator[str]:
                 yield function.name
 
 
-def _of_spawned(found: Sequence[Source]) -> Iterator[str]:
+def _of_spawned(files: Sequence[Source]) -> Iterator[str]:
     """The first parameter of functions that mp.spawn runs, where it is called after a GPU: it is the rank."""
     started = {
         text(call.args[0]).rpartition(".")[2]
-        for source in found
+        for source in files
         for call in source.of(ast.Call)
         if call.args and text(call.func).endswith("spawn")
     }
-    for source in found:
+    for source in files:
         for function in source.of(ast.FunctionDef):
-            given = [one.arg for one in function.args.args if one.arg != "self"]
+            given = [parameter.arg for parameter in function.args.args if parameter.arg != "self"]
             if function.name in started and given and _GPU.fullmatch(given[0]):
                 yield given[0]
 
 
 def _spelled(source: Source) -> Iterator[Call]:
     """Texts that a launcher or a trainer is given: an old launcher, a strategy that looks for unused ones."""
-    told = {id(node.value) for node in source.of(ast.Expr) if isinstance(node.value, ast.Constant)}
+    docstrings = {id(node.value) for node in source.of(ast.Expr) if isinstance(node.value, ast.Constant)}
     for node in source.of(ast.Constant):
-        if isinstance(node.value, str) and id(node) not in told and _SPELLED.fullmatch(node.value):
+        if isinstance(node.value, str) and id(node) not in docstrings and _SPELLED.fullmatch(node.value):
             line = node.lineno
             yield Call(name="text", file=source.name, line=line, first=line, last=line,
                        function=f"{source.name}:", arguments={"0": node.value})  # fmt: skip
@@ -111,7 +111,7 @@ def _made_of_rank(source: Source) -> set[str]:
 
 def _with_rank(source: Source, made: Collection[str]) -> set[int]:
     """Numbers of the lines in which a rank, or what was made of one, may stand: most others need no walk."""
-    named = "|".join(map(re.escape, sorted({one.rpartition(".")[2] for one in made} - {""})))
+    named = "|".join(map(re.escape, sorted({name.rpartition(".")[2] for name in made} - {""})))
     words = re.compile(rf"rank|PROCID|LOCALID|process_index{'|' if named else ''}{named}", re.IGNORECASE)
     return {at for at, line in enumerate(source.lines, 1) if words.search(line)}
 

@@ -66,29 +66,29 @@ class Source:
 
 def read(names: Sequence[str]) -> list[Source]:
     """The named files, which must be readable, and what they import. Raises NotRead."""
-    found: dict[str, Source] = {}
+    sources: dict[str, Source] = {}
     waiting = [(os.path.normpath(name), _roots(name), True) for name in names]
     left = _MOST_BYTES_OF_ALL
     with without_collection():
-        while waiting and len(found) < _MOST_FILES:
+        while waiting and len(sources) < _MOST_FILES:
             name, roots, named = waiting.pop(0)
-            if name in found:
+            if name in sources:
                 continue
             try:
-                whole = not found or _MOST_BYTES_OF_ALL - left < _MOST_BYTES_IN_ANY_CASE
+                whole = not sources or _MOST_BYTES_OF_ALL - left < _MOST_BYTES_IN_ANY_CASE
                 source, size = _read(name, roots, min(left, _MOST_BYTES), named=named, whole=whole)
             except NotRead as error:
                 if named:
                     raise
                 source, size = Source(name, problem=str(error)), 0
-            found[name] = source
+            sources[name] = source
             left -= size
             waiting += [(path, roots, False) for path in dict.fromkeys(source.local.values())]
-    left_out = [name for name in dict.fromkeys(name for name, _, _ in waiting) if name not in found]
+    left_out = [name for name in dict.fromkeys(name for name, _, _ in waiting) if name not in sources]
     if left_out:
-        said = f"more than {_MOST_FILES} files are imported; from this one on, {len(left_out)} were not read"
-        found[left_out[0]] = Source(left_out[0], problem=said)
-    return [*found.values()]
+        problem = f"more than {_MOST_FILES} files are imported; from this one on, {len(left_out)} were not read"
+        sources[left_out[0]] = Source(left_out[0], problem=problem)
+    return [*sources.values()]
 
 
 def _roots(name: str) -> tuple[str, ...]:
@@ -156,14 +156,14 @@ _PLAIN = {str, int, float, bool, bytes, complex, type(None), type(...)}
 def _by_type(name: str, tree: ast.AST) -> dict[type[ast.AST], list[ast.AST]]:
     """Level by level: a walk by recursion would end in an error of its own."""
     level, depth = [tree], 0
-    found: dict[type[ast.AST], list[ast.AST]] = {}
+    by_type: dict[type[ast.AST], list[ast.AST]] = {}
     while level:
         depth += 1
         if depth > _MOST_DEPTH:
             raise NotRead(f"{name}: this is nested more than {_MOST_DEPTH} deep")
         below: list[ast.AST] = []
         for node in level:
-            found.setdefault(type(node), []).append(node)
+            by_type.setdefault(type(node), []).append(node)
             for value in vars(node).values():
                 kind = type(value)
                 if kind is list:
@@ -171,25 +171,25 @@ def _by_type(name: str, tree: ast.AST) -> dict[type[ast.AST], list[ast.AST]]:
                 elif kind not in _PLAIN:
                     below.append(value)
         level = [node for node in below if type(node) not in _MARKS and isinstance(node, ast.AST)]
-    return found
+    return by_type
 
 
 def _local(modules: Iterator[str], name: str, roots: Sequence[str]) -> dict[str, str]:
     """Modules that it imports from the script's folder, and not through a link that leads out of it."""
-    found = {}
+    paths = {}
     inside = [os.path.realpath(root or ".") + os.sep for root in roots]
     for module in dict.fromkeys(modules):
         places = [*zip(roots, inside, strict=True)]
         for root, bound in [(roots[0], inside[-1])] if module.startswith(".") else places:
             if path := _file_of(module, name, root, bound):
-                found[module] = path
+                paths[module] = path
                 break
         else:
             # `src.data` in a folder src that was copied under another name
             outer, _, inner = module.partition(".")
             if outer in _FOLDERS and inner and (path := _file_of(inner, name, roots[0], inside[0])):
-                found[module] = path
-    return found
+                paths[module] = path
+    return paths
 
 
 def _imported(source: Source) -> Iterator[str]:

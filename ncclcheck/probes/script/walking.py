@@ -114,10 +114,10 @@ class Walk:
             return False
         name = statement.value.id
         given = {name.id for name in self.source.of(ast.Name) if isinstance(name.ctx, ast.Store)}
-        given |= {one.arg for one in self.source.of(ast.arg)}
-        given |= {one.asname or one.name.partition(".")[0] for one in self.source.of(ast.alias)}
-        given |= {one.name for one in self.source.of(ast.FunctionDef)} | {
-            one.name for one in self.source.of(ast.ClassDef)
+        given |= {argument.arg for argument in self.source.of(ast.arg)}
+        given |= {alias.asname or alias.name.partition(".")[0] for alias in self.source.of(ast.alias)}
+        given |= {function.name for function in self.source.of(ast.FunctionDef)} | {
+            cls.name for cls in self.source.of(ast.ClassDef)
         }
         return name not in given and not hasattr(builtins, name) and "*" not in given
 
@@ -208,10 +208,10 @@ class Walk:
                 self._add("import", statement.lineno, {"0": name.partition(".")[0]})
 
     def _function(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        guards, loops, parameters, held = self.guards, self.loops, self.parameters, self.held
+        guards, loops, parameters, things = self.guards, self.loops, self.parameters, self.held
         saved = self.saved
         self.guards, self.loops, self.held, self.saved = [], [], {}, set()
-        self.parameters = {one.arg for one in [*function.args.args, *function.args.kwonlyargs]}
+        self.parameters = {parameter.arg for parameter in [*function.args.args, *function.args.kwonlyargs]}
         for node in function.decorator_list:
             called = node.func if isinstance(node, ast.Call) else node
             if conditions.of_one_rank(ast.unparse(called).rpartition(".")[2]):
@@ -222,7 +222,7 @@ class Walk:
                     self.statement = ast.copy_location(ast.Expr(node), node)
                     self._add(name, node.lineno, {})
             self.block(function.body)
-        self.guards, self.loops, self.parameters, self.held = guards, loops, parameters, held
+        self.guards, self.loops, self.parameters, self.held = guards, loops, parameters, things
         self.saved = saved
 
     def _loop(self, statement: ast.For | ast.AsyncFor | ast.While) -> None:
@@ -300,7 +300,7 @@ class Walk:
         """A table of the script's own functions, one of which is chosen later."""
         known = [text(node) for node in values if ":" in self._dotted(node)]
         if known:
-            self._add("dict", table.lineno, {str(at): one for at, one in enumerate(known)})
+            self._add("dict", table.lineno, {str(at): function for at, function in enumerate(known)})
 
     def _call(self, call: ast.Call) -> None:
         name = self._dotted(call.func)
@@ -323,9 +323,9 @@ class Walk:
         if name in (".state_dict", ".load_state_dict") and isinstance(call.func, ast.Attribute):
             shared += [on] if self._is_wrapped(call.func.value) else []
         device = arguments.get("0", arguments.get("device", ""))
-        held = "" if name != ".to" or device in self.parameters else self.devices.get(device, "")
+        wrapper = "" if name != ".to" or device in self.parameters else self.devices.get(device, "")
         unlike = self._by_rank(call)
-        self._add(name, call.lineno, arguments, on, by_rank=unlike, wrapped=wrapped, shared=shared, device=held)
+        self._add(name, call.lineno, arguments, on, by_rank=unlike, wrapped=wrapped, shared=shared, device=wrapper)
 
     def _takes_saved(self, call: ast.Call) -> bool:
         """Whether it is given, or is a method of, a path that was saved to before in this function."""
@@ -390,17 +390,17 @@ class Walk:
             return chain
         return names.resolved(chain, self.classes[-1] if self.classes else "", self.here, self.every)
 
-    def _guard(self, one: _Test) -> Guard:
+    def _guard(self, test: _Test) -> Guard:
         """In words; made once for all calls under it."""
-        key = (id(one.test), one.branch)
+        key = (id(test.test), test.branch)
         if key not in self.known:
-            found: GuardKind = conditions.kind(one.test, self.ranks, holds=one.branch == "if")
-            self.known[key] = Guard(kind=found, branch=one.branch, text=text(one.test), line=one.test.lineno)
+            kind: GuardKind = conditions.kind(test.test, self.ranks, holds=test.branch == "if")
+            self.known[key] = Guard(kind=kind, branch=test.branch, text=text(test.test), line=test.test.lineno)
         return self.known[key]
 
     @contextmanager
-    def _in(self, stack: list[Guard | _Test] | list[Loop] | list[str], one: object) -> Iterator[None]:
-        stack.append(one)  # type: ignore[arg-type]
+    def _in(self, stack: list[Guard | _Test] | list[Loop] | list[str], entry: object) -> Iterator[None]:
+        stack.append(entry)  # type: ignore[arg-type]
         yield
         stack.pop()
 

@@ -32,34 +32,34 @@ def _plain(node: ast.AST) -> str:
 
 def of_source(source: Source) -> list[str]:
     """Names and short strings in it; what is only imported is not used. ".local_rank" is one that is read."""
-    found = {node.id for node in source.of(ast.Name)}
-    found |= {node.attr for node in source.of(ast.Attribute)}
-    found |= (
+    words = {node.id for node in source.of(ast.Name)}
+    words |= {node.attr for node in source.of(ast.Attribute)}
+    words |= (
         {f".{_ASKED}"}
-        if _ASKED in found
+        if _ASKED in words
         and any(node.attr == _ASKED and isinstance(node.ctx, ast.Load) for node in source.of(ast.Attribute))
         else set()
     )
-    found |= {node.arg or "" for node in source.of(ast.keyword)}
-    found |= {
+    words |= {node.arg or "" for node in source.of(ast.keyword)}
+    words |= {
         node.value for node in source.of(ast.Constant) if isinstance(node.value, str) and len(node.value) < _SHORT
     }
-    return sorted(found)[:_MOST_WORDS]
+    return sorted(words)[:_MOST_WORDS]
 
 
 def modules(source: Source) -> list[str]:
     """What it imports, but for its own files."""
-    found = {name.name for node in source.of(ast.Import) for name in node.names}
+    names = {name.name for node in source.of(ast.Import) for name in node.names}
     for node in source.of(ast.ImportFrom):
         if node.module and not node.level:
-            found |= {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
-    return sorted(found - {*source.local})[:_MOST_WORDS]
+            names |= {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
+    return sorted(names - {*source.local})[:_MOST_WORDS]
 
 
 def never_read(source: Source, targets: set[str]) -> list[str]:
     """Those of the variables that nothing reads, but to call their set_epoch."""
     named: list[ast.Name | ast.Attribute] = [*source.of(ast.Name), *source.of(ast.Attribute)]
-    reads = Counter(text(one) for one in named if isinstance(one.ctx, ast.Load))
+    reads = Counter(text(name) for name in named if isinstance(name.ctx, ast.Load))
     for node in source.of(ast.Call):
         if isinstance(node.func, ast.Attribute) and node.func.attr == "set_epoch":
             reads[text(node.func.value)] -= 1

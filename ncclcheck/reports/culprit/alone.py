@@ -99,27 +99,27 @@ def _by_chance(cluster: Cluster, late: Late) -> bool:
 
 
 def _all_late(cluster: Cluster) -> list[Late]:
-    told = [
+    facts = [
         lateness for lateness in cluster.measurements.lateness if lateness.iterations > 0 and lateness.wall_s > 0
     ]
-    if len(told) < 2:
+    if len(facts) < 2:
         return []
     least = cluster.policy.thresholds.get("BEN003.percent", 10.0) / 100
-    usual = _Usual(told)
-    lates = (_late(lateness, usual, least) for lateness in told)
+    usual = _Usual(facts)
+    lates = (_late(lateness, usual, least) for lateness in facts)
     return sorted((late for late in lates if late), key=lambda late: (-late.by_us, late.fact.rank))
 
 
 class _Usual:
     """Lateness, CPU and waiting of most ranks; of two ranks the lateness of the one that waits."""
 
-    def __init__(self, told: Sequence[Lateness]) -> None:
-        self.steady = _limits([lateness.late_us.p50 for lateness in told])
-        self.mean = _limits([lateness.late_us.mean for lateness in told])
-        self.often = _limits([lateness.late_us.p95 for lateness in told])
-        self.cpu = median(lateness.cpu_s / lateness.wall_s for lateness in told)
-        self.runqueue = median((lateness.runqueue_s or 0.0) / lateness.wall_s for lateness in told)
-        self.lack = 2 * sum(map(lacks_cores, told)) > len(told)
+    def __init__(self, facts: Sequence[Lateness]) -> None:
+        self.steady = _limits([lateness.late_us.p50 for lateness in facts])
+        self.mean = _limits([lateness.late_us.mean for lateness in facts])
+        self.often = _limits([lateness.late_us.p95 for lateness in facts])
+        self.cpu = median(lateness.cpu_s / lateness.wall_s for lateness in facts)
+        self.runqueue = median((lateness.runqueue_s or 0.0) / lateness.wall_s for lateness in facts)
+        self.lack = 2 * sum(map(lacks_cores, facts)) > len(facts)
 
 
 def _limits(values: Sequence[float]) -> tuple[float, float]:
@@ -168,7 +168,7 @@ def slow_ranks(cluster: Cluster) -> list[Slow]:
     """GPUs and hosts that are outliers among ranks of the same hardware."""
     percent = cluster.policy.thresholds.get("BEN015.percent", 85.0)
     models = _models(cluster)
-    alike = by(cluster.measurements.rank_speeds, lambda one: (one.device[:4], models.get(one.node, ())))
+    alike = by(cluster.measurements.rank_speeds, lambda rank: (rank.device[:4], models.get(rank.node, ())))
     slows: list[Slow] = []
     for metric in METRICS:
         for peers in alike.values():
@@ -187,18 +187,18 @@ def _had_cores(speed: RankSpeed) -> bool:
 
 def _models(cluster: Cluster) -> dict[str, tuple[str, ...]]:
     """What hardware a node has: only alike ones are compared."""
-    found: dict[str, tuple[str, ...]] = {}
+    models: dict[str, tuple[str, ...]] = {}
     for node in cluster.nodes:
         devices = value_or(at(node, "gpus.cards"), [])
-        found[node.name] = tuple(sorted({value_or(gpu.model, "") for gpu in devices}))
-    return found
+        models[node.name] = tuple(sorted({value_or(gpu.model, "") for gpu in devices}))
+    return models
 
 
 def slow_nodes(cluster: Cluster) -> list[Slow]:
     """Nodes whose own ranks are slower with each other than those of other nodes."""
     percent = cluster.policy.thresholds.get("BEN016.percent", 85.0)
     models = _models(cluster)
-    alike = by(cluster.measurements.node_speeds, lambda one: (one.ranks, one.bytes, models.get(one.node, ())))
+    alike = by(cluster.measurements.node_speeds, lambda node: (node.ranks, node.bytes, models.get(node.node, ())))
     slows: list[Slow] = []
     for peers in alike.values():
         values = [(peer, peer.busbw_gb_s) for peer in peers if peer.busbw_gb_s and peer.waited <= _WAITED]
@@ -215,7 +215,7 @@ def _outliers(values: Sequence[tuple[T, float]], percent: float) -> list[tuple[T
     middle = median(logs)
     spread = _MAD * median(abs(log - middle) for log in logs)
     limit = middle - max(slowness_at(percent), _SPREADS * spread)
-    return [(one, value, math.exp(middle)) for one, value in values if math.log(value) < limit]
+    return [(peer, value, math.exp(middle)) for peer, value in values if math.log(value) < limit]
 
 
 def by_node(slow: Iterable[Slow]) -> dict[tuple[str, int | None], list[Slow]]:
@@ -225,7 +225,7 @@ def by_node(slow: Iterable[Slow]) -> dict[tuple[str, int | None], list[Slow]]:
 
 def ranks_of(speeds: Iterable[RankSpeed | Lateness]) -> dict[str, list[int]]:
     """The ranks of each node, in order: the first stands for rail 0."""
-    found: dict[str, list[int]] = {}
+    of_node: dict[str, list[int]] = {}
     for speed in speeds:
-        found.setdefault(speed.node, []).append(speed.rank)
-    return {node: sorted(set(ranks)) for node, ranks in found.items()}
+        of_node.setdefault(speed.node, []).append(speed.rank)
+    return {node: sorted(set(ranks)) for node, ranks in of_node.items()}

@@ -48,18 +48,18 @@ def _changed_data(cluster: Cluster) -> list[Culprit]:
     Who only saw a wrong result is not to blame where others saw some in which it has no part: then data changes in
     transit, and it is not known where.
     """
-    found: dict[int, list[WrongResult]] = {}
+    by_rank: dict[int, list[WrongResult]] = {}
     sure: dict[int, float] = {}
     rows = _rows(cluster.measurements.wrong)
     for row in rows:
         rank, confidence = _blamed(row)
         if rank is not None and (confidence == _CONTRIBUTED or all(_has_part(rank, other) for other in rows)):
-            found.setdefault(rank, []).extend(row)
+            by_rank.setdefault(rank, []).extend(row)
             sure[rank] = max(confidence, sure.get(rank, 0.0))
     nodes = {rank.rank: rank.node for rank in cluster.run.ranks}
     return [
         _culprit(rank, nodes[rank], sure[rank], ["BEN001"], _said(rows))
-        for rank, rows in found.items()
+        for rank, rows in by_rank.items()
         if rank in nodes
     ]
 
@@ -91,8 +91,8 @@ def _has_part(rank: int, row: Sequence[WrongResult]) -> bool:
 
 def _said(rows: Sequence[WrongResult]) -> str:
     counted = Counter(row.op for row in rows)
-    told = ", ".join(f"{op} ({count} times)" if count > 1 else op for op, count in counted.items())
-    return f"wrong results of {told}; first {corruption.what([rows[0]])}"
+    ops = ", ".join(f"{op} ({count} times)" if count > 1 else op for op, count in counted.items())
+    return f"wrong results of {ops}; first {corruption.what([rows[0]])}"
 
 
 def _kept_waiting(cluster: Cluster) -> list[Culprit]:
@@ -118,14 +118,14 @@ def _kept_waiting(cluster: Cluster) -> list[Culprit]:
 
 def _of_ranks(states: Sequence[RankState], ranks: Sequence[RankState], sure: float, code: str) -> list[Culprit]:
     """A node where all of its ranks are lost, for one cause is likelier than many."""
-    told = []
+    named = []
     for node in dict.fromkeys(rank.node for rank in states):
         lost_here = [rank for rank in states if rank.node == node]
         if 1 < len(lost_here) == sum(rank.node == node for rank in ranks):
-            told.append(_node(node, [code], f"all {len(lost_here)} ranks of it: {_lost(lost_here[0])}", sure))
+            named.append(_node(node, [code], f"all {len(lost_here)} ranks of it: {_lost(lost_here[0])}", sure))
         else:
-            told += [_culprit(rank.rank, node, sure, [code], _lost(rank)) for rank in lost_here]
-    return told
+            named += [_culprit(rank.rank, node, sure, [code], _lost(rank)) for rank in lost_here]
+    return named
 
 
 def _raised(rank: RankState) -> str:

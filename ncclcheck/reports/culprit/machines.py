@@ -49,8 +49,8 @@ def share_cores(cluster: Cluster) -> bool:
 
 def lack_cores(cluster: Cluster) -> bool:
     """Whether most ranks lacked cores; False with GPUs, which work on without."""
-    told = [lacks_cores(lateness) for lateness in cluster.measurements.lateness if lateness.wall_s > 0]
-    return cluster.job.backend != "nccl" and 2 * sum(told) > len(told)
+    lacking = [lacks_cores(lateness) for lateness in cluster.measurements.lateness if lateness.wall_s > 0]
+    return cluster.job.backend != "nccl" and 2 * sum(lacking) > len(lacking)
 
 
 def exchanges_lacked_cores(cluster: Cluster) -> bool:

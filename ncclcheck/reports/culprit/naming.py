@@ -55,19 +55,19 @@ def culprits(cluster: Cluster) -> list[Culprit]:
         *(_slow(cluster) if machines_differ(cluster) and not share_cores(cluster) else ()),
         *(_late(cluster) if machines_differ(cluster, but_for="slow-rank") else ()),
     ]
-    found = _merged(alone)
+    merged = _merged(alone)
     shown = through_network(cluster) if machines_differ(cluster, but_for="slow-link") else []
     for culprit in (each.culprit for each in shown):
-        cause = next((i for i, c in enumerate(found) if _causes(cluster, c, culprit)), None)
+        cause = next((i for i, c in enumerate(merged) if _causes(cluster, c, culprit)), None)
         if cause is None:
-            found.append(culprit)
+            merged.append(culprit)
         else:
-            found[cause] = _joined(found[cause], culprit)
+            merged[cause] = _joined(merged[cause], culprit)
     own = by_own_environment(cluster)
-    accused = {one.names[0] for one in own}
-    told = [one for one in (*broken(cluster), *found) if not {place.node for place in one.where} & accused]
-    told = [*own, *told, *scale_culprits(cluster), *in_training(cluster), *_recorded(cluster)]
-    return sorted(_named_once(told), key=lambda one: -one.confidence)
+    accused = {who.names[0] for who in own}
+    named = [who for who in (*broken(cluster), *merged) if not {place.node for place in who.where} & accused]
+    named = [*own, *named, *scale_culprits(cluster), *in_training(cluster), *_recorded(cluster)]
+    return sorted(_named_once(named), key=lambda who: -who.confidence)
 
 
 def _recorded(cluster: Cluster) -> list[Culprit]:
@@ -100,34 +100,34 @@ def through_network(cluster: Cluster) -> list[Found]:
         for slowed in slowed
         if isinstance(slowed.cause, Lost)
     ]
-    held = slowed_by_cause(cluster)
+    delayed = slowed_by_cause(cluster)
     known += [
-        Found(_held_up(slowed, cause, place), slowed.slowness, cause.code) for slowed, cause in _causes_of(held)
+        Found(_held_up(slowed, cause, place), slowed.slowness, cause.code) for slowed, cause in _causes_of(delayed)
     ]
-    slowed = [*slowed, *held]
+    slowed = [*slowed, *delayed]
     if len(samples.names) < FEW:
         return known or [Found(culprit, None) for culprit in _of_two(cluster)]
     guilty = _not_explained(cluster, samples, slowed) if slowed else guilty
-    links = [one for one in guilty if one.suspect.part == "link"]
+    links = [guilt for guilt in guilty if guilt.suspect.part == "link"]
     many = len(links) >= max(_LINKS, len(samples.names) // 4)
-    rest = [one for one in guilty if not many or one.suspect.part != "link"]
-    rest = [one for one in rest if not _by_want_of_cores(cluster, one)]
-    founds = [Found(_culprit(one, samples, place), one.slowness) for one in rest]
+    rest = [guilt for guilt in guilty if not many or guilt.suspect.part != "link"]
+    rest = [guilt for guilt in rest if not _by_want_of_cores(cluster, guilt)]
+    founds = [Found(_culprit(guilt, samples, place), guilt.slowness) for guilt in rest]
     if not (known or founds or many) and (apart := islands(cluster.measurements.pairs)):
         return [_apart(apart)]
     return [*known, *founds, *([_many_links(links, samples)] if many else [])]
 
 
-def _by_want_of_cores(cluster: Cluster, one: Blame) -> bool:
+def _by_want_of_cores(cluster: Cluster, guilt: Blame) -> bool:
     """Whether the want of cores alone may explain it."""
-    return one.slowness < _BEYOND_CORES and exchanges_lacked_cores(cluster)
+    return guilt.slowness < _BEYOND_CORES and exchanges_lacked_cores(cluster)
 
 
 def without_cores(cluster: Cluster) -> list[Culprit]:
     """Who would be named if the exchanges had had their cores, by these alone."""
     samples, guilty = _blamed(cluster)
     place = words.places(cluster)
-    return [_culprit(one, samples, place) for one in guilty if _by_want_of_cores(cluster, one)]
+    return [_culprit(guilt, samples, place) for guilt in guilty if _by_want_of_cores(cluster, guilt)]
 
 
 def _not_explained(cluster: Cluster, samples: Samples, slowed: list[Slowed]) -> list[Blame]:
@@ -141,9 +141,10 @@ def _not_explained(cluster: Cluster, samples: Samples, slowed: list[Slowed]) -> 
     if len(left.names) < FEW and any(isinstance(slowed.cause, HeldUp) for slowed in slowed):
         return []
     return [
-        one
-        for one in blame(left, known_groups(cluster))
-        if one.suspect.part != "link" or one.slowness > max(beside.get(name, 0.0) for name in one.suspect.names)
+        guilt
+        for guilt in blame(left, known_groups(cluster))
+        if guilt.suspect.part != "link"
+        or guilt.slowness > max(beside.get(name, 0.0) for name in guilt.suspect.names)
     ]
 
 
@@ -164,19 +165,19 @@ def seen_once(cluster: Cluster) -> list[Way]:
     return sorted({ends_of(way): way for way in once}.values(), key=lambda way: -way.slowness)
 
 
-def _culprit(one: Blame, samples: Samples, place: words.Place) -> Culprit:
+def _culprit(guilt: Blame, samples: Samples, place: words.Place) -> Culprit:
     return Culprit(
-        kind=words.kind(one.suspect),
-        names=words.names(one.suspect, place),
-        where=words.where(one.suspect, place),
-        confidence=words.confidence(one, samples),
+        kind=words.kind(guilt.suspect),
+        names=words.names(guilt.suspect, place),
+        where=words.where(guilt.suspect, place),
+        confidence=words.confidence(guilt, samples),
         explains=["BEN004"],
-        why=words.what(one, samples),
+        why=words.what(guilt, samples),
     )
 
 
-def _causes_of(held: list[Slowed]) -> list[tuple[Slowed, HeldUp]]:
-    return [(slowed, slowed.cause) for slowed in held if isinstance(slowed.cause, HeldUp)]
+def _causes_of(delayed: list[Slowed]) -> list[tuple[Slowed, HeldUp]]:
+    return [(slowed, slowed.cause) for slowed in delayed if isinstance(slowed.cause, HeldUp)]
 
 
 def _held_up(slowed: Slowed, cause: HeldUp, place: words.Place) -> Culprit:
@@ -274,29 +275,29 @@ def unproven_of_two(cluster: Cluster) -> two.Slower | None:
 
 def _slow(cluster: Cluster) -> list[Culprit]:
     """Nodes of which all ranks are outliers, single GPUs, single ranks on CPUs."""
-    slow, found = slow_ranks(cluster), []
+    slow, named = slow_ranks(cluster), []
     of_node: dict[str, list[Slow]] = {}
-    for one in slow:
-        of_node.setdefault(one.node, []).append(one)
+    for outlier in slow:
+        of_node.setdefault(outlier.node, []).append(outlier)
     measured = ranks_of(cluster.measurements.rank_speeds)
     for node, numbers in of_node.items():
         ranks = {number.rank for number in numbers}
         if len(ranks) > 1 and len(ranks) == len(measured[node]):
-            found.append(_alone("node", node, Where(node=node), numbers, "BEN015"))
+            named.append(_alone("node", node, Where(node=node), numbers, "BEN015"))
         else:
             for (_, rank), of_rank in by_node(numbers).items():
                 device = of_rank[0].device or ""
                 if device.startswith("cuda"):
                     index = device.removeprefix("cuda:")
                     gpu = Where(node=node, device=device, gpu=int(index) if index.isdecimal() else UNSET)
-                    found.append(_alone("gpu", f"{node}/{device}", gpu, of_rank, "BEN015"))
+                    named.append(_alone("gpu", f"{node}/{device}", gpu, of_rank, "BEN015"))
                 elif len(measured[node]) == 1:
-                    found.append(_alone("node", node, Where(node=node), of_rank, "BEN015"))
+                    named.append(_alone("node", node, Where(node=node), of_rank, "BEN015"))
                 else:
-                    found.append(
+                    named.append(
                         _alone("rank", f"{node}/rank {rank}", Where(node=node, rank=rank), of_rank, "BEN015")
                     )
-    return found + [
+    return named + [
         _alone("node", slow_node.node, Where(node=slow_node.node), [slow_node], "BEN016")
         for slow_node in slow_nodes(cluster)
     ]
@@ -318,47 +319,47 @@ def _late(cluster: Cluster) -> list[Culprit]:
     """A node where most of its ranks are late, else the rank."""
     late = late_ranks(cluster)
     ranks = ranks_of(cluster.measurements.lateness)
-    found: list[Culprit] = []
+    late_ones: list[Culprit] = []
     for node in dict.fromkeys(late.fact.node for late in late):
         of_node = [late for late in late if late.fact.node == node]
         whole = len(of_node) == len(ranks[node]) or (len(of_node) > 1 and 2 * len(of_node) > len(ranks[node]))
-        found += (
+        late_ones += (
             [_late_culprit(of_node[0], whole=True)]
             if whole
             else [_late_culprit(late, whole=False) for late in of_node]
         )
-    return found
+    return late_ones
 
 
 def _late_culprit(late: Late, *, whole: bool) -> Culprit:
     rank, node = late.fact.rank, late.fact.node
-    said = f"rank {rank} {words.late(late)}"
+    why = f"rank {rank} {words.late(late)}"
     return Culprit(
         kind="node" if whole else "rank",
         names=[node if whole else f"{node}/rank {rank}"],
         where=[Where(node=node, rank=None if whole else rank)],
         confidence=round(min(0.97, 0.75 + 0.3 * late.share), 2),
         explains=["BEN003"],
-        why=said,
+        why=why,
     )
 
 
 def _named_once(culprits: Iterable[Culprit]) -> list[Culprit]:
-    found: dict[tuple[str, ...], Culprit] = {}
+    by_name: dict[tuple[str, ...], Culprit] = {}
     for culprit in culprits:
         name = (culprit.kind, *culprit.names)
-        found[name] = _joined(found[name], culprit) if name in found else culprit
-    return list(found.values())
+        by_name[name] = _joined(by_name[name], culprit) if name in by_name else culprit
+    return list(by_name.values())
 
 
 def _merged(alone: Iterable[Culprit]) -> list[Culprit]:
     """One name once; what is said of a rank or GPU of a node that is named as a whole goes to the node."""
-    found: dict[str, Culprit] = {}
-    for culprit in sorted(alone, key=lambda one: one.kind != "node"):
+    by_name: dict[str, Culprit] = {}
+    for culprit in sorted(alone, key=lambda who: who.kind != "node"):
         node = culprit.where[0].node or ""
-        name = node if node in found and found[node].kind == "node" else culprit.names[0]
-        found[name] = _joined(found[name], culprit) if name in found else culprit
-    return list(found.values())
+        name = node if node in by_name and by_name[node].kind == "node" else culprit.names[0]
+        by_name[name] = _joined(by_name[name], culprit) if name in by_name else culprit
+    return list(by_name.values())
 
 
 def _joined(cause: Culprit, follows: Culprit) -> Culprit:

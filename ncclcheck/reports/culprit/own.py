@@ -97,19 +97,19 @@ def accused(cluster: Cluster) -> list[Accused]:
     if not sound or cluster.job.simulated:
         return []
     by_name = {node.name: node for node in cluster.nodes}
-    found = [
+    nodes = [
         Accused(failure, _bearing(failure, [*_differences(by_name[failure.node], sound)]))
         for failure in failures
         if failure.node in by_name
     ]
-    return [one for one in found if one.differences]
+    return [node for node in nodes if node.differences]
 
 
 def by_own_environment(cluster: Cluster) -> list[Culprit]:
     """The same as culprits, and nodes of which the last words name a file that hides a module."""
-    found = accused(cluster)
-    own = [_culprit(one.failure, "VER017", one.what, _SURE if one.named else _LIKELY) for one in found]
-    rest = [failure for failure in _failures(cluster) if failure.node not in {each.failure.node for each in found}]
+    nodes = accused(cluster)
+    own = [_culprit(node.failure, "VER017", node.what, _SURE if node.named else _LIKELY) for node in nodes]
+    rest = [failure for failure in _failures(cluster) if failure.node not in {each.failure.node for each in nodes}]
     return own + [
         _culprit(failure, "VER018", f"{path}: {failure.how}", _SURE)
         for failure in rest
@@ -130,8 +130,8 @@ def _culprit(failure: Failure, code: str, why: str, confidence: float) -> Culpri
 
 def _hides(cluster: Cluster, failure: Failure) -> str:
     """The file in place of a module that the last words of a failure name."""
-    told = [at(node, "stack.hiding") for node in cluster.nodes if node.name == failure.node]
-    paths = [one.path for listed in told if not isinstance(listed, Unread) for one in listed]
+    lists = [at(node, "stack.hiding") for node in cluster.nodes if node.name == failure.node]
+    paths = [file.path for listed in lists if not isinstance(listed, Unread) for file in listed]
     return next((path for path in paths if path in failure.said), "")
 
 
@@ -167,9 +167,9 @@ def _ranks_that_died(cluster: Cluster, code: str) -> Iterator[Failure]:
     for rank in lost.by_themselves(lost.late(run)):
         if signal_name(-(rank.exit or 0)) in _FROM_OUTSIDE:
             continue
-        said = rank.error or "\n".join(end.detail for end in run.ends if end.node == rank.node)
+        detail = rank.error or "\n".join(end.detail for end in run.ends if end.node == rank.node)
         how = f"rank {rank.rank}, {lost.how(rank)}, {lost.where(rank)}"
-        yield Failure(rank.node, how, code, said, lost.meaning_of(rank, run))
+        yield Failure(rank.node, how, code, detail, lost.meaning_of(rank, run))
 
 
 def _slow(cluster: Cluster) -> Iterator[Failure]:
@@ -274,10 +274,10 @@ def _installed(node: Node, sound: Sequence[Node]) -> Iterator[Difference]:
 
 def _read(node: Node, path: str) -> str:
     """A fact as text; "none" where it is known to be absent, empty where it is not known."""
-    found = at(node, path)
-    if isinstance(found, Unread):
-        return "none" if found.kind == "absent" else ""
-    return (" ".join(map(str, found)) or "none") if isinstance(found, list) else str(found)
+    value = at(node, path)
+    if isinstance(value, Unread):
+        return "none" if value.kind == "absent" else ""
+    return (" ".join(map(str, value)) or "none") if isinstance(value, list) else str(value)
 
 
 def _as_there(path: str, here: str, other: str, node: str) -> Remedy:

@@ -47,8 +47,8 @@ def slowed_by_loss(cluster: Cluster) -> list[Slowed]:
     if not lossy or not cluster.measurements.pairs:
         return []
     slow = _slow_ways(cluster)
-    found = [(lost, [way for way in slow if _loses(lost, way)]) for lost in lossy]
-    return [Slowed(lost, tuple(ways), max(slow[way] for way in ways)) for lost, ways in found if ways]
+    explained = [(lost, [way for way in slow if _loses(lost, way)]) for lost in lossy]
+    return [Slowed(lost, tuple(ways), max(slow[way] for way in ways)) for lost, ways in explained if ways]
 
 
 def _loses(lost: Lost, way: Way) -> bool:
@@ -87,5 +87,5 @@ def slowed_by_cause(cluster: Cluster) -> list[Slowed]:
     if not causes or not cluster.measurements.pairs:
         return []
     slow = _slow_ways(cluster, causes)
-    found = [(cause, [way for way in slow if (way.source, way.target) in cause.pairs]) for cause in causes]
-    return [Slowed(one, tuple(ways), max(slow[way] for way in ways)) for one, ways in found if ways]
+    explained = [(cause, [way for way in slow if (way.source, way.target) in cause.pairs]) for cause in causes]
+    return [Slowed(cause, tuple(ways), max(slow[way] for way in ways)) for cause, ways in explained if ways]

@@ -97,22 +97,21 @@ def numbers(blame: Blame, samples: Samples) -> str:
 
 def what(blame: Blame, samples: Samples) -> str:
     """One sentence: how slow, in which direction, seen with whom."""
-    suspect, told = blame.suspect, numbers(blame, samples)
+    suspect, words = blame.suspect, numbers(blame, samples)
     rail = f" on rail {suspect.rail}" if suspect.rail is not None and suspect.part in ("link", "fabric") else ""
     if suspect.part == "link":
         there = "in both directions" if suspect.direction == "both" else f"from {suspect.names[0]}"
         return (
-            f"the link{rail} {told} {there}, {blame.seen} times of {blame.seen}; both nodes are fast with others"
+            f"the link{rail} {words} {there}, {blame.seen} times of {blame.seen}; both nodes are fast with others"
         )
     if suspect.part == "fabric":
         rest, way = fold_names(suspect.others), _between(suspect)
-        told = f"all pairs {told} {way}"
-        return f"between {fold_names(suspect.names)} and {rest}{rail}: {told}; each side is fast within"
+        words = f"all pairs {words} {way}"
+        return f"between {fold_names(suspect.names)} and {rest}{rail}: {words}; each side is fast within"
     if suspect.part == "rail":
-        return f"rail {suspect.rail} {told} on all nodes, and the other rails of the same nodes are fast"
-    return (
-        f"{told} {_DIRECTION[suspect.direction]}, with each of {blame.partners} partners that are fast with others"
-    )
+        return f"rail {suspect.rail} {words} on all nodes, and the other rails of the same nodes are fast"
+    way = _DIRECTION[suspect.direction]
+    return f"{words} {way}, with each of {blame.partners} partners that are fast with others"
 
 
 def of_two(slower: Slower) -> str:

@@ -51,7 +51,7 @@ def _outcome(verdict: Verdict, *, strict: bool) -> str:
 
 
 def _properties(suite: ElementTree.Element, document: Document) -> None:
-    told = {
+    values = {
         "version": document.version,
         "state": document.state,
         "exit_code": document.exit_code,
@@ -60,7 +60,7 @@ def _properties(suite: ElementTree.Element, document: Document) -> None:
         "launcher": document.job.launcher,
     }
     properties = ElementTree.SubElement(suite, "properties")
-    for name, value in told.items():
+    for name, value in values.items():
         ElementTree.SubElement(properties, "property", name=name, value=_clean(str(value)))
 
 

@@ -51,9 +51,9 @@ def _sections(document: Document) -> Iterator[str]:
     yield from (_block(block) for block in blocks(document, [State.FAIL, State.WARN]))
     if document.recommendations:
         yield _settings(document.recommendations)
-    for told in (table.collectives, trial_text.text, tuning_text.text, dataset_text.text, steps_text.text):
-        if words := told(document, _WIDTH):
-            yield _folded(_TITLES[told.__module__.rpartition(".")[2]], _fenced(words), opened=True)
+    for tell in (table.collectives, trial_text.text, tuning_text.text, dataset_text.text, steps_text.text):
+        if words := tell(document, _WIDTH):
+            yield _folded(_TITLES[tell.__module__.rpartition(".")[2]], _fenced(words), opened=True)
     yield from (_block(block) for block in blocks(document, [State.UNKNOWN, State.NOTE]))
     if words := summary.facts(document, _WIDTH):
         yield _folded("What was there", _fenced(words))
@@ -80,10 +80,10 @@ def _head(document: Document) -> str:
 
 
 def _block(block: Block) -> str:
-    told = heading(block)
-    parts = [f"### {block.state.word} {fold_names(block.codes)} {_plain(told.text)}"]
-    if told.below:
-        parts.append(_listed(_place(place.where, place.what) for place in told.below))
+    head = heading(block)
+    parts = [f"### {block.state.word} {fold_names(block.codes)} {_plain(head.text)}"]
+    if head.below:
+        parts.append(_listed(_place(place.where, place.what) for place in head.below))
     if block.why:
         parts.append(f"**Why it matters:** {_plain(block.why)}")
     for remedy in block.remedies:
@@ -108,7 +108,8 @@ def _listed(lines: Iterable[str]) -> str:
 
 def _settings(recommendations: list[Recommendation]) -> str:
     rows = [
-        f"| {_ACTIONS[one.action]} | {_code(_assignment(one))} | {_plain(one.why)} |" for one in recommendations
+        f"| {_ACTIONS[setting.action]} | {_code(_assignment(setting))} | {_plain(setting.why)} |"
+        for setting in recommendations
     ]
     return "\n".join(["### Settings", "", "| | variable | why here |", "|---|---|---|", *rows])
 

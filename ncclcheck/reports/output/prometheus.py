@@ -72,16 +72,16 @@ def _metrics(document: Document) -> Iterator[_Metric]:
     yield _findings(document)
     yield from _measured(document)
     blamed = {
-        _labels(kind=one.kind, name=" to ".join(one.names) if one.kind == "link" else ", ".join(one.names)):
-        one.confidence for one in document.culprits
+        _labels(kind=culprit.kind, name=(" to " if culprit.kind == "link" else ", ").join(culprit.names)):
+        culprit.confidence for culprit in document.culprits
     }  # fmt: skip
     yield _Metric("culprit_confidence", "The culprit, with its confidence from 0 to 1.", blamed)
-    advised = {_labels(variable=one.variable, action=one.action): 1.0 for one in document.recommendations}
+    advised = {_labels(variable=advice.variable, action=advice.action): 1.0 for advice in document.recommendations}
     yield _Metric("recommendation", "Settings that are recommended.", advised)
 
 
-def _one(name: str, told: str, value: float, **labels: object) -> _Metric:
-    return _Metric(name, told, {_labels(**labels): float(value)})
+def _one(name: str, words: str, value: float, **labels: object) -> _Metric:
+    return _Metric(name, words, {_labels(**labels): float(value)})
 
 
 def _started(document: Document) -> Iterator[_Metric]:

@@ -30,7 +30,7 @@ def text(document: Document, style: Style) -> str:
     """The whole report; of logs the answer alone, unless everything is asked for."""
     if document.command == "logs" and not style.verbose:
         return answer.text(document, style)
-    told = [
+    parts = [
         "\n".join(wrapped(summary.head(document), style.width, "", "  ")),
         summary.facts(document, style.width),
         details.text(document) if style.verbose else "",
@@ -46,7 +46,7 @@ def text(document: Document, style: Style) -> str:
         recommend_text.text(document, style.width, verbose=style.verbose),
         _end(document, style),
     ]
-    return "\n\n".join(block for block in told if block) + "\n"
+    return "\n\n".join(block for block in parts if block) + "\n"
 
 
 def short(document: Document, style: Style) -> str:
@@ -56,12 +56,12 @@ def short(document: Document, style: Style) -> str:
     for block in answer.shown(document) if logs else _blocks(document, style):
         codes = fold_names(block.codes) if len(block.codes) < 4 else f"{len(block.codes)} checks"
         label = style.paint(block.state, f"{block.state.word:8}{codes}  ")
-        told = [str(place) for place in block.places[: None if style.verbose else MOST]]
-        told += [f"and {left} more like these" for left in [len(block.places) - len(told)] if left]
-        lines += [label + _cut(one) for one in told]
-    said = [*closing.compared(document), *closing.culprits(document)]
+        places = [str(place) for place in block.places[: None if style.verbose else MOST]]
+        places += [f"and {left} more like these" for left in [len(block.places) - len(places)] if left]
+        lines += [label + _cut(place) for place in places]
+    closing_lines = [*closing.compared(document), *closing.culprits(document)]
     decision = answer.decision(document) if logs else closing.decision(document)
-    lines += [*map(_cut, said), " ".join(decision.split())]
+    lines += [*map(_cut, closing_lines), " ".join(decision.split())]
     return "\n".join(lines) + "\n"
 
 
@@ -91,8 +91,8 @@ def _told(block: Block, document: Document, style: Style) -> bool:
 def _families(document: Document, style: Style) -> str:
     """One line a family: how many verdicts of each state; one for all families in which nothing was judged."""
     rows: dict[str, list[Verdict]] = {}
-    told = (v for v in document.verdicts if document.diagnosis is not None or not v.code.startswith("LOG"))
-    for verdict in sorted(told, key=order):
+    shown = (v for v in document.verdicts if document.diagnosis is not None or not v.code.startswith("LOG"))
+    for verdict in sorted(shown, key=order):
         rows.setdefault(FAMILIES[verdict.code[:3]], []).append(verdict)
     unjudged = [family for family, verdicts in rows.items() if {v.state for v in verdicts} == {State.SKIPPED}]
     lines = []
@@ -114,11 +114,11 @@ def _families(document: Document, style: Style) -> str:
 def _skipped(families: Sequence[str], verdicts: Sequence[Verdict], style: Style) -> list[str]:
     """`skipped   82 of memory, data: judged by data only (28), no GPU (7)`; the commonest reasons."""
     reasons = Counter(verdict.reason for verdict in verdicts if verdict.reason)
-    told = [
+    commonest = [
         f"{reason} ({count})" if len(reasons) > 1 else reason for reason, count in reasons.most_common(_REASONS)
     ]
     more = ["other reasons (-v has all)"] if len(reasons) > _REASONS and not style.verbose else []
-    why = f": {', '.join([*told, *more])}" if told else ""
+    why = f": {', '.join([*commonest, *more])}" if commonest else ""
     return wrapped(f"{len(verdicts)} of {', '.join(families)}{why}", style.width, "  skipped   ", " " * 12)
 
 
@@ -138,8 +138,8 @@ def _counted(document: Document) -> str:
 
 
 def _end(document: Document, style: Style) -> str:
-    said = [*closing.compared(document), *closing.culprits(document)]
-    lines = [line for one in said for line in wrapped(one, style.width, "", "  ")]
+    sentences = [*closing.compared(document), *closing.culprits(document)]
+    lines = [line for sentence in sentences for line in wrapped(sentence, style.width, "", "  ")]
     bad = _codes(document)
     if bad:
         more = f"; the same for {fold_names(bad[1:])}" if len(bad) > 1 else ""

@@ -32,8 +32,8 @@ class Style:
 
 def text(block: Block, style: Style) -> str:
     """A block as lines: heading, places, why, evidence and fixes; cut unless style.verbose."""
-    told = heading(block)
-    lines = [*headed(block.state, block.codes, told.text, style), *_places(told.below, style)]
+    head = heading(block)
+    lines = [*headed(block.state, block.codes, head.text, style), *_places(head.below, style)]
     if style.verbose and block.state is not State.OK:
         lines += labelled("check", block.title, style.width)
     if block.why and block.state is not State.OK:
@@ -58,8 +58,8 @@ def _places(places: Sequence[Place], style: Style) -> Iterator[str]:
 
 def _evidence(evidence: Sequence[Evidence], style: Style) -> Iterator[str]:
     shown = evidence[: MOST_WHOLE if style.verbose else MOST]
-    for one in shown:
-        yield from labelled("seen", f"{one.source}: {one.value}", style.width)
+    for fact in shown:
+        yield from labelled("seen", f"{fact.source}: {fact.value}", style.width)
     if left := len(evidence) - len(shown):
         yield from labelled("seen", f"and {left:,} more ({shows_all(len(evidence), style)})", style.width)
 

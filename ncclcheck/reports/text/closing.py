@@ -31,31 +31,31 @@ _BASELINE = ("BEN006", "VER015", "VER016")
 
 def culprits(document: Document) -> list[str]:
     """Who is to blame, one line each, the surest first."""
-    told = {finding.what for verdict in document.verdicts for finding in verdict.findings}
+    findings = {finding.what for verdict in document.verdicts for finding in verdict.findings}
     return [
-        f"Culprit: {_named(one)} (confidence {one.confidence:.2f}): {_brief(one.why, told)}"
-        for one in document.culprits
+        f"Culprit: {_named(culprit)} (confidence {culprit.confidence:.2f}): {_brief(culprit.why, findings)}"
+        for culprit in document.culprits
     ]
 
 
-def _brief(why: str, told: Collection[str]) -> str:
+def _brief(why: str, headings: Collection[str]) -> str:
     """`why`, cut to its first clause where a finding above says all of it."""
-    return why.partition("; ")[0] if any(why in what for what in told) else why
+    return why.partition("; ")[0] if any(why in what for what in headings) else why
 
 
-def _named(one: Culprit) -> str:
-    names = " to ".join(one.names) if one.kind == "link" else fold_names(one.names)
-    return names if names.startswith(one.kind) else f"{one.kind} {names}"
+def _named(culprit: Culprit) -> str:
+    names = " to ".join(culprit.names) if culprit.kind == "link" else fold_names(culprit.names)
+    return names if names.startswith(culprit.kind) else f"{culprit.kind} {names}"
 
 
 def compared(document: Document) -> list[str]:
     """What was held against a saved result and is no worse, and what was tried; all else is a finding."""
     verdicts = [verdict for verdict in document.verdicts if verdict.code in _BASELINE]
-    told = [finding.what for v in verdicts for finding in v.findings if finding.state is State.OK]
-    if told and document.command == "bench":
-        told += [f"no bandwidth was compared: {v.reason}" for v in verdicts if v.code == "BEN006" and v.reason]
-    baseline = [f"Baseline: {'; '.join(told)}."] if told else []
-    return baseline + [f"Tried: {trial.said(one)}." for one in [document.measurements.trial] if one]
+    sound = [finding.what for v in verdicts for finding in v.findings if finding.state is State.OK]
+    if sound and document.command == "bench":
+        sound += [f"no bandwidth was compared: {v.reason}" for v in verdicts if v.code == "BEN006" and v.reason]
+    baseline = [f"Baseline: {'; '.join(sound)}."] if sound else []
+    return baseline + [f"Tried: {trial.said(tried)}." for tried in [document.measurements.trial] if tried]
 
 
 def decision(document: Document) -> str:
@@ -113,8 +113,8 @@ def _unseen(document: Document) -> str:
     """Parts of the dataset's examination that did not take place, and why."""
     reasons: dict[str, dict[str, None]] = {}
     for report in document.measurements.data:
-        for one in report.unseen:
-            reasons.setdefault(one.why, {})[_PARTS.get(one.aspect, one.aspect)] = None
+        for skipped in report.unseen:
+            reasons.setdefault(skipped.why, {})[_PARTS.get(skipped.aspect, skipped.aspect)] = None
         if why := examined.growth_unseen(report):
             reasons.setdefault(why, {})[_PARTS["resources"]] = None
         if (
@@ -132,8 +132,8 @@ def _unseen(document: Document) -> str:
 
 def _for_one_rank(document: Document) -> bool:
     """Whether it was asked for one rank, and several would read the same samples."""
-    one = any(report.sharding and report.sharding.wanted < 2 for report in document.measurements.data)
-    return one and any(v.code == "DAT016" and v.state is State.NOTE for v in document.verdicts)
+    alone = any(report.sharding and report.sharding.wanted < 2 for report in document.measurements.data)
+    return alone and any(v.code == "DAT016" and v.state is State.NOTE for v in document.verdicts)
 
 
 def _first_failed(document: Document) -> str:
@@ -172,8 +172,10 @@ def _unfinished(document: Document) -> str:
 
 def _why_silent(document: Document) -> str:
     """`: WHAT` of the one finding of RUN001; empty where it has several."""
-    found = [one for verdict in document.verdicts if verdict.code == "RUN001" for one in verdict.findings]
-    return f": {found[0].what}" if len(found) == 1 else ""
+    findings = [
+        finding for verdict in document.verdicts if verdict.code == "RUN001" for finding in verdict.findings
+    ]
+    return f": {findings[0].what}" if len(findings) == 1 else ""
 
 
 def _caveats(document: Document) -> Iterator[str]:

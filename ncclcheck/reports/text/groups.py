@@ -104,20 +104,20 @@ def _sorted_out(
 
     The rarest first where there are many: what one node has is not read behind what all have.
     """
-    found = _by(groups, lambda finding: likeness.of(finding, words(finding)))
-    if len(found) > MOST:
-        found = _by(groups, lambda finding: likeness.of(finding, words(finding), numbers=True))
-    kinds = [*found.values()]
+    by_kind = _by(groups, lambda finding: likeness.of(finding, words(finding)))
+    if len(by_kind) > MOST:
+        by_kind = _by(groups, lambda finding: likeness.of(finding, words(finding), numbers=True))
+    kinds = [*by_kind.values()]
     return sorted(kinds, key=_count) if len(groups) > MOST else kinds
 
 
 def _by(groups: list[list[Finding]], key: Callable[[Finding], Hashable]) -> dict[Hashable, list[list[Finding]]]:
     """By what makes two findings different whatever their words are, and by this."""
-    found: dict[Hashable, list[list[Finding]]] = {}
+    by_kind: dict[Hashable, list[list[Finding]]] = {}
     for alike in groups:
         first = alike[0]
-        found.setdefault((first.owner, first.blocks_job, key(first)), []).append(alike)
-    return found
+        by_kind.setdefault((first.owner, first.blocks_job, key(first)), []).append(alike)
+    return by_kind
 
 
 def _count(groups: list[list[Finding]]) -> int:
@@ -184,8 +184,8 @@ def _more(groups: list[list[Finding]], like: str = "like these") -> str:
     nodes = dict.fromkeys(where.node for where in left if where.node is not None)
     devices = dict.fromkeys(where.device for where in left if where.device is not None)
     names = fold_some(devices) if len(nodes) <= 1 and devices else ""
-    told = "  ".join(part for part in (fold_some(nodes), names) if part)
-    return f"and {len(left):,} more {like}" + (f": {told}" if told else "")
+    listed = "  ".join(part for part in (fold_some(nodes), names) if part)
+    return f"and {len(left):,} more {like}" + (f": {listed}" if listed else "")
 
 
 def _alike(findings: Iterable[Finding]) -> list[list[Finding]]:
@@ -199,8 +199,8 @@ def _alike(findings: Iterable[Finding]) -> list[list[Finding]]:
 
 
 def _words(finding: Finding) -> tuple[str, ...]:
-    told = [word for remedy in finding.remedies for word in (remedy.who, remedy.text, *remedy.commands)]
-    return (finding.what, finding.why, *told)
+    words = [word for remedy in finding.remedies for word in (remedy.who, remedy.text, *remedy.commands)]
+    return (finding.what, finding.why, *words)
 
 
 def _where(alike: list[Finding]) -> str:
@@ -211,17 +211,17 @@ def _where(alike: list[Finding]) -> str:
 
 def _unread_together(blocks_of_state: list[Block]) -> list[Block]:
     """One fact that could not be read leaves many rules unjudged; said once, it does not hide the rest."""
-    found: dict[tuple[object, ...], Block] = {}
+    by_key: dict[tuple[object, ...], Block] = {}
     for block in blocks_of_state:
         unread = block.unread
         key: tuple[object, ...] = (id(block),)
         if unread and len(block.places) == 1 and (unread.path or not block.evidence):
             key = (block.places[0].where, unread.reason, block.why, str(block.remedies))
-        if key in found:
-            _add(found[key], block)
+        if key in by_key:
+            _add(by_key[key], block)
         else:
-            found[key] = block
-    return list(found.values())
+            by_key[key] = block
+    return list(by_key.values())
 
 
 def _add(block: Block, other: Block) -> None:

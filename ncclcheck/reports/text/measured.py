@@ -14,7 +14,7 @@ _INDENT = 13  # columns: two, a label of ten, a space
 
 def lines(measured: Measurements, width: int) -> list[str]:
     """A line or more for each subject that was measured, with its label, in `width` columns."""
-    told = (
+    rows = (
         ("alone", _alone(measured)),
         ("pairs", _pairs(measured)),
         ("lateness", _lateness(measured)),
@@ -23,7 +23,7 @@ def lines(measured: Measurements, width: int) -> list[str]:
     )
     return [
         line
-        for label, words in told
+        for label, words in rows
         for line in wrapped(words, width, first=f"  {label:<10} ", rest=" " * _INDENT)
     ]
 
@@ -48,7 +48,7 @@ def _alone(measured: Measurements) -> str:
 def _matmul(gflops: Sequence[float | None]) -> str:
     known = [gflop for gflop in gflops if gflop is not None]
     scale, unit = flops(max(known, default=0.0))
-    return _between("matrix product", [one / scale for one in known], f"{unit} a rank")
+    return _between("matrix product", [gflop / scale for gflop in known], f"{unit} a rank")
 
 
 def _pairs(measured: Measurements) -> str:
@@ -82,7 +82,7 @@ def _lateness(measured: Measurements) -> str:
 
 def _transport(measured: Measurements) -> str:
     """Transports with their interfaces and HCAs, and how many ranks use each."""
-    found: dict[str, set[int]] = {}
+    by_words: dict[str, set[int]] = {}
     for rank in measured.transport:
         over = {end.interface for end in rank.interfaces} | {device.name for device in rank.devices}
         kinds = (
@@ -91,9 +91,9 @@ def _transport(measured: Measurements) -> str:
             else [connection.kind for connection in rank.connections if connection.count]
         )
         words = f"{', '.join(sorted({*kinds}))}" + (f" over {fold_names(sorted(over))}" if over else "")
-        found.setdefault(words if kinds else "", set()).add(rank.rank)
-    known = {words: ranks for words, ranks in found.items() if words}
-    if len(found) == len(known) == 1:
+        by_words.setdefault(words if kinds else "", set()).add(rank.rank)
+    known = {words: ranks for words, ranks in by_words.items() if words}
+    if len(by_words) == len(known) == 1:
         return next(iter(known))
     return "; ".join(f"{words} ({len(ranks)} rank{'s' * (len(ranks) > 1)})" for words, ranks in known.items())
 

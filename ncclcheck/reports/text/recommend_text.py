@@ -25,12 +25,12 @@ _ALWAYS = ("bench", "preflight", "tune")
 def text(document: Document, width: int, *, verbose: bool = False) -> str:
     """The block; empty where there is nothing to say, and with `env` where there is only something to try."""
     recommendations = document.recommendations
-    certain = [one for one in recommendations if one.action in ("set", "unset")]
+    certain = [setting for setting in recommendations if setting.action in ("set", "unset")]
     if not (certain or verbose or document.command in _ALWAYS):
         return ""
     lines = [] if certain or not may_say_nothing(document) else [f"  {NOTHING}"]
     for action, head in _HEADS.items():
-        listed = [one for one in recommendations if one.action == action]
+        listed = [setting for setting in recommendations if setting.action == action]
         if listed:
             lines.append(f"  {head}")
         most = _MOST_TRIES if action == "try" and not verbose else len(listed)
@@ -61,17 +61,17 @@ def may_say_nothing(document: Document) -> bool:
 
 def _lines(recommendation: Recommendation, width: int, *, verbose: bool) -> Iterator[str]:
     yield f"    {_shown(recommendation)}"
-    told = [("why", recommendation.why)]
+    rows = [("why", recommendation.why)]
     if recommendation.action in ("set", "unset") or verbose:
-        told += [
+        rows += [
             ("seen", evidence)
             for evidence in (recommendation.evidence if verbose else recommendation.evidence[:2])
         ]
-    told.append(("but", recommendation.disagree))
+    rows.append(("but", recommendation.disagree))
     if verbose:
-        told += [("gain", recommendation.gain), ("risk", recommendation.risk), ("for", recommendation.valid_for)]
-        told += [("from", recommendation.source), ("undo", recommendation.undo)]
-    for label, words in told:
+        rows += [("gain", recommendation.gain), ("risk", recommendation.risk), ("for", recommendation.valid_for)]
+        rows += [("from", recommendation.source), ("undo", recommendation.undo)]
+    for label, words in rows:
         yield from _wrapped(label, words, width)
 
 

@@ -68,22 +68,22 @@ def facts(document: Document, width: int) -> str:
 
 def folded(document: Document) -> list[tuple[str, str, list[str]]]:
     """Label, words, and the nodes of which they are true."""
-    said: dict[str, dict[str, list[str]]] = {}
+    by_label: dict[str, dict[str, list[str]]] = {}
     alone = len(document.nodes) == 1 or document.job.simulated
     for entry in document.nodes:
         for label, words in _rows(entry.facts, document.command, alone=alone):
-            said.setdefault(label, {}).setdefault(words, []).append(entry.name)
+            by_label.setdefault(label, {}).setdefault(words, []).append(entry.name)
     likeness = Likeness(entry.facts for entry in document.nodes)
-    return [(label, *row) for label, told in said.items() for row in _few(told, likeness)]
+    return [(label, *row) for label, rows in by_label.items() for row in _few(rows, likeness)]
 
 
-def _few(told: dict[str, list[str]], likeness: Likeness) -> list[tuple[str, list[str]]]:
+def _few(by_words: dict[str, list[str]], likeness: Likeness) -> list[tuple[str, list[str]]]:
     """The rarest first where there are many; what differs in each node's own addresses or numbers is said once."""
-    if len(told) <= MOST:
-        return [*told.items()]
-    kinds = _kinds(told, likeness, numbers=False)
+    if len(by_words) <= MOST:
+        return [*by_words.items()]
+    kinds = _kinds(by_words, likeness, numbers=False)
     if len(kinds) > MOST:
-        kinds = _kinds(told, likeness, numbers=True)
+        kinds = _kinds(by_words, likeness, numbers=True)
     rows = []
     for kind in sorted(kinds, key=lambda kind: sum(map(len, kind.values()))):
         words, names = next(iter(kind.items()))
@@ -94,11 +94,11 @@ def _few(told: dict[str, list[str]], likeness: Likeness) -> list[tuple[str, list
     return rows
 
 
-def _kinds(told: dict[str, list[str]], likeness: Likeness, *, numbers: bool) -> list[dict[str, list[str]]]:
-    found: dict[str, dict[str, list[str]]] = {}
-    for words, names in told.items():
-        found.setdefault(likeness.of_node(names[0], words, numbers=numbers), {})[words] = names
-    return [*found.values()]
+def _kinds(by_words: dict[str, list[str]], likeness: Likeness, *, numbers: bool) -> list[dict[str, list[str]]]:
+    by_kind: dict[str, dict[str, list[str]]] = {}
+    for words, names in by_words.items():
+        by_kind.setdefault(likeness.of_node(names[0], words, numbers=numbers), {})[words] = names
+    return [*by_kind.values()]
 
 
 def _rows(node: Node, command: str, *, alone: bool) -> Iterator[tuple[str, str]]:
@@ -151,7 +151,7 @@ def _models(node: Node) -> str:
     cards = value_or(at(node, "gpus.cards"), [])
     counter = Counter((value_or(card.model, "model unread"), value_or(card.memory_total, 0)) for card in cards)
     listed = (f"{n} x {model}{f', {size(memory)}' if memory else ''}" for (model, memory), n in counter.items())
-    return "".join(f"; {one}" for one in listed)
+    return "".join(f"; {model}" for model in listed)
 
 
 def _hcas(node: Node) -> Iterator[tuple[str, str]]:
@@ -184,8 +184,8 @@ def _network(node: Node, *, alone: bool) -> Iterator[tuple[str, str]]:
 
 def _subnets(interfaces: list[Interface]) -> dict[str, str]:
     """Where each address stands."""
-    held = [address for interface in interfaces for address in value_or(interface.addresses, [])]
-    return {address.address: str(network_of(address) or address.address) for address in held}
+    addresses = [address for interface in interfaces for address in value_or(interface.addresses, [])]
+    return {address.address: str(network_of(address) or address.address) for address in addresses}
 
 
 def _chosen(choice: Choice, places: Mapping[str, str]) -> str:

@@ -37,10 +37,10 @@ class Unwrapped(io.RawIOBase):
 
     def _text(self, line: bytes) -> bytes:
         try:
-            told = self._decoder.decode(line)
+            entry = self._decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return line
-        text = f"{told.time} {told.log}" if told.time else told.log
+        text = f"{entry.time} {entry.log}" if entry.time else entry.log
         return text.rstrip("\r\n").replace("\n", " ").encode(errors="replace") + b"\n"
 
     def close(self) -> None:

@@ -103,8 +103,8 @@ class File:
     def seen(self, text: str) -> None:
         """Keep the time of a line that is worth it, from its head or from what stood before it."""
         before, self.repeats.last = self.repeats.last, None
-        told = when(self.stamp + text)
-        self.timed = told is not None
-        if told is None and before is not None:
-            told = when(before[0] + before[1][:HEAD].decode(errors="replace"))
-        self.time = told or self.time
+        time = when(self.stamp + text)
+        self.timed = time is not None
+        if time is None and before is not None:
+            time = when(before[0] + before[1][:HEAD].decode(errors="replace"))
+        self.time = time or self.time

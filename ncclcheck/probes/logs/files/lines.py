@@ -145,16 +145,16 @@ def _head(data: bytes) -> _Head | None:
 
 def _pieces(text: str, number: int) -> Iterator[Record | Other]:
     matches = list(_RECORD.finditer(text))
-    hosts = [_host_before(text, one.start()) for one in matches]
-    begins = [*(one.start() - len(host) for one, host in zip(matches, hosts, strict=True)), len(text)]
+    hosts = [_host_before(text, record.start()) for record in matches]
+    begins = [*(record.start() - len(host) for record, host in zip(matches, hosts, strict=True)), len(text)]
     if before := text[: begins[0]]:
         yield Other(number, before)
     for match, host, end in zip(matches, hosts, begins[1:], strict=True):
         pid, tid, device, place, level = match.groups()
         at = None if device is None else int(device)
-        said = text[match.end() : end]
-        said = said.rstrip() if end == len(text) else said  # its last word may be at the next one's host
-        yield Record(number, host, int(pid), int(tid), at, level, place or "", said)
+        words = text[match.end() : end]
+        words = words.rstrip() if end == len(text) else words  # its last word may be at the next one's host
+        yield Record(number, host, int(pid), int(tid), at, level, place or "", words)
 
 
 def _host_before(text: str, end: int) -> str:

@@ -76,10 +76,10 @@ def _prefix(text: str) -> Prefix:
         match = _ONE.match(text, end)
         if match is None:
             break
-        told = {name.partition("_")[0]: value for name, value in match.groupdict().items() if value}
-        rank = int(told["rank"]) if told.get("rank") else rank
-        host = told.get("host") or host
-        task += [told["task"]] if told.get("task") else []
+        fields = {name.partition("_")[0]: value for name, value in match.groupdict().items() if value}
+        rank = int(fields["rank"]) if fields.get("rank") else rank
+        host = fields.get("host") or host
+        task += [fields["task"]] if fields.get("task") else []
         end = match.end()
     return Prefix(rank, " ".join(task), short(host), end)
 

@@ -46,15 +46,15 @@ def names(given: Sequence[str]) -> list[str]:
     A folder without a file stands for itself where there is something else to read: a rank that was killed
     leaves no dump.
     """
-    found: dict[str, None] = {}
+    paths: dict[str, None] = {}
     for name in given:
         for path in [name] if name == "-" else _expanded(name):
-            found.setdefault(path)
-            if len(found) > _MOST_FILES:
+            paths.setdefault(path)
+            if len(paths) > _MOST_FILES:
                 raise NotThere(f"{name!r} stands for more than {_MOST_FILES} files; name fewer")
-    if all(os.path.isdir(path) for path in found):
-        raise NotThere(f"{' and '.join(map(repr, found))} hold{'s' * (len(found) == 1)} no file")
-    return [*found]
+    if all(os.path.isdir(path) for path in paths):
+        raise NotThere(f"{' and '.join(map(repr, paths))} hold{'s' * (len(paths) == 1)} no file")
+    return [*paths]
 
 
 def _expanded(name: str) -> list[str]:
@@ -74,14 +74,14 @@ def _expanded(name: str) -> list[str]:
 
 def _below(folder: str) -> list[str]:
     """The regular files of a folder; links to folders are not followed."""
-    found: list[str] = []
+    paths: list[str] = []
     for here, folders, files in os.walk(folder):
         deep = os.path.relpath(here, folder).count(os.sep) + 1
         folders[:] = sorted(folders) if deep < _MOST_DEPTH else []
-        found += [path for file in sorted(files) if os.path.isfile(path := os.path.join(here, file))]
-        if len(found) > _MOST_FILES:
+        paths += [path for file in sorted(files) if os.path.isfile(path := os.path.join(here, file))]
+        if len(paths) > _MOST_FILES:
             raise NotThere(f"{folder!r} holds more than {_MOST_FILES} files; name fewer")
-    return found or [folder]
+    return paths or [folder]
 
 
 def opened(paths: Sequence[str], until: float) -> Iterator[Source]:

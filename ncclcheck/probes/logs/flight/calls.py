@@ -45,7 +45,7 @@ def dump(whole: Form, entries: list[Entry]) -> Dump:
     """What one dump tells. Raises Refused."""
     made = Dump()
     keys: dict[str, Key] = {}
-    named = {one.process_group[0] for one in entries if one.process_group}
+    named = {call.process_group[0] for call in entries if call.process_group}
     for name, group in whole.pg_config.items():
         if not name and name not in named:  # gloo writes down all ranks before the group has its name
             made.world.update(members(group.ranks))
@@ -64,7 +64,7 @@ def dump(whole: Form, entries: list[Entry]) -> Dump:
         came = made.seen.setdefault(key, Came())
         came.failed_too |= any(map(_is_gloo, batch))
         _count(came, seq, paired, calls)
-    made.calls.sort(key=lambda one: one[1].order)
+    made.calls.sort(key=lambda row: row[1].order)
     made.status = _statuses(whole, entries, keys)
     return made
 
@@ -96,7 +96,7 @@ def _collective(seq: int, batch: list[Entry]) -> FlightCall:
 
 def _pairs(key: Key, batch: list[Entry]) -> list[FlightCall]:
     """Sends and receives; of a batch only the closing `coalesced` is told its end."""
-    closing = next((one for one in reversed(batch) if pair(one.profiling_name) is None), None)
+    closing = next((part for part in reversed(batch) if pair(part.profiling_name) is None), None)
     made = []
     for entry in batch:
         if ends := pair(entry.profiling_name):
@@ -164,21 +164,23 @@ def clean(text: str) -> str:
 
 def _statuses(whole: Form, entries: list[Entry], keys: dict[str, Key]) -> dict[Key, Came]:
     """The status of groups, which is told by another name than their members. Gloo's counts calls of all kinds."""
-    names = {one.pg_id: one.process_group[0] for one in entries if one.process_group}
-    told = {int(key): status for key, status in whole.pg_status.items() if str(key)[:9].isdigit()}
-    names = _in_order(sorted(told), [*whole.pg_config], names) or names
+    names = {call.pg_id: call.process_group[0] for call in entries if call.process_group}
+    statuses = {int(key): status for key, status in whole.pg_status.items() if str(key)[:9].isdigit()}
+    names = _in_order(sorted(statuses), [*whole.pg_config], names) or names
     for entry in entries:
         if _is_gloo(entry):
-            told.pop(entry.pg_id, None)
-    return {keys[name]: _status(told[local]) for local, name in names.items() if local in told and name in keys}
+            statuses.pop(entry.pg_id, None)
+    return {
+        keys[name]: _status(statuses[local]) for local, name in names.items() if local in statuses and name in keys
+    }
 
 
 def _in_order(local: list[int], names: list[str], sure: dict[int, str]) -> dict[int, str]:
     """Both count in the order in which groups were made; empty where that does not fit what calls tell."""
     if len(local) != len(names) or not all(name.isascii() and name.isdigit() for name in names):
         return {}
-    found = dict(zip(local, sorted(names, key=lambda name: int(name[:18])), strict=True))
-    return found if all(found.get(key) == name for key, name in sure.items()) else {}
+    by_number = dict(zip(local, sorted(names, key=lambda name: int(name[:18])), strict=True))
+    return by_number if all(by_number.get(key) == name for key, name in sure.items()) else {}
 
 
 def _status(status: Status) -> Came:

@@ -98,12 +98,12 @@ def form(data: Any) -> tuple[Form, list[Entry]]:
         raise Refused(f"a field is not what it should be: {error}") from None
 
 
-def _entries(told: list[Any]) -> Iterator[Entry]:
+def _entries(listed: list[Any]) -> Iterator[Entry]:
     """One at a time: a pickle may hold one long list in many places, and only its numbers are counted."""
     numbers = 0
-    for number, one in enumerate(told):
+    for number, raw in enumerate(listed):
         try:
-            entry = msgspec.convert(one, Entry)
+            entry = msgspec.convert(raw, Entry)
         except _NOT_OF_ITS_TYPE as error:
             raise Refused(f"entry {number} is not what it should be: {error}") from None
         numbers += sum(map(len, (*entry.input_sizes, *entry.output_sizes))) + len(entry.frames)

@@ -72,7 +72,7 @@ def _json(raw: bytes) -> Any:
 
 
 def _pickled(raw: bytes) -> Any:
-    if sum(raw.count(one) for one in b"]})(\x85\x86\x87") > 4 * _MOST_CONTAINERS:
+    if sum(raw.count(opcode) for opcode in b"]})(\x85\x86\x87") > 4 * _MOST_CONTAINERS:
         raise Refused(f"it has more than {4 * _MOST_CONTAINERS} lists, dicts and tuples")
     _proofread(raw)
     return _Plain(io.BufferedReader(io.BytesIO(raw), _AHEAD)).load()

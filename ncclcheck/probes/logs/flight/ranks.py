@@ -46,5 +46,5 @@ def _possible(whole: Form, entries: list[Entry]) -> set[int]:
         ranks = groups.get(entry.process_group[0], ()) if entry.process_group else ()
         if (ends := pair(entry.profiling_name)) and ends[0] < len(ranks):
             return {ranks[ends[0]]}
-    told = sorted((ranks for ranks in groups.values() if ranks), key=len)
-    return {rank for rank in told[0] if all(rank in ranks for ranks in told[1:])} if told else set()
+    smallest = sorted((ranks for ranks in groups.values() if ranks), key=len)
+    return {rank for rank in smallest[0] if all(rank in ranks for ranks in smallest[1:])} if smallest else set()

@@ -64,32 +64,32 @@ def read(paths: Iterable[str]) -> Flight:
 def _take(job: _Job, path: str) -> None:
     whole, entries = form(plain(_bytes(path)))
     rank, told_by = rank_of(path, whole, entries)
-    told = dump(whole, entries)
+    content = dump(whole, entries)
     made = FlightDump(
         rank=rank,
         file=clean(path),
         told_by=told_by,
         version=clean(whole.version),
         entries=len(entries),
-        unfinished=sum(call.state != "completed" for _, call in told.calls),
+        unfinished=sum(call.state != "completed" for _, call in content.calls),
     )
-    if (other := job.dumps.get(rank)) and _newest(told) <= max((call.at_ns for call in other.calls), default=0):
+    if (other := job.dumps.get(rank)) and _newest(content) <= max((call.at_ns for call in other.calls), default=0):
         raise Refused(f"{other.file} is of rank {rank} too, and not older", replaced=True)
     if other:
         why = f"{made.file} is of rank {rank} too, and newer"
         job.refused.append(FlightRefused(file=other.file, why=why, replaced=True))
-    job.world |= told.world
-    for key in told.groups:
-        _place(job, key, told)
-    job.status[rank] = {_place(job, key, told): came for key, came in told.status.items()}
-    job.paired |= {_place(job, key, told) for key, came in told.seen.items() if came.paired}
+    job.world |= content.world
+    for key in content.groups:
+        _place(job, key, content)
+    job.status[rank] = {_place(job, key, content): came for key, came in content.status.items()}
+    job.paired |= {_place(job, key, content) for key, came in content.seen.items() if came.paired}
     counts = [
         FlightCount(
-            group=_place(job, key, told), entered=came.entered, ended=came.ended, failed_too=came.failed_too
+            group=_place(job, key, content), entered=came.entered, ended=came.ended, failed_too=came.failed_too
         )
-        for key, came in told.seen.items()
+        for key, came in content.seen.items()
     ]
-    job.dumps[rank] = replace(made, counts=counts, calls=_kept(job, told))
+    job.dumps[rank] = replace(made, counts=counts, calls=_kept(job, content))
 
 
 def _bytes(path: str) -> bytes:
@@ -101,24 +101,24 @@ def _bytes(path: str) -> bytes:
         raise Refused(f"it cannot be read: {error.strerror}") from None
 
 
-def _newest(told: Dump) -> int:
-    return max((call.at_ns for _, call in told.calls), default=0)
+def _newest(content: Dump) -> int:
+    return max((call.at_ns for _, call in content.calls), default=0)
 
 
-def _place(job: _Job, key: Key, told: Dump) -> int:
+def _place(job: _Job, key: Key, content: Dump) -> int:
     if key not in job.places:
         job.places[key] = len(job.groups)
-        job.groups.append(FlightGroup(name=clean(key[0]), about=told.groups.get(key, ""), ranks=[*key[1]]))
+        job.groups.append(FlightGroup(name=clean(key[0]), about=content.groups.get(key, ""), ranks=[*key[1]]))
     return job.places[key]
 
 
-def _kept(job: _Job, told: Dump) -> list[FlightCall]:
+def _kept(job: _Job, content: Dump) -> list[FlightCall]:
     """The first unfinished calls, and as many of the newest that ended as there is room for."""
-    unfinished = [call for call in told.calls if call[1].state != "completed"][: job.most]
+    unfinished = [call for call in content.calls if call[1].state != "completed"][: job.most]
     room = job.most - len(unfinished)
-    ended = [call for call in told.calls if call[1].state == "completed"][-room:] if room else []
-    kept = sorted([*unfinished, *ended], key=lambda one: one[1].order)
-    return [replace(call, group=_place(job, key, told)) for key, call in kept]
+    ended = [call for call in content.calls if call[1].state == "completed"][-room:] if room else []
+    kept = sorted([*unfinished, *ended], key=lambda pair: pair[1].order)
+    return [replace(call, group=_place(job, key, content)) for key, call in kept]
 
 
 def _with_status(job: _Job, made: FlightDump) -> FlightDump:

@@ -91,13 +91,13 @@ class Calls:
     def differing(self, log: Log) -> Iterator[Call]:
         """For each communicator what all ranks called at the first place where two of them differ."""
         for communicator, members in self._communicators(log).items():
-            if len(members) > 1 and all(one.whole and one.counted for _, _, _, one in members):
-                for one in _first_difference(members):
-                    one.fields["communicator"] = communicator
-                    yield one
+            if len(members) > 1 and all(calls.whole and calls.counted for _, _, _, calls in members):
+                for call in _first_difference(members):
+                    call.fields["communicator"] = communicator
+                    yield call
 
     def _communicators(self, log: Log) -> dict[str, list[tuple[str, int, int | None, _Calls]]]:
-        found: dict[str, list[tuple[str, int, int | None, _Calls]]] = {}
+        by_communicator: dict[str, list[tuple[str, int, int | None, _Calls]]] = {}
         for (writer, pointer), calls in self._known.items():
             host, _, pid = writer.decode(errors="backslashreplace").rpartition(":")
             process = log.processes.get((host, int(pid))) if pid.isdecimal() and len(pid) < 11 else None
@@ -105,10 +105,10 @@ class Calls:
                 process.communicators.get(pointer.decode(errors="backslashreplace")) if process else None
             )
             if process and communicator and communicator.comm_id and communicator.rank >= 0:
-                found.setdefault(communicator.comm_id, []).append(
+                by_communicator.setdefault(communicator.comm_id, []).append(
                     (process.host, process.pid, communicator.rank, calls)
                 )
-        return found
+        return by_communicator
 
 
 def _first_difference(members: Iterable[tuple[str, int, int | None, _Calls]]) -> Iterator[Call]:
@@ -116,17 +116,23 @@ def _first_difference(members: Iterable[tuple[str, int, int | None, _Calls]]) ->
     for host, pid, rank, calls in members:
         first = calls.total - len(calls.last)
         for place, (file, line, text) in enumerate(calls.last, first):
-            said = text.decode(errors="backslashreplace")
-            if match := _CALL.match(said):
+            words = text.decode(errors="backslashreplace")
+            if match := _CALL.match(words):
                 places.setdefault(place, []).append(
-                    Call(host, pid, rank, file, line, place, said, match.groupdict())
+                    Call(host, pid, rank, file, line, place, words, match.groupdict())
                 )
-    differ = (here for _, here in sorted(places.items()) if len({_what(one) for one in here}) > 1)
-    yield from sorted(next(differ, []), key=lambda one: one.rank or 0)[:_MOST_TOLD]
+    differ = (here for _, here in sorted(places.items()) if len({_what(call) for call in here}) > 1)
+    yield from sorted(next(differ, []), key=lambda call: call.rank or 0)[:_MOST_TOLD]
 
 
 def _what(call: Call) -> tuple[str, ...]:
     """What must be the same on all ranks; the root counts where there is one."""
-    told = call.fields
-    root = told["root"] if told["name"] in ("Broadcast", "Reduce") else ""
-    return told["name"], told["count"], told["datatype"], told["op"] if "Reduce" in told["name"] else "", root
+    fields = call.fields
+    root = fields["root"] if fields["name"] in ("Broadcast", "Reduce") else ""
+    return (
+        fields["name"],
+        fields["count"],
+        fields["datatype"],
+        fields["op"] if "Reduce" in fields["name"] else "",
+        root,
+    )

@@ -84,20 +84,20 @@ def _one(
     path = expand(place.pattern, pid, host)
     why = Unread("absent", "")
     for candidate in (path, printed):
-        found = _open(candidate)
-        if isinstance(found, Unread):
-            why = found if candidate == path else why
+        log = _open(candidate)
+        if isinstance(log, Unread):
+            why = log if candidate == path else why
             continue
-        told = _read(found, pid, rank, node, local)
-        if not isinstance(told.connections, Unread):
-            return told
-        why = why if why.why else told.connections
+        seen = _read(log, pid, rank, node, local)
+        if not isinstance(seen.connections, Unread):
+            return seen
+        why = why if why.why else seen.connections
     return unseen(rank, node, why)
 
 
-def _read(found: BinaryIO, pid: int, rank: int, node: str, local: Collection[int]) -> Transport:
+def _read(log: BinaryIO, pid: int, rank: int, node: str, local: Collection[int]) -> Transport:
     try:
-        with found as file:
+        with log as file:
             return transport(Log().take(read(file, _MOST)), pid, rank, node, local)
     except OSError as error:
         return unseen(rank, node, Unread("broken", f"NCCL's log: {error}"))

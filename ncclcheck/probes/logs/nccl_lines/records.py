@@ -120,8 +120,8 @@ class Process:
         text = record.text
         if "comm 0x" in text and (match := _COMMUNICATOR.search(text)):
             self._communicator(record.tid, match)
-        elif one := vias.connection(text):
-            self.connected = self._communicator_of(record.tid, one).keep(one)
+        elif connection := vias.connection(text):
+            self.connected = self._communicator_of(record.tid, connection).keep(connection)
         elif match := _VERSION.search(text):
             self.version = match[1]
         elif (channels := messages.channels(text)) is not None:
@@ -130,37 +130,37 @@ class Process:
             return messages.take(self, text)
         return True
 
-    def _communicator(self, tid: int, found: re.Match[str]) -> None:
+    def _communicator(self, tid: int, match: re.Match[str]) -> None:
         """Before 2.18.3 only the end of an init was told: what its thread said until then belongs to it."""
-        pointer, rest = found[1], found[4]
+        pointer, rest = match[1], match[4]
         known = self.communicators.get(pointer)
         if known is None or ((known.ended or known.complete) and "START" in rest):
             known = self._new(tid, pointer)
-        told = dict(_OF_COMMUNICATOR.findall(rest))
+        fields = dict(_OF_COMMUNICATOR.findall(rest))
         known.began |= "Init START" in rest
-        known.rank, known.nranks = int(found[2]), int(found[3])
-        known.nnodes = _number(told.get("nNodes")) or known.nnodes
-        known.local_ranks = _number(told.get("localRanks")) or known.local_ranks
-        known.bus_id = told.get("busId", known.bus_id)
-        known.comm_id = told.get("commId", known.comm_id)
+        known.rank, known.nranks = int(match[2]), int(match[3])
+        known.nnodes = _number(fields.get("nNodes")) or known.nnodes
+        known.local_ranks = _number(fields.get("localRanks")) or known.local_ranks
+        known.bus_id = fields.get("busId", known.bus_id)
+        known.comm_id = fields.get("commId", known.comm_id)
         known.line = known.line or self.number
-        if "parent" in told and not known.comm_id:
-            known.comm_id = self._split_of(told)
+        if "parent" in fields and not known.comm_id:
+            known.comm_id = self._split_of(fields)
         if "Init COMPLETE" in rest:
             known.complete, self.started_line = True, self.number
         known.ended |= "Destroy COMPLETE" in rest or "Abort COMPLETE" in rest
         self._enter(tid, known)
 
-    def _split_of(self, told: dict[str, str]) -> str:
+    def _split_of(self, fields: dict[str, str]) -> str:
         """What all ranks of a split call it alike, for it has no commId: its parent, its number there, its colour.
 
         Before 2.23 the number is not told, and is counted here. Empty where the parent's start is not in the log.
         """
-        parent = self.communicators.get(told["parent"])
+        parent = self.communicators.get(fields["parent"])
         if parent is None or not parent.comm_id:
             return ""
         parent.splits += 1
-        return f"{parent.comm_id}/{told.get('splitCount', parent.splits)}/{told.get('color', '')}"
+        return f"{parent.comm_id}/{fields.get('splitCount', parent.splits)}/{fields.get('color', '')}"
 
     def _new(self, tid: int, pointer: str) -> Communicator:
         """What the thread has begun without a name, else a new one; addresses are used again."""
@@ -183,13 +183,13 @@ class Process:
             self._enter(tid, next(reversed(self.communicators.values()), None) or Communicator())
         return self._at[tid]
 
-    def _communicator_of(self, tid: int, one: vias.Connection) -> Communicator:
+    def _communicator_of(self, tid: int, connection: vias.Connection) -> Communicator:
         """That of the thread, else the youngest one that can have this connection (2.22 connects late)."""
         mine = self._at.get(tid)
-        if mine is not None and not mine.complete and mine.holds(one):
+        if mine is not None and not mine.complete and mine.holds(connection):
             return mine
-        young = (known for known in reversed(self.communicators.values()) if known.holds(one))
-        communicator = mine if mine is not None and mine.holds(one) else next(young, None)
+        young = (known for known in reversed(self.communicators.values()) if known.holds(connection))
+        communicator = mine if mine is not None and mine.holds(connection) else next(young, None)
         if communicator is None or (communicator.complete and communicator.rank < 0):
             communicator = Communicator()
             self._enter(tid, communicator)

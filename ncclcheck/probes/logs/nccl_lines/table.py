@@ -15,31 +15,31 @@ _MOST_COMMUNICATORS, _MOST_MEMBERS = 64, 4096
 
 def communicators(log: Log, begins: Mapping[tuple[str, int], tuple[str, int]]) -> list[LogCommunicator]:
     """Those that are not whole, of the processes in order. begins: process -> file and line of its first line."""
-    found: dict[str, list[LogMember]] = {}
+    by_id: dict[str, list[LogMember]] = {}
     for (host, pid), process in log.processes.items():
         file, _ = begins.get((host, pid), ("", 0))
-        for one in process.all:
-            if one.comm_id and one.rank >= 0 and pid > 0:
-                found.setdefault(one.comm_id, []).append(_member(one, host, pid, file))
+        for communicator in process.all:
+            if communicator.comm_id and communicator.rank >= 0 and pid > 0:
+                by_id.setdefault(communicator.comm_id, []).append(_member(communicator, host, pid, file))
     odd = [
         LogCommunicator(id=key, members=members[:_MOST_MEMBERS])
-        for key, members in found.items()
+        for key, members in by_id.items()
         if not _whole(members)
     ]
     return [*islice(sorted(odd, key=_complete), _MOST_COMMUNICATORS)]
 
 
-def _member(one: Communicator, host: str, pid: int, file: str) -> LogMember:
+def _member(communicator: Communicator, host: str, pid: int, file: str) -> LogMember:
     return LogMember(
-        rank=one.rank,
-        nranks=one.nranks,
+        rank=communicator.rank,
+        nranks=communicator.nranks,
         host=host,
         pid=pid,
-        bus_id=one.bus_id,
+        bus_id=communicator.bus_id,
         file=file,
-        line=one.line,
-        complete=one.complete,
-        ended=one.ended,
+        line=communicator.line,
+        complete=communicator.complete,
+        ended=communicator.ended,
     )
 
 

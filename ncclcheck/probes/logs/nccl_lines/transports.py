@@ -15,36 +15,36 @@ _WITHIN = ("SHM", "P2P/IPC", "P2P/CUMEM", "P2P/direct pointer", "P2P/indirect", 
 
 def transport(log: Log, pid: int, rank: int, node: str, local: Collection[int]) -> Transport:
     """How one rank was connected. local: the ranks of the world that are on its node."""
-    said = next((process for (_, one), process in log.processes.items() if one == pid), None)
-    if said is None:
+    speaker = next((process for (_, number), process in log.processes.items() if number == pid), None)
+    if speaker is None:
         return unseen(rank, node, Unread("absent", "its log holds no line of NCCL"))
-    world = said.largest
+    world = speaker.largest
     return Transport(
         rank=rank,
         node=node,
         source="log",
-        version=said.version or log.version or _SILENT,
-        bootstrap=said.bootstrap or _SILENT,
-        network=said.network or _SILENT,
-        connections=_connections(said, rank, local),
-        interfaces=said.interfaces[:_MOST_DEVICES],
-        devices=_devices(said),
-        plugin=said.plugin,
-        tuner=said.tuner,
-        no_infiniband=said.no_infiniband,
-        nvls=said.nvls,
+        version=speaker.version or log.version or _SILENT,
+        bootstrap=speaker.bootstrap or _SILENT,
+        network=speaker.network or _SILENT,
+        connections=_connections(speaker, rank, local),
+        interfaces=speaker.interfaces[:_MOST_DEVICES],
+        devices=_devices(speaker),
+        plugin=speaker.plugin,
+        tuner=speaker.tuner,
+        no_infiniband=speaker.no_infiniband,
+        nvls=speaker.nvls,
         channels=world.channels,
-        rings=said.rings,
-        trees=said.trees,
+        rings=speaker.rings,
+        trees=speaker.trees,
         nranks=world.nranks or None,
         nnodes=world.nnodes or None,
         bus_id=world.bus_id,
-        communicators=len(said.communicators),
-        completed=sum(communicator.complete for communicator in said.communicators.values()),
-        warnings=list(said.warnings),
-        lines=said.lines,
-        unknown_lines=said.unknown,
-        unknown_samples=said.samples,
+        communicators=len(speaker.communicators),
+        completed=sum(communicator.complete for communicator in speaker.communicators.values()),
+        warnings=list(speaker.warnings),
+        lines=speaker.lines,
+        unknown_lines=speaker.unknown,
+        unknown_samples=speaker.samples,
     )
 
 
@@ -117,10 +117,10 @@ def _where(
 
 
 def _devices(process: Process) -> list[NetDevice]:
-    found = []
+    devices = []
     for index, (name, link) in sorted(process.devices.items())[:_MOST_DEVICES]:
         first = name.partition("+")[0]
-        found.append(
+        devices.append(
             NetDevice(
                 name=name,
                 index=index,
@@ -129,4 +129,4 @@ def _devices(process: Process) -> list[NetDevice]:
                 gpudirect=process.direct.get(name, process.direct.get(first.partition(":")[0])),
             )
         )
-    return found
+    return devices

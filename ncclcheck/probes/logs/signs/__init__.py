@@ -17,6 +17,6 @@ __all__ = ["Sign", "all_signs"]
 @cache
 def all_signs() -> tuple[Sign, ...]:
     """Every sign of every module here, in the order of the modules' names."""
-    names = [one.name for one in pkgutil.iter_modules(__path__)]
+    names = [module.name for module in pkgutil.iter_modules(__path__)]
     tables = [getattr(importlib.import_module(f"{__name__}.{name}"), "SIGNS", ()) for name in names]
     return tuple(sign for table in tables for sign in table)

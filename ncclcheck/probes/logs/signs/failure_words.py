@@ -192,9 +192,9 @@ EXPLAINS = (
     _form("falling back", r"\bfalling back\b.{0,80}\b(?:tcp|socket|ethernet|cpu|gloo)\b", "less than was wanted"),
 )  # fmt: skip
 _CODE_OR_FRAME = tuple(
-    one
-    for one in QUIET
-    if one.why
+    words
+    for words in QUIET
+    if words.why
     in (
         "code or a frame below a line that says it",
         "a line of code",
@@ -207,7 +207,7 @@ _CODE_OR_FRAME = tuple(
         "what Python says when it tidies up",
     )
 )
-_AGAINST_ENDS = tuple(one for one in QUIET if one.ends)
+_AGAINST_ENDS = tuple(words for words in QUIET if words.ends)
 
 
 def ended_badly(text: str) -> bool:

@@ -305,7 +305,7 @@ SIGNS = (
         ),
         words=(
             *("error", "exception", "exit: ", "interrupt: ", "warning: ", "expired: "),
-            *(f"{one.lower()}: " for one in _OTHER_TYPES.split("|")),
+            *(f"{kind.lower()}: " for kind in _OTHER_TYPES.split("|")),
         ),
     ),
     Sign(

@@ -20,7 +20,7 @@ _ELAPSED = re.compile(r" \[(\d{1,3}(?::\d\d){1,2})<")
 
 def is_long(text: str) -> bool:
     """Whether a progress bar has gone on for so long that others may have given up waiting."""
-    return any(_seconds(one) >= _LONG_S for one in _ELAPSED.findall(text))
+    return any(_seconds(elapsed) >= _LONG_S for elapsed in _ELAPSED.findall(text))
 
 
 def _seconds(elapsed: str) -> int:

@@ -62,10 +62,10 @@ class Calling(Expressions):
         name = self._library_name(node, self.dotted(node.func, frame), frame)
         node, name, given, named = self._completed(node, name, given, named, frame)
         if isinstance(node.func, ast.Attribute) and node.func.attr == "set_epoch":
-            told = dict(zip("0", given[:1], strict=False))
-            told["0"] = self._in_words(told.get("0", named.get("epoch", NOTHING)))
+            epoch = dict(zip("0", given[:1], strict=False))
+            epoch["0"] = self._in_words(epoch.get("0", named.get("epoch", NOTHING)))
             written = {"0": node.args[0]} if node.args else {}
-            self.add(".set_epoch", node.lineno, written, [], on=text(node.func.value), more={**told, "on": on})
+            self.add(".set_epoch", node.lineno, written, [], on=text(node.func.value), more={**epoch, "on": on})
         self._tell_forward(node, frame)
         if (value := self._own(node, name, on, given, named, frame)) is not None:
             self.target = ""
@@ -92,23 +92,23 @@ class Calling(Expressions):
 
     def _tell_forward(self, node: ast.Call, frame: Frame) -> None:
         """The forward pass of a model that is in a wrapper, whatever it is called."""
-        held = self._held_value(node, frame)
-        if held is not None and (held.of("ddp") or held.of("fsdp")):
-            self.add("forward", node.lineno, {}, [], on=text(node.func), made=held)
+        model = self._held_value(node, frame)
+        if model is not None and (model.of("ddp") or model.of("fsdp")):
+            self.add("forward", node.lineno, {}, [], on=text(node.func), made=model)
 
     def _own(
         self, node: ast.Call, name: str, on: Value, given: list[Value], named: dict[str, Value], frame: Frame
     ) -> Value | None:
         """A function, a method or a class of the script; None where it is none."""
-        ways = [one for one in self._called(node, name, on, frame) if one.name in self.classes | self.functions]
+        ways = [way for way in self._called(node, name, on, frame) if way.name in self.classes | self.functions]
         by_rank = any(way.by_rank for way in ways)
-        found = []
-        for at, one in enumerate(ways[:_MOST_WAYS]):
+        values = []
+        for at, choice in enumerate(ways[:_MOST_WAYS]):
             branch: Branch = "else" if at else "if"
             guard = Guard(kind="rank", branch=branch, text=text(node.func), line=node.lineno, file=frame.file)
             with self.inside(self.guards, guard) if by_rank else nullcontext():
-                found.append(self._one_way(one, node, given, named, frame))
-        return join(found) if found else None
+                values.append(self._one_way(choice, node, given, named, frame))
+        return join(values) if values else None
 
     def _one_way(
         self, way: Way, node: ast.Call, given: list[Value], named: dict[str, Value], frame: Frame
@@ -125,9 +125,9 @@ class Calling(Expressions):
     def _given(self, node: ast.Call, frame: Frame) -> tuple[list[Value], dict[str, Value]]:
         """What a call is given; lists and tables that are unpacked there are, where their parts are known."""
         given: list[Value] = []
-        for one in node.args:
-            value = self.value(one, frame)
-            if isinstance(one, ast.Starred) and value.items is not None:
+        for argument in node.args:
+            value = self.value(argument, frame)
+            if isinstance(argument, ast.Starred) and value.items is not None:
                 given += value.items
             else:
                 given.append(value)
@@ -143,7 +143,7 @@ class Calling(Expressions):
 
     def _spelled_out(self, node: ast.Call, frame: Frame) -> ast.Call:
         """The call with `**kwargs` as the arguments that they are, as they were written elsewhere."""
-        if all(one.arg is not None for one in node.keywords):
+        if all(argument.arg is not None for argument in node.keywords):
             return node
         keywords: list[ast.keyword] = []
         for keyword in node.keywords:
@@ -164,13 +164,13 @@ class Calling(Expressions):
         self, node: ast.Call, name: str, given: list[Value], named: dict[str, Value], frame: Frame
     ) -> tuple[ast.Call, str, list[Value], dict[str, Value]]:
         """A call of `partial(DataLoader, shuffle=True)`, with what it was given there."""
-        held = self._held_value(node, frame)
-        things = held.of("partial") if held is not None else []
+        partial = self._held_value(node, frame)
+        things = partial.of("partial") if partial is not None else []
         if len(things) != 1 or not (meant := self.things[things[0]].fields["partial"].symbol):
             return node, name, given, named
         thing = self.things[things[0]]
         before = sorted((key for key in thing.fields if key.isdecimal()), key=int)
-        more = {key: one for key, one in thing.fields.items() if not key.isdecimal() and key != "partial"}
+        more = {key: value for key, value in thing.fields.items() if not key.isdecimal() and key != "partial"}
         keywords = [ast.keyword(arg=key, value=thing.written[key]) for key in more if key not in named]
         whole = ast.Call(
             node.func, [*(thing.written[key] for key in before), *node.args], [*keywords, *node.keywords]
@@ -188,50 +188,52 @@ class Calling(Expressions):
         """What a variable that holds a function of a library calls: `sync = dist.all_reduce`."""
         if ":" in name or name.startswith("torch."):
             return name
-        held = self._held_value(node, frame)
-        found = [tag.removeprefix("lib:") for tag in held.tags if tag.startswith("lib:")] if held else []
-        return found[0] if len(found) == 1 else name
+        called = self._held_value(node, frame)
+        functions = [tag.removeprefix("lib:") for tag in called.tags if tag.startswith("lib:")] if called else []
+        return functions[0] if len(functions) == 1 else name
 
     def _handed_on(self, node: ast.Call, given: list[Value]) -> list[str]:
         """For what is given a model to call it: whether that is its wrapper, or the model inside."""
-        via = [f"via:{tag}" for one in given for tag in one.of("ddp")]
-        inner = [one for at, one in zip(node.args, given, strict=False) if text(at).endswith(".module")]
+        via = [f"via:{tag}" for value in given for tag in value.of("ddp")]
+        inner = [value for at, value in zip(node.args, given, strict=False) if text(at).endswith(".module")]
         past = [f"past:{name}" for name, thing in self.things.items() if thing.kind == "ddp"
-                for one in inner if one.objects and {*one.objects} <= thing.fields["module"].tags]  # fmt: skip
+                for part in inner if part.objects and {*part.objects} <= thing.fields["module"].tags]  # fmt: skip
         return via or past
 
     def forward_of(self, node: ast.Call, frame: Frame) -> list[str]:
         """For the forward pass of a model: whether it goes through its wrapper, or past it."""
         if not isinstance(node.func, ast.Name | ast.Attribute):
             return []
-        held = self.value(node.func, frame) if isinstance(node.func, ast.Name) else self._held_in(node.func, frame)
-        wrappers = {one: thing.fields["module"].tags for one, thing in self.things.items()
+        called = (
+            self.value(node.func, frame) if isinstance(node.func, ast.Name) else self._held_in(node.func, frame)
+        )
+        wrappers = {model: thing.fields["module"].tags for model, thing in self.things.items()
                     if thing.kind == "ddp" and "module" in thing.fields}  # fmt: skip
-        via = [f"via:{one}" for one in held.of("ddp")]
-        objects = {*held.of("module", "new")}
-        past = [f"past:{one}" for one, inner in wrappers.items() if objects and objects <= inner]
+        via = [f"via:{wrapper}" for wrapper in called.of("ddp")]
+        objects = {*called.of("module", "new")}
+        past = [f"past:{wrapper}" for wrapper, inner in wrappers.items() if objects and objects <= inner]
         return via or past
 
     def _held_in(self, node: ast.Attribute, frame: Frame) -> Value:
         """What an attribute holds, where an object has it; a method is none."""
         on = self.value(node.value, frame)
-        found = [self.things[one].fields.get(node.attr, NOTHING) for one in on.objects]
+        values = [self.things[thing].fields.get(node.attr, NOTHING) for thing in on.objects]
         if node.attr == "module":
             return self._attribute(node, frame)
-        return join(found)
+        return join(values)
 
     def _called(self, node: ast.Call, name: str, on: Value, frame: Frame) -> list[Way]:
         """What of the script's own a call may lead to."""
         attr = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        found: list[Way] = []
-        for one in on.objects if attr else []:
-            thing = self.things[one]
+        ways: list[Way] = []
+        for part in on.objects if attr else []:
+            thing = self.things[part]
             if attr in thing.fields:
-                found += self._held(thing.fields[attr])
+                ways += self._held(thing.fields[attr])
             elif method := self.method(thing.cls, attr):
-                found.append(Way(method, Value(frozenset({one}))))
-        if found:
-            return found
+                ways.append(Way(method, Value(frozenset({part}))))
+        if ways:
+            return ways
         if isinstance(node.func, ast.Call | ast.Subscript | ast.IfExp | ast.Lambda):
             return self._held(self.value(node.func, frame))
         if (
@@ -255,30 +257,30 @@ class Calling(Expressions):
             return [Way(full, me if me is not None else NOTHING)]
         return [Way(full)]
 
-    def _held(self, held: Value) -> list[Way]:
+    def _held(self, value: Value) -> list[Way]:
         """What a variable that holds a function, a class or a model calls."""
-        found = []
-        for tag in sorted(held.tags):
+        ways = []
+        for tag in sorted(value.tags):
             kind, _, full = tag.partition(":")
             if kind in ("fn", "raw", "class"):
                 function = self.functions.get(full) if kind == "fn" else None
-                bound = Value(frozenset(tag[3:] for tag in held.tags if tag.startswith("me:")))
+                bound = Value(frozenset(tag[3:] for tag in value.tags if tag.startswith("me:")))
                 me = bound if function and function.owner and function.parameters[:1] == ["self"] else None
-                found.append(Way(full, me, raw=kind == "raw", by_rank=SOME in held.tags))
-        for one in [] if found else held.objects:
-            thing = self.things[one]
+                ways.append(Way(full, me, raw=kind == "raw", by_rank=SOME in value.tags))
+        for part in [] if ways else value.objects:
+            thing = self.things[part]
             if thing.kind == "partial":
                 fields = dict(thing.fields)
                 inner = self._held(fields.pop("partial"))
                 given = [fields.pop(at) for at in [*fields] if at.isdecimal()]
-                found += [way._replace(given=tuple(given), named=fields) for way in inner]
+                ways += [way._replace(given=tuple(given), named=fields) for way in inner]
                 continue
-            modules = thing.fields.get("module", NOTHING).objects if thing.kind in ("ddp", "fsdp") else [one]
+            modules = thing.fields.get("module", NOTHING).objects if thing.kind in ("ddp", "fsdp") else [part]
             for module in modules:
                 cls = self.things[module].cls
                 if method := self.method(cls, "forward") or self.method(cls, "__call__"):
-                    found.append(Way(method, Value(frozenset({module}))))
-        return found
+                    ways.append(Way(method, Value(frozenset({module}))))
+        return ways
 
     def build(self, cls: str, node: ast.Call, given: list[Value], named: dict[str, Value]) -> Value:
         made = self.make(library.kind_of(self, cls), node, cls)
@@ -301,9 +303,9 @@ class Calling(Expressions):
         if not done or not done[2]:
             return
         parameters = self.functions[called].parameters[1 if bound else 0 :]
-        for name, one in zip(parameters, node.args, strict=False):
+        for name, argument in zip(parameters, node.args, strict=False):
             if name in done[2]:
-                library.sum_in_place(one, frame, self)
+                library.sum_in_place(argument, frame, self)
 
     def file(self, name: str) -> None:
         """Its own lines, once, as an import does."""
@@ -356,10 +358,10 @@ class Calling(Expressions):
             if full not in self.functions or conditions.of_one_rank(text(called).rpartition(".")[2]):
                 continue
             home = self._around(function) or Frame(function.file, "")
-            held = Value(frozenset({f"fn:{full}"}))
+            decorator = Value(frozenset({f"fn:{full}"}))
             if isinstance(node, ast.Call):
-                held = self.call(full, *self._given(node, home))
-            for way in self._held(held)[:1]:
+                decorator = self.call(full, *self._given(node, home))
+            for way in self._held(decorator)[:1]:
                 if way.name in self.functions:
                     made = self._held(
                         self._followed(way.name, name, [Value(frozenset({f"raw:{name}"}))], {}, None)
@@ -415,7 +417,9 @@ class Calling(Expressions):
         if frame.yielded:
             return join(frame.yielded), calls
         value = join(frame.returned)
-        differs = frame.split and AGREED not in value.tags and any(one != value for one in frame.returned)
+        differs = (
+            frame.split and AGREED not in value.tags and any(returned != value for returned in frame.returned)
+        )
         return value.with_(SOME, MAY_LACK) if differs else value, calls
 
     def _around(self, function: Function) -> Frame | None:
@@ -437,7 +441,7 @@ class Calling(Expressions):
         for only, node in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
             variables[only.arg] = self._default(node) if node is not None else NOTHING
         variables |= dict(zip(parameters, given, strict=False))
-        known = {*parameters, *(one.arg for one in arguments.kwonlyargs)}
+        known = {*parameters, *(argument.arg for argument in arguments.kwonlyargs)}
         variables |= {name: value for name, value in named.items() if name in known}
         if arguments.vararg is not None:
             variables[arguments.vararg.arg] = Value(items=tuple(given[len(parameters) :]))
@@ -457,7 +461,8 @@ class Calling(Expressions):
         if me is None:
             return []
         return [
-            (one, *sorted((k, v.tags) for k, v in self.things[one].fields.items() if v.tags)) for one in me.objects
+            (thing, *sorted((k, v.tags) for k, v in self.things[thing].fields.items() if v.tags))
+            for thing in me.objects
         ]
 
     def _never(self, call: Call) -> bool:

@@ -74,8 +74,8 @@ class Expressions(Recording):
                 return self._compare(node, frame)
             case ast.BoolOp():
                 values = [self.value(node, frame) for node in node.values]
-                first = [FIRST in one.tags for one in values]
-                kept = {tag for one in values for tag in one.tags if "@" in tag}
+                first = [FIRST in operand.tags for operand in values]
+                kept = {tag for operand in values for tag in operand.tags if "@" in tag}
                 kept |= {FIRST} if any(first) and (isinstance(node.op, ast.And) or all(first)) else set()
                 return Value(carried(*values) | kept)
             case ast.UnaryOp():
@@ -117,7 +117,7 @@ class Expressions(Recording):
         """What two numbers make; divided, a sum is none any more, and what is a rank's own is an average."""
         tags = carried(left, right)
         if ON_CPU in left.tags | right.tags and all(
-            ON_CPU in one.tags or not one.tags & {LIVE, OWN} for one in (left, right)
+            ON_CPU in number.tags or not number.tags & {LIVE, OWN} for number in (left, right)
         ):
             tags |= {ON_CPU}
         if isinstance(op, ast.Div | ast.FloorDiv | ast.Mult):
@@ -130,9 +130,9 @@ class Expressions(Recording):
         return symbol("path" if isinstance(op, ast.Div) else type(op).__name__, left, right)
 
     def _name(self, name: str, frame: Frame) -> Value:
-        found = frame.look(name)
-        if found is not None:
-            return found
+        variable = frame.look(name)
+        if variable is not None:
+            return variable
         meaning = names.resolved(name, "", self.every[frame.file], self.every)
         if ":" in meaning:
             if meaning in self.functions:
@@ -154,31 +154,31 @@ class Expressions(Recording):
         if (known := frame.look(written)) is not None:
             return known
         on = self.value(node.value, frame)
-        found = []
+        values = []
         for name in on.objects:
             thing = self.things[name]
             if node.attr in thing.fields:
-                held = thing.fields[node.attr]
-                number = held.symbol.lstrip("-").isdecimal() and node.attr in self.given_again
-                held = held._replace(symbol="") if number else held
+                value = thing.fields[node.attr]
+                number = value.symbol.lstrip("-").isdecimal() and node.attr in self.given_again
+                value = value._replace(symbol="") if number else value
                 part = (
-                    thing.kind in ("module", "ddp", "fsdp") and held.of("module", "new") and node.attr != "module"
+                    thing.kind in ("module", "ddp", "fsdp") and value.of("module", "new") and node.attr != "module"
                 )
-                found.append(held.with_(f"in:{name}") if part else held)
+                values.append(value.with_(f"in:{name}") if part else value)
             elif method := self.method(thing.cls, node.attr):
                 decorated = {text(node) for node in self.functions[method].node.decorator_list}
                 if "property" in decorated and not isinstance(node.ctx, ast.Store):
-                    found.append(self.call(method, [], {}, Value(frozenset({name}))))
+                    values.append(self.call(method, [], {}, Value(frozenset({name}))))
                 else:
-                    found.append(Value(frozenset({f"fn:{method}", f"me:{name}"})))
+                    values.append(Value(frozenset({f"fn:{method}", f"me:{name}"})))
             elif thing.kind == "ddp":
                 self.add(
                     "attribute", node.lineno, {"0": ast.Constant(node.attr)}, [], on=text(node.value), made=on
                 )
             if thing.kind in ("ddp", "fsdp") and node.attr == "module" and "module" in thing.fields:
-                found.append(thing.fields["module"])
-        if found:
-            return join(found)
+                values.append(thing.fields["module"])
+        if values:
+            return join(values)
         full = self.dotted(node, frame)
         if ":" in full:
             file, _, inner = full.partition(":")
@@ -195,7 +195,7 @@ class Expressions(Recording):
         tags = carried(on) | library.by_name(node.attr)
         if full.startswith("torch.distributed."):
             tags |= {f"lib:{full}"}
-        tags |= {f"in:{one}" for one in on.of("ddp", "fsdp", "module", "new")}
+        tags |= {f"in:{model}" for model in on.of("ddp", "fsdp", "module", "new")}
         tags |= {tag for tag in on.tags if tag.startswith("in:")}
         if node.attr in library.SHAPES:
             tags -= {OWN, LIVE}
@@ -203,15 +203,15 @@ class Expressions(Recording):
 
     def _either(self, node: ast.IfExp, frame: Frame) -> Value:
         guard = self.guard(node.test, "if", frame)
-        found = []
+        values = []
         for branch, part in (("if", node.body), ("else", node.orelse)):
             if conditions.single(node.test, branch == "if"):
                 continue
             with self.inside(self.guards, guard if branch == "if" else library.other_branch(guard)):
-                found.append(self.value(part, frame))
-        value = join(found)
-        unlike = guard.kind == "rank" and any(one != value for one in found)
-        return value.with_(SOME, *may_lack(found)) if unlike else value
+                values.append(self.value(part, frame))
+        value = join(values)
+        unlike = guard.kind == "rank" and any(other != value for other in values)
+        return value.with_(SOME, *may_lack(values)) if unlike else value
 
     def _lambda(self, node: ast.Lambda, frame: Frame) -> Value:
         """A function without a name, which is followed where it is called."""
@@ -230,23 +230,23 @@ class Expressions(Recording):
         if cls in self.of_classes:
             return self.of_classes[cls]
         self.of_classes[cls] = {}
-        found: dict[str, Value] = {}
+        fields: dict[str, Value] = {}
         for base in reversed(self.bases(cls)):
-            found |= self.class_fields(base) if base in self.classes else {}
+            fields |= self.class_fields(base) if base in self.classes else {}
         frame = Frame(cls.partition(":")[0], "")
         for node in self.classes[cls].body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 given = node.value if node.value is not None else ast.Name("...")
                 plain = isinstance(given, ast.Constant)
-                found[node.target.id] = (
+                fields[node.target.id] = (
                     constant(given.value) if plain else Value(library.by_name(node.target.id))  # type: ignore[attr-defined]
                 )
             elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 constants = isinstance(node.value, ast.Constant)
                 name = node.targets[0].id
-                found[name] = self.value(node.value, frame) if constants else Value(library.by_name(name))
-        self.of_classes[cls] = found
-        return found
+                fields[name] = self.value(node.value, frame) if constants else Value(library.by_name(name))
+        self.of_classes[cls] = fields
+        return fields
 
     def _compare(self, node: ast.Compare, frame: Frame) -> Value:
         sides = [self.value(node, frame) for node in (node.left, *node.comparators)]
@@ -263,21 +263,21 @@ class Expressions(Recording):
         if library.is_environ(text(node.value)):
             return library.variable(text(node.slice).strip("'\""))
         on, key = self.value(node.value, frame), self.value(node.slice, frame)
-        found = [
+        parts = [
             self.things[name].fields[f"[{key.symbol}]"]
             for name in on.objects
             if f"[{key.symbol}]" in self.things[name].fields
         ]
-        if found:
-            return join(found)
-        held = [one for name in on.of("dict") for one in self.things[name].fields.values()]
-        if any(tag.startswith(("fn:", "class:", "lib:")) for one in held for tag in one.tags):
-            return join(held)  # one of a table of functions
+        if parts:
+            return join(parts)
+        table = [value for name in on.of("dict") for value in self.things[name].fields.values()]
+        if any(tag.startswith(("fn:", "class:", "lib:")) for value in table for tag in value.tags):
+            return join(table)  # one of a table of functions
         if on.items is not None and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
             at = node.slice.value
             if -len(on.items) <= at < len(on.items):
                 return on.items[at]
-        tags = carried(on, key) | {f"in:{one}" for one in on.of("module", "new")}
+        tags = carried(on, key) | {f"in:{model}" for model in on.of("module", "new")}
         if isinstance(node.slice, ast.Slice) and BY_RANK in key.tags and node.slice.step is not None:
             tags = (tags - {BY_RANK}) | {SHARE, OWN}
         if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
@@ -288,12 +288,12 @@ class Expressions(Recording):
         made = self.make("dict", node)
         target = self.target
         for key, value in zip(node.keys, node.values, strict=True):
-            one = self.value(value, frame)
+            given = self.value(value, frame)
             if key is not None:
                 name = f"[{self.value(key, frame).symbol}]"
-                self.things[made].fields[name] = one
+                self.things[made].fields[name] = given
                 self.things[made].written[name] = value
-            elif (table := self.table(one)) is not None:
+            elif (table := self.table(given)) is not None:
                 self.things[made].fields |= {f"[{name!r}]": value for name, value in table.items()}
         self.target = target
         return Value(frozenset({made}) | carried(*self.things[made].fields.values()))
@@ -308,9 +308,9 @@ class Expressions(Recording):
             for test in generator.ifs:
                 self.value(test, frame)
         inner = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]  # type: ignore[attr-defined]
-        values = [self.value(one, frame) for one in inner]
+        values = [self.value(part, frame) for part in inner]
         frame.variables = before
-        objects = frozenset(tag for one in values for tag in one.tags if "@" in tag)
+        objects = frozenset(tag for value in values for tag in value.tags if "@" in tag)
         return Value(carried(*parts, *values) | objects)
 
     def element(self, value: Value) -> Value:

@@ -170,8 +170,8 @@ class Run(Calling):
         own = guard is not None and guard.kind in ("own", "rank") and not isinstance(statement, ast.Return)
         option = guard is not None and _OPTION.fullmatch(guard.text)  # as --dry-run: the job is to end
         begins = self.loops[-1].line if self.loops else 0
-        here = (one for one in self.guards if one.file == frame.file and one.line > begins)
-        inner = not option and any(one.kind == "rank" and one.branch != "rest" for one in here)
+        here = (outer for outer in self.guards if outer.file == frame.file and outer.line > begins)
+        inner = not option and any(condition.kind == "rank" and condition.branch != "rest" for condition in here)
         if self.loops and (own or (leaves_loop and inner)):
             self.add("break" if leaves_loop else "continue", statement.lineno)
 
@@ -186,7 +186,7 @@ class Run(Calling):
         if guard.kind == "main" and not self.sources[frame.file].named:
             self.block(statement.orelse, frame)
             return
-        ends, ways, held = [], [], []
+        ends, ways, outcomes = [], [], []
         before = frame.variables
         fields = {name: dict(thing.fields) for name, thing in self.things.items()}
         for branch, body in (("if", statement.body), ("else", statement.orelse)):
@@ -200,9 +200,9 @@ class Run(Calling):
             ends.append(left)
             if not left:
                 ways.append(frame.variables)
-            held.append((left, {name: self.things[name].fields for name in fields}))
+            outcomes.append((left, {name: self.things[name].fields for name in fields}))
         self._meet(frame, ways or [frame.variables], guard.kind)
-        going_on = [made for left, made in held if not left] or [made for _, made in held[-1:]]
+        going_on = [made for left, made in outcomes if not left] or [made for _, made in outcomes[-1:]]
         self._meet_fields(fields, going_on, guard)
         if ends and all(ends):
             raise Left
@@ -246,13 +246,13 @@ class Run(Calling):
             if all(way == old for way in each):
                 continue
             met: dict[str, Value] = {}
-            for one in {key: None for way in each for key in way}:
-                values = [way[one] for way in each if one in way]
+            for field in {key: None for way in each for key in way}:
+                values = [way[field] for way in each if field in way]
                 if guard.kind in ("group", "main"):
-                    values = [value for value in values if value is not old.get(one)] or values
+                    values = [value for value in values if value is not old.get(field)] or values
                 value = join(values)
                 alike = all(one_value == value for one_value in values) and len(values) == len(each)
-                met[one] = value if alike else _decided(values, guard.kind)
+                met[field] = value if alike else _decided(values, guard.kind)
             self.things[name].fields = met
 
     def _loop(self, statement: ast.For | ast.AsyncFor | ast.While, frame: Frame) -> None:
@@ -305,9 +305,9 @@ class Run(Calling):
         still = 0
         for item in statement.items:
             value = self.value(item.context_expr, frame)
-            for one in value.objects:
-                if enter := self.method(self.things[one].cls, "__enter__"):
-                    value = join([value, self.call(enter, [], {}, Value(frozenset({one})))])
+            for thing in value.objects:
+                if enter := self.method(self.things[thing].cls, "__enter__"):
+                    value = join([value, self.call(enter, [], {}, Value(frozenset({thing})))])
             called = item.context_expr
             still += library.is_still(text(called.func if isinstance(called, ast.Call) else called))
             if item.optional_vars is not None:

@@ -148,8 +148,8 @@ def kind_of(run: Run, cls: str) -> str:
     """What a class of the script is, by what it is made from."""
     waiting, seen = [cls], {cls}
     while waiting:
-        one = waiting.pop(0)
-        for base in run.bases(one):
+        kind = waiting.pop(0)
+        for base in run.bases(kind):
             name = base.rpartition(".")[2].rpartition(":")[2]
             if name in ("Module", "LightningModule", "Sequential"):
                 return "module"
@@ -274,12 +274,12 @@ def _is_model(node: ast.Call, frame: Frame) -> bool:
     """Whether what is called is a model."""
     if not isinstance(node.func, ast.Name):
         return False
-    held = frame.look(node.func.id)
-    return bool(held and held.of("ddp", "fsdp", "module", "engine"))
+    called = frame.look(node.func.id)
+    return bool(called and called.of("ddp", "fsdp", "module", "engine"))
 
 
 def _tell(run: Run, node: ast.Call, name: str, on: Value, given: list[Value], named: Mapping[str, Value]) -> None:
-    reports = _REPORTS.search(name) and any({OWN, SUMMED} & one.all_tags for one in [*given, *named.values()])
+    reports = _REPORTS.search(name) and any({OWN, SUMMED} & value.all_tags for value in [*given, *named.values()])
     writes = _path_written(node, name, on, given, named)
     reads = _path_read(node, name, on, given)
     if not (
@@ -297,18 +297,20 @@ def _tell(run: Run, node: ast.Call, name: str, on: Value, given: list[Value], na
         return  # fmt: skip
     arguments = {str(at): node for at, node in enumerate(node.args) if not isinstance(node, ast.Starred)}
     arguments |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
-    values = {str(at): one for at, one in enumerate(given)} | {key: one for key, one in named.items() if key}
+    values = {str(at): value for at, value in enumerate(given)} | {
+        key: value for key, value in named.items() if key
+    }
     values = {
-        key: one.with_(one.symbol) if one.symbol in ("True", "False", "None") else one
-        for key, one in values.items()
+        key: value.with_(value.symbol) if value.symbol in ("True", "False", "None") else value
+        for key, value in values.items()
     }
     if on.all_tags:
         values["on"] = on
     if writes is not None or reads is not None:
         values["path"] = _as_path(writes or reads or NOTHING, _named_here(run, node, name))
     written = text(node.func.value) if isinstance(node.func, ast.Attribute) else ""
-    told = "write" if writes and not name.endswith("torch.save") else name
-    run.add("read" if reads else told, node.lineno, arguments, more=values, on=written)
+    kind = "write" if writes and not name.endswith("torch.save") else name
+    run.add("read" if reads else kind, node.lineno, arguments, more=values, on=written)
 
 
 def _named_here(run: Run, node: ast.Call, name: str) -> str:
@@ -367,7 +369,7 @@ def sum_in_place(node: ast.expr, frame: Frame, run: Run) -> None:
         if node.id in frame.variables:
             for new in frame.variables[node.id].of("new"):  # a tensor whose parts were given numbers
                 fields = run.things[new].fields
-                run.things[new].fields = {key: one.agreed(*_UNLIKE) for key, one in fields.items()}
+                run.things[new].fields = {key: value.agreed(*_UNLIKE) for key, value in fields.items()}
             frame.variables[node.id] = frame.variables[node.id].agreed(*_UNLIKE)
         frame.reduced.add(node.id)
         for loop in run.loops:  # `for m in metrics: all_reduce(m)`
@@ -376,8 +378,8 @@ def sum_in_place(node: ast.expr, frame: Frame, run: Run) -> None:
                 frame.reduced.add(loop.over)
     elif isinstance(node, ast.Attribute):
         on = run.value(node.value, frame)
-        for one in on.objects:
-            fields = run.things[one].fields
+        for thing in on.objects:
+            fields = run.things[thing].fields
             if node.attr in fields:
                 fields[node.attr] = fields[node.attr].agreed(*_UNLIKE)
         frame.variables.pop(text(node), None)
@@ -408,8 +410,8 @@ def _is_rank(run: Run, node: ast.Call, frame: Frame) -> None:
     if isinstance(given, ast.Name) and given.id in frame.variables:
         frame.variables[given.id] = frame.variables[given.id].with_(RANK)
     elif isinstance(given, ast.Attribute):
-        for one in run.value(given.value, frame).objects:
-            fields = run.things[one].fields
+        for thing in run.value(given.value, frame).objects:
+            fields = run.things[thing].fields
             fields[given.attr] = fields.get(given.attr, NOTHING).with_(RANK)
 
 
@@ -420,7 +422,7 @@ def _on_cpu(
     if name == ".cpu":
         return on.with_(ON_CPU)
     if name in (".cuda", ".to") and ON_CPU in on.tags:
-        stays = name == ".to" and all(CPU in one.tags for one in given[:1])
+        stays = name == ".to" and all(CPU in value.tags for value in given[:1])
         return on if stays else on.but(ON_CPU)
     if _ON_CPU.search(name) and "device" not in named:
         return Value(carried(*given, *named.values()) | {ON_CPU, run.make("new", node)})
@@ -429,8 +431,8 @@ def _on_cpu(
 
 def _prepared(run: Run, given: list[Value]) -> None:
     """Loaders that Accelerate or Fabric has shared out."""
-    for one in given:
-        for loader in one.of("loader"):
+    for value in given:
+        for loader in value.of("loader"):
             run.things[loader].fields["prepared"] = NOTHING
 
 
@@ -482,7 +484,7 @@ def _run_given(run: Run, node: ast.Call, name: str, given: list[Value], named: M
         name
     ):
         return
-    for cls in [tag for one in given[:1] for tag in sorted(one.tags) if tag.startswith("class:")]:
+    for cls in [tag for target in given[:1] for tag in sorted(target.tags) if tag.startswith("class:")]:
         if _SPAWNS.search(name):  # `mp.spawn(Trainer, args=(...))` builds one in each process
             more = named.get("args", given[1] if len(given) > 1 else NOTHING)
             run.build(cls[6:], node, [Value(frozenset({RANK, LOCAL})), *(more.items or ())], {})
@@ -508,8 +510,8 @@ def _run_given(run: Run, node: ast.Call, name: str, given: list[Value], named: M
 
 def _parameters(on: Value) -> Value:
     """Those of a model, or of all models that it may be."""
-    objects = [one for one in on.objects if not one.startswith("options")]
-    tags = {f"params:{one}" for one in objects}
+    objects = [thing for thing in on.objects if not thing.startswith("options")]
+    tags = {f"params:{thing}" for thing in objects}
     inner = {f"params:{tag.removeprefix('in:')}" for tag in on.tags if tag.startswith("in:")}
     tags |= inner | ({"part"} if inner else set())
     return Value(frozenset(tags) | {t for t in on.tags if t.startswith("params:")})

@@ -67,7 +67,7 @@ def _sampler(asked: Asked) -> Value:
 
 def _other_sampler(asked: Asked) -> Value:
     tags = carried(*asked.given, *asked.named.values())
-    inner = frozenset(tag for one in asked.given for tag in one.of("sampler", "sampled"))
+    inner = frozenset(tag for value in asked.given for tag in value.of("sampler", "sampled"))
     kind = "plain" if asked.name.startswith("torch.utils.data") else "sampled"
     return Value(tags | (inner or {asked.run.make(kind, asked.node)}))
 

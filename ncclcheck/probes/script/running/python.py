@@ -37,9 +37,9 @@ def called(
     if name.endswith("defaultdict") and given:
         return _made_when_asked(run, node, given[0])
     if isinstance(node.func, ast.Attribute) and node.func.attr in ("values", "items", "get") and on.of("dict"):
-        held = [one for made in on.of("dict") for one in run.things[made].fields.values()]
-        if any(one.objects for one in held):
-            return join(held)._replace(symbol="")
+        entries = [entry for made in on.of("dict") for entry in run.things[made].fields.values()]
+        if any(entry.objects for entry in entries):
+            return join(entries)._replace(symbol="")
     if name == "getattr" and len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
         asked = ast.Attribute(node.args[0], str(node.args[1].value), ast.Load())
         return run.value(ast.copy_location(asked, node), frame)
@@ -60,14 +60,14 @@ def updated(run: Run, last: str, on: Value, given: list[Value], named: Mapping[s
     """A table is given the entries of another one."""
     for made in on.of("dict") if last == "update" else []:
         new = dict(named)
-        for one in given:
-            new |= run.table(one) or {"": NOTHING}
-        run.things[made].fields |= {f"[{key!r}]" if key else "[]": one for key, one in new.items()}
+        for table in given:
+            new |= run.table(table) or {"": NOTHING}
+        run.things[made].fields |= {f"[{key!r}]" if key else "[]": value for key, value in new.items()}
 
 
 def _partial(run: Run, node: ast.Call, given: list[Value], named: Mapping[str, Value]) -> Value:
     """A function with a part of what it is given."""
-    fields = {"partial": given[0], **{str(at): one for at, one in enumerate(given[1:])}, **named}
+    fields = {"partial": given[0], **{str(at): value for at, value in enumerate(given[1:])}, **named}
     made = run.make("partial", node, fields=fields)
     written = {str(at): node for at, node in enumerate(node.args[1:])}
     written |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
@@ -78,7 +78,7 @@ def _partial(run: Run, node: ast.Call, given: list[Value], named: Mapping[str, V
 def _table(run: Run, node: ast.Call, named: Mapping[str, Value]) -> Value:
     """`dict(shuffle=True, **others)`."""
     made = run.make("dict", node)
-    run.things[made].fields = {f"[{key!r}]" if key else "[]": one for key, one in named.items()}
+    run.things[made].fields = {f"[{key!r}]" if key else "[]": value for key, value in named.items()}
     run.things[made].written = {f"[{keyword.arg!r}]": keyword.value for keyword in node.keywords if keyword.arg}
     return Value(frozenset({made}) | carried(*named.values()))
 
@@ -87,12 +87,12 @@ def numbers(given: list[Value]) -> Value:
     tags = carried(*given)
     if len(given) == 3 and given[0].tags & {RANK, LOCAL}:
         return Value((tags - {BY_RANK}) | {SHARE, OWN})
-    if any(SOME in one.tags for one in given):
+    if any(SOME in value.tags for value in given):
         tags |= {UNEVEN}
     return Value(tags)
 
 
 def several(last: str, given: list[Value]) -> Value:
     """`enumerate(loader)`, `zip(a, b)`: what a loop gives is a tuple; the loaders are kept."""
-    tags = frozenset(tag for one in given for tag in one.all_tags)
+    tags = frozenset(tag for value in given for tag in value.all_tags)
     return Value(tags | {NUMBERED} if last == "enumerate" else tags)

@@ -68,7 +68,7 @@ class Recording:
             assert source.tree is not None
             stores.update(node.attr for node in source.of(ast.Attribute) if isinstance(node.ctx, ast.Store))
             self.functions |= {function.name: function for function in functions(name, source.tree)}
-            self.classes |= {f"{name}:{one.name}": one for one in source.of(ast.ClassDef)}
+            self.classes |= {f"{name}:{definition.name}": definition for definition in source.of(ast.ClassDef)}
         self.given_again = {name for name, count in stores.items() if count > 1}
 
     # What the classes below do, each for those above it
@@ -115,10 +115,10 @@ class Recording:
         """FILE:CLASS.NAME, of the class or of what it is made from; empty where it is not the script's own."""
         waiting, seen = [cls] if cls else [], {""}
         while waiting:
-            one = waiting.pop(0)
-            if f"{one}.{name}" in self.functions:
-                return f"{one}.{name}"
-            new = [base for base in self.bases(one) if base not in seen]
+            known = waiting.pop(0)
+            if f"{known}.{name}" in self.functions:
+                return f"{known}.{name}"
+            new = [base for base in self.bases(known) if base not in seen]
             seen |= {*new}
             waiting += new
         return ""
@@ -166,8 +166,8 @@ class Recording:
     ) -> None:
         """One call of the trace."""
         function = self.stack[-1]
-        given = {key: " ".join(sorted(one.all_tags)) for key, one in zip(arguments, values, strict=False)}
-        given |= {key: " ".join(sorted(one.all_tags)) for key, one in more.items()}
+        given = {key: " ".join(sorted(value.all_tags)) for key, value in zip(arguments, values, strict=False)}
+        given |= {key: " ".join(sorted(value.all_tags)) for key, value in more.items()}
         if made.tags:
             given["made"] = " ".join(sorted(made.tags))
         compound = isinstance(
@@ -187,7 +187,7 @@ class Recording:
                 arguments={key: text(node) for key, node in arguments.items()},
                 guards=[*self.guards],
                 loops=[*self.loops],
-                values={key: one for key, one in given.items() if one},
+                values={key: tags for key, tags in given.items() if tags},
             )
         )
 

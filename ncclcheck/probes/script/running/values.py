@@ -46,13 +46,13 @@ class Value(NamedTuple):
 
     def of(self, *kinds: str) -> list[str]:
         """Its objects of these kinds."""
-        return [one for one in self.objects if one.partition("@")[0] in kinds]
+        return [thing for thing in self.objects if thing.partition("@")[0] in kinds]
 
     def but(self, *tags: str) -> Value:
         """The same without some properties, in its parts too."""
         if self.items is None and self.tags.isdisjoint(tags):
             return self
-        items = None if self.items is None else tuple(one.but(*tags) for one in self.items)
+        items = None if self.items is None else tuple(part.but(*tags) for part in self.items)
         return self._replace(tags=self.tags - {*tags}, items=items)
 
     def with_(self, *tags: str) -> Value:
@@ -61,13 +61,13 @@ class Value(NamedTuple):
 
     def agreed(self, *unlike: str) -> Value:
         """What it is once ranks have exchanged it."""
-        items = None if self.items is None else tuple(one.agreed(*unlike) for one in self.items)
+        items = None if self.items is None else tuple(part.agreed(*unlike) for part in self.items)
         return Value((self.tags - {*unlike}) | {AGREED}, self.symbol, items)
 
     @property
     def all_tags(self) -> frozenset[str]:
         """Those of its parts too."""
-        return self.tags.union(*(one.all_tags for one in self.items)) if self.items else self.tags
+        return self.tags.union(*(part.all_tags for part in self.items)) if self.items else self.tags
 
 
 NOTHING = Value()
@@ -81,23 +81,23 @@ def constant(value: object) -> Value:
 
 def join(values: Iterable[Value]) -> Value:
     """Any one of them."""
-    found = [*values]
-    if not found:
+    choices = [*values]
+    if not choices:
         return NOTHING
-    first = found[0]
-    if all(one == first for one in found):
+    first = choices[0]
+    if all(choice == first for choice in choices):
         return first
     items = None
     if first.items is not None and all(
-        one.items is not None and len(one.items) == len(first.items) for one in found
+        choice.items is not None and len(choice.items) == len(first.items) for choice in choices
     ):
-        items = tuple(join(parts) for parts in zip(*(one.items or () for one in found), strict=True))
-    symbols = {one.symbol for one in found}
-    each = [one.tags if items is not None else one.all_tags for one in found]
+        items = tuple(join(parts) for parts in zip(*(choice.items or () for choice in choices), strict=True))
+    symbols = {choice.symbol for choice in choices}
+    each = [choice.tags if items is not None else choice.all_tags for choice in choices]
     tags = frozenset().union(*each) - frozenset(
-        tag for tag in (CHANCE, SUMMED, ON_CPU) if not all(tag in one for one in each)
+        tag for tag in (CHANCE, SUMMED, ON_CPU) if not all(tag in marks for marks in each)
     )
-    if not all(one & {GPU_0, CPU} for one in each):
+    if not all(marks & {GPU_0, CPU} for marks in each):
         tags -= {GPU_0}  # another GPU may be meant
     if AGREED in tags:
         tags -= {OWN}  # one way it was exchanged: it is not known to be a rank's own
@@ -106,14 +106,14 @@ def join(values: Iterable[Value]) -> Value:
 
 def may_lack(values: Iterable[Value]) -> frozenset[str]:
     """Whether one of them is none: None, or false."""
-    return frozenset({MAY_LACK} if any(one.symbol in ("None", "False", "0") for one in values) else ())
+    return frozenset({MAY_LACK} if any(value.symbol in ("None", "False", "0") for value in values) else ())
 
 
 def carried(*values: Value) -> frozenset[str]:
     """What a result of these depends on; it is none of them."""
-    every = frozenset().union(*(one.all_tags for one in values))
-    found = frozenset(tag for tag in every if tag in _PROPERTIES or tag.startswith(_CARRIED))
-    return found | {BY_RANK} if every & {RANK, LOCAL, FIRST} else found
+    every = frozenset().union(*(value.all_tags for value in values))
+    tags = frozenset(tag for tag in every if tag in _PROPERTIES or tag.startswith(_CARRIED))
+    return tags | {BY_RANK} if every & {RANK, LOCAL, FIRST} else tags
 
 
 def symbol(head: str, *parts: Value) -> str:
@@ -146,7 +146,7 @@ class Function:
     def parameters(self) -> list[str]:
         """By position."""
         given = self.node.args
-        return [one.arg for one in [*given.posonlyargs, *given.args]]
+        return [argument.arg for argument in [*given.posonlyargs, *given.args]]
 
 
 @dataclass

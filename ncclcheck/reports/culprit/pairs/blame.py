@@ -104,8 +104,10 @@ class _Case:
 
     def tried(self, charged: Iterable[Charge]) -> list[_Weighed]:
         """Who of these may be blamed, with how much that explains."""
-        blames = [one for suspect, ways in charged if (one := _try(self._samples, self.heard, suspect, ways))]
-        return [(_explained(self._samples, one), one) for one in blames]
+        blames = [
+            attempt for suspect, ways in charged if (attempt := _try(self._samples, self.heard, suspect, ways))
+        ]
+        return [(_explained(self._samples, charge), charge) for charge in blames]
 
     def best(self) -> Iterator[_Weighed]:
         """All suspects that may be blamed, in the order in which they are tried."""
@@ -126,9 +128,9 @@ class _Case:
 def unexplained(samples: Samples, ways: Iterable[Way], guilty: Iterable[Blame]) -> list[Way]:
     """The ways that do not go through a guilty part, or are much slower than it."""
     left = list(ways)
-    for one in guilty:
-        through, limit = set(one.ways), one.slowness + samples.least(1)
-        through |= _crossing(one.suspect, left) if one.suspect.part == "fabric" else set()
+    for guilt in guilty:
+        through, limit = set(guilt.ways), guilt.slowness + samples.least(1)
+        through |= _crossing(guilt.suspect, left) if guilt.suspect.part == "fabric" else set()
         left = [way for way in left if way not in through or way.slowness >= limit]
     return left
 
@@ -138,13 +140,13 @@ def _crossing(cut: Suspect, ways: Iterable[Way]) -> set[Way]:
     sides = set(cut.names), set(cut.others)
     within = sides[0] | sides[1]
     outside = [w for w in ways if cut.rail in (None, w.rail) and (w.source in within) != (w.target in within)]
-    found: set[Way] = set()
+    crossing: set[Way] = set()
     for name, of_node in by(outside, lambda way: way.target if way.source in within else way.source).items():
         halves = [[way for way in of_node if {way.source, way.target} & half] for half in sides]
         if all(halves):
             joined = _joined(cut, name, behind=middle(halves[1]) > middle(halves[0]))
-            found.update(way for way in of_node if joined.covers(way))
-    return found
+            crossing.update(way for way in of_node if joined.covers(way))
+    return crossing
 
 
 def _joined(cut: Suspect, name: str, *, behind: bool) -> Suspect:
@@ -154,12 +156,12 @@ def _joined(cut: Suspect, name: str, *, behind: bool) -> Suspect:
 
 def _best(weighed: Iterable[_Weighed]) -> Blame | None:
     """The suspect that explains most; of equals the first."""
-    return max(weighed, key=lambda one: one[0], default=(0.0, None))[1]
+    return max(weighed, key=lambda pair: pair[0], default=(0.0, None))[1]
 
 
-def _explained(samples: Samples, one: Blame) -> float:
+def _explained(samples: Samples, guilt: Blame) -> float:
     """Slow ways, weighed by how slow they are; beyond three times the floor all weigh the same."""
-    return sum(min(3.0, way.slowness / samples.floor) for way in one.ways if way.slowness > samples.floor / 2)
+    return sum(min(3.0, way.slowness / samples.floor) for way in guilt.ways if way.slowness > samples.floor / 2)
 
 
 def _try(samples: Samples, heard: Heard, suspect: Suspect, ways: Sequence[Way]) -> Blame | None:

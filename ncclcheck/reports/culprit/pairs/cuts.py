@@ -44,9 +44,9 @@ def _on_rail(
 ) -> Iterator[Cut]:
     for side, rest in sorted(_sides(verdicts, groups)):
         if _fast_inside(verdicts, side) and _fast_inside(verdicts, rest):
-            one, other = set(side), set(rest)
-            out = [way for way in ways if way.source in one and way.target in other]
-            yield Cut(side, rest, rail, out, [way for way in ways if way.source in other and way.target in one])
+            half, other = set(side), set(rest)
+            out = [way for way in ways if way.source in half and way.target in other]
+            yield Cut(side, rest, rail, out, [way for way in ways if way.source in other and way.target in half])
 
 
 def _verdicts(samples: Samples, ways: list[Way]) -> dict[Ends, bool]:
@@ -71,15 +71,15 @@ def _sides(
         if is_slow:
             slow[a].add(b)
             slow[b].add(a)
-    found = _of_groups(names, [ends for ends, is_slow in verdicts.items() if is_slow], groups)
+    candidates = _of_groups(names, [ends for ends, is_slow in verdicts.items() if is_slow], groups)
     together = _together(
         verdicts, {name for name in names if len(slow[name]) >= 2 and 2 * len(slow[name]) > seen[name]}
     )
-    found += [(together, names - together), _coloured(verdicts)]
+    candidates += [(together, names - together), _coloured(verdicts)]
     for seed in sorted(names, key=lambda name: (-len(slow[name]), name))[:_MOST_SEEDS]:
-        found.append(_shared(slow, seed))
-    pruned = ((_welcome(verdicts, one), _welcome(verdicts, other)) for one, other in found)
-    return {_ordered(one, other) for one, other in pruned if min(len(one), len(other)) >= 2}
+        candidates.append(_shared(slow, seed))
+    pruned = ((_welcome(verdicts, half), _welcome(verdicts, other)) for half, other in candidates)
+    return {_ordered(half, other) for half, other in pruned if min(len(half), len(other)) >= 2}
 
 
 def _of_groups(
@@ -95,9 +95,9 @@ def _of_groups(
         only_a, only_b = [[g for g in inside.get(n, ()) if m not in groups[g]] for n, m in ((a, b), (b, a))]
         leaving.update([*only_a, *only_b])
         between.update((min(g, h), max(g, h)) for g in only_a for h in only_b)
-    found: list[tuple[Set[str], Set[str]]] = []
-    found += [(groups[g] & names, names - groups[g]) for g, _ in leaving.most_common(_MOST_GROUPS)]
-    return found + [(groups[g] & names, groups[h] & names) for (g, h), _ in between.most_common(_MOST_GROUPS)]
+    candidates: list[tuple[Set[str], Set[str]]] = []
+    candidates += [(groups[g] & names, names - groups[g]) for g, _ in leaving.most_common(_MOST_GROUPS)]
+    return candidates + [(groups[g] & names, groups[h] & names) for (g, h), _ in between.most_common(_MOST_GROUPS)]
 
 
 def _welcome(verdicts: dict[Ends, bool], side: Set[str]) -> set[str]:
@@ -105,8 +105,8 @@ def _welcome(verdicts: dict[Ends, bool], side: Set[str]) -> set[str]:
     return {name for ends, is_slow in verdicts.items() if not is_slow and side >= {*ends} for name in ends}
 
 
-def _ordered(one: Set[str], other: Set[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    first, second = tuple(sorted(one)), tuple(sorted(other))
+def _ordered(side: Set[str], other: Set[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    first, second = tuple(sorted(side)), tuple(sorted(other))
     return (first, second) if (len(first), first) < (len(second), second) else (second, first)
 
 

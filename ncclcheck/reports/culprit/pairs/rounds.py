@@ -100,9 +100,9 @@ def _quick(names: list[str], alive: list[str], done: Sequence[PairTime]) -> list
     guilty = blame(samples)
     left = _doubtful(samples, unexplained(samples, samples.ways, guilty))
     many = len([ends for ends in left if good.issuperset(ends)]) >= max(3, len(names) // _MANY)
-    if many or any(one.suspect.part == "fabric" for one in guilty):
+    if many or any(guilt.suspect.part == "fabric" for guilt in guilty):
         return _ladder(names, set(alive), met) or _beside(names, suspects, good, met)
-    named = {name for one in guilty for name in one.suspect.names}
+    named = {name for guilt in guilty for name in guilt.suspect.names}
     enough = repeats(places(samples, "nic")) + _SPARE
     open_cases = [name for name in suspects if name not in named and _seen(samples, name) < enough]
     settled = [name for name in suspects if name in named]
@@ -145,11 +145,11 @@ def _beside(names: list[str], suspects: list[str], good: set[str], met: set[Pair
 def _doubtful(samples: Samples, ways: Iterable[Way]) -> dict[Pair, float]:
     """Pairs of which one way, at least, may be slow: less is asked than of a culprit. The slowest of each."""
     suspicious = max(0.75 * samples.floor, 3 * samples.noise)
-    found: dict[Pair, float] = {}
+    slowest: dict[Pair, float] = {}
     for way in ways:
         if way.slowness >= suspicious:
-            found[ends_of(way)] = max(found.get(ends_of(way), 0.0), way.slowness)
-    return found
+            slowest[ends_of(way)] = max(slowest.get(ends_of(way), 0.0), way.slowness)
+    return slowest
 
 
 def _seen(samples: Samples, name: str) -> int:
@@ -214,6 +214,6 @@ def _repeat(samples: Samples, alive: list[str]) -> list[Pair]:
     """
     guilty = blame(samples)
     asked = [(way, repeats(len(samples.ways))) for way in unexplained(samples, samples.ways, guilty)]
-    asked += [(way, _CONFIRMED) for one in guilty if one.slowness < _CLEAR for way in one.ways]
+    asked += [(way, _CONFIRMED) for guilt in guilty if guilt.slowness < _CLEAR for way in guilt.ways]
     slow = {ends_of(w): w.slowness for w, times in asked if w.slowness >= samples.least(1) and w.times < times}
     return _disjoint(_slowest_first(slow), set(alive))

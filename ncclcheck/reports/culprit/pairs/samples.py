@@ -88,10 +88,10 @@ class Samples:
     @cached_property
     def between(self) -> dict[Ends, list[Way]]:
         """All ways of each pair."""
-        found: dict[Ends, list[Way]] = {}
+        by_pair: dict[Ends, list[Way]] = {}
         for way in self.ways:
-            found.setdefault(ends_of(way), []).append(way)
-        return found
+            by_pair.setdefault(ends_of(way), []).append(way)
+        return by_pair
 
 
 def counted(ways: Iterable[Way]) -> Heard:
@@ -121,15 +121,15 @@ def read(pairs: Sequence[PairTime], percent: float = PERCENT, usual_noise: float
     usual_noise: the spread is taken for at least this: that of few measurements can be small by accident.
     """
     largest = max((pair.bytes for pair in pairs), default=0)
-    found: dict[tuple[str, str, int], list[float]] = {}
+    by_way: dict[tuple[str, str, int], list[float]] = {}
     for pair in pairs:
         if pair.a != pair.b:
             for source, target, speed in _directions(pair):
-                found.setdefault((source, target, pair.rail), []).append(speed)
-    best = sorted((speed for speeds in found.values() if (speed := max(speeds)) > -math.inf), reverse=True)
+                by_way.setdefault((source, target, pair.rail), []).append(speed)
+    best = sorted((speed for speeds in by_way.values() if (speed := max(speeds)) > -math.inf), reverse=True)
     seen = min(_noise(pair for pair in pairs if pair.bytes == largest), _spread(best))
     top = _healthy(best, seen)
-    ways = (Way(*key, _slowness(top, max(speeds)), len(speeds)) for key, speeds in found.items())
+    ways = (Way(*key, _slowness(top, max(speeds)), len(speeds)) for key, speeds in by_way.items())
     return Samples(tuple(ways), math.exp(top) if top > -DEAD else 0.0, max(usual_noise, seen), percent, seen)
 
 

@@ -34,8 +34,8 @@ class Suspect:
         """Whether this way goes through it."""
         if self.rail not in (None, way.rail):
             return False
-        one = self.direction != "in" and self._between(way.source, way.target)
-        return one or (self.direction != "out" and self._between(way.target, way.source))
+        leaves = self.direction != "in" and self._between(way.source, way.target)
+        return leaves or (self.direction != "out" and self._between(way.target, way.source))
 
     def _between(self, near: str, far: str) -> bool:
         if self.part == "link":

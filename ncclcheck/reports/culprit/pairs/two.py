@@ -51,5 +51,5 @@ def once_more(done: Sequence[PairTime], rounds: int) -> bool:
     """Whether the two are to be measured again after so many rounds; what carries nothing costs seconds each."""
     if rounds < USUAL_ROUNDS:
         return True
-    found = slower(done)
-    return rounds < MOST_ROUNDS and found is not None and not found.way.is_dead
+    way = slower(done)
+    return rounds < MOST_ROUNDS and way is not None and not way.way.is_dead

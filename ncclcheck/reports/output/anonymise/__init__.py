@@ -73,13 +73,13 @@ class Disguise:
 
     def __init__(self, *learned: object) -> None:
         self._names = Names()
-        told = [string for one in learned for string in strings(one)]
-        for one in learned:
-            self._learn_variables(one)
-        for place, text in told:
+        texts = [string for document in learned for string in strings(document)]
+        for source in learned:
+            self._learn_variables(source)
+        for place, text in texts:
             self._learn(place, text)
         self._names.settle()
-        self._addresses = Addresses(dict.fromkeys(text for _, text in told))
+        self._addresses = Addresses(dict.fromkeys(text for _, text in texts))
         self._known: dict[tuple[bool, str], str] = {}
 
     def on(self, what: T) -> T:

@@ -139,10 +139,10 @@ class Names:
         end = part[len(bare) :]
         return self._parts.get(bare) or self._given.get(bare) or part if not end else self._in_path(bare) + end
 
-    def _refolded(self, found: re.Match[str]) -> str:
-        names = _expanded(found)
+    def _refolded(self, match: re.Match[str]) -> str:
+        names = _expanded(match)
         images = [self._full(name) for name in names]
-        return found[0] if images == names else fold_names(images)
+        return match[0] if images == names else fold_names(images)
 
     def _token(self, token: str) -> str:
         if token in self._given:

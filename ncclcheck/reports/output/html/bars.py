@@ -35,7 +35,7 @@ _PARTS: tuple[tuple[str, Callable[[Row], float]], ...] = (
 def memory(document: Document) -> Figure | None:
     """None where no rank told its peak."""
     memories = document.measurements.memory.ranks
-    ranks = sorted((one for one in memories if one.peak is not None), key=lambda one: one.rank)
+    ranks = sorted((rank for rank in memories if rank.peak is not None), key=lambda rank: rank.rank)
     if not ranks:
         return None
     per_bar = ceil(len(ranks) / _MOST_BARS)
@@ -45,10 +45,10 @@ def memory(document: Document) -> Figure | None:
     def paint(canvas: Canvas) -> None:
         axes = canvas.subplots()
         places = range(len(blocks))
-        axes.bar(places, [_peak(one) for one in worst], color=SERIES[0], label="peak")
-        held = [median(one.after_init or 0 for one in block) for block in blocks]
-        if any(held):
-            axes.scatter(places, held, color=SERIES[1], marker="_", s=80, label="after init")
+        axes.bar(places, [_peak(rank) for rank in worst], color=SERIES[0], label="peak")
+        medians = [median(rank.after_init or 0 for rank in block) for block in blocks]
+        if any(medians):
+            axes.scatter(places, medians, color=SERIES[1], marker="_", s=80, label="after init")
         if totals := {rank.total for rank in ranks if rank.total}:
             axes.axhline(min(totals), color=INK, linestyle="--", linewidth=1, label="of the GPU")
         axes.xaxis.set_major_locator(MaxNLocator(12, integer=True))
@@ -62,8 +62,8 @@ def memory(document: Document) -> Figure | None:
     return Figure("memory", "Memory by rank", _memory_told(ranks, per_bar), svg, Table(_MEMORY, rows))
 
 
-def _peak(one: RankMemory) -> int:
-    return one.peak or 0
+def _peak(rank: RankMemory) -> int:
+    return rank.peak or 0
 
 
 def _label(blocks: list[list[RankMemory]], at: float) -> str:
@@ -71,11 +71,11 @@ def _label(blocks: list[list[RankMemory]], at: float) -> str:
     return str(blocks[place][0].rank) if 0 <= place < len(blocks) else ""
 
 
-def _memory_row(one: RankMemory) -> tuple[str, ...]:
+def _memory_row(rank: RankMemory) -> tuple[str, ...]:
     sizes = [
-        "-" if value is None else size(value) for value in (one.after_init, one.in_steps, one.peak, one.total)
+        "-" if value is None else size(value) for value in (rank.after_init, rank.in_steps, rank.peak, rank.total)
     ]
-    return (str(one.rank), one.node, one.device, one.by, *sizes)
+    return (str(rank.rank), rank.node, rank.device, rank.by, *sizes)
 
 
 def _memory_told(ranks: list[RankMemory], per_bar: int) -> str:

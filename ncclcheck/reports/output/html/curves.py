@@ -33,10 +33,10 @@ def figures(document: Document) -> Iterator[Figure]:
 
 
 def _by_operation(rows: list[Collective]) -> dict[str, _Series]:
-    found: dict[str, _Series] = {}
+    by_operation: dict[str, _Series] = {}
     for row in sorted(rows, key=lambda row: row.bytes):
-        found.setdefault(row.op, []).append(row)
-    return found
+        by_operation.setdefault(row.op, []).append(row)
+    return by_operation
 
 
 def _figure(key: str, op: str, rows: _Series, drawn: _Series, fit: Fit | None) -> Figure:
@@ -59,12 +59,12 @@ def _times(axes: Axes, rows: _Series, fit: Fit | None) -> None:
         axes.plot(sizes, upper, color=SERIES[number], linestyle=":", linewidth=1, label="p95")
     for row in rows:
         if (expected := row.expected_gb_s) and (share := _share(row)) and expected.low:
-            low, high = (row.bytes * share / one / 1e3 for one in (expected.high, expected.low))
+            low, high = (row.bytes * share / bandwidth / 1e3 for bandwidth in (expected.high, expected.low))
             axes.vlines(row.bytes, low, high, color=SERIES[2], linewidth=7, alpha=0.5)
-    share = next((one for row in rows if (one := _share(row))), None)
+    share = next((known for row in rows if (known := _share(row))), None)
     if fit and share and fit.busbw_gb_s:
         sizes = sorted({row.bytes for row in rows})
-        line = [fit.latency_us + one * share / fit.busbw_gb_s / 1e3 for one in sizes]
+        line = [fit.latency_us + count * share / fit.busbw_gb_s / 1e3 for count in sizes]
         axes.plot(sizes, line, color=INK, linestyle="--", linewidth=1, label="fitted line")
     axes.set_yscale("log")
     axes.set_ylim(*_decades(*axes.get_ylim()))
@@ -107,10 +107,10 @@ def _by_size(axes: Axes, rows: _Series, label: str) -> None:
 
 def _alike(rows: _Series) -> list[_Series]:
     """Rows of one type on one number of ranks make a line."""
-    found: dict[tuple[str, int, int], _Series] = {}
+    lines: dict[tuple[str, int, int], _Series] = {}
     for row in rows:
-        found.setdefault((row.dtype, row.nodes, row.ranks), []).append(row)
-    return [*found.values()][: len(SERIES)]
+        lines.setdefault((row.dtype, row.nodes, row.ranks), []).append(row)
+    return [*lines.values()][: len(SERIES)]
 
 
 def _label(series: _Series) -> str:

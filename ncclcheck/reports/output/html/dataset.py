@@ -31,7 +31,7 @@ def figure(document: Document) -> Figure | None:
     known = [(report, report.speed) for report in reports if report.speed and curve.plain(report.speed)]
     if not known:
         return None
-    known.sort(key=lambda one: curve.most(one[1]))
+    known.sort(key=lambda row: curve.most(row[1]))
 
     def paint(canvas: Canvas) -> None:
         axes = canvas.subplots()

@@ -28,24 +28,24 @@ class Fact:
 
 def folded(nodes: Sequence[Node], most: int) -> tuple[list[Fact], int]:
     """What differs between nodes comes first; and how many lines there was no room for."""
-    held: dict[str, dict[str, list[str]]] = defaultdict(dict)
+    by_path: dict[str, dict[str, list[str]]] = defaultdict(dict)
     for subject in _SUBJECTS:
         for facts, names in _alike(nodes, subject).items():
             for path, value in _flat(msgspec.json.decode(facts), subject):
-                held[path].setdefault(value, []).extend(names)
-    everywhere = {path for path, values in held.items() if _is_same(values, len(nodes))}
-    differs = [path for path in held if path not in everywhere]
-    lines = [line for path in differs for line in _lines(path, held[path], len(nodes))]
-    lines += [Fact(path, next(iter(held[path])), "") for path in held if path in everywhere]
+                by_path[path].setdefault(value, []).extend(names)
+    everywhere = {path for path, values in by_path.items() if _is_same(values, len(nodes))}
+    differs = [path for path in by_path if path not in everywhere]
+    lines = [line for path in differs for line in _lines(path, by_path[path], len(nodes))]
+    lines += [Fact(path, next(iter(by_path[path])), "") for path in by_path if path in everywhere]
     return lines[:most], max(0, len(lines) - most)
 
 
 def _alike(nodes: Sequence[Node], subject: str) -> dict[bytes, list[str]]:
     """Nodes by what was read of one subject, so that what is the same is taken apart once."""
-    found: dict[bytes, list[str]] = {}
+    alike: dict[bytes, list[str]] = {}
     for node in nodes:
-        found.setdefault(msgspec.json.encode(getattr(node, subject)), []).append(node.name)
-    return found
+        alike.setdefault(msgspec.json.encode(getattr(node, subject)), []).append(node.name)
+    return alike
 
 
 def _is_same(values: dict[str, list[str]], many: int) -> bool:
@@ -54,7 +54,7 @@ def _is_same(values: dict[str, list[str]], many: int) -> bool:
 
 def _lines(path: str, values: dict[str, list[str]], many: int) -> Iterator[Fact]:
     """The rarest value first, for it is the one to look at."""
-    ranked = sorted(values.items(), key=lambda one: len(one[1]))
+    ranked = sorted(values.items(), key=lambda pair: len(pair[1]))
     if len(ranked) > _MOST_VALUES:
         examples = ", ".join(value for value, _ in ranked[:3])
         yield Fact(path, f"{len(ranked)} different values, such as {examples}", "")

@@ -96,11 +96,11 @@ def _on(names: list[str], document: Document) -> str:
 def _tables(document: Document) -> list[tuple[str, str]]:
     """The tables of the text report, as they stand."""
     beside = "" if document.measurements.collectives else "\n".join(measured.lines(document.measurements, _WIDTH))
-    told = (
+    tables = (
         ("Collectives", table.collectives(document, _WIDTH) or beside),
         ("The setting that was tried", trial_text.text(document, _WIDTH)),
         ("The settings that were tuned", tuning_text.text(document, _WIDTH)),
         ("The dataset", dataset_text.text(document, _WIDTH)),
         ("The training run", steps_text.text(document, _WIDTH)),
     )
-    return [(title, words) for title, words in told if words]
+    return [(title, words) for title, words in tables if words]

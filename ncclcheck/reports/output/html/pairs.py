@@ -69,11 +69,11 @@ def figure(document: Document) -> Figure | None:
 
 
 def _ways(pairs: Iterable[PairTime]) -> _Ways:
-    found: _Ways = {}
+    ways: _Ways = {}
     for pair in pairs:
         for a, b, speed in ((pair.a, pair.b, pair.a_to_b_gb_s), (pair.b, pair.a, pair.b_to_a_gb_s)):
-            found.setdefault((a, b), Way()).add(speed, failed=pair.state != "ok")
-    return found
+            ways.setdefault((a, b), Way()).add(speed, failed=pair.state != "ok")
+    return ways
 
 
 def _cells(ways: _Ways, places: dict[str, int]) -> list[list[Way]]:
@@ -131,8 +131,8 @@ def _badness(ends: Ends) -> tuple[int, float]:
 
 def _row(name: str, ends: Ends) -> tuple[str, ...]:
     failed = [peer for peer, way in ends.sent.items() if way.failed]
-    said = f"{len(failed)}, with {', '.join(failed[:3])}" if failed else "0"
-    return (name, *_side(ends.sent, "to"), *_side(ends.got, "from"), said)
+    failures = f"{len(failed)}, with {', '.join(failed[:3])}" if failed else "0"
+    return (name, *_side(ends.sent, "to"), *_side(ends.got, "from"), failures)
 
 
 def _side(peers: dict[str, Way], word: str) -> tuple[str, str]:

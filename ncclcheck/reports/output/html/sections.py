@@ -72,15 +72,15 @@ def findings(document: Document, state: State, limits: Limits) -> Shown[Told]:
 
 def _told(block: Block, limits: Limits) -> Told:
     many = len(block.codes) > _FOLDED_CODES
-    told = heading(block)
+    head = heading(block)
     return Told(
         block.state,
         f"{len(block.codes)} checks" if many else fold_names(block.codes),
         block.codes[0],
-        told.text,
+        head.text,
         block.title,
         block.why,
-        first(told.below, limits.places),
+        first(head.below, limits.places),
         first(block.evidence, limits.places),
         first(block.remedies, limits.places),
     )
@@ -88,10 +88,10 @@ def _told(block: Block, limits: Limits) -> Told:
 
 def first_thing(document: Document) -> Block | None:
     """What to do first: of the failure that is a cause, else of what kept the run from its end."""
-    told = [*blocks(document, [State.FAIL])]
-    if not told and document.state == "incomplete":
-        told = [block for block in blocks(document, [State.UNKNOWN]) if block.codes[0].startswith("RUN")]
-    return next((block for block in told if block.remedies), None)
+    failures = [*blocks(document, [State.FAIL])]
+    if not failures and document.state == "incomplete":
+        failures = [block for block in blocks(document, [State.UNKNOWN]) if block.codes[0].startswith("RUN")]
+    return next((block for block in failures if block.remedies), None)
 
 
 def settings(document: Document, limits: Limits) -> list[tuple[str, Shown[Setting]]]:

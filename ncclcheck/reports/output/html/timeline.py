@@ -58,7 +58,9 @@ def figure(document: Document) -> Figure | None:
         rows[-1].xaxis.set_major_formatter(FuncFormatter(lambda at, _: duration(max(0.0, at) * 1e6)))
 
     tall = max(1.2, 0.22 * min(len(lines), _MOST_RANKS)) + 1.3 * len(panels) + 0.8
-    table = Table(_HEADERS, [(words.clock(t), f"{t - start:+.1f} s", told) for t, told, _ in events[:_MOST_ROWS]])
+    table = Table(
+        _HEADERS, [(words.clock(t), f"{t - start:+.1f} s", event) for t, event, _ in events[:_MOST_ROWS]]
+    )
     return Figure(
         "timeline", "The job over time", _told(boxes, lines), draw("timeline", (8.4, tall), paint), table
     )
@@ -70,7 +72,7 @@ def _lives(axes: Axes, lines: Sequence[tuple[Box, BoxProcess]], start: float) ->
         end = process.gone or box.ended or box.last
         bad = process.status not in (None, 0)
         axes.barh(place, end - process.born, left=process.born - start, height=0.6, color=_BADLY if bad else _WELL)
-    axes.set_yticks(range(len(lines)), [_name(box, one) for box, one in lines], fontsize=7)
+    axes.set_yticks(range(len(lines)), [_name(box, rank) for box, rank in lines], fontsize=7)
     axes.invert_yaxis()
     axis(axes, "", "")
 
@@ -96,7 +98,7 @@ def _events(document: Document) -> Iterator[tuple[float, str, bool]]:
     end = first.end(cluster)
     if end.first is not None:
         yield end.first.t, f"first: {words.heading(end.first)}", True
-    yield from ((one.t, words.heading(one), False) for one in end.then)
+    yield from ((failure.t, words.heading(failure), False) for failure in end.then)
     if (slow := pace.slow(cluster)) is not None:
         yield slow.t, f"{slow.box.host}: the job becomes slow", True
     for box in document.measurements.boxes:
@@ -104,7 +106,7 @@ def _events(document: Document) -> Iterator[tuple[float, str, bool]]:
             (stall.t - stall.silent, f"{box.host}: no sign of life from here on", True) for stall in box.stalls
         )
         yield from ((signal.t, f"{box.host}: {signal_name(signal.number)} came", False) for signal in box.signals)
-        yield from ((one.t, f"{box.host}: {one.text}", False) for one in [*box.kernel, *box.network])
+        yield from ((row.t, f"{box.host}: {row.text}", False) for row in [*box.kernel, *box.network])
         yield from ((xid.t, f"{box.host}: Xid {xid.code} of GPU {xid.gpu}", False) for xid in box.xids)
         yield from (
             (peer.t, f"{box.host}: no answer from {', '.join(peer.by)}", False) for peer in box.peers if peer.by

@@ -32,12 +32,12 @@ class Hidden:
 
 def hidden(cluster: Cluster) -> list[Hidden]:
     """Each node that connects to others under an address that it does not have, and that none of them reaches."""
-    found = reached(cluster)
-    if found is None:
+    reach = reached(cluster)
+    if reach is None:
         return []
     result: dict[str, Hidden] = {}
-    for (a, b), peer in found.seen.items():
-        back = found.seen.get((b, a))
+    for (a, b), peer in reach.seen.items():
+        back = reach.seen.get((b, a))
         source, seen_as = value_or(peer.source, ""), value_or(peer.seen_as, "")
         if (
             source
@@ -47,16 +47,16 @@ def hidden(cluster: Cluster) -> list[Hidden]:
             and back.address == source
             and _is_private(source)
             and not holder(cluster, a, seen_as)
-            and not any(_came_in(found.tries, a))
+            and not any(_came_in(reach.tries, a))
         ):
             known = result.get(a)
             peers = (*(known.peers if known else ()), b)
-            result[a] = Hidden(a, found.interface(a), source, seen_as, peers)
+            result[a] = Hidden(a, reach.interface(a), source, seen_as, peers)
     return list(result.values())
 
 
-def _connects(one: object) -> bool:
-    return isinstance(one, Connect) and one.outcome == "ok"
+def _connects(connect: object) -> bool:
+    return isinstance(connect, Connect) and connect.outcome == "ok"
 
 
 def _came_in(tries: dict[str, list[tuple[str, bool]]], node: str) -> Iterator[bool]:
@@ -70,34 +70,34 @@ def _is_private(address: str) -> bool:
 
 def findings(cluster: Cluster, all_hidden: list[Hidden]) -> Iterator[Finding]:
     """One a node."""
-    yield from (_finding(cluster, one) for one in all_hidden)
+    yield from (_finding(cluster, nat) for nat in all_hidden)
 
 
-def _finding(cluster: Cluster, one: Hidden) -> Finding:
-    host = next(iter(holders_of(cluster, [one.seen_as])), "")
+def _finding(cluster: Cluster, nat: Hidden) -> Finding:
+    host = next(iter(holders_of(cluster, [nat.seen_as])), "")
     whose = f"the address of {host}" if host else "an address that it does not have"
-    others = fold_names(one.peers)
-    sees = "see" if len(one.peers) > 1 else "sees"
-    near = _job_network(cluster, one)
+    others = fold_names(nat.peers)
+    sees = "see" if len(nat.peers) > 1 else "sees"
+    near = _job_network(cluster, nat)
     wire = f" in {near}" if near else ""
     return fail(
-        Where(node=one.node, device=one.device or None),
-        f"{one.node} is behind NAT: it gives the others {one.address} ({one.device}), which none of them can "
+        Where(node=nat.node, device=nat.device or None),
+        f"{nat.node} is behind NAT: it gives the others {nat.address} ({nat.device}), which none of them can "
         "reach; "
-        f"{others} {sees} it come from {one.seen_as}, {whose}. It is a container or a VM on a private network of "
+        f"{others} {sees} it come from {nat.seen_as}, {whose}. It is a container or a VM on a private network of "
         "its "
         "host",
         why="It connects to the others, so that the rendezvous works; gloo, NCCL and torchrun then connect to the "
         "address that it tells, on random ports, and wait until a time-out.",
         owner="node",
         evidence=[
-            seen(f"getsockname(2) on {one.node}", one.address),
-            seen(f"getpeername(2) on {one.peers[0]}", one.seen_as),
-            seen("TCP connect", f"{one.node} to {others} passes; to {one.node} ({one.address}) none passes"),
+            seen(f"getsockname(2) on {nat.node}", nat.address),
+            seen(f"getpeername(2) on {nat.peers[0]}", nat.seen_as),
+            seen("TCP connect", f"{nat.node} to {others} passes; to {nat.node} ({nat.address}) none passes"),
         ],
         fix=[
             you(
-                f"Start {one.node}'s container in its host's own network; publishing ports does not do, for the "
+                f"Start {nat.node}'s container in its host's own network; publishing ports does not do, for the "
                 "ports "
                 "are random. Nothing is to be changed on the other nodes.",
                 "docker run --network host ...   # Podman alike; Kubernetes: hostNetwork: true",
@@ -107,14 +107,14 @@ def _finding(cluster: Cluster, one: Hidden) -> Finding:
                 "with "
                 "the host's card in it, macvlan or SR-IOV. NIC is the host's card, PID a process of the "
                 "container.",
-                f"ip link add link NIC name {one.device or 'eth0'}m type macvlan mode bridge && "
-                f"ip link set {one.device or 'eth0'}m netns PID   # on the host of {one.node}",
+                f"ip link add link NIC name {nat.device or 'eth0'}m type macvlan mode bridge && "
+                f"ip link set {nat.device or 'eth0'}m netns PID   # on the host of {nat.node}",
             ),
         ],
     )
 
 
-def _job_network(cluster: Cluster, one: Hidden) -> str:
+def _job_network(cluster: Cluster, nat: Hidden) -> str:
     """The subnet of the others."""
-    networks = {str(link.network) for link in lan.links(cluster) if link.node in one.peers}
+    networks = {str(link.network) for link in lan.links(cluster) if link.node in nat.peers}
     return networks.pop() if len(networks) == 1 else ""

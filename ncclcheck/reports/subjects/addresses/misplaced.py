@@ -14,8 +14,8 @@ from ncclcheck.reports.text.words.fold import fold_names
 def seconds(ways: Ways, other: Subnet, main: Subnet) -> Iterator[tuple[lan.Link, tuple[Interface, Address]]]:
     """The nodes of a subnet that have an address in the other one as well, which they did not choose."""
     for link in other.links:
-        if held := ways.second(link, main):
-            yield link, held
+        if second := ways.second(link, main):
+            yield link, second
 
 
 def finding(link: lan.Link, main: Subnet, interface: Interface, address: Address) -> Finding:
@@ -23,7 +23,7 @@ def finding(link: lan.Link, main: Subnet, interface: Interface, address: Address
     name, first = link.interface.name, f"{link.address}/{link.network.prefixlen}"
     same = interface.name == name
     right = f"its second address, {address.address}," if same else f"{address.address} on {interface.name}"
-    said = f", {main.said}" if main.said.endswith("endpoint is") else ""
+    where = f", {main.said}" if main.said.endswith("endpoint is") else ""
     by_name = you(
         f"On {link.node} name the interface of that subnet.",
         f'export NCCL_SOCKET_IFNAME="={interface.name}"',
@@ -38,7 +38,7 @@ def finding(link: lan.Link, main: Subnet, interface: Interface, address: Address
     return fail(
         Where(node=link.node, device=name, peer=main.links[0].node),
         f"{name} has {first} first, in a subnet to which {fold_names(sorted(main.nodes))} has no route; "
-        f"{right} is in {main}{said}",
+        f"{right} is in {main}{where}",
         why="NCCL and gloo take the first address of an interface, and give it to the others, who wait in vain.",
         owner="node",
         evidence=[

@@ -7,12 +7,12 @@ from ncclcheck.probes.facts import Node, Unread, at
 
 def mute(node: Node) -> list[str]:
     """Those that are asked for its own name and do not answer: they are why the lookup took too long."""
-    told, own = at(node, "host.own_sources"), at(node, "host.own_name")
-    if isinstance(told, Unread) or not (isinstance(own, Unread) and own.kind == "timed_out"):
+    sources, own = at(node, "host.own_sources"), at(node, "host.own_name")
+    if isinstance(sources, Unread) or not (isinstance(own, Unread) and own.kind == "timed_out"):
         return []
-    if told.files and not _asks_servers_first(told.order):
+    if sources.files and not _asks_servers_first(sources.order):
         return []
-    return [server.address for server in told.servers if not server.answered]
+    return [server.address for server in sources.servers if not server.answered]
 
 
 def _asks_servers_first(order: str) -> bool:

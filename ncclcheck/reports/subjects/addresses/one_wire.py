@@ -19,7 +19,7 @@ def offer(
 
     NCCL and gloo take the first.
     """
-    bare = _same_number(network, address.address, {one for each in nodes for one in _addresses(each)})
+    bare = _same_number(network, address.address, {used for each in nodes for used in _addresses(each)})
     if not bare:
         return []
     old, device, on = f"{address.address}/{address.prefix}", quote(interface), f"on {node.name}"
@@ -47,5 +47,5 @@ def _same_number(network: lan.IPNetwork, old: str, taken: Collection[str]) -> st
     """Empty where that is no host's number, or another node has it."""
     own, last = ipaddress.ip_address(old), int(network.hostmask)
     number = int(own) & last
-    found = str(network.network_address + number)
-    return "" if own.version != network.version or number in (0, last) or found in taken else found
+    free = str(network.network_address + number)
+    return "" if own.version != network.version or number in (0, last) or free in taken else free

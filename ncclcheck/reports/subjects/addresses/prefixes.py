@@ -64,7 +64,10 @@ def _prefix(link: lan.Link, other: Subnet, main: Subnet, lost: list[lan.Link]) -
         evidence=[
             seen(link.node, f"{name} {link.address}, {link.network}"),
             seen("the others", main.network),
-            *(seen("TCP connect", f"{link.node} to {one.node} ({one.address}) fails") for one in lost[:2]),
+            *(
+                seen("TCP connect", f"{link.node} to {far_link.node} ({far_link.address}) fails")
+                for far_link in lost[:2]
+            ),
         ],
         fix=[
             put_right(link.node, name, link.held, main.network.prefixlen)
@@ -122,11 +125,11 @@ def _lost_by_prefix(ways: Ways, link: lan.Link, main: Subnet, subnets: list[Subn
     for subnet in subnets:
         if at_home and subnet is main:
             continue
-        for one in subnet.links:
-            near = one.node != link.node and ipaddress.ip_address(one.address) in link.network
-            if near and ways.way(one, subnet, _of(link, subnets))[0] is Outcome.NONE:
+        for peer in subnet.links:
+            near = peer.node != link.node and ipaddress.ip_address(peer.address) in link.network
+            if near and ways.way(peer, subnet, _of(link, subnets))[0] is Outcome.NONE:
                 continue  # it cannot answer: that is said of it, and the wider prefix may be right
-            witnesses = {ways.found.passes(node, [one.node]) for node in main.nodes - {one.node}} - {None}
-            if near and ways.found.passes(link.node, [one.node]) is False and witnesses in (set(), {True}):
-                lost.append(one)
+            witnesses = {ways.found.passes(node, [peer.node]) for node in main.nodes - {peer.node}} - {None}
+            if near and ways.found.passes(link.node, [peer.node]) is False and witnesses in (set(), {True}):
+                lost.append(peer)
     return lost

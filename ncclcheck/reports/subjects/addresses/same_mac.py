@@ -26,20 +26,20 @@ def findings(cluster: Cluster) -> Iterator[Finding]:
         mac = link.interface.mac
         if link.interface.kind in _KINDS and isinstance(mac, str) and len(mac) == _LENGTH and mac not in _NONE:
             holders.setdefault((link.network, mac), []).append(link)
-    found = reached(cluster)
+    reach = reached(cluster)
     for (_, mac), links in holders.items():
         distinct = len({link.address for link in links}) == len(links)  # else one machine, given twice
         for link in links if distinct else ():
-            others = [other for other in links if other is not link and not _pass(found, link, other)]
+            others = [other for other in links if other is not link and not _pass(reach, link, other)]
             if others:
                 yield _same(mac, link, others)
 
 
-def _pass(found: Reached | None, link: lan.Link, other: lan.Link) -> bool:
+def _pass(reach: Reached | None, link: lan.Link, other: lan.Link) -> bool:
     """Frames between two cards of one MAC are dropped by both and by the switch: a router is between them."""
-    return found is not None and True in (
-        found.passes(link.node, [other.node]),
-        found.passes(other.node, [link.node]),
+    return reach is not None and True in (
+        reach.passes(link.node, [other.node]),
+        reach.passes(other.node, [link.node]),
     )
 
 

@@ -64,7 +64,7 @@ def _all_refused(reach: NodeReach) -> bool:
 
 
 def _own_library(cluster: Cluster, node: Node) -> str:
-    others = {variables(one).get("LD_PRELOAD") for one in cluster.nodes if one is not node}
+    others = {variables(other).get("LD_PRELOAD") for other in cluster.nodes if other is not node}
     library = variables(node).get("LD_PRELOAD", "")
     stopped = firewall.harmful(node, "input") or firewall.harmful(node, "output")
     return library if others and library not in others and not stopped else ""

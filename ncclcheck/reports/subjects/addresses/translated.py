@@ -19,12 +19,12 @@ from ncclcheck.reports.text.words.fold import fold_names
 def findings(cluster: Cluster, found: Reached, links: Mapping[str, lan.Link]) -> Iterator[Finding]:
     """One a node and address. Within one subnet nobody means it; between subnets a gateway may."""
     hosts = {node.name: node for node in cluster.nodes}
-    told: dict[tuple[str, str, str], list[str]] = {}
+    by_sender: dict[tuple[str, str, str], list[str]] = {}
     for (a, b), peer in found.seen.items():
         source, seen_as = value_or(peer.source, ""), value_or(peer.seen_as, "")
         if source and seen_as and source != seen_as and a in hosts:
-            told.setdefault((a, source, seen_as), []).append(b)
-    for (node, source, seen_as), peers in told.items():
+            by_sender.setdefault((a, source, seen_as), []).append(b)
+    for (node, source, seen_as), peers in by_sender.items():
         own = firewall.writing(hosts[node], source)
         by_rule = own and all(_leaves_as_meant(found, node, peer) for peer in peers)
         if (device := held_up.holder(cluster, node, seen_as)) and not by_rule:
@@ -46,23 +46,23 @@ def findings(cluster: Cluster, found: Reached, links: Mapping[str, lan.Link]) ->
             evidence=[
                 seen(f"getpeername(2) on {peers[0]}", seen_as),
                 seen(f"getsockname(2) on {node}", source),
-                *(firewall.on_node(node, one) for one in own[:4]),
+                *(firewall.on_node(node, chain) for chain in own[:4]),
             ],
             fix=[fix],
         )
 
 
-def _leaves_as_meant(found: Reached, node: str, peer: str) -> bool:
+def _leaves_as_meant(reach: Reached, node: str, peer: str) -> bool:
     """Whether the kernel sends to a peer by the chosen interface."""
-    return value_or(found.seen[node, peer].interface, "") == found.interface(node) != ""
+    return value_or(reach.seen[node, peer].interface, "") == reach.interface(node) != ""
 
 
 def _by_another(cluster: Cluster, node: Node, device: str, source: str, seen_as: str, peers: list[str]) -> Finding:
     """Nobody translates: it is sent by another interface of its own, as a policy rule or a route wants it."""
-    rules = [one for one in value_or(at(node, "network.rules"), []) if one.action.startswith("lookup")]
+    rules = [rule for rule in value_or(at(node, "network.rules"), []) if rule.action.startswith("lookup")]
     slow = detours.slow_words(cluster, node.name, peers)
-    found = reached(cluster)
-    address = found.seen[node.name, peers[0]].address if found else peers[0]
+    reach = reached(cluster)
+    address = reach.seen[node.name, peers[0]].address if reach else peers[0]
     return (fail if slow else warn)(
         Where(node=node.name, device=device, peer=peers[0]),
         f"{node.name} sends to {fold_names(peers)} by its {device}, not from {source}: there it is seen as "

@@ -64,7 +64,7 @@ def _readdressed(nodes: dict[str, Node], address: str, holders: Sequence[tuple[s
     free = _free(nodes, address)
     lines: list[str] = []
     for node, device in wrong:
-        held = next(
+        old = next(
             a
             for interface in lan.interfaces(nodes[node])
             for a, _ in lan.global_networks(interface)
@@ -72,7 +72,7 @@ def _readdressed(nodes: dict[str, Node], address: str, holders: Sequence[tuple[s
         )
         if not (new := _meant(nodes[node], address) or next(free, "")):
             break
-        lines += _lines(nodes[node], device, held, new)
+        lines += _lines(nodes[node], device, old, new)
     text = (
         "Give all but one an address of their own, here and in the network configuration; from a console, for a "
         "session over this address ends."
@@ -80,23 +80,23 @@ def _readdressed(nodes: dict[str, Node], address: str, holders: Sequence[tuple[s
     return [admin(text, "ip -br addr", *lines)]
 
 
-def _lines(node: Node, device: str, held: Address, new: str) -> list[str]:
+def _lines(node: Node, device: str, now: Address, new: str) -> list[str]:
     """The old address first: a second one of its subnet would go with it."""
-    name, old, on = at(node, "host.own_name"), f"{held.address}/{held.prefix}", f"on {node.name}"
-    by_old = isinstance(name, Resolution) and held.address in name.addresses
+    name, old, on = at(node, "host.own_name"), f"{now.address}/{now.prefix}", f"on {node.name}"
+    by_old = isinstance(name, Resolution) and now.address in name.addresses
     return [
         f"arping -D -c 2 -I {quote(device)} {new}   # {on}: an answer means that somebody has it",
-        f"ip addr del {old} dev {quote(device)} && ip addr add {new}/{held.prefix} dev {quote(device)}   # {on}",
-        f"ip neigh flush to {held.address}   # on every node",
-        *([f"{hosts_file.named(name.name, new, [held.address])}   # on every node"] if by_old else []),
+        f"ip addr del {old} dev {quote(device)} && ip addr add {new}/{now.prefix} dev {quote(device)}   # {on}",
+        f"ip neigh flush to {now.address}   # on every node",
+        *([f"{hosts_file.named(name.name, new, [now.address])}   # on every node"] if by_old else []),
     ]
 
 
 def _meant(node: Node, address: str) -> str:
     """The address that the node's own name has, where that is one of the same family and not loopback."""
     name = at(node, "host.own_name")
-    told = name.addresses if isinstance(name, Resolution) and address not in name.addresses else []
-    return next((one for one in told if lan.is_routable(one) and (":" in one) == (":" in address)), "")
+    addresses = name.addresses if isinstance(name, Resolution) and address not in name.addresses else []
+    return next((own for own in addresses if lan.is_routable(own) and (":" in own) == (":" in address)), "")
 
 
 def _free(nodes: dict[str, Node], address: str) -> Iterator[str]:
@@ -108,7 +108,7 @@ def _free(nodes: dict[str, Node], address: str) -> Iterator[str]:
         for address, net in lan.global_networks(interface)
     ]
     taken = {address.address for address, _ in listed}
-    network = next(net for held, net in listed if held.address == address)
+    network = next(net for holding, net in listed if holding.address == address)
     own, last = ipaddress.ip_address(address), int(network.network_address) + int(network.hostmask)
     after = range(int(own) + 1, min(last, int(own) + _FAR))
     return (text for number in after if (text := str(type(own)(number))) not in taken)

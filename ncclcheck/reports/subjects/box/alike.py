@@ -23,22 +23,20 @@ def with_it(first: Failure, own: Sequence[Failure]) -> list[Failure]:
     """Those of other ranks that say the same from the same line, in the order of ranks; with the first."""
     if first.rank < 0 or (first.raised is not None and first.raised.thread):
         return [first]
-    told = {one.rank: one for one in reversed(own) if _same(one, first)}
-    return [told[rank] for rank in sorted(told)]
+    by_rank = {failure.rank: failure for failure in reversed(own) if _same(failure, first)}
+    return [by_rank[rank] for rank in sorted(by_rank)]
 
 
 def _same(failure: Failure, first: Failure) -> bool:
     if failure.rank < 0 or failure.kind != first.kind or failure.t - first.t > _AT_ONCE_S:
         return False
     if failure.raised is None or first.raised is None:
-        ends = [
-            told.process.status for told in (failure, first) if told.process is not None and told.kind == "exit"
-        ]
+        ends = [end.process.status for end in (failure, first) if end.process is not None and end.kind == "exit"]
         return len(ends) == 2 and ends[0] == ends[1] and failure.raised is first.raised
     if failure.raised.thread:
         return False
     words, others = (_NUMBER.sub("#", raised.message) for raised in (failure.raised, first.raised))
-    here, there = (next(iter(frames(told)), "") for told in (failure, first))
+    here, there = (next(iter(frames(end)), "") for end in (failure, first))
     return (failure.raised.type, words, here) == (first.raised.type, others, there)
 
 
@@ -49,28 +47,28 @@ def source(same: Sequence[Failure]) -> tuple[Failure, str, str] | None:
 
 def _by_names(same: Sequence[Failure]) -> tuple[Failure, str, str] | None:
     """By variables that are not finite in one rank alone, such as its input or its own loss."""
-    names = {one.rank: {*one.raised.not_finite} for one in same if one.raised is not None}
-    told = [f"{one.raised.type}: {one.raised.message}" for one in same if one.raised is not None]
-    if len(names) < 2 or not (all(names.values()) or any(map(_ABOUT.search, told))):
+    names = {alike.rank: {*alike.raised.not_finite} for alike in same if alike.raised is not None}
+    messages = [f"{alike.raised.type}: {alike.raised.message}" for alike in same if alike.raised is not None]
+    if len(names) < 2 or not (all(names.values()) or any(map(_ABOUT.search, messages))):
         return None
-    found = []
-    for one in same:
-        others = set[str]().union(*(held for rank, held in names.items() if rank != one.rank))
-        if own := names.get(one.rank, set()) - others:
-            found.append((one, "not finite there, by it alone", ", ".join(sorted(own))))
-    return found[0] if len(found) == 1 else None
+    alone = []
+    for failure in same:
+        others = set[str]().union(*(lost for rank, lost in names.items() if rank != failure.rank))
+        if own := names.get(failure.rank, set()) - others:
+            alone.append((failure, "not finite there, by it alone", ", ".join(sorted(own))))
+    return alone[0] if len(alone) == 1 else None
 
 
 def _by_lines(same: Sequence[Failure]) -> tuple[Failure, str, str] | None:
     """By the first lines with such a value: one rank alone printed one, or did so a step before the others."""
-    first = [(one, line) for one in same if (line := _odd(one))]
-    last = [(one, line) for one in same for line in [*_printed(one)][-1:] if NOT_FINITE.search(line)]
-    heard = all(one.process is not None and one.process.printed for one in same)
+    first = [(failure, line) for failure in same if (line := _odd(failure))]
+    last = [(failure, line) for failure in same for line in [*_printed(failure)][-1:] if NOT_FINITE.search(line)]
+    heard = all(failure.process is not None and failure.process.printed for failure in same)
     if len(first) == 1 and heard:
         return first[0][0], _PRINTED, first[0][1]
     if len(first) == len(same) and (odd := _a_step_before(first)) is not None:
         return odd[0], _PRINTED, odd[1]
-    if len(last) == 1 and all([*_printed(one)] for one in same):
+    if len(last) == 1 and all([*_printed(failure)] for failure in same):
         return last[0][0], _PRINTED, last[0][1]
     return None
 
@@ -86,7 +84,7 @@ def _a_step_before(first: Sequence[tuple[Failure, str]]) -> tuple[Failure, str] 
     shapes = {_NUMBER.sub("#", line) for _, line in first}
     if len(shapes) != 1 or len({*map(len, numbers)}) != 1:
         return None
-    ranks = tuple(one.rank for one, _ in first)
+    ranks = tuple(failure.rank for failure, _ in first)
     for column in zip(*numbers, strict=True):
         least = min(column)
         if column != ranks and len({*column}) == 2 and column.count(least) == 1:
@@ -98,14 +96,14 @@ def _by_values(same: Sequence[Failure]) -> tuple[Failure, str, str] | None:
     """By a list in the message with a value of each rank, of which one differs from all others."""
     world = same[0].box.world
     words = same[0].raised.message if same[0].raised is not None else ""
-    if world < _MOST_LIKE or any(one.raised is None or one.raised.message != words for one in same):
+    if world < _MOST_LIKE or any(failure.raised is None or failure.raised.message != words for failure in same):
         return None
-    for held in _LIST.findall(words):
-        values = [value.strip() for value in held.split(",")]
+    for listed in _LIST.findall(words):
+        values = [value.strip() for value in listed.split(",")]
         usual, count = Counter(values).most_common(1)[0]
         if len(values) == world and count == world - 1:
             rank = next(at for at, value in enumerate(values) if value != usual)
-            odd = next((one for one in same if one.rank == rank), None)
+            odd = next((failure for failure in same if failure.rank == rank), None)
             if odd is not None:
                 return odd, "by the list in its words", f"rank {rank} has {values[rank]}, and all others {usual}"
     return None
@@ -113,7 +111,7 @@ def _by_values(same: Sequence[Failure]) -> tuple[Failure, str, str] | None:
 
 def _printed(failure: Failure) -> Iterator[str]:
     """Lines of this rank, without that of the exception."""
-    said = failure.raised.type if failure.raised is not None else ""
+    name = failure.raised.type if failure.raised is not None else ""
     yield from (
-        line for line in (failure.process.printed if failure.process is not None else ()) if said not in line
+        line for line in (failure.process.printed if failure.process is not None else ()) if name not in line
     )

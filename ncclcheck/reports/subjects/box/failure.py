@@ -72,30 +72,31 @@ class Failure(NamedTuple):
     @property
     def who(self) -> str:
         """`rank 2 on h1`, `ranks 0-3 on h1`, `a worker of rank 2 on h1`, `COMMAND`."""
-        one, host = self.process, self.host
+        process, host = self.process, self.host
         if self.alike:
             return f"{fold_ranks(self.alike)} on {host}"
-        if one is not None and one.role == "helper":
-            return f"a worker of {f'rank {one.rank}' if one.rank >= 0 else 'the job'} (pid {one.pid}) on {host}"
+        if process is not None and process.role == "helper":
+            whose = f"rank {process.rank}" if process.rank >= 0 else "the job"
+            return f"a worker of {whose} (pid {process.pid}) on {host}"
         if self.rank >= 0:
             return f"rank {self.rank} on {host}"
-        if one is not None and one.role == "root":
-            return f"COMMAND (pid {one.pid}) on {host}"
-        pid = one.pid if one is not None else self.raised.pid if self.raised is not None else 0
+        if process is not None and process.role == "root":
+            return f"COMMAND (pid {process.pid}) on {host}"
+        pid = process.pid if process is not None else self.raised.pid if self.raised is not None else 0
         return f"pid {pid} on {host}" if pid else host
 
 
 def frames(failure: Failure) -> list[str]:
     """Lines of the user's own program, the innermost first, where they are known."""
     if failure.raised is not None:
-        told = [f"{file}:{line} in {name}" for file, line, name in FRAME.findall(failure.raised.message)]
-        return own_frames((told or failure.raised.frames)[::-1])
+        lines = [f"{file}:{line} in {name}" for file, line, name in FRAME.findall(failure.raised.message)]
+        return own_frames((lines or failure.raised.frames)[::-1])
     return own_frames(failure.process.stack) if failure.process is not None else []
 
 
 def own_frames(innermost_first: Sequence[str]) -> list[str]:
     """Without those of Python and of installed packages; all where there are no others."""
-    return [one for one in innermost_first if not is_library(one)] or [*innermost_first]
+    return [line for line in innermost_first if not is_library(line)] or [*innermost_first]
 
 
 def called(innermost_first: Sequence[str]) -> str:
@@ -137,16 +138,16 @@ def short(place: str) -> str:
     return f"{match[3]} ({match[1].rpartition('/')[2]}:{match[2]})" if match else place
 
 
-def _leaves(one: Failure) -> str:
+def _leaves(failure: Failure) -> str:
     """Where it called what ended it."""
-    at = own_frames(one.process.left_at) if one.process is not None else []
+    at = own_frames(failure.process.left_at) if failure.process is not None else []
     return f" in {short(at[0])}" if at else ""
 
 
-def _was_in(one: Failure) -> str:
+def _was_in(failure: Failure) -> str:
     """Where it was, and whether it worked there."""
-    at = next(iter(frames(one)), "")
-    busy = " busy" if is_busy(one) else ""
+    at = next(iter(frames(failure)), "")
+    busy = " busy" if is_busy(failure) else ""
     return f": it was{busy} in {short(at)}" if at else ": it was busy" if busy else ""
 
 

@@ -83,7 +83,9 @@ def end(cluster: Cluster) -> End:
     """Of all boxes together."""
     boxes = cluster.measurements.boxes
     alone = len(boxes) == 1
-    failures = sorted((failure for box in boxes for failure in _failures(box, alone=alone)), key=lambda one: one.t)
+    failures = sorted(
+        (failure for box in boxes for failure in _failures(box, alone=alone)), key=lambda failure: failure.t
+    )
     failures = _of_the_last_attempt(boxes, _without_launchers([*failures, *_vanished(boxes)]))
     first = _first(boxes, failures, waiting.holder(cluster))
     first = threads.behind(boxes, children.behind(first)) if first is not None else None
@@ -96,8 +98,11 @@ def end(cluster: Cluster) -> End:
             and failure.rank not in first.alike
         )
     ]
-    told = first is not None and first.kind == "stalled"
-    return End(first, [one for one in then if one is not first and not (told and one.kind == "stalled")])
+    stalled = first is not None and first.kind == "stalled"
+    return End(
+        first,
+        [failure for failure in then if failure is not first and not (stalled and failure.kind == "stalled")],
+    )
 
 
 def _failures(box: Box, *, alone: bool) -> Iterator[Failure]:
@@ -106,15 +111,15 @@ def _failures(box: Box, *, alone: bool) -> Iterator[Failure]:
     told_of = [_in_its_child(box, raised, alone=alone) for raised in ends]
     raised = {raised.pid: raised for raised in told_of}
     own = {principal.pid for principal in principals(box)}
-    gone = {one.pid for one in box.processes if one.status}
-    for told in box.raised:
-        lost = _lost_worker(box, told)
+    gone = {ended.pid for ended in box.processes if ended.status}
+    for ending in box.raised:
+        lost = _lost_worker(box, ending)
         if lost is not None and lost.process is not None and lost.process.pid not in gone:
             yield lost
     for process in box.processes:
         if process.pid in raised:
-            told = raised.pop(process.pid)
-            yield Failure(told.t, "raised", box, process, told, of_others=_is_of_others(told))
+            ending = raised.pop(process.pid)
+            yield Failure(ending.t, "raised", box, process, ending, of_others=_is_of_others(ending))
         elif (
             process.status is None
             and process.pid in own
@@ -123,8 +128,8 @@ def _failures(box: Box, *, alone: bool) -> Iterator[Failure]:
             yield Failure(process.gone or oom.t, "memory", box, process, oom=oom, number=signal.SIGKILL)
         elif process.status and (process.pid in own or _is_lost_worker(process) or _was_killed(process)):
             yield _died(box, process)
-    for told in raised.values():
-        yield Failure(told.t, "raised", box, None, told, of_others=_is_of_others(told))
+    for ending in raised.values():
+        yield Failure(ending.t, "raised", box, None, ending, of_others=_is_of_others(ending))
     for xid in box.xids:
         if xid.code in xids.HARDWARE:
             yield Failure(xid.t - _NVML_S, "gpu", box, _on_gpu(box, xid.gpu), number=xid.code, gpu=xid.gpu)
@@ -202,8 +207,8 @@ def _died(box: Box, process: BoxProcess) -> Failure:
     if oom is not None:
         return Failure(at, "memory", box, process, oom=oom, number=number)
     silent = not number and not process.left_at
-    told = next((line for line in reversed(process.printed) if silent and _ERROR.match(line)), "")
-    return Failure(at, _kind(number), box, process, number=number, of_others=number in _POLITE, told=told)
+    error = next((line for line in reversed(process.printed) if silent and _ERROR.match(line)), "")
+    return Failure(at, _kind(number), box, process, number=number, of_others=number in _POLITE, told=error)
 
 
 def _oom_at(box: Box, process: BoxProcess, at: float | None) -> BoxOom | None:
@@ -259,16 +264,16 @@ def _of_the_last_attempt(boxes: Sequence[Box], failures: list[Failure]) -> list[
     again = []
     for box in boxes:
         lives: dict[int, list[BoxProcess]] = {}
-        for process in sorted(box.processes, key=lambda one: one.born):
+        for process in sorted(box.processes, key=lambda child: child.born):
             if process.role == "rank":
                 lives.setdefault(process.rank, []).append(process)
         again += [
-            told[-1].born
-            for told in lives.values()
-            if len(told) > 1 and told[-2].gone is not None and told[-2].gone <= told[-1].born
+            life[-1].born
+            for life in lives.values()
+            if len(life) > 1 and life[-2].gone is not None and life[-2].gone <= life[-1].born
         ]
     later = [failure for failure in failures if again and failure.t >= min(again)]
-    return later if [one for one in later if not one.of_others] else failures
+    return later if [failure for failure in later if not failure.of_others] else failures
 
 
 def _vanished(boxes: Sequence[Box]) -> Iterator[Failure]:
@@ -276,8 +281,8 @@ def _vanished(boxes: Sequence[Box]) -> Iterator[Failure]:
     if len(boxes) < 2:
         return
     for box in boxes:
-        others = max((one.ended or one.last for one in boxes if one is not box), default=0.0)
-        seen = any(box.host in one.silent for one in boxes if one is not box)
+        others = max((other.ended or other.last for other in boxes if other is not box), default=0.0)
+        seen = any(box.host in other.silent for other in boxes if other is not box)
         if box.ended is None and not box.closed and (seen or box.last + _VANISHED_S < others):
             yield Failure(box.last, "vanished", box)
 
@@ -291,27 +296,33 @@ def _first(
     own = [
         failure for failure in failures if not failure.of_others and failure.kind not in ("stalled", "vanished")
     ]
-    if outside is not None and not [one for one in own if one.t < outside.t]:
-        before = [one for one in _until(failures, outside.t - _OTHER_NODES_S) if one.raised is not None]
+    if outside is not None and not [failure for failure in own if failure.t < outside.t]:
+        before = [
+            failure for failure in _until(failures, outside.t - _OTHER_NODES_S) if failure.raised is not None
+        ]
         return (
             _stalled(boxes, _until(failures, outside.t), [], holder)
             or (_of_others(boxes, before) if before else None)
             or outside
         )
-    if (found := _stalled(boxes, failures, own, holder)) is not None:
-        return found
-    if vanished and not [one for one in own if one.t < vanished[0].t - _CLOCK_S]:
+    if (stalled := _stalled(boxes, failures, own, holder)) is not None:
+        return stalled
+    if vanished and not [failure for failure in own if failure.t < vanished[0].t - _CLOCK_S]:
         return vanished[0]
     ended = _launcher_was_ended(boxes)
     earlier = [*own, *(failure for failure in failures if failure.raised is not None)]
-    if ended is not None and not [one for one in earlier if one.t < ended.t]:
+    if ended is not None and not [failure for failure in earlier if failure.t < ended.t]:
         return ended
     return _behind(own) if own else _of_others(boxes, failures)
 
 
 def _until(failures: Sequence[Failure], t: float) -> list[Failure]:
     """Those before it; a stall by when it was noticed."""
-    return [one for one in failures if (one.box.stalls[-1].t if one.kind == "stalled" else one.t) < t]
+    return [
+        failure
+        for failure in failures
+        if (failure.box.stalls[-1].t if failure.kind == "stalled" else failure.t) < t
+    ]
 
 
 def _stalled(
@@ -324,18 +335,18 @@ def _stalled(
     stalled = [failure for failure in failures if failure.kind == "stalled"]
     if not stalled or (own and not stalled[-1].box.stalls[-1].killed):
         return None
-    if [one for one in failures if _of_a_rank(one) and one.t < stalled[0].t + _SEEN_S]:
+    if [failure for failure in failures if _of_a_rank(failure) and failure.t < stalled[0].t + _SEEN_S]:
         return None  # it stalled while it ended
-    if [one for one in own if _of_a_rank(one) and one.t < stalled[0].box.stalls[-1].t]:
+    if [failure for failure in own if _of_a_rank(failure) and failure.t < stalled[0].box.stalls[-1].t]:
         return None
     if (unmet := started.not_met(boxes, failures)) is not None:
         return unmet
     if (left := _left_alone(boxes, stalled[0])) is not None:
         return left
-    held = holder or odd_at_stall(boxes)
-    if held is None and (cut := _cut(boxes, stalled[0].t + stalled[0].box.stalls[-1].silent)) is not None:
+    odd = holder or odd_at_stall(boxes)
+    if odd is None and (cut := _cut(boxes, stalled[0].t + stalled[0].box.stalls[-1].silent)) is not None:
         return cut
-    return stalled[0]._replace(box=held[0], process=held[1]) if held is not None else stalled[0]
+    return stalled[0]._replace(box=odd[0], process=odd[1]) if odd is not None else stalled[0]
 
 
 def _of_a_rank(failure: Failure) -> bool:
@@ -361,32 +372,32 @@ def _left_alone(boxes: Sequence[Box], stalled: Failure) -> Failure | None:
         return None
     if len(there) == 1 and len(gone) > 1:
         others = fold_ranks(process.rank for _, _, process in gone)
-        told = f"waits for {others}, which had ended with exit code 0,"
-        return stalled._replace(box=there[0][0], process=there[0][1], told=told)
+        wait = f"waits for {others}, which had ended with exit code 0,"
+        return stalled._replace(box=there[0][0], process=there[0][1], told=wait)
     t, box, process = min(gone, key=lambda row: row[0])
     return Failure(t, "left", box, process)
 
 
 def _of_others(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None:
     """Where each only complains of others: of whom."""
-    told = [failure for failure in failures if failure.of_others]
-    if not told:
+    complaints = [failure for failure in failures if failure.of_others]
+    if not complaints:
         return None
     return (
         started.not_met(boxes, failures)
-        or _cut(boxes, told[0].t)
-        or _signalled(told)
-        or _left(boxes, told)
-        or _absent(boxes, told)
-        or _apart(told)
-        or told[0]
+        or _cut(boxes, complaints[0].t)
+        or _signalled(complaints)
+        or _left(boxes, complaints)
+        or _absent(boxes, complaints)
+        or _apart(complaints)
+        or complaints[0]
     )
 
 
 def _cut(boxes: Sequence[Box], failed: float) -> Failure | None:
     """A node that answered nobody, or to which nobody answered."""
-    found = peers.cut_off(boxes, failed)
-    return Failure(found.t, "cut", found.box or boxes[0], cut=found) if found is not None else None
+    node = peers.cut_off(boxes, failed)
+    return Failure(node.t, "cut", node.box or boxes[0], cut=node) if node is not None else None
 
 
 def _behind(own: Sequence[Failure]) -> Failure:
@@ -397,14 +408,14 @@ def _behind(own: Sequence[Failure]) -> Failure:
         source = alike.source(same)
         if source is not None:
             return source[0]._replace(told_by=source[1], told=source[2])
-        return first._replace(alike=tuple(one.rank for one in same))
+        return first._replace(alike=tuple(failure.rank for failure in same))
     named = _WORKER.search(first.raised.message) if first.raised is not None else None
     pids = {int(pid) for pid in re.findall(r"\d+", named[1])} if named else set()
     for worker in first.box.processes:
         if worker.pid in pids and worker.left_at:  # it has called os._exit(), which is no failure by its status
             at = min(worker.gone or first.t, first.t - _ALONE_S)
             return Failure(at, "exit", first.box, worker)
-    return next((one for one in own if one.process is not None and one.process.pid in pids), first)
+    return next((failure for failure in own if failure.process is not None and failure.process.pid in pids), first)
 
 
 def _from_outside(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None:
@@ -435,7 +446,7 @@ def _launcher_was_ended(boxes: Sequence[Box]) -> Failure | None:
         for raised in box.raised
         if raised.type == "SignalException" and (named := _GOT_SIGNAL.search(raised.message))
     ]
-    return min(got, key=lambda one: one.t, default=None)
+    return min(got, key=lambda failure: failure.t, default=None)
 
 
 def _sent_by(box: Box, timeout: BoxProcess) -> float:
@@ -451,8 +462,10 @@ def _sent_by(box: Box, timeout: BoxProcess) -> float:
 
 def _signalled(failures: Sequence[Failure]) -> Failure | None:
     """A rank that SIGTERM or its like ended before any other had ended: launchers send it only after that."""
-    ranks = [one for one in failures if one.process is not None and one.process.role == "rank"]
-    ends = sorted((one.process.gone, at) for at, one in enumerate(ranks) if one.process and one.process.gone)
+    ranks = [failure for failure in failures if failure.process is not None and failure.process.role == "rank"]
+    ends = sorted(
+        (failure.process.gone, at) for at, failure in enumerate(ranks) if failure.process and failure.process.gone
+    )
     complained = any(rank.raised is not None for rank in ranks)
     if not ends or not complained or ranks[ends[0][1]].kind != "killed":
         return None
@@ -468,7 +481,7 @@ def _left(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None:
         for process in box.processes
         if process.role == "rank" and (t := _left_at(process)) is not None and t < failures[0].t + _SEEN_S
     ]
-    return min(gone, key=lambda one: one.t) if gone else None
+    return min(gone, key=lambda failure: failure.t) if gone else None
 
 
 def _left_at(process: BoxProcess) -> float | None:
@@ -478,14 +491,16 @@ def _left_at(process: BoxProcess) -> float | None:
 
 def _absent(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None:
     """A rank that was there and alone did not complain: the others had waited for it."""
-    complained = {one.rank for one in failures if one.raised is not None}
+    complained = {failure.rank for failure in failures if failure.raised is not None}
     quiet = [
-        (box, one)
+        (box, candidate)
         for box in boxes
-        for one in box.processes
-        if one.role == "rank" and one.rank not in complained and (one.gone is None or one.gone >= failures[0].t)
+        for candidate in box.processes
+        if candidate.role == "rank"
+        and candidate.rank not in complained
+        and (candidate.gone is None or candidate.gone >= failures[0].t)
     ]
-    ranks = {one.rank for _, one in quiet}
+    ranks = {candidate.rank for _, candidate in quiet}
     if len(ranks) != 1 or not complained:
         return None
     box, process = quiet[0]
@@ -494,8 +509,8 @@ def _absent(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None
 
 def _apart(failures: Sequence[Failure]) -> Failure | None:
     """Of ranks that all ran into their timeout the one that had called from another line than the others."""
-    raised = {one.rank: one for one in failures if one.raised is not None and one.rank >= 0}
-    rank = odd_one({rank: frames(one) for rank, one in raised.items()})
+    raised = {failure.rank: failure for failure in failures if failure.raised is not None and failure.rank >= 0}
+    rank = odd_one({rank: frames(failure) for rank, failure in raised.items()})
     return raised[rank]._replace(kind="apart") if rank is not None else None
 
 

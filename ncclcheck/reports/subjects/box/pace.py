@@ -50,10 +50,10 @@ def slow(cluster: Cluster) -> Slow | None:
     change = _change(boxes)
     if change is None:
         return None
-    found = _by_clock(boxes, change) or _by_rank(boxes, change) or _by_queue(boxes, change)
-    if found is None:
+    culprit = _by_clock(boxes, change) or _by_rank(boxes, change) or _by_queue(boxes, change)
+    if culprit is None:
         return None
-    box, process, what = found
+    box, process, what = culprit
     return Slow(change.t, change.ratio, box, process, what, [*_changes(box, process, change)])
 
 
@@ -101,8 +101,8 @@ def _ended(boxes: Sequence[Box]) -> float:
 
 
 def _mean(box: Box, start: float, end: float, value: Callable[[BoxSample], float]) -> float | None:
-    found = [value(sample) for sample in box.samples if start <= sample.t < end]
-    return fmean(found) if found else None
+    values = [value(sample) for sample in box.samples if start <= sample.t < end]
+    return fmean(values) if values else None
 
 
 def _both(box: Box, change: _Change, values: Sequence[float]) -> tuple[float, float]:
@@ -137,40 +137,40 @@ def _by_clock(boxes: Sequence[Box], change: _Change) -> _Found | None:
 
 def _by_rank(boxes: Sequence[Box], change: _Change) -> _Found | None:
     """One rank that waits for nobody, while all the others wait more than before."""
-    found: list[tuple[float, float, Box, BoxProcess]] = []
+    apart: list[tuple[float, float, Box, BoxProcess]] = []
     for box in boxes:
         for process in box.processes:
             if process.role == "rank" and process.apart:
                 before, after = _both(box, change, process.apart)
-                found.append((after, after - before, box, process))
-    found.sort(key=lambda row: row[0], reverse=True)
-    if len(found) < 2 or found[0][0] < _BUSY or found[0][0] - found[1][0] < _STANDS_OUT:
+                apart.append((after, after - before, box, process))
+    apart.sort(key=lambda row: row[0], reverse=True)
+    if len(apart) < 2 or apart[0][0] < _BUSY or apart[0][0] - apart[1][0] < _STANDS_OUT:
         return None
-    if found[0][1] - median(row[1] for row in found[1:]) < _STANDS_OUT:
+    if apart[0][1] - median(row[1] for row in apart[1:]) < _STANDS_OUT:
         return None
     return (
-        found[0][2],
-        found[0][3],
-        f"it waits for no other process in {found[0][0]:.0%} of all looks, the next one in {found[1][0]:.0%}",
+        apart[0][2],
+        apart[0][3],
+        f"it waits for no other process in {apart[0][0]:.0%} of all looks, the next one in {apart[1][0]:.0%}",
     )
 
 
 def _by_queue(boxes: Sequence[Box], change: _Change) -> _Found | None:
     """One node whose data waits to be sent, while that of the others does not."""
-    found = []
+    queues = []
     for number, box in enumerate(boxes):
         before, after = _both(box, change, [float(sample.unsent > 0) for sample in box.samples])
-        found.append((after - before, after, number))
-    found.sort(reverse=True)
-    if len(found) < 2 or found[0][1] < _WAITS_TO_SEND or found[0][0] - found[1][0] < _STANDS_OUT:
+        queues.append((after - before, after, number))
+    queues.sort(reverse=True)
+    if len(queues) < 2 or queues[0][1] < _WAITS_TO_SEND or queues[0][0] - queues[1][0] < _STANDS_OUT:
         return None  # not by the share alone: a node may have other connections that are slow all the time
-    grown, after, number = found[0]
+    grown, after, number = queues[0]
     return boxes[number], None, f"what it sends waits in its queues at {after:.0%} of all looks, {grown:+.0%}"
 
 
 def _changes(box: Box, process: BoxProcess | None, change: _Change) -> Iterator[str]:
     """What else became different on this node at that time."""
-    told: tuple[tuple[str, Callable[[BoxSample], float], float, str], ...] = (
+    signs: tuple[tuple[str, Callable[[BoxSample], float], float, str], ...] = (
         ("cores in use by other processes", lambda sample: sample.others, 0.5, ".1f"),
         ("cores taken by the hypervisor", lambda sample: sample.stolen, 0.1, ".1f"),
         ("pages read from swap a second", lambda sample: sample.swapped, 10.0, ".0f"),
@@ -179,7 +179,7 @@ def _changes(box: Box, process: BoxProcess | None, change: _Change) -> Iterator[
     if process is not None and process.cores:
         before, after = _both(box, change, process.cores)
         yield f"cores in use by this rank: {before:.1f} before, {after:.1f} since"
-    for name, value, least, form in told:
+    for name, value, least, form in signs:
         before, after = _both(box, change, [value(sample) for sample in box.samples])
         if after - before >= least and after >= 1.5 * before:
             yield f"{name}: {before:{form}} before, {after:{form}} since"

@@ -72,11 +72,11 @@ def _is_scripts_own(box: Box) -> bool:
 
 def text(document: Document, style: Style, box: str) -> str:
     """The page. box: its folder."""
-    told = shown(document)
+    top = shown(document)
     end = [*wrapped(f"box: {box}", style.width, "", "  "), f"again, with all evidence: ncclcheck report -v {box}"]
     head = wrapped(title(document), style.width, "", "  ")
-    rows = _in_full(told[0], style) if told else [*wrapped(decision(document), style.width, "", "  ")]
-    others = [row for block in told[1 : _MOST_OTHERS + 1] for row in _beside(block, style)]
+    rows = _in_full(top[0], style) if top else [*wrapped(decision(document), style.width, "", "  ")]
+    others = [row for block in top[1 : _MOST_OTHERS + 1] for row in _beside(block, style)]
     room = MOST_LINES - len(head) - len(others) - len(end)
     return "\n".join([*head, *rows[:room], *others, *end]) + "\n"
 

@@ -23,7 +23,7 @@ def not_met(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None
     meeting = [failure for failure in failures if _meets(failure)]
     if not meeting or [failure for failure in failures if failure.raised is not None and not _meets(failure)]:
         return None
-    at = min(meeting, key=lambda one: one.t)
+    at = min(meeting, key=lambda failure: failure.t)
     ranks = [
         (box, process)
         for box in boxes
@@ -32,9 +32,9 @@ def not_met(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None
     ]
     why, whose = _why(ranks)
     if not why:
-        counts = [_JOINED.search(one.raised.message) for one in meeting if one.raised is not None]
+        counts = [_JOINED.search(failure.raised.message) for failure in meeting if failure.raised is not None]
         joined = next((count for count in counts if count is not None), None)
-        late = {process.rank for _, process in ranks} - {one.rank for one in meeting}
+        late = {process.rank for _, process in ranks} - {failure.rank for failure in meeting}
         if len(late) == 1 and len(ranks) > 1:
             return None  # it was there, and elsewhere: that is told of it
         if joined is None or int(joined[1]) >= int(joined[2]):
@@ -57,14 +57,14 @@ def _meets(failure: Failure) -> bool:
 
 def _why(ranks: Sequence[tuple[Box, BoxProcess]]) -> tuple[str, tuple[Box, BoxProcess] | None]:
     """In words, and the process that is odd; both empty where nothing is."""
-    for name, told in (
+    for name, values in (
         ("WORLD_SIZE", {process.pid: str(process.world) for _, process in ranks if process.world}),
         ("MASTER_ADDR:MASTER_PORT", {process.pid: process.meets for _, process in ranks if process.meets}),
     ):
-        usual = next((value for value, _ in Counter(told.values()).most_common(1)), "")
-        odd = [(box, process) for box, process in ranks if told.get(process.pid, usual) != usual]
+        usual = next((value for value, _ in Counter(values.values()).most_common(1)), "")
+        odd = [(box, process) for box, process in ranks if values.get(process.pid, usual) != usual]
         if odd:
-            value = told[odd[0][1].pid]
+            value = values[odd[0][1].pid]
             return f"{_named(odd)} was told {name} {value}, and the others {usual}", odd[0]
     twice = [rank for rank, count in Counter(process.rank for _, process in ranks).items() if count > 1]
     alive_at_once = [pair for pair in ranks if pair[1].rank in twice]

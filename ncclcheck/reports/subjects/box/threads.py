@@ -15,8 +15,8 @@ _NOTICED_S = 10.0
 
 def died(boxes: Sequence[Box]) -> list[tuple[Box, BoxRaised]]:
     """The oldest first."""
-    found = [(box, raised) for box in boxes for raised in box.raised if raised.thread]
-    return sorted(found, key=lambda pair: pair[1].t)
+    ended = [(box, raised) for box in boxes for raised in box.raised if raised.thread]
+    return sorted(ended, key=lambda pair: pair[1].t)
 
 
 def of(boxes: Sequence[Box], process: BoxProcess | None, until: float) -> BoxRaised | None:
@@ -35,10 +35,10 @@ def behind(boxes: Sequence[Box], failure: Failure) -> Failure:
     until = failure.t + (
         failure.box.stalls[-1].silent if failure.kind == "stalled" and failure.box.stalls else 0.0
     )
-    before = [(box, one) for box, one in died(boxes) if one.t <= until]
+    before = [(box, thread) for box, thread in died(boxes) if thread.t <= until]
     if failure.kind == "exit":
-        before = [(box, one) for box, one in before if failure.t - one.t <= _NOTICED_S]
-    pids = {one.pid for _, one in before}
+        before = [(box, thread) for box, thread in before if failure.t - thread.t <= _NOTICED_S]
+    pids = {thread.pid for _, thread in before}
     whose = failure.process.pid if failure.process is not None and not failure.of_others else 0
     if len(pids) != 1 or (whose and pids != {whose}):
         return failure

@@ -132,10 +132,10 @@ def _of_host(cluster: Cluster, box: Box) -> list[LiveProcess]:
 
 def holder(cluster: Cluster) -> tuple[Box, BoxProcess] | None:
     """The one rank that holds a lock for which others of the job wait in the kernel."""
-    found = [
+    holders = [
         (box, process)
         for box in cluster.measurements.boxes
         for process in box.processes
         if process.role == "rank" and process.pid in {other.holder for other in _of_host(cluster, box)}
     ]
-    return found[0] if len(found) == 1 else None
+    return holders[0] if len(holders) == 1 else None

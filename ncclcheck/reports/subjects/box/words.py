@@ -46,13 +46,13 @@ def heading(one: Failure, waits: Waiting | None = None) -> str:
     return f"{one.who}: {failure.what(one)}" if one.kind == "raised" else f"{one.who} {failure.what(one)}"
 
 
-def _stalls(one: Failure, process: BoxProcess, waits: Waiting | None) -> str:
+def _stalls(fault: Failure, process: BoxProcess, waits: Waiting | None) -> str:
     if failure.is_stopped(process):
         return "is stopped"
     calls = failure.called(process.stack)
-    at = f" in {failure.short(place(one))}{f', which calls {calls}' if calls else ''}" if place(one) else ""
-    if one.told:
-        return f"{one.told}{at}"
+    at = f" in {failure.short(place(fault))}{f', which calls {calls}' if calls else ''}" if place(fault) else ""
+    if fault.told:
+        return f"{fault.told}{at}"
     if waits is not None and waits.words:
         return f"waits {waits.words}{'' if waits.line else at}"
     return f"is elsewhere than all others{f',{at}' if at else ''}"
@@ -66,8 +66,8 @@ def _places(box: Box) -> str:
             groups.setdefault(failure.own_frames(process.stack)[0], []).append(process.rank)
     if not 1 < len(groups) <= _MOST_PLACES:
         return ""
-    told = [f"{fold_ranks(ranks)} in {failure.short(at)}" for at, ranks in groups.items()]
-    return f": ranks wait in different places, {', '.join(told)}"
+    places = [f"{fold_ranks(ranks)} in {failure.short(at)}" for at, ranks in groups.items()]
+    return f": ranks wait in different places, {', '.join(places)}"
 
 
 def waits(cluster: Cluster, one: Failure) -> Waiting | None:
@@ -124,10 +124,10 @@ def remedies(cluster: Cluster, one: Failure) -> list[Remedy]:
     return [you(f"Look at {at}." if at else "See where each process waits, and what HNG says.")]
 
 
-def _of_threads(cluster: Cluster, one: Failure) -> list[Evidence]:
+def _of_threads(cluster: Cluster, fault: Failure) -> list[Evidence]:
     """A thread of the same process that an exception had ended before."""
-    died = threads.of(cluster.measurements.boxes, one.process, one.t)
-    if died is None or died == one.raised:
+    died = threads.of(cluster.measurements.boxes, fault.process, fault.t)
+    if died is None or died == fault.raised:
         return []
     at = next(iter(failure.own_frames(died.frames[::-1])), "")
     return [
@@ -135,46 +135,48 @@ def _of_threads(cluster: Cluster, one: Failure) -> list[Evidence]:
     ]
 
 
-def _short(one: Failure) -> str:
-    words = heading(one)
+def _short(fault: Failure) -> str:
+    words = heading(fault)
     return words if len(words) <= _SHORT else f"{words[:_SHORT]} ..."
 
 
 def _process(process: BoxProcess) -> str:
-    held = [f"pid {process.pid}"]
-    held += [f"at most {process.rss_most / 2**30:.2f} GiB"] if process.rss_most else []
-    held += [f"no CPU time for {process.idle_s:.0f} s"] if process.idle_s >= 3 else []
-    held += ["stopped"] if failure.is_stopped(process) else []
-    held += [f"waits in {process.wchan}"] if process.wchan else []
-    return ", ".join(held)
+    facts = [f"pid {process.pid}"]
+    facts += [f"at most {process.rss_most / 2**30:.2f} GiB"] if process.rss_most else []
+    facts += [f"no CPU time for {process.idle_s:.0f} s"] if process.idle_s >= 3 else []
+    facts += ["stopped"] if failure.is_stopped(process) else []
+    facts += [f"waits in {process.wchan}"] if process.wchan else []
+    return ", ".join(facts)
 
 
-def _of_kind(cluster: Cluster, one: Failure) -> list[Evidence]:
-    if one.oom is not None:
-        counted = ", ".join(f"{by} +{count}" for by, count in one.oom.by.items())
-        limit = f"; its limit is {one.oom.limit / 2**30:.2f} GiB" if one.oom.limit else ""
+def _of_kind(cluster: Cluster, fault: Failure) -> list[Evidence]:
+    if fault.oom is not None:
+        counted = ", ".join(f"{by} +{count}" for by, count in fault.oom.by.items())
+        limit = f"; its limit is {fault.oom.limit / 2**30:.2f} GiB" if fault.oom.limit else ""
         return [seen("oom_kill", counted + limit)]
-    if one.cut is not None:
-        return [seen("no answer", f"to what {name} and {one.cut.name} sent each other") for name in one.cut.by[:4]]
-    if one.kind == "unmet" and (idle := _beside_ranks(one)):
+    if fault.cut is not None:
+        return [
+            seen("no answer", f"to what {name} and {fault.cut.name} sent each other") for name in fault.cut.by[:4]
+        ]
+    if fault.kind == "unmet" and (idle := _beside_ranks(fault)):
         return [seen("waits beside them", idle)]
-    if one.kind == "raised" and one.told:
-        return [seen(one.told_by, in_line(one.told)[:200])]
+    if fault.kind == "raised" and fault.told:
+        return [seen(fault.told_by, in_line(fault.told)[:200])]
     tell = {"crashed": _of_crash, "outside": _of_signal, "stalled": _of_stall, "vanished": _of_silence}.get(
-        one.kind
+        fault.kind
     )
-    return tell(cluster, one) if tell is not None else []
+    return tell(cluster, fault) if tell is not None else []
 
 
-def _beside_ranks(one: Failure) -> str:
+def _beside_ranks(fault: Failure) -> str:
     """Programs of COMMAND's own script that were there too: one of them may hold up the rank that did not come."""
     there = [
         process
-        for process in one.box.processes
+        for process in fault.box.processes
         if process.role != "root"
         and process.rank < 0
-        and process.born <= one.t
-        and (process.gone is None or process.gone > one.t)
+        and process.born <= fault.t
+        and (process.gone is None or process.gone > fault.t)
     ]
     named = [
         f"{process.command[:60]} (pid {process.pid})" for process in there if not _SHELL.search(process.command)
@@ -182,49 +184,51 @@ def _beside_ranks(one: Failure) -> str:
     return ", ".join(named[:_MOST_THEN])
 
 
-def _of_signal(_: Cluster, one: Failure) -> list[Evidence]:
-    if one.process is not None:
+def _of_signal(_: Cluster, fault: Failure) -> list[Evidence]:
+    if fault.process is not None:
         return [
-            seen("sent by", f"timeout (pid {one.process.pid}), whose time was over: COMMAND has it before the job")
+            seen(
+                "sent by", f"timeout (pid {fault.process.pid}), whose time was over: COMMAND has it before the job"
+            )
         ]
-    if one.raised is not None:
-        by = _by_a_clock(one) or "by a process that is not known"
-        return [seen("sent to", f"the launcher (pid {one.raised.pid}), {by}")]
-    got = next(s for s in one.box.signals if s.number == one.number)
+    if fault.raised is not None:
+        by = _by_a_clock(fault) or "by a process that is not known"
+        return [seen("sent to", f"the launcher (pid {fault.raised.pid}), {by}")]
+    got = next(s for s in fault.box.signals if s.number == fault.number)
     by = f"{got.by} (pid {got.sender})" if got.sender else "the kernel (a terminal)"
     return [seen("sent by", f"{by}, {'to all of the process group' if got.of_group else 'to the wrapper alone'}")]
 
 
-def _by_a_clock(one: Failure) -> str:
+def _by_a_clock(fault: Failure) -> str:
     """A `sleep` of COMMAND's own script that ended just before."""
     slept = [
         process
-        for process in one.box.processes
-        if _SLEEP.search(process.command) and process.gone is not None and -1.0 < process.gone - one.t < _WOKE_S
+        for process in fault.box.processes
+        if _SLEEP.search(process.command) and process.gone is not None and -1.0 < process.gone - fault.t < _WOKE_S
     ]
     if not slept or slept[0].status:
         return ""
-    lasted = (slept[0].gone or one.t) - slept[0].born
+    lasted = (slept[0].gone or fault.t) - slept[0].born
     return f"just after a `sleep` of about {lasted:.0f} s had ended that COMMAND had started: its own time limit?"
 
 
-def _of_stall(cluster: Cluster, one: Failure) -> list[Evidence]:
+def _of_stall(cluster: Cluster, fault: Failure) -> list[Evidence]:
     stall = max((stall for box in cluster.measurements.boxes for stall in box.stalls), key=lambda stall: stall.t)
     all_evidence = [seen("silent", f"{stall.silent:.0f} s, more than {stall.limit:.0f} s")]
-    if one.process is not None and one.process.threads:
+    if fault.process is not None and fault.process.threads:
         all_evidence.append(
-            seen("its other threads", "; ".join(dict.fromkeys(one.process.threads[:_MOST_STACKS])))
+            seen("its other threads", "; ".join(dict.fromkeys(fault.process.threads[:_MOST_STACKS])))
         )
-    lines = [(p, failure.own_frames(p.stack)[0]) for p in first.principals(one.box) if p.stack][:_MOST_STACKS]
+    lines = [(p, failure.own_frames(p.stack)[0]) for p in first.principals(fault.box) if p.stack][:_MOST_STACKS]
     all_evidence += [seen(f"rank {p.rank}" if p.rank >= 0 else f"pid {p.pid}", line) for p, line in lines]
-    waited = Counter(f"{p.state} {p.wchan}".strip() for p in first.principals(one.box) if p.state)
+    waited = Counter(f"{p.state} {p.wchan}".strip() for p in first.principals(fault.box) if p.state)
     return [*all_evidence, seen("waits", ", ".join(f"{count} x {how}" for how, count in waited.most_common(3)))]
 
 
-def _of_silence(cluster: Cluster, one: Failure) -> list[Evidence]:
-    saw = [box.host for box in cluster.measurements.boxes if one.box.host in box.silent]
+def _of_silence(cluster: Cluster, fault: Failure) -> list[Evidence]:
+    saw = [box.host for box in cluster.measurements.boxes if fault.box.host in box.silent]
     all_evidence = [seen("no sign of it seen by", ", ".join(saw[:4]))] if saw else []
-    return [seen("last written", f"{clock(one.box.last)} UTC"), *all_evidence]
+    return [seen("last written", f"{clock(fault.box.last)} UTC"), *all_evidence]
 
 
 def _of_crash(cluster: Cluster, _: Failure) -> list[Evidence]:
@@ -233,25 +237,27 @@ def _of_crash(cluster: Cluster, _: Failure) -> list[Evidence]:
     return [seen("the others", f"{count} x at {at}") for at, count in places.most_common(2)]
 
 
-def _beside(one: Failure) -> list[Evidence]:
+def _beside(fault: Failure) -> list[Evidence]:
     """What the node itself told in that time."""
     all_evidence = [
-        seen("kernel", row.text) for row in one.box.kernel if abs(row.t - one.t) < 10 and _ours(one, row.text)
+        seen("kernel", row.text)
+        for row in fault.box.kernel
+        if abs(row.t - fault.t) < 10 and _ours(fault, row.text)
     ][:2]
     return (
         all_evidence
         + [
             seen("room", f"{room.free / 2**20:.0f} MiB were left in {room.folder}")
-            for room in one.box.rooms
+            for room in fault.box.rooms
             if room.free < _FULL
         ][:1]
     )
 
 
-def _ours(one: Failure, text: str) -> bool:
+def _ours(fault: Failure, text: str) -> bool:
     """Whether a message of the kernel names a process of the job, or none."""
     named = {int(pid or other) for pid, other in _PID.findall(text)}
-    return not named or bool(named & {process.pid for process in one.box.processes})
+    return not named or bool(named & {process.pid for process in fault.box.processes})
 
 
 def place(one: Failure) -> str:

@@ -22,13 +22,13 @@ _INDENT = 13  # columns: two, a label of ten, a space
 def text(document: Document, width: int) -> str:
     """Empty where no dataset was examined."""
     reports = document.measurements.data
-    told = (
+    rows = (
         ("dataset", _dataset(reports)),
         ("samples/s", _speed(reports)),
         ("examined", _examined(reports)),
         ("not seen", _not_seen(reports)),
     )
-    lines = [line for label, words in told for line in _labelled(label, words, width)]
+    lines = [line for label, words in rows for line in _labelled(label, words, width)]
     return "\n".join(lines)
 
 
@@ -58,7 +58,7 @@ def _speed(reports: list[DataReport]) -> str:
     known = [(report.node, report.speed) for report in reports if report.speed and curve.plain(report.speed)]
     if not known:
         return ""
-    node, slowest = min(known, key=lambda one: curve.most(one[1]))
+    node, slowest = min(known, key=lambda row: curve.most(row[1]))
     rates = [curve.most(speed) for _, speed in known]
     how = f"warm, in batches of {slowest.batch}" if slowest.batch else "warm"
     words = f"by workers {curve.told(slowest)}; {how}"
@@ -91,7 +91,7 @@ def _not_seen(reports: list[DataReport]) -> str:
             aspects, nodes = reasons.setdefault(why, ({}, {}))
             aspects["resources"] = nodes[report.node] = None
     return "; ".join(
-        f"{', '.join(_ASPECTS.get(one, one) for one in aspects)}{_on(list(nodes), len(reports))}: {why}"
+        f"{', '.join(_ASPECTS.get(aspect, aspect) for aspect in aspects)}{_on(list(nodes), len(reports))}: {why}"
         for why, (aspects, nodes) in reasons.items()
     )
 

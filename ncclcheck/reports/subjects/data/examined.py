@@ -15,12 +15,12 @@ def resources(cluster: Cluster, *needs: str) -> tuple[list[tuple[str, Resources]
     ]
     if not looked:
         raise NothingToJudge(why_not(cluster.measurements.data, "resources"))
-    gaps = [(node, need, fact) for node, held in looked if (gap := _gap(held, needs)) for need, fact in [gap]]
+    gaps = [(node, need, fact) for node, facts in looked if (gap := _gap(facts, needs)) for need, fact in [gap]]
     lacking = {node for node, _, _ in gaps}
     if len(lacking) == len(looked) and all(fact.kind == "absent" for _, _, fact in gaps):
         raise NothingToJudge(gaps[0][2].why)
     unread = [_unread(node, need, fact) for node, need, fact in gaps if fact.kind != "absent"]
-    return [(node, held) for node, held in looked if node not in lacking], unread
+    return [(node, facts) for node, facts in looked if node not in lacking], unread
 
 
 def growth_unseen(report: DataReport) -> str:
@@ -51,10 +51,10 @@ def contents(cluster: Cluster) -> list[tuple[str, Made, Content]]:
 
 def samples(cluster: Cluster) -> list[tuple[str, Made, Content]]:
     """The same, of nodes on which samples could be read. Raises NothingToJudge."""
-    found = [(node, made, content) for node, made, content in contents(cluster) if content.leaves]
-    if not found:
+    readable = [(node, made, content) for node, made, content in contents(cluster) if content.leaves]
+    if not readable:
         raise NothingToJudge("no sample could be read")
-    return found
+    return readable
 
 
 def why_not(reports: list[DataReport], aspect: str) -> str:
@@ -63,8 +63,8 @@ def why_not(reports: list[DataReport], aspect: str) -> str:
     return reasons[0] if reasons else "no dataset was examined"
 
 
-def _gap(held: Resources, needs: tuple[str, ...]) -> tuple[str, Unread] | None:
-    return next(((need, fact) for need in needs if type(fact := getattr(held, need)) is Unread), None)
+def _gap(facts: Resources, needs: tuple[str, ...]) -> tuple[str, Unread] | None:
+    return next(((need, fact) for need in needs if type(fact := getattr(facts, need)) is Unread), None)
 
 
 def _unread(node: str, need: str, fact: Unread) -> Finding:

@@ -61,7 +61,9 @@ def _anew(made: Made, name: str) -> list[str]:
     code = made.code
     if code is None or not (code.owner and code.assigned):
         return []
-    given = {one.value: one.name for one in code.assigned if one.value in one.needs}  # self.path = path
+    given = {
+        assignment.value: assignment.name for assignment in code.assigned if assignment.value in assignment.needs
+    }  # self.path = path
     own, read = code.owner.rpartition(".")[2], "__iter__" if made.iterable else "__getitem__"
     first: dict[str, Assigned] = {}
     for assigned in code.assigned:

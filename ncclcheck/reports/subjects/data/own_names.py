@@ -31,9 +31,13 @@ def read(made: Made) -> str:
 
 def rewritten(made: Made, kind: RewriteKind, matches: Callable[[str], bool] = bool) -> list[str]:
     """Lines of the user's file as they should be, with their places. matches: what they call, such as `hash`."""
-    found = [one for one in (made.code.rewrites if made.code else []) if one.kind == kind and matches(one.call)]
-    told = [f"{one.new}  # {one.place}" for one in found[:_MOST]]
-    return ["import zlib", *told] if any("zlib." in line for line in told) else told
+    rewrites = [
+        rewrite
+        for rewrite in (made.code.rewrites if made.code else [])
+        if rewrite.kind == kind and matches(rewrite.call)
+    ]
+    lines = [f"{rewrite.new}  # {rewrite.place}" for rewrite in rewrites[:_MOST]]
+    return ["import zlib", *lines] if any("zlib." in line for line in lines) else lines
 
 
 def returned(method: Method | None, form: str, leaf: str = "") -> list[str]:
@@ -43,8 +47,8 @@ def returned(method: Method | None, form: str, leaf: str = "") -> list[str]:
     """
     texts = [*dict.fromkeys(method.returns)] if method else []
     changed = [_changed(text, form, leaf.split(".") if leaf and leaf not in _WHOLE else []) for text in texts]
-    told = [text for text in changed if text]
-    return told[:_MOST] if len(told) == len(texts) else []
+    lines = [text for text in changed if text]
+    return lines[:_MOST] if len(lines) == len(texts) else []
 
 
 _WHOLE = ("sample", "the sample")

@@ -55,29 +55,29 @@ def of_stream(
 def _ranks_repeat(
     node: str, sharding: Sharding, stream: Stream, frameworks: Collection[str], dataset: str
 ) -> Finding:
-    told = f"{stream.between_ranks} of {stream.compared} samples of the stream are read by every rank"
+    what = f"{stream.between_ranks} of {stream.compared} samples of the stream are read by every rank"
     why = "All GPUs do the work of one. Accelerate shares a stream out itself; Lightning does not."
     fix = by_stream(dataset, workers=_repeats_in_workers(stream))
     if sharding.wanted < 2:
         return note(
             Where(node=node),
-            f"{told}: right for this job of one rank, not for more",
+            f"{what}: right for this job of one rank, not for more",
             why=why,
             fix=fix,
         )
     if not stream.ended and not stream.ranks_alike:
-        return note(Where(node=node), f"{told}, in other orders", why=_ENDLESS)
+        return note(Where(node=node), f"{what}, in other orders", why=_ENDLESS)
     make = warn if frameworks else fail
-    return make(Where(node=node), told, why=why, owner="job", evidence=_evidence(stream), fix=fix)
+    return make(Where(node=node), what, why=why, owner="job", evidence=_evidence(stream), fix=fix)
 
 
 def _some_ranks_repeat(node: str, sharding: Sharding, stream: Stream) -> Finding:
     """Each part goes to several ranks, as where the number of the rank on its node chooses the part."""
-    told = ", ".join(joined(group) for group in stream.groups if len(group) > 1)
+    who = ", ".join(joined(group) for group in stream.groups if len(group) > 1)
     local = by_local_rank(sharding)
     return (fail if local else warn)(
         Where(node=node),
-        f"ranks {told} read the same samples of the stream, other ranks read others",
+        f"ranks {who} read the same samples of the stream, other ranks read others",
         why="LOCAL_RANK begins at 0 on every node: ranks with the same one take the same part, and the parts of "
         "the others are read by nobody."
         if local
@@ -89,17 +89,17 @@ def _some_ranks_repeat(node: str, sharding: Sharding, stream: Stream) -> Finding
 
 
 def _workers_repeat(node: str, sharding: Sharding, stream: Stream, dataset: str) -> Finding:
-    told = f"workers of one rank read the same {stream.between_workers // max(1, sharding.ranks)} samples"
+    what = f"workers of one rank read the same {stream.between_workers // max(1, sharding.ranks)} samples"
     why = "Each sample comes as many times an epoch as there are workers."
     fix = by_stream(dataset, ranks=not 1 < sharding.ranks > stream.between_ranks)
     if stream.workers is None or stream.workers < 2:
         has = "no loader was given" if stream.workers is None else f"this loader has {stream.workers} workers"
-        return note(Where(node=node), f"{told}; {has}", why=why, fix=fix)
+        return note(Where(node=node), f"{what}; {has}", why=why, fix=fix)
     if not stream.ended and not stream.workers_alike:
-        return note(Where(node=node), f"{told}, in other orders", why=_ENDLESS)
+        return note(Where(node=node), f"{what}, in other orders", why=_ENDLESS)
     return fail(
         Where(node=node),
-        f"{told}: the stream is not shared out among workers",
+        f"{what}: the stream is not shared out among workers",
         why=why,
         owner="job",
         evidence=_evidence(stream),
@@ -127,12 +127,12 @@ def _lost(node: str, stream: Stream, lost: int, dataset: str) -> Finding:
 
 def _idle(node: str, stream: Stream, idle: list[int], dataset: str) -> Finding:
     of = len(stream.by_worker)
-    told = f"of {of} workers {joined(idle)} read no sample: the stream has fewer parts than workers"
+    what = f"of {of} workers {joined(idle)} read no sample: the stream has fewer parts than workers"
     if stream.workers is None or stream.workers < 2 or not stream.ended:
-        return note(Where(node=node), told)
+        return note(Where(node=node), what)
     return warn(
         Where(node=node),
-        told,
+        what,
         why="A part (a file, a shard) is read by one worker; the others have nothing to do, and loading is as "
         f"slow as with {of - len(idle)}.",
         owner="job",

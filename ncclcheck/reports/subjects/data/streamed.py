@@ -20,16 +20,18 @@ def streams(cluster: Cluster) -> list[tuple[str, Streams]]:
 
 def epochs(cluster: Cluster, least: int) -> list[tuple[str, Streams]]:
     """Where the loader came through so many epochs, and the samples could be read at all."""
-    judged = [(node, held) for node, held in streams(cluster) if held.epochs >= least and not _unread(held)]
+    judged = [
+        (node, looked) for node, looked in streams(cluster) if looked.epochs >= least and not _unread(looked)
+    ]
     if not judged:
-        held = streams(cluster)[0][1]
-        why = held.depends.why if isinstance(held.depends, Unread) else "the loader did not come to an end"
+        stream = streams(cluster)[0][1]
+        why = stream.depends.why if isinstance(stream.depends, Unread) else "the loader did not come to an end"
         raise NothingToJudge(why)
     return judged
 
 
-def _unread(held: Streams) -> bool:
-    return any(isinstance(fact, Unread) for fact in (held.depends, held.shared, held.repeated))
+def _unread(stream: Streams) -> bool:
+    return any(isinstance(fact, Unread) for fact in (stream.depends, stream.shared, stream.repeated))
 
 
 def structures(cluster: Cluster) -> list[tuple[str, Structure]]:
@@ -48,7 +50,10 @@ def structures(cluster: Cluster) -> list[tuple[str, Structure]]:
 def dependence(held: Streams, generator: str) -> Dependence:
     """What depends on this generator."""
     known = [] if isinstance(held.depends, Unread) else held.depends
-    return next((found for found in known if found.generator == generator), Dependence(generator=generator))
+    return next(
+        (entry for entry in known if entry.generator == generator),
+        Dependence(generator=generator),
+    )
 
 
 _PRIVATE = {
@@ -73,8 +78,8 @@ def moved(found: Dependence) -> list[Evidence]:
     """The two values of one sample that show that it depends on the generator."""
     if len(found.values) != 2:
         return []
-    told = f"{found.values[0]} or {found.values[1]}, by the state of {found.generator}"
-    return [seen(f"sample {found.index}, {leaf_of(found)}", told)]
+    values = f"{found.values[0]} or {found.values[1]}, by the state of {found.generator}"
+    return [seen(f"sample {found.index}, {leaf_of(found)}", values)]
 
 
 def numbers(items: list[int]) -> str:

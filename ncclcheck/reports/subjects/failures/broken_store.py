@@ -31,9 +31,9 @@ def found(cluster: Cluster) -> Broken | None:
     gone = {end.node for end in run.ends if end.exit is None and not end.detail}
     ends = [end for end in run.ends if _LOST_STORE.search(end.detail) and end.node != first]
     started = {rank.node for rank in run.ranks if rank.last_step}
-    told = [end for end in ends if end.node in started and (end.exit is None or end.exit > 0)]
+    broken = [end for end in ends if end.node in started and (end.exit is None or end.exit > 0)]
     went_on = first in gone and not any(_is_lost(cluster, first))
-    return Broken(first, told) if told and went_on else None
+    return Broken(first, broken) if broken and went_on else None
 
 
 def _is_lost(cluster: Cluster, node: str) -> list[bool]:
@@ -44,9 +44,9 @@ def _is_lost(cluster: Cluster, node: str) -> list[bool]:
 def finding(broken: Broken) -> Finding:
     """Who ended it is not seen; that it was ended, and that new ones pass, is."""
     names = fold_names(end.node for end in broken.ends)
-    one = broken.ends[0].node
+    node = broken.ends[0].node
     return fail(
-        Where(node=one if len(broken.ends) == 1 else None, peer=broken.first),
+        Where(node=node if len(broken.ends) == 1 else None, peer=broken.first),
         f"the open connection of {names} to torchrun's store on {broken.first} broke in mid-run, and torchrun "
         "there ended its ranks: something ended what stood, and lets new connections pass",
         why="A filter that forgets or resets open connections, or an interface that went away for a moment, ends "
@@ -62,10 +62,10 @@ def finding(broken: Broken) -> Finding:
         fix=[
             admin(
                 "See whether a packet filter there was loaded anew meanwhile, refuses what stands, or forgets it.",
-                f"nft list ruleset | grep -nE 'reset|invalid|established|drop'   # on {one} and {broken.first}",
-                f"sysctl net.netfilter.nf_conntrack_tcp_timeout_established   # on {one}; 432000 is usual",
-                f"journalctl --since -15min | grep -iE 'firewall|nft|iptables|link|carrier' | tail   # on {one}",
-                f"nstat -az TcpEstabResets TcpExtTCPAbortOnTimeout   # on {one}",
+                f"nft list ruleset | grep -nE 'reset|invalid|established|drop'   # on {node} and {broken.first}",
+                f"sysctl net.netfilter.nf_conntrack_tcp_timeout_established   # on {node}; 432000 is usual",
+                f"journalctl --since -15min | grep -iE 'firewall|nft|iptables|link|carrier' | tail   # on {node}",
+                f"nstat -az TcpEstabResets TcpExtTCPAbortOnTimeout   # on {node}",
             ),
             you("Run it again: the same node again says that it is no chance.", "ncclcheck bench"),
         ],

@@ -42,10 +42,10 @@ def parted(late: Sequence[RankState]) -> list[RankState]:
 
 def places(late: Sequence[RankState]) -> dict[str, list[RankState]]:
     """The ranks at each place, the innermost frames first."""
-    found: dict[str, list[RankState]] = {}
+    by_place: dict[str, list[RankState]] = {}
     for rank in late:
-        found.setdefault(" from ".join(rank.stack[:_INNERMOST]) or repr(rank.last_step), []).append(rank)
-    return found
+        by_place.setdefault(" from ".join(rank.stack[:_INNERMOST]) or repr(rank.last_step), []).append(rank)
+    return by_place
 
 
 def in_collective(rank: RankState) -> bool:
@@ -68,13 +68,13 @@ def condition(rank: RankState) -> str:
 def finding(late: Sequence[RankState]) -> Finding:
     """All that stand, and the one that parted."""
     odd, step = parted(late), late[0].last_step
-    told = "; ".join(
+    who = "; ".join(
         f"{fold_ranks([rank.rank for rank in ranks])} in {place}" for place, ranks in places(late).items()
     )
     first = odd[0] if odd else late[0]
     return fail(
         Where(node=first.node, rank=first.rank) if len(odd) == 1 else Where(),
-        f"deadlock in {step!r}, no rank moves: {told}",
+        f"deadlock in {step!r}, no rank moves: {who}",
         why=_why(odd),
         owner="job",
         evidence=[
@@ -112,7 +112,7 @@ def _fix(odd: Sequence[RankState], late: Sequence[RankState]) -> Remedy:
         test = condition(first)
         if first.stack[0] in _GIVES_NOTHING or not test:
             return you(f"Call {first.stack[0]} at {line} on every rank, or on none: take it out of the branch.")
-        guard = next(one for one in first.stack if _UNDER in one).partition(_UNDER)[0]
+        guard = next(frame for frame in first.stack if _UNDER in frame).partition(_UNDER)[0]
         where = line if guard == line else f"{line}, called at {guard}"
         return you(
             f"Let all ranks call {first.stack[0]} at {where}: only what uses its result stays under `{test}`.",

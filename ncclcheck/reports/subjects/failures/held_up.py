@@ -37,7 +37,7 @@ class Slowness:
 
     def beside_others(self, pair: Pair) -> float | None:
         """What the other pairs carry (median), where this one is slow beside them."""
-        others = sorted(rate for one, rate in self.rates.items() if one not in (pair, pair[::-1]))
+        others = sorted(rate for other, rate in self.rates.items() if other not in (pair, pair[::-1]))
         if pair not in self.rates or not others:
             return None
         usual = others[len(others) // 2]
@@ -68,17 +68,17 @@ class HeldUp:
 @derived
 def slowness(cluster: Cluster) -> Slowness:
     """What the bursts say."""
-    found, limits = reached(cluster), cluster.policy.thresholds
-    rates = flows.rates(found, limits.get("NET009.loss_percent", 1.0)) if found else {}
+    reach, limits = reached(cluster), cluster.policy.thresholds
+    rates = flows.rates(reach, limits.get("NET009.loss_percent", 1.0)) if reach else {}
     bounds = (
         limits.get("NET008.of_peers_percent", flows.OF_PEERS),
         limits.get("NET008.enough_gbit", flows.ENOUGH),
     )
     two = len({node for pair in rates for node in pair}) == 2
-    busy = found.busy if found else set()
+    busy = reach.busy if reach else set()
     slow, pairs = flows.slow_nodes(rates, *bounds, busy), flows.slow_pairs(rates, *bounds, busy) if two else set()
-    at_leisure = {(one.node, one.sends) for one in flows.slow_nodes(rates, *bounds)} if busy else set()
-    doubtful = {node for node, _ in at_leisure - {(one.node, one.sends) for one in slow}}
+    at_leisure = {(node.node, node.sends) for node in flows.slow_nodes(rates, *bounds)} if busy else set()
+    doubtful = {node for node, _ in at_leisure - {(node.node, node.sends) for node in slow}}
     if two and busy:
         doubtful |= {node for pair in flows.slow_pairs(rates, *bounds) - pairs for node in pair}
     return Slowness(rates, tuple(slow), frozenset(pairs), frozenset(doubtful))
@@ -87,62 +87,62 @@ def slowness(cluster: Cluster) -> Slowness:
 @derived
 def held_up(cluster: Cluster) -> list[HeldUp]:
     """All causes that were seen."""
-    told = slowness(cluster)
+    pace = slowness(cluster)
     asked = {
-        (node.node, node.sends): frozenset(pair for pair in told.rates if pair[not node.sends] == node.node)
-        for node in told.nodes
+        (node.node, node.sends): frozenset(pair for pair in pace.rates if pair[not node.sends] == node.node)
+        for node in pace.nodes
     }
-    for pair in told.pairs:
+    for pair in pace.pairs:
         asked |= {(pair[0], True): frozenset({pair}), (pair[1], False): frozenset({pair})}
     nodes = {node.name: node for node in cluster.nodes}
     links = {link.node: link for link in lan.read_links(cluster)}
-    found = []
+    causes = []
     for (name, sends), pairs in asked.items():
-        best = max(told.rates[pair] for pair in pairs)
+        best = max(pace.rates[pair] for pair in pairs)
         if name not in nodes:
             continue
         if small_buffer(cluster, name, sends=sends):
-            found.append(HeldUp("NET016", name, pairs))
+            causes.append(HeldUp("NET016", name, pairs))
         elif shaping.limit(cluster, nodes[name], links.get(name), best, sends=sends):
-            found.append(HeldUp("NET008", name, pairs))
+            causes.append(HeldUp("NET008", name, pairs))
     far = [
         HeldUp("NET018", delayed.node or min(delayed.pairs)[0], delayed.pairs)
         for delayed in delays.delayed(cluster)
     ]
-    return [*far, *found, *_by_detours(cluster, told)]
+    return [*far, *causes, *_by_detours(cluster, pace)]
 
 
-def _by_detours(cluster: Cluster, told: Slowness) -> Iterator[HeldUp]:
+def _by_detours(cluster: Cluster, pace: Slowness) -> Iterator[HeldUp]:
     """Ways that leave a node by another interface than the chosen one, unless bursts were as fast as elsewhere."""
     reach = reached(cluster)
     if reach is None:
         return
     for pair, peer in reach.seen.items():
         meant, taken, seen_as = reach.interface(pair[0]), value_or(peer.interface, ""), value_or(peer.seen_as, "")
-        if pair in told.rates and not told.beside_others(pair):
+        if pair in pace.rates and not pace.beside_others(pair):
             continue
         if taken and taken != meant:
             yield HeldUp("NET003", pair[0], frozenset({pair}))
-        elif told.beside_others(pair) and holder(cluster, pair[0], seen_as) not in ("", meant):
+        elif pace.beside_others(pair) and holder(cluster, pair[0], seen_as) not in ("", meant):
             yield HeldUp("NET006", pair[0], frozenset({pair}))
 
 
 def holder(cluster: Cluster, node: str, address: str) -> str:
     """The interface of this very node that has the address."""
-    listed = [at(one, "network.interfaces") for one in cluster.nodes if one.name == node]
-    held = (
+    listed = [at(candidate, "network.interfaces") for candidate in cluster.nodes if candidate.name == node]
+    addresses = (
         (interface.name, each.address)
         for interfaces in listed
         if not isinstance(interfaces, Unread)
         for interface in interfaces
         for each in value_or(interface.addresses, [])
     )
-    return next((name for name, each in held if each == address), "")
+    return next((name for name, each in addresses if each == address), "")
 
 
 def small_buffer(cluster: Cluster, node: str, *, sends: bool) -> bool:
     """Whether TCP there buffers less than is under way."""
     least = cluster.policy.thresholds.get("NET016.kib", LEAST_KIB) * KIB
     name = "tcp_wmem" if sends else "tcp_rmem"
-    facts = next((one for one in cluster.nodes if one.name == node), None)
+    facts = next((candidate for candidate in cluster.nodes if candidate.name == node), None)
     return facts is not None and value_or(at(facts, f"system.{name}"), least) < least

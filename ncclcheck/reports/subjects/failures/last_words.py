@@ -281,7 +281,7 @@ _SIGNALS = {
 }  # fmt: skip
 _SHELL = re.compile(
     r"^(?:.*[:\d] +)?(?P<words>"
-    + "|".join(map(re.escape, (told.line for told in _SIGNALS.values())))
+    + "|".join(map(re.escape, (signal.line for signal in _SIGNALS.values())))
     + r")(?: +\(core dumped\))?(?:\s.*)?$|^Fatal Python error: (?P<fatal>.+)$",
     re.MULTILINE,
 )
@@ -294,7 +294,7 @@ _PLACES = re.compile(
 
 def told(text: str) -> Told | None:
     """What recognised words mean; of several the surest, and of those the last."""
-    return next((found for sign in _SIGNS if (found := sign.told(text))), None)
+    return next((means for sign in _SIGNS if (means := sign.told(text))), None)
 
 
 def by_signal(status: int | None) -> Told | None:
@@ -308,7 +308,7 @@ def by_shell(text: str) -> Told | None:
     if match is None:
         return None
     words = match["words"] or match["fatal"]
-    known = next((one for one in _SIGNALS.values() if one.line.lower() in words.lower()), None)
+    known = next((signal for signal in _SIGNALS.values() if signal.line.lower() in words.lower()), None)
     if known is None:
         return Told(match[0].strip(), "the interpreter ended itself", [_CRASHED], f"{_PYTHON}|{LIBRARIES}")
     return Told(match[0].strip(), known.means, known.fix, known.bears)

@@ -54,8 +54,8 @@ def ending(cluster: Cluster, end: JobEnd) -> str:
 
 def meaning(end: JobEnd) -> last_words.Told | None:
     """What the end of a torchrun usually means, by its last words, its signal or the shell's word for it."""
-    said = last_words.told(end.detail) or last_words.by_signal(end.exit)
-    return said or last_words.by_shell(last_line(end.detail))
+    words = last_words.told(end.detail) or last_words.by_signal(end.exit)
+    return words or last_words.by_shell(last_line(end.detail))
 
 
 def meaning_of(rank: RankState, run: Run) -> last_words.Told | None:
@@ -140,12 +140,12 @@ def _left(cluster: Cluster, late: Sequence[RankState]) -> list[RankState]:
 @derived
 def _addresses(cluster: Cluster) -> dict[str, str]:
     """Address -> the one node that has it; one that several have names nobody."""
-    found: dict[str, set[str]] = {}
+    holders: dict[str, set[str]] = {}
     for node in cluster.nodes:
         for interface in value_or(at(node, "network.interfaces"), []):
-            for one in value_or(interface.addresses, []):
-                found.setdefault(one.address, set()).add(node.name)
-    return {address: names.pop() for address, names in found.items() if len(names) == 1}
+            for own in value_or(interface.addresses, []):
+                holders.setdefault(own.address, set()).add(node.name)
+    return {address: names.pop() for address, names in holders.items() if len(names) == 1}
 
 
 def gave_up(end: JobEnd) -> bool:
@@ -207,8 +207,8 @@ def headline(text: str) -> str:
     """What an exception says first; of one that a loader's worker handed over, what it ends with."""
     if "Original Traceback" in text:
         return last_line(text)
-    kind, colon, said = text.strip().partition(":")
-    first = next((line.strip() for line in said.splitlines() if line.strip()), "")
+    kind, colon, rest = text.strip().partition(":")
+    first = next((line.strip() for line in rest.splitlines() if line.strip()), "")
     sentence = _SENTENCE.split(first, maxsplit=1)[0].removesuffix(".")
     return f"{kind}{colon} {sentence}".strip()[:300] if text.strip() else "nothing"
 

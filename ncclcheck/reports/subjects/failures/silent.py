@@ -54,10 +54,10 @@ def hurried(run: Run) -> bool:
 
 def findings(cluster: Cluster) -> Iterator[Finding]:
     """One finding a silent node with what the others found when they tried it; its cause first."""
-    told = {one.node: words for one in cluster.run.silent if (words := _by_words(one))}
-    tried = {one.node: one for one in cluster.run.silent if one.knocks}
-    for each in _findings(cluster, told):
-        words = told.get(each.where.node or "")
+    causes = {node.node: words for node in cluster.run.silent if (words := _by_words(node))}
+    tried = {node.node: node for node in cluster.run.silent if node.knocks}
+    for each in _findings(cluster, causes):
+        words = causes.get(each.where.node or "")
         finding = dialled.explained(cluster, let_in.explained(cluster, each, words[1] if words else None))
         silence = tried.get(finding.where.node or "")
         yield finding if silence is None else _with_knocks(finding, words, silence, [*tried.values()])
@@ -73,14 +73,14 @@ def _with_knocks(finding: Finding, words: _Words | None, silence: Silence, silen
     return replace(finding, what=what, evidence=evidence, remedies=[*knocked.fix(silence), *finding.remedies])
 
 
-def _findings(cluster: Cluster, told: dict[str, _Words]) -> Iterator[Finding]:
-    """One finding a silent node; what befell all of a job step is said once. told: by node, its words."""
+def _findings(cluster: Cluster, causes: dict[str, _Words]) -> Iterator[Finding]:
+    """One finding a silent node; what befell all of a job step is said once. causes: by node, its words."""
     silent = cluster.run.silent
-    own = [one for one in silent if one.node in told and not told[one.node][0].shared]
-    yield from (told[one.node][0].finding(one, told[one.node][1], *_evidence(one)) for one in own)
-    yield from _shared([one for one in silent if one.node in told and one not in own], told, own)
+    own = [node for node in silent if node.node in causes and not causes[node.node][0].shared]
+    yield from (causes[node.node][0].finding(node, causes[node.node][1], *_evidence(node)) for node in own)
+    yield from _shared([node for node in silent if node.node in causes and node not in own], causes, own)
     left = []
-    for silence in (one for one in silent if one.node not in told):
+    for silence in (unread for unread in silent if unread.node not in causes):
         if finding := _by_signs(cluster, silence):
             yield finding
         else:
@@ -95,12 +95,12 @@ def _by_words(silence: Silence) -> _Words | None:
     return next(((cause, match) for cause in _CAUSES if (match := cause.match(silence))), None)
 
 
-def _shared(silent: list[Silence], told: dict[str, _Words], own: list[Silence]) -> Iterator[Finding]:
+def _shared(silent: list[Silence], causes: dict[str, _Words], own: list[Silence]) -> Iterator[Finding]:
     """What befell all of a step; it may be the consequence of what befell one node."""
-    blamed = [silence.node for silence in own if told[silence.node][0].by_prolog]
-    for cause in {told[silence.node][0].pattern: told[silence.node][0] for silence in silent}.values():
-        alike = [silence for silence in silent if told[silence.node][0] is cause]
-        finding = cause.finding(alike[0], told[alike[0].node][1])
+    blamed = [silence.node for silence in own if causes[silence.node][0].by_prolog]
+    for cause in {causes[silence.node][0].pattern: causes[silence.node][0] for silence in silent}.values():
+        alike = [silence for silence in silent if causes[silence.node][0] is cause]
+        finding = cause.finding(alike[0], causes[alike[0].node][1])
         names = fold_names(silence.node for silence in alike)
         if not blamed:
             yield replace(finding, what=f"{finding.what} ({names})")
@@ -217,10 +217,10 @@ def _other_command(_: Cluster, silence: Silence) -> Finding | None:
     """ssh logged in and ended, and nothing that was ours ran."""
     if silence.last_step or silence.via != "ssh" or silence.exit in (None, 255) or silence.detail:
         return None
-    said = f" and said {_first_line(silence.printed)!r}" if silence.printed else ""
+    words = f" and said {_first_line(silence.printed)!r}" if silence.printed else ""
     return _found(
         silence,
-        f"sshd let us in and ran another command than ours, which ended with status {silence.exit}{said}; or its "
+        f"sshd let us in and ran another command than ours, which ended with status {silence.exit}{words}; or its "
         "login shell ended first (exit or set -e in .bashrc)",
         "ncclcheck, like every launcher by ssh, needs an account that may run commands there.",
         "site",

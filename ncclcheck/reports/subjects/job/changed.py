@@ -29,8 +29,10 @@ class Guilty:
     def words(self) -> str:
         """What the exchanges say."""
         if len(self.nodes) > 1:
-            one, other = self.nodes
-            return f"data between {one} and {other} is changed in transit, and between either and others it is not"
+            first, other = self.nodes
+            return (
+                f"data between {first} and {other} is changed in transit, and between either and others it is not"
+            )
         many = f"each of {len(self.changed)} nodes" if len(self.changed) > 1 else "another node"
         away = " and not in what others exchange" if self.sound else ""
         return f"data is changed between nodes in what {self.nodes[0]} {self.way} {many}{away}"
@@ -41,11 +43,11 @@ class Guilty:
         return [*map(_told, self.changed[:_MOST_TOLD]), *map(_told, self.sound[: _MOST_TOLD // 2])]
 
 
-def _told(one: PairTime) -> Evidence:
-    there, here = one.a_to_b_changed or 0, one.b_to_a_changed or 0
+def _told(pair: PairTime) -> Evidence:
+    there, here = pair.a_to_b_changed or 0, pair.b_to_a_changed or 0
     return seen(
-        f"exchange of {one.a} and {one.b}",
-        f"{there or 'no'} bytes arrived changed at {one.b}, {here or 'none'} at {one.a}",
+        f"exchange of {pair.a} and {pair.b}",
+        f"{there or 'no'} bytes arrived changed at {pair.b}, {here or 'none'} at {pair.a}",
     )
 
 

@@ -43,10 +43,10 @@ def judged(row: TrialRow, comparisons: int, trimmed: int = 0) -> TrialRow:
     left = len(ratios) - 2 * trimmed
     middle = statistics.fmean(ratios[trimmed : trimmed + left])
     # Yuen: the spread of what is left with the outermost of it in place of what was cut off
-    held = [min(max(ratio, ratios[trimmed]), ratios[-1 - trimmed]) for ratio in ratios]
-    error = statistics.stdev(held) * math.sqrt(len(ratios)) / left
+    clipped = [min(max(ratio, ratios[trimmed]), ratios[-1 - trimmed]) for ratio in ratios]
+    error = statistics.stdev(clipped) * math.sqrt(len(ratios)) / left
     reach = error * quantile(1 - (1 - CONFIDENCE) / comparisons, left - 1)
-    speedup, low, high = (_ratio(one) for one in (middle, middle - reach, middle + reach))
+    speedup, low, high = (_ratio(logarithm) for logarithm in (middle, middle - reach, middle + reach))
     return replace(row, speedup=speedup, low=low, high=high, verdict=_verdict(speedup, low, high))
 
 
@@ -62,12 +62,12 @@ def _verdict(speedup: float, low: float, high: float) -> Literal["gains", "loses
 
 def verdict(trial: Trial) -> Word:
     """What all rows say together."""
-    said = {row.verdict for row in trial.rows}
+    words = {row.verdict for row in trial.rows}
     if trial.failed:
         return "failed"
-    if {"gains", "loses"} <= said:
+    if {"gains", "loses"} <= words:
         return "mixed"
-    return next((word for word in ("gains", "loses", "same") if word in said), "unknown")
+    return next((word for word in ("gains", "loses", "same") if word in words), "unknown")
 
 
 def setting(trial: Trial) -> str:
@@ -82,8 +82,8 @@ def against(cluster: Cluster, trial: Trial) -> str:
 
 def held_against(cluster: Cluster, variable: str) -> str:
     """The same of a variable."""
-    held = {effective(node)[variable].value for node in cluster.nodes if variable in effective(node)}
-    return f"the job as it is, with {variable}={', '.join(sorted(held))}" if held else "the job without it"
+    values = {effective(node)[variable].value for node in cluster.nodes if variable in effective(node)}
+    return f"the job as it is, with {variable}={', '.join(sorted(values))}" if values else "the job without it"
 
 
 def change(ratio: float | None) -> str:
@@ -128,8 +128,8 @@ def said(trial: Trial) -> str:
         return f"{what}: too few pairs of jobs to judge ({trial.pairs}; {LEAST_PAIRS} are needed)"
     if word == "same":
         return f"{what}: no difference beyond noise, in {trial.pairs} pairs of jobs"
-    told = [(kind, of(trial, kind)) for kind in ("gains", "loses")]
-    return f"{what} " + "; ".join(f"{kind} in {_listed(rows)}" for kind, rows in told if rows)
+    kinds = [(kind, of(trial, kind)) for kind in ("gains", "loses")]
+    return f"{what} " + "; ".join(f"{kind} in {_listed(rows)}" for kind, rows in kinds if rows)
 
 
 def _listed(rows: Sequence[TrialRow]) -> str:

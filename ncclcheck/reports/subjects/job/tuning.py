@@ -65,7 +65,7 @@ class Search:
             name = tried.settings[0].variable
             if verdict(tried) == "gains" and (name not in best or _promise(tried) > _promise(best[name])):
                 best[name] = tried
-        return [one.settings[0] for one in best.values()]
+        return [winner.settings[0] for winner in best.values()]
 
     def _promising(self, left: Sequence[int]) -> list[int]:
         """The better half of those that gain or still may; what gains now may have done so by chance."""
@@ -108,13 +108,13 @@ def _judged(row: TrialRow, comparisons: int) -> TrialRow:
 
 def verdict(tried: Tried) -> Word:
     """What all rows say together."""
-    said = {row.verdict for row in tried.rows}
+    verdicts = {row.verdict for row in tried.rows}
     if tried.failed:
         return "failed"
-    if {"gains", "loses"} <= said:
+    if {"gains", "loses"} <= verdicts:
         return "mixed"
     words: tuple[Word, ...] = ("gains", "loses", "same")
-    return next((word for word in words if word in said), "unknown")
+    return next((word for word in words if word in verdicts), "unknown")
 
 
 def may_gain(row: TrialRow) -> bool:

@@ -21,24 +21,24 @@ _WORDS = {"gains": "gains", "loses": "LOSES", "same": "no difference", "unknown"
 
 def text(document: Document, width: int) -> str:
     """The block; empty where nothing was tuned."""
-    told = document.measurements.tuning
-    if told is None:
+    tuned = document.measurements.tuning
+    if tuned is None:
         return ""
     from tabulate import tabulate  # noqa: PLC0415 - costs `env` 20 ms, which has no table
 
-    expected = {forecast.bytes: forecast for forecast in told.forecasts}
-    tried = [*told.tried, *([told.whole] if told.whole else [])]
+    expected = {forecast.bytes: forecast for forecast in tuned.forecasts}
+    tried = [*tuned.tried, *([tuned.whole] if tuned.whole else [])]
     rows = [[*_cells(tried, expected)] for tried in tried]
     headers = (*_HEADERS, *((_FORECAST,) if expected else ()))
     columns = ("left", *["right"] * 5, "left", *(("right",) if expected else ()))
     cells = [cell for each in rows for cell in each]
     table = tabulate(cells, headers=headers, tablefmt="plain", colalign=columns, disable_numparse=True)
     header, *lines = (f"    {line.rstrip()}" for line in table.splitlines()) if cells else [""]
-    head = f"Tuned: {len(told.tried)} settings in pairs of jobs, sizes {told.sizes_from}"
+    head = f"Tuned: {len(tuned.tried)} settings in pairs of jobs, sizes {tuned.sizes_from}"
     blocks = [head, *filter(None, [header])]
-    for one, each in zip(tried, rows, strict=True):
-        name = f"again: {tuning.named(one)}" if one is told.whole else tuning.named(one)
-        blocks += [f"  {name}{': does not run' if one.failed else ''}", *lines[: len(each)]]
+    for setting, each in zip(tried, rows, strict=True):
+        name = f"again: {tuning.named(setting)}" if setting is tuned.whole else tuning.named(setting)
+        blocks += [f"  {name}{': does not run' if setting.failed else ''}", *lines[: len(each)]]
         del lines[: len(each)]
     legend = wrapped(_LEGEND, width, first="  ", rest="    ") if cells else []
     return "\n".join([*blocks, *legend])

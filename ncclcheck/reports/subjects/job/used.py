@@ -35,11 +35,11 @@ class Used:
 
     def kinds(self, peers: str) -> dict[str, int]:
         """How many connections there are of each kind: within the node (intra), or between nodes (inter)."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for connections in self._listed:
             if connections.peers == peers:
-                found[connections.kind] = found.get(connections.kind, 0) + connections.count
-        return found
+                counts[connections.kind] = counts.get(connections.kind, 0) + connections.count
+        return counts
 
     @property
     def network(self) -> str:
@@ -59,14 +59,14 @@ class Used:
 
     def moved(self, what: str) -> dict[str, Moved]:
         """What interfaces or hcas moved meanwhile, by name; empty where no counter was read."""
-        found = getattr(self.traffic, what, None)
-        return {one.name: one for one in found} if isinstance(found, list) else {}
+        moved = getattr(self.traffic, what, None)
+        return {device.name: device for device in moved} if isinstance(moved, list) else {}
 
     def seen(self, *peers: str) -> Evidence:
         """The connections as the log, or the sockets, have them."""
         source = "NCCL's log" if self.ranks[0].source == "log" else "open sockets of the ranks"
-        told = [f"{count} x {kind}" for peer in peers for kind, count in sorted(self.kinds(peer).items())]
-        return seen(source, ", ".join(told) or "no connection of this kind")
+        counts = [f"{count} x {kind}" for peer in peers for kind, count in sorted(self.kinds(peer).items())]
+        return seen(source, ", ".join(counts) or "no connection of this kind")
 
 
 def used(cluster: Cluster) -> list[Used]:

@@ -43,10 +43,10 @@ class Delayed:
 @derived
 def delayed(cluster: Cluster) -> list[Delayed]:
     """One a node that explains them, the rest by pair."""
-    found = reached(cluster)
+    reach = reached(cluster)
     times = {
         pair: peer.rtt_us / 1000
-        for pair, peer in (found.seen.items() if found else ())
+        for pair, peer in (reach.seen.items() if reach else ())
         if not isinstance(peer.rtt_us, Unread)
     }
     least = cluster.policy.thresholds.get("NET018.ms", LEAST_MS)
@@ -56,12 +56,14 @@ def delayed(cluster: Cluster) -> list[Delayed]:
     }
     busy = {node.name for node in cluster.nodes if shaping.compared(node)}  # NET008, NET009: no distance
     long = {pair for pair in long if not busy & {*pair}}
-    crowded = found.busy if found else set()
+    crowded = reach.busy if reach else set()
     blamed: list[Delayed] = []
-    for node in sorted({one for pair in long for one in pair}, key=lambda one: -sum(one in pair for pair in long)):
+    for node in sorted(
+        {name for pair in long for name in pair}, key=lambda name: -sum(name in pair for pair in long)
+    ):
         mine = {pair for pair in times if node in pair}
         if len({*map(frozenset, mine)}) > 1 and mine <= long and len(mine) < len(times):
-            waits = found and _waits_in_a_queue(cluster, found, node, [times[pair] for pair in mine])
+            waits = reach and _waits_in_a_queue(cluster, reach, node, [times[pair] for pair in mine])
             if not waits and (not crowded or _is_distance(mine, times)):
                 blamed.append(_of(node, mine, times))
             long -= mine
@@ -87,10 +89,10 @@ def _of(node: str, pairs: set[Pair], times: dict[Pair, float]) -> Delayed:
     return Delayed(node, frozenset(pairs), own, median(others) if others else None)
 
 
-def _waits_in_a_queue(cluster: Cluster, found: Reached, node: str, ms: list[float]) -> bool:
+def _waits_in_a_queue(cluster: Cluster, reach: Reached, node: str, ms: list[float]) -> bool:
     """Whether its link is full of others' traffic, behind which packets wait: a slow link (NET008)."""
     link = next((link for link in lan.read_links(cluster) if link.node == node), None)
-    rates = flows.rates(found, cluster.policy.thresholds.get("NET009.loss_percent", 1.0))
+    rates = flows.rates(reach, cluster.policy.thresholds.get("NET009.loss_percent", 1.0))
     for sends in (True, False) if link else ():
         best = max((rate for pair, rate in rates.items() if pair[not sends] == node), default=None)
         if link and best is not None and shaping.filled(cluster, link, best, sends=sends):

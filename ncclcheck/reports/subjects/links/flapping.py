@@ -42,7 +42,7 @@ def stand_ins(cluster: Cluster, links: list[lan.Link]) -> dict[str, str]:
 
     It is to be brought back, and no reason for any node to go elsewhere.
     """
-    found: dict[str, str] = {}
+    interfaces: dict[str, str] = {}
     nodes = {node.name: node for node in cluster.nodes}
     chosen = lan.Addresses(link.address for link in links)
     for link in links:
@@ -52,8 +52,8 @@ def stand_ins(cluster: Cluster, links: list[lan.Link]) -> dict[str, str]:
         for interface in away(nodes[link.node]):
             networks = [network for _, network in lan.global_networks(interface)]
             if any(chosen.within(network) > own.within(network) for network in networks):
-                found.setdefault(link.node, interface.name)
-    return found
+                interfaces.setdefault(link.node, interface.name)
+    return interfaces
 
 
 def away(node: Node) -> list[Interface]:

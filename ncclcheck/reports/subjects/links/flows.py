@@ -150,9 +150,9 @@ def slow_nodes(
     return slows
 
 
-def _median_without(ordered: Sequence[float], one: float) -> float:
+def _median_without(ordered: Sequence[float], value: float) -> float:
     """The median of sorted values when one of them is left out."""
-    place, count = bisect_left(ordered, one), len(ordered) - 1
+    place, count = bisect_left(ordered, value), len(ordered) - 1
     low, high = (ordered[middle + (middle >= place)] for middle in ((count - 1) // 2, count // 2))
     return (low + high) / 2
 

@@ -42,10 +42,12 @@ def sent(cluster: Cluster) -> dict[Pair, Sent]:
     links = {link.node: link for link in lan.read_links(cluster)}
     of_address = {link.address: link.node for link in links.values()}
     return {
-        (told.node, of_address[one.target]): one
-        for told in cluster.measurements.interruptions
-        for one in told.sent or ()
-        if told.node in links and one.source == links[told.node].address and one.target in of_address
+        (interruption.node, of_address[path.target]): path
+        for interruption in cluster.measurements.interruptions
+        for path in interruption.sent or ()
+        if interruption.node in links
+        and path.source == links[interruption.node].address
+        and path.target in of_address
     }
 
 
@@ -53,12 +55,12 @@ def lost(cluster: Cluster) -> list[losses.Lost]:
     """Nodes and pairs that lost more than a full queue does, and of which NET009 did not say so before the job."""
     percent = cluster.policy.thresholds.get("NET009.retransmits_percent", 2.0)
     counted = {
-        pair: Loss(one.again, max(one.again, one.segments))
-        for pair, one in sent(cluster).items()
-        if one.segments >= _LEAST_SEGMENTS
+        pair: Loss(counts.again, max(counts.again, counts.segments))
+        for pair, counts in sent(cluster).items()
+        if counts.segments >= _LEAST_SEGMENTS
     }
-    known = {node for one in losses.lost(cluster) for node in one.nodes}
-    return [one for one in losses.blamed(counted, percent, "TCP") if not one.nodes & known]
+    known = {node for loss in losses.lost(cluster) for node in loss.nodes}
+    return [loss for loss in losses.blamed(counted, percent, "TCP") if not loss.nodes & known]
 
 
 def cuts(cluster: Cluster) -> list[Cut]:
@@ -66,18 +68,18 @@ def cuts(cluster: Cluster) -> list[Cut]:
 
     Where most nodes would be named it is what they share: no node.
     """
-    told = sent(cluster)
-    silent = {pair: one for pair, one in told.items() if one.unanswered_s >= _LEAST_S}
-    found, left = [], dict(silent)
+    paths = sent(cluster)
+    silent = {pair: path for pair, path in paths.items() if path.unanswered_s >= _LEAST_S}
+    by_node, left = [], dict(silent)
     for node in sorted({node for pair in silent for node in pair}, key=lambda name: -len({*_peers(silent, name)})):
-        mine = {pair: one for pair, one in left.items() if node in pair}
-        if len({*_peers(mine, node)}) > 1 and any(node not in pair for pair in told):
-            found.append(Cut((node,), mine))
-            left = {pair: one for pair, one in left.items() if pair not in mine}
-    if len(found) > 1 and 2 * len(found) >= len({node for pair in told for node in pair}) - 1:
+        mine = {pair: path for pair, path in left.items() if node in pair}
+        if len({*_peers(mine, node)}) > 1 and any(node not in pair for pair in paths):
+            by_node.append(Cut((node,), mine))
+            left = {pair: path for pair, path in left.items() if pair not in mine}
+    if len(by_node) > 1 and 2 * len(by_node) >= len({node for pair in paths for node in pair}) - 1:
         return [Cut((), silent)]
-    ends = {(min(pair), max(pair)) for pair, one in left.items() if one.unanswered_s >= _OF_ONE_PAIR_S}
-    return [*found, *(Cut(two, {p: one for p, one in left.items() if {*p} == {*two}}) for two in sorted(ends))]
+    ends = {(min(pair), max(pair)) for pair, path in left.items() if path.unanswered_s >= _OF_ONE_PAIR_S}
+    return [*by_node, *(Cut(two, {p: path for p, path in left.items() if {*p} == {*two}}) for two in sorted(ends))]
 
 
 def _peers(pairs: Mapping[Pair, Sent], node: str) -> Iterator[str]:
@@ -92,9 +94,9 @@ def findings(cluster: Cluster, told: set[str], effect: str) -> Iterator[Finding]
         if not {*cut.nodes} & named:
             named |= {*cut.nodes}
             yield _cut(cut, links[min(cut.pairs)[0] if not cut.nodes else cut.nodes[0]].interface.name, effect)
-    for one in lost(cluster):
-        if one.node and not {one.node, one.peer} & named:
-            yield _lost(one, links[one.node].interface.name, effect)
+    for loss in lost(cluster):
+        if loss.node and not {loss.node, loss.peer} & named:
+            yield _lost(loss, links[loss.node].interface.name, effect)
 
 
 def _cut(cut: Cut, device: str, effect: str) -> Finding:
@@ -117,24 +119,24 @@ def _cut(cut: Cut, device: str, effect: str) -> Finding:
         f"{what} ({many(worst.outages, 'time')}, {worst.unanswered_s:.1f} s in all){effect}",
         why="All ranks wait meanwhile; it may come again, and longer, until a time-out that names no cause.",
         owner="node" if len(cut.nodes) == 1 else "site",
-        evidence=[_evidence(pair, one) for pair, one in _worst(cut.pairs)],
+        evidence=[_evidence(pair, path) for pair, path in _worst(cut.pairs)],
         fix=_fix(where.node or min(cut.pairs)[0], device),
     )
 
 
-def _lost(one: losses.Lost, device: str, effect: str) -> Finding:
-    place = f"from {one.node} to {one.peer}" if one.peer else f"{one.way} {one.node}"
+def _lost(lossy: losses.Lost, device: str, effect: str) -> Finding:
+    place = f"from {lossy.node} to {lossy.peer}" if lossy.peer else f"{lossy.way} {lossy.node}"
     return warn(
-        Where(node=one.node, peer=one.peer or None, device=device),
-        f"{one.loss} segments of the job's connections {place} were lost and sent again{effect}; before the job "
+        Where(node=lossy.node, peer=lossy.peer or None, device=device),
+        f"{lossy.loss} segments of the job's connections {place} were lost and sent again{effect}; before the job "
         "few or none were",
         why="TCP waits at least 200 ms for what it lost at the end of a message; every collective waits with it.",
         owner="node",
         evidence=[
             seen(f"TCP_INFO, {a} to {b}", str(loss))
-            for (a, b), loss in sorted(one.by_pair.items(), key=lambda item: -item[1].percent)[:_MOST_TOLD]
+            for (a, b), loss in sorted(lossy.by_pair.items(), key=lambda item: -item[1].percent)[:_MOST_TOLD]
         ],
-        fix=_fix(one.node, device),
+        fix=_fix(lossy.node, device),
     )
 
 
@@ -142,11 +144,11 @@ def _worst(pairs: Mapping[Pair, Sent]) -> list[tuple[Pair, Sent]]:
     return sorted(pairs.items(), key=lambda item: -item[1].unanswered_s)[:_MOST_TOLD]
 
 
-def _evidence(pair: Pair, one: Sent) -> Evidence:
+def _evidence(pair: Pair, path: Sent) -> Evidence:
     return seen(
         f"sock_diag(7), {pair[0]} to {pair[1]}",
-        f"{one.unanswered_s:.1f} s without an acknowledgement in {many(one.outages, 'outage')}, {one.again} of "
-        f"{one.segments} segments sent again",
+        f"{path.unanswered_s:.1f} s without an acknowledgement in {many(path.outages, 'outage')}, {path.again} of "
+        f"{path.segments} segments sent again",
     )
 
 

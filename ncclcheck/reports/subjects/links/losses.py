@@ -34,14 +34,14 @@ class Lost:
 @derived
 def lost(cluster: Cluster) -> list[Lost]:
     """The worst first; none where the nodes were not asked. Segments sent again say less than packets lost."""
-    found = reached(cluster)
-    if found is None:
+    reach = reached(cluster)
+    if reach is None:
         return []
     limits = cluster.policy.thresholds
     percent = limits.get("NET009.loss_percent", 1.0)
-    by_udp = list(blamed(flows.udp_losses(found), percent, "UDP"))
-    named = {node for one in by_udp for node in one.nodes}
-    rest = {pair: loss for pair, loss in fast_bursts(cluster, found).items() if not named & set(pair)}
+    by_udp = list(blamed(flows.udp_losses(reach), percent, "UDP"))
+    named = {node for loser in by_udp for node in loser.nodes}
+    rest = {pair: loss for pair, loss in fast_bursts(cluster, reach).items() if not named & set(pair)}
     return by_udp + blamed(rest, limits.get("NET009.retransmits_percent", 2.0), "TCP")
 
 
@@ -91,13 +91,13 @@ def blamed(losses: Mapping[Pair, Loss], percent: float, kind: str) -> list[Lost]
 def _merged(losts: list[Lost], losses: Mapping[Pair, Loss], kind: str) -> list[Lost]:
     """Both directions of a node are one; if all nodes lose, no node is the culprit."""
     nodes = {node for pair in losses for node in pair}
-    if len(nodes) > 2 and len({one.node for one in losts}) >= len(nodes) - 1:
+    if len(nodes) > 2 and len({loser.node for loser in losts}) >= len(nodes) - 1:
         return [Lost(kind, "", "", "", flows.total(losses.values()), losses)]
     by_node: dict[str, Lost] = {}
-    for one in losts:
-        first = by_node.get(one.node)
-        by_node[one.node] = one if first is None else Lost(
-            kind, one.node, "", "to and from", first.loss + one.loss, {**first.by_pair, **one.by_pair}
+    for loss in losts:
+        first = by_node.get(loss.node)
+        by_node[loss.node] = loss if first is None else Lost(
+            kind, loss.node, "", "to and from", first.loss + loss.loss, {**first.by_pair, **loss.by_pair}
         )  # fmt: skip
     return list(by_node.values())
 

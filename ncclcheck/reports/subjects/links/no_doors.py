@@ -56,7 +56,7 @@ def _no_door(node: Node, link: lan.Link, door: NoDoor) -> Finding:
 
 def _address_gone(link: lan.Link) -> Finding:
     """It had the address when its facts were read."""
-    held = quote(f"{link.address}/{link.network.prefixlen}")
+    address = quote(f"{link.address}/{link.network.prefixlen}")
     name = quote(link.interface.name)
     return fail(
         Where(node=link.node, device=link.interface.name),
@@ -67,7 +67,7 @@ def _address_gone(link: lan.Link) -> Finding:
         fix=[
             admin(
                 "Give it its address back, and see what took it: a DHCP lease that ended, NetworkManager.",
-                f"ip addr add {held} dev {name}   # on {link.node}",
+                f"ip addr add {address} dev {name}   # on {link.node}",
                 f"journalctl -u NetworkManager -u systemd-networkd --since -15min | tail   # on {link.node}",
             ),
         ],

@@ -44,19 +44,19 @@ class Reached:
     @cached_property
     def odd_ways(self) -> dict[str, dict[str, Way]]:
         """For each node the peers to which the kernel sends by another table than its main one, and how."""
-        found: dict[str, dict[str, Way]] = {}
+        ways: dict[str, dict[str, Way]] = {}
         for (a, b), peer in self.seen.items():
             if isinstance(peer.way, Way) and peer.way.table not in ("main", "local", ""):
-                found.setdefault(a, {})[b] = peer.way
-        return found
+                ways.setdefault(a, {})[b] = peer.way
+        return ways
 
     @cached_property
     def tries(self) -> dict[str, list[tuple[str, bool]]]:
         """For each node the peers that it tried to connect to, and whether it could."""
-        found: dict[str, list[tuple[str, bool]]] = {}
+        tried: dict[str, list[tuple[str, bool]]] = {}
         for (a, b), connect in self.connects.items():
-            found.setdefault(a, []).append((b, connect.outcome == "ok"))
-        return found
+            tried.setdefault(a, []).append((b, connect.outcome == "ok"))
+        return tried
 
     def passes(self, node: str, others: Collection[str]) -> bool | None:
         """Whether a node connects to all of the others that it tried, to none; None: not tried, or to some."""
@@ -178,8 +178,8 @@ def groups(nodes: Iterable[str], joined: Iterable[Pair]) -> list[list[str]]:
             group[a].extend(group[b])
             for node in group[b]:
                 group[node] = group[a]
-    found = {id(one): sorted(one, key=place.__getitem__) for one in group.values()}
-    return sorted(found.values(), key=lambda one: (-len(one), place[one[0]]))
+    islands = {id(members): sorted(members, key=place.__getitem__) for members in group.values()}
+    return sorted(islands.values(), key=lambda island: (-len(island), place[island[0]]))
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def blame(bad: Collection[Pair], judged: Collection[Pair]) -> tuple[list[Blame],
 
     A node explains what is bad if all of its two or more pairs of a direction are bad.
     """
-    left, found = set(bad), []
+    left, named = set(bad), []
     candidates = _candidates(set(bad), judged)
     while candidates:
         best = max(
@@ -206,9 +206,9 @@ def blame(bad: Collection[Pair], judged: Collection[Pair]) -> tuple[list[Blame],
         if len(best.pairs & left) < 2:
             break
         left -= best.pairs
-        found.append(best)
+        named.append(best)
         candidates.remove(best)
-    return found, sorted(left)
+    return named, sorted(left)
 
 
 def _candidates(bad: set[Pair], judged: Collection[Pair]) -> list[Blame]:

@@ -52,16 +52,16 @@ def _far_below(cluster: Cluster) -> bool:
 
 def slower(cluster: Cluster) -> list[Slower]:
     """Nodes of which all bursts became far slower, while others did not; of two nodes a direction, or both."""
-    found = reached(after_the_job(cluster))
+    reach = reached(after_the_job(cluster))
     was, now = held_up.slowness(cluster).rates, held_up.slowness(after_the_job(cluster)).rates
     both = {pair: (was[pair], rate) for pair, rate in now.items() if pair in was}
-    times = _WITHOUT_CORES if found and found.busy else _SLOWER
+    times = _WITHOUT_CORES if reach and reach.busy else _SLOWER
     slow = {pair for pair, (before, after) in both.items() if after * times <= before and after < flows.ENOUGH}
     if len({node for pair in both for node in pair}) < 3:
         return _of_two({pair: both[pair] for pair in slow})
     named: dict[str, list[tuple[str, set[Pair]]]] = {}
-    while told := _most(slow, both):
-        node, way, pairs = told
+    while worst := _most(slow, both):
+        node, way, pairs = worst
         slow -= pairs
         others = [rate for pair, (_, rate) in both.items() if pair not in pairs]
         if max(both[pair][1] for pair in pairs) * times <= median(others):
@@ -72,11 +72,11 @@ def slower(cluster: Cluster) -> list[Slower]:
 def _most(slow: AbstractSet[Pair], both: Mapping[Pair, object]) -> tuple[str, str, set[Pair]] | None:
     """The node and direction of which all bursts are slow, that explains most of them."""
     ends = {(pair[end], end) for pair in slow for end in (0, 1)}
-    whole = {one: {pair for pair in both if pair[one[1]] == one[0]} for one in sorted(ends)}
+    whole = {side: {pair for pair in both if pair[side[1]] == side[0]} for side in sorted(ends)}
     able = [(node, end) for (node, end), pairs in whole.items() if pairs <= slow and pairs != both.keys()]
     if not able:
         return None
-    node, end = max(able, key=lambda one: len(whole[one]))
+    node, end = max(able, key=lambda side: len(whole[side]))
     return node, ("sends", "receives")[end], whole[node, end]
 
 
@@ -96,5 +96,5 @@ def _of_two(slow: Mapping[Pair, tuple[float, float]]) -> list[Slower]:
 
 def lossy(cluster: Cluster) -> list[Lost]:
     """Who loses packets now, and did not before the job."""
-    known = {node for one in losses.lost(cluster) for node in one.nodes}
-    return [one for one in losses.lost(after_the_job(cluster)) if one.node and not one.nodes & known]
+    known = {node for loss in losses.lost(cluster) for node in loss.nodes}
+    return [loss for loss in losses.lost(after_the_job(cluster)) if loss.node and not loss.nodes & known]

@@ -38,13 +38,13 @@ class Tries:
 
     @classmethod
     def of(cls, cluster: Cluster) -> Tries:
-        found = required(cluster)
-        connects = {pair: connect for pair, connect in found.connects.items() if connect.outcome != "silent"}
+        reached = required(cluster)
+        connects = {pair: connect for pair, connect in reached.connects.items() if connect.outcome != "silent"}
         bad = {pair for pair, connect in connects.items() if connect.outcome != "ok"}
         links = {link.node: link for link in lan.links(cluster)}
         doors = {no_door.node for no_door in cluster.measurements.no_doors}
         hosts = {node.name: node for node in cluster.nodes}
-        return cls(hosts, links, found, shared_addresses(cluster), set(connects), bad, doors)
+        return cls(hosts, links, reached, shared_addresses(cluster), set(connects), bad, doors)
 
     @cached_property
     def nodes(self) -> list[str]:
@@ -79,11 +79,11 @@ class Tries:
         shown = [f"{a} to {b} ({self.found.seen[a, b].address}): {self.said((a, b))}" for a, b in pairs[:4]]
         more = f"; and {len(pairs) - 4} more" if len(pairs) > 4 else ""
         named = dict.fromkeys(node for pair in pairs[:4] for node in pair)
-        chains = [(node, one) for node in named for one in [*self.writers(node), *self.chains(node)]]
+        chains = [(node, chain) for node in named for chain in [*self.writers(node), *self.chains(node)]]
         return [
             seen("TCP connect to a random high port", "; ".join(shown) + more),
             *self._udp(pairs),
-            *(firewall.on_node(node, one) for node, one in chains[:4]),
+            *(firewall.on_node(node, chain) for node, chain in chains[:4]),
         ]
 
     def chains(self, node: str) -> list[Filter]:
@@ -121,10 +121,10 @@ class Tries:
         outcomes = Counter(connect.outcome for connect in connects)
         own, refused = self._own_filter(pairs), outcomes["refused"] == len(pairs)
         if refused or any(self._udp_passes(pair) for pair in pairs):
-            said = "rejects" if outcomes["unreachable"] + outcomes["refused"] else "drops"
+            does = "rejects" if outcomes["unreachable"] + outcomes["refused"] else "drops"
             what = "it is refused though its port is open" if refused else "UDP passes and TCP does not"
             other = " or another machine has this address" if refused else ", not a cable"
-            return f"{what}: {own}" if own else f"{what}, so a packet filter {said} it{other}"
+            return f"{what}: {own}" if own else f"{what}, so a packet filter {does} it{other}"
         if deaf := unheard.deaf(self.found, pairs):
             return deaf.words(self.found.interface(deaf.node))
         if all(connect.kept == "neighbour" for connect in connects):
@@ -141,14 +141,14 @@ class Tries:
 
     def _unheard(self, pairs: Sequence[Pair]) -> str:
         """ARP finds nobody. Both ends answered us by another way, so that they are up; their links may be, too."""
-        told = "no machine answers for the address on this wire (ARP)"
+        words = "no machine answers for the address on this wire (ARP)"
         ends = [self.links.get(node) for pair in pairs for node in pair]
         if all(end is not None and end.interface.up is True and end.interface.running is True for end in ends):
             return (
-                f"{told}, though all of these hosts are up and their interfaces have a link: a switch port in "
+                f"{words}, though all of these hosts are up and their interfaces have a link: a switch port in "
                 "another VLAN, or one that does not forward"
             )
-        return f"{told}: a VLAN, a switch port or a cable"
+        return f"{words}: a VLAN, a switch port or a cable"
 
     def _own_filter(self, pairs: Sequence[Pair]) -> str:
         """The chain of the one node that all have in common, where those of the others could stop nothing."""
@@ -159,7 +159,7 @@ class Tries:
         if len(common) != 1 or not others:
             return ""
         (node,) = common
-        sound = all(firewall.known(self.hosts[one]) and not self.chains(one) for one in others)
+        sound = all(firewall.known(self.hosts[other]) and not self.chains(other) for other in others)
         chains = [*self.writers(node), *self.chains(node)]
         does = f"{firewall.verb(chains[0])} ({firewall.shown(chains[0])})" if chains else ""
         return f"{node}'s own packet filter {does}" if chains and sound else ""
@@ -187,7 +187,7 @@ class Tries:
         if self.down(node):
             return [by_hand, admin("Bring the link up.", f"ip link set dev {name} up", f"ethtool {name}")]
         networks = list(
-            dict.fromkeys(str(self.links[one].network) for one in (client, server) if one in self.links)
+            dict.fromkeys(str(self.links[end].network) for end in (client, server) if end in self.links)
         )
         if let_pass := [remedy for network in networks for remedy in self.let_pass(node, network)]:
             return [by_hand, *let_pass]
@@ -215,9 +215,9 @@ class Tries:
         """In the chains of its own filter that can stop what comes in to it, or leaves it."""
         host = self.hosts[node]
         sides: tuple[firewall.Side, ...] = ("input", "output")
-        found = {side: firewall.harmful(host, side) for side in sides}
-        found["output"] = [*self.writers(node), *found["output"]]
-        return [firewall.let_pass(found[side], side, network) for side in sides if found[side]]
+        chains = {side: firewall.harmful(host, side) for side in sides}
+        chains["output"] = [*self.writers(node), *chains["output"]]
+        return [firewall.let_pass(chains[side], side, network) for side in sides if chains[side]]
 
 
 def _within(nodes: Collection[str], pairs: set[Pair]) -> set[Pair]:

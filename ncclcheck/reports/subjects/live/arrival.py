@@ -55,13 +55,13 @@ def lags(ranks: Sequence[LiveProcess]) -> dict[str, float]:
         if other is not None and other[0] != host:
             between.setdefault((host, other[0]), []).append(other[1].received_s - link.sent_s)
     known = {ranks[0].host: 0.0} if ranks else {}
-    found = True
-    while found:
-        found = False
+    grew = True
+    while grew:
+        grew = False
         for (here, there), gaps in between.items():
             if here in known and there not in known:
                 known[there] = known[here] + median(gaps)
-                found = True
+                grew = True
     return known
 
 

@@ -51,7 +51,7 @@ def standing(ras: Ras) -> list[RasCommunicator]:
 def _same(first: RasCommunicator, last: RasCommunicator) -> RasCommunicator:
     known = {rank.rank for rank in first.missing}
     launched = {(launched.op, launched.launched, launched.count) for launched in first.launched}
-    whole = {one.op for one in last.launched if (one.op, one.launched, one.count) not in launched}
+    whole = {call.op for call in last.launched if (call.op, call.launched, call.count) not in launched}
     return RasCommunicator(
         hash=last.hash,
         launched=[launched for launched in last.launched if launched.op not in whole],
@@ -98,13 +98,13 @@ def membership(status: str, *, several: bool = False) -> tuple[str, str]:
             "Its process answers and knows no such communicator: it has destroyed or aborted it, or did not come "
             "through the start of it. The others wait for it there.",
         )
-    told = {
+    statuses = {
         "ABORT": f"{have} aborted {used}",
         "FINALIZE": f"{have} begun to end {used}",
         "INIT": f"{be} still in the start of {used}",
     }
     return (
-        told.get(status, f"{have} {status} in {used}"),
+        statuses.get(status, f"{have} {status} in {used}"),
         "It takes part in no call there any more, or not yet; the others wait for it.",
     )
 
@@ -112,13 +112,16 @@ def membership(status: str, *, several: bool = False) -> tuple[str, str]:
 def process(rank: RasRank, job: RunningJob, hosts: Iterable[Host]) -> LiveProcess | None:
     """The process that RAS means by an address and a pid, among those that were looked at."""
     names = {host.host for host in hosts if rank.host in host.addresses}
-    return next((one for one in job.ranks if one.host in names and rank.pid in (one.inside, one.pid)), None)
+    return next(
+        (member for member in job.ranks if member.host in names and rank.pid in (member.inside, member.pid)),
+        None,
+    )
 
 
 def world_rank(rank: RasRank, job: RunningJob, hosts: Iterable[Host]) -> int | None:
     """A communicator numbers its ranks by itself; the process says which rank of the job it is."""
-    found = process(rank, job, hosts)
-    return found.rank if found else None
+    member = process(rank, job, hosts)
+    return member.rank if member else None
 
 
 def is_quiet(ras: Ras) -> bool:

@@ -96,12 +96,12 @@ class RunningJob(NamedTuple):
         They belong there by what the ranks beside them say; else where the job has no connection to any other
         host, and the hosts without a process of it have room for all that are absent.
         """
-        told = {(rank.expected[0], rank.expected[1]) for rank in self.ranks if len(rank.expected) > 1}
-        blocks = [range(first, first + count) for first, count in told]
+        spans = {(rank.expected[0], rank.expected[1]) for rank in self.ranks if len(rank.expected) > 1}
+        blocks = [range(first, first + count) for first, count in spans]
         absent = self.absent
         belong = {rank for rank in absent if any(rank in block for block in blocks)}
         left = [rank for rank in absent if rank not in belong]
-        a_host = max((count for _, count in told), default=1)
+        a_host = max((count for _, count in spans), default=1)
         room = 0 if self.unseen or self.strangers else len(self.empty) * a_host
         return [rank for rank in absent if rank in belong or len(left) <= room]
 
@@ -144,35 +144,39 @@ def judged_jobs(cluster: Cluster) -> list[Judged]:
 def jobs(live: Iterable[Live]) -> list[RunningJob]:
     """The jobs, apart by what their ranks have in common."""
     hosts = [*live]
-    found: dict[tuple[str, str], list[LiveProcess]] = {}
-    for process in _once(joined([one for host in hosts for one in host.processes])):
-        found.setdefault((process.job, process.scope), []).append(process)
+    by_job: dict[tuple[str, str], list[LiveProcess]] = {}
+    for process in _once(joined([live_process for host in hosts for live_process in host.processes])):
+        by_job.setdefault((process.job, process.scope), []).append(process)
     seconds = min((host.seconds for host in hosts if host.processes), default=0.0)
-    addresses = Counter(name for name, _ in found)
+    addresses = Counter(name for name, _ in by_job)
     unseen = [host.host for host in hosts if host.problem or (host.unseen and not host.processes)]
-    told = []
-    for (name, _), all_ in sorted(found.items()):
-        ranks = sorted((one for one in all_ if not one.helper), key=lambda one: one.rank)
-        there = {one.host for one in all_}
+    seen = []
+    for (name, _), all_ in sorted(by_job.items()):
+        ranks = sorted((member for member in all_ if not member.helper), key=lambda member: member.rank)
+        there = {member.host for member in all_}
         empty = [host.host for host in hosts if host.host not in there and host.host not in unseen]
         more = f" on {all_[0].host}" if addresses[name] > 1 else ""
         if ranks:
-            helpers = [one for one in all_ if one.helper]
+            helpers = [member for member in all_ if member.helper]
             ranks, helpers = numbered(ranks, helpers)
-            told.append(RunningJob(f"{name}{more}", ranks, helpers, seconds, empty, unseen))
-    return told
+            seen.append(RunningJob(f"{name}{more}", ranks, helpers, seconds, empty, unseen))
+    return seen
 
 
 def joined(processes: Sequence[LiveProcess]) -> list[LiveProcess]:
     """With those whose job's store is on another host in their job; without those of which none is known."""
-    stores = {(one.stores[0], one.job, one.scope) for one in processes if one.stores and one.job != ADRIFT}
+    stores = {
+        (member.stores[0], member.job, member.scope)
+        for member in processes
+        if member.stores and member.job != ADRIFT
+    }
     jobs_ = {store: (job, scope) for store, job, scope in stores}
-    told = [one for one in processes if one.job != ADRIFT]
+    members = [member for member in processes if member.job != ADRIFT]
     for process in processes:
         of = next((jobs_[end] for end in process.stores if end in jobs_), None) if process.job == ADRIFT else None
         if of is not None:
-            told.append(replace(process, job=of[0], scope=of[1]))
-    return told
+            members.append(replace(process, job=of[0], scope=of[1]))
+    return members
 
 
 def numbered(
@@ -185,11 +189,11 @@ def numbered(
     free = (number for number in range(len(ranks) + max(known, default=0) + 1) if number not in known)
     world = max(len(ranks), *(rank.world for rank in ranks))
     new = {(rank.host, rank.rank): rank.rank if rank.rank_by != "nothing" else next(free) for rank in ranks}
-    told = [
+    processes = [
         replace(process, rank=new.get((process.host, process.rank), process.rank), world=world)
         for process in [*ranks, *helpers]
     ]
-    return sorted(told[: len(ranks)], key=lambda process: process.rank), told[len(ranks) :]
+    return sorted(processes[: len(ranks)], key=lambda process: process.rank), processes[len(ranks) :]
 
 
 def _once(processes: Iterable[LiveProcess]) -> list[LiveProcess]:

@@ -38,8 +38,8 @@ def _job(job: RunningJob, width: int) -> Iterator[str]:
     alike: dict[str, list[LiveProcess]] = {}
     for rank in job.ranks:
         alike.setdefault(words.alike(rank), []).append(rank)
-    for does, held in [*alike.items()][:_MOST_ROWS]:
-        yield from wrapped(f"{words.ranks(held)}: {does}", width, "    ", "      ")
+    for does, ranks in [*alike.items()][:_MOST_ROWS]:
+        yield from wrapped(f"{words.ranks(ranks)}: {does}", width, "    ", "      ")
     if len(alike) > _MOST_ROWS:
         yield f"    and {len(alike) - _MOST_ROWS} more kinds (JSON has all)"
 
@@ -48,7 +48,7 @@ def decision(document: Document) -> str:
     """One sentence; the exit code says the same."""
     failed = [(v.code, f) for v in document.verdicts for f in v.findings if f.state is State.FAIL]
     if failed:  # before what all do together, which rank it is
-        code, finding = next((one for one in failed if one[1].where.rank is not None), failed[0])
+        code, finding = next((pair for pair in failed if pair[1].where.rank is not None), failed[0])
         return f"{code}: {finding.what}."
     if document.state == "incomplete":
         unknown = [

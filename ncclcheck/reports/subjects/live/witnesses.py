@@ -63,7 +63,7 @@ class Seen(NamedTuple):
 
     def gpus(self) -> list[tuple[LiveProcess, LiveGpu]]:
         """Each rank with the GPU that it alone computes on."""
-        found = []
+        pairs = []
         ranks: dict[str, list[LiveProcess]] = {}
         for rank in self.found.job.ranks:
             ranks.setdefault(rank.host, []).append(rank)
@@ -71,8 +71,8 @@ class Seen(NamedTuple):
             for gpu in host.gpus:
                 own = [process for process in ranks.get(host.host, []) if process.pid in gpu.pids]
                 if len(own) == 1:
-                    found.append((own[0], gpu))
-        return sorted(found, key=lambda pair: (pair[0].rank, pair[1].index))
+                    pairs.append((own[0], gpu))
+        return sorted(pairs, key=lambda pair: (pair[0].rank, pair[1].index))
 
 
 @derived

@@ -45,9 +45,9 @@ def hang_rule(
         @functools.wraps(body)
         def told(cluster: Cluster) -> Iterator[Finding]:
             running = judged_jobs(cluster)
-            for one in running:
-                if one.kind == kind:
-                    yield from (_named(finding, one.job, running) for finding in body(one))
+            for verdict in running:
+                if verdict.kind == kind:
+                    yield from (_named(finding, verdict.job, running) for finding in body(verdict))
 
         return rule(code, title, worst=worst, over="", commands=("hang", "watch"))(told)
 
@@ -66,13 +66,13 @@ def ranks(who: Iterable[LiveProcess]) -> str:
         {process.rank for process in of if is_known(process)},
         sorted({process.pid for process in of if not is_known(process)}),
     )
-    told = [fold_ranks(known)] if known or not of else []
+    words = [fold_ranks(known)] if known or not of else []
     if len(pids) == 1:
-        told.append(f"process {pids[0]} (rank unknown)")
+        words.append(f"process {pids[0]} (rank unknown)")
     elif pids:
         more = f" and {len(pids) - _MOST_PIDS} more" if len(pids) > _MOST_PIDS else ""
-        told.append(f"processes {', '.join(map(str, pids[:_MOST_PIDS]))}{more} (ranks unknown)")
-    return " and ".join(told)
+        words.append(f"processes {', '.join(map(str, pids[:_MOST_PIDS]))}{more} (ranks unknown)")
+    return " and ".join(words)
 
 
 def rank(one: LiveProcess) -> str:
@@ -88,12 +88,12 @@ def is_known(process: LiveProcess) -> bool:
 def numbers(wanted: Iterable[int], job: RunningJob) -> str:
     """The same for ranks by number."""
     there = {process.rank: process for process in job.ranks}
-    told = [*wanted]
-    away = [number for number in told if number not in there]
+    asked = [*wanted]
+    away = [number for number in asked if number not in there]
     return " and ".join(
         [
             *([fold_ranks(away)] if away else []),
-            *([ranks(there[one] for one in told if one in there)] if len(away) < len(told) else []),
+            *([ranks(there[number] for number in asked if number in there)] if len(away) < len(asked) else []),
         ]
     )
 
@@ -142,20 +142,22 @@ def evidence(who: Sequence[LiveProcess]) -> list[Evidence]:
 
 
 def _seen(process: LiveProcess) -> str:
-    told = [f"state {process.was}, then {process.state}", does(process), f"CPU {process.cpu:.0%} of a core"]
-    told += [f"{process.unread} bytes unread in its sockets"] if process.unread else []
-    told += [f"{process.closed} connections closed by the other side"] if process.closed else []
-    told += [f"{process.lock_waits} of its threads ask for Python's lock every 5 ms"] if process.lock_waits else []
-    told += [f"at {process.stack[0]}"] if process.stack else []
-    told += [_KNOWN_BY[process.rank_by]] if process.rank_by in _KNOWN_BY else []
-    return "; ".join(told)
+    facts = [f"state {process.was}, then {process.state}", does(process), f"CPU {process.cpu:.0%} of a core"]
+    facts += [f"{process.unread} bytes unread in its sockets"] if process.unread else []
+    facts += [f"{process.closed} connections closed by the other side"] if process.closed else []
+    facts += (
+        [f"{process.lock_waits} of its threads ask for Python's lock every 5 ms"] if process.lock_waits else []
+    )
+    facts += [f"at {process.stack[0]}"] if process.stack else []
+    facts += [_KNOWN_BY[process.rank_by]] if process.rank_by in _KNOWN_BY else []
+    return "; ".join(facts)
 
 
 def rest(judged: Judged) -> list[Evidence]:
     """What the others did meanwhile."""
     counted = Counter(alike(process) for process in judged.others)
-    told = "; ".join(f"{count} x {said}" for said, count in counted.most_common(_MOST_SHOWN))
-    return [seen(f"the other {len(judged.others)}", f"{told}, for {judged.job.seconds:.0f} s")] if told else []
+    doings = "; ".join(f"{count} x {doing}" for doing, count in counted.most_common(_MOST_SHOWN))
+    return [seen(f"the other {len(judged.others)}", f"{doings}, for {judged.job.seconds:.0f} s")] if doings else []
 
 
 def after(judged: Judged) -> list[Evidence]:
@@ -196,7 +198,7 @@ def parting(job: RunningJob) -> list[Evidence]:
     shown = (
         few if len(few) <= _MOST_SHOWN + 1 else [*few[:_MOST_SHOWN], few[-1]]
     )  # who is apart, and where most are
-    all_evidence = [seen(f"py-spy, {numbers(held, job)}", frame) for frame, held in shown]
+    all_evidence = [seen(f"py-spy, {numbers(members, job)}", frame) for frame, members in shown]
     left = len(few) - len(shown)
     return [
         *all_evidence,

@@ -40,9 +40,9 @@ def latest(logs: Logs) -> Logs:
         return logs
     kept = {(process.host, process.pid) for process in processes}
     communicators = [
-        replace(one, members=members)
-        for one in logs.communicators
-        if (members := [member for member in one.members if (member.host, member.pid) in kept])
+        replace(communicator, members=members)
+        for communicator in logs.communicators
+        if (members := [member for member in communicator.members if (member.host, member.pid) in kept])
     ]
     return replace(logs, events=events, processes=processes, communicators=communicators)
 
@@ -52,11 +52,11 @@ def _of_most(logs: Logs, file: str, start: int) -> int:
 
     A sweep runs one program with many settings: how most runs end says more than the last one's own end.
     """
-    here = [one for one in logs.events if one.file == file]
-    if any(one.line > start and one.sign in _WORKS for one in here):
+    here = [line for line in logs.events if line.file == file]
+    if any(line.line > start and line.sign in _WORKS for line in here):
         return start
-    raised = [one for one in here if one.sign == "python-error" and not follows(one)]
-    kinds = {one.fields.get("type", "") for one in raised if one.line > start}
+    raised = [line for line in here if line.sign == "python-error" and not follows(line)]
+    kinds = {line.fields.get("type", "") for line in raised if line.line > start}
     alike: dict[str, list[int]] = {}
     for event in raised:
         places = alike.setdefault(event.fields.get("type", ""), [])
@@ -77,20 +77,20 @@ def earlier(logs: Logs) -> list[LogEvent]:
 
 def _starts(logs: Logs) -> dict[str, int]:
     """File -> the line before which it speaks of earlier attempts, where there were any."""
-    told = _relaunched(logs)
+    starts = _relaunched(logs)
     failed: dict[str, list[int]] = {}
     processes: dict[str, list[LogProcess]] = {}
     for event in logs.events:
         if event.sign == "started-anew":
-            told[event.file] = max(event.line, told.get(event.file, 0))
+            starts[event.file] = max(event.line, starts.get(event.file, 0))
         elif event.sign in _FAILED:
             failed.setdefault(event.file, []).append(event.line)
     for process in logs.processes:
         processes.setdefault(process.file, []).append(process)
     for file, lines in failed.items():
         if anew := _anew(processes.get(file, []), sorted(lines)):
-            told[file] = max(*anew, told.get(file, 0))
-    return told
+            starts[file] = max(*anew, starts.get(file, 0))
+    return starts
 
 
 def _relaunched(logs: Logs) -> dict[str, int]:
@@ -106,7 +106,7 @@ def _relaunched(logs: Logs) -> dict[str, int]:
     names: dict[str, set[str]] = {}  # of the programs that raised
     mains: dict[str, dict[int | None, int]] = {}
     refused: dict[str, int] = {}
-    for event in sorted(logs.events, key=lambda one: one.line):
+    for event in sorted(logs.events, key=lambda line: line.line):
         file = event.file
         if event.sign in _REFUSED and event.fields.get("script", "") in names.get(file, ()):
             begun[file] = raised.pop(file, 0)
@@ -168,13 +168,13 @@ def _anew(processes: list[LogProcess], failed: list[int]) -> list[int]:
     failed: the lines of failures, in order.
     """
     first: dict[tuple[str, int], int] = {}
-    found = []
-    for process in sorted(processes, key=lambda one: one.first_line):
+    lines = []
+    for process in sorted(processes, key=lambda started: started.first_line):
         if process.rank is None:
             continue
         began = first.setdefault((process.host, process.rank), process.first_line)
         before = bisect_left(failed, process.first_line)
         if before and (last := failed[before - 1]) > began:
-            found.append(min(p.first_line for p in processes if p.first_line > last))
+            lines.append(min(p.first_line for p in processes if p.first_line > last))
             first = {(process.host, process.rank): process.first_line}
-    return found
+    return lines

@@ -33,7 +33,7 @@ class Dialled(NamedTuple):
 
 def dialled(logs: Logs, *kinds: str) -> list[Dialled]:
     """The failed connections of these kinds, the first first."""
-    return [one for one in _all(logs) if one.kind in kinds]
+    return [connection for connection in _all(logs) if connection.kind in kinds]
 
 
 def _all(logs: Logs) -> Iterator[Dialled]:
@@ -45,11 +45,11 @@ def _all(logs: Logs) -> Iterator[Dialled]:
 
 def _owners(logs: Logs) -> dict[str, set[tuple[str, str]]]:
     """Address -> the hosts and interfaces that told it as their own."""
-    found: dict[str, set[tuple[str, str]]] = {}
+    hosts: dict[str, set[tuple[str, str]]] = {}
     for process in logs.processes:
         for end in ends(process):
-            found.setdefault(end.address.partition("%")[0], set()).add((process.host, end.interface))
-    return found
+            hosts.setdefault(end.address.partition("%")[0], set()).add((process.host, end.interface))
+    return hosts
 
 
 def _kind(event: LogEvent, address: str, here: LogProcess | None, owners: set[tuple[str, str]]) -> str:
@@ -70,7 +70,7 @@ def _leads_nowhere(address: str, here: LogProcess | None, owners: set[tuple[str,
     parsed = _parsed(address)
     if any(is_virtual(interface) for _, interface in owners) or len({host for host, _ in owners}) > 1:
         return True
-    by_default = isinstance(parsed, IPv4Address) and any(parsed in one for one in _MADE_BY_DEFAULT)
+    by_default = isinstance(parsed, IPv4Address) and any(parsed in network for network in _MADE_BY_DEFAULT)
     from_bridge = here is not None and here.bootstrap is not None and is_virtual(here.bootstrap.interface)
     return by_default or (from_bridge and not owners)
 
@@ -80,7 +80,11 @@ def of_no_network(address: str) -> str:
     parsed = _parsed(address)
     if parsed is not None and parsed.is_link_local:
         return "link-local"
-    return "virtual" if isinstance(parsed, IPv4Address) and any(parsed in one for one in _MADE_BY_DEFAULT) else ""
+    return (
+        "virtual"
+        if isinstance(parsed, IPv4Address) and any(parsed in network for network in _MADE_BY_DEFAULT)
+        else ""
+    )
 
 
 def of_a_bridge(address: str) -> bool:
@@ -116,22 +120,22 @@ def twins(process: LogProcess | None) -> list[Endpoint]:
 
 def targets(found: Iterable[Dialled]) -> str:
     """The addresses that were dialled, for a sentence."""
-    named = list(dict.fromkeys(one.address for one in found if one.address))
+    named = list(dict.fromkeys(connection.address for connection in found if connection.address))
     return ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "") or "a peer"
 
 
 def taken(processes: Iterable[LogProcess]) -> list[Evidence]:
     """What the first process of each host took for the bootstrap, as evidence."""
-    told = {process.host: process for process in reversed([*processes]) if process.bootstrap}
-    return [_of(process, process.bootstrap) for process in [*reversed(told.values())][:3] if process.bootstrap]
+    speakers = {process.host: process for process in reversed([*processes]) if process.bootstrap}
+    return [_of(process, process.bootstrap) for process in [*reversed(speakers.values())][:3] if process.bootstrap]
 
 
 def listed(processes: Iterable[LogProcess]) -> list[Evidence]:
     """The virtual interfaces that the first process of each host sends data over, as evidence."""
-    told = {process.host: process for process in reversed([*processes])}
+    speakers = {process.host: process for process in reversed([*processes])}
     virtual = (
         (process, end)
-        for process in reversed(told.values())
+        for process in reversed(speakers.values())
         for end in process.interfaces
         if is_virtual(end.interface)
     )

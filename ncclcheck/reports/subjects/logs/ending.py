@@ -126,8 +126,8 @@ class Ending:
         if not self._died and came_through(self._logs, event):
             return True
         late = event.line + (0 if dealt_with(self._logs, event) else _LINES)
-        after = (one for one in self._going_on.get(event.file, ()) if one.line > late)
-        return any(event.rank is None or one.rank == event.rank for one in after) or self.advanced(event)
+        after = (later for later in self._going_on.get(event.file, ()) if later.line > late)
+        return any(event.rank is None or later.rank == event.rank for later in after) or self.advanced(event)
 
     def outlived(self, event: LogEvent) -> bool:
         """Whether the job went on after a line that can be a failure, and that no rule knows."""
@@ -149,8 +149,8 @@ class Ending:
 
     def _followed(self, event: LogEvent) -> bool:
         """Whether NCCL or another process tells below a warning of what followed from it."""
-        return any(one.sign in CONSEQUENCES and one.file == event.file and one.line > event.line
-                   for one in self._logs.events)  # fmt: skip
+        return any(other.sign in CONSEQUENCES and other.file == event.file and other.line > event.line
+                   for other in self._logs.events)  # fmt: skip
 
     def advanced(self, event: LogEvent) -> bool:
         """Whether different steps follow a line, of its own rank where it names one.
@@ -159,14 +159,14 @@ class Ending:
         was dealt with needs no more than that.
         """
         after = [
-            one
-            for one in self._going_on.get(event.file, ())
-            if one.line > event.line and event.rank in (None, one.rank)
+            later
+            for later in self._going_on.get(event.file, ())
+            if later.line > event.line and event.rank in (None, later.rank)
         ]
         imported = event.fields.get("type", "").rpartition(".")[2] in IMPORTS
         if after and (imported or _DEALT_WITH.search(event.text) or dealt_with(self._logs, event)):
             return True
-        steps = [found for event in after if (found := _AT.findall(event.text))]
+        steps = [numbers for event in after if (numbers := _AT.findall(event.text))]
         enough = _STEPS if event.sign in _ONLY_SAID else _AFTER_AN_EXCEPTION
         return (
             any(event.sign == "ended-well" for event in after)
@@ -180,27 +180,30 @@ class Ending:
         kind, alike = _complaint(event), self._complaints.get(event.file, ())
         worked = [event.line for event in self._going_on.get(event.file, ())]
         return (
-            sum(kind == _complaint(one) and any(one.line < line < event.line for line in worked) for one in alike)
+            sum(
+                kind == _complaint(other) and any(other.line < line < event.line for line in worked)
+                for other in alike
+            )
             >= _SEEN_BEFORE
         )
 
     @cached_property
     def _going_on(self) -> dict[str, list[LogEvent]]:
         """File -> the lines kept of it that show work, or a good end."""
-        found: dict[str, list[LogEvent]] = {}
+        events: dict[str, list[LogEvent]] = {}
         for event in self._logs.events:
             if event.sign in _GOES_ON:
-                found.setdefault(event.file, []).append(event)
-        return found
+                events.setdefault(event.file, []).append(event)
+        return events
 
     @cached_property
     def _complaints(self) -> dict[str, list[LogEvent]]:
         """File -> its complaints."""
-        found: dict[str, list[LogEvent]] = {}
+        events: dict[str, list[LogEvent]] = {}
         for event in self._logs.events:
             if event.sign == "complaint":
-                found.setdefault(event.file, []).append(event)
-        return found
+                events.setdefault(event.file, []).append(event)
+        return events
 
     def _survived(self, finding: Finding) -> bool:
         """Whether steps or a good end follow all lines like those that it rests on, and no process died."""
@@ -294,12 +297,12 @@ class Ending:
     @cached_property
     def _last_events(self) -> dict[str, dict[str, LogEvent]]:
         """Sign -> file -> the last of its lines."""
-        found: dict[str, dict[str, LogEvent]] = {}
+        last: dict[str, dict[str, LogEvent]] = {}
         for event in self._logs.events:
-            lines = found.setdefault(event.sign, {})
+            lines = last.setdefault(event.sign, {})
             if event.file not in lines or lines[event.file].line < event.line:
                 lines[event.file] = event
-        return found
+        return last
 
 
 def came_through(logs: Logs, event: LogEvent) -> bool:
@@ -339,10 +342,10 @@ def dealt_with(logs: Logs, event: LogEvent) -> bool:
     """
     raised = [event]
     if event.sign == "traceback":
-        below = (one for one in logs.events if one.sign == "python-error" and one.file == event.file)
-        raised = sorted((one for one in below if one.line > event.line), key=lambda event: event.line)[:1]
-    told = [one.line for one in logs.events if one.sign == "dealt-with" and one.file == event.file]
-    return any(0 < line - event.line <= _NEXT for event in raised for line in told)
+        below = (other for other in logs.events if other.sign == "python-error" and other.file == event.file)
+        raised = sorted((other for other in below if other.line > event.line), key=lambda event: event.line)[:1]
+    lines = [other.line for other in logs.events if other.sign == "dealt-with" and other.file == event.file]
+    return any(0 < line - event.line <= _NEXT for event in raised for line in lines)
 
 
 @derived
@@ -356,14 +359,14 @@ def of_items(logs: Logs) -> frozenset[tuple[str, int]]:
         event for event in logs.events if event.sign == "item-failed" and (event.file, event.line) not in raised
     ]
     work = {} if died(logs) else Ending(logs).work
-    found: set[tuple[str, int]] = set()
+    lines: set[tuple[str, int]] = set()
     for file, went_on in work.items():
         places = [event.line for event in events if event.file == file]
         near = [event for event in logs.events if event.file == file and event.sign in _OF_AN_ITEM
                 and any(0 <= place - event.line <= _ITEM for place in places)]  # fmt: skip
         kinds = {_kind(event) for event in near if event.line < went_on}
-        found |= {(file, event.line) for event in near if _kind(event) in kinds}
-    return frozenset(found)
+        lines |= {(file, event.line) for event in near if _kind(event) in kinds}
+    return frozenset(lines)
 
 
 def _complaint(event: LogEvent) -> str:
@@ -384,7 +387,7 @@ def goes_on_after(logs: Logs, file: str, line: int) -> bool:
 
 def ended_before(logs: Logs, event: LogEvent) -> bool:
     """Whether a process or a GPU was gone before this line: what it tells follows from that."""
-    return any(one.sign in _GONE and _is_before(one, event) for one in logs.events)
+    return any(other.sign in _GONE and _is_before(other, event) for other in logs.events)
 
 
 def _is_before(event: LogEvent, other: LogEvent) -> bool:
@@ -401,9 +404,9 @@ def gave_up(logs: Logs, warning: LogEvent) -> str:
     """
     if came_through(logs, warning):
         return ""
-    told = _handed_on(logs).get(_process(warning), [])
-    if told:
-        after = [result for line, result in told if line > warning.line]
+    results = _handed_on(logs).get(_process(warning), [])
+    if results:
+        after = [result for line, result in results if line > warning.line]
         return after[0] if after else ""
     return _in_a_programs_words(logs)
 
@@ -415,14 +418,14 @@ def _process(event: LogEvent) -> _Process:
 @derived
 def _handed_on(logs: Logs) -> dict[_Process, list[tuple[int, str]]]:
     """Process -> line and result of each place that handed an error on, where it came up to NCCL's caller."""
-    found: dict[_Process, list[tuple[int, str]]] = {}
+    places: dict[_Process, list[tuple[int, str]]] = {}
     came_up: set[_Process] = set()
     for event in logs.events:
         if event.sign == "propagated" and "result" in event.fields:
-            found.setdefault(_process(event), []).append((event.line, event.fields["result"]))
+            places.setdefault(_process(event), []).append((event.line, event.fields["result"]))
             if UPMOST.search(event.text):
                 came_up.add(_process(event))
-    return {process: told for process, told in found.items() if process in came_up}
+    return {process: results for process, results in places.items() if process in came_up}
 
 
 @derived

@@ -87,27 +87,27 @@ class Hang:
 @derived
 def hangs(logs: Logs) -> list[Hang]:
     """The process groups in which a watchdog gave up, in the order in which they did."""
-    found: dict[str, Hang] = {}
+    by_group: dict[str, Hang] = {}
     heard: set[tuple[str, int]] = set()
     statuses = [event for event in logs.events if event.sign == "watchdog-status" and event.rank is not None]
     groups = {(status.rank, status.fields.get("seq")): status.fields.get("group", "0") for status in statuses}
     for event in logs.events:
         if event.sign == "watchdog-timeout" and event.rank is not None:
             group = event.fields.get("group") or groups.get((event.rank, event.fields["seq"]), "0")
-            hang = found.setdefault(group, Hang(group))
+            hang = by_group.setdefault(group, Hang(group))
             if (group, event.rank) not in heard:
                 heard.add((group, event.rank))
                 hang.waits.append(_wait(event, event.rank))
     for event in statuses:
-        told = found.get(event.fields.get("group", "0"))
-        if told is not None and event.rank is not None:
-            told.last[event.rank] = max(told.last.get(event.rank, -1), int(event.fields["enqueued"]))
-            told.told.setdefault(event.rank, event)
-    if len(found) == 1:
-        _take_named(logs, next(iter(found.values())))
-    for hang in found.values():
+        stuck = by_group.get(event.fields.get("group", "0"))
+        if stuck is not None and event.rank is not None:
+            stuck.last[event.rank] = max(stuck.last.get(event.rank, -1), int(event.fields["enqueued"]))
+            stuck.told.setdefault(event.rank, event)
+    if len(by_group) == 1:
+        _take_named(logs, next(iter(by_group.values())))
+    for hang in by_group.values():
         hang.silent = _silent(logs, hang)
-    return [*found.values()]
+    return [*by_group.values()]
 
 
 def _take_named(logs: Logs, hang: Hang) -> None:
@@ -120,8 +120,8 @@ def _take_named(logs: Logs, hang: Hang) -> None:
 
 
 def _wait(event: LogEvent, rank: int) -> Wait:
-    said = event.fields
-    return Wait(rank, int(said["seq"]), said["op"], said.get("numel_in", ""), int(said["timeout"]), event)
+    fields = event.fields
+    return Wait(rank, int(fields["seq"]), fields["op"], fields.get("numel_in", ""), int(fields["timeout"]), event)
 
 
 def _silent(logs: Logs, hang: Hang) -> list[int]:
@@ -144,7 +144,7 @@ def is_of_several(logs: Logs) -> bool:
     for line in lines:
         if line.rank is not None:
             ranks.setdefault(line.file, set()).add(line.rank)
-    return any(len(found) > 1 for found in ranks.values())
+    return any(len(writers) > 1 for writers in ranks.values())
 
 
 def kind(hang: Hang, logs: Logs) -> Kind:
@@ -170,7 +170,7 @@ def kind(hang: Hang, logs: Logs) -> Kind:
 
 def at_last(logs: Logs, *signs: str) -> LogEvent | None:
     """The last line of these signs, unless the job was at other things long after it."""
-    event = max((one for one in logs.events if one.sign in signs), key=lambda one: one.order, default=None)
+    event = max((line for line in logs.events if line.sign in signs), key=lambda line: line.order, default=None)
     return None if event is None or goes_on_after(logs, event.file, event.line) else event
 
 
@@ -188,8 +188,8 @@ def _crossed(hang: Hang, logs: Logs) -> bool:
     """
     if hang.absent or any(event.sign in _BROKEN for event in logs.events):
         return False
-    others = [one for one in hangs(logs) if one.group != hang.group and not one.absent]
-    return any(len({*hang.last} & {*one.last}) > 1 for one in others)
+    others = [other for other in hangs(logs) if other.group != hang.group and not other.absent]
+    return any(len({*hang.last} & {*other.last}) > 1 for other in others)
 
 
 def of_kind(logs: Logs, *kinds: Kind) -> list[Hang]:

@@ -103,17 +103,19 @@ def full_disk(logs: Logs) -> list[LogEvent]:
 
 def in_order(events: Iterable[LogEvent]) -> list[LogEvent]:
     """The first first: by the clock of the lines where each has one, else by their place in the files."""
-    found = [*events]
-    clock = all(event.time is not None for event in found)
-    return sorted(found, key=lambda event: (event.time if clock and event.time is not None else 0.0, event.order))
+    all_lines = [*events]
+    clock = all(event.time is not None for event in all_lines)
+    return sorted(
+        all_lines, key=lambda event: (event.time if clock and event.time is not None else 0.0, event.order)
+    )
 
 
 def by_host(events: Iterable[LogEvent]) -> dict[str, list[LogEvent]]:
     """Host -> its lines, the hosts in the order of their first line; "" where the host is not known."""
-    found: dict[str, list[LogEvent]] = {}
+    hosts: dict[str, list[LogEvent]] = {}
     for event in events:
-        found.setdefault(event.host, []).append(event)
-    return found
+        hosts.setdefault(event.host, []).append(event)
+    return hosts
 
 
 def by_known_host(events: Iterable[LogEvent]) -> dict[str, list[LogEvent]]:
@@ -124,8 +126,8 @@ def by_known_host(events: Iterable[LogEvent]) -> dict[str, list[LogEvent]]:
 
 def process_of(logs: Logs, event: LogEvent) -> LogProcess | None:
     """The process that wrote the line, where NCCL told of it."""
-    told = (process for process in logs.processes if (process.host, process.pid) == (event.host, event.pid))
-    return next(told, None) or next(
+    writers = (process for process in logs.processes if (process.host, process.pid) == (event.host, event.pid))
+    return next(writers, None) or next(
         (process for process in logs.processes if process.rank == event.rank is not None), None
     )
 

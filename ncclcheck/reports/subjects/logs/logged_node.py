@@ -25,9 +25,9 @@ def cuda_errors(logs: Logs, *texts: str, by: tuple[str, ...] = BY_ALL) -> list[L
 
 def hosts(events: Iterable[LogEvent]) -> Iterator[tuple[Where, list[LogEvent]]]:
     """The lines of each host, the first in a log first; those of nobody known only where there are no others."""
-    for host, found in by_known_host(events).items():
-        ranks = {event.rank for event in found if event.rank is not None}  # what() of C++ has no prefix
-        yield Where(node=host or None, rank=ranks.pop() if len(ranks) == 1 else None), found
+    for host, lines in by_known_host(events).items():
+        ranks = {event.rank for event in lines if event.rank is not None}  # what() of C++ has no prefix
+        yield Where(node=host or None, rank=ranks.pop() if len(ranks) == 1 else None), lines
 
 
 def on(where: Where) -> str:
@@ -39,15 +39,17 @@ def on(where: Where) -> str:
 
 def ranks(events: Iterable[LogEvent]) -> str:
     """How many processes said it, as far as they can be told apart: `1 rank`, `8 ranks`."""
-    told = {(event.host, event.pid, event.rank) for event in events}
-    known = {one for one in told if one[1:] != (None, None)}  # a line without either repeats what one of them said
-    number = len(known or told)
+    writers = {(event.host, event.pid, event.rank) for event in events}
+    known = {
+        writer for writer in writers if writer[1:] != (None, None)
+    }  # a line without either repeats what one of them said
+    number = len(known or writers)
     return "1 rank" if number < 2 else f"{number} ranks"
 
 
 def in_one_process(event: LogEvent, others: Iterable[LogEvent]) -> bool:
     """Whether the writer of a line wrote one of the others too."""
-    return any((event.host, event.pid) == (one.host, one.pid) for one in others)
+    return any((event.host, event.pid) == (other.host, other.pid) for other in others)
 
 
 def in_nvls(logs: Logs) -> list[LogEvent]:

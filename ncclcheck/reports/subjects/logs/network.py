@@ -59,12 +59,12 @@ def culprit(logs: Logs, events: list[LogEvent]) -> Where:
 
 def worked_before(logs: Logs, event: LogEvent) -> str:
     """What shows that the job had run when this line was written; empty where nothing does."""
-    steps = [one for one in said(logs, "training-goes-on") if one.order < event.order]
+    steps = [step for step in said(logs, "training-goes-on") if step.order < event.order]
     if steps:
         return f"{steps[-1].file}:{steps[-1].line} shows a step before it"
     if done := next((match for event in logs.events if (match := _DONE.search(event.text))), None):
         return f"{done[0]}: collectives had been completed"
-    times = [one.time for one in logs.events if one.time is not None and one.order <= event.order]
+    times = [other.time for other in logs.events if other.time is not None and other.order <= event.order]
     if event.time is not None and times and event.time - min(times) > _LONG:
         return f"{(event.time - min(times)) / 60:.0f} minutes after the first line with a time"
     return ""
@@ -77,16 +77,16 @@ def through_plugin(logs: Logs) -> bool:
 
 def subnets_differ(local: str, remote: str) -> bool:
     """Whether two GIDs are of IPv4 addresses in different /24, as rails mostly are."""
-    ends = [_inside(one) for one in (local, remote)]
+    ends = [_inside(gid) for gid in (local, remote)]
     return None not in ends and str(ends[0]).rpartition(".")[0] != str(ends[1]).rpartition(".")[0]
 
 
 def _inside(gid: str) -> str | None:
     try:
-        told = ip_address(gid)
+        address = ip_address(gid)
     except ValueError:
         return None
-    mapped = told.ipv4_mapped if isinstance(told, IPv6Address) else told
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else address
     return str(mapped) if mapped else None
 
 

@@ -19,29 +19,29 @@ def version(logs: Logs, event: LogEvent) -> Version | None:
 
 def version_seen(logs: Logs, event: LogEvent) -> list[Evidence]:
     """The same as evidence, where it is known."""
-    told = _version(logs, event)
-    return [seen("NCCL", told)] if told else []
+    known = _version(logs, event)
+    return [seen("NCCL", known)] if known else []
 
 
 def _version(logs: Logs, event: LogEvent) -> str:
     process = process_of(logs, event)
-    told = (process.version for process in logs.processes if process.version)
-    return (process.version if process else "") or logs.version or next(told, "")
+    versions = (process.version for process in logs.processes if process.version)
+    return (process.version if process else "") or logs.version or next(versions, "")
 
 
 def one_version(logs: Logs) -> str:
     """NCCL's version where processes of several hosts, or of all hosts that speak, tell the same; else empty."""
-    told = {process.host: process.version for process in logs.processes if process.version}
+    versions = {process.host: process.version for process in logs.processes if process.version}
     hosts = {process.host for process in logs.processes}
     alike = len({process.version for process in logs.processes if process.version}) == 1
-    return next(iter(told.values())) if alike and (len(told) > 1 or told.keys() == hosts) else ""
+    return next(iter(versions.values())) if alike and (len(versions) > 1 or versions.keys() == hosts) else ""
 
 
 def setting(logs: Logs, name: str, event: LogEvent | None = None) -> str | None:
     """What a variable is set to in the process that wrote the line, else in any."""
     own = process_of(logs, event) if event else None
-    told = [own] if own else logs.processes
-    return next((process.settings[name] for process in told if name in process.settings), None)
+    processes = [own] if own else logs.processes
+    return next((process.settings[name] for process in processes if name in process.settings), None)
 
 
 def settings_seen(logs: Logs, *names: str) -> list[Evidence]:
@@ -77,22 +77,24 @@ def ends(process: LogProcess) -> list[Endpoint]:
 
 def hosts_with(logs: Logs, address: str) -> list[str]:
     """The hosts that told this address as their own."""
-    told = ((process.host, end.address.partition("%")[0]) for process in logs.processes for end in ends(process))
-    return sorted({host for host, own in told if own == address}) if address else []
+    addresses = (
+        (process.host, end.address.partition("%")[0]) for process in logs.processes for end in ends(process)
+    )
+    return sorted({host for host, own in addresses if own == address}) if address else []
 
 
 def owner_of(logs: Logs, address: str) -> str:
     """The one host that has an address; empty where none tells it, or several do."""
-    found = hosts_with(logs, address)
-    return found[0] if len(found) == 1 else ""
+    hosts = hosts_with(logs, address)
+    return hosts[0] if len(hosts) == 1 else ""
 
 
 def processes_by_host(logs: Logs) -> dict[str, list[LogProcess]]:
     """Host -> its processes."""
-    found: dict[str, list[LogProcess]] = {}
+    grouped: dict[str, list[LogProcess]] = {}
     for process in logs.processes:
-        found.setdefault(process.host, []).append(process)
-    return found
+        grouped.setdefault(process.host, []).append(process)
+    return grouped
 
 
 def several_hosts(logs: Logs) -> bool:
@@ -104,12 +106,12 @@ def several_hosts(logs: Logs) -> bool:
 
 def within_a_host(logs: Logs) -> bool:
     """Whether the log tells that one host has all ranks of the job."""
-    told = logs.processes
-    if several_hosts(logs) or not told:
+    processes = logs.processes
+    if several_hosts(logs) or not processes:
         return False
-    return any(process.nnodes == 1 for process in told) or 0 < max(process.nranks or 0 for process in told) <= len(
-        told
-    )
+    return any(process.nnodes == 1 for process in processes) or 0 < max(
+        process.nranks or 0 for process in processes
+    ) <= len(processes)
 
 
 def starting(process: LogProcess) -> bool:

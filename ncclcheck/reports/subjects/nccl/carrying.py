@@ -27,10 +27,10 @@ _FAR = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 2, "SYS": 3}  # NCCL knows no NODE
 
 def using(cluster: Cluster) -> list[tuple[Node, HcaChoice]]:
     """Nodes on which at least one port would carry data, with those alone as used. Raises NothingToJudge."""
-    found = [(node, taken) for node, taken in choosing(cluster) if taken.used]
-    if not found:
+    nodes = [(node, taken) for node, taken in choosing(cluster) if taken.used]
+    if not nodes:
         raise NothingToJudge("no HCA that NCCL would use")
-    return found
+    return nodes
 
 
 def choosing(cluster: Cluster) -> Iterator[tuple[Node, HcaChoice]]:
@@ -40,10 +40,10 @@ def choosing(cluster: Cluster) -> Iterator[tuple[Node, HcaChoice]]:
 
 def roce_ports(cluster: Cluster) -> list[tuple[Node, UsedPort]]:
     """The RoCE ports that would carry data. Raises NothingToJudge."""
-    found = [(node, port) for node, taken in using(cluster) for port in taken.used if port.is_roce]
-    if not found:
+    ports = [(node, port) for node, taken in using(cluster) for port in taken.used if port.is_roce]
+    if not ports:
         raise NothingToJudge("no RoCE port that NCCL would use")
-    return found
+    return ports
 
 
 @derived

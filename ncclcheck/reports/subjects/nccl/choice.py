@@ -98,11 +98,11 @@ class _Node:
         wanted = self.env.get("NCCL_SOCKET_IFNAME", "")
         if len(wanted) > 1:
             chosens = self.find(parse_pattern(wanted))
-            said = "selects" if chosens else "matches no usable interface of"
+            verb = "selects" if chosens else "matches no usable interface of"
             names = [c.name for c in chosens] or [i.name for i in self.interfaces]
             return (
                 chosens,
-                f"{assigned('NCCL_SOCKET_IFNAME', wanted)} {said} {', '.join(names) or 'a node without any'}",
+                f"{assigned('NCCL_SOCKET_IFNAME', wanted)} {verb} {', '.join(names) or 'a node without any'}",
             )
         ignored = "a one-letter NCCL_SOCKET_IFNAME is ignored; " if wanted else ""
         chosens, reason = self.automatic()
@@ -126,13 +126,13 @@ class _Node:
 
     def find(self, pattern: Pattern) -> list[Chosen]:
         """The wanted interfaces, each once with its first address: IPv4 before IPv6, as getifaddrs gives them."""
-        found: dict[str, Chosen] = {}
+        by_name: dict[str, Chosen] = {}
         for interface, address in in_system_order(self.interfaces):
             running = value_or(interface.running, True) or not self.modern
             allowed = self.family in (None, address.family) and address.address != "::1"
             if running and allowed and pattern.takes(interface.name):
-                found.setdefault(interface.name, Chosen(interface.name, address.address))
-        return list(found.values())[:_MOST_INTERFACES]
+                by_name.setdefault(interface.name, Chosen(interface.name, address.address))
+        return list(by_name.values())[:_MOST_INTERFACES]
 
     def near_comm_id(self) -> Chosen | None:
         """The first address in the subnet of NCCL_COMM_ID, whatever its state; a name cannot be resolved here."""
@@ -210,6 +210,8 @@ def _gloo_named(interfaces: Sequence[Interface], wanted: str) -> Choice:
 
 def _gloo_loopback(own_name: Resolution) -> Choice:
     chosen = Chosen("lo", "127.0.0.1")
-    said = ", ".join(own_name.addresses) or "nothing"
-    reason = f"the own name {own_name.name} resolves to no address of this node ({said}), so gloo takes loopback"
+    addresses = ", ".join(own_name.addresses) or "nothing"
+    reason = (
+        f"the own name {own_name.name} resolves to no address of this node ({addresses}), so gloo takes loopback"
+    )
     return Choice((chosen,), chosen, reason)

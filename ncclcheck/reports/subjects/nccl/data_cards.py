@@ -33,18 +33,18 @@ def list_for(nodes: Sequence[Node]) -> str | None:
 
 def fastest(ports: Sequence[UsedPort]) -> list[UsedPort]:
     """The fastest ports of the link layer that carries most; none where a rate or a link layer is not known."""
-    rates = [one.port.rate_gbit for one in ports]
+    rates = [used.port.rate_gbit for used in ports]
     if any(isinstance(rate, Unread) for rate in rates) or any(
-        isinstance(one.port.link_layer, Unread) for one in ports
+        isinstance(used.port.link_layer, Unread) for used in ports
     ):
         return []
     total: dict[str, float] = {}
     for port in ports:
         layer = str(port.port.link_layer)
         total[layer] = total.get(layer, 0.0) + value_or(port.port.rate_gbit, 0.0)
-    of_layer = [one for one in ports if one.port.link_layer == max(total, key=total.__getitem__)]
-    most = max((value_or(one.port.rate_gbit, 0.0) for one in of_layer), default=0.0)
-    return [one for one in of_layer if one.port.rate_gbit == most]
+    of_layer = [used for used in ports if used.port.link_layer == max(total, key=total.__getitem__)]
+    most = max((value_or(used.port.rate_gbit, 0.0) for used in of_layer), default=0.0)
+    return [used for used in of_layer if used.port.rate_gbit == most]
 
 
 def is_meant(data: Sequence[UsedPort], others: Sequence[UsedPort]) -> bool:

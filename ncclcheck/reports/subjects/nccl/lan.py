@@ -73,8 +73,8 @@ def choice_of_gloo(node: Node) -> Choice:
 
 def choice_of_job(cluster: Cluster, node: Node) -> Choice:
     """The job's choice: NCCL's, but gloo's where the job uses gloo and was told the interface."""
-    told = "GLOO_SOCKET_IFNAME" in variables.values(node)
-    return choice_of_gloo(node) if told and uses_gloo(cluster) else choice_of_nccl(node)
+    for_gloo = "GLOO_SOCKET_IFNAME" in variables.values(node)
+    return choice_of_gloo(node) if for_gloo and uses_gloo(cluster) else choice_of_nccl(node)
 
 
 def meant(cluster: Cluster, node: Node) -> str:
@@ -97,8 +97,8 @@ def uses_gloo(cluster: Cluster) -> bool:
 
 def links(cluster: Cluster) -> list[Link]:
     """The nodes that have a choice at all; NET001 speaks of the others."""
-    found = (link(node, choice_of_job(cluster, node)) for node in cluster.nodes)
-    return [one for one in found if one]
+    chosen = (link(node, choice_of_job(cluster, node)) for node in cluster.nodes)
+    return [card for card in chosen if card]
 
 
 def read_links(cluster: Cluster) -> list[Link]:
@@ -217,8 +217,8 @@ class Routes:
 
     def __init__(self, node: Node) -> None:
         listed = at(node, "network.routes")
-        ready = [one for route in ([] if isinstance(listed, Unread) else listed) if (one := _ready(route))]
-        self._routes = sorted(ready, key=lambda one: (-one.mask, one.route.metric))
+        ready = [usable for route in ([] if isinstance(listed, Unread) else listed) if (usable := _ready(route))]
+        self._routes = sorted(ready, key=lambda entry: (-entry.mask, entry.route.metric))
         self.signature = tuple(self._routes)
 
     def way(self, version: int, peer: int) -> Way | None:

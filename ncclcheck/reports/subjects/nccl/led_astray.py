@@ -45,8 +45,8 @@ def found(cluster: Cluster) -> dict[str, Astray]:
 
 
 def _is_in(node: Node, network: lan.IPNetwork) -> bool:
-    return any(held == network for interface in lan.interfaces(node) if lan.is_usable(interface)
-               for _, held in lan.global_networks(interface))  # fmt: skip
+    return any(own == network for interface in lan.interfaces(node) if lan.is_usable(interface)
+               for _, own in lan.global_networks(interface))  # fmt: skip
 
 
 def _astray(cluster: Cluster, node: Node, link: lan.Link) -> Astray | None:
@@ -54,7 +54,9 @@ def _astray(cluster: Cluster, node: Node, link: lan.Link) -> Astray | None:
     for name in _NAMES:
         if name not in own or name not in reason:
             continue
-        others = [one.name for one in cluster.nodes if one is not node and name not in variables.values(one)]
+        others = [
+            other.name for other in cluster.nodes if other is not node and name not in variables.values(other)
+        ]
         if len(others) == len(cluster.nodes) - 1:
             lack = "does" if len(others) == 1 else "do"
             return Astray(

@@ -36,8 +36,8 @@ def is_aws(nodes: Sequence[Node]) -> bool:
 
 def is_azure(nodes: Sequence[Node]) -> bool:
     """Virtual machines of Azure."""
-    told = products(nodes)
-    return _AZURE in told or "Microsoft Corporation Virtual Machine" in told
+    names = products(nodes)
+    return _AZURE in names or "Microsoft Corporation Virtual Machine" in names
 
 
 def is_oci(nodes: Sequence[Node]) -> bool:
@@ -69,7 +69,7 @@ def is_coreweave(nodes: Sequence[Node]) -> bool:
 def is_erdma(nodes: Sequence[Node]) -> bool:
     """Alibaba's machines with elastic RDMA."""
     devices = [value_or(at(node, "rdma.devices"), []) for node in nodes]
-    return bool(devices) and all(any(one.driver == "erdma" for one in listed) for listed in devices)
+    return bool(devices) and all(any(device.driver == "erdma" for device in listed) for listed in devices)
 
 
 def is_slingshot(nodes: Sequence[Node]) -> bool:
@@ -80,7 +80,11 @@ def is_slingshot(nodes: Sequence[Node]) -> bool:
 def slingshot_interfaces(node: Node) -> list[str]:
     """hsn0 and on."""
     listed = at(node, "network.interfaces")
-    return [] if isinstance(listed, Unread) else [one.name for one in listed if one.name.startswith("hsn")]
+    return (
+        []
+        if isinstance(listed, Unread)
+        else [interface.name for interface in listed if interface.name.startswith("hsn")]
+    )
 
 
 PLATFORMS = (
@@ -118,11 +122,13 @@ def plugin_versions(nodes: Sequence[Node], product: str) -> list[Version]:
     """The versions of a plugin on all nodes, from the library's own text; none where one of them is not known."""
     versions: list[Version] = []
     for node in nodes:
-        told = [str(value_or(file.product, "")) for file in value_or(at(node, "nccl.plugin_files"), [])]
-        found = [version for one in told if one.startswith(product) and (version := as_version(one.split()[-1]))]
-        if not found:
+        names = [str(value_or(file.product, "")) for file in value_or(at(node, "nccl.plugin_files"), [])]
+        of_node = [
+            version for text in names if text.startswith(product) and (version := as_version(text.split()[-1]))
+        ]
+        if not of_node:
             return []
-        versions += found
+        versions += of_node
     return versions
 
 

@@ -51,8 +51,8 @@ class Settings:
 
     def number(self, name: str) -> int | None:
         """The value as NCCL reads a number; None where it is not set or replaced by the default."""
-        found = parse_int(self.text(name)).value
-        return found if isinstance(found, int) else None
+        value = parse_int(self.text(name)).value
+        return value if isinstance(value, int) else None
 
     def is_on(self, name: str) -> bool:
         """Whether a switch is on, as torch reads it too."""
@@ -60,8 +60,8 @@ class Settings:
 
     def evidence(self, *names: str) -> list[Evidence]:
         """Those of these variables that are set, and where."""
-        held = [(name, self.all[name]) for name in names if name in self.all]
-        return [seen(setting.source, assigned(name, setting.value)) for name, setting in held]
+        listed = [(name, self.all[name]) for name in names if name in self.all]
+        return [seen(setting.source, assigned(name, setting.value)) for name, setting in listed]
 
 
 def settings_of(node: Node) -> Settings:
@@ -71,7 +71,7 @@ def settings_of(node: Node) -> Settings:
 
 def nodes_with(cluster: Cluster, *names: str) -> list[Settings]:
     """Nodes on which one of these variables is set; NothingToJudge where there is none."""
-    found = [settings_of(node) for node in cluster.nodes if not effective(node).keys().isdisjoint(names)]
-    if not found:
+    nodes = [settings_of(node) for node in cluster.nodes if not effective(node).keys().isdisjoint(names)]
+    if not nodes:
         raise NothingToJudge(f"{names[0]} is not set" if len(names) == 1 else f"none of {', '.join(names)} is set")
-    return found
+    return nodes

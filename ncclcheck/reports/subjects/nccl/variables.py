@@ -167,8 +167,8 @@ def parse(known: Known, text: str, version: Version | None = None) -> Parsed:
     if known.type in ("int", "flag"):
         return _in_range(known, parse_int(text))
     if known.type == "word":
-        found = text.upper() in (word.upper() for word in known.words)
-        return Parsed(text.upper()) if found or not text else Parsed(None, _not_one_of(known))
+        allowed = text.upper() in (word.upper() for word in known.words)
+        return Parsed(text.upper()) if allowed or not text else Parsed(None, _not_one_of(known))
     if known.type == "exact":
         return _parse_exact(known, text)
     if known.type == "list":

@@ -73,10 +73,10 @@ def subnets_of(cluster: Cluster, links: list[lan.Link]) -> list[Subnet]:
     netmask gives 10.0.0.1 a /8), unless the machines of the narrower one are on its wire; then the endpoint's
     comes first, then those in which others have an address too.
     """
-    found: dict[lan.IPNetwork, Subnet] = {}
+    by_network: dict[lan.IPNetwork, Subnet] = {}
     for link in links:
-        found.setdefault(link.network, Subnet(link.network, [])).links.append(link)
-    subnets = sorted(found.values(), key=lambda subnet: -len(subnet.links))
+        by_network.setdefault(link.network, Subnet(link.network, [])).links.append(link)
+    subnets = sorted(by_network.values(), key=lambda subnet: -len(subnet.links))
     first = len(subnets[0].links) if subnets else 0
     equal = [subnet for subnet in subnets if len(subnet.links) == first]
     if 1 < len(equal) <= _MOST_EQUAL:
@@ -90,14 +90,14 @@ def subnets_of(cluster: Cluster, links: list[lan.Link]) -> list[Subnet]:
 def _decide(cluster: Cluster, equal: list[Subnet]) -> None:
     """What speaks against each of some equally large subnets, and what for it in words."""
     endpoint = [ipaddress.ip_address(text) for text in _endpoint(cluster)]
-    found = reached(cluster)
+    reach = reached(cluster)
     for subnet in equal:
         near = [other for other in equal if other is not subnet and _overlap(subnet, other)]
         # Where machines of the narrower one answer on the wire of the wider one, the narrower one is wrong.
         wide = [other for other in near if subnet.network.prefixlen < other.network.prefixlen]
         narrow = [other for other in near if subnet.network.prefixlen > other.network.prefixlen]
-        doubted = any(not answers(found, subnet.nodes, other.nodes) for other in wide) or any(
-            answers(found, other.nodes, subnet.nodes) for other in narrow
+        doubted = any(not answers(reach, subnet.nodes, other.nodes) for other in wide) or any(
+            answers(reach, other.nodes, subnet.nodes) for other in narrow
         )
         is_endpoints = any(address in subnet.network for address in endpoint)
         also = [
@@ -194,10 +194,10 @@ class Ways:
 
     def _by_a_bridge(self, link: lan.Link, other: Subnet, leads: str) -> bool:
         """Whether its address there is on a bridge with ports, as for virtual machines, and connections pass."""
-        held = self.second(link, other)
-        if held is None or held[0].name != leads or held[0].kind != "bridge":
+        second = self.second(link, other)
+        if second is None or second[0].name != leads or second[0].kind != "bridge":
             return False
-        return bool(value_or(held[0].members, [])) and self.passes(link, other) is True
+        return bool(value_or(second[0].members, [])) and self.passes(link, other) is True
 
     def goes_by_itself(self, link: lan.Link, other: Subnet) -> bool:
         """Whether the kernel was seen to send there from the chosen interface after all, by a policy rule."""

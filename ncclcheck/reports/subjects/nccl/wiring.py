@@ -79,10 +79,10 @@ def _paths(node: Node) -> Mapping[str, tuple[str, ...]]:
 
 def choosing(cluster: Cluster) -> Iterator[tuple[Node, HcaChoice]]:
     """Nodes on which NCCL looks for HCAs, with what it takes. Raises NothingToJudge."""
-    found = [(node, choice(node)) for node in with_gpus(cluster)]
-    wanting = [(node, taken) for node, taken in found if not taken.reason.startswith("NCCL_IB_DISABLE")]
+    choices = [(node, choice(node)) for node in with_gpus(cluster)]
+    wanting = [(node, taken) for node, taken in choices if not taken.reason.startswith("NCCL_IB_DISABLE")]
     if not wanting:
-        raise NothingToJudge(f"{found[0][1].reason}: NCCL does not look for HCAs")
+        raise NothingToJudge(f"{choices[0][1].reason}: NCCL does not look for HCAs")
     yield from wanting
 
 
@@ -136,14 +136,14 @@ def has_rdma(node: Node) -> bool:
 
 def efa(node: Node) -> list[Hca]:
     """Devices of Amazon's Elastic Fabric Adapter, which NCCL reaches by a plugin alone."""
-    found = value_or(at(node, "rdma.devices"), [])
-    return [hca for hca in found if hca.driver == "efa" or str(hca.model).startswith("efa")]
+    devices = value_or(at(node, "rdma.devices"), [])
+    return [hca for hca in devices if hca.driver == "efa" or str(hca.model).startswith("efa")]
 
 
 def functions(node: Node, kind: str = "") -> list[PciDevice]:
     """PCI functions of a node, all or of one kind; none where they were not read."""
-    found = value_or(at(node, "fabric.pci"), [])
-    return [device for device in found if kind in ("", device.kind)]
+    devices = value_or(at(node, "fabric.pci"), [])
+    return [device for device in devices if kind in ("", device.kind)]
 
 
 @derived_from("fabric")
@@ -161,23 +161,23 @@ def between(node: Node) -> Mapping[str, Mapping[str, str | None]]:
 @derived_from("fabric", "nccl")
 def placed(node: Node) -> Mapping[str, PciDevice]:
     """GPUs and network cards by address, as NCCL places them: its topology file counts more than /sys."""
-    told = {one.name: one for one in value_or(at(node, "nccl.topology"), [])}
+    devices = {device.name: device for device in value_or(at(node, "nccl.topology"), [])}
     return {
-        function.name: _as_told(function, told[function.name]) if function.name in told else function
+        function.name: _as_told(function, devices[function.name]) if function.name in devices else function
         for function in functions(node)
     }
 
 
-def _as_told(device: PciDevice, told: PciDevice) -> PciDevice:
-    link = device.link if isinstance(told.link, Unread) else told.link
-    return facts.replace(device, root=told.root, path=told.path, numa_node=told.numa_node, link=link)
+def _as_told(device: PciDevice, in_file: PciDevice) -> PciDevice:
+    link = device.link if isinstance(in_file.link, Unread) else in_file.link
+    return facts.replace(device, root=in_file.root, path=in_file.path, numa_node=in_file.numa_node, link=link)
 
 
 @derived_from("rdma")
 def hca_names(node: Node) -> Mapping[str, str]:
     """Name of the HCA at each PCI address."""
-    found = value_or(at(node, "rdma.devices"), [])
-    return {hca.pci: hca.name for hca in found if not isinstance(hca.pci, Unread)}
+    devices = value_or(at(node, "rdma.devices"), [])
+    return {hca.pci: hca.name for hca in devices if not isinstance(hca.pci, Unread)}
 
 
 def is_virtual(node: Node) -> bool | None:
@@ -223,14 +223,14 @@ def _by_numa(device: PciDevice, other: PciDevice) -> str | None:
 
 def nearest(distances: list[str | None]) -> str | None:
     """The shortest of several distances; None where none is known."""
-    return min([one for one in distances if one is not None], key=_NEAR.index, default=None)
+    return min([known for known in distances if known is not None], key=_NEAR.index, default=None)
 
 
 def cpus(text: str) -> set[int]:
     """ "0-2,8" as {0, 1, 2, 8}; what is no number is left out."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
         if first.isdecimal() and (last or first).isdecimal() and len(part) < 16:
-            found |= set(range(int(first), min(int(last or first), int(first) + 16384) + 1))
-    return found
+            numbers |= set(range(int(first), min(int(last or first), int(first) + 16384) + 1))
+    return numbers

@@ -50,7 +50,7 @@ def peers(node: Node) -> Mapping[str, Sequence[GpuPeer]]:
     """How each GPU of the job reaches the job's others of its node; NVML also names those of other jobs."""
     mine = value_or(at(node, "gpus.cards"), [])
     names = {gpu.name for gpu in mine}
-    return {gpu.name: [one for one in value_or(gpu.peers, []) if one.name in names] for gpu in mine}
+    return {gpu.name: [peer for peer in value_or(gpu.peers, []) if peer.name in names] for gpu in mine}
 
 
 def busy(card: Card, least: float) -> bool:

@@ -13,7 +13,7 @@ def connected(names: list[str], pairs: Iterable[tuple[str, str]]) -> list[list[s
             small, large = sorted((group_of[a], group_of[b]), key=len)
             large += small
             group_of |= dict.fromkeys(small, large)
-    found: dict[int, list[str]] = {}
+    groups: dict[int, list[str]] = {}
     for name in names:
-        found.setdefault(id(group_of[name]), []).append(name)
-    return sorted(found.values(), key=lambda group: -len(group))
+        groups.setdefault(id(group_of[name]), []).append(name)
+    return sorted(groups.values(), key=lambda group: -len(group))

@@ -44,9 +44,9 @@ _PRODUCTS = (
 
 def product(node: Node) -> Product | None:
     """What the node is, where that tells what it is built with."""
-    told = value_or(at(node, "fabric.product"), "")
-    found = ((one, re.search(one.name, told)) for one in _PRODUCTS)
-    return next((replace(one, name=match[0]) for one, match in found if match), None)
+    text = value_or(at(node, "fabric.product"), "")
+    matches = ((known, re.search(known.name, text)) for known in _PRODUCTS)
+    return next((replace(known, name=match[0]) for known, match in matches if match), None)
 
 
 def data_cards(node: Node, built: Product) -> list[Hca]:
@@ -56,5 +56,5 @@ def data_cards(node: Node, built: Product) -> list[Hca]:
     devices = value_or(at(node, "rdma.devices"), [])
     virtual = {function.name for function in wiring.functions(node) if function.virtual_function}
     own = [device for device in devices if value_or(device.pci, "") not in virtual and "bond" not in device.name]
-    slots = [value_or(one.pci, "").partition(".")[0] for one in own]
-    return [one for one, slot in zip(own, slots, strict=True) if slots.count(slot) == 1]
+    slots = [value_or(device.pci, "").partition(".")[0] for device in own]
+    return [device for device, slot in zip(own, slots, strict=True) if slots.count(slot) == 1]

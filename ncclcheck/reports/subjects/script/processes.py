@@ -53,7 +53,7 @@ def _contradicts(call: Call, needed: set[_Fact]) -> bool:
         for left, right, holds in _facts(guard):
             if (left, right, not holds) in needed:
                 return True
-            if holds and right and any(one == left and other != right and is_so for one, other, is_so in needed):
+            if holds and right and any(name == left and other != right and is_so for name, other, is_so in needed):
                 return True  # it is equal to something else there
     return False
 
@@ -65,8 +65,8 @@ def excludes(call: Call, other: Call) -> bool:
 
 def is_ruled_out(condition: Guard, by: Guard) -> bool:
     """Whether a part of the condition cannot hold where another guard stands."""
-    said = _facts(by)
-    return any((left, right, not holds) in said for left, right, holds in _said(condition.text, holds=True))
+    known = _facts(by)
+    return any((left, right, not holds) in known for left, right, holds in _said(condition.text, holds=True))
 
 
 def _facts(guard: Guard) -> tuple[_Fact, ...]:
@@ -114,13 +114,13 @@ def _name(test: ast.expr) -> str:
 
 def of_ranks(script: Script, calls: list[Call]) -> list[Call]:
     """Those that are not made in a process which spawns the ranks and is none itself."""
-    held: set[str] | None = script.__dict__.get("of_parents")
-    if held is None:
-        held = script.__dict__["of_parents"] = _of_parents(by_several(script))
+    parents: set[str] | None = script.__dict__.get("of_parents")
+    if parents is None:
+        parents = script.__dict__["of_parents"] = _of_parents(by_several(script))
     return [
         call
         for call in calls
-        if call.function not in held
+        if call.function not in parents
         or (call.function.endswith(":") and not any(guard.kind == "main" for guard in call.guards))
     ]
 
@@ -134,7 +134,13 @@ def _of_parents(calls: list[Call]) -> set[str]:
     parents = {call.function for call in spawning}
     while more := {call.function for call in calls if call.name in parents} - parents:
         parents |= more
-    started = {one for call in calls if call.function in parents for one in started_by(call) if one in inside}
+    started = {
+        function
+        for call in calls
+        if call.function in parents
+        for function in started_by(call)
+        if function in inside
+    }
     ranks = _led_to(started, inside, set())
     alone = parents | _led_to(
         {call.name for parent in parents for call in inside[parent]} & {*inside}, inside, started
@@ -146,14 +152,14 @@ def _of_parents(calls: list[Call]) -> set[str]:
 
 
 def _led_to(first: set[str], inside: dict[str, list[Call]], but: set[str]) -> set[str]:
-    found = first - but
-    waiting = [*found]
+    led = first - but
+    waiting = [*led]
     while waiting:
         for call in inside.get(waiting.pop(), []):
-            new = ({call.name, f"{call.name}.__init__"} & {*inside}) - found - but
+            new = ({call.name, f"{call.name}.__init__"} & {*inside}) - led - but
             waiting += new
-            found |= new
-    return found
+            led |= new
+    return led
 
 
 def started_by(call: Call) -> Iterator[str]:

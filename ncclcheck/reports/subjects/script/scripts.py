@@ -150,27 +150,29 @@ def reached(script: Script) -> list[Call]:
 def _reached(script: Script) -> set[str]:
     inside, parts = _by_function(script), _parts(script)
     named = {file.name for file in script.files if file.named} or {script.files[0].name}  # the first one always is
-    found = {one for one in inside if one.endswith(":") or one.partition(":")[0] in named}
-    found |= {call.function for call in script.calls if call.name == INIT and _is_called(script, call.function)}
-    waiting = [*found]
+    functions = {function for function in inside if function.endswith(":") or function.partition(":")[0] in named}
+    functions |= {
+        call.function for call in script.calls if call.name == INIT and _is_called(script, call.function)
+    }
+    waiting = [*functions]
     while waiting:
         for call in inside.get(waiting.pop(), []):
             new = {call.name} & {*inside} | parts.get(call.name, set())
             for text in call.arguments.values():
                 new |= parts.get(text.rpartition(".")[2], set())
-            waiting += new - found
-            found |= new
-    return found
+            waiting += new - functions
+            functions |= new
+    return functions
 
 
 def _parts(script: Script) -> dict[str, set[str]]:
     """Class -> its methods, any of which who builds one may call; name -> functions that may be handed on."""
-    found: dict[str, set[str]] = {}
+    functions: dict[str, set[str]] = {}
     for function in _by_function(script):
         owner, dot, _ = function.rpartition(".")
         name = function.rpartition(":")[2]
-        found.setdefault(owner if dot and ":" in owner else name, set()).add(function)
-    return found
+        functions.setdefault(owner if dot and ":" in owner else name, set()).add(function)
+    return functions
 
 
 def _must_start(script: Script) -> None:
@@ -192,10 +194,10 @@ def _is_called(script: Script, function: str) -> bool:
 
 def imports(script: Script, file: str, module: str) -> bool:
     """Does the file import it, under its own name? `from os import path` does not."""
-    for one in script.files:
-        if one.name == file:
-            parts = any(name.startswith(f"{module}.") for name in one.modules)
-            return module in one.words if parts else module in one.modules
+    for source in script.files:
+        if source.name == file:
+            parts = any(name.startswith(f"{module}.") for name in source.modules)
+            return module in source.words if parts else module in source.modules
     return False
 
 
@@ -222,27 +224,29 @@ def in_function(script: Script, function: str) -> list[Call]:
 
 def _by_function(script: Script) -> dict[str, list[Call]]:
     """Made once: a repository has ten thousand functions."""
-    held: dict[str, list[Call]] = script.__dict__.setdefault("by_function", {})
-    if not held:
+    calls: dict[str, list[Call]] = script.__dict__.setdefault("by_function", {})
+    if not calls:
         for call in by_several(script):
-            held.setdefault(call.function, []).append(call)
-    return held
+            calls.setdefault(call.function, []).append(call)
+    return calls
 
 
 def on_all_ranks(script: Script) -> set[str]:
     """Functions that every rank runs, as far as can be followed from the first line."""
     inside = _by_function(script)
-    found = {f"{file.name}:" for file in script.files}
-    waiting = [*found]
+    functions = {f"{file.name}:" for file in script.files}
+    waiting = [*functions]
     while waiting:
         for call in inside.get(waiting.pop(), []):
             if sure(call):
                 new = {
-                    one for one in (call.name, f"{call.name}.__init__", *started_by(call)) if one in inside
-                } - found
-                found |= new
+                    function
+                    for function in (call.name, f"{call.name}.__init__", *started_by(call))
+                    if function in inside
+                } - functions
+                functions |= new
                 waiting += new
-    return found
+    return functions
 
 
 def spawns(script: Script) -> bool:
@@ -302,8 +306,8 @@ def gathers(script: Script, call: Call) -> str:
         return f"{call.on}.save_model"
     waiting, seen_ = [call], {call.name}
     for _ in range(_LEADS):
-        if found := next((call.name for call in waiting if _ZERO_3.search(call.name)), ""):
-            return found.rpartition(".")[2]
+        if name := next((call.name for call in waiting if _ZERO_3.search(call.name)), ""):
+            return name.rpartition(".")[2]
         led = [inner for call in waiting if ":" in call.name for inner in in_function(script, call.name)]
         waiting = [call for call in led if call.name not in seen_]
         seen_ |= {call.name for call in waiting}
@@ -320,21 +324,23 @@ def _is_trainers(script: Script, call: Call) -> bool:
     modules = next((file.modules for file in script.files if file.name == call.file), [])
     near = in_function(script, call.function)
     alone = any(call.name.endswith((".Trainer", "destroy_process_group")) and by_rank(call) for call in near)
-    ended = any(one.name.endswith("destroy_process_group") and one.line < call.line for one in near)
+    ended = any(
+        near_call.name.endswith("destroy_process_group") and near_call.line < call.line for near_call in near
+    )
     on_trainer = call.on in ("trainer", "self.trainer")
     return on_trainer and not alone and not ended and any(_LIGHTNING.match(name) for name in modules)
 
 
 def _sharded(script: Script) -> dict[str, list[Call]]:
     """Variables that hold a model whose parameters are shared out -> the calls that do it: FSDP, DeepSpeed."""
-    held: dict[str, list[Call]] | None = script.__dict__.get("sharded")
-    if held is None:
-        held = script.__dict__["sharded"] = {}
+    models: dict[str, list[Call]] | None = script.__dict__.get("sharded")
+    if models is None:
+        models = script.__dict__["sharded"] = {}
         for call in script.calls:
             if call.target and (SHARDED.search(call.name) or call.name == "deepspeed.initialize"):
                 name = call.target.strip("( ").partition(",")[0] if "deepspeed" in call.name else call.target
-                held.setdefault(name, []).append(call)
-    return held
+                models.setdefault(name, []).append(call)
+    return models
 
 
 def given_to(script: Script, call: Call, name: str, position: str) -> str:
@@ -347,16 +353,18 @@ def given_to(script: Script, call: Call, name: str, position: str) -> str:
     if not option:
         return value
     spelled = {f"--{option.group(1)}", f"--{option.group(1).replace('_', '-')}"}
-    for at, one in enumerate(script.arguments):
-        before, _, after = one.partition("=")
+    for at, argument in enumerate(script.arguments):
+        before, _, after = argument.partition("=")
         if before in spelled:
             return repr(after or "".join(script.arguments[at + 1 : at + 2]))
     for added in script.calls:
         names = {text.strip("'\"") for text in added.arguments.values()}
         if added.name.endswith(".add_argument") and names & spelled:
             return added.arguments.get("default", value)
-    settings = [one for one in script.calls if one.name == "given" and "." in one.target]
-    texts = {one.arguments["0"] for one in settings if one.target.rpartition(".")[2] == option.group(1)}
+    settings = [setting for setting in script.calls if setting.name == "given" and "." in setting.target]
+    texts = {
+        setting.arguments["0"] for setting in settings if setting.target.rpartition(".")[2] == option.group(1)
+    }
     return texts.pop() if len(texts) == 1 else value
 
 
@@ -364,11 +372,11 @@ def _entered(script: Script, function: str, deep: int) -> str:
     """A collective that a function of the script enters whoever calls it."""
     if ":" not in function or not deep:
         return ""
-    held: dict[str, str] = script.__dict__.setdefault("entered", {})
-    if function not in held:
-        held[function] = ""  # a function that calls itself
-        held[function] = _entered_in(script, function, deep)
-    return held[function]
+    entered: dict[str, str] = script.__dict__.setdefault("entered", {})
+    if function not in entered:
+        entered[function] = ""  # a function that calls itself
+        entered[function] = _entered_in(script, function, deep)
+    return entered[function]
 
 
 def _entered_in(script: Script, function: str, deep: int) -> str:
@@ -426,7 +434,7 @@ def _with_import(
 
 def _diff(script: Script, file: str, change: Mapping[int, str | None]) -> str:
     """A unified diff; empty where a line is not known, or could not be pasted as it is."""
-    kept = next((one.lines for one in script.files if one.name == file), {})
+    kept = next((source.lines for source in script.files if source.name == file), {})
     lines = {int(at): line for at, line in kept.items() if at.isdecimal()}
     if not change or any(at not in lines for at in change):
         return ""
@@ -469,7 +477,7 @@ def _hunk(lines: Mapping[int, str], change: Mapping[int, str | None], shift: int
 
 def line_of(script: Script, file: str, at: int) -> str:
     """A line as written; empty where it was not kept."""
-    return next((one.lines.get(str(at), "") for one in script.files if one.name == file), "")
+    return next((source.lines.get(str(at), "") for source in script.files if source.name == file), "")
 
 
 def indent(line: str) -> str:

@@ -27,15 +27,15 @@ def _wraps(call: Call) -> bool:
 
 def is_prepared(script: Script) -> bool:
     """Whether Accelerate, Fabric or DeepSpeed wraps the model, and the script runs the steps itself."""
-    held: bool | None = script.__dict__.get("is_prepared")
-    if held is None:
+    prepared: bool | None = script.__dict__.get("is_prepared")
+    if prepared is None:
         made = {call.name.rpartition(".")[2] for call in script.trace if _MAKERS.search(call.name)}
         prepares = any(_PREPARES.match(call.name) for call in script.trace)
-        held = bool(made) and ("initialize" in made or prepares)
-        held = script.__dict__["is_prepared"] = held and any(
+        prepared = bool(made) and ("initialize" in made or prepares)
+        prepared = script.__dict__["is_prepared"] = prepared and any(
             call.name == ".backward" and call.loops for call in script.trace
         )
-    return held
+    return prepared
 
 
 def each_step(script: Script) -> set[str]:
@@ -43,10 +43,10 @@ def each_step(script: Script) -> set[str]:
 
     Empty where a step waits for the GPU in any case, as one that is timed does.
     """
-    held: set[str] | None = script.__dict__.get("each_step")
-    if held is None:
-        held = script.__dict__["each_step"] = _each_step(script)
-    return held
+    functions: set[str] | None = script.__dict__.get("each_step")
+    if functions is None:
+        functions = script.__dict__["each_step"] = _each_step(script)
+    return functions
 
 
 def _each_step(script: Script) -> set[str]:
@@ -60,17 +60,17 @@ def _each_step(script: Script) -> set[str]:
         for call in calls
         if call.loops and (call.function, call.loops[-1]) in loops and ":" in call.name and not _within(call)
     }
-    found = set(waiting)
+    functions = set(waiting)
     for _ in range(_DEEP):
         waiting = {
             call.name
             for function in waiting
             for call in in_function(script, function)
             if ":" in call.name and not call.loops and not call.guards
-        } - found
-        found |= waiting
+        } - functions
+        functions |= waiting
     timed = {call.function for call in calls if call.name == _WAITS}
-    return set() if timed & (found | {function for function, _ in loops}) else found
+    return set() if timed & (functions | {function for function, _ in loops}) else functions
 
 
 def _within(call: Call) -> bool:

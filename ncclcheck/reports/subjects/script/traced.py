@@ -27,16 +27,16 @@ def objects(call: Call, key: str, *kinds: str) -> set[str]:
 
 def made_at(script: Script, thing: str) -> Call | None:
     """The call that made an object: KIND@FILE:LINE.COLUMN."""
-    held: dict[str, Call] = script.__dict__.setdefault("made_at", {})
-    if not held:
+    makers: dict[str, Call] = script.__dict__.setdefault("made_at", {})
+    if not makers:
         for call in script.trace:
             kind = (
                 "loader" if _LOADERS.search(call.name) else "sampler" if call.name in SAMPLER
                 else "optimizer" if "0" in call.values and "params:" in call.values["0"] else ""
             )  # fmt: skip
             if kind:
-                held.setdefault(f"{kind}@{call.place}", call)
-    return held.get(thing.rpartition(".")[0])
+                makers.setdefault(f"{kind}@{call.place}", call)
+    return makers.get(thing.rpartition(".")[0])
 
 
 def passes(script: Script) -> list[Call]:
@@ -46,25 +46,25 @@ def passes(script: Script) -> list[Call]:
 
 def training_loaders(script: Script) -> dict[str, list[Call]]:
     """Loaders whose samples a backward pass comes from -> those passes."""
-    held: dict[str, list[Call]] | None = script.__dict__.get("training_loaders")
-    if held is None:
-        held = script.__dict__["training_loaders"] = {}
+    loaders: dict[str, list[Call]] | None = script.__dict__.get("training_loaders")
+    if loaders is None:
+        loaders = script.__dict__["training_loaders"] = {}
         for call in passes(script):
-            found = {*_FROM.findall(f"{call.values.get('on', '')} {call.values.get('0', '')}")}
-            if not found:
-                found = {one for one in call.loops[-1].of.split() if one.startswith("loader@")}
-            for one in found:
-                held.setdefault(one, []).append(call)
-    return held
+            sources = {*_FROM.findall(f"{call.values.get('on', '')} {call.values.get('0', '')}")}
+            if not sources:
+                sources = {source for source in call.loops[-1].of.split() if source.startswith("loader@")}
+            for loader in sources:
+                loaders.setdefault(loader, []).append(call)
+    return loaders
 
 
 def in_training(script: Script, call: Call) -> bool:
     """Whether it is done in the steps of a training."""
-    held: set[tuple[str, int]] | None = script.__dict__.get("training_loops")
-    if held is None:
-        held = {(loop.over, loop.line) for call in passes(script) for loop in call.loops[-1:]}
-        script.__dict__["training_loops"] = held
-    return any((loop.over, loop.line) in held for loop in call.loops)
+    loops: set[tuple[str, int]] | None = script.__dict__.get("training_loops")
+    if loops is None:
+        loops = {(loop.over, loop.line) for call in passes(script) for loop in call.loops[-1:]}
+        script.__dict__["training_loops"] = loops
+    return any((loop.over, loop.line) in loops for loop in call.loops)
 
 
 def counts_epochs(loop: Loop) -> bool:
@@ -107,11 +107,11 @@ def apart(call: Call, other: Call) -> bool:
 
 def _leaves_both(script: Script, call: Call, guard: Guard) -> bool:
     """Whether the other ranks leave the loop too, in another branch."""
-    other = [one for one in script.trace if one.name == "break" and one.loops == call.loops]
+    other = [leaving for leaving in script.trace if leaving.name == "break" and leaving.loops == call.loops]
     return any(
         (mine.file, mine.line) == (guard.file, guard.line) and mine.branch != guard.branch
-        for one in other
-        for mine in one.guards
+        for leaving in other
+        for mine in leaving.guards
     )
 
 
@@ -121,14 +121,18 @@ def left_alone(script: Script) -> Iterator[tuple[Guard, Call, str, Call | None]]
 
     By its own samples; or by its number, where only its values tell so: `if writer is not None`.
     """
-    told: set[tuple[str, int]] = set()
+    guards: set[tuple[str, int]] = set()
     met = [(call, name) for call in script.trace if (name := entered(script, call))]
     by_number = {(guard.file, guard.line, guard.branch) for call, _ in met for guard in call.guards}
     for call, name in met:
         for guard in call.guards:
-            both = any((guard.file, guard.line, one) in by_number for one in ("if", "else") if one != guard.branch)
-            if guard.kind in ("own", "rank") and (guard.file, guard.line) not in told and not both:
-                told.add((guard.file, guard.line))
+            both = any(
+                (guard.file, guard.line, branch) in by_number
+                for branch in ("if", "else")
+                if branch != guard.branch
+            )
+            if guard.kind in ("own", "rank") and (guard.file, guard.line) not in guards and not both:
+                guards.add((guard.file, guard.line))
                 yield guard, call, name, None
     for call in script.trace:
         if call.name != "break" or not call.loops or not call.guards:
@@ -136,13 +140,15 @@ def left_alone(script: Script) -> Iterator[tuple[Guard, Call, str, Call | None]]
         loop = call.loops[-1]
         guard = call.guards[-1]
         if guard.kind != "own":
-            inner = [one for one in call.guards if one.kind == "rank" and one.line > loop.line]
+            inner = [
+                condition for condition in call.guards if condition.kind == "rank" and condition.line > loop.line
+            ]
             guard = inner[0] if inner else guard
-        if (guard.file, guard.line) in told or _leaves_both(script, call, guard):
+        if (guard.file, guard.line) in guards or _leaves_both(script, call, guard):
             continue
         inside = next(
             ((call, name) for call, name in met if loop in call.loops and guard not in call.guards), None
         )
         if inside:
-            told.add((guard.file, guard.line))
+            guards.add((guard.file, guard.line))
             yield guard, *inside, call

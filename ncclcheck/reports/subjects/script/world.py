@@ -61,15 +61,15 @@ def _sets_size(script: Script) -> bool:
 
 def runs_for_certain(script: Script) -> set[str]:
     """Functions that are run whatever the options are: under no condition but on the group or the rank."""
-    held: set[str] | None = script.__dict__.get("runs_for_certain")
-    if held is None:
-        held = {f"{file.name}:" for file in script.files if file.named} or {f"{script.files[0].name}:"}
-        waiting = [*held]
+    functions: set[str] | None = script.__dict__.get("runs_for_certain")
+    if functions is None:
+        functions = {f"{file.name}:" for file in script.files if file.named} or {f"{script.files[0].name}:"}
+        waiting = [*functions]
         while waiting:
             for call in in_function(script, waiting.pop()):
                 if all(guard.kind in ("main", "group", "rank") for guard in call.guards):
-                    new = {call.name, f"{call.name}.__init__", *started_by(call)} - held
-                    held |= new
+                    new = {call.name, f"{call.name}.__init__", *started_by(call)} - functions
+                    functions |= new
                     waiting += new
-        script.__dict__["runs_for_certain"] = held
-    return held
+        script.__dict__["runs_for_certain"] = functions
+    return functions

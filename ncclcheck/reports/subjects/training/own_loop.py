@@ -39,7 +39,7 @@ def wrong(step: OwnStep) -> Iterator[Finding]:
     if step.undivided:
         yield _undivided(step)
     if not step.idle:
-        yield from (say(step) for held, say in ((step.unheld, _unheld), (step.zero, _zero)) if held)
+        yield from (say(step) for without, say in ((step.unheld, _unheld), (step.zero, _zero)) if without)
     if step.evaluating:
         yield _evaluating(step)
     if step.aliased:
@@ -56,7 +56,7 @@ def _by_its_schedule_or_clipping(step: OwnStep) -> Iterator[Finding]:
 
 
 def _clipped_scaled() -> Finding:
-    told = (
+    order = (
         "clip_grad_norm_ or clip_grad_value_ came after scaler.scale(loss) and before scaler.unscale_(optimizer)"
     )
     return warn(
@@ -64,7 +64,7 @@ def _clipped_scaled() -> Finding:
         "the given step clips gradients while they are still multiplied by GradScaler's factor",
         why="Their norm is thousands of times too large then, so every step is clipped to almost nothing.",
         owner="job",
-        evidence=[seen("calls in the first step", told)],
+        evidence=[seen("calls in the first step", order)],
         fix=[
             you(
                 "Call unscale_ between backward and clipping.",
@@ -128,14 +128,14 @@ _IDLE = {
 
 
 def _by_pieces(step: OwnStep) -> Finding:
-    told = ", ".join(f"{one:.4g} on rank {rank}" for rank, one in enumerate(step.factors[:4]))
+    factors = ", ".join(f"{factor:.4g} on rank {rank}" for rank, factor in enumerate(step.factors[:4]))
     return warn(
         Where(),
-        f"the given step scales the pieces of one gradient by different factors: {told}",
+        f"the given step scales the pieces of one gradient by different factors: {factors}",
         why="The norm that it clips by is that of the rank's own piece, not of the whole gradient: the step has "
         "another direction, which depends on the number of ranks.",
         owner="job",
-        evidence=[seen("norm at optimizer.step() against that after backward(), by rank", told)],
+        evidence=[seen("norm at optimizer.step() against that after backward(), by rank", factors)],
         fix=[
             you(
                 "Take the norm of the whole gradient: of sharded parameters torch's own function does.",
@@ -248,8 +248,8 @@ def _idle(step: OwnStep) -> Finding:
     )
 
 
-def _lost(found: OwnStep) -> Finding:
-    passes = f"{found.lost} of {found.lost + 1} backward passes"
+def _lost(step: OwnStep) -> Finding:
+    passes = f"{step.lost} of {step.lost + 1} backward passes"
     return warn(
         Where(),
         f"the given step clears the gradients of {passes} before its optimizer takes them",
@@ -337,13 +337,13 @@ def _zero(step: OwnStep) -> Finding:
 def _evaluating(step: OwnStep) -> Finding:
     names = ", ".join(step.evaluating[:_SHOWN])
     since = f"from step {step.evaluating_since} on " if step.evaluating_since else ""
-    told = f"False {since.strip()}, True before" if since else "False in most of them"
+    mode = f"False {since.strip()}, True before" if since else "False in most of them"
     return warn(
         Where(),
         f"{since}the given step trains the model in eval(): {names} do not do what they do in training",
         why="Dropout is off, and BatchNorm uses statistics that are never updated.",
         owner="job",
-        evidence=[seen("model.training in the forward passes with gradients", told)],
+        evidence=[seen("model.training in the forward passes with gradients", mode)],
         fix=[you("Go back to training after an evaluation, or begin each step with it.", "model.train()")],
     )
 

@@ -71,20 +71,20 @@ def save_settings(cluster: Cluster) -> SaveSettings | None:
 
 def _strategy(value: str) -> bool | None:
     """Whether a strategy gathers: Lightning's FSDPStrategy does, those of FSDP2 and Megatron do not."""
-    if "stage_3" in value or any(one in value for one in ("megatron", "fsdp2", "modelparallel")):
+    if "stage_3" in value or any(name in value for name in ("megatron", "fsdp2", "modelparallel")):
         return False
     return True if "fsdp" in value else None
 
 
 def timeout(cluster: Cluster) -> tuple[Said, float] | None:
     """The timeout that the files give, whatever else they say."""
-    found, seconds = _limit(cluster)
-    return (found, seconds) if found and seconds is not None else None
+    setting, seconds = _limit(cluster)
+    return (setting, seconds) if setting and seconds is not None else None
 
 
 def _limit(cluster: Cluster) -> tuple[Said | None, float | None]:
-    found = _last(cluster, TIMEOUT)
-    return found, _seconds(found.setting.value) if found else None
+    setting = _last(cluster, TIMEOUT)
+    return setting, _seconds(setting.setting.value) if setting else None
 
 
 def _last(cluster: Cluster, names: tuple[str, ...]) -> Said | None:

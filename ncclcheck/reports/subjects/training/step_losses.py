@@ -60,10 +60,10 @@ def communication(cluster: Cluster) -> Communication | None:
 
 def sentence(cluster: Cluster, measured: Steps) -> str:
     """How much faster the ranks are than one, and what costs most."""
-    found = max(losses(cluster, measured), key=lambda loss: loss.us)
-    if found.us <= _LITTLE * measured.step:
+    worst = max(losses(cluster, measured), key=lambda loss: loss.us)
+    if worst.us <= _LITTLE * measured.step:
         return f"{_compared(measured)}; nothing costs more than 10 % of a step of {duration(measured.step)}."
-    return f"{_compared(measured)}: {found.words}."
+    return f"{_compared(measured)}: {worst.words}."
 
 
 def _compared(measured: Steps) -> str:
@@ -128,10 +128,10 @@ def _communication(cluster: Cluster, measured: Steps) -> Loss:
         f"of each step of {duration(measured.step)}, {duration(measured.exposed)} are communication"
         f"{_link(cluster)} that the backward pass does not hide"
     )
-    told = communication(cluster)
-    if told is None:
+    exchange = communication(cluster)
+    if exchange is None:
         return Loss(measured.exposed, words)
-    alone, backward = told.alone_us.p50, median(row.twin.phases.backward for row in measured.rows)
+    alone, backward = exchange.alone_us.p50, median(row.twin.phases.backward for row in measured.rows)
     words += f"; by itself it takes {duration(alone)}"
     if alone > backward:
         words += f", longer than the backward pass of {duration(backward)}: the batch is too small to hide it"
@@ -142,11 +142,11 @@ def _communication(cluster: Cluster, measured: Steps) -> Loss:
 
 def _link(cluster: Cluster) -> str:
     """What carries it, where that was seen."""
-    found = {
+    kinds = {
         connection.kind
         for rank in cluster.measurements.transport
         if not isinstance(rank.connections, Unread)
         for connection in rank.connections
         if connection.count
     }
-    return f" over {', '.join(sorted(found))}" if found else ""
+    return f" over {', '.join(sorted(kinds))}" if kinds else ""

@@ -75,8 +75,8 @@ class Steps:
 def steps(cluster: Cluster) -> Steps | None:
     """None where no rank measured both kinds of steps."""
     smoke = cluster.measurements.smoke
-    told = smoke.steps if smoke else []
-    both = [(one, one.full, one.twin) for one in told if _took(one.full) and _took(one.twin)]
+    facts = smoke.steps if smoke else []
+    both = [(fact, fact.full, fact.twin) for fact in facts if _took(fact.full) and _took(fact.twin)]
     if not both:
         return None
     twins = [twin.step_us.p50 for _, _, twin in both]
@@ -137,8 +137,8 @@ def stragglers(measured: Steps, ratio: float) -> list[Straggler]:
     confirmed = usual(alone) if len(alone) == len(rows) else None
     most = {name: usual([getattr(row.twin.phases, name) for row in rows]) for name in PHASES}
     slow = [row for row in rows if _is_slow(row, own, confirmed, ratio)]
-    found = [Straggler(row.fact, row.twin.own_us.p50, own, *_phase(row, most)) for row in slow]
-    return sorted(found, key=lambda one: -one.own)
+    slowest = [Straggler(row.fact, row.twin.own_us.p50, own, *_phase(row, most)) for row in slow]
+    return sorted(slowest, key=lambda straggler: -straggler.own)
 
 
 def usual(values: Sequence[float]) -> float:
@@ -173,8 +173,8 @@ def contended(measured: Steps, ratio: float) -> dict[str, tuple[float, float]]:
     for row in measured.rows:
         if _took(solo := row.fact.solo):
             nodes.setdefault(row.fact.node, []).append((solo.step_us.p50, row.twin.step_us.p50))
-    told = {node: (median(s for s, _ in both), median(t for _, t in both)) for node, both in nodes.items()}
-    return {node: (solo, twin) for node, (solo, twin) in told.items() if _above(twin, solo, ratio)}
+    medians = {node: (median(s for s, _ in both), median(t for _, t in both)) for node, both in nodes.items()}
+    return {node: (solo, twin) for node, (solo, twin) in medians.items() if _above(twin, solo, ratio)}
 
 
 def starved(measured: Steps, ratio: float) -> list[Row]:

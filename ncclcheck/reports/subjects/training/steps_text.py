@@ -39,8 +39,8 @@ def text(document: Document, width: int) -> str:
     if not cluster.measurements.collectives:
         lines += beside.lines(cluster.measurements, width)
     remarks = [_expected(cluster, measured), step_losses.sentence(cluster, measured)]
-    told = [line for remark in remarks for line in _wrapped(remark, width, "  ", "    ")]
-    return "\n".join([*lines, "", *_table(cluster, measured, width), "", *told])
+    sentences = [line for remark in remarks for line in _wrapped(remark, width, "  ", "    ")]
+    return "\n".join([*lines, "", *_table(cluster, measured, width), "", *sentences])
 
 
 def _cluster(document: Document) -> Cluster:

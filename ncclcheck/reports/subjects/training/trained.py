@@ -41,8 +41,8 @@ def checked(check: str) -> Callable[[Callable[[Cluster, Any], Iterator[Finding]]
                 raise NothingToJudge("no training was checked")
             if check in _OF_THE_WRAP and averages_itself(cluster):
                 raise NothingToJudge("the given step averages its gradients itself, beside the wrapped model")
-            if (found := getattr(checks, check)) is not None:
-                yield from body(cluster, found)
+            if (aspect := getattr(checks, check)) is not None:
+                yield from body(cluster, aspect)
                 return
             why = next((unchecked for unchecked in checks.unchecked if unchecked.check == check), None)
             if why is None or not why.late:

@@ -9,7 +9,7 @@ from ncclcheck.reports.subjects.training.trained import ranks
 
 def by_some(step: OwnStep) -> Written | None:
     """The line that only some ranks came to, or ranks in different steps: the cause of what differs."""
-    return next((one for one in step.written if one.ranks or one.uneven), None)
+    return next((line for line in step.written if line.ranks or line.uneven), None)
 
 
 def by_all(step: OwnStep) -> Written | None:

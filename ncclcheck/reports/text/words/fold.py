@@ -26,12 +26,12 @@ def fold_names(names: Iterable[str]) -> str:
 
 def fold_some(names: Iterable[str]) -> str:
     """The same, but of many gaps the first ones alone: every second of 10,000 nodes would fill 400 lines."""
-    told = [*dict.fromkeys(names)]
-    folded = fold_names(told)
+    distinct = [*dict.fromkeys(names)]
+    folded = fold_names(distinct)
     shown = _FEW
-    if len(folded) <= _MOST_CHARACTERS or len(told) <= shown:
+    if len(folded) <= _MOST_CHARACTERS or len(distinct) <= shown:
         return folded
-    return f"{fold_names(told[:shown])} and {len(told) - shown:,} more"
+    return f"{fold_names(distinct[:shown])} and {len(distinct) - shown:,} more"
 
 
 def first_of(names: Iterable[str], shown: int) -> str:
@@ -62,15 +62,15 @@ def _ranges(numbers: list[int], width: int) -> Iterable[str]:
 
 def fold_numbers(numbers: Iterable[int], most: int = 12) -> str:
     """`0-3,7`; of very many ranges the first ones."""
-    told = sorted({*numbers})
-    parts = [*_ranges(told, 1)] if told else []
+    ordered = sorted({*numbers})
+    parts = [*_ranges(ordered, 1)] if ordered else []
     return ",".join(parts[:most]) + (f" and {len(parts) - most} more" if len(parts) > most else "")
 
 
 def fold_ranks(ranks: Iterable[int]) -> str:
     """`rank 3`, `ranks 0-3,7`."""
-    told = {*ranks}
-    return f"rank{'s' * (len(told) != 1)} {fold_numbers(told)}"
+    distinct = {*ranks}
+    return f"rank{'s' * (len(distinct) != 1)} {fold_numbers(distinct)}"
 
 
 def many(number: int, noun: str) -> str:

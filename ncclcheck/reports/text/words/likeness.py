@@ -62,5 +62,5 @@ def _names(node: Node) -> list[str]:
     """The host's name, and those of its cards."""
     named = value_or(at(node, "host.own_name"), Resolution(name="", addresses=[])).name
     hostname = value_or(at(node, "host.hostname"), "")
-    cards = [one.name for place in _LISTS for one in value_or(at(node, place), [])]
+    cards = [card.name for place in _LISTS for card in value_or(at(node, place), [])]
     return [*(name for name in (hostname, named) if name), *cards]

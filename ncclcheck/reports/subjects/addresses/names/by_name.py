@@ -33,7 +33,7 @@ def findings(cluster: Cluster, reached: Reached, links: Mapping[str, lan.Link]) 
         yield _explained(cluster, _told(culprit.node, pairs, tried, reached, links), pairs, tried)
     for pair in left:
         if pair[::-1] not in left or pair < pair[::-1]:
-            both = [one for one in (pair, pair[::-1]) if one in left]
+            both = [way for way in (pair, pair[::-1]) if way in left]
             yield _explained(cluster, _told(pair[1], both, tried, reached, links), both, tried)
 
 
@@ -63,14 +63,14 @@ def _explained(cluster: Cluster, finding: Finding, pairs: list[Pair], tried: Map
 
 
 def _told(
-    node: str, pairs: list[Pair], tried: Mapping[Pair, ByName], found: Reached, links: Mapping[str, lan.Link]
+    node: str, pairs: list[Pair], tried: Mapping[Pair, ByName], reach: Reached, links: Mapping[str, lan.Link]
 ) -> Finding:
     (a, b), address = pairs[0], tried[pairs[0]].address
     others = sorted({end for pair in pairs for end in pair} - {node})
-    device = links[node].interface.name if node in links else found.interface(node)
+    device = links[node].interface.name if node in links else reach.interface(node)
     return fail(
         Where(node=node, device=device or None, peer=others[0]),
-        f"{node} and {fold_names(others)} reach each other at {found.seen[a, b].address}, but not at {address}, "
+        f"{node} and {fold_names(others)} reach each other at {reach.seen[a, b].address}, but not at {address}, "
         f"which the own name of {b} resolves to first and gloo gives the others",
         why="gloo takes the first address of a node's own name and no other: the ranks wait until a time-out.",
         owner="site",

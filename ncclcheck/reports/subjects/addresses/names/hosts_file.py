@@ -16,7 +16,7 @@ def named(name: str, address: str, wrong: Iterable[str]) -> str:
     word = name if re.fullmatch(r"[A-Za-z0-9_.-]+", name) else "NAME"
     mine = rf"s/[[:space:]]+{_literal(word)}([[:space:]]|$)/\1/g"
     right = address if _ADDRESS.fullmatch(address) else "ADDRESS"
-    lines = [_literal(one) for one in dict.fromkeys(wrong) if one != address and _ADDRESS.fullmatch(one)]
+    lines = [_literal(old) for old in dict.fromkeys(wrong) if old != address and _ADDRESS.fullmatch(old)]
     edits = [
         f"-e '/^[[:space:]]*{line}[[:space:]]/{mine}' -e '/^[[:space:]]*{line}[[:space:]]*$/d'" for line in lines
     ]

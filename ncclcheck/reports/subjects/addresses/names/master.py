@@ -42,22 +42,22 @@ def master_of(cluster: Cluster) -> Master:
     if meeting is not None:
         source = "--rdzv-endpoint" if "--rdzv-endpoint" in meeting.told_by else "MASTER_ADDR"
         return Master(source, meeting.endpoint.rpartition(":")[0].strip("[]"))
-    told = set_on(cluster)
-    if not told or left_over(cluster):
-        raise NothingToJudge(_LEFT_OVER if told else _NOT_SET)
-    return Master("MASTER_ADDR", next(iter(told.values())))
+    addresses = set_on(cluster)
+    if not addresses or left_over(cluster):
+        raise NothingToJudge(_LEFT_OVER if addresses else _NOT_SET)
+    return Master("MASTER_ADDR", next(iter(addresses.values())))
 
 
 def set_on(cluster: Cluster) -> dict[str, str]:
     """MASTER_ADDR by node, where it is set."""
     own = {node.name: variables(node) for node in cluster.nodes}
-    return {name: told["MASTER_ADDR"] for name, told in own.items() if "MASTER_ADDR" in told}
+    return {name: environment["MASTER_ADDR"] for name, environment in own.items() if "MASTER_ADDR" in environment}
 
 
 def left_over(cluster: Cluster) -> dict[str, str]:
     """The same where some nodes have it and others do not: a profile's; a launcher sets it on all."""
-    told = set_on(cluster)
-    return told if len(told) < len(cluster.nodes) and len(cluster.nodes) > 1 else {}
+    addresses = set_on(cluster)
+    return addresses if len(addresses) < len(cluster.nodes) and len(cluster.nodes) > 1 else {}
 
 
 def named_anew(cluster: Cluster) -> list[str]:
@@ -95,10 +95,10 @@ def address_of_node_0(cluster: Cluster) -> str:
 
 def holders_of(cluster: Cluster, addresses: list[str]) -> dict[str, str]:
     """Nodes that have one of the addresses, with the interface."""
-    found: dict[str, str] = {}
+    holders: dict[str, str] = {}
     for node in cluster.nodes:
         for interface in value_or(at(node, "network.interfaces"), []):
-            for held in value_or(interface.addresses, []):
-                if held.address in addresses and not lan.is_loopback(held.address):
-                    found.setdefault(node.name, interface.name)
-    return found
+            for address in value_or(interface.addresses, []):
+                if address.address in addresses and not lan.is_loopback(address.address):
+                    holders.setdefault(node.name, interface.name)
+    return holders

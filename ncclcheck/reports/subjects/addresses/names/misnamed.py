@@ -42,7 +42,7 @@ def _by_another_wire(cluster: Cluster, meeting: Meeting) -> bool:
         for interface in lan.interfaces(node)
         for _, net in lan.global_networks(interface)
     }
-    named, answers = ({net for net in networks for one in some if ip_address(one.partition("%")[0]) in net}
+    named, answers = ({net for net in networks for address in some if ip_address(address.partition("%")[0]) in net}
                       for some in (meeting.addresses, meeting.elsewhere))  # fmt: skip
     return bool(named) and bool(answers) and named.isdisjoint(answers)
 
@@ -127,5 +127,5 @@ def evidence(meeting: Meeting) -> Iterator[Evidence]:
         return
     yield seen(f"/etc/hosts for {resolver.name}", ", ".join(resolver.files) or "nothing")
     for server in resolver.servers:
-        said = (", ".join(server.answers) or "it does not know it") if server.answered else "no answer"
-        yield seen(f"name server {server.address} for {resolver.name}", said)
+        answer = (", ".join(server.answers) or "it does not know it") if server.answered else "no answer"
+        yield seen(f"name server {server.address} for {resolver.name}", answer)

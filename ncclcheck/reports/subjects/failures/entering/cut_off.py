@@ -59,26 +59,30 @@ def arrivals(cluster: Cluster, meeting: Meeting) -> list[Arrival]:
     ]
 
 
-def _believed(cluster: Cluster, meeting: Meeting, told: Meeting) -> Meeting:
+def _believed(cluster: Cluster, meeting: Meeting, claimed: Meeting) -> Meeting:
     """Node rank 0 is where its own facts say. In a join without a secret no stranger names what an admin maps."""
-    own = [one for one in told.elsewhere if cluster.nodes and cluster.nodes[0].name in holders_of(cluster, [one])]
-    if meeting.secret == "none" and told.endpoint != meeting.endpoint:
-        return replace(told, endpoint=meeting.endpoint, resolver=None, elsewhere=[])
-    return replace(told, elsewhere=own)
+    own = [
+        address
+        for address in claimed.elsewhere
+        if cluster.nodes and cluster.nodes[0].name in holders_of(cluster, [address])
+    ]
+    if meeting.secret == "none" and claimed.endpoint != meeting.endpoint:
+        return replace(claimed, endpoint=meeting.endpoint, resolver=None, elsewhere=[])
+    return replace(claimed, elsewhere=own)
 
 
 def by_cause(cluster: Cluster, came: list[Arrival]) -> list[tuple[Lead | None, list[Arrival]]]:
     """What lies on node rank 0 is said once for all that it keeps away; None: nothing explains it."""
-    found: list[tuple[Lead | None, list[Arrival]]] = []
+    groups: list[tuple[Lead | None, list[Arrival]]] = []
     for arrival in came:
         assert arrival.unreached is not None
         lead = _cause(cluster, arrival, arrival.unreached)
-        same = next((group for known, group in found if lead is not None and known == lead), None)
+        same = next((group for known, group in groups if lead is not None and known == lead), None)
         if same is not None:
             same.append(arrival)
         else:
-            found.append((lead, [arrival]))
-    return found
+            groups.append((lead, [arrival]))
+    return groups
 
 
 def _cause(cluster: Cluster, arrival: Arrival, met: Meeting) -> Lead | None:
@@ -102,7 +106,7 @@ def by_another_holder(cluster: Cluster, met: Meeting) -> bool:
     host, own = met.endpoint.rpartition(":")[0].strip("[]"), [_bare(address) for address in met.addresses]
     first = cluster.nodes[0].name if cluster.nodes else ""
     view = cluster.job.meeting.addresses if cluster.job.meeting else []
-    agreed = bool({_bare(one) for one in view} & {*own})
+    agreed = bool({_bare(address) for address in view} & {*own})
     return (host in met.addresses or agreed) and first not in holders_of(cluster, own)
 
 
@@ -140,7 +144,7 @@ def _by_own_way(node: Node, met: Meeting) -> Lead | None:
     """Its own kernel says why nothing comes back."""
     if met.outcome not in ("silent", "no_route", "unrouted") or met.kept == "filter":
         return None
-    cause = next((one for way in met.ways if (one := own_way.cause(node, way))), None)
+    cause = next((lead for way in met.ways if (lead := own_way.cause(node, way))), None)
     return Lead(node.name, cause.device, cause.words, cause.fix) if cause else None
 
 
@@ -161,10 +165,10 @@ def _by_prefix(cluster: Cluster, node: Node, met: Meeting) -> Lead | None:
 def _led_elsewhere(cluster: Cluster, node: Node, met: Meeting) -> Lead | None:
     """Node rank 0 has the address and listens, and only what comes in for this port is led elsewhere there."""
     first, port = cluster.nodes[0], met.endpoint.rpartition(":")[2]
-    found = reached(cluster)
-    peer = found.seen.get((node.name, first.name)) if found else None
+    reach = reached(cluster)
+    peer = reach.seen.get((node.name, first.name)) if reach else None
     tried = peer.connect if peer and peer.address in map(_bare, met.addresses) else None
-    chain = next((one for one in _leading(first) if _is_about(one, port)), None)
+    chain = next((rule for rule in _leading(first) if _is_about(rule, port)), None)
     others = isinstance(tried, Connect) and tried.outcome == "ok"
     if met.outcome not in ("silent", "no_route", "refused") or (chain is None and not others):
         return None
@@ -190,14 +194,14 @@ def _led_elsewhere(cluster: Cluster, node: Node, met: Meeting) -> Lead | None:
 
 def _leading(node: Node) -> Iterator[Filter]:
     yield from (
-        one
-        for one in value_or(at(node, "network.filters"), [])
-        if one.hook in ("prerouting", "input") and _LEADS & set(one.does)
+        chain
+        for chain in value_or(at(node, "network.filters"), [])
+        if chain.hook in ("prerouting", "input") and _LEADS & set(chain.does)
     )
 
 
-def _is_about(one: Filter, port: str) -> bool:
-    return re.search(rf"\bdport {re.escape(port)}\b", one.rule) is not None
+def _is_about(chain: Filter, port: str) -> bool:
+    return re.search(rf"\bdport {re.escape(port)}\b", chain.rule) is not None
 
 
 def _chains(node: Node, chain: Filter | None) -> Iterator[Evidence]:

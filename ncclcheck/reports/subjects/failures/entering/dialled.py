@@ -50,64 +50,66 @@ def unlike(cluster: Cluster, node: str) -> str:
     sound = next((each for each in cluster.run.dialled if each.node not in silent), None)
     if dialled is None:
         return ""
-    told = []
+    ways = []
     if dialled.port != (sound.port if sound else 22):
-        told.append(f"to port {dialled.port}" + (f" ({sound.port} for {sound.node})" if sound else ""))
+        ways.append(f"to port {dialled.port}" + (f" ({sound.port} for {sound.node})" if sound else ""))
     if sound and dialled.user != sound.user:
-        told.append(f"as user {dialled.user} ({sound.user} for {sound.node})")
+        ways.append(f"as user {dialled.user} ({sound.user} for {sound.node})")
     if dialled.by and (sound is None or dialled.by != sound.by):
-        told.append(f"by {dialled.by}")
+        ways.append(f"by {dialled.by}")
     options = [line for line in dialled.own if sound is None or line not in sound.own]
     if options and not any(line.partition(" ")[0] in _HARMLESS for line in options):
-        told.append(f"with {', '.join(options)}")
-    return " and ".join(told)
+        ways.append(f"with {', '.join(options)}")
+    return " and ".join(ways)
 
 
 def explained(cluster: Cluster, found: Finding) -> Finding:
     """The finding of a silent node, with whither ssh's settings lead where that is unlike elsewhere."""
     node = found.where.node or ""
-    one = of(cluster, node)
-    if one is None or one.port_now:  # it had led to the node before
+    way = of(cluster, node)
+    if way is None or way.port_now:  # it had led to the node before
         return found
-    if one.silent_master:
+    if way.silent_master:
         return replace(
             found,
-            what=f"ssh goes there over the connection of an earlier ssh (ControlPath {one.master}), and that one "
+            what=f"ssh goes there over the connection of an earlier ssh (ControlPath {way.master}), and that one "
             "does not answer: it is stopped, or hangs",
-            evidence=[shown(one), seen("ssh -O check", "no answer in 2 s"), *found.evidence],
+            evidence=[shown(way), seen("ssh -O check", "no answer in 2 s"), *found.evidence],
             remedies=[
                 you(
                     "Take its socket away: ssh then connects anew. Or end or continue the process that holds it.",
-                    f"mv {quote(one.master)} {quote(f'{one.master}.old')}",
-                    f"ss -xlp | grep {quote(one.master)}",
+                    f"mv {quote(way.master)} {quote(f'{way.master}.old')}",
+                    f"ss -xlp | grep {quote(way.master)}",
                 ),
                 you("Or do without shared connections for it.", f"ssh -o ControlPath=none {quote(node)} true"),
             ],
         )
-    if one.no_arp and "No route to host" in found.what:
-        return _mute(found, one)
+    if way.no_arp and "No route to host" in found.what:
+        return _mute(found, way)
     if led := unlike(cluster, node):
         return replace(
             found,
-            what=f"ssh's own settings lead it {led}: {_through(one, found.what)}",
-            evidence=[*found.evidence, shown(one)],
+            what=f"ssh's own settings lead it {led}: {_through(way, found.what)}",
+            evidence=[*found.evidence, shown(way)],
             remedies=[see(node), *found.remedies],
         )
     return found
 
 
-def _mute(found: Finding, one: Dialled) -> Finding:
+def _mute(finding: Finding, way: Dialled) -> Finding:
     """On a network of this host, where its kernel asked for it by ARP: no router is between."""
-    address, device = one.addresses[0], quote(one.no_arp)
+    address, device = way.addresses[0], quote(way.no_arp)
     return replace(
-        found,
-        what=f"{address} does not answer ARP on {one.no_arp} here, a network that it shares with this host: it is "
+        finding,
+        what=f"{address} does not answer ARP on {way.no_arp} here, a network that it shares with this host: it is "
         "down or unplugged, its port is in another VLAN, its address is another one, or its kernel answers no ARP",
-        evidence=[*found.evidence, seen("/proc/net/arp here", f"{address} on {one.no_arp}: no hardware address")],
+        evidence=[
+            *finding.evidence, seen("/proc/net/arp here", f"{address} on {way.no_arp}: no hardware address"),
+        ],
         remedies=[
             you("See whether anybody on that network says that it has the address.",
                 f"arping -c 3 -I {device} {address}   # here"),
-            *(remedy for remedy in found.remedies if remedy.who == "you" and "exclude" in remedy.text),
+            *(remedy for remedy in finding.remedies if remedy.who == "you" and "exclude" in remedy.text),
             admin(
                 "On its console: is the interface up with this address, and does the kernel answer? 0 is the "
                 "kernel's own setting, 1 and 2 are usual; 8 answers nobody.",
@@ -130,12 +132,12 @@ def _through(dialled: Dialled, what: str) -> str:
 
 def same_machine(cluster: Cluster, same: Sequence[Node], hostname: str) -> Finding | None:
     """Two names of the list that ssh's settings, or the name service, lead to one address."""
-    told = [dialled for node in same if (dialled := of(cluster, node.name))]
-    ends = {(one.port, one.by, *sorted(one.addresses or [one.host])) for one in told}
-    if len(told) < len(same) or len(ends) > 1:
+    ways = [dialled for node in same if (dialled := of(cluster, node.name))]
+    ends = {(way.port, way.by, *sorted(way.addresses or [way.host])) for way in ways}
+    if len(ways) < len(same) or len(ends) > 1:
         return None
-    wrong = next((one for one in told if one.node.partition(".")[0] != hostname.partition(".")[0]), told[-1])
-    right = next(one for one in told if one is not wrong)
+    wrong = next((way for way in ways if way.node.partition(".")[0] != hostname.partition(".")[0]), ways[-1])
+    right = next(way for way in ways if way is not wrong)
     led = f"HostName {wrong.host}" if wrong.host != wrong.node else f"its name resolves to {wrong.addresses[0]}"
     return fail(
         Where(node=wrong.node, peer=right.node),
@@ -143,7 +145,7 @@ def same_machine(cluster: Cluster, same: Sequence[Node], hostname: str) -> Findi
         f"{wrong.node} itself was not looked at",
         why="Two ranks of a job then share one machine, and NCCL takes them for neighbours; the other one idles.",
         owner="job",
-        evidence=[*map(shown, told), seen("/proc/sys/kernel/hostname", f"{hostname} on both, with one boot id")],
+        evidence=[*map(shown, ways), seen("/proc/sys/kernel/hostname", f"{hostname} on both, with one boot id")],
         fix=[
             see(wrong.node) if wrong.host != wrong.node else _by_name(wrong, right),
             you("Until then leave the name out.", f"#SBATCH --exclude={quote(wrong.node)}"),

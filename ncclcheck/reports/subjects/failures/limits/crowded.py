@@ -47,18 +47,20 @@ def own_limits(cluster: Cluster, node: str, pid: int | None = None) -> Exhausted
 def crowded_nodes(cluster: Cluster) -> dict[str, Exhausted]:
     """Nodes that something holds back, where the others have nothing of the kind: why a job may take too long."""
     names = dict.fromkeys(resource.node for resource in cluster.measurements.resources)
-    found = {name: exhausted for name in names if (exhausted := held_back(cluster, name))}
-    return found if len(found) < len(names) else {}
+    limited = {name: exhausted for name in names if (exhausted := held_back(cluster, name))}
+    return limited if len(limited) < len(names) else {}
 
 
 def set_apart(cluster: Cluster) -> dict[str, Exhausted]:
     """Nodes whose ranks are traced, or run with less priority than those elsewhere, whatever it costs."""
-    found: dict[str, Exhausted] = {}
-    for had in {one.node: one for one in cluster.measurements.resources}.values():
-        peers = [rank for one in cluster.measurements.resources if one.node != had.node for rank in one.ranks]
-        if one := _traced(had.ranks) or _priority(had.ranks, peers):
-            found[had.node] = one
-    return found
+    nodes: dict[str, Exhausted] = {}
+    for had in {resources.node: resources for resources in cluster.measurements.resources}.values():
+        peers = [
+            rank for other in cluster.measurements.resources if other.node != had.node for rank in other.ranks
+        ]
+        if exhausted := _traced(had.ranks) or _priority(had.ranks, peers):
+            nodes[had.node] = exhausted
+    return nodes
 
 
 def throttled(cluster: Cluster, node: str) -> float | None:
@@ -101,9 +103,9 @@ def _paused(cluster: Cluster, had: Resources) -> Exhausted | None:
         (lateness.continued for lateness in cluster.measurements.lateness if lateness.node == had.node), default=0
     )
     on = f"# on {had.node}"
-    told = f"{100 * share:.0f} % of the time"
+    part = f"{100 * share:.0f} % of the time"
     quota = "no CPU quota was used up" if had.throttled is not None else "it has no CPU quota"
-    still = seen("a timer of the ranks, and /proc/self/schedstat", f"they stood still for {told}, with cores free")
+    still = seen("a timer of the ranks, and /proc/self/schedstat", f"they stood still for {part}, with cores free")
     if had.stolen is not None and had.stolen >= _STOLEN:
         return Exhausted(
             f"its hypervisor gave {100 * had.stolen:.0f} % of its cores' time to other machines (steal)",
@@ -118,7 +120,7 @@ def _paused(cluster: Cluster, had: Resources) -> Exhausted | None:
         )
     if times:
         return Exhausted(
-            f"somebody stops its processes and lets them go on, again and again (SIGSTOP, SIGCONT), for {told}",
+            f"somebody stops its processes and lets them go on, again and again (SIGSTOP, SIGCONT), for {part}",
             "node",
             (seen("SIGCONT received by a rank", f"{times} times"), still),
             (admin("See who sends it: a snapshot or suspend tool, cpulimit, a batch system that preempts.",
@@ -131,7 +133,7 @@ def _paused(cluster: Cluster, had: Resources) -> Exhausted | None:
     )
     where = f" ({had.freezer})" if had.freezer else ""
     return Exhausted(
-        f"its processes are paused from outside, again and again, for {told}: by the freezer of its control "
+        f"its processes are paused from outside, again and again, for {part}: by the freezer of its control "
         f"group{where}, or with the whole virtual machine; {quota}, and nobody sent SIGCONT",
         "node",
         (still, *((seen("freezer of /proc/self/cgroup", had.freezer),) if had.freezer else ())),
@@ -144,11 +146,11 @@ def _paused(cluster: Cluster, had: Resources) -> Exhausted | None:
 
 def _still(cluster: Cluster, node: str) -> float:
     """The share of the time in which the ranks of a node did not run though due, and waited for no core."""
-    told = [
+    fact = [
         lateness for lateness in cluster.measurements.lateness if lateness.node == node and lateness.wall_s > 0
     ]
     return min(
-        (max(0.0, lateness.stalled_s - (lateness.runqueue_s or 0.0)) / lateness.wall_s for lateness in told),
+        (max(0.0, lateness.stalled_s - (lateness.runqueue_s or 0.0)) / lateness.wall_s for lateness in fact),
         default=0.0,
     )
 
@@ -214,17 +216,20 @@ def _mask(had: Resources, ranks: list[RankUse], peers: list[RankUse]) -> Exhaust
 
 
 def _others(had: Resources) -> Exhausted | None:
-    taken = sum(one.cores for one in had.others)
+    taken = sum(process.cores for process in had.others)
     if taken < _OTHERS:
         return None
     of = "" if had.cores is None else f" of its {had.cores}"
-    pids = " ".join(str(one.pid) for one in had.others[:_MOST_NAMED])
+    pids = " ".join(str(process.pid) for process in had.others[:_MOST_NAMED])
     return Exhausted(
         f"other processes take {taken:.1f}{of} cores there: {_named(had.others)}",
         "node",
         tuple(
-            seen(f"pid {one.pid} of {one.user}", f"{one.cores:g} cores, nice {one.nice}: {one.command}")
-            for one in had.others
+            seen(
+                f"pid {process.pid} of {process.user}",
+                f"{process.cores:g} cores, nice {process.nice}: {process.command}",
+            )
+            for process in had.others
         ),
         (
             you(
@@ -237,20 +242,20 @@ def _others(had: Resources) -> Exhausted | None:
 
 
 def _stop(others: list[Other]) -> Remedy:
-    pids = " ".join(str(one.pid) for one in others[:_MOST_NAMED])
+    pids = " ".join(str(process.pid) for process in others[:_MOST_NAMED])
     return admin("If nobody needs them, stop them (kill -CONT lets them go on) or end them.", f"kill -STOP {pids}")
 
 
 def _named(others: Iterable[Other]) -> str:
-    told = [
-        f"{quote(_program(one))} (pid {one.pid} of {one.user}, {one.cores:.1f} cores)"
-        for one in [*others][:_MOST_NAMED]
+    programs = [
+        f"{quote(_program(other))} (pid {other.pid} of {other.user}, {other.cores:.1f} cores)"
+        for other in [*others][:_MOST_NAMED]
     ]
-    return ", ".join(told)
+    return ", ".join(programs)
 
 
-def _program(one: Other) -> str:
-    words = one.command.split()
+def _program(process: Other) -> str:
+    words = process.command.split()
     return words[0].rsplit("/", 1)[-1][:40] if words else "a process"
 
 

@@ -102,10 +102,10 @@ def of_silence(cluster: Cluster, silence: Silence) -> Exhausted | None:
 
 def _why(cluster: Cluster, name: str, text: str, signal: int, pid: int | None = None) -> Exhausted | None:
     node = next((node for node in cluster.nodes if node.name == name), None)
-    told: list[Resources | None] = [
+    resources: list[Resources | None] = [
         resource for resource in cluster.measurements.resources if resource.node == name
     ]
-    for had in told or [None]:
+    for had in resources or [None]:
         use = next((rank for rank in had.ranks if rank.pid == pid), None) if had else None
         case = _Case(node, had, use, text, signal)
         if exhausted := next((exhausted for ask in _CAUSES if (exhausted := ask(case))), None):
@@ -263,10 +263,12 @@ def _files(case: _Case) -> Exhausted | None:
 
 def _memory(case: _Case) -> Exhausted | None:
     """An allocation that was refused, by the tightest limit that is known; a thread's stack is one, too."""
-    told = bool(_NO_MEMORY.search(case.text))
-    if not told and case.signal not in (_SIGABRT, _SIGSEGV, _SIGBUS) and not _NO_TASK.search(case.text):
+    refused = bool(_NO_MEMORY.search(case.text))
+    if not refused and case.signal not in (_SIGABRT, _SIGSEGV, _SIGBUS) and not _NO_TASK.search(case.text):
         return None
-    space, data = (one if told or one < _TIGHT else -1 for one in map(case.limit, ("address_space", "data")))
+    space, data = (
+        limit if refused or limit < _TIGHT else -1 for limit in map(case.limit, ("address_space", "data"))
+    )
     if data != -1 and (space == -1 or data <= space):
         return _limited(
             f"it got no more memory: {size(data)} of data are allowed (RLIMIT_DATA, ulimit -d)",
@@ -277,14 +279,14 @@ def _memory(case: _Case) -> Exhausted | None:
             f"it got no more memory: {size(space)} of addresses are allowed (RLIMIT_AS, ulimit -v)",
             *("v", "as", f"Max address space {space}"),
         )
-    if told and case.node is None:
+    if refused and case.node is None:
         letter, name = ("d", "data") if "RLIMIT_DATA" in case.text else ("v", "as")
         return _limited(
             "it got no memory: a limit (RLIMIT_AS, ulimit -v; RLIMIT_DATA, ulimit -d), or the host is full",
             *(letter, name, "not read, for it never spoke"),
         )
     had = case.had
-    if told and had and had.memory_limit is not None and had.memory_refused:
+    if refused and had and had.memory_limit is not None and had.memory_refused:
         return Exhausted(
             f"it got no more memory: its control group may have {size(had.memory_limit)} (memory.max)",
             "job",
@@ -297,7 +299,7 @@ def _memory(case: _Case) -> Exhausted | None:
 
 def _room(case: _Case) -> Exhausted | None:
     """A file system that took no more. SIGBUS: memory behind a file, for which no room is left."""
-    full, quota, closed = (found.search(case.text) for found in (_NO_ROOM, _NO_QUOTA, _READ_ONLY))
+    full, quota, closed = (pattern.search(case.text) for pattern in (_NO_ROOM, _NO_QUOTA, _READ_ONLY))
     if not (full or quota or closed or case.signal == _SIGBUS):
         return None
     places = case.had.places if case.had else []
@@ -329,7 +331,9 @@ def _room(case: _Case) -> Exhausted | None:
 def _named(text: str) -> str:
     """The path that an error names beside the words of the kernel."""
     for line in text.splitlines():
-        if any(found.search(line) for found in (_NO_ROOM, _NO_QUOTA, _READ_ONLY)) and (path := _PATH.search(line)):
+        if any(pattern.search(line) for pattern in (_NO_ROOM, _NO_QUOTA, _READ_ONLY)) and (
+            path := _PATH.search(line)
+        ):
             return path[1].rstrip(".:")
     return ""
 

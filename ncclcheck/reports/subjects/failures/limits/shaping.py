@@ -81,15 +81,17 @@ def _traffic_control(shaper: Shaper) -> Limit:
 
 def _filtered(node: Node, *, sends: bool) -> Limit | None:
     """A rule of its packet filter that drops what is above a rate."""
-    chains: list[Filter] = [one for one in firewall.harmful(node, "output" if sends else "input") if one.slows]
+    chains: list[Filter] = [
+        candidate for candidate in firewall.harmful(node, "output" if sends else "input") if candidate.slows
+    ]
     if not chains:
         return None
-    one = chains[0]
-    place = f"{one.family} {quote(one.table)} {quote(one.chain)}"
+    chain = chains[0]
+    place = f"{chain.family} {quote(chain.table)} {quote(chain.chain)}"
     awk = r"awk '/limit rate over .*drop.*# handle/{print $NF}'"
     return Limit(
-        f"drops what it {'sends' if sends else 'takes in'} above a rate ({one.slows}: its own packet filter)",
-        seen("nft list ruleset", f"chain {place} (hook {one.hook}): {one.slows}"),
+        f"drops what it {'sends' if sends else 'takes in'} above a rate ({chain.slows}: its own packet filter)",
+        seen("nft list ruleset", f"chain {place} (hook {chain.hook}): {chain.slows}"),
         admin(
             "Take that rule away, here and in the file that it is loaded from.",
             f"for h in $(nft -a list chain {place} | {awk}); do nft delete rule {place} handle $h; done",
@@ -108,17 +110,19 @@ def _in_part(node: Node, link: lan.Link, *, sends: bool) -> Limit | None:
 
 def compared(node: Node) -> Limit | None:
     """A packet filter that compares each packet with thousands of rules; one way slows both (acknowledgements)."""
-    chains = [one for side in firewall.SIDES for one in firewall.harmful(node, side) if one.passed >= _MANY_RULES]
+    chains = [
+        chain for side in firewall.SIDES for chain in firewall.harmful(node, side) if chain.passed >= _MANY_RULES
+    ]
     if not chains:
         return None
-    one = max(chains, key=lambda chain: chain.passed)
-    place = f"{one.family} {quote(one.table)} {quote(one.chain)}"
+    most = max(chains, key=lambda chain: chain.passed)
+    place = f"{most.family} {quote(most.table)} {quote(most.chain)}"
     return Limit(
-        f"compares each packet with at least {one.passed:,} rules of its packet filter, one by one (nft table "
-        f"{one.family} {one.table})",
+        f"compares each packet with at least {most.passed:,} rules of its packet filter, one by one (nft table "
+        f"{most.family} {most.table})",
         seen(
             "nft list ruleset",
-            f"chain {place} (hook {one.hook}): {one.passed:,} rules before open connections pass",
+            f"chain {place} (hook {most.hook}): {most.passed:,} rules before open connections pass",
         ),
         admin(
             "Let open connections pass before these rules, and put the addresses into one set (a rule `ip saddr "
@@ -130,7 +134,7 @@ def compared(node: Node) -> Limit | None:
 
 def of_others(cluster: Cluster, node: str, *, sends: bool) -> float:
     """Gb/s that its interface carried in the second before the bursts, which was not ours; 0 where not counted."""
-    reach = next((one for one in cluster.measurements.reach if one.node == node), None)
+    reach = next((probe for probe in cluster.measurements.reach if probe.node == node), None)
     beside = reach.beside if reach else None
     if beside is None or isinstance(beside, Unread) or not beside.seconds:
         return 0.0

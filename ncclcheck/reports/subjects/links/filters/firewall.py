@@ -46,18 +46,18 @@ def known(node: Node) -> bool:
 
 def harmful(node: Node, side: Side) -> list[Filter]:
     """Its chains that can drop, refuse or lead elsewhere what comes in to it, or leaves it."""
-    return [one for one in _of(node) if one.hook in _HOOKS[side] and (_STOPS | _TURNS) & set(one.does)]
+    return [chain for chain in _of(node) if chain.hook in _HOOKS[side] and (_STOPS | _TURNS) & set(chain.does)]
 
 
 def writing(node: Node, address: str = "") -> list[Filter]:
     """Its chains that can write another sender on what leaves it, from this address: not those for containers."""
-    filters = [one for one in _of(node) if one.hook == "postrouting" and _WRITES & set(one.does)]
-    return [one for one in filters if not address or _is_for(one, address)]
+    filters = [chain for chain in _of(node) if chain.hook == "postrouting" and _WRITES & set(chain.does)]
+    return [chain for chain in filters if not address or _is_for(chain, address)]
 
 
-def _is_for(one: Filter, address: str) -> bool:
+def _is_for(chain: Filter, address: str) -> bool:
     """Whether the sender that a rule names, if it names one, can be this one."""
-    named = _SENDER.search(one.rule)
+    named = _SENDER.search(chain.rule)
     with suppress(ValueError):
         return named is None or ip_address(address) in ip_network(named[1], strict=False)
     return True
@@ -65,12 +65,12 @@ def _is_for(one: Filter, address: str) -> bool:
 
 def limiting(node: Node, side: Side) -> list[Filter]:
     """Its chains with a rule that stops some of what comes in to it, or leaves it, and not all."""
-    return [one for one in harmful(node, side) if one.part]
+    return [chain for chain in harmful(node, side) if chain.part]
 
 
 def partial(node: Node, side: Side) -> list[Filter]:
     """Those of them that stop packets of connections that are open."""
-    return [one for one in limiting(node, side) if not _OF_NEW_ONES.search(one.part)]
+    return [chain for chain in limiting(node, side) if not _OF_NEW_ONES.search(chain.part)]
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def stops_a_part(nodes: Mapping[str, Node], ways: Collection[tuple[str, str]]) -
         for side, place in zip(SIDES, (1, 0), strict=True)
         if any(way[place] == node for way in ways) and (chains := partial(nodes[node], side))
     ]
-    return partials[0] if len({one.node for one in partials}) == 1 else None
+    return partials[0] if len({stopper.node for stopper in partials}) == 1 else None
 
 
 def part(one: Filter) -> str:
@@ -120,8 +120,8 @@ def verb(one: Filter) -> str:
 
 
 def _of(node: Node) -> list[Filter]:
-    found = at(node, "network.filters")
-    return [] if isinstance(found, Unread) else found
+    chains = at(node, "network.filters")
+    return [] if isinstance(chains, Unread) else chains
 
 
 def shown(one: Filter) -> str:
@@ -143,14 +143,15 @@ def let_pass(chains: Sequence[Filter], side: Side, network: str) -> Remedy:
     return admin(
         "Let the job's network pass in each chain that can stop it, here and in the files that it is loaded from.",
         *(
-            f"nft insert rule {one.family} {quote(one.table)} {quote(one.chain)} {version} {end} {network} accept"
-            for one in chains
-            if one.family in ("inet", "netdev", version)
+            f"nft insert rule {chain.family} {quote(chain.table)} {quote(chain.chain)} "
+            f"{version} {end} {network} accept"
+            for chain in chains
+            if chain.family in ("inet", "netdev", version)
         ),
         *(
-            f"{one.family} -t {one.table} -I {quote(one.chain)} {flag} {network} -j ACCEPT"
-            for one in chains
-            if _LEGACY.get(one.family) == version
+            f"{chain.family} -t {chain.table} -I {quote(chain.chain)} {flag} {network} -j ACCEPT"
+            for chain in chains
+            if _LEGACY.get(chain.family) == version
         ),
     )
 

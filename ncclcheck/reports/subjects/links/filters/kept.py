@@ -45,19 +45,19 @@ def kept(cluster: Cluster, found: Reached, bad: Collection[Pair]) -> list[Kept]:
 
 def findings(reached: Reached, all_kept: Sequence[Kept], links: Mapping[str, lan.Link]) -> Iterator[Finding]:
     """One for each of them."""
-    for one in all_kept:
-        a, b = one.pairs[0]
+    for held_back in all_kept:
+        a, b = held_back.pairs[0]
         address = reached.seen[a, b].address
-        why = _CAUSES[one.by](one.node, address, links.get(a))
-        peers = fold_names(peer for _, peer in one.pairs)
-        said = f"{reached.connects[a, b].detail}; {_HOW[one.by]}"
+        why = _CAUSES[held_back.by](held_back.node, address, links.get(a))
+        peers = fold_names(peer for _, peer in held_back.pairs)
+        outcome = f"{reached.connects[a, b].detail}; {_HOW[held_back.by]}"
         yield fail(
             Where(node=a, device=reached.interface(a) or None),
             f"{a} itself does not send to {peers}: {why.words}",
             why=_WHY,
             owner="node",
             evidence=[
-                seen(f"TCP connect from {a} to {b} ({address})", said),
+                seen(f"TCP connect from {a} to {b} ({address})", outcome),
                 *why.evidence,
             ],
             fix=list(why.fix),
@@ -86,9 +86,11 @@ def by_route(node: Node, address: str, link: lan.Link | None = None) -> Cause:
     see = you("See which route the kernel takes.", f"ip route get {quote(str(peer))}   # on {quote(node.name)}")
     if by_rule := _by_rule(node, peer, link):
         return replace(by_rule, fix=(*by_rule.fix, see))
-    refusing = [one for one in value_or(at(node, "network.refusing"), []) if _holds(one.destination, peer)]
+    refusing = [
+        refusal for refusal in value_or(at(node, "network.refusing"), []) if _holds(refusal.destination, peer)
+    ]
     if refusing:
-        route = max(refusing, key=lambda one: _network(one).prefixlen)
+        route = max(refusing, key=lambda refusal: _network(refusal).prefixlen)
         return Cause(
             f"its route `{_line(route)}` refuses it",
             (seen(f"ip route of {node.name}", _line(route)),),
@@ -105,7 +107,9 @@ def by_route(node: Node, address: str, link: lan.Link | None = None) -> Cause:
 def _by_rule(node: Node, peer: _IP, link: lan.Link | None) -> Cause | None:
     """The first policy rule that refuses what is sent to a peer; of a protocol or some ports alone, or all."""
     own = ipaddress.ip_address(link.address) if link else None
-    rule = next((one for one in value_or(at(node, "network.rules"), []) if _refuses(one, peer, own)), None)
+    rule = next(
+        (policy for policy in value_or(at(node, "network.rules"), []) if _refuses(policy, peer, own)), None
+    )
     if rule is None:
         return None
     line = f"{rule.selector} {rule.action}"
@@ -167,7 +171,7 @@ def _by_filter(node: Node, address: str, link: lan.Link | None) -> Cause:
         )  # fmt: skip
     return Cause(
         f"its own packet filter does not let it out ({firewall.shown(own[0])})",
-        tuple(firewall.on_node(node.name, one) for one in own[:4]),
+        tuple(firewall.on_node(node.name, chain) for chain in own[:4]),
         (firewall.let_pass(own, "output", _wide(address, link)),),
     )
 

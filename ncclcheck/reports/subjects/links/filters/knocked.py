@@ -34,7 +34,7 @@ def words(silence: Silence, silent: Sequence[Silence]) -> str:
         )
     if not reach:
         return f"no answer from its host to {fold_names(miss)}: the host or its link is away"
-    ways = ", ".join(f"{one} - {silence.node}" for one in miss[:_MOST_WAYS])
+    ways = ", ".join(f"{node} - {silence.node}" for node in miss[:_MOST_WAYS])
     ways += ", ..." if len(miss) > _MOST_WAYS else ""
     return (
         f"{fold_names(reach)} {'reaches' if len(reach) == 1 else 'reach'} {silence.node}, "
@@ -99,19 +99,19 @@ def findings(cluster: Cluster) -> Iterator[Finding]:
     """Ways that closed during the job while its host answers others: NET006 names both ends."""
     for silence in cluster.run.silent:
         reach, _ = sides(silence)
-        for one in (one for one in silence.knocks if reach and not one.answered):
+        for knock in (knock for knock in silence.knocks if reach and not knock.answered):
             yield fail(
-                Where(node=one.by, peer=silence.node),
-                f"{one.by} gets no answer from {silence.node} ({one.address}) any more, and {fold_names(reach)} "
-                f"still does: the way {one.by} - {silence.node} was lost during the run",
+                Where(node=knock.by, peer=silence.node),
+                f"{knock.by} gets no answer from {silence.node} ({knock.address}) any more, and "
+                f"{fold_names(reach)} still does: the way {knock.by} - {silence.node} was lost during the run",
                 why="A job waits on such a path silently until a timeout.",
                 owner="site",
                 evidence=[tried(each) for each in silence.knocks],
                 fix=[
                     admin(
                         "Look at filters, routes and neighbour entries of both ends, and at the switch.",
-                        f"ip route get {one.address}",
-                        f"ip neigh show {one.address}",
+                        f"ip route get {knock.address}",
+                        f"ip neigh show {knock.address}",
                         "nft list ruleset",
                     )
                 ],

@@ -63,9 +63,9 @@ class ByPorts:
 
 def by_ports(reached: Reached, explained: Collection[Pair] = ()) -> ByPorts | None:
     """Where source ports decide, twice over, whether a connection is answered."""
-    told = {pair for pair, peer in reached.seen.items() if pair not in explained and _decided_by_port(peer)}
+    decided = {pair for pair, peer in reached.seen.items() if pair not in explained and _decided_by_port(peer)}
     # The other direction of such a pair may have had only ports of one fate.
-    pairs = told | {(b, a) for a, b in told if (b, a) in reached.seen}
+    pairs = decided | {(b, a) for a, b in decided if (b, a) in reached.seen}
     if not pairs:
         return None
     common = set.intersection(*(set(pair) for pair in pairs)) if len({*map(frozenset, pairs)}) > 1 else set()
@@ -89,7 +89,7 @@ def findings_by_ports(found: Reached, one: ByPorts) -> Iterator[Finding]:
     between = sorted({frozenset(pair) for pair in pairs}, key=sorted)
     ends = "; ".join(" and ".join(sorted(pair)) for pair in between[:4])
     volleys = [(p, v) for p in pairs if isinstance(v := found.seen[p].volley, Volley) and v.again]
-    said = "; ".join(
+    counts = "; ".join(
         f"{x} to {y}: {v.late} of {v.opened} late, {v.same} of {v.again} the same again"
         for (x, y), v in volleys[:4]
     )
@@ -101,7 +101,7 @@ def findings_by_ports(found: Reached, one: ByPorts) -> Iterator[Finding]:
         f"member{at_node} of a trunk (LAG, bond) or of several equal routes (ECMP) on the path is dead",
         why="Of a job's hundreds of connections those that take the dead member never open, and the ranks wait.",
         owner="site",
-        evidence=[seen("connections opened at once, and again from the same ports", said)],
+        evidence=[seen("connections opened at once, and again from the same ports", counts)],
         fix=[
             admin(
                 "Take the dead member out: see which port of the trunk counts no traffic, or errors, and whether "
@@ -140,7 +140,7 @@ def findings(reached: Reached, one: Trunk) -> Iterator[Finding]:
     volleys = {p: v for p in pairs if isinstance(v := reached.seen[p].volley, Volley)}
     opened, late = (sum(getattr(v, name) for v in volleys.values()) for name in ("opened", "late"))
     dead = [p for p in pairs if not _passes(reached.seen[p])]
-    said = "; ".join(f"{a} to {b}: {v.late} of {v.opened}" for (a, b), v in list(volleys.items())[:4])
+    counts = "; ".join(f"{a} to {b}: {v.late} of {v.opened}" for (a, b), v in list(volleys.items())[:4])
     alike = sorted({a for a, _ in one.pairs})[0]
     far = next(b for a, b in pairs if a == alike)
     address = reached.seen[alike, far].address
@@ -153,7 +153,7 @@ def findings(reached: Reached, one: Trunk) -> Iterator[Finding]:
         why="Of a job's hundreds of connections across some never open, or wait for seconds, and so do the ranks.",
         owner="site",
         evidence=[
-            seen("no answer in 0.8 s, of connections opened at once across", f"{late} of {opened} ({said})"),
+            seen("no answer in 0.8 s, of connections opened at once across", f"{late} of {opened} ({counts})"),
             seen(
                 "connections across that failed each time", ", ".join(f"{a} to {b}" for a, b in dead[:4]) or "none"
             ),

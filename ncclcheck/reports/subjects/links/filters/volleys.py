@@ -59,16 +59,16 @@ def findings(
 
 def stops_a_job(cluster: Cluster, loss_percent: float) -> bool:
     """Whether connections that some node refuses or drops explain a job that waited in vain."""
-    found = reached(cluster)
-    return found is not None and any(True for _ in _slow_ones(found, loss_percent))
+    reach = reached(cluster)
+    return reach is not None and any(True for _ in _slow_ones(reach, loss_percent))
 
 
-def _slow_ones(found: Reached, loss_percent: float) -> Iterator[_Slow]:
+def _slow_ones(reach: Reached, loss_percent: float) -> Iterator[_Slow]:
     """The worst first; its pairs are left out for the next."""
-    udp = flows.udp_losses(found)
+    udp = flows.udp_losses(reach)
     volleys = {
         pair: peer.volley
-        for pair, peer in found.seen.items()
+        for pair, peer in reach.seen.items()
         if not isinstance(peer.volley, Unread)
         and not flows.is_lossy(udp.get(pair), loss_percent)
         and not flows.is_lossy(udp.get((pair[1], pair[0])), loss_percent)
@@ -94,8 +94,12 @@ def _worst(volleys: Mapping[Pair, Volley]) -> _Slow | None:
         )
         for (node, inward), pairs in sums.items()
     ]
-    bad = [one for one in slow if one.late.lost >= _LEAST_LATE and one.late.percent > _MOST_PERCENT]
-    return max(bad, key=lambda one: (one.late.percent, one.inward), default=None)
+    bad = [
+        candidate
+        for candidate in slow
+        if candidate.late.lost >= _LEAST_LATE and candidate.late.percent > _MOST_PERCENT
+    ]
+    return max(bad, key=lambda candidate: (candidate.late.percent, candidate.inward), default=None)
 
 
 def _explained(finding: Finding, slow: _Slow, node: Node | None, networks: Mapping[str, str]) -> Finding:
@@ -147,7 +151,7 @@ def _of_the_job(finding: Finding) -> Finding:
     )
 
 
-def _finding(found: Reached, slow: _Slow, networks: Mapping[str, str]) -> Finding:
+def _finding(reach: Reached, slow: _Slow, networks: Mapping[str, str]) -> Finding:
     way = f"come in to {slow.node}" if slow.inward else f"leave {slow.node}"
     shown = (
         f"{a} to {b}: {volley.late} of {volley.opened} late" + f", {volley.refused} refused" * bool(volley.refused)
@@ -158,7 +162,7 @@ def _finding(found: Reached, slow: _Slow, networks: Mapping[str, str]) -> Findin
     if slow.refused and not refused:
         fate = f"had no answer in 0.8 s, or were refused ({slow.refused})"
     return warn(
-        Where(node=slow.node, device=found.interface(slow.node) or None),
+        Where(node=slow.node, device=reach.interface(slow.node) or None),
         f"new connections are {does} as they {way}: of {slow.late.sent} that were opened at once "
         f"{slow.late.lost} {fate}, though packets pass",
         why="A job opens hundreds at its start; each that is dropped costs 1, 3, 7 s, and may exceed a time-out.",

@@ -52,18 +52,18 @@ class Detour:
             text = "Take the route away, here and in the network configuration."
             return [admin(text, f"ip route del {self.line}"), see]
         text = "Give that interface another subnet (Docker: `bip` in /etc/docker/daemon.json), or remove it."
-        held = f"{self.held.address}/{self.held.prefix}"
-        return [admin(text, f"ip addr del {quote(held)} dev {quote(self.route.interface)}"), see]
+        address = f"{self.held.address}/{self.held.prefix}"
+        return [admin(text, f"ip addr del {quote(address)} dev {quote(self.route.interface)}"), see]
 
 
 def to(node: Node, peer: _IP) -> Detour | None:
     """The detour to an address, whichever interface of this node is in its subnet."""
     listed = at(node, "network.interfaces")
     near = [
-        (one, net)
-        for one in ([] if isinstance(listed, Unread) else listed)
-        if lan.is_usable(one)
-        for _, net in lan.global_networks(one)
+        (interface, net)
+        for interface in ([] if isinstance(listed, Unread) else listed)
+        if lan.is_usable(interface)
+        for _, net in lan.global_networks(interface)
         if peer in net
     ]
     near.sort(key=lambda pair: (value_or(pair[0].kind, "virtual") in _INSIDE, pair[1].prefixlen))
@@ -76,11 +76,13 @@ def _detour(node: Node, routes: lan.Routes, meant: Interface, network: lan.IPNet
     if route is None or route.interface == device:
         return None
     own = [interface for interface in lan.interfaces(node) if _device(interface.name) == route.interface]
-    held = [(address, net) for interface in own for address, net in lan.global_networks(interface) if peer in net]
+    addresses = [
+        (address, net) for interface in own for address, net in lan.global_networks(interface) if peer in net
+    ]
     enslaved = any(device in value_or(interface.members, []) for interface in own)
-    if enslaved or any(net == network for _, net in held):
+    if enslaved or any(net == network for _, net in addresses):
         return None
-    return Detour(route, held[0][0] if held else None, meant.name, network)
+    return Detour(route, addresses[0][0] if addresses else None, meant.name, network)
 
 
 def _device(name: str) -> str:
@@ -90,12 +92,12 @@ def _device(name: str) -> str:
 def findings(cluster: Cluster, links: Sequence[lan.Link]) -> Iterator[Finding]:
     """One for every route by which a node sends to peers of its own subnet from another interface."""
     nodes = {node.name: node for node in cluster.nodes}
-    found = reached(cluster)
+    ways = reached(cluster)
     near: dict[lan.IPNetwork, list[lan.Link]] = {}
     for link in links:
         near.setdefault(link.network, []).append(link)
     for link in links:
-        yield from _by_rules(cluster, found, nodes[link.node], link, near[link.network])
+        yield from _by_rules(cluster, ways, nodes[link.node], link, near[link.network])
         routes, device = lan.Routes(nodes[link.node]), _device(link.interface.name)
         if all(route.interface == device for route in routes.within(link.network)):
             continue
@@ -103,21 +105,21 @@ def findings(cluster: Cluster, links: Sequence[lan.Link]) -> Iterator[Finding]:
         for peer in near[link.network]:
             there = ipaddress.ip_address(peer.address)
             detour = _detour(nodes[link.node], routes, link.interface, link.network, there)
-            if peer is not link and detour and not _goes_by_itself(found, link, peer):
+            if peer is not link and detour and not _goes_by_itself(ways, link, peer):
                 led.setdefault(detour, []).append(peer)
         yield from (_finding(cluster, link, detour, peers) for detour, peers in led.items())
 
 
 def _by_rules(
-    cluster: Cluster, found: Reached | None, node: Node, link: lan.Link, peers: list[lan.Link]
+    cluster: Cluster, ways: Reached | None, node: Node, link: lan.Link, peers: list[lan.Link]
 ) -> Iterator[Finding]:
     """The same by a table that a policy rule leads to, as the kernel was seen to send; what fails is NET006's."""
-    if found is None or link.node not in found.odd_ways:
+    if ways is None or link.node not in ways.odd_ways:
         return
     led: dict[str, list[tuple[lan.Link, Way, Cause]]] = {}
     for peer in peers:
-        way = found.odd_ways[link.node].get(peer.node)
-        if way is None or _failed(found, (link.node, peer.node)):
+        way = ways.odd_ways[link.node].get(peer.node)
+        if way is None or _failed(ways, (link.node, peer.node)):
             continue
         if (cause := own_way.another_device(node, way)) and cause.device != _device(link.interface.name):
             led.setdefault(cause.device, []).append((peer, way, cause))
@@ -134,16 +136,16 @@ def _by_rules(
         )
 
 
-def _goes_by_itself(found: Reached | None, link: lan.Link, peer: lan.Link) -> bool:
+def _goes_by_itself(ways: Reached | None, link: lan.Link, peer: lan.Link) -> bool:
     """Whether the kernel was seen to send from the chosen interface after all, by a policy rule."""
-    seen_there = found.seen.get((link.node, peer.node)) if found else None
+    seen_there = ways.seen.get((link.node, peer.node)) if ways else None
     return seen_there is not None and seen_there.interface == link.interface.name
 
 
 def _finding(cluster: Cluster, link: lan.Link, detour: Detour, peers: list[lan.Link]) -> Finding:
-    found = reached(cluster)
+    ways = reached(cluster)
     pairs = [pair for peer in peers for pair in ((link.node, peer.node), (peer.node, link.node))]
-    lost = [pair for pair in pairs if found and _failed(found, pair)]
+    lost = [pair for pair in pairs if ways and _failed(ways, pair)]
     slow = slow_words(cluster, link.node, [peer.node for peer in peers])
     level = fail if lost or slow else warn
     leads = f"by {detour.route.interface}, not by the chosen {link.interface.name}"
@@ -177,6 +179,6 @@ def slow_words(cluster: Cluster, node: str, peers: Sequence[str]) -> str:
     return ""
 
 
-def _failed(found: Reached, pair: tuple[str, str]) -> bool:
-    connect = found.seen[pair].connect if pair in found.seen else None
+def _failed(ways: Reached, pair: tuple[str, str]) -> bool:
+    connect = ways.seen[pair].connect if pair in ways.seen else None
     return isinstance(connect, Connect) and connect.outcome not in ("ok", "silent")

@@ -54,48 +54,48 @@ def misled(cluster: Cluster, reached: Reached, bad: Collection[Pair]) -> list[Mi
 def _macs(node: Node) -> set[str]:
     """All MACs of a node: with two cards on one wire either may answer for both."""
     listed = value_or(at(node, "network.interfaces"), [])
-    return {mac for one in listed if one.kind != "loopback" and (mac := value_or(one.mac, ""))}
+    return {mac for interface in listed if interface.kind != "loopback" and (mac := value_or(interface.mac, ""))}
 
 
 def findings(found: list[Misled], links: Mapping[str, lan.Link]) -> Iterator[Finding]:
     """One for every entry that somebody wrote, and one for every address for which another machine answers."""
-    yield from (_written(one) for one in found if one.entry.permanent)
+    yield from (_written(misled_entry) for misled_entry in found if misled_entry.entry.permanent)
     answered: dict[tuple[str, str], list[Misled]] = {}
-    for one in found:
-        if not one.entry.permanent:
-            answered.setdefault((one.pair[1], one.entry.mac), []).append(one)
+    for wrong in found:
+        if not wrong.entry.permanent:
+            answered.setdefault((wrong.pair[1], wrong.entry.mac), []).append(wrong)
     yield from (_answered(misled, links[node]) for (node, _), misled in answered.items())
 
 
-def _whose(one: Misled) -> str:
-    return f"that of {one.owner}" if one.owner else "of no node of this job"
+def _whose(wrong: Misled) -> str:
+    return f"that of {wrong.owner}" if wrong.owner else "of no node of this job"
 
 
-def _written(one: Misled) -> Finding:
-    (node, peer), name = one.pair, one.entry.interface
+def _written(wrong: Misled) -> Finding:
+    (node, peer), name = wrong.pair, wrong.entry.interface
     return fail(
         Where(node=node, device=name, peer=peer),
-        f"{node} has a permanent neighbour entry that sends {one.address} ({peer}) to the MAC address "
-        f"{one.entry.mac}, {_whose(one)}",
+        f"{node} has a permanent neighbour entry that sends {wrong.address} ({peer}) to the MAC address "
+        f"{wrong.entry.mac}, {_whose(wrong)}",
         why=_WHY,
         owner="node",
         evidence=[
-            seen(f"/proc/net/arp of {node}", f"{one.address} {one.entry.mac} {name}, permanent"),
+            seen(f"/proc/net/arp of {node}", f"{wrong.address} {wrong.entry.mac} {name}, permanent"),
             seen("TCP connect", f"{node} to {peer} fails"),
         ],
         fix=[
             admin(
                 "Take the entry away, here and where it is made.",
-                f"ip neigh del {quote(one.address)} dev {quote(name)}",
+                f"ip neigh del {quote(wrong.address)} dev {quote(name)}",
             ),
-            you("See what the kernel knows of it.", f"ip neigh show {quote(one.address)}"),
+            you("See what the kernel knows of it.", f"ip neigh show {quote(wrong.address)}"),
         ],
     )
 
 
 def _answered(misled: list[Misled], link: lan.Link) -> Finding:
     first, name = misled[0], link.interface.name
-    askers = [one.pair[0] for one in misled]
+    askers = [wrong.pair[0] for wrong in misled]
     return fail(
         Where(node=link.node, device=name, peer=first.owner or None),
         f"another machine answers for {link.address}, the address of {link.node}: {fold_names(askers)} found the "

@@ -68,7 +68,7 @@ def evidence(node: Node, way: Way) -> Evidence:
 
 def cause(node: Node, way: Way) -> Cause | None:
     """The first thing on this node that explains why nothing comes back from an address."""
-    return next((found for explain in _CAUSES if (found := explain(node, way))), None)
+    return next((reason for explain in _CAUSES if (reason := explain(node, way))), None)
 
 
 def findings(cluster: Cluster, reached: Reached, bad: Collection[Pair]) -> Iterator[tuple[Finding, set[Pair]]]:
@@ -77,22 +77,22 @@ def findings(cluster: Cluster, reached: Reached, bad: Collection[Pair]) -> Itera
     by_cause: dict[tuple[str, str], list[tuple[Pair, Cause, Way]]] = {}
     for pair in sorted(bad):
         way = reached.seen[pair].way
-        if isinstance(way, Way) and (one := cause(nodes[pair[0]], way)):
-            by_cause.setdefault((pair[0], one.device), []).append((pair, one, way))
+        if isinstance(way, Way) and (reason := cause(nodes[pair[0]], way)):
+            by_cause.setdefault((pair[0], reason.device), []).append((pair, reason, way))
     for (name, device), all_of_it in by_cause.items():
-        (first, one, way), pairs = all_of_it[0], {pair for pair, _, _ in all_of_it}
+        (first, reason, way), pairs = all_of_it[0], {pair for pair, _, _ in all_of_it}
         peers = fold_names(sorted(peer for _, peer in pairs))
         connect = reached.connects.get(first)
-        said = (connect.detail or connect.outcome) if connect else "not finished in time"
+        outcome = (connect.detail or connect.outcome) if connect else "not finished in time"
         always = "always " if connect and connect.outcome == "ok" else ""
         yield (
             fail(
                 Where(node=name, device=device, peer=first[1] if len(pairs) == 1 else None),
-                f"{name} does not {always}reach {peers}: {one.words}",
+                f"{name} does not {always}reach {peers}: {reason.words}",
                 why=_WHY,
                 owner="node",
-                evidence=[evidence(nodes[name], way), seen(f"TCP connect from {name} to {first[1]}", said)],
-                fix=list(one.fix),
+                evidence=[evidence(nodes[name], way), seen(f"TCP connect from {name} to {first[1]}", outcome)],
+                fix=list(reason.fix),
             ),
             pairs,
         )
@@ -110,10 +110,10 @@ def half_lost(reached: Reached) -> set[Pair]:
 def without_volleys(reached: Reached, pairs: Collection[Pair]) -> Reached:
     """The same without what the connections opened at once tell of these pairs: answers take such a way too."""
     both = {*pairs, *((b, a) for a, b in pairs)}
-    told = Unread("absent", "a dead next hop explains it")
+    dead = Unread("absent", "a dead next hop explains it")
     return Reached(
         reached.of_node,
-        {pair: replace(peer, volley=told) if pair in both else peer for pair, peer in reached.seen.items()},
+        {pair: replace(peer, volley=dead) if pair in both else peer for pair, peer in reached.seen.items()},
     )
 
 
@@ -171,9 +171,9 @@ def _ipv6_is_off(node: Node, way: Way) -> Cause | None:
 def _not_used(node: Node, way: Way) -> Cause | None:
     """Its only address of that subnet failed duplicate address detection: the kernel never sends from it."""
     devices = {hop.interface for hop in way.hops} or {interface.name for interface in _interfaces(node)}
-    held = [(device, one, net) for device in devices for one, net in _held(node, device, 6)]
-    bad = [(device, one) for device, one, net in held if one.state and (_peer(way) in net or not way.hops)]
-    good = {net for _, one, net in held if not one.state}
+    addresses = [(device, own, net) for device in devices for own, net in _held(node, device, 6)]
+    bad = [(device, own) for device, own, net in addresses if own.state and (_peer(way) in net or not way.hops)]
+    good = {net for _, own, net in addresses if not own.state}
     if _peer(way).version == 4 or not bad or any(_peer(way) in net for net in good):
         return None
     device, address = bad[0]
@@ -217,19 +217,19 @@ def _port_of_a_bridge(node: Node, way: Way) -> Cause | None:
     for hop in way.hops:
         bridges = [interface for interface in _interfaces(node)
                    if interface.kind == "bridge" and hop.interface in value_or(interface.members, [])]  # fmt: skip
-        held = _held(node, hop.interface, _peer(way).version)
-        if bridges and held:
+        addresses = _held(node, hop.interface, _peer(way).version)
+        if bridges and addresses:
             bridge, port = quote(bridges[0].name), quote(hop.interface)
             moves = [
                 *(
                     f"ip addr add {address.address}/{address.prefix} dev {bridge}   # on {node.name}"
-                    for address, _ in held
+                    for address, _ in addresses
                 ),
                 f"ip addr flush dev {port}   # on {node.name}",
             ]
             return Cause(
-                f"{hop.interface} is a port of the bridge {bridges[0].name} and has {held[0][0].address} itself: "
-                "answers come in at the bridge, so what is sent by the port is never answered",
+                f"{hop.interface} is a port of the bridge {bridges[0].name} and has {addresses[0][0].address} "
+                "itself: answers come in at the bridge, so what is sent by the port is never answered",
                 hop.interface,
                 (
                     admin(
@@ -318,7 +318,7 @@ def _another_card(node: Node, way: Way) -> Cause | None:
     if not here or not meant:
         return None
     whole, name = f"{here[0][0].address}/{here[0][0].prefix}", quote(taken)
-    alone = len([one for six in (4, 6) for one in _held(node, taken, six)]) == 1
+    alone = len([address for six in (4, 6) for address in _held(node, taken, six)]) == 1
     down = [f"ip link set dev {name} down   # on {node.name}"] if alone else []
     return Cause(
         f"it goes by {taken}, whose address {whole} is in the subnet {meant[0][1]} of {meant[0][0]} too, and no "
@@ -355,8 +355,8 @@ def _rule(node: Node, way: Way) -> tuple[int, str] | None:
     if way.table in ("main", "local", "default", ""):
         return None
     version = _peer(way).version
-    rules = [one for one in value_or(at(node, "network.rules"), [])
-             if one.version == version and one.action == f"lookup {way.table}"]  # fmt: skip
+    rules = [rule for rule in value_or(at(node, "network.rules"), [])
+             if rule.version == version and rule.action == f"lookup {way.table}"]  # fmt: skip
     fits = [rule for rule in rules if not rule.destination or _in(rule.destination, way)]
     return (fits[0].priority, f"{fits[0].selector} {fits[0].action}") if fits else None
 
@@ -374,11 +374,12 @@ def _wrong_source(node: Node, way: Way) -> Cause | None:
         return None
     device, version = way.hops[0].interface, _peer(way).version
     own = _held(node, device, version)
-    if not own or way.source in {held.address for held, _ in own}:
+    if not own or way.source in {address.address for address, _ in own}:
         return None
     holders = [
-        one.name for one in _interfaces(node)
-        if one.kind != "loopback" and way.source in {held.address for held in value_or(one.addresses, [])}
+        interface.name for interface in _interfaces(node)
+        if interface.kind != "loopback"
+        and way.source in {address.address for address in value_or(interface.addresses, [])}
     ]  # fmt: skip
     if not holders or len(way.hops) > 1:
         return None

@@ -98,9 +98,9 @@ def kept_apart(reached: Reached, bad: Collection[Pair], passed: Collection[Pair]
     mutual = {pair for pair in bad if pair[::-1] in bad and not _udp_arrived(reached, pair)}
     unasked = {pair for pair in mutual if reached.connects[pair].kept == "neighbour"}
     met: defaultdict[str, set[str]] = defaultdict(set)  # the nodes that each reaches, and that reach it
-    for one, peer in passed:
-        if (peer, one) in passed:
-            met[one].add(peer)
+    for node, peer in passed:
+        if (peer, node) in passed:
+            met[node].add(peer)
     return {
         (a, b)
         for a, b in mutual

@@ -30,11 +30,13 @@ class Unrouted:
 def cause(node: Node, peer: _IP) -> Unrouted:
     """The likeliest cause of a route that is not there."""
     listed = at(node, "network.interfaces")
-    others = [] if isinstance(listed, Unread) else [one for one in listed if one.kind != "loopback"]
+    others = (
+        [] if isinstance(listed, Unread) else [interface for interface in listed if interface.kind != "loopback"]
+    )
     near = [
-        (one, address)
-        for one in others
-        for address, net in lan.global_networks(one)
+        (interface, address)
+        for interface in others
+        for address, net in lan.global_networks(interface)
         if net.version == peer.version
     ]
     return _refused(node, peer) or _down(others, peer) or _narrow(node, near, peer) or _missing(node, near, peer)
@@ -42,8 +44,8 @@ def cause(node: Node, peer: _IP) -> Unrouted:
 
 def _refused(node: Node, peer: _IP) -> Unrouted | None:
     """A rule or a route of this node that refuses it, where there is one."""
-    found = kept.by_route(node, str(peer))
-    return Unrouted(found.words, None, list(found.fix)) if found.evidence else None
+    refusal = kept.by_route(node, str(peer))
+    return Unrouted(refusal.words, None, list(refusal.fix)) if refusal.evidence else None
 
 
 def _down(others: list[Interface], peer: _IP) -> Unrouted | None:
@@ -75,7 +77,7 @@ def _narrow(node: Node, near: list[tuple[Interface, Address]], peer: _IP) -> Unr
 
 
 def _missing(node: Node, near: list[tuple[Interface, Address]], peer: _IP) -> Unrouted:
-    shown = ", ".join(f"{one.name} {held.address}/{held.prefix}" for one, held in near) or "none of its family"
+    shown = ", ".join(f"{card.name} {own.address}/{own.prefix}" for card, own in near) or "none of its family"
     words = f"no route of this node leads there; its addresses are {shown}"
     if not near:
         return Unrouted(
@@ -125,4 +127,4 @@ def _first_or_last(address: Address) -> str:
 def _gateway(node: Node, device: str) -> str:
     routes = at(node, "network.routes")
     listed = [] if isinstance(routes, Unread) else routes
-    return next((one.gateway for one in listed if one.gateway and one.interface == device), "")
+    return next((route.gateway for route in listed if route.gateway and route.interface == device), "")

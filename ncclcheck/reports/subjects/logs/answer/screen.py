@@ -39,19 +39,19 @@ _VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 def text(document: Document, style: Style) -> str:
     """All but what -v shows."""
-    told = [*shown(document)]
-    head, end = _head(document, style.width), _end(document, told, style)
-    failed = any(block.state is State.FAIL for block in told)
-    if not told or told[0].state is State.NOTE:
-        notes = [row for block in told for row in _in_short(block, style, _NOTE_LINES)]
+    top = [*shown(document)]
+    head, end = _head(document, style.width), _end(document, top, style)
+    failed = any(block.state is State.FAIL for block in top)
+    if not top or top[0].state is State.NOTE:
+        notes = [row for block in top for row in _in_short(block, style, _NOTE_LINES)]
         parts = [head, [*notes, *_harmless(document, style.width)], end]
     else:
-        beside = _follows(document, told[0], style.width) if failed else []
-        others = [row for block in told[1 : _MOST_OTHERS + 1] for row in _in_short(block, style, 1)]
-        if left := len(told) - 1 - len(others):
+        beside = _follows(document, top[0], style.width) if failed else []
+        others = [row for block in top[1 : _MOST_OTHERS + 1] for row in _in_short(block, style, 1)]
+        if left := len(top) - 1 - len(others):
             others.append(f"{'':8}and {left} more (-v shows all)")
         room = MOST_LINES - len([*head, *beside, *others, *end]) - 2
-        parts = [head, [*_in_full(told[0], style, room), *beside, *others], end]
+        parts = [head, [*_in_full(top[0], style, room), *beside, *others], end]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
@@ -86,16 +86,16 @@ def _head(document: Document, width: int) -> list[str]:
     facts = {
         evidence.source: evidence.value for evidence in (document.diagnosis.facts if document.diagnosis else [])
     }
-    told = [f"NCCL {value}" if name == "NCCL" else value for name in _FACTS if (value := facts.get(name))]
+    values = [f"NCCL {value}" if name == "NCCL" else value for name in _FACTS if (value := facts.get(name))]
     title = wrapped(summary.title(document), width, "", "  ")
-    return [*title, *_cut(wrapped("; ".join(told), width, "  ", "  "), _FACTS_LINES, width)]
+    return [*title, *_cut(wrapped("; ".join(values), width, "  ", "  "), _FACTS_LINES, width)]
 
 
 def _in_full(block: Block, style: Style, room: int) -> list[str]:
     """Its heading, evidence, why and fix in so many lines."""
-    width, told = style.width, heading(block)
-    rows = _cut(headed(block.state, block.codes, told.text, style), _HEADING_LINES, width)
-    for place in [place for place in told.below[:1] if place.what not in told.text]:
+    width, title = style.width, heading(block)
+    rows = _cut(headed(block.state, block.codes, title.text, style), _HEADING_LINES, width)
+    for place in [place for place in title.below[:1] if place.what not in title.text]:
         rows += _cut(wrapped(str(place), width, " " * 8, " " * 8), _SEEN_LINES, width)
     for source, value in _seen(block.evidence):
         rows += _cut(labelled("seen", f"{source}: {value}", width), _SEEN_LINES, width)
@@ -107,16 +107,16 @@ def _seen(evidence: Sequence[Evidence]) -> list[tuple[str, str]]:
     """Lines of the log, those that differ in numbers alone once; then what else is known, in one piece."""
     lines: dict[str, list[Evidence]] = {}
     others: list[Evidence] = []
-    for one in evidence:
-        if _PLACE.fullmatch(one.source):
-            lines.setdefault(_VARYING.sub("#", one.value), []).append(one)
+    for fact in evidence:
+        if _PLACE.fullmatch(fact.source):
+            lines.setdefault(_VARYING.sub("#", fact.value), []).append(fact)
         else:
-            others.append(one)
-    told = [
+            others.append(fact)
+    rows = [
         (_places([evidence.source for evidence in same]), _STAMP.sub("", same[0].value, count=1))
         for same in lines.values()
     ]
-    kept = told[: _MOST_SEEN - bool(others)] if others else told[:_MOST_SEEN]
+    kept = rows[: _MOST_SEEN - bool(others)] if others else rows[:_MOST_SEEN]
     if others:
         first, *more = others
         kept.append(
@@ -130,10 +130,10 @@ def _seen(evidence: Sequence[Evidence]) -> list[tuple[str, str]]:
 
 def _places(sources: Sequence[str]) -> str:
     """`train.log:42,44,46`, and of several files the first place and how many more."""
-    found = [place.groups() for source in sources if (place := _PLACE.fullmatch(source))]
-    file = found[0][0]
-    numbers = ",".join(dict.fromkeys(number for other, number in found if other == file))
-    left = sum(other != file for other, _ in found)
+    places = [place.groups() for source in sources if (place := _PLACE.fullmatch(source))]
+    file = places[0][0]
+    numbers = ",".join(dict.fromkeys(number for other, number in places if other == file))
+    left = sum(other != file for other, _ in places)
     return f"{file}:{numbers}" + (f" and {left} alike" if left else "")
 
 
@@ -163,8 +163,8 @@ def _first_steps(remedies: Sequence[Remedy], kept: int, width: int) -> list[str]
 def _fix(remedy: Remedy, width: int, *, whole: bool) -> list[str]:
     """A step; the commands of one belong together, and are left out together."""
     hidden = " (-v: the commands)" if remedy.commands and not whole else ""
-    told = labelled("fix", f"[{remedy.who}] {remedy.text}{hidden}", width)
-    return [*told, *(commands(remedy) if whole else [])]
+    rows = labelled("fix", f"[{remedy.who}] {remedy.text}{hidden}", width)
+    return [*rows, *(commands(remedy) if whole else [])]
 
 
 def _height(rows: Sequence[str], width: int) -> int:
@@ -176,8 +176,8 @@ def _follows(document: Document, cause: Block, width: int) -> list[str]:
     """One line for all that the other processes say of it, but what stands above as evidence."""
     seen = {evidence.source for evidence in cause.evidence}
     tolds = document.diagnosis.consequences if document.diagnosis else []
-    count = sum(one.count - (one.place in seen) for one in tolds)
-    place = next((one.place for one in tolds if one.place not in seen), "")
+    count = sum(follower.count - (follower.place in seen) for follower in tolds)
+    place = next((follower.place for follower in tolds if follower.place not in seen), "")
     if not (count and place):
         return []
     words = (
@@ -191,7 +191,7 @@ def _follows(document: Document, cause: Block, width: int) -> list[str]:
 def _harmless(document: Document, width: int) -> list[str]:
     """What frightens and means nothing, a line each."""
     tolds = document.diagnosis.harmless if document.diagnosis else []
-    words = [f"{one.place}: {_clipped(one.text)}: {one.why}" for one in tolds[:_MOST_HARMLESS]]
+    words = [f"{kind.place}: {_clipped(kind.text)}: {kind.why}" for kind in tolds[:_MOST_HARMLESS]]
     if left := len(tolds) - len(words):
         words.append(f"and {many(left, 'more kind')} of harmless lines (-v)")
     return [row for word in words for row in _cut(labelled("fine", word, width), _NOTE_LINES, width)]
@@ -216,8 +216,8 @@ def _cut(rows: list[str], most: int, width: int) -> list[str]:
     return [*rows[: most - 1], f"{last} ..."]
 
 
-def _end(document: Document, told: Sequence[Block], style: Style) -> list[str]:
-    codes = [block.codes[0] for block in told]
+def _end(document: Document, above: Sequence[Block], style: Style) -> list[str]:
+    codes = [block.codes[0] for block in above]
     rows = [f"Page: ncclcheck explain {codes[0]}; every check, line and fact: -v"] if codes else []
     rows += [f"Help: {style.contact}"] if style.contact and document.exit_code else []
     return [*rows, *wrapped(decision(document), style.width)]
@@ -225,10 +225,10 @@ def _end(document: Document, told: Sequence[Block], style: Style) -> list[str]:
 
 def decision(document: Document) -> str:
     """The last line: who and how sure, where the heading has said what; else the whole sentence."""
-    told = [*shown(document)]
+    top = [*shown(document)]
     causes = document.diagnosis.causes if document.diagnosis else []
     named = [
-        cause for cause in causes[:1] if told and cause.code == told[0].codes[0] and cause.code not in TELL_LITTLE
+        cause for cause in causes[:1] if top and cause.code == top[0].codes[0] and cause.code not in TELL_LITTLE
     ]
     return _confidence(named[0]) if named else closing.decision(document)
 

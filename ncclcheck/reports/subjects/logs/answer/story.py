@@ -82,7 +82,7 @@ def diagnosis(logs: Logs | None, verdicts: Sequence[Verdict]) -> Diagnosis | Non
     if logs is None:
         return None
     logs = latest(logs)
-    used = {evidence.event for one in _bad(verdicts) for evidence in one[1].evidence}
+    used = {evidence.event for row in _bad(verdicts) for evidence in row[1].evidence}
     return Diagnosis(
         first=_first(logs, verdicts),
         causes=_causes(logs, verdicts),
@@ -93,8 +93,8 @@ def diagnosis(logs: Logs | None, verdicts: Sequence[Verdict]) -> Diagnosis | Non
 
 
 def _bad(verdicts: Sequence[Verdict]) -> list[tuple[str, Finding]]:
-    told = (verdict for verdict in verdicts if verdict.code.startswith("LOG"))
-    return [(verdict.code, finding) for verdict in told for finding in verdict.findings if finding.state in _BAD]
+    own = (verdict for verdict in verdicts if verdict.code.startswith("LOG"))
+    return [(verdict.code, finding) for verdict in own for finding in verdict.findings if finding.state in _BAD]
 
 
 def _first(logs: Logs, verdicts: Sequence[Verdict]) -> Told | None:
@@ -106,26 +106,26 @@ def _first(logs: Logs, verdicts: Sequence[Verdict]) -> Told | None:
 
 def _causes(logs: Logs, verdicts: Sequence[Verdict]) -> list[Cause]:
     events = {event.order: event for event in logs.events}
-    found = [(code, finding, next(iter(_events(finding, events)), None)) for code, finding in _bad(verdicts)]
-    clock = all(event.time is not None for _, _, event in found if event)
+    rows = [(code, finding, next(iter(_events(finding, events)), None)) for code, finding in _bad(verdicts)]
+    clock = all(event.time is not None for _, _, event in rows if event)
 
-    why = _why_absent(found)
-    began = min((event.time for _, _, event in found if event and event.time is not None), default=None)
+    why = _why_absent(rows)
+    began = min((event.time for _, _, event in rows if event and event.time is not None), default=None)
 
-    def key(one: _Ranked) -> tuple[float, ...]:
-        code, finding, event = one
+    def key(row: _Ranked) -> tuple[float, ...]:
+        code, finding, event = row
         # What processes began as comes before any line; that they did not come through is no cause.
         none = float("inf" if code in TELL_LITTLE else "-inf")
         when = (event.time or 0.0, event.order) if event else (none, none)
-        level = 2 if _is_explained(one, why) or _is_told_inside(one, found) else _level(code)
+        level = 2 if _is_explained(row, why) or _is_told_inside(row, rows) else _level(code)
         outranked = not _is_decisive(finding, events, began)
         return finding.state.rank, outranked, level, when[0] if clock else 0.0, when[1]
 
-    ranked = sorted(found, key=key)
+    ranked = sorted(rows, key=key)
     if ranked and ranked[0][0] not in TELL_LITTLE:
-        ranked = [one for one in ranked if one[0] != _FIRST]  # `first` tells it
-    if any(one[1].state is State.FAIL and _level(one[0]) < _SEEN for one in ranked):
-        ranked = [one for one in ranked if one[1].state is State.FAIL or one[0] not in flagged("costs_speed")]
+        ranked = [row for row in ranked if row[0] != _FIRST]  # `first` tells it
+    if any(row[1].state is State.FAIL and _level(row[0]) < _SEEN for row in ranked):
+        ranked = [row for row in ranked if row[1].state is State.FAIL or row[0] not in flagged("costs_speed")]
     ranked, twice = _told_once(ranked)
     causes = [_cause(ranked, index, why) for index in range(min(len(ranked), _MOST_CAUSES))]
     if not logs.events:
@@ -135,15 +135,15 @@ def _causes(logs: Logs, verdicts: Sequence[Verdict]) -> list[Cause]:
     return [_confirmed(cause) if cause.code in twice else cause for cause in causes]
 
 
-def _is_told_inside(one: _Ranked, found: Sequence[_Ranked]) -> bool:
+def _is_told_inside(row: _Ranked, rows: Sequence[_Ranked]) -> bool:
     """Whether an abort's own exception, in the line below it, is what another check knows."""
-    code, _, event = one
+    code, _, event = row
     if code != _BY_SIGNAL or event is None or not event.fields.get("thrown", "").startswith("gloo::"):
         return False
     below = event.order + 1
     return any(
         other != code and _level(other) < _SEEN and any(evidence.event == below for evidence in finding.evidence)
-        for other, finding, _ in found
+        for other, finding, _ in rows
         if finding.state is State.FAIL
     )
 
@@ -155,7 +155,7 @@ def _is_decisive(finding: Finding, events: dict[int, LogEvent], began: float | N
     return bool(by) and not late
 
 
-def _why_absent(found: list[_Ranked]) -> dict[int, str]:
+def _why_absent(rows: list[_Ranked]) -> dict[int, str]:
     """Rank -> the code that says what became of it, for ranks of which the log holds that."""
     tell_nothing = {
         *_ABSENT,
@@ -163,25 +163,29 @@ def _why_absent(found: list[_Ranked]) -> dict[int, str]:
         *TELL_LITTLE,
         *(code for codes in _ALSO_RECORDED.values() for code in codes),
     }
-    sure = [one for one in found if one[1].state is State.FAIL and one[0] not in tell_nothing | {*_ALSO_RECORDED}]
-    by_weight = sorted(sure, key=lambda one: one[0] != _ANY)  # an exception, where nothing knows it better
+    sure = [row for row in rows if row[1].state is State.FAIL and row[0] not in tell_nothing | {*_ALSO_RECORDED}]
+    by_weight = sorted(sure, key=lambda row: row[0] != _ANY)  # an exception, where nothing knows it better
     return {f.where.rank: code for code, f, _ in by_weight if f.where.rank is not None}
 
 
-def _is_explained(one: _Ranked, why: dict[int, str]) -> bool:
-    return one[0] in _ABSENT and one[1].where.rank in why
+def _is_explained(row: _Ranked, why: dict[int, str]) -> bool:
+    return row[0] in _ABSENT and row[1].where.rank in why
 
 
 def _told_once(ranked: list[_Ranked]) -> tuple[list[_Ranked], set[str]]:
     """What the log and the dumps both tell stands once, by the dumps, which name the call; and its codes."""
     twice: dict[str, str] = {}
     for code, finding, _ in ranked:
-        same = [one for one, other, _ in ranked if one in _ALSO_RECORDED.get(code, ()) and _agree(finding, other)]
+        same = [
+            known_by
+            for known_by, other, _ in ranked
+            if known_by in _ALSO_RECORDED.get(code, ()) and _agree(finding, other)
+        ]
         if same:
             twice[code] = same[0]
-    by_code = {one[0]: one for one in reversed(ranked)}
-    kept = [by_code[twice.get(one[0], one[0])] if one[0] in twice else one for one in ranked]
-    return [one for place, one in enumerate(kept) if one not in kept[:place]], {*twice.values()}
+    by_code = {row[0]: row for row in reversed(ranked)}
+    kept = [by_code[twice.get(row[0], row[0])] if row[0] in twice else row for row in ranked]
+    return [row for place, row in enumerate(kept) if row not in kept[:place]], {*twice.values()}
 
 
 def _agree(log: Finding, dumps: Finding) -> bool:
@@ -234,8 +238,8 @@ def _standing(
     ranked: Sequence[_Ranked], index: int, why: dict[int, str]
 ) -> tuple[Literal["sure", "likely", "possible"], str]:
     code, finding, _ = ranked[index]
-    certain = [one for one in ranked if one[1].state is State.FAIL and not _is_explained(one, why)]
-    exact = [one for one in certain if one[0] not in {*flagged("symptom"), _ANY}]
+    certain = [row for row in ranked if row[1].state is State.FAIL and not _is_explained(row, why)]
+    exact = [row for row in certain if row[0] not in {*flagged("symptom"), _ANY}]
     if _is_explained(ranked[index], why):
         return "possible", f"says who was waited for; {why[finding.where.rank or 0]} says what became of it"
     if finding.state is State.WARN:
@@ -251,7 +255,7 @@ def _standing(
     if LEFT_OPEN.search(finding.what) or len(exact) > 1:
         others = f"the first of {len(exact)} causes that these lines show"
         return "likely", others if len(exact) > 1 else "the lines say what happened, and leave open why"
-    further = any(one[1].state is State.FAIL for one in ranked[1:])
+    further = any(row[1].state is State.FAIL for row in ranked[1:])
     return "sure", "no other failure here explains it" if further else "the only cause that these lines show"
 
 
@@ -282,7 +286,7 @@ def _place(event: LogEvent) -> str:
 
 def _facts(logs: Logs) -> list[Evidence]:
     """The lines that a person looks for first."""
-    told = {
+    facts = {
         "NCCL": _counted(process.version for process in logs.processes) or logs.version,
         "world": _world(logs),
         "nodes": fold_names(sorted({process.host for process in logs.processes})),
@@ -294,15 +298,15 @@ def _facts(logs: Logs) -> list[Evidence]:
         "transports": _transports(logs.processes),
         "settings": _settings(logs.processes),
     }
-    return [seen(name, value) for name, value in told.items() if value]
+    return [seen(name, value) for name, value in facts.items() if value]
 
 
 def _counted(values: Iterable[str]) -> str:
     """One value of all is told alone; several with how many processes have each."""
-    found = Counter(value for value in values if value).most_common(4)
-    if len(found) == 1:
-        return found[0][0]
-    return ", ".join(f"{value} ({count} process{'es' * (count != 1)})" for value, count in found)
+    common = Counter(value for value in values if value).most_common(4)
+    if len(common) == 1:
+        return common[0][0]
+    return ", ".join(f"{value} ({count} process{'es' * (count != 1)})" for value, count in common)
 
 
 def _world(logs: Logs) -> str:

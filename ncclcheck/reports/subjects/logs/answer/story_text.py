@@ -58,9 +58,9 @@ def size(document: Document) -> str:
         return "nothing was read"
     files = [file for file in logs.files if not file.empty_folder]
     lines, read = sum(file.lines for file in files), sum(file.bytes for file in files)
-    told = [f"{many(len(files), 'file')}, {many(lines, 'line')}, {read / 1e6:.1f} MB"] if files else []
-    told += [many(len(logs.flight.dumps), "Flight Recorder dump")] if logs.flight else []
-    return ", ".join(told)
+    parts = [f"{many(len(files), 'file')}, {many(lines, 'line')}, {read / 1e6:.1f} MB"] if files else []
+    parts += [many(len(logs.flight.dumps), "Flight Recorder dump")] if logs.flight else []
+    return ", ".join(parts)
 
 
 def decision(document: Document) -> str:
@@ -75,8 +75,8 @@ def decision(document: Document) -> str:
         who = f" on {first.where}" if str(first.where) else ""
         return f"As far as the log shows, {first.code}{who}: {first.what}."
     if document.state == "incomplete":
-        told = (said for code, said in _NOT_KNOWN if _is_unknown(document, code))
-        return _STANDS_OUT if _stands_out(document) else next(told, _WITHOUT_CAUSE["incomplete"])
+        sentences = (words for code, words in _NOT_KNOWN if _is_unknown(document, code))
+        return _STANDS_OUT if _stands_out(document) else next(sentences, _WITHOUT_CAUSE["incomplete"])
     if document.state == "fail" and any(
         SAY_OF_WHY in finding.what for v in document.verdicts for finding in v.findings
     ):
@@ -101,8 +101,8 @@ def _is_unknown(document: Document, code: str) -> bool:
 
 def _went_on(document: Document) -> bool:
     """Whether steps are shown, and no end."""
-    told = [f.what for v in document.verdicts if v.code == _END_IS_SHOWN for f in v.findings]
-    return any("went on" in what for what in told)
+    headings = [f.what for v in document.verdicts if v.code == _END_IS_SHOWN for f in v.findings]
+    return any("went on" in what for what in headings)
 
 
 def _row(label: str, value: str, width: int) -> list[str]:
@@ -140,9 +140,9 @@ def _kinds(head: str, tolds: list[Told], width: int) -> str:
     if not tolds:
         return ""
     lines = [head]
-    for one in tolds:
-        times = f" x{one.count}" if one.count > 1 else ""
-        lines += _wrapped(f"{one.place}{times}  {textwrap.shorten(one.text, 150)}  ({one.why})", width)
+    for kind in tolds:
+        times = f" x{kind.count}" if kind.count > 1 else ""
+        lines += _wrapped(f"{kind.place}{times}  {textwrap.shorten(kind.text, 150)}  ({kind.why})", width)
     return "\n".join(lines)
 
 

@@ -17,10 +17,10 @@ from ncclcheck.reports.subjects.logs.flight.waits import Waits, waits
 def culprits(flight: Flight, pairing: Collection[int] = ()) -> list[Culprit]:
     """Each rank once, by its surest reason. pairing: ranks that may wait where nothing is recorded."""
     job = waits(state(flight))
-    found: dict[int, Culprit] = {}
+    by_rank: dict[int, Culprit] = {}
     for rank, confidence, code, why in sorted(_suspects(job, pairing), key=lambda suspect: -suspect[1]):
-        found.setdefault(rank, _culprit(rank, confidence, code, why))
-    return [*found.values()]
+        by_rank.setdefault(rank, _culprit(rank, confidence, code, why))
+    return [*by_rank.values()]
 
 
 def _culprit(rank: int, confidence: float, code: str, why: str) -> Culprit:

@@ -35,7 +35,7 @@ def given_up(waits: Waits) -> list[GivenUp]:
                 over[call.group][call.seq] = call.op
     known = {*waits.causes, *waits.standing}
     ups = (next(_in_group(state, group, calls, known), None) for group, calls in sorted(over.items()))
-    return [one for one in ups if one and not waits.is_mismatched(one.call)]
+    return [up for up in ups if up and not waits.is_mismatched(up.call)]
 
 
 def _in_group(state: State, group: int, over: dict[int, str], known: set[int]) -> Iterator[GivenUp]:

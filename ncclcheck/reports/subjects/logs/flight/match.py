@@ -40,9 +40,9 @@ def mismatches(state: State) -> list[Mismatch]:
         for call in dump.calls:
             if call.peer is None:
                 groups[call.group][call.seq][dump.rank] = call
-    found = (next(_in_group(state, group, calls), None) for group, calls in groups.items())
+    firsts = (next(_in_group(state, group, calls), None) for group, calls in groups.items())
     return sorted(
-        (mismatch for mismatch in found if mismatch),
+        (mismatch for mismatch in firsts if mismatch),
         key=lambda mismatch: min(mismatch.calls[rank].at_ns for rank in mismatch.calls),
     )
 
@@ -50,18 +50,22 @@ def mismatches(state: State) -> list[Mismatch]:
 def _in_group(state: State, group: int, by_seq: dict[int, dict[int, FlightCall]]) -> Iterator[Mismatch]:
     for seq in sorted(by_seq):
         calls = by_seq[seq]
-        for kind, told in (("operation", _operations(calls)), ("size", _sizes(calls)), ("type", _types(calls))):
-            if len(told) > 1:
-                yield _made(group, seq, kind, told, by_seq)  # type: ignore[arg-type]
+        for kind, variants in (
+            ("operation", _operations(calls)),
+            ("size", _sizes(calls)),
+            ("type", _types(calls)),
+        ):
+            if len(variants) > 1:
+                yield _made(group, seq, kind, variants, by_seq)  # type: ignore[arg-type]
                 return
-        if len(calls) == len(state.members(group)) and (told := _totals(state, calls)):
-            yield Mismatch(group, seq, "total", told, [], dict(calls))
+        if len(calls) == len(state.members(group)) and (variants := _totals(state, calls)):
+            yield Mismatch(group, seq, "total", variants, [], dict(calls))
 
 
 def _made(
-    group: int, seq: int, kind: Kind, told: dict[str, list[int]], by_seq: dict[int, dict[int, FlightCall]]
+    group: int, seq: int, kind: Kind, by_word: dict[str, list[int]], by_seq: dict[int, dict[int, FlightCall]]
 ) -> Mismatch:
-    variants = dict(sorted(told.items(), key=lambda one: -len(one[1])))
+    variants = dict(sorted(by_word.items(), key=lambda pair: -len(pair[1])))
     first, second, *_ = variants.values()
     odd = sorted(rank for ranks in [*variants.values()][1:] for rank in ranks) if len(first) > len(second) else []
     step = _step(seq, odd, first[0], by_seq) if odd and kind == "operation" else 0
@@ -121,11 +125,11 @@ def _is_old(version: str) -> bool:
 
 
 def _by(calls: Calls, words: Mapping[int, str]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = defaultdict(list)
+    by_word: dict[str, list[int]] = defaultdict(list)
     for rank in sorted(calls.keys() & words.keys()):
         if words[rank]:
-            found[words[rank]].append(rank)
-    return dict(found)
+            by_word[words[rank]].append(rank)
+    return dict(by_word)
 
 
 @dataclass(frozen=True)
@@ -147,12 +151,12 @@ def misfits(state: State) -> list[Misfit]:
             if call.peer is not None:
                 src, dst = (rank, call.peer) if call.op == "send" else (call.peer, rank)
                 hand[call.group, src, dst][call.op != "send"].append(call)
-    found = []
+    unfit = []
     for (group, src, dst), (sends, receives) in sorted(hand.items()):
         if len(sends) == len(receives):
             pairs = zip(sends, receives, strict=True)
-            found += [Misfit(group, src, dst, send, receive) for send, receive in pairs if not _fit(send, receive)]
-    return found
+            unfit += [Misfit(group, src, dst, send, receive) for send, receive in pairs if not _fit(send, receive)]
+    return unfit
 
 
 def _fit(send: FlightCall, receive: FlightCall) -> bool:

@@ -87,7 +87,7 @@ def state(flight: Flight) -> State:
 
 def _stopped(made: State, dump: FlightDump, latest: dict[int, int]) -> Stopped | None:
     """A peer saw a collective end that needs this rank, so the rank had ended all that it entered before."""
-    found: list[Stopped] = []
+    stops: list[Stopped] = []
     by_group: dict[int, list[FlightCall]] = defaultdict(list)
     for call in dump.calls:
         if call.state != "completed" and call.peer is None:
@@ -98,8 +98,8 @@ def _stopped(made: State, dump: FlightDump, latest: dict[int, int]) -> Stopped |
         seen = [call.seq for call in calls if call.seq <= made.ended[group][peer] and needs_all(call.op)]
         unnoticed = [call for call in calls if seen and call.seq < max(seen)]
         if unnoticed:
-            found.append(Stopped(dump.rank, group, unnoticed, max(seen), peer))
-    return max(found, key=lambda stopped: len(stopped.calls), default=None)
+            stops.append(Stopped(dump.rank, group, unnoticed, max(seen), peer))
+    return max(stops, key=lambda stopped: len(stopped.calls), default=None)
 
 
 def _pending(made: State, dump: FlightDump) -> list[FlightCall]:

@@ -73,7 +73,7 @@ class Waits:
         """Ranks that wait for each other, and whose chains end nowhere else."""
         left = _without_end(self.after)
         while True:
-            followed = {node for one in left for node in self.after[one] if node in left}
+            followed = {node for waiter in left for node in self.after[waiter] if node in left}
             if followed == left:
                 return sorted(node for node in left if isinstance(node, int))
             left = followed
@@ -120,8 +120,8 @@ def _keep_all(made: Waits, call: Call) -> list[int]:
     unseen = [rank for rank in members if rank in state.dumps and rank not in entered]
     lost = [rank for rank in members if rank not in state.dumps]
     stopped = [rank for rank in members if rank in state.stopped and rank not in behind]
-    if found := [*behind, *stopped] or unseen or lost:
-        return found
+    if absent := [*behind, *stopped] or unseen or lost:
+        return absent
     own = made.standing
     ahead = (rank for rank in members if rank in own and own[rank][0] != call)
     return [rank for rank in ahead if _order(state, rank, call) > own[rank][1].order]

@@ -23,8 +23,8 @@ def who(numbers: Collection[int]) -> tuple[Where, str]:
 
 def doing(numbers: Iterable[int], one: str, several: str) -> str:
     """`rank 3 waits`, `ranks 0-3,7 wait`."""
-    told = {*numbers}
-    return f"{fold_ranks(told)} {one if len(told) == 1 else several}"
+    ranks = {*numbers}
+    return f"{fold_ranks(ranks)} {one if len(ranks) == 1 else several}"
 
 
 def waiting(numbers: Iterable[int]) -> str:
@@ -82,13 +82,13 @@ def where_of(state: State, rank: int) -> str:
 
 def counts(state: State, group_index: int, among: Iterable[int]) -> list[Evidence]:
     """How far ranks came in one group, a line for those that came equally far."""
-    told: dict[tuple[int | None, int | None], list[int]] = {}
+    by_count: dict[tuple[int | None, int | None], list[int]] = {}
     for rank in sorted(set(among)):
         came = state.entered[group_index].get(rank), state.ended[group_index].get(rank)
-        told.setdefault(came, []).append(rank)
+        by_count.setdefault(came, []).append(rank)
     name = group(state.group(group_index))
     lines = []
-    for (entered, ended), who in [*told.items()][:_MOST_KINDS]:
+    for (entered, ended), who in [*by_count.items()][:_MOST_KINDS]:
         came_to = "entered is not in it" if entered is None else f"entered {entered}"
         last = "none" if ended is None else str(ended)
         over = f"{_OVER} up to {last}" if group_index in state.failed_too else f"saw the end of {last}"

@@ -46,12 +46,12 @@ _COMM_ID = "NCCL_COMM_ID"
 @derived
 def doubled(logs: Logs) -> Doubled | None:
     """The first communicator with a rank that several processes began as; a process that tries again is one."""
-    for one in logs.communicators:
-        members = _open(logs, one)
+    for communicator in logs.communicators:
+        members = _open(logs, communicator)
         processes: dict[int, dict[tuple[str, int], LogMember]] = {}
         for member in members:
             processes.setdefault(member.rank, {}).setdefault((member.host, member.pid), member)
-        twice = [member for found in processes.values() if len(found) > 1 for member in found.values()]
+        twice = [member for of_rank in processes.values() if len(of_rank) > 1 for member in of_rank.values()]
         if not twice or sizes(members):
             continue
         return Doubled(twice, _late(logs, members, twice))
@@ -63,30 +63,38 @@ def _late(logs: Logs, members: list[LogMember], twice: list[LogMember]) -> list[
     through = {(member.host, member.pid) for member in members if member.complete}
     if {member.rank for member in members if member.complete} != {*range(members[0].nranks)}:
         return []
-    met = {one.file: one.started_line for one in logs.processes if (one.host, one.pid) in through}
-    return [one for one in twice if not one.complete and len(met) == 1 and one.line > met.get(one.file, one.line)]
+    met = {
+        process.file: process.started_line for process in logs.processes if (process.host, process.pid) in through
+    }
+    return [
+        member
+        for member in twice
+        if not member.complete and len(met) == 1 and member.line > met.get(member.file, member.line)
+    ]
 
 
-def _open(logs: Logs, one: LogCommunicator) -> list[LogMember]:
+def _open(logs: Logs, communicator: LogCommunicator) -> list[LogMember]:
     """What is of one for sure: under NCCL_COMM_ID several of a process, and what ended, may be of others."""
     if not fixed(logs):
-        return one.members
-    several = Counter((member.host, member.pid) for member in one.members)
-    return [member for member in one.members if several[member.host, member.pid] == 1 and not member.ended]
+        return communicator.members
+    several = Counter((member.host, member.pid) for member in communicator.members)
+    return [
+        member for member in communicator.members if several[member.host, member.pid] == 1 and not member.ended
+    ]
 
 
 def sizes(members: Iterable[LogMember]) -> dict[int, list[LogMember]]:
     """Number of ranks -> who believes in it, the fewest first; empty where all agree."""
-    found: dict[int, list[LogMember]] = {}
+    by_size: dict[int, list[LogMember]] = {}
     for member in members:
-        found.setdefault(member.nranks, []).append(member)
-    return dict(sorted(found.items(), key=lambda one: len(one[1]))) if len(found) > 1 else {}
+        by_size.setdefault(member.nranks, []).append(member)
+    return dict(sorted(by_size.items(), key=lambda pair: len(pair[1]))) if len(by_size) > 1 else {}
 
 
 @derived
 def differing(logs: Logs) -> dict[int, list[LogMember]]:
     """The sizes of the first communicator whose ranks do not agree on it."""
-    return next(filter(None, (sizes(_open(logs, one)) for one in logs.communicators)), {})
+    return next(filter(None, (sizes(_open(logs, communicator)) for communicator in logs.communicators)), {})
 
 
 @derived
@@ -95,11 +103,13 @@ def begun_again(logs: Logs) -> list[LogMember]:
     if fixed(logs):
         return []
     again = []
-    for one in logs.communicators:
-        through = {(member.host, member.pid, member.rank): member for member in one.members if member.complete}
+    for communicator in logs.communicators:
+        through = {
+            (member.host, member.pid, member.rank): member for member in communicator.members if member.complete
+        }
         again += [
             member
-            for member in one.members
+            for member in communicator.members
             if not member.complete and (member.host, member.pid, member.rank) in through
         ]
     return again
@@ -116,8 +126,8 @@ def apart(logs: Logs) -> list[LogMember]:
     through = any(process.completed for process in logs.processes)
     if len({process.version for process in logs.processes if process.version}) > 1:
         return []
-    waiting = [one for one in logs.communicators if "/" not in one.id]
-    members = [member for one in waiting for member in one.members]
+    waiting = [communicator for communicator in logs.communicators if "/" not in communicator.id]
+    members = [member for communicator in waiting for member in communicator.members]
     if through or len(waiting) < 2 or not members:
         return []
     per_process = Counter((member.host, member.pid) for member in members)
@@ -126,7 +136,10 @@ def apart(logs: Logs) -> list[LogMember]:
     alone = max(per_process.values()) == 1 and max(ranks.values()) == 1
     if not same_size or not alone or len(members) > members[0].nranks:
         return []
-    return [one.members[0] for one in sorted(waiting, key=lambda one: len(one.members))]
+    return [
+        communicator.members[0]
+        for communicator in sorted(waiting, key=lambda communicator: len(communicator.members))
+    ]
 
 
 @derived
@@ -138,12 +151,12 @@ def hanging(logs: Logs) -> list[list[LogMember]]:
         if event.sign in _GOES_ON:
             worked[event.file] = max(event.line, worked.get(event.file, 0))
     return [
-        one.members
-        for one in logs.communicators
-        if not any(member.complete or member.ended for member in one.members)
+        communicator.members
+        for communicator in logs.communicators
+        if not any(member.complete or member.ended for member in communicator.members)
         and not any(
             _went_on(processes.get((member.host, member.pid)), member) or worked.get(member.file, 0) > member.line
-            for member in one.members
+            for member in communicator.members
         )
     ]
 
@@ -155,10 +168,10 @@ def crossed(logs: Logs) -> list[list[LogMember]]:
     Only where all had met before: else the ids differ (apart).
     """
     waiting = [members for members in hanging(logs) if members[0].nranks == logs.world]
-    for place, one in enumerate(waiting):
+    for place, group in enumerate(waiting):
         for other in waiting[place + 1 :]:
-            if {member.rank for member in other} == {*missing(one)} and any(p.completed for p in logs.processes):
-                return [one, other]
+            if {member.rank for member in other} == {*missing(group)} and any(p.completed for p in logs.processes):
+                return [group, other]
     return []
 
 

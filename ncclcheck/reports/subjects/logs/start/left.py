@@ -23,7 +23,10 @@ def first_to_leave(logs: Logs, follow: Iterable[LogEvent]) -> Left | None:
     follow: lines that only say that a peer is gone.
     """
     for event in in_order(said(logs, "service-closed")):
-        here = sorted((one for one in _of_job(logs) if one.host == event.host), key=lambda one: one.rank or 0)
+        here = sorted(
+            (process for process in _of_job(logs) if process.host == event.host),
+            key=lambda process: process.rank or 0,
+        )
         local = int(event.fields["local"])
         if here and here[0].local_ranks == len(here) > local and not here[local].ended:
             return Left(here[local], event)
@@ -33,12 +36,12 @@ def first_to_leave(logs: Logs, follow: Iterable[LogEvent]) -> Left | None:
         return None
     peer = named.fields["peer"].partition("%")[0]
     host = owner_of(logs, peer) or peer
-    there = [one for one in _of_job(logs) if one.host == host and not _complained(logs, one)]
+    there = [process for process in _of_job(logs) if process.host == host and not _complained(logs, process)]
     return Left(there[0], named) if len(there) == 1 else None
 
 
 def _of_job(logs: Logs) -> list[LogProcess]:
-    return [one for one in logs.processes if one.rank is not None and one.nranks == logs.world]
+    return [process for process in logs.processes if process.rank is not None and process.nranks == logs.world]
 
 
 def _complained(logs: Logs, process: LogProcess) -> bool:

@@ -53,17 +53,17 @@ def behind_one_bridge(processes: Iterable[LogProcess]) -> bool:
     That is its default network, or another one where docker has also named the hosts, by its containers.
     """
     processes = list(processes)
-    found = {process.bootstrap.address if process.bootstrap else "" for process in processes}
+    addresses = {process.bootstrap.address if process.bootstrap else "" for process in processes}
     named = all(_CONTAINER.fullmatch(process.host) for process in processes)
-    nets = {one.rpartition(".")[0] for one in found}
-    default = all(one.startswith(_DOCKER_BRIDGE) for one in found)
-    return len(found) > 1 and len(nets) == 1 and (default or named)
+    nets = {text.rpartition(".")[0] for text in addresses}
+    default = all(text.startswith(_DOCKER_BRIDGE) for text in addresses)
+    return len(addresses) > 1 and len(nets) == 1 and (default or named)
 
 
 def different(processes: Iterable[LogProcess]) -> int:
     """How many machines there are for sure: by addresses, each with a name or an address of its own."""
-    found = {address(process) for process in processes}
-    return len(found - {""})
+    addresses = {address(process) for process in processes}
+    return len(addresses - {""})
 
 
 def on_two_machines(logs: Logs, event: LogEvent) -> bool:

@@ -583,4 +583,4 @@ def family(event: LogEvent) -> Family | None:
 def of_words(text: str) -> Family | None:
     """The first family that a text belongs to."""
     text = " ".join(text.split())
-    return next((one for one in _FAMILIES if one.words.search(text)), None)
+    return next((kind for kind in _FAMILIES if kind.words.search(text)), None)

@@ -109,10 +109,10 @@ def _of_a_worker(logs: Logs, event: LogEvent) -> bool:
         return False
     left = (event for event in logs.events if event.sign == "worker-killed" and meanings.ends_nothing(event))
     return any(
-        one.file == event.file
-        and 0 < one.line - event.line <= _OF_A_WORKER
-        and one.fields["signal"].startswith("Aborted")
-        for one in left
+        killed.file == event.file
+        and 0 < killed.line - event.line <= _OF_A_WORKER
+        and killed.fields["signal"].startswith("Aborted")
+        for killed in left
     )
 
 
@@ -199,4 +199,4 @@ _ANYTHING = Behind(
 
 def behind(text: str) -> Behind:
     """By the words of the line."""
-    return next((one for one in _BEHIND if one.words.search(text)), _ANYTHING)
+    return next((kind for kind in _BEHIND if kind.words.search(text)), _ANYTHING)

@@ -246,7 +246,7 @@ _WRONG_SUM = made(
 
 def of_class(text: str) -> Family | None:
     """What the words of a message ask for in general."""
-    return next((one for one in _CLASSES if one.words.search(text)), None)
+    return next((family for family in _CLASSES if family.words.search(text)), None)
 
 
 def understood(text: str) -> Family | None:
@@ -271,13 +271,13 @@ def words(text: str) -> str:
 
 def advice(text: str) -> list[Remedy]:
     """What a message itself says is to be done."""
-    told = next((match[0] for match in _ADVICE.finditer(words(text))), "").strip()
-    return [you(f"Its own advice: {told[:_MOST_OF_ADVICE]}")] if told else []
+    sentence = next((match[0] for match in _ADVICE.finditer(words(text))), "").strip()
+    return [you(f"Its own advice: {sentence[:_MOST_OF_ADVICE]}")] if sentence else []
 
 
 def of_a_fault(text: str) -> bool:
     """Whether its words are those of a known fault, and not only such as a program that runs says as well."""
-    return any(one.words.search(text) for one in _FAULTS)
+    return any(family.words.search(text) for family in _FAULTS)
 
 
 def tells_why(event: LogEvent) -> bool:
@@ -287,7 +287,7 @@ def tells_why(event: LogEvent) -> bool:
 
 def tells_most(events: Sequence[LogEvent]) -> LogEvent:
     """The line whose words say most of why; of those that say as much the first."""
-    return max(enumerate(events), key=lambda one: (_weight(one[1]), -one[0]))[1]
+    return max(enumerate(events), key=lambda pair: (_weight(pair[1]), -pair[0]))[1]
 
 
 def _weight(event: LogEvent) -> int:
@@ -348,10 +348,10 @@ def with_reasons(logs: Logs, findings: Iterator[Finding], *, always: bool) -> It
 
 def _says_the_same(event: LogEvent, finding: Finding) -> bool:
     """Whether three words of it on end stand in the finding's heading or evidence, too: an error's name."""
-    told = _LETTERS.findall(" ".join([finding.what, *(evidence.value for evidence in finding.evidence)]).lower())
-    held = {*zip(told, told[1:], told[2:], strict=False)}
-    said = _LETTERS.findall(event.text.lower())
-    return not held.isdisjoint(zip(said, said[1:], said[2:], strict=False))
+    own = _LETTERS.findall(" ".join([finding.what, *(evidence.value for evidence in finding.evidence)]).lower())
+    triples = {*zip(own, own[1:], own[2:], strict=False)}
+    others = _LETTERS.findall(event.text.lower())
+    return not triples.isdisjoint(zip(others, others[1:], others[2:], strict=False))
 
 
 def _with_reason(logs: Logs, finding: Finding, *, always: bool) -> Finding:
@@ -395,14 +395,14 @@ def _reasoned_below(logs: Logs, events: Sequence[LogEvent], finding: Finding) ->
         return None
     last = max(events, key=lambda event: event.order)
     below = [
-        one
-        for one in logs.events
-        if one.sign in _SAID_OF_FAILURES
-        and one.file == last.file
-        and 0 < one.line - last.line <= _BELOW
-        and _REASON.search(one.text)
-        and tells_why(one)
-        and not (one.sign == "python-error" and meanings.follows(one))
+        event
+        for event in logs.events
+        if event.sign in _SAID_OF_FAILURES
+        and event.file == last.file
+        and 0 < event.line - last.line <= _BELOW
+        and _REASON.search(event.text)
+        and tells_why(event)
+        and not (event.sign == "python-error" and meanings.follows(event))
     ]
     return tells_most(below) if below else None
 
@@ -416,12 +416,12 @@ def before(logs: Logs, event: LogEvent, *signs: str) -> LogEvent | None:
 def _above(logs: Logs, event: LogEvent, signs: Sequence[str]) -> list[LogEvent]:
     """The lines of these signs a little above that say why."""
     return [
-        one
-        for one in logs.events
-        if one.sign in signs
-        and one.file == event.file
-        and 0 < event.line - one.line <= _ABOVE
-        and not MILD.match(one.text)
-        and not meanings.ends_nothing(one)
-        and tells_why(one)
+        other
+        for other in logs.events
+        if other.sign in signs
+        and other.file == event.file
+        and 0 < event.line - other.line <= _ABOVE
+        and not MILD.match(other.text)
+        and not meanings.ends_nothing(other)
+        and tells_why(other)
     ]

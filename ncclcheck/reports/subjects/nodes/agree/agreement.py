@@ -41,10 +41,10 @@ class Groups(Generic[T]):
 
 def group(values: Mapping[str, T]) -> Groups[T]:
     """Put the nodes of each value together."""
-    found: dict[T, list[str]] = {}
+    by_value: dict[T, list[str]] = {}
     for node, value in values.items():
-        found.setdefault(value, []).append(node)
-    return Groups(sorted(found.items(), key=lambda item: -len(item[1])))
+        by_value.setdefault(value, []).append(node)
+    return Groups(sorted(by_value.items(), key=lambda item: -len(item[1])))
 
 
 def disagreements(
@@ -61,16 +61,16 @@ def disagreements(
 
     subject: what they should agree on, as in "torch 2.13 on 16 nodes". level: fail, warn or note.
     """
-    found = group(values)
-    evidence: list[Evidence] = [seen(source, f"{value} on {fold_names(nodes)}") for value, nodes in found.groups]
-    if found.agree:
-        yield fine(Where(), f"{subject} {found.groups[0][0]} on all {len(values)} nodes", *evidence)
+    groups = group(values)
+    evidence: list[Evidence] = [seen(source, f"{value} on {fold_names(nodes)}") for value, nodes in groups.groups]
+    if groups.agree:
+        yield fine(Where(), f"{subject} {groups.groups[0][0]} on all {len(values)} nodes", *evidence)
         return
-    if found.majority is None:
-        what = f"{subject} differs and no value has the majority: {found}"
+    if groups.majority is None:
+        what = f"{subject} differs and no value has the majority: {groups}"
         yield level(Where(), what, why=why, owner=owner, evidence=evidence, fix=fix)
         return
-    most = f"{len(found.groups[0][1])} of {len(values)} nodes have {found.majority}"
-    for node, value in found.odd:
+    most = f"{len(groups.groups[0][1])} of {len(values)} nodes have {groups.majority}"
+    for node, value in groups.odd:
         what = f"{subject} is {value}; {most}"
         yield level(Where(node=node), what, why=why, owner=owner, evidence=evidence, fix=fix)

@@ -40,5 +40,5 @@ def alike(sizes: Mapping[str, int]) -> dict[str, str]:
     """Sizes in words; those within 5 % of the median are called like it."""
     middle = statistics.median_low(sizes.values())
     return {
-        name: size(middle if abs(one - middle) <= _NEAR_SHARE * middle else one) for name, one in sizes.items()
+        name: size(middle if abs(own - middle) <= _NEAR_SHARE * middle else own) for name, own in sizes.items()
     }

@@ -34,8 +34,8 @@ class Groups:
         first, *others = self.together
         if not others or len(first) > len(others[0]):
             return first
-        drawn = [one for one in self.together if len(one) == len(first)]
-        shared = [one for one in drawn if self.on_network(one)]
+        drawn = [members for members in self.together if len(members) == len(first)]
+        shared = [members for members in drawn if self.on_network(members)]
         return shared[0] if len(shared) == 1 else []
 
     @property
@@ -66,8 +66,8 @@ class Groups:
 def groups(cluster: Cluster) -> Groups:
     """What the nodes of this cluster found; no group where they did not look."""
     names = [node.name for node in cluster.nodes]
-    told = {reach.node: reach.marks for reach in cluster.measurements.reach if reach.node in names}
-    marks = {node: marks for node, marks in told.items() if isinstance(marks, Marks)}
+    of_node = {reach.node: reach.marks for reach in cluster.measurements.reach if reach.node in names}
+    marks = {node: marks for node, marks in of_node.items() if isinstance(marks, Marks)}
     seen = {(a, b) for a, marks in marks.items() for b in marks.seen if b in names}
     missing = {(a, b) for a, marks in marks.items() for b in marks.missing if b in names}
     known = {node for pair in seen | missing for node in pair}
@@ -76,7 +76,7 @@ def groups(cluster: Cluster) -> Groups:
     places = {node.name: working(node) for node in cluster.nodes}
     return Groups(
         marks=marks,
-        unread={node: marks for node, marks in told.items() if isinstance(marks, Unread)},
+        unread={node: marks for node, marks in of_node.items() if isinstance(marks, Unread)},
         together=together,
         known=known,
         missing=missing,

@@ -17,13 +17,13 @@ _MOST = 3  # variables of one finding of which it is said
 @derived
 def _origins(cluster: Cluster) -> dict[str, dict[str, str]]:
     """By variable and node, where a file was found that sets it."""
-    found: dict[str, dict[str, str]] = {}
+    origins: dict[str, dict[str, str]] = {}
     for node in cluster.nodes:
         listed = at(node, "job.variables")
-        for one in [] if isinstance(listed, Unread) else listed:
-            if one.set_in:
-                found.setdefault(one.name, {})[node.name] = one.set_in
-    return found
+        for variable in [] if isinstance(listed, Unread) else listed:
+            if variable.set_in:
+                origins.setdefault(variable.name, {})[node.name] = variable.set_in
+    return origins
 
 
 def fitted(cluster: Cluster, verdict: Verdict) -> Verdict:
@@ -36,15 +36,15 @@ def fitted(cluster: Cluster, verdict: Verdict) -> Verdict:
 def _with_files(cluster: Cluster, finding: Finding) -> Finding:
     if finding.state in (State.OK, State.SKIPPED):
         return finding
-    said = " ".join([finding.what, *(evidence.value for evidence in finding.evidence)])
+    words = " ".join([finding.what, *(evidence.value for evidence in finding.evidence)])
     evidence: list[Evidence] = []
     fixes: list[Remedy] = []
-    for name in [one for one in dict.fromkeys(_NAME.findall(said)) if one in _origins(cluster)][:_MOST]:
-        held = {
+    for name in [word for word in dict.fromkeys(_NAME.findall(words)) if word in _origins(cluster)][:_MOST]:
+        places = {
             node: place for node, place in _origins(cluster)[name].items() if finding.where.node in (None, node)
         }
-        for place in sorted({*held.values()}):
-            nodes = fold_names([node for node, other in held.items() if other == place])
+        for place in sorted({*places.values()}):
+            nodes = fold_names([node for node, other in places.items() if other == place])
             path, _, line = place.rpartition(":")
             evidence.append(seen(f"{name} is set on {nodes} by", place))
             by = admin if path.startswith("/etc/") else you

@@ -96,4 +96,4 @@ def said(text: str, commands: Sequence[str]) -> str:
 
 def touching(commands: Sequence[str]) -> list[str]:
     """What is to be said of these commands; empty where they touch nobody else."""
-    return [told for pattern, told in _SHARED if any(re.search(pattern, line) for line in commands)]
+    return [words for pattern, words in _SHARED if any(re.search(pattern, line) for line in commands)]
