@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ncclcheck.probes.facts import LogCommunicator
+from ncclcheck.probes.facts import LogCommunicator, Logs
+from ncclcheck.reports.subjects.logs.start.communicators import apart, hanging
 from tests.helpers.logs import parsed, raised
 
 
@@ -86,3 +87,11 @@ def test_two_jobs_in_one_log_share_nothing() -> None:
     other = WHOLE.replace("oak1", "elm3").replace("oak2", "elm4").replace("0x7", "0x8")
     assert _table(WHOLE + other) == []
     assert {"LOG022", "LOG192", "LOG002"}.isdisjoint(raised(WHOLE + other))
+
+
+def test_a_communicator_of_a_saved_result_may_have_no_members() -> None:
+    """No log gives one; a result that somebody else wrote may."""
+    (member,) = _table(_began("oak1", "a1", 0))[0].members
+    communicators = [LogCommunicator(id="0x7", members=[member]), LogCommunicator(id="0x8")]
+    assert apart(Logs(communicators=communicators)) == []
+    assert hanging(Logs(communicators=communicators)) == [[member]]

@@ -30,7 +30,7 @@ UNMET = Run(started_job=True, stopped_by="early end", ends=[JobEnd(node="h1", ex
     ("code", "run", "words"),
     [("RUN003", HUNG, "no connection to or from h2 passes any more (NET006): 3 ranks on h[1-3] were in 'barrier'"),
      ("RUN002", UNMET, "no connection to or from h2 passes any more (NET006): no rank had started"),
-     ("NET006", HUNG, "h2 is cut off from all 2 others, both ways")],
+     ("NET006", HUNG, "h2 is cut off from all 2 others, in both directions")],
 )  # fmt: skip
 def test_the_host_that_was_lost_is_named(code: str, run: Run, words: str) -> None:
     (found,) = told(code, pairs("both", "h2", **CUT), run)

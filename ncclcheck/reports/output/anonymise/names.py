@@ -23,7 +23,8 @@ _PARTS = """
 ~ . .. home Users root tmp usr local lib lib32 lib64 libexec bin sbin opt etc var run mnt media data dataset
 datasets scratch srv boot dev proc sys share work workspace shared infiniband shm net kernel mm class fs cgroup
 self module devices bus security profile site-packages dist-packages venv .venv env envs conda miniconda3
-anaconda3 src log logs torch nccl cudnn stubs compat ucx efa amazon mellanox sharp plugin plugins aws-ofi-nccl
+anaconda3 src log logs torch distributed nn parallel autograd accelerate commands deepspeed launcher nccl cudnn
+stubs compat ucx efa amazon mellanox sharp plugin plugins aws-ofi-nccl
 nccl.conf .nccl.conf .bashrc environment .cache cache hub huggingface torch_extensions .nv ComputeCache .triton
 checkpoint checkpoints train.py main.py __init__.py rdma_cm memory_peers nv_mem
 """

@@ -271,8 +271,7 @@ def _by_arguments(sharding: Sharding) -> list[Remedy]:
         return [
             you(
                 f"Give {sharding.sampler} the same seed on all ranks: it is {by_rank}. Each takes its part of "
-                "another "
-                "order.",
+                "another order.",
                 f"{sharding.sampler}(dataset, seed=0)",
             )
         ]

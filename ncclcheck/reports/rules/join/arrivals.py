@@ -465,8 +465,7 @@ def _entry(address: str, neighbour: Neighbour) -> str:
         return f"{address} is at the MAC address {neighbour.mac} on {neighbour.interface}"
     return (
         f"{address} is at {neighbour.mac} on {neighbour.interface}, permanently: if node rank 0 has another MAC "
-        "address "
-        f"(ip link), that is the cause: ip neigh del {quote(address)} dev {quote(neighbour.interface)}"
+        f"address (ip link), that is the cause: ip neigh del {quote(address)} dev {quote(neighbour.interface)}"
     )
 
 

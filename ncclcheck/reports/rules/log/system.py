@@ -83,8 +83,7 @@ def _blocked(event: LogEvent) -> _Said:
     fields = event.fields
     return (
         f"the process {fields['task']} ({fields['pid']}) waited in the kernel for more than {fields['seconds']} "
-        "s, "
-        "as a rule for storage",
+        "s, as a rule for storage",
         "It cannot go on nor be killed until the call returns; all other ranks wait for it.",
         "node",
         [

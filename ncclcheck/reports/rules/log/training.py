@@ -197,8 +197,7 @@ def watchdog_is_not_stopped(logs: Logs) -> Iterator[Finding]:
         yield cause(
             events,
             f"the watchdog itself stood still for {events[0].fields['seconds']} s: a call of CUDA or Python's "
-            "lock "
-            "does not come back",
+            "lock does not come back",
             why="The collective is not what hangs on this rank.",
             owner="job",
             fix=[you("Confirm: see where all threads of that process are.", "py-spy dump --native --pid PID"),
@@ -377,8 +376,7 @@ def every_rank_passes_the_barrier(logs: Logs) -> Iterator[Finding]:
         yield cause(
             waited,
             f"{fold_ranks(event.rank for event in waited if event.rank is not None)} came to a monitored barrier "
-            "that "
-            "another rank did not come to, or rank 0 itself",
+            "that another rank did not come to, or rank 0 itself",
             why="Rank 0 waits for all others and then answers them; only its own log names who is missing.",
             owner="job",
             at=Where(),

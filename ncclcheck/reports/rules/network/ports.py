@@ -125,11 +125,11 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     tries = tries.without({pair for pair in tries.bad if pair[0] in by_library})
     at_source = kept.kept(cluster, tries.found, tries.bad)
     yield from kept.findings(tries.found, at_source, tries.links)
-    tries = tries.without({pair for failure in at_source for pair in failure.pairs})
+    tries = tries.without({pair for keeper in at_source for pair in keeper.pairs})
     across = trunk.trunk(tries.found)
     split = across.pairs if across else frozenset()
     yield from trunk.findings(tries.found, across) if across else ()
-    kept_back = {pair for failure in at_source for pair in failure.pairs}
+    kept_back = {pair for keeper in at_source for pair in keeper.pairs}
     if hashed := trunk.by_ports(tries.found, {*split, *half, *kept_back}):
         yield from trunk.findings_by_ports(tries.found, hashed)
         split = split | hashed.pairs
@@ -181,7 +181,7 @@ def _after(after: Cluster, tries: Tries) -> Iterator[Finding]:
     tries = tries.without({pair for _, pairs in by_own_way for pair in pairs})
     at_source = kept.kept(after, tries.found, tries.bad)
     yield from kept.findings(tries.found, at_source, tries.links)
-    tries = tries.without({pair for failure in at_source for pair in failure.pairs})
+    tries = tries.without({pair for keeper in at_source for pair in keeper.pairs})
     for run in tries.apart():
         yield from _judged(run) if run.bad else ()
 

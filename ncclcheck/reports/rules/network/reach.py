@@ -132,7 +132,9 @@ def _between(cluster: Cluster, ways: Ways, subnets: list[Subnet]) -> Iterator[Fi
                 for other in blocked:
                     if other.place > subnet.place:
                         seconds = misplaced.seconds(ways, other, subnet)
-                        explained |= {link.node: misplaced.finding(link, subnet, *rest) for link, rest in seconds}
+                        explained |= {
+                            link.node: misplaced.finding(link, subnet, *second) for link, second in seconds
+                        }
                 if blocked := [other for other in blocked if not {*explained} >= other.nodes]:
                     yield flapping.explained(cluster, _no_route(ways, link, subnet, blocked))
                 if left := [way for way in astray if not ways.goes_there(link, *way)]:

@@ -75,8 +75,7 @@ def _slower(change: Slower, device: str) -> Finding:
     return fail(
         Where(node=change.node, device=device, peer=change.peer or None),
         f"{what} at most {change.after:.2g} Gb/s after the job, {change.before:.2g} before it{others}: it became "
-        "slow "
-        "while the job ran",
+        "slow while the job ran",
         why="The slowest link sets the pace of all nodes.",
         owner="node" if not change.peer else "site",
         evidence=[

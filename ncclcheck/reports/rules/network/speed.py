@@ -142,17 +142,19 @@ def _bursts(cluster: Cluster, odd: set[str]) -> Iterator[Finding]:
     astray = led_astray.found(cluster)  # NET003 says why they are on another network
     slow, pairs = [node for node in slowness.nodes if node.node not in {*odd, *astray}], slowness.pairs
     nodes = {node.name: node for node in cluster.nodes}
-    for burst in slow:
-        limit = shaping.limit(cluster, nodes[burst.node], links.get(burst.node), burst.best, sends=burst.sends)
+    for slow_node in slow:
+        limit = shaping.limit(
+            cluster, nodes[slow_node.node], links.get(slow_node.node), slow_node.best, sends=slow_node.sends
+        )
         if limit is None and (
-            back := [other for other in slow if other.node == burst.node and other is not burst]
+            back := [other for other in slow if other.node == slow_node.node and other is not slow_node]
         ):
-            limit = _both_ways(cluster, links.get(burst.node), back[0])
+            limit = _both_ways(cluster, links.get(slow_node.node), back[0])
         found_slow = _slow_node(
-            burst,
-            nodes[burst.node],
-            links.get(burst.node),
-            least.get(burst.node, 0.0),
+            slow_node,
+            nodes[slow_node.node],
+            links.get(slow_node.node),
+            least.get(slow_node.node, 0.0),
             explained=limit is not None,
         )
         yield _limited(found_slow, found_slow.where, limit) if limit else found_slow

@@ -355,8 +355,8 @@ def _followed(script: Script) -> Iterator[tuple[Call, bool, tuple[Call, Loop] | 
         samplers = made and objects(made, "sampler", "sampler", "sampled", "plain")
         if not made or not samplers or any(not sampler.startswith("sampler@") for sampler in samplers):
             continue
-        for place in samplers:
-            call = made_at(script, place)
+        for tag in samplers:
+            call = made_at(script, tag)
             shuffle = tags(call, "shuffle") | tags(call, "3") if call else set()
             given = call and {"shuffle", "3"} & {*call.arguments}
             still = bool(given) and "True" not in shuffle
@@ -364,9 +364,9 @@ def _followed(script: Script) -> Iterator[tuple[Call, bool, tuple[Call, Loop] | 
                 (this for this in script.calls if call and this.place == call.place and this.name in SAMPLER), call
             )
             if call and not still and not {"*", "**"} & {*call.arguments}:
-                by_sampler[place] = call, begun_anew(script, loader)
-    for place, (call, again) in by_sampler.items():
-        yield call, any(place in tags(this, "on") for this in calls), again
+                by_sampler[tag] = call, begun_anew(script, loader)
+    for tag, (call, again) in by_sampler.items():
+        yield call, any(tag in tags(this, "on") for this in calls), again
 
 
 def _of_one_epoch(script: Script) -> tuple[Call, str] | None:

@@ -208,8 +208,7 @@ def nvmes(cluster: Cluster) -> Iterator[Finding]:
             yield note(
                 Where(node=name),
                 f"its NVMe controllers are {controllers}; {len(grouping.groups[0][1])} of {len(models)} nodes "
-                "have "
-                f"{grouping.majority}",
+                f"have {grouping.majority}",
                 why="One may be missing, and with it a local cache.",
                 owner="node",
                 evidence=[

@@ -126,7 +126,9 @@ def apart(logs: Logs) -> list[LogMember]:
     through = any(process.completed for process in logs.processes)
     if len({process.version for process in logs.processes if process.version}) > 1:
         return []
-    waiting = [communicator for communicator in logs.communicators if "/" not in communicator.id]
+    waiting = [
+        communicator for communicator in logs.communicators if communicator.members and "/" not in communicator.id
+    ]
     members = [member for communicator in waiting for member in communicator.members]
     if through or len(waiting) < 2 or not members:
         return []
@@ -153,7 +155,8 @@ def hanging(logs: Logs) -> list[list[LogMember]]:
     return [
         communicator.members
         for communicator in logs.communicators
-        if not any(member.complete or member.ended for member in communicator.members)
+        if communicator.members
+        and not any(member.complete or member.ended for member in communicator.members)
         and not any(
             _went_on(processes.get((member.host, member.pid)), member) or worked.get(member.file, 0) > member.line
             for member in communicator.members
