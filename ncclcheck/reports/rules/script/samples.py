@@ -293,7 +293,7 @@ def epochs(script: Script) -> Iterator[Finding]:
     for call, informed, anew in _followed(script):
         judged.add(call.place)
         if anew and not informed:
-            loop = structs.replace(anew[1], of="")
+            loop = structs.replace(anew[1], of="", file="")
             yield warn(
                 here(call),
                 f"the sampler is never given the epoch of the loop at {_head(anew)}",
