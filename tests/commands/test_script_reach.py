@@ -169,3 +169,22 @@ def test_a_local_rank_that_is_handed_on_under_another_name(rank: str, states: li
         f'setup(int({rank}), int(os.environ["WORLD_SIZE"]))\n'
     )
     assert _worst(lines + _END, "SCR026") == states
+
+
+def test_a_loop_is_named_by_the_file_that_it_is_in() -> None:
+    """The loader is gone through in another module than that of the loop over epochs."""
+    Path("engine.py").write_text(
+        "def one_epoch(model, loader, optimizer):\n    for batch in loader:\n        optimizer.zero_grad()\n"
+        "        model(batch).sum().backward()\n        optimizer.step()\n"
+    )
+    lines = (
+        "loader = DataLoader(data, sampler=DistributedSampler(data))\nmodel = DDP(torch.nn.Linear(1, 1))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\nfor epoch in range(3):\n"
+        "    one_epoch(model, loader, optimizer)\n"
+    )
+    Path("train.py").write_text(_HEAD + "from engine import one_epoch\n" + _START + lines + _END)
+    script = reading.read(["train.py"], [], 2)
+    verdicts = judge(Cluster(command="script", measurements=Measurements(script=script)), RULES)
+    (finding,) = next(verdict for verdict in verdicts if verdict.code == "SCR009").findings
+    loop = next(at for at, line in enumerate(Path("train.py").read_text().splitlines(), 1) if "for epoch" in line)
+    assert finding.what == f"the sampler is never given the epoch of the loop at train.py:{loop}"

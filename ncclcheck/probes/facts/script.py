@@ -32,13 +32,14 @@ class Guard(Struct, frozen=True, kw_only=True):
 class Loop(Struct, frozen=True, kw_only=True):
     """A loop around a call: `for TARGET in OVER`; a `while` has only `over`.
 
-    of: in the trace, what is known of OVER.
+    of: in the trace, what is known of OVER. file: there, where a loop may be that of a caller.
     """
 
     line: Count
     target: str = ""
     over: str = ""
     of: str = ""
+    file: str = ""
 
 
 class Call(Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ def of_source(source: Source) -> dict[str, str]:
     for assign in source.of(ast.Assign):
         for target in assign.targets:
             given.setdefault(text(target), []).append(_device(assign.value))
-    devices = {name: found[0] for name, found in given.items() if found[0] and len({*found}) == 1}
+    devices = {name: values[0] for name, values in given.items() if values[0] and len({*values}) == 1}
     stores = Counter(name.id for name in source.of(ast.Name) if devices and isinstance(name.ctx, ast.Store))
     return {name: device for name, device in devices.items() if stores[name] in (0, len(given[name]))}
 

@@ -208,7 +208,7 @@ class Walk:
                 self._add("import", statement.lineno, {"0": name.partition(".")[0]})
 
     def _function(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        guards, loops, parameters, things = self.guards, self.loops, self.parameters, self.held
+        guards, loops, parameters, models = self.guards, self.loops, self.parameters, self.held
         saved = self.saved
         self.guards, self.loops, self.held, self.saved = [], [], {}, set()
         self.parameters = {parameter.arg for parameter in [*function.args.args, *function.args.kwonlyargs]}
@@ -222,7 +222,7 @@ class Walk:
                     self.statement = ast.copy_location(ast.Expr(node), node)
                     self._add(name, node.lineno, {})
             self.block(function.body)
-        self.guards, self.loops, self.parameters, self.held = guards, loops, parameters, things
+        self.guards, self.loops, self.parameters, self.held = guards, loops, parameters, models
         self.saved = saved
 
     def _loop(self, statement: ast.For | ast.AsyncFor | ast.While) -> None:
@@ -323,9 +323,9 @@ class Walk:
         if name in (".state_dict", ".load_state_dict") and isinstance(call.func, ast.Attribute):
             shared += [on] if self._is_wrapped(call.func.value) else []
         device = arguments.get("0", arguments.get("device", ""))
-        wrapper = "" if name != ".to" or device in self.parameters else self.devices.get(device, "")
+        known = "" if name != ".to" or device in self.parameters else self.devices.get(device, "")
         unlike = self._by_rank(call)
-        self._add(name, call.lineno, arguments, on, by_rank=unlike, wrapped=wrapped, shared=shared, device=wrapper)
+        self._add(name, call.lineno, arguments, on, by_rank=unlike, wrapped=wrapped, shared=shared, device=known)
 
     def _takes_saved(self, call: ast.Call) -> bool:
         """Whether it is given, or is a method of, a path that was saved to before in this function."""

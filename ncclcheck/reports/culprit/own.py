@@ -97,19 +97,19 @@ def accused(cluster: Cluster) -> list[Accused]:
     if not sound or cluster.job.simulated:
         return []
     by_name = {node.name: node for node in cluster.nodes}
-    nodes = [
+    cases = [
         Accused(failure, _bearing(failure, [*_differences(by_name[failure.node], sound)]))
         for failure in failures
         if failure.node in by_name
     ]
-    return [node for node in nodes if node.differences]
+    return [case for case in cases if case.differences]
 
 
 def by_own_environment(cluster: Cluster) -> list[Culprit]:
     """The same as culprits, and nodes of which the last words name a file that hides a module."""
-    nodes = accused(cluster)
-    own = [_culprit(node.failure, "VER017", node.what, _SURE if node.named else _LIKELY) for node in nodes]
-    rest = [failure for failure in _failures(cluster) if failure.node not in {each.failure.node for each in nodes}]
+    cases = accused(cluster)
+    own = [_culprit(case.failure, "VER017", case.what, _SURE if case.named else _LIKELY) for case in cases]
+    rest = [failure for failure in _failures(cluster) if failure.node not in {each.failure.node for each in cases}]
     return own + [
         _culprit(failure, "VER018", f"{path}: {failure.how}", _SURE)
         for failure in rest

@@ -31,9 +31,9 @@ _BASELINE = ("BEN006", "VER015", "VER016")
 
 def culprits(document: Document) -> list[str]:
     """Who is to blame, one line each, the surest first."""
-    findings = {finding.what for verdict in document.verdicts for finding in verdict.findings}
+    headings = {finding.what for verdict in document.verdicts for finding in verdict.findings}
     return [
-        f"Culprit: {_named(culprit)} (confidence {culprit.confidence:.2f}): {_brief(culprit.why, findings)}"
+        f"Culprit: {_named(culprit)} (confidence {culprit.confidence:.2f}): {_brief(culprit.why, headings)}"
         for culprit in document.culprits
     ]
 

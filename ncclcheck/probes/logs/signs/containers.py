@@ -8,12 +8,12 @@ SIGNS = (
     Sign(
         "image-not-pulled",
         r"(?P<state>ErrImagePull|ImagePullBackOff|InvalidImageName)|Failed to pull image \"(?P<image>[^\"]{1,300})\": (?P<why>.{3,300})"
-        r"|pyxis: .{0,60}(?P<pyxis>couldn't (?:start|create|import) .{3,120}|failed to import docker image.{0,120})"
+        r"|pyxis: .{0,60}(?P<pyxis>couldn't import .{3,120}|failed to import docker image.{0,120})"
         r"|pyxis: .{0,20}\[ERROR\] URL (?P<url>\S{1,200}) returned error code: (?P<http>\d{3}.{0,40})",
         (
             'Warning  Failed  2m  kubelet  Failed to pull image "ghcr.io/u/train:1": rpc error: code = Unknown desc = unauthorized',
             "Warning  Failed  1m  kubelet  Error: ImagePullBackOff",
-            "slurmstepd: error: pyxis: couldn't start container",
+            "slurmstepd: error: pyxis: couldn't import docker image",
         ),
         words=("imagepull", "failed to pull image", "invalidimagename", "pyxis: "),
     ),
@@ -50,7 +50,8 @@ SIGNS = (
         "container-not-started",
         r"could not select device driver .{0,20} with capabilities: \[\[(?P<driver>gpu)\]\]|nvidia-container-cli: (?P<cli>.{3,200})"
         r"|unresolvable CDI devices (?P<cdi>.{3,80})|OCI runtime (?:create|exec) failed: (?P<oci>.{3,300})"
-        r"|(?P<config>CreateContainer(?:Config)?Error)|pyxis: error: (?P<pyxis>.{3,200})",
+        r"|(?P<config>CreateContainer(?:Config)?Error)|pyxis: error: (?P<pyxis>.{3,200})"
+        r"|pyxis: (?P<engine>couldn't (?:start|create) .{3,120}|container (?:start|create) failed.{0,120})",
         (
             'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].',
             "nvidia-container-cli: initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object file",
@@ -58,9 +59,11 @@ SIGNS = (
             "Error response from daemon: OCI runtime create failed: runc create failed: unable to start container process",
             "Warning  Failed  1m  kubelet  Error: CreateContainerConfigError",
             'slurmstepd: error: pyxis: error: a container with name "pyxis_nemo" does not exist, and --container-image is not set',
+            "slurmstepd: error: pyxis: couldn't start container",
         ),
         words=(
             "pyxis: error: ",
+            "pyxis: co",
             "could not select device driver",
             "nvidia-container-cli",
             "unresolvable cdi",

@@ -261,7 +261,7 @@ class Run(Calling):
         of = " ".join(sorted(value.all_tags)) if not isinstance(statement, ast.While) else ""
         target = "" if isinstance(statement, ast.While) else text(statement.target)
         before = frame.variables
-        loop = Loop(line=statement.lineno, target=target, over=text(over), of=of)
+        loop = Loop(line=statement.lineno, target=target, over=text(over), of=of, file=frame.file)
         frame.loops += 1
         _forget(statement, frame)
         with self.inside(self.loops, loop):

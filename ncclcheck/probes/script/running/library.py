@@ -148,8 +148,8 @@ def kind_of(run: Run, cls: str) -> str:
     """What a class of the script is, by what it is made from."""
     waiting, seen = [cls], {cls}
     while waiting:
-        kind = waiting.pop(0)
-        for base in run.bases(kind):
+        derived = waiting.pop(0)
+        for base in run.bases(derived):
             name = base.rpartition(".")[2].rpartition(":")[2]
             if name in ("Module", "LightningModule", "Sequential"):
                 return "module"

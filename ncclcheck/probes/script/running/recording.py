@@ -115,10 +115,10 @@ class Recording:
         """FILE:CLASS.NAME, of the class or of what it is made from; empty where it is not the script's own."""
         waiting, seen = [cls] if cls else [], {""}
         while waiting:
-            known = waiting.pop(0)
-            if f"{known}.{name}" in self.functions:
-                return f"{known}.{name}"
-            new = [base for base in self.bases(known) if base not in seen]
+            owner = waiting.pop(0)
+            if f"{owner}.{name}" in self.functions:
+                return f"{owner}.{name}"
+            new = [base for base in self.bases(owner) if base not in seen]
             seen |= {*new}
             waiting += new
         return ""

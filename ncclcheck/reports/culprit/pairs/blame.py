@@ -107,7 +107,7 @@ class _Case:
         blames = [
             attempt for suspect, ways in charged if (attempt := _try(self._samples, self.heard, suspect, ways))
         ]
-        return [(_explained(self._samples, charge), charge) for charge in blames]
+        return [(_explained(self._samples, blamed), blamed) for blamed in blames]
 
     def best(self) -> Iterator[_Weighed]:
         """All suspects that may be blamed, in the order in which they are tried."""

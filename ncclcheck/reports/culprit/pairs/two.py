@@ -51,5 +51,5 @@ def once_more(done: Sequence[PairTime], rounds: int) -> bool:
     """Whether the two are to be measured again after so many rounds; what carries nothing costs seconds each."""
     if rounds < USUAL_ROUNDS:
         return True
-    way = slower(done)
-    return rounds < MOST_ROUNDS and way is not None and not way.way.is_dead
+    slow = slower(done)
+    return rounds < MOST_ROUNDS and slow is not None and not slow.way.is_dead

@@ -73,7 +73,7 @@ class Disguise:
 
     def __init__(self, *learned: object) -> None:
         self._names = Names()
-        texts = [string for document in learned for string in strings(document)]
+        texts = [string for source in learned for string in strings(source)]
         for source in learned:
             self._learn_variables(source)
         for place, text in texts:

@@ -79,6 +79,11 @@ def _not_started(events: list[LogEvent]) -> _Said:
             you("Name an image, or a container that was made on this node by an earlier step.",
                 "srun --container-image=IMAGE --container-name=NAME ..."),
         ]  # fmt: skip
+    if "engine" in events[0].fields:
+        return f"pyxis: {events[0].fields['engine'].strip()[:160]}", why, "node", [
+            you("Confirm, on that node: start it by hand.", "enroot start --rw NAME sh -c true"),
+            admin("What it mounts must exist there and be the user's: enroot's own lines beside it say which."),
+        ]  # fmt: skip
     said_by = (event.fields[key] for key in ("cli", "oci") for event in events if key in event.fields)
     what = f"a container did not start: {next(said_by, '').strip()[:160]}"
     if any({"driver", "cdi"} & event.fields.keys() for event in events):

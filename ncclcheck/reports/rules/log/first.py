@@ -342,7 +342,13 @@ def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
         "these lines only tell that another process went away; where no other check says why, it is in a log that "
         f"was not given.{named}"
     )
-    if {event.sign for event in follow} <= {"flushed", "propagated"}:
+    signs = {event.sign for event in follow}
+    if signs == {"propagated"}:
+        what = (
+            "these lines only show the result that NCCL's functions handed up (FILE:LINE -> 2); the warning that "
+            "says why stands above them or in another rank's log"
+        )
+    elif signs <= {"flushed", "propagated"}:
         what = (
             "these lines only show that RDMA requests were flushed (status 5): their connection had broken; what "
             "broke it is in the log of another rank, or in the kernel's of either host"

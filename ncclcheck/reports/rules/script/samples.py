@@ -293,14 +293,14 @@ def epochs(script: Script) -> Iterator[Finding]:
     for call, informed, anew in _followed(script):
         judged.add(call.place)
         if anew and not informed:
-            loop = structs.replace(anew[1], of="")
+            loop = structs.replace(anew[1], of="", file="")
             yield warn(
                 here(call),
                 f"the sampler is never given the epoch of the loop at {_head(anew)}",
                 why="It gives the same order in every epoch.",
                 owner="job",
                 evidence=[written(script, call), seen(_head(anew), _loop(loop))],
-                fix=[_told(script, call, calls, anew[0].file, loop)],
+                fix=[_told(script, call, calls, _file(anew), loop)],
             )
     for call in calls:
         if call.place in judged:
@@ -386,7 +386,12 @@ def _of_one_epoch(script: Script) -> tuple[Call, str] | None:
 
 
 def _head(again: tuple[Call, Loop]) -> str:
-    return f"{again[0].file}:{again[1].line}"
+    return f"{_file(again)}:{again[1].line}"
+
+
+def _file(again: tuple[Call, Loop]) -> str:
+    """Of the loop: it may be that of a caller."""
+    return again[1].file or again[0].file
 
 
 def _loop(loop: Loop) -> str:
@@ -438,7 +443,7 @@ def _begun_anew(calls: list[Call], sampler: Call) -> Call | None:
 def _epochs(calls: list[Call], sampler: Call) -> tuple[str, Loop] | None:
     """The loop over epochs, in the sampler's own function first."""
     loops = [
-        (call.function, call.file, loop)
+        (call.function, loop.file or call.file, loop)
         for call in calls
         for loop in call.loops
         if counts_epochs(loop) and loop.over != "range(1)"

@@ -269,16 +269,16 @@ def _fewer_steps(script: Script) -> Iterator[Finding]:
     if not shares_model(script):
         return
     passes = [call for call in reached(script) if call.name == ".backward" and call.loops]
-    within = {(call.file, loop.line): (loop, call) for call in passes for loop in call.loops}
-    for loop, call in within.values():
+    within = {(loop.file or call.file, loop.line): (loop, call) for call in passes for loop in call.loops}
+    for (file, line), (loop, call) in within.items():
         if _STEPS_BY_RANK.fullmatch(loop.over):
             yield fail(
-                Where(device=f"{call.file}:{loop.line}"),
+                Where(device=f"{file}:{line}"),
                 f"the number of steps differs by rank: {loop.over}",
                 why="In the backward pass ranks wait for those that have no more steps, until the timeout.",
                 owner="job",
                 evidence=[
-                    seen(f"{call.file}:{loop.line}", f"for {loop.target} in {loop.over}"),
+                    seen(f"{file}:{line}", f"for {loop.target} in {loop.over}"),
                     written(script, call),
                 ],
                 fix=[you("Give all ranks the same number of steps, or train under model.join().")],

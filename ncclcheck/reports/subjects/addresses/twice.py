@@ -80,15 +80,15 @@ def _readdressed(nodes: dict[str, Node], address: str, holders: Sequence[tuple[s
     return [admin(text, "ip -br addr", *lines)]
 
 
-def _lines(node: Node, device: str, now: Address, new: str) -> list[str]:
+def _lines(node: Node, device: str, own: Address, new: str) -> list[str]:
     """The old address first: a second one of its subnet would go with it."""
-    name, old, on = at(node, "host.own_name"), f"{now.address}/{now.prefix}", f"on {node.name}"
-    by_old = isinstance(name, Resolution) and now.address in name.addresses
+    name, old, on = at(node, "host.own_name"), f"{own.address}/{own.prefix}", f"on {node.name}"
+    by_old = isinstance(name, Resolution) and own.address in name.addresses
     return [
         f"arping -D -c 2 -I {quote(device)} {new}   # {on}: an answer means that somebody has it",
-        f"ip addr del {old} dev {quote(device)} && ip addr add {new}/{now.prefix} dev {quote(device)}   # {on}",
-        f"ip neigh flush to {now.address}   # on every node",
-        *([f"{hosts_file.named(name.name, new, [now.address])}   # on every node"] if by_old else []),
+        f"ip addr del {old} dev {quote(device)} && ip addr add {new}/{own.prefix} dev {quote(device)}   # {on}",
+        f"ip neigh flush to {own.address}   # on every node",
+        *([f"{hosts_file.named(name.name, new, [own.address])}   # on every node"] if by_old else []),
     ]
 
 

@@ -47,8 +47,8 @@ def source(same: Sequence[Failure]) -> tuple[Failure, str, str] | None:
 
 def _by_names(same: Sequence[Failure]) -> tuple[Failure, str, str] | None:
     """By variables that are not finite in one rank alone, such as its input or its own loss."""
-    names = {alike.rank: {*alike.raised.not_finite} for alike in same if alike.raised is not None}
-    messages = [f"{alike.raised.type}: {alike.raised.message}" for alike in same if alike.raised is not None]
+    names = {peer.rank: {*peer.raised.not_finite} for peer in same if peer.raised is not None}
+    messages = [f"{peer.raised.type}: {peer.raised.message}" for peer in same if peer.raised is not None]
     if len(names) < 2 or not (all(names.values()) or any(map(_ABOUT.search, messages))):
         return None
     alone = []

@@ -54,8 +54,8 @@ def ending(cluster: Cluster, end: JobEnd) -> str:
 
 def meaning(end: JobEnd) -> last_words.Told | None:
     """What the end of a torchrun usually means, by its last words, its signal or the shell's word for it."""
-    words = last_words.told(end.detail) or last_words.by_signal(end.exit)
-    return words or last_words.by_shell(last_line(end.detail))
+    means = last_words.told(end.detail) or last_words.by_signal(end.exit)
+    return means or last_words.by_shell(last_line(end.detail))
 
 
 def meaning_of(rank: RankState, run: Run) -> last_words.Told | None:

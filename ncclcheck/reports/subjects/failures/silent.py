@@ -54,8 +54,8 @@ def hurried(run: Run) -> bool:
 
 def findings(cluster: Cluster) -> Iterator[Finding]:
     """One finding a silent node with what the others found when they tried it; its cause first."""
-    causes = {node.node: words for node in cluster.run.silent if (words := _by_words(node))}
-    tried = {node.node: node for node in cluster.run.silent if node.knocks}
+    causes = {quiet.node: words for quiet in cluster.run.silent if (words := _by_words(quiet))}
+    tried = {quiet.node: quiet for quiet in cluster.run.silent if quiet.knocks}
     for each in _findings(cluster, causes):
         words = causes.get(each.where.node or "")
         finding = dialled.explained(cluster, let_in.explained(cluster, each, words[1] if words else None))
@@ -76,11 +76,11 @@ def _with_knocks(finding: Finding, words: _Words | None, silence: Silence, silen
 def _findings(cluster: Cluster, causes: dict[str, _Words]) -> Iterator[Finding]:
     """One finding a silent node; what befell all of a job step is said once. causes: by node, its words."""
     silent = cluster.run.silent
-    own = [node for node in silent if node.node in causes and not causes[node.node][0].shared]
-    yield from (causes[node.node][0].finding(node, causes[node.node][1], *_evidence(node)) for node in own)
-    yield from _shared([node for node in silent if node.node in causes and node not in own], causes, own)
+    own = [quiet for quiet in silent if quiet.node in causes and not causes[quiet.node][0].shared]
+    yield from (causes[quiet.node][0].finding(quiet, causes[quiet.node][1], *_evidence(quiet)) for quiet in own)
+    yield from _shared([quiet for quiet in silent if quiet.node in causes and quiet not in own], causes, own)
     left = []
-    for silence in (unread for unread in silent if unread.node not in causes):
+    for silence in (quiet for quiet in silent if quiet.node not in causes):
         if finding := _by_signs(cluster, silence):
             yield finding
         else:

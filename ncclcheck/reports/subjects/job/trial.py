@@ -62,12 +62,12 @@ def _verdict(speedup: float, low: float, high: float) -> Literal["gains", "loses
 
 def verdict(trial: Trial) -> Word:
     """What all rows say together."""
-    words = {row.verdict for row in trial.rows}
+    verdicts = {row.verdict for row in trial.rows}
     if trial.failed:
         return "failed"
-    if {"gains", "loses"} <= words:
+    if {"gains", "loses"} <= verdicts:
         return "mixed"
-    return next((word for word in ("gains", "loses", "same") if word in words), "unknown")
+    return next((word for word in ("gains", "loses", "same") if word in verdicts), "unknown")
 
 
 def setting(trial: Trial) -> str:

@@ -94,10 +94,10 @@ def _merged(losts: list[Lost], losses: Mapping[Pair, Loss], kind: str) -> list[L
     if len(nodes) > 2 and len({loser.node for loser in losts}) >= len(nodes) - 1:
         return [Lost(kind, "", "", "", flows.total(losses.values()), losses)]
     by_node: dict[str, Lost] = {}
-    for loss in losts:
-        first = by_node.get(loss.node)
-        by_node[loss.node] = loss if first is None else Lost(
-            kind, loss.node, "", "to and from", first.loss + loss.loss, {**first.by_pair, **loss.by_pair}
+    for lossy in losts:
+        first = by_node.get(lossy.node)
+        by_node[lossy.node] = lossy if first is None else Lost(
+            kind, lossy.node, "", "to and from", first.loss + lossy.loss, {**first.by_pair, **lossy.by_pair}
         )  # fmt: skip
     return list(by_node.values())
 

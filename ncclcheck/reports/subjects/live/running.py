@@ -150,7 +150,7 @@ def jobs(live: Iterable[Live]) -> list[RunningJob]:
     seconds = min((host.seconds for host in hosts if host.processes), default=0.0)
     addresses = Counter(name for name, _ in by_job)
     unseen = [host.host for host in hosts if host.problem or (host.unseen and not host.processes)]
-    seen = []
+    running = []
     for (name, _), all_ in sorted(by_job.items()):
         ranks = sorted((member for member in all_ if not member.helper), key=lambda member: member.rank)
         there = {member.host for member in all_}
@@ -159,8 +159,8 @@ def jobs(live: Iterable[Live]) -> list[RunningJob]:
         if ranks:
             helpers = [member for member in all_ if member.helper]
             ranks, helpers = numbered(ranks, helpers)
-            seen.append(RunningJob(f"{name}{more}", ranks, helpers, seconds, empty, unseen))
-    return seen
+            running.append(RunningJob(f"{name}{more}", ranks, helpers, seconds, empty, unseen))
+    return running
 
 
 def joined(processes: Sequence[LiveProcess]) -> list[LiveProcess]:

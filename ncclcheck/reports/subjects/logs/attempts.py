@@ -52,11 +52,11 @@ def _of_most(logs: Logs, file: str, start: int) -> int:
 
     A sweep runs one program with many settings: how most runs end says more than the last one's own end.
     """
-    here = [line for line in logs.events if line.file == file]
-    if any(line.line > start and line.sign in _WORKS for line in here):
+    here = [entry for entry in logs.events if entry.file == file]
+    if any(entry.line > start and entry.sign in _WORKS for entry in here):
         return start
-    raised = [line for line in here if line.sign == "python-error" and not follows(line)]
-    kinds = {line.fields.get("type", "") for line in raised if line.line > start}
+    raised = [entry for entry in here if entry.sign == "python-error" and not follows(entry)]
+    kinds = {entry.fields.get("type", "") for entry in raised if entry.line > start}
     alike: dict[str, list[int]] = {}
     for event in raised:
         places = alike.setdefault(event.fields.get("type", ""), [])

@@ -121,7 +121,7 @@ def left_alone(script: Script) -> Iterator[tuple[Guard, Call, str, Call | None]]
 
     By its own samples; or by its number, where only its values tell so: `if writer is not None`.
     """
-    guards: set[tuple[str, int]] = set()
+    places: set[tuple[str, int]] = set()
     met = [(call, name) for call in script.trace if (name := entered(script, call))]
     by_number = {(guard.file, guard.line, guard.branch) for call, _ in met for guard in call.guards}
     for call, name in met:
@@ -131,8 +131,8 @@ def left_alone(script: Script) -> Iterator[tuple[Guard, Call, str, Call | None]]
                 for branch in ("if", "else")
                 if branch != guard.branch
             )
-            if guard.kind in ("own", "rank") and (guard.file, guard.line) not in guards and not both:
-                guards.add((guard.file, guard.line))
+            if guard.kind in ("own", "rank") and (guard.file, guard.line) not in places and not both:
+                places.add((guard.file, guard.line))
                 yield guard, call, name, None
     for call in script.trace:
         if call.name != "break" or not call.loops or not call.guards:
@@ -144,11 +144,11 @@ def left_alone(script: Script) -> Iterator[tuple[Guard, Call, str, Call | None]]
                 condition for condition in call.guards if condition.kind == "rank" and condition.line > loop.line
             ]
             guard = inner[0] if inner else guard
-        if (guard.file, guard.line) in guards or _leaves_both(script, call, guard):
+        if (guard.file, guard.line) in places or _leaves_both(script, call, guard):
             continue
         inside = next(
             ((call, name) for call, name in met if loop in call.loops and guard not in call.guards), None
         )
         if inside:
-            guards.add((guard.file, guard.line))
+            places.add((guard.file, guard.line))
             yield guard, *inside, call

@@ -78,13 +78,13 @@ def _strategy(value: str) -> bool | None:
 
 def timeout(cluster: Cluster) -> tuple[Said, float] | None:
     """The timeout that the files give, whatever else they say."""
-    setting, seconds = _limit(cluster)
-    return (setting, seconds) if setting and seconds is not None else None
+    given, seconds = _limit(cluster)
+    return (given, seconds) if given and seconds is not None else None
 
 
 def _limit(cluster: Cluster) -> tuple[Said | None, float | None]:
-    setting = _last(cluster, TIMEOUT)
-    return setting, _seconds(setting.setting.value) if setting else None
+    given = _last(cluster, TIMEOUT)
+    return given, _seconds(given.setting.value) if given else None
 
 
 def _last(cluster: Cluster, names: tuple[str, ...]) -> Said | None:

@@ -83,3 +83,28 @@ def test_an_answer_that_pydantic_refuses_is_no_file_of_settings() -> None:
     )
     assert "Settings, or an answer" not in judged(refused.format("Choice"))["LOG004"].findings[0].why
     assert "Settings, or an answer" in judged(refused.format("EngineArgs"))["LOG004"].findings[0].why
+
+
+def test_a_connection_that_is_tried_again_is_no_limit_of_processes() -> None:
+    """EAGAIN (11) of a socket, and of fork(2): only the second says that there may be no more processes."""
+    accept = "Accept failed Resource temporarily unavailable\n"
+    fork = "sh: fork: retry: Resource temporarily unavailable\n"
+    reasons = [
+        str(judged(2 * line + "srun: error: h1: task 0: Exited with exit code 1\n")) for line in (accept, fork)
+    ]
+    assert ["limit of processes and threads" in reason for reason in reasons] == [False, True]
+
+
+def test_a_container_that_pyxis_cannot_start_is_no_image_that_cannot_be_pulled() -> None:
+    (found,) = judged("slurmstepd: error: pyxis: couldn't start container\n")["LOG181"].findings
+    assert found.what == "pyxis: couldn't start container"
+    (found,) = judged("slurmstepd: error: pyxis: couldn't import docker image\n")["LOG181"].findings
+    assert found.what == "the image could not be pulled"
+
+
+def test_results_that_are_handed_up_show_no_flushed_requests() -> None:
+    steps = ("misc/socket.cc:570 -> 2", "bootstrap.cc:275 -> 2", "init.cc:1493 -> 2")
+    log = "".join(f"g1:7:8 [0] NCCL INFO {step}\n" for step in steps)
+    (found,) = judged(log)["LOG001"].findings
+    assert "flushed" not in found.what
+    assert "the result that NCCL's functions handed up" in found.what

@@ -53,14 +53,14 @@ def crowded_nodes(cluster: Cluster) -> dict[str, Exhausted]:
 
 def set_apart(cluster: Cluster) -> dict[str, Exhausted]:
     """Nodes whose ranks are traced, or run with less priority than those elsewhere, whatever it costs."""
-    nodes: dict[str, Exhausted] = {}
+    by_node: dict[str, Exhausted] = {}
     for had in {resources.node: resources for resources in cluster.measurements.resources}.values():
         peers = [
             rank for other in cluster.measurements.resources if other.node != had.node for rank in other.ranks
         ]
         if exhausted := _traced(had.ranks) or _priority(had.ranks, peers):
-            nodes[had.node] = exhausted
-    return nodes
+            by_node[had.node] = exhausted
+    return by_node
 
 
 def throttled(cluster: Cluster, node: str) -> float | None:
@@ -146,11 +146,11 @@ def _paused(cluster: Cluster, had: Resources) -> Exhausted | None:
 
 def _still(cluster: Cluster, node: str) -> float:
     """The share of the time in which the ranks of a node did not run though due, and waited for no core."""
-    fact = [
+    lates = [
         lateness for lateness in cluster.measurements.lateness if lateness.node == node and lateness.wall_s > 0
     ]
     return min(
-        (max(0.0, lateness.stalled_s - (lateness.runqueue_s or 0.0)) / lateness.wall_s for lateness in fact),
+        (max(0.0, lateness.stalled_s - (lateness.runqueue_s or 0.0)) / lateness.wall_s for lateness in lates),
         default=0.0,
     )
 

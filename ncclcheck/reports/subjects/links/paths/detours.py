@@ -92,12 +92,12 @@ def _device(name: str) -> str:
 def findings(cluster: Cluster, links: Sequence[lan.Link]) -> Iterator[Finding]:
     """One for every route by which a node sends to peers of its own subnet from another interface."""
     nodes = {node.name: node for node in cluster.nodes}
-    ways = reached(cluster)
+    reach = reached(cluster)
     near: dict[lan.IPNetwork, list[lan.Link]] = {}
     for link in links:
         near.setdefault(link.network, []).append(link)
     for link in links:
-        yield from _by_rules(cluster, ways, nodes[link.node], link, near[link.network])
+        yield from _by_rules(cluster, reach, nodes[link.node], link, near[link.network])
         routes, device = lan.Routes(nodes[link.node]), _device(link.interface.name)
         if all(route.interface == device for route in routes.within(link.network)):
             continue
@@ -105,21 +105,21 @@ def findings(cluster: Cluster, links: Sequence[lan.Link]) -> Iterator[Finding]:
         for peer in near[link.network]:
             there = ipaddress.ip_address(peer.address)
             detour = _detour(nodes[link.node], routes, link.interface, link.network, there)
-            if peer is not link and detour and not _goes_by_itself(ways, link, peer):
+            if peer is not link and detour and not _goes_by_itself(reach, link, peer):
                 led.setdefault(detour, []).append(peer)
         yield from (_finding(cluster, link, detour, peers) for detour, peers in led.items())
 
 
 def _by_rules(
-    cluster: Cluster, ways: Reached | None, node: Node, link: lan.Link, peers: list[lan.Link]
+    cluster: Cluster, reach: Reached | None, node: Node, link: lan.Link, peers: list[lan.Link]
 ) -> Iterator[Finding]:
     """The same by a table that a policy rule leads to, as the kernel was seen to send; what fails is NET006's."""
-    if ways is None or link.node not in ways.odd_ways:
+    if reach is None or link.node not in reach.odd_ways:
         return
     led: dict[str, list[tuple[lan.Link, Way, Cause]]] = {}
     for peer in peers:
-        way = ways.odd_ways[link.node].get(peer.node)
-        if way is None or _failed(ways, (link.node, peer.node)):
+        way = reach.odd_ways[link.node].get(peer.node)
+        if way is None or _failed(reach, (link.node, peer.node)):
             continue
         if (cause := own_way.another_device(node, way)) and cause.device != _device(link.interface.name):
             led.setdefault(cause.device, []).append((peer, way, cause))
@@ -136,16 +136,16 @@ def _by_rules(
         )
 
 
-def _goes_by_itself(ways: Reached | None, link: lan.Link, peer: lan.Link) -> bool:
+def _goes_by_itself(reach: Reached | None, link: lan.Link, peer: lan.Link) -> bool:
     """Whether the kernel was seen to send from the chosen interface after all, by a policy rule."""
-    seen_there = ways.seen.get((link.node, peer.node)) if ways else None
+    seen_there = reach.seen.get((link.node, peer.node)) if reach else None
     return seen_there is not None and seen_there.interface == link.interface.name
 
 
 def _finding(cluster: Cluster, link: lan.Link, detour: Detour, peers: list[lan.Link]) -> Finding:
-    ways = reached(cluster)
+    reach = reached(cluster)
     pairs = [pair for peer in peers for pair in ((link.node, peer.node), (peer.node, link.node))]
-    lost = [pair for pair in pairs if ways and _failed(ways, pair)]
+    lost = [pair for pair in pairs if reach and _failed(reach, pair)]
     slow = slow_words(cluster, link.node, [peer.node for peer in peers])
     level = fail if lost or slow else warn
     leads = f"by {detour.route.interface}, not by the chosen {link.interface.name}"
@@ -179,6 +179,6 @@ def slow_words(cluster: Cluster, node: str, peers: Sequence[str]) -> str:
     return ""
 
 
-def _failed(ways: Reached, pair: tuple[str, str]) -> bool:
-    connect = ways.seen[pair].connect if pair in ways.seen else None
+def _failed(reach: Reached, pair: tuple[str, str]) -> bool:
+    connect = reach.seen[pair].connect if pair in reach.seen else None
     return isinstance(connect, Connect) and connect.outcome not in ("ok", "silent")

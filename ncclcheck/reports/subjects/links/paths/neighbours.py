@@ -59,7 +59,7 @@ def _macs(node: Node) -> set[str]:
 
 def findings(found: list[Misled], links: Mapping[str, lan.Link]) -> Iterator[Finding]:
     """One for every entry that somebody wrote, and one for every address for which another machine answers."""
-    yield from (_written(misled_entry) for misled_entry in found if misled_entry.entry.permanent)
+    yield from (_written(case) for case in found if case.entry.permanent)
     answered: dict[tuple[str, str], list[Misled]] = {}
     for wrong in found:
         if not wrong.entry.permanent:
