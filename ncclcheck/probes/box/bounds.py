@@ -29,8 +29,8 @@ def keep(box: str) -> None:
 def _keep(path: str, most: int) -> None:
     file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        held = os.fstat(file)
-        if held.st_blocks * 512 <= most:
+        inode = os.fstat(file)
+        if inode.st_blocks * 512 <= most:
             return
         with suppress(FileExistsError):
             head = os.open(f"{path}.head", NEW, 0o600)
@@ -39,7 +39,7 @@ def _keep(path: str, most: int) -> None:
                 os.write(head, data[: data.rfind(b"\n") + 1] or data)
             finally:
                 os.close(head)
-        end = ctypes.c_long(held.st_size - most // 2)
+        end = ctypes.c_long(inode.st_size - most // 2)
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.fallocate(file, _KEEP_SIZE | _PUNCH_HOLE, ctypes.c_long(0), end):
             os.ftruncate(file, 0)  # NFS before 4.2: its writer goes on where it was, behind a hole

@@ -43,11 +43,11 @@ class Gpus:
             self._pending += os.read(self._child.stdout.fileno(), _MOST_PENDING)
         *lines, self._pending = self._pending.split(b"\n")
         self._pending = self._pending[:_MOST_PENDING]
-        found = []
+        samples = []
         for line in lines:
             with suppress(ValueError):
-                found.append(json.loads(line))
-        return found
+                samples.append(json.loads(line))
+        return samples
 
     def end(self) -> None:
         """The child is not waited for: its driver may hold it."""
@@ -83,9 +83,9 @@ def main() -> None:
         return
     events = nvml.watch()
     while True:
-        told: Raw = {"gpus": [_sample(nvml, gpu) for gpu in nvml.handles], "xids": nvml.xids(events)}
-        told["pids"] = [nvml.pids(gpu) if gpu else [] for gpu in nvml.handles]
-        print(json.dumps(told), flush=True)
+        sample: Raw = {"gpus": [_sample(nvml, gpu) for gpu in nvml.handles], "xids": nvml.xids(events)}
+        sample["pids"] = [nvml.pids(gpu) if gpu else [] for gpu in nvml.handles]
+        print(json.dumps(sample), flush=True)
         time.sleep(_EVERY_S)
 
 

@@ -17,7 +17,7 @@ _MOST_AT_ONCE = 200  # messages of one look; a storm of them says the same thing
 
 def cgroups_of(pid: int) -> list[str]:
     """The folders of a process's memory cgroup and of those above it, as they are seen here."""
-    found: list[str] = []
+    folders: list[str] = []
     for line in _text(f"/proc/{pid}/cgroup").splitlines():
         _, kinds, path = (line + "::").split(":", 2)
         path = path.removesuffix("::")
@@ -25,8 +25,8 @@ def cgroups_of(pid: int) -> list[str]:
             continue
         root = "/sys/fs/cgroup/memory" if kinds else "/sys/fs/cgroup"
         parts = [part for part in path.split("/") if part]
-        found += ["/".join([root, *parts[:depth]]) for depth in range(len(parts), -1, -1)]
-    return found
+        folders += ["/".join([root, *parts[:depth]]) for depth in range(len(parts), -1, -1)]
+    return folders
 
 
 def oom_kills(folders: Iterable[str]) -> dict[str, int]:
@@ -86,7 +86,7 @@ class Messages:
 
     def new(self) -> list[str]:
         """Those since the last call that tell something of a node's hardware, memory or storage."""
-        found: list[str] = []
+        lines: list[str] = []
         for _ in range(_MOST_AT_ONCE if self.readable else 0):
             try:
                 record = os.read(self._file, 8192)
@@ -96,8 +96,8 @@ class Messages:
                 break
             text = record.partition(b";")[2].split(b"\n")[0]
             if _TELLING.search(text):
-                found.append(text[:300].decode(errors="backslashreplace"))
-        return found
+                lines.append(text[:300].decode(errors="backslashreplace"))
+        return lines
 
 
 def _text(path: str) -> str:

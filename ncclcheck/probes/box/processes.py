@@ -91,9 +91,9 @@ class Processes:
                 known = self.alive[pid] = Process(pid, stat[19], number(stat[1]), now)
                 self._watch(known)
             self._learn(known)
-            told = (known.name, known.command, known.rank, known.world)
-            if known.told != told and known.command:
-                known.told = told
+            identity = (known.name, known.command, known.rank, known.world)
+            if known.told != identity and known.command:
+                known.told = identity
                 changed.append(known)
         return changed
 

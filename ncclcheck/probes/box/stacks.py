@@ -54,14 +54,14 @@ class Stacks:
         """What was written since into a file of its own; the parent's has what was its own."""
         file = os.open(self._path(parent), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            told = os.pread(file, _MOST, begin)
+            chunk = os.pread(file, _MOST, begin)
             os.ftruncate(file, begin)
         finally:
             os.close(file)
-        if told:
+        if chunk:
             own = os.open(self._path(pid), NEW, 0o600)
             try:
-                os.write(own, told)
+                os.write(own, chunk)
             finally:
                 os.close(own)
 

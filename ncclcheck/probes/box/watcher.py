@@ -291,9 +291,9 @@ class Watcher:
 
     def stalled(self) -> None:
         """No sign of life for long: look once, keep it, and do what --on-stall says."""
-        told = self.life.told
+        silenced = self.life.told
         silent = self.life.silent(self.jobs.working(), self.output())
-        if told and not self.life.told:
+        if silenced and not self.life.told:
             self.note("resumed")
         limit = max(self.stall_s, _GAPS * self.life.longest)
         if silent <= limit or self.life.told or not self.jobs.alive:

@@ -107,14 +107,14 @@ def find(name: str, directory: str) -> Any:
         raise FactoryError(f"{name} is not MODULE:NAME or path/to/file.py:NAME")
     _put_first(directory)
     try:
-        found: Any = _file(os.path.join(directory, where)) if where.endswith(".py") else _module(where)
+        target: Any = _file(os.path.join(directory, where)) if where.endswith(".py") else _module(where)
     except ImportError as error:
         raise FactoryError(f"{where} cannot be imported: {error}") from error
     for part in attribute.split("."):
-        if not hasattr(found, part):
+        if not hasattr(target, part):
             raise FactoryError(f"{where} has no {attribute}")
-        found = getattr(found, part)
-    return found
+        target = getattr(target, part)
+    return target
 
 
 def _put_first(directory: str) -> None:
@@ -228,9 +228,9 @@ def _loader_within(thing: Any, depth: int = 0) -> Any:
         return thing
     if isinstance(stages := getattr(thing, "pipeline", None), list):
         return stages[0] if stages and isinstance(stages[0], DataLoader) else thing
-    held = vars(thing).values() if hasattr(thing, "__dict__") else ()
+    parts = vars(thing).values() if hasattr(thing, "__dict__") else ()
     for inner in (
-        _loader_within(part, depth + 1) for part in held if not isinstance(part, tuple | list | Mapping)
+        _loader_within(part, depth + 1) for part in parts if not isinstance(part, tuple | list | Mapping)
     ):
         if isinstance(inner, DataLoader) and (inner.num_workers or not isinstance(thing, Dataset)):
             return inner
@@ -270,18 +270,18 @@ def _length(dataset: Any) -> int | None:
 
 def _keywords_of(loader: DataLoader[Any]) -> dict[str, Any]:
     """What differs from DataLoader's defaults, as its constructor takes it."""
-    found: dict[str, Any] = {"num_workers": loader.num_workers, **_sampling(loader)}
+    keywords: dict[str, Any] = {"num_workers": loader.num_workers, **_sampling(loader)}
     if loader.collate_fn not in (default_collate, default_convert):
-        found["collate_fn"] = loader.collate_fn
+        keywords["collate_fn"] = loader.collate_fn
     for name in ("pin_memory", "timeout", "worker_init_fn", "generator", "multiprocessing_context"):
         if value := getattr(loader, name, None):
-            found[name] = value
+            keywords[name] = value
     if loader.num_workers:
-        found["persistent_workers"] = loader.persistent_workers
-        found["prefetch_factor"] = loader.prefetch_factor
+        keywords["persistent_workers"] = loader.persistent_workers
+        keywords["prefetch_factor"] = loader.prefetch_factor
     if getattr(loader, "in_order", True) is False:
-        found["in_order"] = False
-    return found
+        keywords["in_order"] = False
+    return keywords
 
 
 def _sampling(loader: DataLoader[Any]) -> dict[str, Any]:

@@ -150,14 +150,14 @@ class FileTrial:
 
     def opened(self) -> InitSeen:
         """What stands at PATH, and whether a file beside it can be made and locked."""
-        said = self._next()
+        reply = self._next()
         self._tell(
-            problem=said.problem,
-            kind=said.kind,
-            bytes=said.bytes,
-            age_s=said.age_s,
-            owner=said.owner,
-            unlocked=said.unlocked,
+            problem=reply.problem,
+            kind=reply.kind,
+            bytes=reply.bytes,
+            age_s=reply.age_s,
+            owner=reply.owner,
+            unlocked=reply.unlocked,
         )
         return self._seen
 
@@ -169,14 +169,14 @@ class FileTrial:
         with suppress(OSError, ValueError):
             self._child.stdin.write(" ".join(names).encode() + b"\n")
             self._child.stdin.flush()
-        said = self._next()
-        if said.seen is None:
-            self._tell(problem=said.problem or "the folder could not be read")
+        reply = self._next()
+        if reply.seen is None:
+            self._tell(problem=reply.problem or "the folder could not be read")
         else:
             self._tell(
-                sees=[node for name, node in names.items() if name in said.seen],
-                missing=[node for name, node in names.items() if name not in said.seen],
-                lock_is_local=said.lock_is_local,
+                sees=[node for name, node in names.items() if name in reply.seen],
+                missing=[node for name, node in names.items() if name not in reply.seen],
+                lock_is_local=reply.lock_is_local,
             )
         return self._seen
 

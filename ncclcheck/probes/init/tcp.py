@@ -41,24 +41,24 @@ class TcpTrial:
 
         def ask() -> None:
             try:
-                found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-                answers.put(list(dict.fromkeys(str(entry[4][0]) for entry in found)))
+                infos = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+                answers.put(list(dict.fromkeys(str(entry[4][0]) for entry in infos)))
             except (OSError, UnicodeError) as error:
                 answers.put(getattr(error, "strerror", None) or str(error))
 
         threading.Thread(target=ask, daemon=True, name="init name").start()
         try:
-            told = answers.get(timeout=self._seconds)
+            addresses = answers.get(timeout=self._seconds)
         except Empty:
-            told = f"no answer within {self._seconds:g} s"
+            addresses = f"no answer within {self._seconds:g} s"
         seen = TcpInit(host=self._host, port=self._port, hosts=hosts)
-        if isinstance(told, str):
-            return replace(seen, unresolved=told)
+        if isinstance(addresses, str):
+            return replace(seen, unresolved=addresses)
         mine = {entry.address.partition("%")[0] for of in psutil.net_if_addrs().values() for entry in of}
-        bare = [address.partition("%")[0] for address in told]
+        bare = [address.partition("%")[0] for address in addresses]
         return replace(
             seen,
-            addresses=told[:_MOST_ADDRESSES],
+            addresses=addresses[:_MOST_ADDRESSES],
             own=any(address in mine or _is_loopback(address) for address in bare),
             loopback=all(_is_loopback(address) for address in bare),
         )

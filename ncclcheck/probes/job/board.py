@@ -61,13 +61,13 @@ class Board:
     def read_all(self, keys: Sequence[str], seconds: float) -> dict[str, bytes]:
         """All notes that are there after so long at most."""
         end = time.monotonic() + seconds
-        found: dict[str, bytes] = {}
+        notes: dict[str, bytes] = {}
         for start in range(0, len(keys), _AT_ONCE):
             some = [*keys[start : start + _AT_ONCE]]
             if not self._there(some, end - time.monotonic()):
                 some = [key for key in some if self.has(key)]
-            found |= dict(zip(some, map(bytes, self._store.multi_get(some)), strict=True)) if some else {}
-        return found
+            notes |= dict(zip(some, map(bytes, self._store.multi_get(some)), strict=True)) if some else {}
+        return notes
 
     def tidy(self) -> None:
         """Take down our own notes; those whom they were for have read them, or never will."""

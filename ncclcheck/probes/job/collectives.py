@@ -166,10 +166,10 @@ class _Bench:
         seconds, whole, first_wrong = self._pass(work)
         box = self._left() - left_after - whole
         least, most = self._plan.least_iterations - 1, self._plan.most_iterations - 1
-        held = self._context.memory.now()
+        before = self._context.memory.now()
         times = measure(work.call, Limits(box, least, most, seconds), self._peers, self._tick, self._late)
         if blank.bytes <= _PROBE_BYTES:  # larger buffers are kept for later, which is no leak: the soak tells
-            self._context.memory.grew(held, len(times))
+            self._context.memory.grew(before, len(times))
         seconds, whole, last_wrong = self._pass(work)
         self._passes[name] = blank.bytes, whole
         iteration = 1 if first_wrong else len(times) + 2

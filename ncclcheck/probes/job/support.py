@@ -52,5 +52,5 @@ def _attempt(name: Op, form: Build, ranks: Ranks, backend: str) -> str:
 
 def _lack(name: Op, ranks: Ranks, backend: str, error: Exception) -> str:
     what = f" with {ranks.reduce_op}" if OPERATIONS[name].reduces else ""
-    said = (str(error).strip() or type(error).__name__).splitlines()[0][:110]
-    return f"torch {torch.__version__} with {backend} has no {name}{what} for {str(ranks.dtype)[6:]}: {said}"
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0][:110]
+    return f"torch {torch.__version__} with {backend} has no {name}{what} for {str(ranks.dtype)[6:]}: {reason}"

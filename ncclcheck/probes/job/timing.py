@@ -100,8 +100,8 @@ def measure(
         with observer.batch():
             own = batch(call, count, peers.device, tick, observer.stalled)
         less = [-wait for wait in own.waits]
-        told = peers.worst([time.monotonic() - begin, *own.calls, *own.waits, *less])
-        spent, slowest, waits = told[0], told[1 : count + 1], told[count + 1 :]
+        worst = peers.worst([time.monotonic() - begin, *own.calls, *own.waits, *less])
+        spent, slowest, waits = worst[0], worst[1 : count + 1], worst[count + 1 :]
         observer.add(own.waits, waits[: count - 1], [-wait for wait in waits[count - 1 :]])
         times += slowest
     return times

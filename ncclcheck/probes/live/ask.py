@@ -31,8 +31,8 @@ SIGNALS = {"USR1": int(signal.SIGUSR1), "USR2": int(signal.SIGUSR2)}
 def chosen(told: List[Raw]) -> List[Raw]:
     """The ranks that do what few do, and one of the others; the first ones where nobody differs."""
     kinds: Dict[Any, List[Raw]] = {}
-    for one in told:
-        kinds.setdefault((one["state"], one["wchan"], one["cpu"] > 0.5), []).append(one)
+    for rank in told:
+        kinds.setdefault((rank["state"], rank["wchan"], rank["cpu"] > 0.5), []).append(rank)
     few = sorted(kinds.values(), key=len)
     if len(few) < 2:
         return told[: _SUSPECTS + 1]
@@ -56,7 +56,7 @@ def dumps(proc: Proc, ranks: List[Raw], taken: Taken) -> List[str]:
     while waiting and time.time() < end:
         time.sleep(0.2)
         waiting = [(process, at) for process, at in waiting if not fresh(proc, process, at)]
-    records.files(proc, [one for one, _ in asked if (one, _) not in waiting], taken)
+    records.files(proc, [process for process, _ in asked if (process, _) not in waiting], taken)
     problems += ["rank {} wrote no dump in {:.0f} s".format(process["rank"], _DUMP_S) for process, _ in waiting]
     return problems
 
@@ -92,10 +92,10 @@ def fresh(proc: Proc, raw: Raw, since: float) -> bool:
     """Whether a dump of this rank was written since, and is no longer growing."""
     for name in records.dump_names(raw):
         try:
-            told = os.stat(records.beside(proc, raw["pid"], name))
+            inode = os.stat(records.beside(proc, raw["pid"], name))
         except (OSError, ValueError):
             continue
-        if told.st_mtime >= since - 0.01 and told.st_size and time.time() - told.st_mtime > 0.3:
+        if inode.st_mtime >= since - 0.01 and inode.st_size and time.time() - inode.st_mtime > 0.3:
             return True
     return False
 
@@ -142,10 +142,10 @@ def sent(proc: Proc, raw: Raw, wanted: int) -> str:
 def size_of(proc: Proc, raw: Raw) -> Optional[int]:
     """The length of the file that its standard error goes to; None where that is no file."""
     try:
-        told = os.stat(os.path.join(proc.root, str(raw["pid"]), "fd", "2"))
+        inode = os.stat(os.path.join(proc.root, str(raw["pid"]), "fd", "2"))
     except OSError:
         return None
-    return told.st_size if stat.S_ISREG(told.st_mode) else None
+    return inode.st_size if stat.S_ISREG(inode.st_mode) else None
 
 
 def written(proc: Proc, raw: Raw, since: Optional[int]) -> List[str]:

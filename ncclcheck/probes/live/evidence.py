@@ -29,10 +29,10 @@ def collect(argv: List[str], proc: Proc) -> Raw:
     seconds, words = float(argv[0]), argv[1:]
     beside = Beside(proc, seconds)
     job = next((word[4:] for word in words if word.startswith("job=")), "")
-    told = look.look(seconds, proc, "stacks" in words, job, beside.first, inside="stacks" in words)
-    told.update(beside.last())
-    told.update(further(proc, told, words))
-    return told
+    evidence = look.look(seconds, proc, "stacks" in words, job, beside.first, inside="stacks" in words)
+    evidence.update(beside.last())
+    evidence.update(further(proc, evidence, words))
+    return evidence
 
 
 class Beside:
@@ -54,12 +54,12 @@ class Beside:
 
     def last(self) -> Raw:
         """The last one, and what NVML said."""
-        told = self.gpus.told() if self.gpus else {"gpus": [], "problem": ""}
+        nvml_answer = self.gpus.told() if self.gpus else {"gpus": [], "problem": ""}
         return {
             "addresses": wires.addresses(self.proc, self.pid),
             "nics": wires.between(self.counted, wires.counters(self.proc, self.pid)),
-            "gpus": told["gpus"],
-            "gpu_problem": told["problem"],
+            "gpus": nvml_answer["gpus"],
+            "gpu_problem": nvml_answer["problem"],
         }
 
 
@@ -93,10 +93,10 @@ def further(proc: Proc, raw: Raw, words: List[str]) -> Raw:
     return {"ras": answers, "records": taken.pieces, "not_had": not_had}
 
 
-def _asked(proc: Proc, told: Raw, ranks: List[Raw], words: List[str], taken: records.Taken) -> List[str]:
+def _asked(proc: Proc, evidence: Raw, ranks: List[Raw], words: List[str], taken: records.Taken) -> List[str]:
     """What has to be asked of ranks; why it was not had."""
     some = ask.chosen([rank for rank in ranks if rank["state"] not in _LOST])
-    return ask.dumps(proc, some, taken) + _stacks(proc, told, some, words)
+    return ask.dumps(proc, some, taken) + _stacks(proc, evidence, some, words)
 
 
 def _ras(proc: Proc, ranks: List[Raw], words: List[str]) -> List[Raw]:
@@ -124,9 +124,9 @@ SOURCES: Dict[str, str] = {}  # of all modules of this program, by their names; 
 
 def main(argv: List[str]) -> None:
     """One line of JSON."""
-    told = collect(argv, Proc())
-    told["cpu_s"] = round(sum(os.times()[:4]), 3)
-    print(json.dumps(told))
+    evidence = collect(argv, Proc())
+    evidence["cpu_s"] = round(sum(os.times()[:4]), 3)
+    print(json.dumps(evidence))
 
 
 if __name__ == "__main__":

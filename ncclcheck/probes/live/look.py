@@ -56,8 +56,8 @@ def look(
     last = snapshot(proc, processes)
     passed = max(time.time() - begun, 1e-3)
     looked = [compared(process, first[process["pid"]], last[process["pid"]], passed) for process in processes]
-    for one in looked:
-        one["apart"] = apart.get(one["pid"], 0.0)
+    for rank in looked:
+        rank["apart"] = apart.get(rank["pid"], 0.0)
     if stacks:
         add_stacks([process for process in looked if not process["helper"]])
     own = sum(os.times()[:4])
@@ -244,7 +244,7 @@ def add_stacks(ranks: List[Raw]) -> None:
     alike = len(kinds) == len(
         {rank["job"] for rank in ranks}
     )  # nobody stands out: the difference is in the stacks
-    asked = [one for same in sorted(kinds.values(), key=len) for one in (same if alike else same[:2])]
+    asked = [member for same in sorted(kinds.values(), key=len) for member in (same if alike else same[:2])]
     end = time.time() + _PYSPY_ALL_S
     for process in asked[:_MOST_STACKS] if tool else []:
         if time.time() > end:

@@ -62,7 +62,7 @@ def _pointers(memory: int, array: int) -> Iterator[int]:
 
 def _places(proc: Proc, pid: str) -> List[int]:
     """Where its pointer may be: in the program, into which the linker copies it, else in libc."""
-    found: List[int] = []
+    places: List[int] = []
     program = proc.link(pid, "exe")
     for line in proc.text(pid, "maps").splitlines():
         row = line.split(None, 5)
@@ -72,21 +72,21 @@ def _places(proc: Proc, pid: str) -> List[int]:
         if row[5] != program and not name.startswith(("libc.", "libc-", "ld-musl")):
             continue
         try:
-            told = _symbol(os.path.join(proc.root, pid, "root", row[5].lstrip("/")))
+            symbol = _symbol(os.path.join(proc.root, pid, "root", row[5].lstrip("/")))
         except OSError:  # it was replaced, or is gone
             continue
-        if told is not None:
-            value, moved = told
+        if symbol is not None:
+            value, moved = symbol
             place = value + (int(row[0].partition("-")[0], 16) if moved else 0)
-            found.insert(0 if row[5] == program else len(found), place)
-    return found
+            places.insert(0 if row[5] == program else len(places), place)
+    return places
 
 
 def _symbol(path: str) -> Optional[Tuple[int, bool]]:
     """The value of `environ` in a file of ELF, and whether it counts from where the file is mapped."""
     with open(path, "rb") as file:
-        told = os.fstat(file.fileno())
-        key = (told.st_dev, told.st_ino)
+        inode = os.fstat(file.fileno())
+        key = (inode.st_dev, inode.st_ino)
         if key not in _known:
             _known[key] = _read(file)
     return _known[key]

@@ -59,7 +59,7 @@ def find(proc: Proc, job: str = "", inside: bool = False) -> Tuple[List[Raw], Li
 
     inside: the environment that a process has by now is read too, as a debugger reads it.
     """
-    found: List[Raw] = []
+    ranked: List[Raw] = []
     loose: List[Raw] = []
     unseen: List[Raw] = []
     own = ours(proc)
@@ -72,13 +72,13 @@ def find(proc: Proc, job: str = "", inside: bool = False) -> Tuple[List[Raw], Li
                 unseen.append({"pid": int(name), "command": command[:80], "user": user})
             continue
         process = member(proc, name, command, environ, job, inside)
-        if process and len(found) + len(loose) < MOST_PROCESSES:
-            (loose if process["rank"] is None else found).append(process)
+        if process and len(ranked) + len(loose) < MOST_PROCESSES:
+            (loose if process["rank"] is None else ranked).append(process)
     unranked.join(
-        proc, found, loose, lambda pid: known(proc, pid, proc.text(pid, "cmdline").replace("\0", " "), {})
+        proc, ranked, loose, lambda pid: known(proc, pid, proc.text(pid, "cmdline").replace("\0", " "), {})
     )
-    choose(found)
-    return found, unseen
+    choose(ranked)
+    return ranked, unseen
 
 
 def is_hidden(proc: Proc, pid: str, command: str) -> bool:
@@ -210,9 +210,9 @@ def choose(found: List[Raw]) -> None:
     for process in found:
         ranks.setdefault((process["job"], process["scope"], process["rank"]), []).append(process)
     for same in ranks.values():
-        own = [one for one in same if not one["orphan"]]
-        using = [one for one in own if one["libraries"]] or own
-        pids = {one["pid"] for one in using}
-        top = min(using, key=lambda one: (one["parent"] in pids, one["pid"])) if using else None
+        own = [candidate for candidate in same if not candidate["orphan"]]
+        using = [candidate for candidate in own if candidate["libraries"]] or own
+        pids = {candidate["pid"] for candidate in using}
+        top = min(using, key=lambda candidate: (candidate["parent"] in pids, candidate["pid"])) if using else None
         for process in same:
             process["helper"] = process is not top

@@ -66,7 +66,7 @@ def version_of(proc: Proc, pid: str) -> Optional[Version]:
 
 def listening(proc: Proc, pids: List[str], port: int) -> List[Tuple[str, str]]:
     """(address, pid) of those of these processes that listen on a port: where a question reaches this job."""
-    found = []
+    doors = []
     for pid in pids:
         own = {proc.link(pid, "fd", name) for name in proc.names(pid, "fd")}
         for table in ("tcp", "tcp6"):
@@ -76,8 +76,8 @@ def listening(proc: Proc, pids: List[str], port: int) -> List[Tuple[str, str]]:
                     continue
                 address, number = row[1].split(":")
                 if int(number, 16) == port:
-                    found.append((address_of(address), pid))
-    return found
+                    doors.append((address_of(address), pid))
+    return doors
 
 
 def address_of(text: str) -> str:
@@ -110,8 +110,8 @@ class Talk:
             if not more or len(self.kept) > 65536:
                 raise OSError("it closed the connection")
             self.kept += more
-        said, _, self.kept = self.kept.partition(b"\n")
-        return said.decode(errors="replace").strip()
+        answer, _, self.kept = self.kept.partition(b"\n")
+        return answer.decode(errors="replace").strip()
 
     def rest(self, question: str, limit: int) -> Tuple[str, bool]:
         """Send the last line, read to the end of the connection; whether it was cut."""
@@ -179,7 +179,7 @@ def asked(proc: Proc, ranks: List[Raw], lost: bool, young: bool, always: bool) -
     version = next(filter(None, (version_of(proc, pid) for pid in pids[:2])), None)
     env = ranks[0]["env"]
     port = port_of(env.get("NCCL_RAS_ADDR", ""))
-    told: Raw = {
+    look: Raw = {
         "job": ranks[0]["job"],
         "scope": ranks[0]["scope"],
         "version": ".".join(map(str, version)) if version else "",
@@ -194,17 +194,17 @@ def asked(proc: Proc, ranks: List[Raw], lost: bool, young: bool, always: bool) -
     doors = listening(proc, near, port)
     careful = not always or version is None or version < (2, 24, 0)
     if env.get("NCCL_RAS_ENABLE", "1").strip() == "0":
-        told["problem"] = "it is switched off: NCCL_RAS_ENABLE=0"
+        look["problem"] = "it is switched off: NCCL_RAS_ENABLE=0"
     elif not near:
-        told["problem"] = "the job is in another network namespace than this look"
+        look["problem"] = "the job is in another network namespace than this look"
     elif careful and (version is None or doors):
-        told["problem"] = refusal(version, lost, young)
-    if not told["problem"] and not doors:
-        told["problem"] = "no rank here listens on its port {}".format(port)
-    if not told["problem"]:
-        told["address"] = doors[0][0]
-        _first(told, version)
-    return told
+        look["problem"] = refusal(version, lost, young)
+    if not look["problem"] and not doors:
+        look["problem"] = "no rank here listens on its port {}".format(port)
+    if not look["problem"]:
+        look["address"] = doors[0][0]
+        _first(look, version)
+    return look
 
 
 def _first(raw: Raw, version: Optional[Version]) -> None:

@@ -82,29 +82,29 @@ def host(said: str, name: str = "") -> Received:
 
     Raises msgspec.MsgspecError, UnicodeError or RecursionError where it is none.
     """
-    told = msgspec.json.decode(said, type=Live)
-    name = name or told.host
-    live = replace(told, host=name, processes=[replace(process, host=name) for process in told.processes])
+    document = msgspec.json.decode(said, type=Live)
+    name = name or document.host
+    live = replace(document, host=name, processes=[replace(process, host=name) for process in document.processes])
     beside = msgspec.json.decode(said, type=_Beside)
     return Received(live=live, ras=[_ras(name, answer) for answer in beside.ras], pieces=beside.records)
 
 
-def _ras(name: str, told: _Ras) -> Ras:
-    looks, problem = [], told.problem
-    for look in told.looks:
+def _ras(name: str, answer: _Ras) -> Ras:
+    looks, problem = [], answer.problem
+    for look in answer.looks:
         try:
             looks.append(_look(look))
         except ras_text.NoStatus as error:
             problem = problem or look.problem or str(error)
-    lines = told.diagnostics.splitlines()[:_MOST_DIAGNOSTICS]
+    lines = answer.diagnostics.splitlines()[:_MOST_DIAGNOSTICS]
     return Ras(
-        job=told.job,
-        scope=told.scope,
+        job=answer.job,
+        scope=answer.scope,
         host=name,
-        version=told.version,
-        port=told.port,
+        version=answer.version,
+        port=answer.port,
         looks=looks,
-        apart_s=told.apart_s,
+        apart_s=answer.apart_s,
         diagnostics=[line[:500] for line in lines if "NCCL DIAG [INFO]" in line],
         problem=problem,
     )
@@ -151,13 +151,13 @@ def _flight(dumps: Sequence[Piece]) -> Flight:
             path.write_bytes(data)
             names[str(path)] = piece.name
         read = flight.read(names)
-    told = [replace(dump, file=names.get(dump.file, dump.file)) for dump in read.dumps]
+    renamed = [replace(dump, file=names.get(dump.file, dump.file)) for dump in read.dumps]
     refused = [
         replace(refused, file=names.get(refused.file, refused.file))
         for refused in read.refused
         if not refused.replaced
     ]
-    return replace(read, dumps=told, refused=refused)
+    return replace(read, dumps=renamed, refused=refused)
 
 
 def _logs(pieces: Sequence[Piece]) -> Logs | None:

@@ -40,8 +40,8 @@ _HANDLERS = ("dump_nccl_trace_json", "fr_trace_json")
 def environment(proc: Proc, pid: int) -> Dict[str, str]:
     """The variables of a process that say where it writes and listens."""
     lines = proc.text(str(pid), "environ").split("\0")
-    held = dict(line.partition("=")[::2] for line in lines)
-    return {name: held[name] for name in NAMES if name in held}
+    variables = dict(line.partition("=")[::2] for line in lines)
+    return {name: variables[name] for name in NAMES if name in variables}
 
 
 def owner(proc: Proc, pid: int) -> int:
@@ -63,8 +63,8 @@ def opened(path: str, uid: int, flags: int, kind: Any) -> Optional[int]:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (OSError, ValueError):
         return None
-    told = os.fstat(descriptor)
-    if kind(told.st_mode) and told.st_uid == uid:
+    inode = os.fstat(descriptor)
+    if kind(inode.st_mode) and inode.st_uid == uid:
         return descriptor
     os.close(descriptor)
     return None
@@ -112,9 +112,9 @@ def files(proc: Proc, ranks: List[Raw], taken: Taken) -> None:
 
 def dump_names(raw: Raw) -> List[str]:
     """Where its Flight Recorder writes: as it is told, else where torch does by itself."""
-    told = next((raw["env"][name] for name in PREFIXES if raw["env"].get(name)), "")
-    if told:
-        return [told + str(raw["rank"])]
+    start = next((raw["env"][name] for name in PREFIXES if raw["env"].get(name)), "")
+    if start:
+        return [start + str(raw["rank"])]
     cache = raw["env"].get("XDG_CACHE_HOME") or raw["env"].get("HOME", "") + "/.cache"
     names = [prefix + str(raw["rank"]) for prefix in _DEFAULTS]
     return names + [os.path.join(cache, "torch", kind + str(raw["rank"])) for kind in
@@ -131,19 +131,19 @@ def _file(proc: Proc, raw: Raw, uid: int, source: str, name: str, taken: Taken) 
     if descriptor is None:
         return
     with os.fdopen(descriptor, "rb") as file:
-        told = os.fstat(descriptor)
-        age = max(0.0, time.time() - told.st_mtime)
-        if age > raw["age_s"] + 1.0 or not told.st_size:
+        inode = os.fstat(descriptor)
+        age = max(0.0, time.time() - inode.st_mtime)
+        if age > raw["age_s"] + 1.0 or not inode.st_size:
             return  # of an earlier job
         if source == "log":
-            file.seek(max(0, told.st_size - _LOG_TAIL))
+            file.seek(max(0, inode.st_size - _LOG_TAIL))
             data = file.read(_LOG_TAIL)
-        elif told.st_size > _MOST_BYTES:
-            taken.skipped.append(f"{name}: {told.st_size} bytes, more than {_MOST_BYTES}")
+        elif inode.st_size > _MOST_BYTES:
+            taken.skipped.append(f"{name}: {inode.st_size} bytes, more than {_MOST_BYTES}")
             return
         else:
             data = file.read(_MOST_BYTES)
-    taken.add(raw, source, name, data, age, told.st_size)
+    taken.add(raw, source, name, data, age, inode.st_size)
 
 
 def servers(proc: Proc, ranks: List[Raw], taken: Taken) -> None:
@@ -158,10 +158,10 @@ def servers(proc: Proc, ranks: List[Raw], taken: Taken) -> None:
             taken.skipped.append(why.format(rank["rank"]))
             continue
         try:
-            told = os.stat(place) if place else None
+            inode = os.stat(place) if place else None
         except (OSError, ValueError):
             continue
-        if told is None or not stat.S_ISSOCK(told.st_mode) or told.st_uid != owner(proc, rank["pid"]):
+        if inode is None or not stat.S_ISSOCK(inode.st_mode) or inode.st_uid != owner(proc, rank["pid"]):
             continue
         begun = time.time()
         for handler in _HANDLERS:
@@ -173,7 +173,7 @@ def servers(proc: Proc, ranks: List[Raw], taken: Taken) -> None:
 
 def ask_server(place: str, handler: str) -> bytes:
     """The answer to one POST; empty where none comes in time, or it is an error."""
-    end, held = time.time() + _SERVER_S, b""
+    end, answer = time.time() + _SERVER_S, b""
     descriptor = os.open(os.path.dirname(place), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with socket.socket(socket.AF_UNIX) as link:
@@ -181,18 +181,18 @@ def ask_server(place: str, handler: str) -> bytes:
             link.connect(f"/proc/self/fd/{descriptor}/{os.path.basename(place)}")  # 107 bytes at most
             line = "POST /handler/{} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
             link.sendall(line.format(handler).encode())
-            while len(held) <= _MOST_BYTES and time.time() < end:
+            while len(answer) <= _MOST_BYTES and time.time() < end:
                 more = link.recv(2**16)
                 if not more:
                     break
-                held += more
-                if complete(held):
+                answer += more
+                if complete(answer):
                     break
     except OSError:
         return b""
     finally:
         os.close(descriptor)
-    return body_of(held)
+    return body_of(answer)
 
 
 def complete(held: bytes) -> bool:

@@ -36,7 +36,7 @@ def arguments(
     seconds: float, *, passive: bool = False, ras: str = "auto", signal: str = "", several: bool = False
 ) -> list[str]:
     """The arguments of the program. several: more than one host is looked at."""
-    told = [f"{seconds:g}", f"ras={ras}"]
-    told += [] if passive else ["stacks"]
-    told += [f"signal={signal}"] if signal and not passive else []
-    return [*told, *(["first"] if several else [])]
+    words = [f"{seconds:g}", f"ras={ras}"]
+    words += [] if passive else ["stacks"]
+    words += [f"signal={signal}"] if signal and not passive else []
+    return [*words, *(["first"] if several else [])]

@@ -64,17 +64,19 @@ def join(proc: Proc, found: List[Raw], loose: List[Raw], make: Callable[[str], R
             _add(proc, found, loose, store, make)
     known = {process["pid"] for process in found}
     adrift = [process for process in loose if process["pid"] not in known]
-    for at, one in enumerate(_tops({at: [one] for at, one in enumerate(adrift)})):
-        far = [tie.far for tie in sorted(ties[one["pid"]], key=lambda tie: tie.inode) if not _is_here(tie.far)]
+    for at, candidate in enumerate(_tops({at: [process] for at, process in enumerate(adrift)})):
+        far = [
+            tie.far for tie in sorted(ties[candidate["pid"]], key=lambda tie: tie.inode) if not _is_here(tie.far)
+        ]
         if far and at < _MOST_ADRIFT:
-            found.append(dict(one, job=ADRIFT, rank=at, rank_by="nothing", stores=far[:_MOST_FAR]))
+            found.append(dict(candidate, job=ADRIFT, rank=at, rank_by="nothing", stores=far[:_MOST_FAR]))
 
 
-def _is_agent(raw: Raw, found: List[Raw]) -> bool:
+def _is_agent(raw: Raw, ranks: List[Raw]) -> bool:
     """Whether it starts ranks, and has none: torchrun, or a program that uses torch's elastic agent."""
     if raw["agent"]:
         return True
-    return not raw["elastic"] and any(child["parent"] == raw["pid"] and child["elastic"] for child in found)
+    return not raw["elastic"] and any(child["parent"] == raw["pid"] and child["elastic"] for child in ranks)
 
 
 def _is_here(end: str) -> bool:
@@ -95,9 +97,9 @@ def _ties(proc: Proc, raw: Raw, tables: Tables) -> Iterator[_Tie]:
 
 def _stores(proc: Proc, using: List[Raw], ties: Dict[int, List[_Tie]]) -> Iterator[_Store]:
     """Each end of a connection of a process to itself to which others are connected too."""
-    spaces = {one["pid"]: proc.link(str(one["pid"]), "ns", "net") for one in using}
+    spaces = {user["pid"]: proc.link(str(user["pid"]), "ns", "net") for user in using}
     seen: Set[Tuple[str, str]] = set()
-    for owner in _tops({at: [one] for at, one in enumerate(using)}):
+    for owner in _tops({at: [user] for at, user in enumerate(using)}):
         own = {(tie.near, tie.far) for tie in ties[owner["pid"]]}
         for end in sorted({near for near, far in own if (far, near) in own}):
             space = spaces[owner["pid"]]
@@ -114,10 +116,10 @@ def _stores(proc: Proc, using: List[Raw], ties: Dict[int, List[_Tie]]) -> Iterat
             yield _Store(end, owner, clients, len(remote))
 
 
-def _tops(held: Dict[int, List[Raw]]) -> List[Raw]:
+def _tops(holders_of: Dict[int, List[Raw]]) -> List[Raw]:
     """Of those that hold the same connection, which a fork copies, the one that the others come from."""
     tops: Dict[int, Raw] = {}
-    for holders in held.values():
+    for holders in holders_of.values():
         pids = {holder["pid"] for holder in holders}
         top = min(holders, key=lambda holder: (holder["orphan"], holder["parent"] in pids, holder["pid"]))
         tops[top["pid"]] = top
@@ -132,7 +134,7 @@ def _are_ranked(members: List[Raw]) -> bool:
     return bool(ranks) and len(set(ranks)) == len(ranks) and not without
 
 
-def _add(proc: Proc, found: List[Raw], loose: List[Raw], store: _Store, make: Callable[[str], Raw]) -> None:
+def _add(proc: Proc, processes: List[Raw], loose: List[Raw], store: _Store, make: Callable[[str], Raw]) -> None:
     """The job of one store: its ranks, and all that these have started, which may have had a rank of its own."""
     for process in store.members:  # a worker of a loader that spawn has started has no connection to a store
         process["orphan"] = process["orphan"] and "spawn_main" not in process["command"]
@@ -153,13 +155,13 @@ def _add(proc: Proc, found: List[Raw], loose: List[Raw], store: _Store, make: Ca
     for process in members:
         rank, by = numbers.get(process["pid"]) or (next(free), "nothing")
         ranks[process["pid"]] = dict(job, rank=rank, rank_by=by)
-    known = {member["pid"]: member for member in [*members, *loose, *found]}
-    there = {member["pid"] for member in found}
+    known = {member["pid"]: member for member in [*members, *loose, *processes]}
+    there = {member["pid"] for member in processes}
     for pid, numbered in _with_children(proc, ranks).items():
         process = known.get(pid) or make(str(pid))
         process.update(numbered)
         if pid not in there:
-            found.append(process)
+            processes.append(process)
 
 
 def _with_children(proc: Proc, ranks: Dict[int, Raw]) -> Dict[int, Raw]:

@@ -40,9 +40,9 @@ def others_may_replace(folder: str) -> str:
     """
     here = os.path.realpath(folder)
     while True:
-        told = os.stat(here)
-        sticky = told.st_mode & stat.S_ISVTX and trusted_owner(told.st_uid)
-        if others_may_write(told) and not sticky:
+        status = os.stat(here)
+        sticky = status.st_mode & stat.S_ISVTX and trusted_owner(status.st_uid)
+        if others_may_write(status) and not sticky:
             return here
         if here == "/":
             return ""
@@ -112,5 +112,5 @@ def _piped(pipe: int, most: int) -> bytes:
 
 def _limit(size: int, most: int) -> None:
     if size > most:
-        told = f"{most >> 30} GiB" if most >= 2**30 else f"{most >> 20} MiB"
-        raise OSError(errno.EFBIG, f"it is larger than {told}")
+        limit = f"{most >> 30} GiB" if most >= 2**30 else f"{most >> 20} MiB"
+        raise OSError(errno.EFBIG, f"it is larger than {limit}")

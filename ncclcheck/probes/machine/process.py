@@ -130,15 +130,15 @@ def run(
 
 def records(child: subprocess.Popen[bytes], kind: type[_Record], name: str) -> SimpleQueue[_Record]:
     """What a child prints, a JSON record a line; a thread reads them, so that a wait for one has a limit."""
-    said: SimpleQueue[_Record] = SimpleQueue()
+    queue: SimpleQueue[_Record] = SimpleQueue()
 
     def listen() -> None:
         with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
             for line in child.stdout or ():
-                said.put(msgspec.json.decode(line, type=kind))
+                queue.put(msgspec.json.decode(line, type=kind))
 
     threading.Thread(target=listen, daemon=True, name=name).start()
-    return said
+    return queue
 
 
 def watch(
@@ -275,10 +275,10 @@ def reap_all(seconds: float = 1.0) -> None:
 def _victims(pid: int | None) -> list[psutil.Process]:
     try:
         top = psutil.Process(pid)
-        found = top.children(recursive=True) + ([top] if pid is not None else [])
+        family = top.children(recursive=True) + ([top] if pid is not None else [])
     except psutil.Error:
         return []
-    return [process for process in found if process.pid not in _not_ours and _lives(process)]
+    return [process for process in family if process.pid not in _not_ours and _lives(process)]
 
 
 def _lives(process: psutil.Process) -> bool:
@@ -319,13 +319,13 @@ def waiting_in(pid: int) -> str:
 
 def devices_of(pid: int) -> str:
     """The device files that a process holds open, and where it stands. Source: /proc/PID/fd, /proc/PID/cwd."""
-    found = []
+    files = []
     for link in ("cwd", *(f"fd/{number}" for number in _names(f"/proc/{pid}/fd"))):
         with contextlib.suppress(OSError):
             target = os.readlink(f"/proc/{pid}/{link}")
             if link == "cwd" or (target.startswith("/dev/") and not target.startswith(("/dev/null", "/dev/pts"))):
-                found.append(target)
-    return ", ".join(dict.fromkeys(found))[:300]
+                files.append(target)
+    return ", ".join(dict.fromkeys(files))[:300]
 
 
 def _names(folder: str) -> list[str]:

@@ -46,15 +46,15 @@ def survey(
     """
     begun = time.monotonic()
     running = [_Running(probe, machine) for probe in PROBES]
-    for one in running:
-        one.thread.start()
+    for runner in running:
+        runner.thread.start()
     step("probes " + " ".join(PROBES))
     facts: dict[str, Any] = {}
     runs: list[ProbeRun] = []
-    for one in running:
-        one.thread.join(max(0.0, begun + seconds - time.monotonic()))
-        found, run = one.outcome(seconds)
-        facts[_FIELDS.get(one.name, one.name)] = found
+    for runner in running:
+        runner.thread.join(max(0.0, begun + seconds - time.monotonic()))
+        outcome, run = runner.outcome(seconds)
+        facts[_FIELDS.get(runner.name, runner.name)] = outcome
         runs.append(run)
     return Node(name=name, simulated=simulated, probes=runs, **facts)
 
@@ -78,6 +78,6 @@ class _Running:
 
     def outcome(self, limit: float) -> tuple[Any, ProbeRun]:
         """What the probe found, or that it has not answered."""
-        found = self._found or Unread("timed_out", f"probe {self.name} gave no answer in {limit:g} s")
-        unread = found if isinstance(found, Unread) else None
-        return found, ProbeRun(name=self.name, seconds=round(self._seconds, 4), unread=unread)
+        result = self._found or Unread("timed_out", f"probe {self.name} gave no answer in {limit:g} s")
+        unread = result if isinstance(result, Unread) else None
+        return result, ProbeRun(name=self.name, seconds=round(self._seconds, 4), unread=unread)

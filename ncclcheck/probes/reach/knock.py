@@ -23,18 +23,18 @@ _NOWHERE: KeptBy = ""
 
 def knock(doors: Sequence[Door], by: str, seconds: float) -> list[Knock]:
     """Try to connect to ports that were open before: a refusal is an answer. Never raises; keeps the limit."""
-    found: dict[str, Knock] = {}
+    knocks: dict[str, Knock] = {}
     end = time.monotonic() + min(MOST_S, seconds)
 
     def one(door: Door) -> None:
-        found[door.name] = _knock(door, by, max(0.1, end - time.monotonic()))
+        knocks[door.name] = _knock(door, by, max(0.1, end - time.monotonic()))
 
     threads = [threading.Thread(target=one, args=(door,), daemon=True, name="knock") for door in doors]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(max(0.0, end + 0.2 - time.monotonic()))
-    return [found[door.name] for door in doors if door.name in found]
+    return [knocks[door.name] for door in doors if door.name in knocks]
 
 
 def _knock(door: Door, by: str, seconds: float) -> Knock:

@@ -105,12 +105,12 @@ class Mark:
 
     def _when_written(self) -> float | Unread:
         try:
-            said = self._said.get(timeout=self._patience_s)
+            report = self._said.get(timeout=self._patience_s)
         except Empty:
             return Unread("timed_out", f"a file in {self._folder} was not made in {self._patience_s:g} s")
-        if said.took is not None:
-            return round(said.took, 4)
-        return Unread("denied", f"no file can be made in {self._folder}: {said.refused}")
+        if report.took is not None:
+            return round(report.took, 4)
+        return Unread("denied", f"no file can be made in {self._folder}: {report.refused}")
 
     def look(self, me: Door, doors: Sequence[Door]) -> None:
         """Begin to look for the files of those that this node tries."""
@@ -127,18 +127,18 @@ class Mark:
         if isinstance(self._written, Unread) and self._written.kind != "denied":
             return self._written
         try:
-            said = self._said.get(timeout=self._patience_s)
+            report = self._said.get(timeout=self._patience_s)
         except Empty:
             return Unread(
                 "timed_out", f"files in {self._folder} could not be looked for in {self._patience_s:g} s"
             )
-        if said.seen is None:
-            return Unread("broken", f"files in {self._folder} could not be looked for: {said.failed}")
+        if report.seen is None:
+            return Unread("broken", f"files in {self._folder} could not be looked for: {report.failed}")
         return Marks(
             path=self._folder,
             written_s=self._written,
-            seen=[node for name, node in self._nodes.items() if name in said.seen],
-            missing=[node for name, node in self._nodes.items() if name not in said.seen],
+            seen=[node for name, node in self._nodes.items() if name in report.seen],
+            missing=[node for name, node in self._nodes.items() if name not in report.seen],
         )
 
     def close(self, seconds: float = 0.5) -> None:

@@ -150,10 +150,10 @@ class _Work:
 
     def _resolve(self, name: str) -> None:
         try:
-            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            infos = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError):
-            found = []
-        addresses = [str(sockaddr[0]).partition("%")[0] for *_, sockaddr in found]
+            infos = []
+        addresses = [str(sockaddr[0]).partition("%")[0] for *_, sockaddr in infos]
         self._resolved[name] = Resolution(name=name, addresses=list(dict.fromkeys(addresses)))
 
     def bursts(self, begun: float, seconds: float, ordered: Sequence[Door]) -> Counters | Unread:

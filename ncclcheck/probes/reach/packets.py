@@ -101,8 +101,8 @@ class Peer:
         """The large packets; told only where it is less than what the interface takes."""
         if self.problem or not self.sizes:
             return self.problem or Unread("absent", "the interface takes no packet of 576 bytes")
-        told = self.told if self.told < self.sizes[0] else 0
-        return PathMtu(sent=self.sizes[0], arrived=min(self.largest_arrived, self.sizes[0]), told=told)
+        reported = self.told if self.told < self.sizes[0] else 0
+        return PathMtu(sent=self.sizes[0], arrived=min(self.largest_arrived, self.sizes[0]), told=reported)
 
 
 class Packets:

@@ -41,8 +41,8 @@ def family_of(address: str) -> socket.AddressFamily:
 
 def place(address: str, port: int) -> SocketAddress:
     """A numeric address, with its scope where it has one, as sockets want it. Raises OSError."""
-    found = socket.getaddrinfo(address, port, flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV)
-    return found[0][4]  # type: ignore[return-value]
+    infos = socket.getaddrinfo(address, port, flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV)
+    return infos[0][4]  # type: ignore[return-value]
 
 
 def header_bytes(family: int) -> int:

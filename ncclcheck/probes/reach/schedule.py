@@ -16,9 +16,9 @@ def peers(place: int, count: int) -> list[int]:
     if count <= ALL_PAIRS_UP_TO:
         return [other for other in range(count) if other != place]
     steps = [2**power for power in range((count - 1).bit_length())]
-    found = {(place + sign * step) % count for step in steps for sign in (1, -1)}
+    neighbours = {(place + sign * step) % count for step in steps for sign in (1, -1)}
     partners = {other for pairs in rounds(count) for pair in pairs if place in pair for other in pair}
-    return sorted((found | partners) - {place})
+    return sorted((neighbours | partners) - {place})
 
 
 def rounds(count: int) -> list[list[Pair]]:
@@ -39,7 +39,7 @@ def _round(number: int, count: int, turns: int) -> list[Pair]:
 
 def slots(count: int) -> list[list[Pair]]:
     """Slots of bursts, each (from, to): a round there, the same round back. A node is in one burst at a time."""
-    found: list[list[Pair]] = []
+    bursts: list[list[Pair]] = []
     for pairs in rounds(count):
-        found += [pairs, [(b, a) for a, b in pairs]]
-    return found
+        bursts += [pairs, [(b, a) for a, b in pairs]]
+    return bursts

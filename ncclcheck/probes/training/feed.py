@@ -54,12 +54,12 @@ class Feed:
 
     def _counted(self, most: int) -> int:
         self.counted_to = most
-        found, until = 0, time.monotonic() + _COUNTING_S
+        count, until = 0, time.monotonic() + _COUNTING_S
         for _ in islice(self.loader, most):
-            found += 1
+            count += 1
             if time.monotonic() > until:
                 return most
-        return found
+        return count
 
     def indices(self, epoch: int) -> tuple[list[int], str]:
         """What this rank reads in an epoch, without reading it; or why nobody can say."""
@@ -85,7 +85,7 @@ class Feed:
 def _equal(sample: Any, batch: Batch, row: int) -> bool:
     """Whether a sample's numbers and tensors are those of this row; what is drawn anew differs."""
     if isinstance(batch, dict):
-        return isinstance(sample, dict) and all(_equal(sample[key], one, row) for key, one in batch.items())
+        return isinstance(sample, dict) and all(_equal(sample[key], value, row) for key, value in batch.items())
     if isinstance(batch, list | tuple):
         return len(sample) == len(batch) and all(
             _equal(value, part, row) for value, part in zip(sample, batch, strict=True)

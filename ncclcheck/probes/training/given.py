@@ -111,7 +111,7 @@ def wrapper(plan: TrainingPlan) -> str:
 
 def imported(plan: TrainingPlan) -> set[str]:
     """The top-level packages that these files import anywhere; nothing is run for it."""
-    found: set[str] = set()
+    packages: set[str] = set()
     for name in {plan.model, plan.data, plan.loss}:
         where, _, attribute = name.rpartition(":")
         if not attribute or not where:
@@ -121,8 +121,8 @@ def imported(plan: TrainingPlan) -> set[str]:
             tree = ast.parse(inspect.getsource(module)) if module else None
         except (OSError, TypeError, SyntaxError):
             continue
-        found |= _imports(tree) if tree else set()
-    return found
+        packages |= _imports(tree) if tree else set()
+    return packages
 
 
 def _imports(tree: ast.AST) -> set[str]:
@@ -190,9 +190,9 @@ def _usual(net: nn.Module, batch: Batch) -> Tensor:
         return net(batch)  # type: ignore[no-any-return]
     if isinstance(batch, Mapping):
         out = net(**batch)
-        found = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
-        if isinstance(found, Tensor):
-            return found
+        output = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
+        if isinstance(output, Tensor):
+            return output
         raise FactoryError("the batch is a dict and the model gives no loss: name one with --loss MODULE:FUNCTION")
     out, wanted = _out_and_wanted(net, batch)
     if not isinstance(out, Tensor) or not isinstance(wanted, Tensor):
@@ -227,11 +227,11 @@ def _first_backward(
 ) -> Tensor:
     """The loss of the first backward pass of a step that begins anew; nothing comes of the rest of the step."""
     state: dict[str, Any] = {}
-    found: list[Tensor] = []
+    outputs: list[Tensor] = []
     wrapped = isinstance(getattr(net, "module", None), nn.Module)
 
     def backward(tensors: Any, *_given: Any, **_named: Any) -> None:
-        found.extend([tensors] if isinstance(tensors, Tensor) else tensors)
+        outputs.extend([tensors] if isinstance(tensors, Tensor) else tensors)
         raise _Backward
 
     kept = torch.autograd.backward
@@ -241,7 +241,7 @@ def _first_backward(
             step(net if wrapped else Alone(net), batch, state)
     except _Backward:
         scales = [scaler.get_scale() for scaler in state.values() if isinstance(scaler, torch.amp.GradScaler)]
-        return found[0].mean() / (scales[0] if scales else 1.0)
+        return outputs[0].mean() / (scales[0] if scales else 1.0)
     finally:
         torch.autograd.backward = kept
     raise NoBackward(
@@ -258,8 +258,8 @@ def _as_synchronised_as_now(net: nn.Module) -> Iterator[None]:
         yield
         return
     kind, now = type(net), net.require_backward_grad_sync
-    held = property(lambda _net: now, lambda _net, _value: None)
-    net.__class__ = type(kind.__name__, (kind,), {"require_backward_grad_sync": held})
+    constant = property(lambda _net: now, lambda _net, _value: None)
+    net.__class__ = type(kind.__name__, (kind,), {"require_backward_grad_sync": constant})
     try:
         yield
     finally:

@@ -217,24 +217,24 @@ def _varying(setting: Setting, unreached: dict[str, int]) -> dict[str, Literal["
     """
 
     def reached(names: set[str], batches: Iterator[Batch], *seeds: int) -> set[str]:
-        found, end = set[str](), time.monotonic() + _OTHER_S
+        passed, end = set[str](), time.monotonic() + _OTHER_S
         for seed in seeds:
             if time.monotonic() > end:
                 break
             model, batch = setting.fresh_model(), next(batches)
             with own_generators(setting.device, seed):
                 accumulate(setting, model, iter([batch]), 1)
-            found |= names - {*without_gradient(model)}
-        return found
+            passed |= names - {*without_gradient(model)}
+        return passed
 
     dice, other = set[str](), reached({*unreached}, stream(setting), *[SEED] * _OTHER_PASSES)
     for number, batch in enumerate(setting.first):
         if names := {name for name, at in unreached.items() if at == number}:
             dice |= reached(names, repeat(batch), *range(SEED + 1, SEED + 1 + _OTHER_PASSES))
-    by_dice = {name for one in told(setting.peers, sorted(dice)) for name in one}
-    by_batch = {name for one in told(setting.peers, sorted(other)) for name in one}
-    found: dict[str, Literal["dice", "batch"]] = dict.fromkeys(by_batch, "batch")
-    return found | dict.fromkeys(by_dice, "dice")
+    by_dice = {name for of_rank in told(setting.peers, sorted(dice)) for name in of_rank}
+    by_batch = {name for of_rank in told(setting.peers, sorted(other)) for name in of_rank}
+    varying: dict[str, Literal["dice", "batch"]] = dict.fromkeys(by_batch, "batch")
+    return varying | dict.fromkeys(by_dice, "dice")
 
 
 def stream(setting: Setting, skip: int = 0) -> Iterator[Batch]:

@@ -52,7 +52,7 @@ def others(own: str) -> list[Node]:
     with suppress(OSError):
         begun = os.stat(os.path.join(own, "meta.json")).st_mtime
         paths = [os.path.join(box, name) for name in sorted(os.listdir(box))]
-        return [one for path in paths if path != own and (one := _node(path, begun)) is not None]
+        return [node for path in paths if path != own and (node := _node(path, begun)) is not None]
     return []
 
 
@@ -61,16 +61,16 @@ def _node(path: str, begun: float) -> Node | None:
     sizes, latest = 0, 0.0
     for name in ("events.jsonl", "samples.0.jsonl", "samples.1.jsonl", "wrapper.jsonl"):
         with suppress(OSError), open(os.path.join(path, name), "rb") as file:  # NFS looks again when it is opened
-            held = os.fstat(file.fileno())
-            sizes, latest = sizes + held.st_size, max(latest, held.st_mtime)
+            inode = os.fstat(file.fileno())
+            sizes, latest = sizes + inode.st_size, max(latest, inode.st_mtime)
     if os.path.islink(path) or latest < begun:
         return None
     wrapper, events = [*_rows(path, "wrapper.jsonl")], [*_rows(path, "events.jsonl")]
     ends = [row["status"] for row in wrapper if row.get("what") == "end" and isinstance(row.get("status"), int)]
-    said = {row.get("what") for row in events}
+    kinds = {row.get("what") for row in events}
     meta = next(_rows(path, "meta.json"), {})
     host = str(meta.get("host") or os.path.basename(path))
-    return Node(path, host, ends[-1] if ends else None, "stall" in said, "killed" in said, sizes)
+    return Node(path, host, ends[-1] if ends else None, "stall" in kinds, "killed" in kinds, sizes)
 
 
 def _rows(path: str, name: str) -> Iterator[dict[str, Any]]:
@@ -89,14 +89,14 @@ def wait_for_ends(own: str, seconds: float) -> tuple[list[Node], list[Node]]:
     begun = time.monotonic()
     changed: dict[str, tuple[int, float]] = {}
     while True:
-        now, found = time.monotonic(), others(own)
-        for one in found:
-            if changed.get(one.folder, (-1, 0.0))[0] != one.size:
-                changed[one.folder] = one.size, now
-        running = [box for box in found if box.status is None]
+        now, boxes = time.monotonic(), others(own)
+        for node in boxes:
+            if changed.get(node.folder, (-1, 0.0))[0] != node.size:
+                changed[node.folder] = node.size, now
+        running = [box for box in boxes if box.status is None]
         silent = [box for box in running if now - changed[box.folder][1] >= SILENT_S]
         if len(silent) == len(running) or now - begun > seconds:
-            return found, silent
+            return boxes, silent
         time.sleep(_POLL_S)
 
 

@@ -51,9 +51,9 @@ _WANTED: dict[str, _Fields] = {
 
 def _form(name: str, fields: _Fields) -> type[msgspec.Struct]:
     """A tuple stands for what need not be there."""
-    told: list[Any] = [(one, kind) for one, kind in fields.items() if not isinstance(kind, tuple)]
-    told += [(one, kind[0], None) for one, kind in fields.items() if isinstance(kind, tuple)]
-    return msgspec.defstruct(name, told)
+    columns: list[Any] = [(field, kind) for field, kind in fields.items() if not isinstance(kind, tuple)]
+    columns += [(field, kind[0], None) for field, kind in fields.items() if isinstance(kind, tuple)]
+    return msgspec.defstruct(name, columns)
 
 
 _FORMS = {name: _form(name, fields) for name, fields in _WANTED.items()}

@@ -43,9 +43,9 @@ def exception(text: str) -> dict[str, Any]:
 
 def abort(text: str) -> list[str]:
     """What a process printed that aborted itself, the first one first, each in one line."""
-    found = []
+    lines = []
     for named in _ABORT.finditer(text.replace("\r\n", "\n")):
         kind, words = named["kind"] or "", " ".join((named["words"] or named["other"] or "").split())
         words = _PLACE.sub("", words)
-        found.append(f"{kind}: {words}"[:500] if kind and words else (kind or words)[:500])
-    return found
+        lines.append(f"{kind}: {words}"[:500] if kind and words else (kind or words)[:500])
+    return lines

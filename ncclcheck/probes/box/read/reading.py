@@ -278,17 +278,17 @@ class _Node:
 
     def _raised(self) -> list[BoxRaised]:
         rows, ends = self._said(), {row["pid"]: {**row, "gone": row["t"]} for row in self._of("gone")}
-        told = [
+        raised_rows = [
             {**self._shift(row), "frames": _places(row["frames"])}
             for row in rows
             if row["what"] == "raised"
             or (row.get("type") and row["code"] and _ended_by(row, ends.get(row["pid"], {})))
         ]
-        for one in told:
-            one["host"] = "" if one.get("host") == self.meta["host"] else one.get("host", "")
-        if not [raised for raised in told if not raised.get("thread")]:
-            told += self._printed()
-        return sorted((msgspec.convert(row, type=BoxRaised) for row in told), key=lambda raised: raised.t)
+        for record in raised_rows:
+            record["host"] = "" if record.get("host") == self.meta["host"] else record.get("host", "")
+        if not [raised for raised in raised_rows if not raised.get("thread")]:
+            raised_rows += self._printed()
+        return sorted((msgspec.convert(row, type=BoxRaised) for row in raised_rows), key=lambda raised: raised.t)
 
     def _printed(self) -> list[_Raw]:
         """The exception that the only Python process which could not say it into the box has printed."""
@@ -370,11 +370,13 @@ def _stacks(text: str) -> tuple[list[str], list[str]]:
         for mark, block in zip(marks, blocks, strict=True)
         if (frames := _FRAME.findall(block.partition("\n\n")[0]))
     ]
-    current = [frames for mark, frames in dumped if mark == "Current thread"] or [one for _, one in dumped]
+    current = [frames for mark, frames in dumped if mark == "Current thread"] or [stack for _, stack in dumped]
     frames = current[-1] if current else []
     ends = [at for at, (mark, _) in enumerate(dumped) if mark == "Current thread"]
     others = dumped[ends[-2] + 1 if len(ends) > 1 else 0 : ends[-1] if ends else 0]
-    own = [[frame for frame in _shown(one) if not _LIBRARY.search(frame)] for _, one in others[-_MOST_THREADS:]]
+    own = [
+        [frame for frame in _shown(stack) if not _LIBRARY.search(frame)] for _, stack in others[-_MOST_THREADS:]
+    ]
     return _shown(frames), [frame[0] for frame in own if frame]
 
 

@@ -21,13 +21,13 @@ def thinned(rows: Sequence[_Raw], most: int) -> list[list[_Raw]]:
 
 def samples(groups: Sequence[Sequence[_Raw]]) -> list[BoxSample]:
     """Of the node, and of all processes of the job together."""
-    found: list[BoxSample] = []
+    series: list[BoxSample] = []
     before: _Raw = {}
     for group in groups:
         row = group[-1]
-        found.append(_sample(before or row, row, group))
+        series.append(_sample(before or row, row, group))
         before = row
-    return found
+    return series
 
 
 def _sample(before: _Raw, row: _Raw, group: Sequence[_Raw]) -> BoxSample:
@@ -45,7 +45,7 @@ def _sample(before: _Raw, row: _Raw, group: Sequence[_Raw]) -> BoxSample:
         stolen=round(stolen / _TICKS / passed, 2),
         sent=round(sent),
         received=round(received),
-        unsent=sorted(one.get("unsent", 0) for one in group)[len(group) // 2],
+        unsent=sorted(entry.get("unsent", 0) for entry in group)[len(group) // 2],
         swapped=round(swapped / passed, 1),
         held=round(max(0, row.get("held", 0) - before.get("held", 0)) / _US / passed, 2),
         busy=[_number(card, 0) for card in cards],

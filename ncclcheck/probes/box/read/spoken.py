@@ -56,9 +56,9 @@ class Last:
             traced.discard(whose)
             self.any.append(line[:_LONG])
             if whose[0] or rank:
-                told, key = (self.odd_by_pid, whose[0]) if whose[0] else (self.odd_by_rank, whose[1])
-                if key not in told and NOT_FINITE.search(line):
-                    told[key] = line[:_LONG]
+                odd, key = (self.odd_by_pid, whose[0]) if whose[0] else (self.odd_by_rank, whose[1])
+                if key not in odd and NOT_FINITE.search(line):
+                    odd[key] = line[:_LONG]
             if whose[0]:
                 _keep(self.by_pid, whose[0], line)
             elif rank:
@@ -75,15 +75,15 @@ class Last:
         return self.odd_by_pid.get(pid, self.odd_by_rank.get(rank, ""))
 
 
-def _keep(told: dict[int, deque[str]], whose: int, line: str) -> None:
-    told.setdefault(whose, deque(maxlen=_LINES)).append(line[:_LONG])
+def _keep(kept: dict[int, deque[str]], whose: int, line: str) -> None:
+    kept.setdefault(whose, deque(maxlen=_LINES)).append(line[:_LONG])
 
 
 def _lines(folder: str) -> Iterator[tuple[int, str]]:
     """pid, 0 for unknown, and what stood in the line."""
-    pieces = sorted(_pieces(folder), key=lambda one: (one.f, one.at))
+    pieces = sorted(_pieces(folder), key=lambda part: (part.f, part.at))
     newest = pieces[-1].f if pieces else -1
-    held: dict[int, bytes] = {}
+    contents: dict[int, bytes] = {}
     left, wanted = _MOST, list[Piece]()
     for piece in reversed(pieces):
         left -= piece.n
@@ -93,11 +93,11 @@ def _lines(folder: str) -> Iterator[tuple[int, str]]:
     for piece in reversed(wanted):
         if piece.f >= 0 and piece.f < newest - 1:
             continue  # written over
-        if piece.f not in held:
-            held[piece.f] = _content(
+        if piece.f not in contents:
+            contents[piece.f] = _content(
                 os.path.join(folder, "output.log" if piece.f < 0 else f"output.{piece.f % 2}.log")
             )
-        words = held[piece.f][piece.at : piece.at + piece.n].decode(errors="backslashreplace").split("\n")
+        words = contents[piece.f][piece.at : piece.at + piece.n].decode(errors="backslashreplace").split("\n")
         whose = [pid for pid, count in piece.p for _ in range(min(count, len(words)))]  # min: whatever a box says
         for at, line in enumerate(words):
             if (shown := line.rstrip("\r").rpartition("\r")[2].rstrip()).strip():

@@ -95,19 +95,21 @@ def _longer(before: dict[str, int], after: dict[str, int], least: int) -> list[s
 
 
 def _lengths(made: Made) -> dict[str, int]:
-    held = ((path, value) for path, value in walk(made.dataset) if isinstance(value, list | dict | set | deque))
-    return {path: len(value) for path, value in held}
+    containers = (
+        (path, value) for path, value in walk(made.dataset) if isinstance(value, list | dict | set | deque)
+    )
+    return {path: len(value) for path, value in containers}
 
 
 def _kinds(made: Made, paths: list[str]) -> list[str]:
     names = {dict: "dict", set: "set", list: "list", deque: "deque"}
-    found = {
+    kinds = {
         path: name
         for path, value in walk(made.dataset)
         for kind, name in names.items()
         if path in paths and isinstance(value, kind)
     }
-    return [found.get(path, "") for path in paths]
+    return [kinds.get(path, "") for path in paths]
 
 
 def _more_descriptors() -> None:
@@ -166,10 +168,10 @@ def _grown(runs: Iterable[Run], reads: int, seconds: float) -> Growth:
     copied: list[int] = []
     for run in runs:
         run()
-        held = holding.now()
-        memory.append(held.anonymous - last.anonymous)
-        copied.append(held.own - last.own - memory[-1])
-        last = held
+        memory_now = holding.now()
+        memory.append(memory_now.anonymous - last.anonymous)
+        copied.append(memory_now.own - last.own - memory[-1])
+        last = memory_now
         enough = sum(memory) > _ENOUGH or len(last.descriptors) - len(first.descriptors) > _ENOUGH_OPEN
         if enough or (time.perf_counter() > end and len(memory) >= _LEAST_RUNS):
             break

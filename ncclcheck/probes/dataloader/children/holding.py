@@ -36,11 +36,11 @@ def now() -> Held:
 
 def descriptors() -> dict[int, str]:
     """Those that are open, without the one that lists them."""
-    found: dict[int, str] = {}
+    targets: dict[int, str] = {}
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
-            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
-    return found
+            targets[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+    return targets
 
 
 def threads() -> int:

@@ -61,21 +61,21 @@ def be_child(parent: int, pipe: int, stacks: int, not_ours: Iterable[int], bound
 
 def answer(work: Callable[[Callable[[], None]], Any], pipe: int, closed: int) -> NoReturn:
     """Do the work, write the answer, end without any clean-up: the parent's is not ours to do."""
-    said, pid = Answer(), os.getpid()
+    reply, pid = Answer(), os.getpid()
 
     def gate() -> None:
         os.write(pipe, READY)
         os.read(closed, 1)
 
     try:
-        said.value = msgspec.Raw(msgspec.json.encode(work(gate)))
+        reply.value = msgspec.Raw(msgspec.json.encode(work(gate)))
     except BaseException as error:  # SystemExit of user code too
         defect = ours.trace_of(error)
-        said = Answer(defect=defect) if defect else Answer(error=told(error), place=place_of(error))
+        reply = Answer(defect=defect) if defect else Answer(error=told(error), place=place_of(error))
     if os.getpid() != pid:
         os._exit(1)  # a process that the user's code forked came out of it by this way; it has nothing to answer
     with contextlib.suppress(BaseException):
-        _write(pipe, msgspec.json.encode(said) + b"\n")
+        _write(pipe, msgspec.json.encode(reply) + b"\n")
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(0)

@@ -111,12 +111,12 @@ def library_of(value: Any) -> str:
 
 
 def _handles() -> dict[tuple[int, str], Handle]:
-    found = {}
+    handles = {}
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             handle = _handle(int(name))
-            found[handle.number, handle.target] = handle
-    return found
+            handles[handle.number, handle.target] = handle
+    return handles
 
 
 def _handle(number: int) -> Handle:

@@ -61,19 +61,19 @@ def first_touch(reader: Reader, indices: Sequence[int], salt: int, seconds: floa
 def _touch(reader: Reader, order: Order, gate: Gate) -> Touched:
     writes = watch_writes()
     begun = time.monotonic()
-    found = glance.read(reader.made, order, reader.mark, gate)[0]
-    return Touched(found, writes, time.monotonic() - begun)
+    samples = glance.read(reader.made, order, reader.mark, gate)[0]
+    return Touched(samples, writes, time.monotonic() - begun)
 
 
 def compare_touched(touched: Sequence[Ended[Touched]], oracle: Oracle) -> Contest:
     """A first read is wrong where the workers disagree and the lone reader later got something else."""
     seen = {number: ended.value.read for number, ended in enumerate(touched) if ended.ok and ended.value}
     wrong = [
-        found
+        difference
         for number, read in seen.items()
         for index, sample in read.items()
         if index in oracle.truth and any(not _alike(sample, other.get(index), oracle) for other in seen.values())
-        if (found := compare(index, number, sample, oracle)) is not None
+        if (difference := compare(index, number, sample, oracle)) is not None
     ]
     return Contest(
         workers=len(touched),
@@ -196,4 +196,4 @@ def _owner(leaf: str, digest: str, truth: Pass) -> int | None:
 
 
 def _stuck(ended: Sequence[Ended[Any]]) -> list[str]:
-    return [f"worker {number} {one.how}\n{one.stacks[:1500]}" for number, one in enumerate(ended) if not one.ok]
+    return [f"worker {number} {end.how}\n{end.stacks[:1500]}" for number, end in enumerate(ended) if not end.ok]

@@ -66,13 +66,13 @@ def _watch(reader: Reader, indices: Sequence[int]) -> Moved:
     glance.be_worker(reader.made, order)
     source = glance.Source(reader.made)
     source.begin(order.salt)
-    found: dict[int, int] = {}
+    changes: dict[int, int] = {}
     for index in indices[:_SAMPLES]:
         with contextlib.suppress(Exception):  # that it cannot be read is told elsewhere
             source.read(index)
         now = {number: position(copy) for number, copy in copies.items()}
-        found = {**{number: index for number in before if now[number] != before[number]}, **found}
-    return Moved(found)
+        changes = {**{number: index for number in before if now[number] != before[number]}, **changes}
+    return Moved(changes)
 
 
 def needed(reader: Reader, oracle: Oracle) -> list[Inherited]:

@@ -25,16 +25,16 @@ def _hold(reader: Reader, indices: Sequence[int]) -> list[Overwritten]:
     glance.be_worker(reader.made, order)
     source = glance.Source(reader.made)
     source.begin(order.salt)
-    held = []
+    samples = []
     for index in (index for index in indices if index not in reader.unreadable):
         seeds.reseed(order.salt, index)
         sample = source.read(index)
         if source.ended:
             break
-        held.append((index, sample, copy.copy(leaves(sample))))
+        samples.append((index, sample, copy.copy(leaves(sample))))
     return [
         Overwritten(index=index, leaf=path, before=leaf.brief, after=now.brief)
-        for index, sample, before in held
+        for index, sample, before in samples
         for path, now in leaves(sample).items()
         if (leaf := before.get(path)) is not None and leaf.digest != now.digest
     ]

@@ -86,8 +86,8 @@ def look(made: Made, seed: int, workers: int, limit: float) -> Randomness:
 
 def _chosen(made: Made, seed: int) -> list[int]:
     """The one to warm up with comes first: a random one."""
-    found = indices.chosen(made, _SAMPLES + 1, seed + 17)
-    return found if made.iterable else [*found[-1:], *found[:-1]]
+    chosen = indices.chosen(made, _SAMPLES + 1, seed + 17)
+    return chosen if made.iterable else [*chosen[-1:], *chosen[:-1]]
 
 
 def _moved(made: Made, plan: Visit, moved: tuple[str, ...], seconds: float) -> Visited | None:
@@ -156,7 +156,7 @@ class _Search:
                 generator=name,
                 private=name in self.base.private,
                 kind=self.base.private.get(name, ""),
-                leaves=sorted({found.leaf for found in changed})[:20],
+                leaves=sorted({change.leaf for change in changed})[:20],
                 index=read[min(first.position, len(read) - 1)],
                 values=[first.before, first.after],
                 order=self.made.iterable and _is_order(self.base, moved),
@@ -192,12 +192,12 @@ def _reseeded(base: Visited, plan: Visit) -> Iterator[Reseeded]:
 def _frozen(base: Visited, changed: Sequence[_Changed], read: Sequence[int], sure: int) -> Iterator[Frozen]:
     """Random leaves that a second read, under the other seeds, gave as the first had."""
     first, second = base.passes
-    for leaf in sorted({found.leaf for found in changed if found.position < len(second)}):
+    for leaf in sorted({change.leaf for change in changed if change.position < len(second)}):
         all_of_it = [c for c in changed if c.leaf == leaf and c.position < len(second)]
         kept = [c for c in all_of_it if first[c.position].digests == second[c.position].digests]
         if len(kept) == len(all_of_it) >= sure:
-            one = kept[0]
+            example = kept[0]
             yield Frozen(
-                leaf=leaf, index=read[one.position], value=one.before, other=one.after,
+                leaf=leaf, index=read[example.position], value=example.before, other=example.after,
                 count=len(kept), of=len(all_of_it),
             )  # fmt: skip

@@ -104,8 +104,8 @@ def settles_in_one_thread(reader: Reader, oracle: Oracle) -> list[str]:
     ]
 
 
-def _contents(one: Pass, leaf: str) -> list[str]:
-    return [value.digest for sample in one.values() if (value := sample.leaves.get(leaf))]
+def _contents(samples: Pass, leaf: str) -> list[str]:
+    return [value.digest for sample in samples.values() if (value := sample.leaves.get(leaf))]
 
 
 def _serial(reader: Reader, order: glance.Order) -> Pass:

@@ -26,17 +26,17 @@ _MOST_INNER = 8  # datasets within datasets: chosen; a cycle ends too
 
 def tell(made: Made, epoch: int) -> str:
     """Tell the dataset, and what it is made of, which epoch it is, as a training would; gives how, or nothing."""
-    told = ""
+    how = ""
     for thing in _told(made.dataset):
         if callable(announce := getattr(thing, "set_epoch", None)):
             announce(epoch)
-            told = told or f"set_epoch({epoch})"
+            how = how or f"set_epoch({epoch})"
             continue
         for name in [name for name in getattr(thing, "__dict__", {}) if _NAME.match(name)]:
             if type(getattr(thing, name)) is int:
                 setattr(thing, name, epoch)
-                told = told or f"{name} = {epoch}"
-    return told
+                how = how or f"{name} = {epoch}"
+    return how
 
 
 def tell_sampler(made: Made, epoch: int) -> None:
@@ -53,11 +53,11 @@ def _told(dataset: Any) -> list[Any]:
     chain = [dataset]
     while len(chain) < _MOST_INNER and (inner := getattr(chain[-1], "dataset", None)) is not None:
         chain.append(inner)
-    held = [thing for each in chain for thing in list(getattr(each, "__dict__", {}).values())[:64]]
+    things = [thing for each in chain for thing in list(getattr(each, "__dict__", {}).values())[:64]]
     known = {id(each) for each in chain}
     return [
         *chain,
-        *(thing for thing in held if callable(getattr(thing, "set_epoch", None)) and id(thing) not in known),
+        *(thing for thing in things if callable(getattr(thing, "set_epoch", None)) and id(thing) not in known),
     ]
 
 
@@ -84,8 +84,8 @@ def _told_alone(made: Made, plan: Visit, epoch: int, seconds: float) -> tuple[st
     """How the dataset was told, and what a process reads then."""
 
     def work() -> tuple[str, Visited]:
-        told = tell(made, epoch)
-        return told, visit(made, plan)
+        how = tell(made, epoch)
+        return how, visit(made, plan)
 
     ended = child.run(work, tuple[str, Visited], seconds)
     if ended.value is None or not ended.value[0]:

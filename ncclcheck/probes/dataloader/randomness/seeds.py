@@ -24,22 +24,22 @@ def reseed(salt: int, index: int) -> None:
 
 def states() -> dict[str, str]:
     """A digest of the state of each global generator: "python", "numpy" (where imported), "torch"."""
-    found = {"python": _digest(random.getstate()), "torch": digest_of(torch.default_generator)}
+    digests = {"python": _digest(random.getstate()), "torch": digest_of(torch.default_generator)}
     if numpy := sys.modules.get("numpy"):
-        found["numpy"] = _digest(numpy.random.get_state(legacy=False))
-    return found
+        digests["numpy"] = _digest(numpy.random.get_state(legacy=False))
+    return digests
 
 
 def private(obj: Any) -> dict[str, object]:
     """The generators that the user's objects hold for themselves, by path: `self.rng`, `augment.RNG`."""
     kinds = _kinds()
     shared = _shared()
-    found: dict[str, object] = {}
+    generators: dict[str, object] = {}
     for path, value in walk(obj):
         if isinstance(value, kinds) and type(value) is not random.SystemRandom and id(value) not in shared:
             shared.add(id(value))
-            found[path] = value
-    return found
+            generators[path] = value
+    return generators
 
 
 def digest_of(generator: object) -> str:

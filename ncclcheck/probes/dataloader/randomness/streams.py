@@ -149,21 +149,21 @@ def _begun(diaries: Sequence[Diary]) -> int:
 def _one_worker_too(streams: Streams, run: _Loaded) -> Streams:
     """Errors that a single worker does not raise come of several at once."""
     errors = {_kind(stop.error) for stop in stops.of_loader(run.ran, run.diaries)}
-    told = [
+    stopped = [
         replace(stop, together=stop.kind == "raised" and not stop.alone and _kind(stop.error) not in errors)
         for stop in streams.stops
     ]
-    return replace(streams, stops=told)
+    return replace(streams, stops=stopped)
 
 
-def _alone_too(made: Made, plan: DataPlan, told: Sequence[Stop], random: Randomness) -> list[Stop]:
+def _alone_too(made: Made, plan: DataPlan, stopped: Sequence[Stop], random: Randomness) -> list[Stop]:
     """Errors that the same reads raise outside of workers are not the workers'."""
     errors = {_kind(read.error) for reads in _passes(random.ended.value) for read in reads if read.error}
-    raised = [stop for stop in told if stop.kind == "raised" and stop.index.isdecimal() and not made.iterable]
+    raised = [stop for stop in stopped if stop.kind == "raised" and stop.index.isdecimal() and not made.iterable]
     if again := [int(stop.index) for stop in raised if _kind(stop.error) not in errors]:
         ended = child.run(lambda: visit(made, Visit([again[0], *again], plan.seed)), Visited, _AGAIN_S)
         errors |= {_kind(read.error) for reads in _passes(ended.value) for read in reads if read.error}
-    return [replace(stop, alone=stop.alone or _kind(stop.error) in errors) for stop in told]
+    return [replace(stop, alone=stop.alone or _kind(stop.error) in errors) for stop in stopped]
 
 
 def _passes(visited: Visited | None) -> list[list[Read]]:

@@ -17,13 +17,13 @@ def shared(diaries: Sequence[Diary], names: Sequence[str]) -> Iterator[Shared]:
     for name in names:
         for state, where in _states(reads, name).items():
             if len(where) > 1:
-                found = [notes_of[0] for notes_of in where.values()]
+                samples = [notes_of[0] for notes_of in where.values()]
                 yield Shared(
                     generator=name,
                     workers=sorted(where),
                     state=state,
-                    indices=[note.index for note in found],
-                    samples=all(note.digests == found[0].digests for note in found),
+                    indices=[note.index for note in samples],
+                    samples=all(note.digests == samples[0].digests for note in samples),
                 )
                 break
 
@@ -56,20 +56,20 @@ def _pids(reads: Reads, worker: int) -> set[str]:
 
 def _by_worker(diaries: Sequence[Diary], epoch: int) -> Reads:
     """The noted samples of each worker, in order. `place` holds the process."""
-    found: Reads = {}
+    reads: Reads = {}
     for diary in diaries:
         for note in notes.of([diary], "end"):
             if note.epoch == epoch and note.after:
                 note.place = str(diary.pid)
-                found.setdefault(note.worker, []).append(note)
-    return found
+                reads.setdefault(note.worker, []).append(note)
+    return reads
 
 
 def _states(reads: Reads, name: str) -> dict[str, dict[int, list[Note]]]:
     """State -> worker -> the samples after which it was in it."""
-    found: dict[str, dict[int, list[Note]]] = {}
+    states: dict[str, dict[int, list[Note]]] = {}
     for worker, ended in reads.items():
         for note in ended:
             if state := note.after.get(name):
-                found.setdefault(state, {}).setdefault(worker, []).append(note)
-    return found
+                states.setdefault(state, {}).setdefault(worker, []).append(note)
+    return states

@@ -49,8 +49,8 @@ def draws(alone: View) -> bool:
     )
     if first is None or second is None or alone.replicas not in (None, 1):
         return False
-    one, other = set(first.tolist()), set(second.tolist())
-    return len(one) < len(first) or (one != other and len(one) + (alone.batch or 1) < (alone.length or 0))
+    drawn, other = set(first.tolist()), set(second.tolist())
+    return len(drawn) < len(first) or (drawn != other and len(drawn) + (alone.batch or 1) < (alone.length or 0))
 
 
 def all_alike(views: Sequence[View]) -> bool:
@@ -94,7 +94,7 @@ def _count(lists: list[torch.Tensor], there: int, slack: int) -> Account:
     return Account(
         by="index", there=there, read=sum(len(tensor) for tensor in lists), distinct=len(indices),
         shared=len(shared), slack=slack,
-        everywhere=there > 1 and all(len(one) >= max(1, there - share) for one in each),
+        everywhere=there > 1 and all(len(taken) >= max(1, there - share) for taken in each),
         examples=[_reader(int(index), each) for index in shared[:_MOST_EXAMPLES]],
         missing=left_out.nonzero().flatten()[:_MOST_EXAMPLES].tolist(),
     )  # fmt: skip

@@ -33,16 +33,16 @@ def index_map(views: Sequence[View]) -> IndexMap:
 def by_content(views: Sequence[View], whole: int | None) -> Account | None:
     """Datasets that the ranks hold parts of: samples in common, by what they hold. None: too few were read."""
     leaves = _leaves(views)
-    told = [_told_apart(view, leaves) for view in views]
-    common = Counter(key for keys in told for key in keys)
+    distinct = [_told_apart(view, leaves) for view in views]
+    common = Counter(key for keys in distinct for key in keys)
     shared = [key for key, count in common.items() if count > 1]
     lengths = [view.length for view in views]
-    if None in lengths or not leaves or (not shared and not _would_show(views, told)):
+    if None in lengths or not leaves or (not shared and not _would_show(views, distinct)):
         return None
     read = sum(length or 0 for length in lengths)
     return Account(
         by="content", there=read if whole is None else whole, read=read, distinct=read - len(shared),
-        shared=len(shared), examples=[_reader(key, views, told) for key in shared[:_MOST_EXAMPLES]],
+        shared=len(shared), examples=[_reader(key, views, distinct) for key in shared[:_MOST_EXAMPLES]],
     )  # fmt: skip
 
 
@@ -55,13 +55,13 @@ def _beside(first: View, other: View) -> IndexMap:
         return _relabelled(first, other, indices, renamed)
     if settled or not differing:
         return IndexMap(compared=len(indices) if leaves else 0)
-    told = [_told_apart(view, leaves) for view in (first, other)]
-    places = {index: told[0].get(_key(other, index, leaves)) for index in differing}
+    distinct = [_told_apart(view, leaves) for view in (first, other)]
+    places = {index: distinct[0].get(_key(other, index, leaves)) for index in differing}
     moved = [index for index, place in places.items() if place is not None and place != index]
     shown = sorted(moved or differing, key=lambda index: index not in first.briefs)
     return IndexMap(
         compared=len(indices), differing=len(differing), moved=len(moved),
-        own=not moved and _would_show((first, other), told),
+        own=not moved and _would_show((first, other), distinct),
         examples=[_example(first, other, i, leaves, places[i]) for i in shown[:_MOST_EXAMPLES]],
     )  # fmt: skip
 
@@ -69,7 +69,7 @@ def _beside(first: View, other: View) -> IndexMap:
 def _renamed(first: View, other: View, indices: list[int], leaf: str) -> bool:
     """Whether each value of one rank is one other value there, and each occurs several times, as classes do."""
     pairs = {(_held(first, index, leaf), _held(other, index, leaf)) for index in indices}
-    ones, others = {one for one, _ in pairs}, {two for _, two in pairs}
+    ones, others = {label for label, _ in pairs}, {two for _, two in pairs}
     one_for_one = len(ones) == len(others) == len(pairs) > 1
     return one_for_one and any(one != two for one, two in pairs) and len(indices) >= _EACH * len(pairs)
 
@@ -89,9 +89,9 @@ def _example(first: View, other: View, index: int, leaves: list[str], there: int
     return Differing(index=index, rank=other.rank, leaf=leaf, one=one, other=two, there=there)
 
 
-def _would_show(views: Sequence[View], told: list[dict[Key, int]]) -> bool:
+def _would_show(views: Sequence[View], distinct: list[dict[Key, int]]) -> bool:
     """Whether enough was read of both that samples in common could not have been missed."""
-    one, two = (len(found) for found in told[:2])
+    one, two = (len(keys) for keys in distinct[:2])
     return one * two >= _POWER * max(1, views[0].length or 0) or one == views[0].length
 
 
@@ -101,8 +101,8 @@ def _tells(view: View, indices: list[int], leaf: str) -> bool:
 
 def _leaves(views: Sequence[View]) -> list[str]:
     """Leaves that are steady on all of these ranks."""
-    held = [dict.fromkeys(leaf for leaves in view.content.values() for leaf in leaves) for view in views]
-    return [leaf for leaf in held[0] if all(leaf in labels for labels in held[1:])] if held else []
+    labels_of = [dict.fromkeys(leaf for leaves in view.content.values() for leaf in leaves) for view in views]
+    return [leaf for leaf in labels_of[0] if all(leaf in labels for labels in labels_of[1:])] if labels_of else []
 
 
 def _told_apart(view: View, leaves: list[str]) -> dict[Key, int]:
@@ -120,7 +120,7 @@ def _held(view: View, index: int, leaf: str) -> str:
     return view.content[index].get(leaf, "")
 
 
-def _reader(key: Key, views: Sequence[View], told: list[dict[Key, int]]) -> Reader:
-    by = [view.rank for view, one in zip(views, told, strict=True) if key in one]
-    index = next(keys[key] for keys in told if key in keys)
+def _reader(key: Key, views: Sequence[View], distinct: list[dict[Key, int]]) -> Reader:
+    by = [view.rank for view, keys in zip(views, distinct, strict=True) if key in keys]
+    index = next(keys[key] for keys in distinct if key in keys)
     return Reader(sample=f"index {index} of rank {by[0]}", by=by)

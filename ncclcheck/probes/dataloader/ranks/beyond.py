@@ -30,8 +30,8 @@ def _end(reader: Reader) -> list[Beyond]:
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if _is_there(made.dataset, middle) else (low, middle)
-    told = _is_told(made.dataset, length)
-    return [Beyond(length=length, end=high, told=told, holder=_holder(made.dataset, high))]
+    knows = _is_told(made.dataset, length)
+    return [Beyond(length=length, end=high, told=knows, holder=_holder(made.dataset, high))]
 
 
 def _is_there(dataset: Any, index: int) -> bool:
@@ -51,8 +51,10 @@ def _is_told(dataset: Any, length: int) -> bool:
 
 def _holder(dataset: Any, end: int) -> str:
     """`self.names`, which holds so many things; empty where none does."""
-    held = getattr(dataset, "__dict__", {}).items()
-    return next((f"self.{name}" for name, one in held if not isinstance(one, int) and _size(one) == end), "")
+    attributes = getattr(dataset, "__dict__", {}).items()
+    return next(
+        (f"self.{name}" for name, value in attributes if not isinstance(value, int) and _size(value) == end), ""
+    )
 
 
 def _size(value: Any) -> int:

@@ -64,7 +64,7 @@ def _text(path: str) -> str:
 
 
 def _digests(seen: Contents, steady: list[str]) -> dict[int, dict[str, str]]:
-    return {index: {p: held[p].digest for p in steady if p in held} for index, held in seen.items()}
+    return {index: {p: sample[p].digest for p in steady if p in sample} for index, sample in seen.items()}
 
 
 def _is_a_part(view: View) -> bool:
@@ -76,39 +76,43 @@ def _is_a_part(view: View) -> bool:
 def _drawn_from(dataset: Any, indices: Iterable[int], salt: int) -> tuple[list[str], Contents]:
     """Generators whose state moves when a sample is read, and what the samples hold."""
     moved: dict[str, None] = {}
-    found: Contents = {}
+    contents: Contents = {}
     for index in indices:
         reseed(salt, index)
         before = generators(dataset)
-        found |= _read(dataset, [index], salt, 1.0)
+        contents |= _read(dataset, [index], salt, 1.0)
         moved |= {name: None for name, state in generators(dataset).items() if before.get(name, state) != state}
-    return [*moved], found
+    return [*moved], contents
 
 
 def _read(dataset: Any, indices: Iterable[int], salt: int, seconds: float) -> Contents:
-    found: Contents = {}
+    contents: Contents = {}
     end = time.monotonic() + seconds
     for index in indices:
         if time.monotonic() > end:
             break
         reseed(salt, index)
         try:
-            found[index] = leaves(dataset[index])
+            contents[index] = leaves(dataset[index])
         except Exception as error:  # others tell of samples that cannot be read
             ours.pass_on(error)
-    return found
+    return contents
 
 
 def _steady(once: Contents, twice: Contents) -> list[str]:
     """Leaves that were the same both times, of all samples that have them."""
     paths = dict.fromkeys(path for index in twice for path in once[index])
-    changed = {p for i, held in twice.items() for p, leaf in held.items() if _digest(once[i], p) != leaf.digest}
+    changed = {
+        p for i, sample in twice.items() for p, leaf in sample.items() if _digest(once[i], p) != leaf.digest
+    }
     return [path for path in paths if path not in changed][:_MOST_LEAVES]
 
 
 def _differ(once: Contents, other: Contents) -> bool:
-    return any(_digest(once[i], path) != leaf.digest for i, held in other.items() for path, leaf in held.items())
+    return any(
+        _digest(once[i], path) != leaf.digest for i, sample in other.items() for path, leaf in sample.items()
+    )
 
 
-def _digest(held: dict[str, Leaf], path: str) -> str:
-    return held[path].digest if path in held else ""
+def _digest(sample: dict[str, Leaf], path: str) -> str:
+    return sample[path].digest if path in sample else ""

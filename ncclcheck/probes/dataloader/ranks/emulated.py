@@ -25,7 +25,7 @@ _GROUP_S = 60.0  # gloo's time limit in emulated ranks: longer than any look, wh
 def environment(asked: Asked) -> dict[str, str]:
     """What torchrun sets for this rank, and what Slurm and MPI would where the machine already has theirs."""
     rank, here = asked.rank, max(1, asked.plan.ranks_per_node)
-    told = {
+    variables = {
         "RANK": rank, "WORLD_SIZE": asked.world, "LOCAL_RANK": rank % here, "LOCAL_WORLD_SIZE": here,
         "GROUP_RANK": rank // here, "NODE_RANK": rank // here, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 29500,
         "GLOO_SOCKET_IFNAME": "lo",
@@ -37,7 +37,7 @@ def environment(asked: Asked) -> dict[str, str]:
     }  # fmt: skip
     return {
         name: str(value)
-        for name, value in {**told, **{n: v for n, v in others.items() if n in os.environ}}.items()
+        for name, value in {**variables, **{n: v for n, v in others.items() if n in os.environ}}.items()
     }
 
 

@@ -54,10 +54,10 @@ def sample_orders(made: Made, view: View, folder: str, for_epoch: Callable[[int]
 
 def read_indices(path: str) -> array[int]:
     """What an epoch left in its file."""
-    found = array("q")
+    positions = array("q")
     with open(path, "rb") as file:
-        found.frombytes(file.read())
-    return found
+        positions.frombytes(file.read())
+    return positions
 
 
 def _describe(loader: Any, view: View) -> None:
@@ -74,8 +74,8 @@ def _describe(loader: Any, view: View) -> None:
 
 
 def _of_sampler(samplers: tuple[Any, Any], name: str) -> int | None:
-    found = (getattr(sampler, name, None) for sampler in samplers)
-    return next((seed % 2**53 for seed in found if isinstance(seed, int) and not isinstance(seed, bool)), None)
+    seeds = (getattr(sampler, name, None) for sampler in samplers)
+    return next((seed % 2**53 for seed in seeds if isinstance(seed, int) and not isinstance(seed, bool)), None)
 
 
 def _number(value: Any) -> int | None:
@@ -101,11 +101,11 @@ def _setters(made: Made) -> dict[str, Callable[[int], Any]]:
         "loader.batch_sampler.sampler": getattr(batches, "sampler", None),
         "loader.dataset": loader.dataset,
     }
-    found: dict[int, tuple[str, Callable[[int], Any]]] = {}
+    by_place: dict[int, tuple[str, Callable[[int], Any]]] = {}
     for where, place in places.items():
         if callable(setter := getattr(place, "set_epoch", None)):
-            found.setdefault(id(place), (where, setter))
-    return dict(found.values())
+            by_place.setdefault(id(place), (where, setter))
+    return dict(by_place.values())
 
 
 def _indices_of(loader: Any) -> Iterable[list[Any]]:
@@ -119,16 +119,16 @@ def _indices_of(loader: Any) -> Iterable[list[Any]]:
 
 
 def _epoch(name: str, path: str, source: Iterable[Any]) -> Epoch:
-    found, batches, ended, end = array("q"), 0, True, time.monotonic() + _MOST_S
+    positions, batches, ended, end = array("q"), 0, True, time.monotonic() + _MOST_S
     for batch in source:
-        found.extend(map(_index_of, batch))
+        positions.extend(map(_index_of, batch))
         batches += 1
-        if len(found) > _MOST or (batches % 256 == 0 and time.monotonic() > end):
+        if len(positions) > _MOST or (batches % 256 == 0 and time.monotonic() > end):
             ended = False
             break
     with open(path, "wb") as file:
-        found.tofile(file)
-    return Epoch(name=name, file=path, samples=len(found), batches=batches, ended=ended)
+        positions.tofile(file)
+    return Epoch(name=name, file=path, samples=len(positions), batches=batches, ended=ended)
 
 
 def _index_of(item: Any) -> int:

@@ -215,10 +215,10 @@ def _begins(view: View) -> array[int]:
     return read_indices(epoch.file) if epoch is not None else array("q")
 
 
-def _alike(view: View, one: str, other: str) -> bool | None:
-    epochs = [view.epoch(one), view.epoch(other)]
-    found = [read_indices(epoch.file) for epoch in epochs if epoch is not None]
-    return found[0] == found[1] if len(found) == 2 else None
+def _alike(view: View, first: str, other: str) -> bool | None:
+    epochs = [view.epoch(first), view.epoch(other)]
+    orders = [read_indices(epoch.file) for epoch in epochs if epoch is not None]
+    return orders[0] == orders[1] if len(orders) == 2 else None
 
 
 def _randomness(views: Sequence[View]) -> Randomness | None:
@@ -232,8 +232,8 @@ def _randomness(views: Sequence[View]) -> Randomness | None:
         ranks = [view.rank for view in views if state and view.starts.get(name) == state]
         if len(ranks) > 1:
             private = name.startswith(PRIVATE)
-            told = name.removeprefix(PRIVATE)
-            shared.append(SharedStream(generator=told, where=first.where, ranks=ranks, private=private))
+            generator = name.removeprefix(PRIVATE)
+            shared.append(SharedStream(generator=generator, where=first.where, ranks=ranks, private=private))
     return Randomness(
         drawn_from=[name.removeprefix(PRIVATE) for name in first.drawn_from],
         shared=shared,
@@ -248,13 +248,13 @@ def _by_sampler(views: Sequence[View]) -> list[str]:
     """
     first = views[0]
     drawn = [name for name in first.drawn_from if not name.startswith(PRIVATE)]
-    found = []
+    names = []
     for name, (before, after) in first.sampled.items():
         others = [view.sampled[name] for view in views[1:] if name in view.sampled]
         alike = bool(others) and all(state == after and begun != before for begun, state in others)
         if alike and (name in drawn or (drawn and name == "torch" and first.workers)):
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def _prints(view: View) -> list[Print]:

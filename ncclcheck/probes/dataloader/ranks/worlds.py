@@ -85,8 +85,8 @@ class World:
             if world.value and world.value.defect:
                 raise Defect(world.value.defect)
         return [
-            one.value if one.ok and one.value else View(rank=rank, error=one.how, place=one.place)
-            for rank, one in enumerate(ended)
+            end.value if end.ok and end.value else View(rank=rank, error=end.how, place=end.place)
+            for rank, end in enumerate(ended)
         ]
 
 

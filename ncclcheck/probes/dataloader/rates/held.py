@@ -51,7 +51,9 @@ class Locks:
     def share(self, whole: float) -> list[Held]:
         """Of so many seconds of reading, the largest first."""
         helds = [
-            Held(lock=name[:200], share=min(1.0, held / whole)) for name, held in self.seconds.items() if whole
+            Held(lock=name[:200], share=min(1.0, seconds / whole))
+            for name, seconds in self.seconds.items()
+            if whole
         ]
         return sorted(helds, key=lambda lock: -lock.share)[:_MOST]
 

@@ -123,15 +123,15 @@ def _batch_size(made: Made) -> int:
 def _samples(made: Made, count: int, seconds: float, *, batched: bool) -> list[Any]:
     """As many as there is time for, one at least. A loader that does not batch may ask for lists of indices."""
     end = time.monotonic() + seconds
-    found: list[Any] = []
+    samples: list[Any] = []
     own = None if batched else made.loader.get("sampler")
     indices = range(made.length or count) if own is None else own
     source = made.dataset if made.iterable else (made.dataset[index] for index in indices)
     for sample in islice(source, count):
-        found.append(sample)
+        samples.append(sample)
         if time.monotonic() > end:
             break
-    return found
+    return samples
 
 
 def _start(made: Made) -> Start:
@@ -158,8 +158,8 @@ def _shm() -> Space | Unread:
     return _told(_SHM, lambda: _space(os.statvfs(_SHM)))
 
 
-def _space(found: os.statvfs_result) -> Space:
-    return Space(size=found.f_blocks * found.f_frsize, free=found.f_bavail * found.f_frsize, path=_SHM)
+def _space(space: os.statvfs_result) -> Space:
+    return Space(size=space.f_blocks * space.f_frsize, free=space.f_bavail * space.f_frsize, path=_SHM)
 
 
 def _nofile() -> Limits | Unread:

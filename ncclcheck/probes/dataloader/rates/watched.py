@@ -54,7 +54,7 @@ class Watcher:
     def _read(self, index: Any, sample: Callable[[], Any]) -> Any:
         note = self._begin(index)
         try:
-            found = sample()
+            value = sample()
         except StopIteration:
             self.notebook.write(notes.now("end", self.worker, self.epoch, -1, index))
             raise
@@ -64,9 +64,9 @@ class Watcher:
             if not self.kept or self.made.iterable:
                 raise
             return self.kept[0]
-        self.kept = self.kept or [found]
-        self._end(note, found)
-        return found
+        self.kept = self.kept or [value]
+        self._end(note, value)
+        return value
 
     def _begin(self, index: Any) -> notes.Note:
         epoch = self.notebook.epoch
@@ -99,7 +99,7 @@ class Watcher:
         common = seeds.states()
         if look_anew:
             self.own = private(self.made) if self.states - common.keys() else {}
-        own = {path: seeds.digest_of(found) for path, found in self.own.items()}
+        own = {path: seeds.digest_of(generator) for path, generator in self.own.items()}
         return {name: state for name, state in {**common, **own}.items() if name in self.states}
 
 

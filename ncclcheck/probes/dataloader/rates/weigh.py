@@ -97,8 +97,8 @@ def _tensors(name: str, value: Any, depth: int) -> Iterator[tuple[str, torch.Ten
     if isinstance(value, torch.Tensor):
         yield name, value
     elif depth < _MOST_DEPTH and isinstance(value, Mapping | list | tuple):
-        for key, one in value.items() if isinstance(value, Mapping) else enumerate(value[:_MOST_VIEWS]):
-            yield from _tensors(f"{name}.{key}".strip("."), one, depth + 1)
+        for key, part in value.items() if isinstance(value, Mapping) else enumerate(value[:_MOST_VIEWS]):
+            yield from _tensors(f"{name}.{key}".strip("."), part, depth + 1)
 
 
 def pickled(what: str, thing: Any, *, keep_locks: bool) -> Pickled:

@@ -36,12 +36,12 @@ class Leaf(Struct, frozen=True, kw_only=True):
 
 def leaves(sample: Any) -> dict[str, Leaf]:
     """By path: "image", "0", "meta.id"; a bare tensor has the path "". A list of numbers is one leaf."""
-    found: dict[str, Leaf] = {}
+    by_path: dict[str, Leaf] = {}
     for path, value in _parts("", sample, 0):
-        if len(found) == _MOST_LEAVES:
+        if len(by_path) == _MOST_LEAVES:
             break
-        found[path] = _leaf(value)
-    return found
+        by_path[path] = _leaf(value)
+    return by_path
 
 
 def _parts(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:

@@ -58,9 +58,9 @@ def _inside(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _of_instance(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     kind = type(value)
-    found = attributes(value)
-    if isinstance(found, dict):
-        yield from ((f"{path}.{key}", item) for key, item in list(found.items()))
+    members = attributes(value)
+    if isinstance(members, dict):
+        yield from ((f"{path}.{key}", item) for key, item in list(members.items()))
     for base in kind.__mro__:
         slots = base.__dict__.get("__slots__", ())
         for slot in (slots,) if isinstance(slots, str) else slots:

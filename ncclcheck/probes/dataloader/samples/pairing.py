@@ -31,11 +31,11 @@ def unpaired(batch: Any, samples: Sequence[Any], indices: Sequence[int]) -> Unpa
     mixup and in-batch negatives have it, may be anywhere.
     """
     try:
-        found = _matches(batch, samples)
+        matches = _matches(batch, samples)
     except Exception as error:  # parts of any type are compared, with the user's own __eq__
         ours.pass_on(error)
         return None
-    for (one, rows), (other, more) in itertools.combinations(found.items(), 2):
+    for (name, rows), (other, more) in itertools.combinations(matches.items(), 2):
         apart = [row for row, (first, second) in enumerate(zip(rows, more, strict=True)) if not first & second]
         if apart:
             row = apart[0]
@@ -43,7 +43,7 @@ def unpaired(batch: Any, samples: Sequence[Any], indices: Sequence[int]) -> Unpa
                 row=row,
                 rows=len(apart),
                 of=len(samples),
-                first=one[:80],
+                first=name[:80],
                 first_of=indices[min(rows[row])],
                 second=other[:80],
                 second_of=indices[min(more[row])],
@@ -56,7 +56,7 @@ def _matches(batch: Any, samples: Sequence[Any]) -> dict[str, _Rows]:
     count = len(samples)
     columns = dict(itertools.islice(_columns("", batch, count, 0), _MOST_LEAVES))
     parts = [dict(_parts("", sample, 0)) for sample in samples]
-    found: dict[str, _Rows] = {}
+    matches: dict[str, _Rows] = {}
     for name in [*parts[0]][:_MOST_LEAVES]:
         if not all(name in part for part in parts):
             continue
@@ -69,8 +69,8 @@ def _matches(batch: Any, samples: Sequence[Any]) -> dict[str, _Rows]:
             if all(rows := [{j for j, value in enumerate(values) if _holds(row, value)} for row in column])
         ]
         if whole:
-            found[name] = [set().union(*(rows[row] for rows in whole)) for row in range(count)]
-    return found
+            matches[name] = [set().union(*(rows[row] for rows in whole)) for row in range(count)]
+    return matches
 
 
 def _columns(name: str, value: Any, count: int, depth: int) -> Iterator[tuple[str, list[Any]]]:
@@ -86,21 +86,21 @@ def _columns(name: str, value: Any, count: int, depth: int) -> Iterator[tuple[st
     elif isinstance(value, Mapping) or hasattr(value, "_fields"):
         items = value.items() if isinstance(value, Mapping) else zip(value._fields, value, strict=False)
         if depth < _MOST_DEPTH:
-            for key, one in items:
-                yield from _columns(f"{name}.{key}".strip("."), one, count, depth + 1)
+            for key, part in items:
+                yield from _columns(f"{name}.{key}".strip("."), part, count, depth + 1)
     elif isinstance(value, list | tuple):
         if len(value) == count and depth:
             yield name, [*value]
         if depth < _MOST_DEPTH:
-            for number, one in enumerate(value[:_MOST_LEAVES]):
-                yield from _columns(f"{name}.{number}".strip("."), one, count, depth + 1)
+            for number, part in enumerate(value[:_MOST_LEAVES]):
+                yield from _columns(f"{name}.{number}".strip("."), part, count, depth + 1)
 
 
 def _parts(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
     """What a sample is made of: tensors, numbers and texts by name, and the lengths of what has one."""
     if type(value).__module__ == "numpy" and hasattr(value, "shape") and value.dtype.kind in "biuf":
         value = torch.as_tensor(value)
-    if isinstance(value, list) and value and all(isinstance(one, int | float) for one in value):
+    if isinstance(value, list) and value and all(isinstance(entry, int | float) for entry in value):
         value = torch.as_tensor(value)
     if isinstance(value, Tensor):
         if value.layout is torch.strided and 0 < value.numel() <= _MOST_ELEMENTS:
@@ -110,17 +110,17 @@ def _parts(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, str | int | float):
         yield name or "the sample", value
     elif depth < _MOST_DEPTH and isinstance(value, Mapping):
-        for key, one in value.items():
-            yield from _parts(f"{name}.{key}".strip("."), one, depth + 1)
+        for key, part in value.items():
+            yield from _parts(f"{name}.{key}".strip("."), part, depth + 1)
     elif depth < _MOST_DEPTH and isinstance(value, list | tuple):
-        for number, one in enumerate(value[:_MOST_LEAVES]):
-            yield from _parts(f"{name}.{number}".strip("."), one, depth + 1)
+        for number, part in enumerate(value[:_MOST_LEAVES]):
+            yield from _parts(f"{name}.{number}".strip("."), part, depth + 1)
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return one.shape == other.shape and bool((one == other).all())
-    return not isinstance(one, Tensor) and not isinstance(other, Tensor) and bool(one == other)
+def _same(first: Any, other: Any) -> bool:
+    if isinstance(first, Tensor) and isinstance(other, Tensor):
+        return first.shape == other.shape and bool((first == other).all())
+    return not isinstance(first, Tensor) and not isinstance(other, Tensor) and bool(first == other)
 
 
 def _holds(row: Any, value: Any) -> bool:

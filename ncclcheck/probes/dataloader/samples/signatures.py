@@ -105,12 +105,12 @@ class Tally:
             for path, seen in looks.items():
                 seen[own.get(path)] += count
                 where.setdefault((path, own.get(path)), []).extend(self.indices[kind])
-        found = [
+        mixtures = [
             _mixed(path, seen, other, where[path, other])
             for path, seen in looks.items()
             for other in _others(seen)
         ]
-        return found[:_MOST_MIXED]
+        return mixtures[:_MOST_MIXED]
 
 
 def _others(seen: Counter[Look | None]) -> list[Look | None]:

@@ -112,8 +112,8 @@ def _mixtures(made: Made, kept: Kept) -> Iterator[Batch]:
     others = [kind for kind, _ in kept.tally.counts.most_common() if kind in kept.samples and kind != kept.usual]
     for kind in others[:_MOST_KINDS]:
         other = next(iter(kept.samples[kind].items()))
-        for one, two in ((usual, other), (other, usual)):  # default_collate goes by the first
-            yield [one[0], two[0]], [one[1], two[1]], False
+        for first, two in ((usual, other), (other, usual)):  # default_collate goes by the first
+            yield [first[0], two[0]], [first[1], two[1]], False
 
 
 def _is_shuffled(made: Made) -> bool:

@@ -103,9 +103,9 @@ class _Sweep:
             overwritten=self._overwritten(structure) if structure.custom else [],
         )  # fmt: skip
 
-    def _unpaired(self, found: Structure) -> Unpaired | None:
+    def _unpaired(self, structure: Structure) -> Unpaired | None:
         """Of a batch as the loader would bring it together."""
-        if found.batch_size in (0, 1) or self.refused or not pairing.enough(self.first):
+        if structure.batch_size in (0, 1) or self.refused or not pairing.enough(self.first):
             return None
         samples = [sample for _, sample in self.first]
         try:
@@ -115,9 +115,9 @@ class _Sweep:
             return None
         return pairing.unpaired(batch, samples, [index for index, _ in self.first])
 
-    def _overwritten(self, found: Structure) -> list[str]:
+    def _overwritten(self, structure: Structure) -> list[str]:
         """The parts of a batch that change when the next one is made."""
-        if found.batch_size in (0, 1) or self.refused or len(self.first) < _MOST_WINDOWS:
+        if structure.batch_size in (0, 1) or self.refused or len(self.first) < _MOST_WINDOWS:
             return []
         samples, collate = [sample for _, sample in self.first], self.made.loader["collate_fn"]
         try:

@@ -75,12 +75,12 @@ def _reads(function: Any) -> list[str]:
     if tree is None or not (arguments := tree[1].args.args[1:]):
         return []
     index = arguments[0].arg
-    found = [
+    texts = [
         ast.unparse(node)
         for node in ast.walk(tree[1])
         if isinstance(node, ast.Subscript | ast.Call) and _root(node) == "self" and _is_index(node, index)
     ]
-    return [text for text in dict.fromkeys(found) if len(text) <= _MOST_TEXT][:_MOST_RETURNS]
+    return [text for text in dict.fromkeys(texts) if len(text) <= _MOST_TEXT][:_MOST_RETURNS]
 
 
 def _assigned(owner: type) -> Iterator[Assigned]:
@@ -95,16 +95,16 @@ def _assigned(owner: type) -> Iterator[Assigned]:
         for node in ast.walk(tree[1]):
             for target, value in _pairs(node.targets[0], node.value) if isinstance(node, ast.Assign) else ():
                 text, names = ast.unparse(value), _names(value)
-                told = text != "None" and len(text) <= _MOST_TEXT and not (names & others)
-                if told and ast.unparse(target).startswith("self."):
+                tells = text != "None" and len(text) <= _MOST_TEXT and not (names & others)
+                if tells and ast.unparse(target).startswith("self."):
                     yield Assigned(name=ast.unparse(target)[5:], value=text, needs=sorted(names & arguments))
 
 
 def _names(value: ast.expr) -> set[str]:
     """That it reads, but for those that its own comprehensions and lambdas bind."""
-    found = {node.id for node in ast.walk(value) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     bound = {node.id for node in ast.walk(value) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    return found - bound - {node.arg for node in ast.walk(value) if isinstance(node, ast.arg)}
+    return names - bound - {node.arg for node in ast.walk(value) if isinstance(node, ast.arg)}
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
@@ -114,9 +114,9 @@ def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]
     return [(target, value)]
 
 
-def _is_index(one: ast.Subscript | ast.Call, index: str) -> bool:
+def _is_index(node: ast.Subscript | ast.Call, index: str) -> bool:
     """Whether it is asked for by the bare index."""
-    keys = [one.slice] if isinstance(one, ast.Subscript) else one.args
+    keys = [node.slice] if isinstance(node, ast.Subscript) else node.args
     return len(keys) == 1 and isinstance(keys[0], ast.Name) and keys[0].id == index
 
 
@@ -141,8 +141,8 @@ def _own(node: ast.FunctionDef, kind: type[ast.Return]) -> Iterator[ast.Return]:
     """Not of functions inside of it."""
     waiting: list[ast.AST] = [*node.body]
     while waiting:
-        one = waiting.pop(0)
-        if isinstance(one, kind):
-            yield one
-        elif not isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
-            waiting = [*ast.iter_child_nodes(one), *waiting]
+        child = waiting.pop(0)
+        if isinstance(child, kind):
+            yield child
+        elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            waiting = [*ast.iter_child_nodes(child), *waiting]

@@ -44,13 +44,13 @@ class DataReport(Struct, frozen=True, kw_only=True):
 
 def by_node(reports: Iterable[DataReport]) -> list[DataReport]:
     """The parts that each node told, as one report a node."""
-    found: dict[str, DataReport] = {}
+    merged: dict[str, DataReport] = {}
     for part in reports:
-        whole = found.get(part.node, part)
-        told = {name: value for name in _ASPECTS if (value := getattr(part, name)) is not None}
+        whole = merged.get(part.node, part)
+        aspects = {name: value for name in _ASPECTS if (value := getattr(part, name)) is not None}
         unseen = {entry.aspect: entry for entry in (*whole.unseen, *part.unseen)}
-        found[part.node] = replace(whole, **told, unseen=[*unseen.values()])
-    return [*found.values()]
+        merged[part.node] = replace(whole, **aspects, unseen=[*unseen.values()])
+    return [*merged.values()]
 
 
 _ASPECTS = tuple(n for n in DataReport.__struct_fields__ if n not in ("node", "factory", "unseen"))

@@ -61,12 +61,12 @@ def _size(differences: Differences) -> int:
 
 def differences(prototype: Node, node: Node) -> Differences:
     """What is to be changed in the prototype to have this node."""
-    found: Differences = {}
-    _shared(prototype, node, "", found)
-    return found
+    changes: Differences = {}
+    _shared(prototype, node, "", changes)
+    return changes
 
 
-def _shared(old: Any, new: Any, place: str, found: Differences) -> Any:
+def _shared(old: Any, new: Any, place: str, changes: Differences) -> Any:
     """`new` with what equals `old` taken from it; the places that differ are added to `found`."""
     if old is new:
         return old
@@ -76,17 +76,17 @@ def _shared(old: Any, new: Any, place: str, found: Differences) -> Any:
             return old
         if isinstance(new, Struct):
             kept = {
-                name: _shared(before, now, f"{place}/{name}", found)
+                name: _shared(before, now, f"{place}/{name}", changes)
                 for name in kind.__struct_fields__
                 if (before := getattr(old, name)) is not (now := getattr(new, name))
             }
             return msgspec.structs.replace(old, **kept)
         if kind is list and len(old) == len(new) and isinstance(new[0], (Struct, list)):
             pairs = enumerate(zip(old, new, strict=True))
-            return [_shared(before, now, f"{place}/{index}", found) for index, (before, now) in pairs]
+            return [_shared(before, now, f"{place}/{index}", changes) for index, (before, now) in pairs]
         if kind is dict and old.keys() == new.keys():
-            return {key: _shared(old[key], new[key], f"{place}/{_escaped(key)}", found) for key in new}
-    found[place] = new
+            return {key: _shared(old[key], new[key], f"{place}/{_escaped(key)}", changes) for key in new}
+    changes[place] = new
     return new
 
 
@@ -195,8 +195,8 @@ def _decoder(hint: Any) -> msgspec.json.Decoder[Any]:
 @cache
 def _hints(kind: type[Struct]) -> dict[str, Any]:
     """The declared types of the fields that are written."""
-    told = get_type_hints(kind, include_extras=True)
-    return {name: told[name] for name in kind.__struct_fields__}
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: hints[name] for name in kind.__struct_fields__}
 
 
 @cache
@@ -205,5 +205,5 @@ def _part(hint: Any, kind: type) -> tuple[Any, ...]:
     if get_origin(hint) is Annotated:
         return _part(get_args(hint)[0], kind)
     if get_origin(hint) in (Union, types.UnionType):
-        return next(found for variant in get_args(hint) if (found := _part(variant, kind)))
+        return next(types_inside for variant in get_args(hint) if (types_inside := _part(variant, kind)))
     return get_args(hint) if get_origin(hint) is kind else ()

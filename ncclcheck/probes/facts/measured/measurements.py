@@ -89,8 +89,8 @@ def _joined(values: list[Any]) -> Any:
         return [*chain.from_iterable(values)]
     if not isinstance(first, _TOLD_IN_PARTS):
         return values[-1]
-    told = {n: [v for value in values if (v := getattr(value, n)) is not None] for n in first.__struct_fields__}
-    return type(first)(**{name: _joined(found) for name, found in told.items() if found})
+    fields = {n: [v for value in values if (v := getattr(value, n)) is not None] for n in first.__struct_fields__}
+    return type(first)(**{name: _joined(parts) for name, parts in fields.items() if parts})
 
 
 _TOLD_IN_PARTS = (Measurements, JobMemory, Smoke, Checks, Saves, Side, Logs)

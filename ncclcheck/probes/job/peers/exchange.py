@@ -170,8 +170,8 @@ class Exchange:
         }[self._doing]
         if late:
             return replace(self._view, state="timed_out", reason=f"{doing}, {self._plan.limit_s:g} s long")
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        return replace(self._view, state="failed", reason=f"{doing}: {said}"[:300])
+        message = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return replace(self._view, state="failed", reason=f"{doing}: {message}"[:300])
 
     def _close(self) -> None:
         """NCCL may take its time to end what has failed, and is not waited for; gloo ends with its last user."""

@@ -85,9 +85,9 @@ class _Member:
         if self._context.rank not in ranks:
             return
         self._context.step(f"groups, round {order.round + 1}: {len(ranks)} ranks")
-        told = _Measurement(self._context, self._plan, order, ranks).run()
+        result = _Measurement(self._context, self._plan, order, ranks).run()
         if self._context.rank == ranks[0]:
-            self.board.put_own(f"result/{order.name}", msgspec.json.encode(told))
+            self.board.put_own(f"result/{order.name}", msgspec.json.encode(result))
 
 
 class _Measurement:
@@ -108,8 +108,8 @@ class _Measurement:
             seconds = bounded(self._measure, self._limit + 1)
         except (RuntimeError, TimeoutError) as error:
             late = isinstance(error, TimeoutError) or time.monotonic() - begun > self._limit - 0.1
-            said = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
-            return self._told(None, "timed_out" if late else "failed", said)
+            message = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+            return self._told(None, "timed_out" if late else "failed", message)
         finally:
             self._close()
         if seconds is None:
@@ -208,8 +208,8 @@ class _Conductor:
                 self._member.obey(order)
         longest = max(limit_s(self._plan, len(members)) for members in ranks.values())
         left = begun + longest + 2 * _SLACK_S - time.monotonic()
-        found = board.read_all([f"result/{order.name}" for order, _ in groups], left)
-        times = [self._heard(order, nodes, found.get(f"result/{order.name}")) for order, nodes in groups]
+        results = board.read_all([f"result/{order.name}" for order, _ in groups], left)
+        times = [self._heard(order, nodes, results.get(f"result/{order.name}")) for order, nodes in groups]
         self._context.emit(Measurements(groups=times))
         return times
 

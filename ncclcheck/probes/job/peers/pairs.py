@@ -101,9 +101,9 @@ class _Member:
     def _report(self, order: Order, mine: View) -> None:
         seconds = self._plan.limit_s + _SLACK_S
         note = self.board.read(order.key("view", order.b), seconds) if mine.met else None
-        told = _together(order, self._context, mine, msgspec.json.decode(note, type=View) if note else None)
-        self._context.emit(Measurements(pairs=[told]))
-        self.board.put_own(order.key("result", order.a), msgspec.json.encode(told))
+        pair = _together(order, self._context, mine, msgspec.json.decode(note, type=View) if note else None)
+        self._context.emit(Measurements(pairs=[pair]))
+        self.board.put_own(order.key("result", order.a), msgspec.json.encode(pair))
 
 
 class _Conductor:
@@ -143,17 +143,17 @@ class _Conductor:
                 self._member.obey(order)
         self._context.step(f"pairs, round {orders[0].round + 1}: the other nodes")
         left = begun + 3 * self._plan.limit_s + 2 * _SLACK_S - time.monotonic()
-        found = self._member.board.read_all([order.key("result", order.a) for order in orders], left)
+        results = self._member.board.read_all([order.key("result", order.a) for order in orders], left)
         self._member.board.tidy()
-        return [self._heard(order, found.get(order.key("result", order.a))) for order in orders]
+        return [self._heard(order, results.get(order.key("result", order.a))) for order in orders]
 
     def _heard(self, order: Order, note: bytes | None) -> PairTime:
         if note is not None:
             return msgspec.json.decode(note, type=PairTime)
         lost = View(state="timed_out", reason=f"rank {order.a} on {self._context.node_of[order.a]} did not answer")
-        told = _together(order, self._context, lost, None)
-        self._context.emit(Measurements(pairs=[told]))
-        return told
+        pair = _together(order, self._context, lost, None)
+        self._context.emit(Measurements(pairs=[pair]))
+        return pair
 
 
 def ranks_of(node_of: Sequence[str]) -> dict[str, list[int]]:

@@ -86,11 +86,11 @@ class Watch:
 
     def told(self) -> list[Sent]:
         """By the addresses of both ends, the worst first."""
-        found: dict[tuple[str, str], Sent] = {}
+        by_ends: dict[tuple[str, str], Sent] = {}
         for connection in [*self._known.values()]:  # the thread that looks may add one
-            known = found.get(connection.ends) or Sent(source=connection.ends[0], target=connection.ends[1])
+            known = by_ends.get(connection.ends) or Sent(source=connection.ends[0], target=connection.ends[1])
             silent = connection.lost > 0
-            found[connection.ends] = Sent(
+            by_ends[connection.ends] = Sent(
                 source=known.source,
                 target=known.target,
                 segments=known.segments + max(0, connection.last[0] - connection.first[0]),
@@ -98,7 +98,7 @@ class Watch:
                 unanswered_s=round(max(known.unanswered_s, connection.unanswered_s if silent else 0.0), 3),
                 outages=max(known.outages, connection.outages if silent else 0),
             )
-        worst = sorted(found.values(), key=lambda sent: (-sent.unanswered_s, -sent.again, -sent.segments))
+        worst = sorted(by_ends.values(), key=lambda sent: (-sent.unanswered_s, -sent.again, -sent.segments))
         return [sent for sent in worst if sent.segments or sent.again][:_MOST_TOLD]
 
 

@@ -82,16 +82,16 @@ class Watch:
 
 def _links(machine: Machine) -> dict[str, int]:
     """How often each interface and each port of an HCA has lost its link since it was made."""
-    found: dict[str, int] = {}
+    downs_by_name: dict[str, int] = {}
     for name in names(machine, _NETS):
         if not isinstance(downs := link_downs(machine, f"{_NETS}/{name}"), Unread):
-            found[name] = downs
+            downs_by_name[name] = downs
     for name in names(machine, _HCAS):
         for port in names(machine, f"{_HCAS}/{name}/ports"):
             downs = machine.number(f"{_HCAS}/{name}/ports/{port}/counters/link_downed")
             if not isinstance(downs, Unread):
-                found[f"{name}:{port}"] = downs
-    return found
+                downs_by_name[f"{name}:{port}"] = downs
+    return downs_by_name
 
 
 def _tcp(machine: Machine) -> tuple[int, int]:

@@ -29,9 +29,9 @@ class Watch:
 
     def mark(self, moment: Moment) -> None:
         """Note what the process and its GPU hold at this moment."""
-        held = self._held()
-        self._most = max(self._most, held or 0)
-        self._seen = replace(self._seen, **{moment: held})
+        used = self._held()
+        self._most = max(self._most, used or 0)
+        self._seen = replace(self._seen, **{moment: used})
         for stray in self._elsewhere() or ():
             self._strays.setdefault(stray.device, moment)
 

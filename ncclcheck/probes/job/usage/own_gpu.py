@@ -83,9 +83,9 @@ class OwnGpus:
         nvml = self._library()
         handle = nvml.nvmlDeviceGetHandleByUUID(self._uuid(device))
         running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-        held: list[int | None] = [p.usedGpuMemory for p in running if p.pid == os.getpid()]
-        known = [count for count in held if count is not None]
-        return sum(known) if held and len(known) == len(held) else None
+        sizes: list[int | None] = [p.usedGpuMemory for p in running if p.pid == os.getpid()]
+        known = [count for count in sizes if count is not None]
+        return sum(known) if sizes and len(known) == len(sizes) else None
 
     def _library(self) -> Any:
         if self._nvml is None:

@@ -38,9 +38,9 @@ Counted = dict[str, dict[str, int]]
 
 def read(machine: Machine) -> Counted:
     """By the name of the port (mlx5_0:1) or interface (eth0): those of its counters that mean something."""
-    found = dict(_of_hcas(machine))
+    counters = dict(_of_hcas(machine))
     cards = within(_SECONDS, "ethtool statistics", lambda: dict(_of_cards(machine)))
-    return found if isinstance(cards, Unread) else found | cards
+    return counters if isinstance(cards, Unread) else counters | cards
 
 
 def _of_hcas(machine: Machine) -> Iterator[tuple[str, dict[str, int]]]:
@@ -61,8 +61,10 @@ def _of_cards(machine: Machine) -> Iterator[tuple[str, dict[str, int]]]:
     cards = [name for name in names(machine, _NETS) if machine.exists(f"{_NETS}/{name}/device")]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as door:
         for name in cards[:_MOST_CARDS]:
-            if found := {key: value for key, value in statistics(door, name) if _OF_CARDS.fullmatch(key.encode())}:
-                yield name, found
+            if counters := {
+                key: value for key, value in statistics(door, name) if _OF_CARDS.fullmatch(key.encode())
+            }:
+                yield name, counters
 
 
 def statistics(door: socket.socket, name: str) -> list[tuple[str, int]]:
@@ -92,5 +94,5 @@ def _asked(door: socket.socket, name: str, command: bytes) -> bytes:
 
 def names(machine: Machine, folder: str) -> list[str]:
     """What a folder holds; nothing where it is not there."""
-    found = machine.names(folder)
-    return [] if isinstance(found, Unread) else found
+    entries = machine.names(folder)
+    return [] if isinstance(entries, Unread) else entries

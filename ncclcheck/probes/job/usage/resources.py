@@ -114,7 +114,7 @@ class Watch:
 
     def _others(self, seconds: float) -> list[Other]:
         """Processes that took cores and are not ours, those that took most first."""
-        found = [
+        busy = [
             (cores, pid, stat)
             for pid, stat in _processes(self._proc).items()
             if (cores := _spent(stat, self._processes.get(pid)) / seconds) >= _LEAST_CORES
@@ -129,7 +129,7 @@ class Watch:
                 nice=stat.nice,
                 stopped=stat.state in "Tt",
             )
-            for cores, pid, stat in sorted(found, reverse=True)[:_MOST_NAMED]
+            for cores, pid, stat in sorted(busy, reverse=True)[:_MOST_NAMED]
         ]
 
     def _is_ours(self, pid: int) -> bool:
@@ -147,15 +147,15 @@ def _wall_ahead() -> float:
 
 def _counters(machine: Machine) -> dict[str, int]:
     """Of the job's control group, and of the whole host."""
-    found = cgroup.counters(machine)
+    counts = cgroup.counters(machine)
     text = machine.read("/proc/vmstat", 65536)
     rows = [] if isinstance(text, Unread) else [line.split() for line in text.splitlines()]
     host = {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdecimal()}
     if "oom_kill" in host:
-        found["host_oom_kill"] = host["oom_kill"]
+        counts["host_oom_kill"] = host["oom_kill"]
     if "pswpin" in host and "pswpout" in host:
-        found["swapped"] = (host["pswpin"] + host["pswpout"]) * _PAGE
-    return found
+        counts["swapped"] = (host["pswpin"] + host["pswpout"]) * _PAGE
+    return counts
 
 
 def _cores(machine: Machine) -> list[int]:
@@ -187,14 +187,14 @@ def _share(rose: dict[str, int]) -> float | None:
 
 def _pressures(machine: Machine) -> dict[str, int]:
     """Microseconds in which some task of the host waited, since it started. Source: accounting/psi."""
-    found: dict[str, int] = {}
+    waits: dict[str, int] = {}
     for name in _PRESSURES:
         text = machine.line(f"/proc/pressure/{name}")
         words = [] if isinstance(text, Unread) else text.split("\n", 1)[0].split()
         totals = [word.removeprefix("total=") for word in words if word.startswith("total=")]
         if words[:1] == ["some"] and totals and totals[0].isdecimal():
-            found[name] = int(totals[0])
-    return found
+            waits[name] = int(totals[0])
+    return waits
 
 
 def _processes(proc: Path) -> dict[int, _Stat]:
@@ -310,7 +310,7 @@ def _places(temporary: str) -> list[Filled]:
         ("temporary directory", temporary),
         ("shared memory", "/dev/shm"),
     )
-    found = [(name, path, within(_LONGEST_S, path, lambda path=path: os.statvfs(path))) for name, path in named]  # type: ignore[misc]
+    systems = [(name, path, within(_LONGEST_S, path, lambda path=path: os.statvfs(path))) for name, path in named]  # type: ignore[misc]
     return [
         Filled(
             name=name,
@@ -320,6 +320,6 @@ def _places(temporary: str) -> list[Filled]:
             inodes_free=of.f_favail if of.f_files else None,
             read_only=bool(of.f_flag & os.ST_RDONLY),
         )
-        for name, path, of in found
+        for name, path, of in systems
         if not isinstance(of, Unread)
     ]

@@ -130,12 +130,12 @@ class Reduction:
         """Whose contribution explains all of these wrong results, if exactly one rank's does, and how."""
         if len(set(symbols.tolist())) < _ENOUGH or (self.op == "avg" and not self._floating):
             return None
-        found: dict[int, How] = {}
+        ways: dict[int, How] = {}
         for ranks in torch.split(torch.arange(self.world), _AT_ONCE):
             for how, explains in self._explained(self.inputs(symbols, ranks[:, None]), expected, got):
                 for rank in ranks[explains.all(dim=1)].tolist():
-                    found.setdefault(rank, how)
-        return next(iter(found.items())) if len(found) == 1 else None
+                    ways.setdefault(rank, how)
+        return next(iter(ways.items())) if len(ways) == 1 else None
 
     def _explained(self, inputs: Tensor, expected: Tensor, got: Tensor) -> Iterator[tuple[How, Tensor]]:
         """For each rank and place, whether its contribution was left out, counted twice, or differs in one bit."""

@@ -69,15 +69,15 @@ class Pattern:
 
     def mismatch(self, got: Tensor, starts: Sequence[int] = (0,)) -> Mismatch | None:
         """Compare a buffer of equal pieces, piece k being the sequence from element `starts[k]` on."""
-        found = _Wrong(got.numel() // len(starts))
+        tally = _Wrong(got.numel() // len(starts))
         for index, start in enumerate(starts):
-            offset = index * found.piece
-            for piece, place in self._blocks(got[offset : offset + found.piece], start):
+            offset = index * tally.piece
+            for piece, place in self._blocks(got[offset : offset + tally.piece], start):
                 values = self._at(place, piece)
                 if (wrong := self._differing(piece, values)) is not None:
-                    found.add(index, offset, place, wrong, values, piece)
+                    tally.add(index, offset, place, wrong, values, piece)
                 offset += piece.numel()
-        return found.told()
+        return tally.told()
 
     def _blocks(self, buffer: Tensor, start: int) -> Iterator[tuple[Tensor, int]]:
         """Stretches of the buffer that lie within one period, and where in it they begin."""
@@ -145,8 +145,8 @@ class _Wrong:
 def _any_bit(words: Tensor) -> int:
     """The bits that are set in any of them."""
     size = words.element_size()
-    found = sum(1 << bit for bit in range(8 * size) if bool((words >> bit & 1).any()))
-    return found & (1 << 8 * size) - 1
+    mask = sum(1 << bit for bit in range(8 * size) if bool((words >> bit & 1).any()))
+    return mask & (1 << 8 * size) - 1
 
 
 class Data:

@@ -130,11 +130,11 @@ class _Growth:
 
 def chosen(proven: Sequence[Proven], longest_s: float) -> list[Proven]:
     """Of every operation whose results are checked the smallest, a middle and the largest size."""
-    found: dict[str, list[Proven]] = {}
+    by_op: dict[str, list[Proven]] = {}
     for proof in proven:
         if proof.row.bytes and proof.seconds <= longest_s:
-            found.setdefault(proof.row.op, []).append(proof)
-    return [proven for of_op in found.values() for proven in {id(o): o for o in _few(of_op)}.values()]
+            by_op.setdefault(proof.row.op, []).append(proof)
+    return [proven for of_op in by_op.values() for proven in {id(o): o for o in _few(of_op)}.values()]
 
 
 def _few(rows: list[Proven]) -> list[Proven]:

@@ -56,8 +56,8 @@ def _source(
     op: Operation, mismatch: Mismatch, ranks: Ranks
 ) -> tuple[int | None, Literal["", "missing", "doubled", "changed"]]:
     if op.reduces:
-        found = ranks.data.contributor(mismatch.sample) if mismatch.sample else None
-        return found or (None, "")
+        contribution = ranks.data.contributor(mismatch.sample) if mismatch.sample else None
+        return contribution or (None, "")
     if op.sender == "piece":
         return (mismatch.pieces[0] if len(mismatch.pieces) == 1 else None), ""
     return (0 if op.sender == "root" else (ranks.rank - 1) % ranks.world), ""

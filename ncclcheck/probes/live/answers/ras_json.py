@@ -72,24 +72,24 @@ class _Answer(Struct, kw_only=True):
 def read(text: str) -> RasLook:
     """One answer. Raises NoStatus where it is none, or a field is not what it should be."""
     try:
-        told = msgspec.json.decode(text, type=_Answer)
+        answer = msgspec.json.decode(text, type=_Answer)
     except msgspec.MsgspecError:
-        told = _repaired(text)
+        answer = _repaired(text)
     missing = [
         missing_rank
-        for comm in told.communicators
+        for comm in answer.communicators
         for missing_rank in comm.missing_ranks
         if not _has_left(missing_rank)
     ]
     return RasLook(
-        version=told.nccl_version,
+        version=answer.nccl_version,
         form="json",
-        groups=[_group(comm) for comm in told.communicators],
-        troubled=[made for comm in told.communicators if (made := _troubled(comm))],
+        groups=[_group(comm) for comm in answer.communicators],
+        troubled=[made for comm in answer.communicators if (made := _troubled(comm))],
         processes=sorted({(rank.host, rank.pid) for rank in missing if rank.pid > 0}),
         dead=len({(rank.host, rank.pid) for rank in missing if rank.status.considered_dead}),
-        timeouts=told.ras.timeouts_count,
-        launches=sum(sum(rank.collective_counts.values()) for comm in told.communicators for rank in comm.ranks),
+        timeouts=answer.ras.timeouts_count,
+        launches=sum(sum(rank.collective_counts.values()) for comm in answer.communicators for rank in comm.ranks),
     )
 
 
@@ -100,9 +100,9 @@ def _repaired(text: str) -> _Answer:
         raise NoStatus(f"no status of RAS: {str(error)[:120]}") from None
 
 
-def _has_left(one: _Rank) -> bool:
+def _has_left(rank: _Rank) -> bool:
     """Whether its process answers and is no member, which the text calls NOCOMM (src/ras/client_support.cc)."""
-    return one.status.unresponsive is False and not one.status.considered_dead
+    return rank.status.unresponsive is False and not rank.status.considered_dead
 
 
 def _states(comm: _Communicator) -> list[tuple[str | int, list[_Rank]]]:
@@ -111,8 +111,8 @@ def _states(comm: _Communicator) -> list[tuple[str | int, list[_Rank]]]:
     return _alike([*((rank, _state(rank)) for rank in comm.ranks), *gone])
 
 
-def _state(one: _Rank) -> str:
-    state = one.status
+def _state(rank: _Rank) -> str:
+    state = rank.status
     if state.abort_flag:
         return "ABORT"
     if state.finalize_called or state.destroy_flag:
@@ -122,19 +122,19 @@ def _state(one: _Rank) -> str:
     return f"error {state.async_error}" if state.async_error not in (0, _IN_PROGRESS) else "RUNNING"
 
 
-def _named(one: _Rank) -> RasRank:
-    gpu = "" if one.cuda_dev < 0 else str(one.cuda_dev)
-    if gpu and one.nvml_dev not in (-1, one.cuda_dev):
-        gpu += f" (NVML {one.nvml_dev})"
-    return RasRank(rank=one.rank, host="" if one.host == "unknown" else one.host, pid=max(one.pid, 0), gpu=gpu)
+def _named(rank: _Rank) -> RasRank:
+    gpu = "" if rank.cuda_dev < 0 else str(rank.cuda_dev)
+    if gpu and rank.nvml_dev not in (-1, rank.cuda_dev):
+        gpu += f" (NVML {rank.nvml_dev})"
+    return RasRank(rank=rank.rank, host="" if rank.host == "unknown" else rank.host, pid=max(rank.pid, 0), gpu=gpu)
 
 
 def _alike(ranks: Sequence[tuple[_Rank, str | int]]) -> list[tuple[str | int, list[_Rank]]]:
     """What they have -> who has it, most ranks first."""
-    held: dict[str | int, list[_Rank]] = defaultdict(list)
+    by_value: dict[str | int, list[_Rank]] = defaultdict(list)
     for rank, value in ranks:
-        held[value].append(rank)
-    return sorted(held.items(), key=lambda item: -len(item[1]))
+        by_value[value].append(rank)
+    return sorted(by_value.items(), key=lambda item: -len(item[1]))
 
 
 def _group(comm: _Communicator) -> RasGroup:
@@ -162,14 +162,16 @@ def _counts(comm: _Communicator) -> list[tuple[str, list[tuple[str | int, list[_
 def _troubled(comm: _Communicator) -> RasCommunicator | None:
     states = _states(comm)
     launched = [
-        RasLaunched(op=op, launched=int(value), count=len(held), ranks=_few(held, len(comm.ranks)))
+        RasLaunched(op=op, launched=int(value), count=len(sharers), ranks=_few(sharers, len(comm.ranks)))
         for op, shares in _counts(comm)
         if len(shares) > 1
-        for value, held in shares
+        for value, sharers in shares
     ]
     statuses = [
-        RasStatus(status=str(state), count=len(held), ranks=_few(held, len(comm.ranks) + len(comm.missing_ranks)))
-        for state, held in states
+        RasStatus(
+            status=str(state), count=len(sharers), ranks=_few(sharers, len(comm.ranks) + len(comm.missing_ranks))
+        )
+        for state, sharers in states
     ]
     missing = [_named(missing_rank) for missing_rank in comm.missing_ranks if not _has_left(missing_rank)]
     if (
@@ -187,6 +189,6 @@ def _troubled(comm: _Communicator) -> RasCommunicator | None:
     )
 
 
-def _few(held: list[_Rank], of: int) -> list[RasRank]:
+def _few(members: list[_Rank], of: int) -> list[RasRank]:
     """Those that are fewer than half are named, as the text names them; the rest is the rule."""
-    return [_named(rank) for rank in held] if 2 * len(held) < of else []
+    return [_named(rank) for rank in members] if 2 * len(members) < of else []

@@ -129,8 +129,8 @@ class _Body:
         elif line.strip("=") and line not in ("Errors", "Warnings"):
             self.unread += 1
 
-    def _shared(self, found: re.Match[str]) -> None:
-        count, status, launched, none, error = found.groups()
+    def _shared(self, match: re.Match[str]) -> None:
+        count, status, launched, none, error = match.groups()
         self._share(int(count), status or error, 0 if none else launched)
 
     def _share(self, count: int, status: str | None, launched: str | int | None) -> None:
@@ -143,8 +143,8 @@ class _Body:
             self.share = RasStatus(status=status, count=count)
             self.current.statuses.append(self.share)
 
-    def _rank(self, found: re.Match[str]) -> None:
-        rank, status, launched, none, error, gpu, pid, host = found.groups()
+    def _rank(self, match: re.Match[str]) -> None:
+        rank, status, launched, none, error, gpu, pid, host = match.groups()
         missing = RasRank(rank=int(rank), host=host or "", pid=int(pid or 0), gpu=(gpu or "").strip())
         if status or launched or none or error:
             self._share(1, status or error, 0 if none else launched)

@@ -19,21 +19,23 @@ def counted(proc: Proc, pid: str) -> Dict[str, int]:
     periods, throttled, held_us: of the quota, its own or one above, that was used up most often; refused: how
     often it wanted more memory than its limit; oom_kill: processes of it, or of its job, that were killed.
     """
-    told = {"periods": 0, "throttled": 0, "held_us": 0, "refused": 0, "oom_kill": 0}
+    counts = {"periods": 0, "throttled": 0, "held_us": 0, "refused": 0, "oom_kill": 0}
     for text in (_text(proc, folder, "cpu.stat") for folder in _folders(proc, pid, "cpu")):
         table = _table(text)
-        if table.get("nr_throttled", 0) > told["throttled"]:
-            held = table.get("throttled_usec", table.get("throttled_time", 0) // 1000)
-            told.update(periods=table.get("nr_periods", 0), throttled=table["nr_throttled"], held_us=held)
+        if table.get("nr_throttled", 0) > counts["throttled"]:
+            throttled_us = table.get("throttled_usec", table.get("throttled_time", 0) // 1000)
+            counts.update(
+                periods=table.get("nr_periods", 0), throttled=table["nr_throttled"], held_us=throttled_us
+            )
     read = [(folder, _memory_events(proc, folder)) for folder in _folders(proc, pid, "memory")]
     there = [group for group in read if group[1]]
     for folder, text in there[:1] + [group for group in there[1:] if _OF_A_JOB.search(group[0])]:
         events = _table(text)
         failed = _text(proc, folder, "memory.failcnt").strip()
         refused = events.get("high", 0) + events.get("max", 0) + (int(failed) if failed.isdigit() else 0)
-        told["refused"] = max(told["refused"], refused)
-        told["oom_kill"] = max(told["oom_kill"], events.get("oom_kill", 0))
-    return told
+        counts["refused"] = max(counts["refused"], refused)
+        counts["oom_kill"] = max(counts["oom_kill"], events.get("oom_kill", 0))
+    return counts
 
 
 def _folders(proc: Proc, pid: str, controller: str) -> Iterator[str]:

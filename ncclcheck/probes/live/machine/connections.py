@@ -70,8 +70,8 @@ def diagnosed() -> Dict[int, Raw]:
                 asked = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, 1 << (_TCP_INFO - 1), 0, states)
                 link.send(struct.pack("=IHHII", 16 + len(asked), _SOCK_DIAG_BY_FAMILY, 0x301, 0, 0) + asked)
                 for message in messages(link):
-                    inode, one = connection(message)
-                    table[inode] = one
+                    inode, details = connection(message)
+                    table[inode] = details
     except (OSError, struct.error):
         return {}
     return table

@@ -60,8 +60,8 @@ class Nvml:
 
     def handle(self, index: int) -> Optional[ctypes.c_void_p]:
         """None: this GPU is lost."""
-        found = ctypes.c_void_p()
-        return None if self.library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(found)) else found
+        gpu = ctypes.c_void_p()
+        return None if self.library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(gpu)) else gpu
 
     def number(self, call: str, gpu: ctypes.c_void_p, *arguments: int) -> Optional[int]:
         """One unsigned number; None where this GPU or this driver has none."""
@@ -95,9 +95,9 @@ class Nvml:
             function = getattr(self.library, name, None)
             if function is None:
                 continue
-            held, room = (_Process * _MOST_PROCESSES)(), ctypes.c_uint(_MOST_PROCESSES)
-            if function(gpu, ctypes.byref(room), held) == 0:
-                return [process.pid for process in held[: min(room.value, _MOST_PROCESSES)]]
+            processes, room = (_Process * _MOST_PROCESSES)(), ctypes.c_uint(_MOST_PROCESSES)
+            if function(gpu, ctypes.byref(room), processes) == 0:
+                return [process.pid for process in processes[: min(room.value, _MOST_PROCESSES)]]
         return []
 
     def watch(self) -> Optional[ctypes.c_void_p]:
@@ -113,14 +113,14 @@ class Nvml:
 
     def xids(self, events: Optional[ctypes.c_void_p]) -> List[List[int]]:
         """(GPU, Xid) of what came since, without waiting."""
-        found: List[List[int]] = []
+        pairs: List[List[int]] = []
         handles = [handle.value if handle else None for handle in self.handles]
-        while events is not None and len(found) < 64:
+        while events is not None and len(pairs) < 64:
             event = _Event()
             if self.library.nvmlEventSetWait_v2(events, ctypes.byref(event), 0):
                 break
-            found.append([handles.index(event.device) if event.device in handles else -1, event.data])
-        return found
+            pairs.append([handles.index(event.device) if event.device in handles else -1, event.data])
+        return pairs
 
 
 def two_looks(seconds: float) -> List[Raw]:
@@ -130,15 +130,15 @@ def two_looks(seconds: float) -> List[Raw]:
     first = [nvml.sample(gpu) if gpu else {} for gpu in nvml.handles]
     time.sleep(seconds)
     xids = nvml.xids(events)
-    told = []
+    cards = []
     for index, gpu in enumerate(nvml.handles):
         card: Raw = {"index": index, "lost": gpu is None, "xids": [code for of, code in xids if of == index]}
         if gpu:
             last = nvml.sample(gpu)
             card.update(nvml.lasting(gpu))
             card.update({key: [first[index].get(key), last[key]] for key in last})
-        told.append(card)
-    return told
+        cards.append(card)
+    return cards
 
 
 class Beside:
@@ -180,11 +180,11 @@ def main(argv: List[str]) -> None:
     """The child: one line of JSON."""
     ctypes.CDLL(None).prctl(*_DIES_WITH_PARENT)
     try:
-        told: Raw = {"gpus": two_looks(float(argv[0])), "problem": ""}
+        answer: Raw = {"gpus": two_looks(float(argv[0])), "problem": ""}
     except (OSError, AttributeError) as error:
         absent = "libnvidia-ml" in str(error)
-        told = {"gpus": [], "problem": "" if absent else str(error)[:200]}
-    print(json.dumps(told))
+        answer = {"gpus": [], "problem": "" if absent else str(error)[:200]}
+    print(json.dumps(answer))
 
 
 if __name__ == "__main__":

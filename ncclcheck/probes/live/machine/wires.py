@@ -35,12 +35,12 @@ _HW_TROUBLE = (
 
 def counters(proc: Proc, pid: str) -> Dict[str, Raw]:
     """name -> bytes and troubles, of the network namespace of a process, and of all HCA ports of the host."""
-    found: Dict[str, Raw] = {}
+    wires: Dict[str, Raw] = {}
     for line in proc.text(pid, "net", "dev").splitlines()[2:]:
         name, _, rest = line.partition(":")
         row = rest.split()
-        if len(row) >= 12 and name.strip() != "lo" and len(found) < _MOST:
-            found[name.strip()] = {
+        if len(row) >= 12 and name.strip() != "lo" and len(wires) < _MOST:
+            wires[name.strip()] = {
                 "kind": "interface",
                 "received": int(row[_RECEIVED]),
                 "sent": int(row[_SENT]),
@@ -51,26 +51,26 @@ def counters(proc: Proc, pid: str) -> Dict[str, Raw]:
             }
     for card in proc.names("..", "sys", "class", "infiniband"):
         for port in proc.names("..", "sys", "class", "infiniband", card, "ports"):
-            if len(found) < _MOST:
-                found[f"{card}:{port}"] = port_of(proc, card, port)
-    return found
+            if len(wires) < _MOST:
+                wires[f"{card}:{port}"] = port_of(proc, card, port)
+    return wires
 
 
 def traffic(proc: Proc, pid: str) -> Dict[str, List[int]]:
     """name -> bytes received and sent, loopback among them: what is cheap enough for once a second."""
-    found: Dict[str, List[int]] = {}
+    wires: Dict[str, List[int]] = {}
     for line in proc.text(pid, "net", "dev").splitlines()[2:]:
         name, _, rest = line.partition(":")
         row = rest.split()
-        if len(row) > _SENT and len(found) < _MOST and (row[_RECEIVED], row[_SENT]) != ("0", "0"):
-            found[name.strip()] = [int(row[_RECEIVED]), int(row[_SENT])]
+        if len(row) > _SENT and len(wires) < _MOST and (row[_RECEIVED], row[_SENT]) != ("0", "0"):
+            wires[name.strip()] = [int(row[_RECEIVED]), int(row[_SENT])]
     for card in proc.names("..", "sys", "class", "infiniband"):
         for port in proc.names("..", "sys", "class", "infiniband", card, "ports"):
             folder = ("..", "sys", "class", "infiniband", card, "ports", port, "counters")
             both = [number(proc.text(*folder, "port_%s_data" % way)) * _WORD for way in ("rcv", "xmit")]
-            if len(found) < _MOST and any(both):
-                found["%s:%s" % (card, port)] = both
-    return found
+            if len(wires) < _MOST and any(both):
+                wires["%s:%s" % (card, port)] = both
+    return wires
 
 
 def port_of(proc: Proc, card: str, port: str) -> Raw:
@@ -90,23 +90,23 @@ def port_of(proc: Proc, card: str, port: str) -> Raw:
 def addresses(proc: Proc, pid: str) -> List[str]:
     """All of the namespace of a process but loopback: what NCCL calls its node by."""
     lines = proc.text(pid, "net", "fib_trie").splitlines()
-    found = {lines[at - 1].split()[-1] for at, line in enumerate(lines) if at and line.strip() == "/32 host LOCAL"}
+    local = {lines[at - 1].split()[-1] for at, line in enumerate(lines) if at and line.strip() == "/32 host LOCAL"}
     for line in proc.text(pid, "net", "if_inet6").splitlines():
         digits = line.split(" ")[0]
         if len(digits) == 32:
-            found.add(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)))
-    return sorted(address for address in found if not address.startswith("127.") and address != "::1")[:_MOST]
+            local.add(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)))
+    return sorted(address for address in local if not address.startswith("127.") and address != "::1")[:_MOST]
 
 
 def between(first: Dict[str, Raw], last: Dict[str, Raw]) -> List[Raw]:
     """What each counted between two looks; of troubles only those that grew."""
-    told = []
+    wires = []
     for name in sorted(last):
         before, after = first.get(name), last[name]
         if before is None:
             continue
         grown = {what: after["trouble"][what] - before["trouble"].get(what, 0) for what in after["trouble"]}
-        told.append(
+        wires.append(
             {
                 "name": name,
                 "kind": after["kind"],
@@ -116,4 +116,4 @@ def between(first: Dict[str, Raw], last: Dict[str, Raw]) -> List[Raw]:
                 "trouble": {what: count for what, count in grown.items() if count > 0},
             }
         )
-    return told
+    return wires

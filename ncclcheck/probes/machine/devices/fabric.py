@@ -115,20 +115,20 @@ def _bound(machine: Machine) -> Bound | Unread:
     text = machine.read("/proc/self/status")
     if isinstance(text, Unread):
         return text
-    found = dict(re.findall(r"^(Cpus|Mems)_allowed_list:\s*([0-9,-]+)$", text, re.MULTILINE))
-    if len(found) < 2:
+    lists = dict(re.findall(r"^(Cpus|Mems)_allowed_list:\s*([0-9,-]+)$", text, re.MULTILINE))
+    if len(lists) < 2:
         return Unread("absent", "/proc/self/status does not say which CPUs and NUMA nodes are allowed")
-    return Bound(cpus=found["Cpus"], mems=found["Mems"])
+    return Bound(cpus=lists["Cpus"], mems=lists["Mems"])
 
 
 def _huge_pages(machine: Machine) -> HugePages | Unread:
     text = machine.read("/proc/meminfo")
     if isinstance(text, Unread):
         return text
-    found = dict(re.findall(r"^(HugePages_Total|HugePages_Free|Hugepagesize):\s+(\d{1,12})", text, re.MULTILINE))
-    if len(found) < 3:
+    pages = dict(re.findall(r"^(HugePages_Total|HugePages_Free|Hugepagesize):\s+(\d{1,12})", text, re.MULTILINE))
+    if len(pages) < 3:
         return Unread("absent", "this kernel has no huge pages")
-    numbers = {name: int(value) for name, value in found.items()}
+    numbers = {name: int(value) for name, value in pages.items()}
     return HugePages(
         total=numbers["HugePages_Total"],
         free=numbers["HugePages_Free"],

@@ -47,10 +47,10 @@ def leaves(machine: Machine, devices: list[Hca] | Unread) -> list[Leaf] | Unread
 
 def _by_lldp(machine: Machine, ports: list[tuple[Hca, Port]]) -> list[Leaf] | Unread:
     interfaces = {name: f"{hca.name}:{port.name}" for hca, port in ports for name in _interfaces(machine, hca)}
-    told = {name: leaf for name, port in interfaces.items() if (leaf := _of_networkd(machine, name, port))}
-    if len(told) < len(interfaces):
-        told = {**_of_lldpd(machine, interfaces), **told}
-    return list(told.values()) or Unread("absent", "nobody here listens to LLDP, or no switch speaks it")
+    leafs = {name: leaf for name, port in interfaces.items() if (leaf := _of_networkd(machine, name, port))}
+    if len(leafs) < len(interfaces):
+        leafs = {**_of_lldpd(machine, interfaces), **leafs}
+    return list(leafs.values()) or Unread("absent", "nobody here listens to LLDP, or no switch speaks it")
 
 
 def _interfaces(machine: Machine, hca: Hca) -> list[str]:
@@ -101,19 +101,19 @@ def _of_lldpd(machine: Machine, interfaces: Mapping[str, str]) -> dict[str, Leaf
     text = machine.ask("lldpctl", str, lambda: _lldpctl(machine))
     if isinstance(text, Unread):
         return {}
-    told = dict(line.partition("=")[::2] for line in text.splitlines())
-    found: dict[str, Leaf] = {}
+    values = dict(line.partition("=")[::2] for line in text.splitlines())
+    leafs: dict[str, Leaf] = {}
     for interface, port in interfaces.items():
-        at = {key.rpartition(f"lldp.{interface}.")[2]: value for key, value in told.items()
+        at = {key.rpartition(f"lldp.{interface}.")[2]: value for key, value in values.items()
               if key.startswith(f"lldp.{interface}.")}  # fmt: skip
         chassis = at.get("chassis.mac") or at.get("chassis.local") or at.get("chassis.name", "")
         where = at.get("port.descr") or at.get("port.ifname") or at.get("port.local") or at.get("port.mac", "")
         if chassis:
-            found[interface] = Leaf(
+            leafs[interface] = Leaf(
                 name=port, switch=at.get("chassis.name", chassis)[:80], identity=chassis[:80], port=where[:80],
                 told_by="LLDP",
             )  # fmt: skip
-    return found
+    return leafs
 
 
 def _lldpctl(machine: Machine) -> str | Unread:
@@ -125,10 +125,10 @@ def _lldpctl(machine: Machine) -> str | Unread:
 
 
 def _by_smp(machine: Machine, ports: list[tuple[Hca, Port]]) -> list[Leaf] | Unread:
-    said = machine.ask("smpquery", dict[str, str], lambda: _smpquery(machine, ports))
-    if isinstance(said, Unread):
-        return said
-    leafs = [leaf for hca, port in ports if (leaf := _switch(f"{hca.name}:{port.name}", said))]
+    answers = machine.ask("smpquery", dict[str, str], lambda: _smpquery(machine, ports))
+    if isinstance(answers, Unread):
+        return answers
+    leafs = [leaf for hca, port in ports if (leaf := _switch(f"{hca.name}:{port.name}", answers))]
     return leafs or Unread("absent", "no switch answered smpquery")
 
 
@@ -144,9 +144,9 @@ def _smpquery(machine: Machine, ports: list[tuple[Hca, Port]]) -> dict[str, str]
     if refused is not None and all(isinstance(answer, Unread) for answer in answers):
         return refused
     return {
-        f"{hca.name}:{port.name} {what}": said
-        for (hca, port, what), said in zip(asked, answers, strict=True)
-        if not isinstance(said, Unread)
+        f"{hca.name}:{port.name} {what}": answer
+        for (hca, port, what), answer in zip(asked, answers, strict=True)
+        if not isinstance(answer, Unread)
     }
 
 
@@ -157,12 +157,12 @@ def _query(machine: Machine, hca: Hca, port: Port, what: str) -> str | Unread:
     return output if isinstance(output, Unread) else output.out
 
 
-def _switch(port: str, said: Mapping[str, str]) -> Leaf | None:
+def _switch(port: str, answers: Mapping[str, str]) -> Leaf | None:
     """None where it is no switch, as between two hosts with one cable."""
-    info = dict(_FIELD.findall(said.get(f"{port} nodeinfo", "")))
+    info = dict(_FIELD.findall(answers.get(f"{port} nodeinfo", "")))
     if info.get("NodeType") != "Switch" or not info.get("Guid"):
         return None
-    text = dict(_FIELD.findall(said.get(f"{port} nodedesc", ""))).get("Node Description", "")
+    text = dict(_FIELD.findall(answers.get(f"{port} nodedesc", ""))).get("Node Description", "")
     return Leaf(
         name=port, switch=text[:80] or info["Guid"], identity=info["Guid"], port=info.get("LocalPort", ""),
         told_by="smpquery",

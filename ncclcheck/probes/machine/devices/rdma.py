@@ -100,8 +100,8 @@ def _verbs(machine: Machine) -> dict[str, str] | Unread:
     names = machine.names(_VERBS)
     if isinstance(names, Unread):
         return names
-    found = {name: machine.line(f"{_VERBS}/{name}/ibdev") for name in names if name.startswith("uverbs")}
-    return {hca: name for name, hca in found.items() if not isinstance(hca, Unread)}
+    doors = {name: machine.line(f"{_VERBS}/{name}/ibdev") for name in names if name.startswith("uverbs")}
+    return {hca: name for name, hca in doors.items() if not isinstance(hca, Unread)}
 
 
 def _hca(machine: Machine, name: str, verbs: dict[str, str] | Unread) -> Hca:
@@ -131,8 +131,8 @@ def _pci(machine: Machine, name: str) -> str | Unread:
     """The class entry is a link into the PCI tree; a software device hangs elsewhere."""
     for path in (f"{_CLASS}/{name}", f"{_CLASS}/{name}/device"):
         target = machine.link(path)
-        if not isinstance(target, Unread) and (found := pci.path_of(target)):
-            return found[-1]
+        if not isinstance(target, Unread) and (bridges := pci.path_of(target)):
+            return bridges[-1]
     return Unread("absent", f"{name} hangs at no PCI function")
 
 
@@ -222,13 +222,13 @@ def _gid(machine: Machine, port: str, index: int, text: str) -> Gid:
 
 
 def _pkeys(machine: Machine, port: str) -> list[int] | Unread:
-    found: list[int] = []
+    keys: list[int] = []
     for index in range(_MOST_PKEYS):
         key = _hexadecimal(machine, f"{port}/pkeys/{index}")
         if isinstance(key, Unread):
-            return key if index == 0 else found
-        found.append(key)
-    return found
+            return key if index == 0 else keys
+        keys.append(key)
+    return keys
 
 
 def _counters(machine: Machine, port: str) -> list[Counter] | Unread:

@@ -51,17 +51,17 @@ def _named(machine: Machine) -> list[str]:
 
 def _cached(machine: Machine) -> list[str]:
     cache = machine.read_bytes(_CACHE, 8 * 2**20)
-    found = [] if isinstance(cache, Unread) else re.findall(rb"\0(/[^\0]{1,400})/libibverbs\.so\.1\0", cache)
-    return [os.fsdecode(folder) for folder in found]
+    folders = [] if isinstance(cache, Unread) else re.findall(rb"\0(/[^\0]{1,400})/libibverbs\.so\.1\0", cache)
+    return [os.fsdecode(folder) for folder in folders]
 
 
 def _providers(machine: Machine, folder: str) -> list[str]:
     """Named in /etc/libibverbs.d, and standing beside the library."""
-    found: set[str] = set()
+    providers: set[str] = set()
     for place in (f"{folder}/libibverbs", folder):
         names = machine.names(place)
         matches = [] if isinstance(names, Unread) else [_PROVIDER.fullmatch(name) for name in names]
-        found |= {match[1] for match in matches if match}
+        providers |= {match[1] for match in matches if match}
     named = machine.names("/etc/libibverbs.d")
-    registered = {name.removesuffix(".driver") for name in named} if isinstance(named, list) else found
-    return sorted(found & registered)
+    registered = {name.removesuffix(".driver") for name in named} if isinstance(named, list) else providers
+    return sorted(providers & registered)

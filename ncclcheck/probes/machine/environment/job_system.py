@@ -77,9 +77,9 @@ def probe(machine: Machine) -> JobFacts:
     asked = {
         name: value for name, value in listed if not name.startswith(_BY_LAUNCHERS) and name not in _NAMES_GIVEN
     }
-    found = origins(machine, asked, env.get("HOME", ""))
+    places = origins(machine, asked, env.get("HOME", ""))
     return JobFacts(
-        variables=[Variable(name=name, value=value, set_in=found.get(name, "")) for name, value in listed],
+        variables=[Variable(name=name, value=value, set_in=places.get(name, "")) for name, value in listed],
         launcher_programs=[name for name in _LAUNCHERS if _on_path(machine, name, env.get("PATH", ""))],
         master=machine.ask("master", Resolution, lambda: _master(env.get("MASTER_ADDR", ""))),
         port_holders=machine.ask("port_holders", list[PortHolder], lambda: _holders(env.get("MASTER_PORT", ""))),
@@ -96,8 +96,8 @@ def _holders(port: str) -> list[PortHolder] | Unread:
         return Unread("absent", "MASTER_PORT is not set" if not port else f"MASTER_PORT={port} is no port")
     ours = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     listeners = [e for e in psutil.net_connections("tcp") if e.status == psutil.CONN_LISTEN and e.pid not in ours]
-    found = [(entry.laddr, entry.pid) for entry in listeners if entry.laddr and entry.laddr.port == int(port)]
-    return [PortHolder(port=where.port, pid=pid or 0, name=_name(pid), address=where.ip) for where, pid in found]
+    sockets = [(entry.laddr, entry.pid) for entry in listeners if entry.laddr and entry.laddr.port == int(port)]
+    return [PortHolder(port=where.port, pid=pid or 0, name=_name(pid), address=where.ip) for where, pid in sockets]
 
 
 def _name(pid: int | None) -> str:

@@ -24,15 +24,15 @@ _MOST_FILES, _MOST_BYTES = 64, 2**16  # of a folder, and of a file: who sets var
 def origins(machine: Machine, variables: Mapping[str, str], home: str) -> dict[str, str]:
     """FILE:LINE by variable, where some file has a line with its name and its value; the last one read counts."""
     wanted = {name: _pattern(name, value) for name, value in variables.items() if value}
-    found: dict[str, str] = {}
+    places: dict[str, str] = {}
     for path in _files(machine, home) if wanted else ():
         text = machine.read(path, _MOST_BYTES)
         if isinstance(text, Unread) or not any(name in text for name in wanted):
             continue
         for number, line in enumerate(text.splitlines(), 1):
             if not line.lstrip().startswith("#"):
-                found |= {name: f"{path}:{number}" for name, pattern in wanted.items() if pattern.search(line)}
-    return found
+                places |= {name: f"{path}:{number}" for name, pattern in wanted.items() if pattern.search(line)}
+    return places
 
 
 def _pattern(name: str, value: str) -> re.Pattern[str]:

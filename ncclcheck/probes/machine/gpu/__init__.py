@@ -49,27 +49,27 @@ class _Beside(Generic[T]):
         return self._found
 
 
-def _with_cuda(gpus: Gpus, found: cuda.Cuda | Unread) -> Gpus:
-    if isinstance(found, Unread):
-        return replace(gpus, usable=found, cuda_error=found, driver_cuda=found)
-    return replace(gpus, usable=found.devices, cuda_error=found.error, driver_cuda=found.version)
+def _with_cuda(gpus: Gpus, cuda_answer: cuda.Cuda | Unread) -> Gpus:
+    if isinstance(cuda_answer, Unread):
+        return replace(gpus, usable=cuda_answer, cuda_error=cuda_answer, driver_cuda=cuda_answer)
+    return replace(gpus, usable=cuda_answer.devices, cuda_error=cuda_answer.error, driver_cuda=cuda_answer.version)
 
 
 def _nvml(machine: Machine, gpus: Gpus) -> Gpus:
-    found = nvml.ask_nvml(machine)
-    if isinstance(found, Unread):
-        unseen = _once(found)
-        return replace(gpus, nvml=found, nvml_driver=unseen, user=unseen, cards=unseen, others=unseen)
-    if found.error:
-        unseen = Unread("absent", f"NVML: {found.error}")
-        return replace(gpus, nvml=found.error, nvml_driver=unseen, user=unseen, cards=unseen, others=unseen)
+    answer = nvml.ask_nvml(machine)
+    if isinstance(answer, Unread):
+        unseen = _once(answer)
+        return replace(gpus, nvml=answer, nvml_driver=unseen, user=unseen, cards=unseen, others=unseen)
+    if answer.error:
+        unseen = Unread("absent", f"NVML: {answer.error}")
+        return replace(gpus, nvml=answer.error, nvml_driver=unseen, user=unseen, cards=unseen, others=unseen)
     env = machine.ask("environment", dict[str, str], lambda: dict(os.environ))
-    cards, others, chosen_by = mine.split(found.cards, {} if isinstance(env, Unread) else env)
+    cards, others, chosen_by = mine.split(answer.cards, {} if isinstance(env, Unread) else env)
     return replace(
-        gpus, nvml="", nvml_driver=found.driver, user=found.user, chosen_by=chosen_by, cards=cards, others=others
+        gpus, nvml="", nvml_driver=answer.driver, user=answer.user, chosen_by=chosen_by, cards=cards, others=others
     )
 
 
-def _once(found: Unread) -> Unread:
+def _once(unread: Unread) -> Unread:
     """What hangs or broke is said of `nvml`; the rest is only not known."""
-    return Unread("absent", f"NVML: {found.why}") if found.kind in ("timed_out", "broken") else found
+    return Unread("absent", f"NVML: {unread.why}") if unread.kind in ("timed_out", "broken") else unread

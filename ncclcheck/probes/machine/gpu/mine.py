@@ -34,15 +34,15 @@ def _parted(cards: list[Gpu], mine: set[int]) -> tuple[list[Gpu], list[Gpu]]:
 def _visible(cards: list[Gpu], parts: list[str], *, in_order: bool) -> set[int]:
     """Indices. CUDA stops at the first entry that names no device."""
     models = {value_or(card.model, "") for card in cards if not isinstance(card.model, Unread)}
-    found: set[int] = set()
+    indices: set[int] = set()
     for part in (part.strip() for part in parts):
         if part.isdecimal() and len(models) > 1 and not in_order:
             return {card.index for card in cards}
         named = [card.index for card in cards if _is_named(card, part)]
         if len(named) != 1:
             break
-        found.add(named[0])
-    return found
+        indices.add(named[0])
+    return indices
 
 
 def _is_named(card: Gpu, part: str) -> bool:

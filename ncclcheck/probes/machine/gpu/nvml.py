@@ -72,8 +72,8 @@ def _ask(machine: Machine) -> Nvml | Unread:
     try:
         nvml = msgspec.json.decode(answer.out, type=Nvml)
     except msgspec.MsgspecError as error:
-        said = answer.err[-200:].strip() or str(error)
-        return Unread("broken", f"asking NVML ended with status {answer.status}: {said}")
+        reason = answer.err[-200:].strip() or str(error)
+        return Unread("broken", f"asking NVML ended with status {answer.status}: {reason}")
     return replace(nvml, user=_user_name(os.geteuid()), cards=[_with_processes(card) for card in nvml.cards])
 
 

@@ -28,16 +28,18 @@ def services(machine: Machine) -> list[Service] | Unread:
 
 def _services(machine: Machine) -> list[Service]:
     states = _states(machine)
-    found: list[Service] = []
+    loaded: list[Service] = []
     for name, program in _PROGRAMS.items():
         state = states if isinstance(states, Unread) else states.get(name, "")
         installed = machine.exists(program)
         if installed or (state and not isinstance(state, Unread)):
             version = _version(machine, program) if installed else Unread("absent", f"there is no {program}")
-            found.append(Service(name=name, state=state or _NO_UNIT, version=version))
+            loaded.append(Service(name=name, state=state or _NO_UNIT, version=version))
     if machine.exists(f"/sys/module/{_MODULE}"):
-        found.append(Service(name=_MODULE, state="loaded", version=machine.line(f"/sys/module/{_MODULE}/version")))
-    return found
+        loaded.append(
+            Service(name=_MODULE, state="loaded", version=machine.line(f"/sys/module/{_MODULE}/version"))
+        )
+    return loaded
 
 
 _NO_UNIT = Unread("absent", "systemd has no such unit")
@@ -51,12 +53,12 @@ def _states(machine: Machine) -> dict[str, str] | Unread:
     answer = machine.run(["systemctl", "show", "--property=Id,LoadState,ActiveState", *units], _SECONDS)
     if isinstance(answer, Unread):
         return answer
-    found: dict[str, str] = {}
+    states: dict[str, str] = {}
     for block in answer.out.split("\n\n"):
-        told = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
-        if told.get("LoadState") == "loaded":
-            found[told.get("Id", "").removesuffix(".service")] = told.get("ActiveState", "")
-    return found or (
+        fields = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        if fields.get("LoadState") == "loaded":
+            states[fields.get("Id", "").removesuffix(".service")] = fields.get("ActiveState", "")
+    return states or (
         Unread("absent", answer.err.strip()[:200] or "systemd reported nothing") if answer.status else {}
     )
 

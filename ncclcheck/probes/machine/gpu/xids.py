@@ -20,17 +20,17 @@ def xids(machine: Machine) -> list[Xid] | Unread:
     lines = kernel_log.lines(machine)
     if isinstance(lines, Unread):
         return lines
-    found: dict[tuple[str, str], Xid] = {}
+    events: dict[tuple[str, str], Xid] = {}
     uptime = kernel_log.uptime(machine)
     for line in lines:
         if match := _LINE.search(line):
             key = (match[2].lower(), match[3])
-            times = found[key].times + 1 if key in found else 1
-            found[key] = Xid(
+            times = events[key].times + 1 if key in events else 1
+            events[key] = Xid(
                 name=f"{match[1]} {match[3]}", code=int(match[3]), pci=_pci(match[2]), line=match[0][:300],
                 times=times, hours=kernel_log.hours(line, uptime),
             )  # fmt: skip
-    return list(found.values())
+    return list(events.values())
 
 
 def _pci(text: str) -> str:

@@ -40,10 +40,10 @@ def memory(machine: Machine) -> list[MemoryModule] | Unread:
 def _modules(machine: Machine, controller: str) -> Iterator[MemoryModule]:
     folder = f"{_FOLDER}/{controller}"
     names = machine.names(folder)
-    found = [name for name in ([] if isinstance(names, Unread) else names) if _MODULE.fullmatch(name)]
-    for name in found:
+    modules = [name for name in ([] if isinstance(names, Unread) else names) if _MODULE.fullmatch(name)]
+    for name in modules:
         yield from _module(machine, f"{folder}/{name}", f"{controller}/{name}", "dimm_")
-    if not found:
+    if not modules:
         yield from _module(machine, folder, controller, "")
 
 
@@ -62,11 +62,11 @@ def kernel(machine: Machine) -> list[KernelEvent] | Unread:
     if isinstance(lines, Unread):
         return lines
     up = kernel_log.uptime(machine)
-    found: dict[str, KernelEvent] = {}
+    events: dict[str, KernelEvent] = {}
     for line in lines:
         for name, pattern in _EVENTS:
             if match := pattern.search(line):
-                times = found[name].times + 1 if name in found else 1
-                told = line[match.start() : match.start() + 200].strip()
-                found[name] = KernelEvent(name=name, times=times, line=told, hours=kernel_log.hours(line, up))
-    return list(found.values())
+                times = events[name].times + 1 if name in events else 1
+                text = line[match.start() : match.start() + 200].strip()
+                events[name] = KernelEvent(name=name, times=times, line=text, hours=kernel_log.hours(line, up))
+    return list(events.values())

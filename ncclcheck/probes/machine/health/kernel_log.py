@@ -59,8 +59,8 @@ def _kernel_log(machine: Machine) -> list[str] | Unread:
     """Lines since the start of the kernel, from the first place that this user may read."""
     lines = _from_kernel()
     for source in (_from_journal, _from_files):
-        if isinstance(lines, Unread) and (found := source(machine)) is not None:
-            lines = found
+        if isinstance(lines, Unread) and (log := source(machine)) is not None:
+            lines = log
     return lines
 
 

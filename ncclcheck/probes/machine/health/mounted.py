@@ -34,11 +34,11 @@ os._exit(0)"""
 
 def disks(machine: Machine) -> list[Mount] | Unread:
     """File systems of local disks, each device once: the mount that was meant for writing, if there is one."""
-    found = mounts.mounts(machine)
-    if isinstance(found, Unread):
-        return found
+    mounted = mounts.mounts(machine)
+    if isinstance(mounted, Unread):
+        return mounted
     ours: dict[str, Mount] = {}
-    for mount in sorted(found, key=lambda mount: mount.options[0] != "rw"):
+    for mount in sorted(mounted, key=lambda mount: mount.options[0] != "rw"):
         if mount.kind in _DISKS:
             ours.setdefault(mount.source, mount)
     return list(ours.values())[:_MOST_MOUNTS]
@@ -46,10 +46,10 @@ def disks(machine: Machine) -> list[Mount] | Unread:
 
 def answers(machine: Machine) -> list[Answer] | Unread:
     """What each network file system said to stat(2)."""
-    found = mounts.mounts(machine)
-    if isinstance(found, Unread):
-        return found
-    remote = list({(mount.kind, mount.source): mount for mount in found if mount.network}.values())
+    mounted = mounts.mounts(machine)
+    if isinstance(mounted, Unread):
+        return mounted
+    remote = list({(mount.kind, mount.source): mount for mount in mounted if mount.network}.values())
     return machine.ask("answers", list[Answer], lambda: _ask(machine, remote[:_MOST_MOUNTS]))
 
 
@@ -60,9 +60,9 @@ def _ask(machine: Machine, remote: list[Mount]) -> list[Answer] | Unread:
     output = machine.run([sys.executable, "-I", "-S", "-c", _TOUCH, f"{_SECONDS:g}", *points], _SECONDS + 1)
     if isinstance(output, Unread) and output.kind != "timed_out":
         return output
-    said = "" if isinstance(output, Unread) else output.out
-    told = {int(number): int(code) for number, _, code in (line.partition(" ") for line in said.splitlines())}
-    return [_answer(mount, told.get(number)) for number, mount in enumerate(remote)]
+    text = "" if isinstance(output, Unread) else output.out
+    codes = {int(number): int(code) for number, _, code in (line.partition(" ") for line in text.splitlines())}
+    return [_answer(mount, codes.get(number)) for number, mount in enumerate(remote)]
 
 
 def _answer(mount: Mount, code: int | None) -> Answer:

@@ -15,10 +15,10 @@ _PSI = re.compile(r"^(some|full) .*\bavg300=(\d{1,3}\.\d{1,4})", re.MULTILINE | 
 
 def swap(machine: Machine) -> Swap | Unread:
     """Of the machine; a control group may allow less."""
-    found = _meminfo(machine, "SwapTotal", "SwapFree")
-    if isinstance(found, Unread):
-        return found
-    return Swap(total=found[0], used=max(0, found[0] - found[1]))
+    amounts = _meminfo(machine, "SwapTotal", "SwapFree")
+    if isinstance(amounts, Unread):
+        return amounts
+    return Swap(total=amounts[0], used=max(0, amounts[0] - amounts[1]))
 
 
 def memory(machine: Machine) -> Pressure | Unread:
@@ -26,10 +26,10 @@ def memory(machine: Machine) -> Pressure | Unread:
     text = machine.read("/proc/pressure/memory")
     if isinstance(text, Unread):  # a kernel that was started with psi=0 has the file and refuses to read it
         return Unread("absent", text.why) if text.kind == "broken" else text
-    found = {name: float(value) for name, value in _PSI.findall(text)}
-    if len(found) < 2:
+    shares = {name: float(value) for name, value in _PSI.findall(text)}
+    if len(shares) < 2:
         return Unread("absent", "/proc/pressure/memory holds no averages")
-    return Pressure(some=found["some"], full=found["full"])
+    return Pressure(some=shares["some"], full=shares["full"])
 
 
 def commit(machine: Machine) -> Commit | Unread:
@@ -37,15 +37,15 @@ def commit(machine: Machine) -> Commit | Unread:
     mode = machine.number("/proc/sys/vm/overcommit_memory")
     if isinstance(mode, Unread):
         return mode
-    found = _meminfo(machine, "CommitLimit", "Committed_AS")
-    return found if isinstance(found, Unread) else Commit(mode=mode, limit=found[0], used=found[1])
+    amounts = _meminfo(machine, "CommitLimit", "Committed_AS")
+    return amounts if isinstance(amounts, Unread) else Commit(mode=mode, limit=amounts[0], used=amounts[1])
 
 
 def _meminfo(machine: Machine, *names: str) -> list[int] | Unread:
     text = machine.read("/proc/meminfo")
     if isinstance(text, Unread):
         return text
-    found = dict(re.findall(r"^(\w+):\s+(\d{1,15}) kB", text, re.MULTILINE | re.ASCII))
-    if missing := [name for name in names if name not in found]:
+    amounts = dict(re.findall(r"^(\w+):\s+(\d{1,15}) kB", text, re.MULTILINE | re.ASCII))
+    if missing := [name for name in names if name not in amounts]:
         return Unread("absent", f"/proc/meminfo has no line {missing[0]}")
-    return [int(found[name]) * 1024 for name in names]
+    return [int(amounts[name]) * 1024 for name in names]

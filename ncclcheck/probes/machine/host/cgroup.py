@@ -41,28 +41,28 @@ def counters(machine: Machine) -> dict[str, int]:
     quota of the group or of that above it which was used up most often. Source: kernel documentation, cgroup-v2,
     cgroup-v1/memory and scheduler/sched-bwc.
     """
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     own, above = _folders(machine, "")[:1], _folders(machine, "")
     for folder in [*own, *_folders(machine, "memory")[:1]]:
         for name in ("oom_kill", "max", "high"):
-            _keep(found, name if name == "oom_kill" else f"memory_{name}", _events(machine, folder).get(name))
-        _keep(found, "memory_peak", machine.number(f"{folder}/memory.peak"))
-        _keep(found, "memory_peak", machine.number(f"{folder}/memory.max_usage_in_bytes"))
-        _keep(found, "memory_max", machine.number(f"{folder}/memory.failcnt"))
+            _keep(counts, name if name == "oom_kill" else f"memory_{name}", _events(machine, folder).get(name))
+        _keep(counts, "memory_peak", machine.number(f"{folder}/memory.peak"))
+        _keep(counts, "memory_peak", machine.number(f"{folder}/memory.max_usage_in_bytes"))
+        _keep(counts, "memory_max", machine.number(f"{folder}/memory.failcnt"))
     for folder in [*above, *_folders(machine, "pids")]:
-        _keep(found, "pids_max", _table(machine, f"{folder}/pids.events").get("max"))
+        _keep(counts, "pids_max", _table(machine, f"{folder}/pids.events").get("max"))
     quotas = [_table(machine, f"{folder}/cpu.stat") for folder in [*above, *_folders(machine, "cpu")]]
     most = max(quotas, key=lambda quota: quota.get("nr_throttled", 0), default={})
-    return found | {name: most[name] for name in ("nr_periods", "nr_throttled") if name in most}
+    return counts | {name: most[name] for name in ("nr_periods", "nr_throttled") if name in most}
 
 
 def _events(machine: Machine, folder: str) -> dict[str, int]:
     return _table(machine, f"{folder}/memory.events") or _table(machine, f"{folder}/memory.oom_control")
 
 
-def _keep(found: dict[str, int], name: str, value: int | Unread | None) -> None:
+def _keep(counts: dict[str, int], name: str, value: int | Unread | None) -> None:
     if isinstance(value, int) and value >= 0:
-        found[name] = max(value, found.get(name, 0))
+        counts[name] = max(value, counts.get(name, 0))
 
 
 def _table(machine: Machine, path: str) -> dict[str, int]:
@@ -94,11 +94,11 @@ def _path(text: str, controller: str) -> str:
 
 
 def _upwards(path: str) -> list[str]:
-    found = [path]
+    folders = [path]
     while path not in ("/", ""):
         path = posixpath.dirname(path)
-        found.append(path)
-    return found
+        folders.append(path)
+    return folders
 
 
 def _quota(text: str | Unread) -> float | None:

@@ -42,13 +42,13 @@ class Cores:
 
     def _spent(self) -> _Spent:
         """Of each thread nanoseconds on a core, and runnable without one; nothing where the kernel is silent."""
-        found: _Spent = {}
+        times: _Spent = {}
         with suppress(OSError):
             for task in self._tasks.iterdir():
                 with suppress(OSError, ValueError, IndexError):
                     ran, waited = (task / "schedstat").read_bytes().split()[:2]
-                    found[task.name] = int(ran), int(waited)
-        return found
+                    times[task.name] = int(ran), int(waited)
+        return times
 
 
 def running(loadavg: Path = _LOADAVG) -> list[float]:

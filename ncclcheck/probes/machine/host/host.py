@@ -156,8 +156,8 @@ def status_of(machine: Machine, name: str) -> str | Unread:
     text = machine.read("/proc/self/status")
     if isinstance(text, Unread):
         return text
-    found = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith(f"{name}:")]
-    return found[0] if found else Unread("absent", f"/proc/self/status has no line {name}")
+    values = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith(f"{name}:")]
+    return values[0] if values else Unread("absent", f"/proc/self/status has no line {name}")
 
 
 def _temporary() -> str:
@@ -174,15 +174,15 @@ def _space(machine: Machine, path: str) -> Space | Unread:
 
 def _statvfs(machine: Machine, path: str) -> Space | Unread:
     try:
-        found = os.statvfs(machine.path(path))
+        status = os.statvfs(machine.path(path))
     except FileNotFoundError:
         return Unread("absent", f"there is no {path}")
     return Space(
-        size=found.f_blocks * found.f_frsize,
-        free=found.f_bavail * found.f_frsize,
+        size=status.f_blocks * status.f_frsize,
+        free=status.f_bavail * status.f_frsize,
         path=path,
-        inodes=found.f_files,
-        inodes_free=found.f_favail,
+        inodes=status.f_files,
+        inodes_free=status.f_favail,
     )
 
 
@@ -207,10 +207,10 @@ def resolved(name: str) -> Resolution | Unread:
 
 def _resolve(name: str) -> Resolution:
     try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return Resolution(name=name, addresses=[])
-    addresses = [str(sockaddr[0]).partition("%")[0] for *_, sockaddr in found]
+    addresses = [str(sockaddr[0]).partition("%")[0] for *_, sockaddr in answers]
     return Resolution(name=name, addresses=list(dict.fromkeys(addresses)))
 
 

@@ -20,8 +20,8 @@ def mounts(machine: Machine) -> list[Mount] | Unread:
     text = machine.read("/proc/self/mountinfo")
     if isinstance(text, Unread):
         return text
-    found = [mount for line in text.splitlines() if (mount := _parse(line))]
-    return found or Unread("broken", "/proc/self/mountinfo holds no mount")
+    mounted = [mount for line in text.splitlines() if (mount := _parse(line))]
+    return mounted or Unread("broken", "/proc/self/mountinfo holds no mount")
 
 
 def under(found: list[Mount] | Unread, path: str) -> Mount | Unread:

@@ -88,8 +88,8 @@ def _named(env: Mapping[str, str], here: str, home: str) -> Iterator[tuple[_Name
     if os.path.normpath(env.get(temporary, "/tmp")) != "/tmp":  # what does not ask for TMPDIR takes it
         yield "temporary directory", "/tmp", "default"
     if env.get("XDG_CACHE_HOME") or home:
-        told = "XDG_CACHE_HOME" if env.get("XDG_CACHE_HOME") else "HOME"
-        yield "cache", env.get("XDG_CACHE_HOME") or f"{home}/.cache", told
+        origin = "XDG_CACHE_HOME" if env.get("XDG_CACHE_HOME") else "HOME"
+        yield "cache", env.get("XDG_CACHE_HOME") or f"{home}/.cache", origin
     variables: tuple[tuple[_Name, str], ...] = (
         ("torch cache", "TORCH_HOME"),
         ("model cache", "HF_HOME"),
@@ -99,17 +99,17 @@ def _named(env: Mapping[str, str], here: str, home: str) -> Iterator[tuple[_Name
 
 
 def _places(machine: Machine, named: Sequence[tuple[_Name, str, str]]) -> list[Place]:
-    found = mounts.mounts(machine)
+    mounted = mounts.mounts(machine)
     rooms = machine.ask("rooms", dict[str, Room | Unread], lambda: _rooms([path for _, path, _ in named]))
     places: list[Place] = []
-    for name, path, told in named:
+    for name, path, variable in named:
         room = (
             rooms
             if isinstance(rooms, Unread)
             else rooms.get(path, Unread("recorded", f"{path} was not looked at"))
         )
         real = path if isinstance(room, Unread) else room.path
-        places.append(Place(name=name, path=path, told_by=told, mount=mounts.under(found, real), room=room))
+        places.append(Place(name=name, path=path, told_by=variable, mount=mounts.under(mounted, real), room=room))
     return places
 
 
@@ -125,13 +125,13 @@ def _room(path: str) -> Room:
     nearest = os.path.realpath(path)
     while not os.path.isdir(nearest) and nearest != "/":
         nearest = os.path.dirname(nearest)
-    found = os.statvfs(nearest)
+    status = os.statvfs(nearest)
     return Room(
         path=nearest,
-        size=found.f_blocks * found.f_frsize,
-        free=found.f_bavail * found.f_frsize,
-        inodes=found.f_files,
-        inodes_free=found.f_favail,
+        size=status.f_blocks * status.f_frsize,
+        free=status.f_bavail * status.f_frsize,
+        inodes=status.f_files,
+        inodes_free=status.f_favail,
         writable=os.access(nearest, os.W_OK | os.X_OK),
     )
 
@@ -155,8 +155,8 @@ def _try(machine: Machine, kind: str, room: Room | Unread) -> Lock | Unread:
     outcome, _, detail = output.out.strip().partition(" ")
     if outcome in _OUTCOMES:
         return Lock(outcome=_OUTCOMES[outcome], detail=detail)
-    said = (output.err.strip().splitlines() or ["no answer"])[-1]
-    return Unread("denied", f"{kind} in {room.path}: {said[:200]}")
+    message = (output.err.strip().splitlines() or ["no answer"])[-1]
+    return Unread("denied", f"{kind} in {room.path}: {message[:200]}")
 
 
 def _remove(path: str) -> None:

@@ -110,14 +110,14 @@ def _remove_ipc(machine: Machine) -> bool | Unread:
     folder = f"{_LOGIND}.d"
     names = machine.names(folder)
     dropped = [] if isinstance(names, Unread) else [f"{folder}/{name}" for name in names if name.endswith(".conf")]
-    said: bool | Unread = Unread("absent", "logind.conf does not mention RemoveIPC")
+    setting: bool | Unread = Unread("absent", "logind.conf does not mention RemoveIPC")
     for path in (_LOGIND, *dropped):
         text = machine.read(path)
         for line in "" if isinstance(text, Unread) else text.splitlines():
             name, _, value = line.partition("=")
             if name.strip() == "RemoveIPC" and value.strip().lower() in _YES | _NO:
-                said = value.strip().lower() in _YES
-    return said
+                setting = value.strip().lower() in _YES
+    return setting
 
 
 def _cpu(machine: Machine) -> str | Unread:

@@ -47,8 +47,8 @@ def exhausted(error: BaseException) -> str:
     refused = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
     if not refused and not (isinstance(error, OSError) and error.errno == errno.EAGAIN):
         return ""
-    if told := _no_room_for_a_stack():
-        return told
+    if reason := _no_room_for_a_stack():
+        return reason
     limit, hard = resource.getrlimit(resource.RLIMIT_NPROC)
     uid = os.getuid()
     if limit == resource.RLIM_INFINITY or uid == 0:  # which does not bind root

@@ -63,19 +63,19 @@ def way_to(address: str) -> Way | Unread:
 
 def _routers(dead: Hop) -> list[str]:
     """Who answers on that wire at the first or the last address of its subnets (ARP or neighbour discovery)."""
-    found = []
-    for one in psutil.net_if_addrs().get(dead.interface, []):
+    addresses = []
+    for own_address in psutil.net_if_addrs().get(dead.interface, []):
         with suppress(ValueError):
-            own = ipaddress.ip_interface(f"{one.address}/{one.netmask}")
+            own = ipaddress.ip_interface(f"{own_address.address}/{own_address.netmask}")
             if own.version == ipaddress.ip_address(dead.address).version and own.network.num_addresses >= 4:
                 ends = {own.network[1], own.network[-2]} - {own.ip, ipaddress.ip_address(dead.address)}
-                found += [str(end) for end in sorted(ends, key=int)]
-    for address in found:
+                addresses += [str(end) for end in sorted(ends, key=int)]
+    for address in addresses:
         with suppress(OSError), socket.socket(protocol.family_of(address), socket.SOCK_DGRAM) as sock:
             sock.connect(protocol.place(address, _ANY_PORT))
             sock.send(b"")
-    time.sleep(_ARP_S if found else 0.0)
-    return [one for one in found if netlink.neighbour_state(dead.interface, one) in _ANSWERED]
+    time.sleep(_ARP_S if addresses else 0.0)
+    return [router for router in addresses if netlink.neighbour_state(dead.interface, router) in _ANSWERED]
 
 
 def neighbours() -> dict[str, Neighbour] | Unread:
@@ -86,17 +86,17 @@ def neighbours() -> dict[str, Neighbour] | Unread:
 
 def parsed_neighbours(text: str) -> dict[str, Neighbour]:
     """IP address, HW type, Flags, HW address, Mask, Device; without entries to which nobody has answered."""
-    found = {}
+    entries = {}
     for line in text.splitlines()[1:]:
         words = line.split()
         if len(words) != 6 or not re.fullmatch("0x[0-9a-f]{1,8}", words[2]):
             continue
         flags = int(words[2], 16)
         if flags & _COMPLETE:
-            found[words[0]] = Neighbour(
+            entries[words[0]] = Neighbour(
                 mac=words[3].lower(), interface=words[5], permanent=bool(flags & _PERMANENT)
             )
-    return found
+    return entries
 
 
 def unanswered_on(addresses: Collection[str]) -> str:
@@ -150,9 +150,9 @@ def udp_overflows() -> int:
     """UDP packets dropped here for want of room, over IPv4 and IPv6; 0 where it is not told."""
     machine = Machine()
     first, second = machine.read("/proc/net/snmp"), machine.read("/proc/net/snmp6")
-    found = {} if isinstance(first, Unread) else _columns(first)
-    found |= {} if isinstance(second, Unread) else _pairs(second)
-    return _number(found, "RcvbufErrors") + _number(found, "Udp6RcvbufErrors")
+    counted = {} if isinstance(first, Unread) else _columns(first)
+    counted |= {} if isinstance(second, Unread) else _pairs(second)
+    return _number(counted, "RcvbufErrors") + _number(counted, "Udp6RcvbufErrors")
 
 
 def _columns(text: str) -> dict[str, str]:
@@ -166,8 +166,8 @@ def _pairs(text: str) -> dict[str, str]:
     return {words[0]: words[1] for words in lines if len(words) == 2}
 
 
-def _number(found: Mapping[str, str], name: str) -> int:
-    text = found.get(name, "0")
+def _number(counted: Mapping[str, str], name: str) -> int:
+    text = counted.get(name, "0")
     return int(text) if text.isdecimal() else 0
 
 

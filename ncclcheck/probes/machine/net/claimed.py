@@ -47,14 +47,14 @@ def holder(frame: bytes, packed: bytes) -> bytes:
     """The MAC address of a machine that says that it has the address; empty for other frames."""
     if len(frame) < _FRAME.size:
         return b""
-    *_, says, sender, held, _, _ = _FRAME.unpack_from(frame)
-    return bytes(sender) if says == _ANSWER and held == packed and sender != _NOBODY else b""
+    *_, says, sender, address, _, _ = _FRAME.unpack_from(frame)
+    return bytes(sender) if says == _ANSWER and address == packed and sender != _NOBODY else b""
 
 
 def _answers(sock: socket.socket, packed: bytes, ours: set[bytes]) -> list[str]:
     """Those that come in time, but for our own other cards on the same wire."""
     own = sock.getsockname()[4][:6]
-    found: set[bytes] = set()
+    macs: set[bytes] = set()
     end, ask = time.monotonic() + _WITHIN_S, 0.0
     while (left := end - (now := time.monotonic())) > 0:
         if now >= ask:
@@ -63,14 +63,14 @@ def _answers(sock: socket.socket, packed: bytes, ours: set[bytes]) -> list[str]:
         sock.settimeout(min(left, max(0.01, ask - now)))
         with suppress(TimeoutError):
             if (mac := holder(sock.recv(2048), packed)) and mac not in ours:
-                found.add(mac)
-    return [mac.hex(":") for mac in sorted(found)]
+                macs.add(mac)
+    return [mac.hex(":") for mac in sorted(macs)]
 
 
 def _own() -> set[bytes]:
     """The MAC addresses of all interfaces of this host."""
-    found = set()
+    macs = set()
     for name in os.listdir(_NETS):
         with suppress(OSError, ValueError):
-            found.add(bytes.fromhex((_NETS / name / "address").read_text().strip().replace(":", "")))
-    return found
+            macs.add(bytes.fromhex((_NETS / name / "address").read_text().strip().replace(":", "")))
+    return macs

@@ -75,8 +75,8 @@ def _whole(text: str) -> str:
 
 def _filters(listed: list[dict[str, Any]]) -> Iterator[Filter]:
     rules: dict[_Key, list[list[Any]]] = {}
-    for one in (entry["rule"] for entry in listed if "rule" in entry):
-        rules.setdefault((one["family"], one["table"], one["chain"]), []).append(one.get("expr", []))
+    for body in (entry["rule"] for entry in listed if "rule" in entry):
+        rules.setdefault((body["family"], body["table"], body["chain"]), []).append(body.get("expr", []))
     for chain in (entry["chain"] for entry in listed if "chain" in entry):
         if chain.get("hook") not in _HOOKS:
             continue

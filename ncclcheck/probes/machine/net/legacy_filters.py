@@ -38,7 +38,7 @@ _Rules = dict[str, list[str]]
 
 def filters(machine: Machine) -> list[Filter]:
     """What harms in their chains; empty where there are none, or no tool that lists them."""
-    found: list[Filter] = []
+    harmful: list[Filter] = []
     for family, names in _KINDS.items():
         listed = machine.read(names)
         if isinstance(listed, Unread) or not listed.strip():
@@ -46,9 +46,9 @@ def filters(machine: Machine) -> list[Filter]:
         for tool in (f"{family}-save", f"{family.partition('-')[0]}-save"):
             done = machine.run([tool], _SECONDS)
             if not isinstance(done, Unread) and done.status == 0 and done.out.strip():
-                found += parsed(done.out, family)
+                harmful += parsed(done.out, family)
                 break
-    return found
+    return harmful
 
 
 def parsed(text: str, family: str) -> list[Filter]:

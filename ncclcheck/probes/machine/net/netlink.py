@@ -67,23 +67,23 @@ Attributes = dict[int, bytes]
 
 def rules() -> list[PolicyRule]:
     """All policy rules but those that every machine has (local, main, default). Raises OSError."""
-    found = []
+    kept = []
     for family in (socket.AF_INET, socket.AF_INET6):
         for body, attributes in _dump(_GET_RULE, _NEW_RULE, family):
             if rule := _rule(family, body, attributes):
-                found.append(rule)
-    return found[:_MOST]
+                kept.append(rule)
+    return kept[:_MOST]
 
 
 def refusing_routes() -> list[RefusingRoute]:
     """Routes of all tables by which nothing is sent. Raises OSError."""
-    found = []
+    routes = []
     for family in (socket.AF_INET, socket.AF_INET6):
         for body, attributes in _dump(_GET_ROUTE, _NEW_ROUTE, family):
             kind = _KINDS.get(body[7])
             if kind:
                 table = _number(attributes, _RTA_TABLE, body[4])
-                found.append(
+                routes.append(
                     RefusingRoute(
                         kind=kind,
                         destination=_prefix(family, attributes.get(_RTA_DST), body[1]),
@@ -91,13 +91,13 @@ def refusing_routes() -> list[RefusingRoute]:
                         metric=_number(attributes, _RTA_PRIORITY, 0),
                     )
                 )
-    return found[:_MOST]
+    return routes[:_MOST]
 
 
 def shapers() -> list[Shaper]:
     """What limits or spoils what cards send, and policers of what they take in. Raises OSError."""
     names = dict(socket.if_nameindex())
-    found = []
+    shaped = []
     for body, attributes in _dump(_GET_QDISC, _NEW_QDISC, socket.AF_UNSPEC):
         index, handle, parent = struct.unpack_from("=iII", body, 4)
         kind = attributes.get(_TCA_KIND, b"").rstrip(b"\0").decode("ascii", "replace")
@@ -105,14 +105,14 @@ def shapers() -> list[Shaper]:
             continue
         if kind in ("ingress", "clsact"):
             rates = _policed(index)
-            found += [
+            shaped += [
                 Shaper(interface=names[index], kind="police", root=False, bytes_per_s=r, way="in") for r in rates
             ]
         elif kind in ("tbf", "netem", "htb", "hfsc", "cbq", "police"):
             options = attributes.get(_TCA_OPTIONS, b"")
             rate = _htb(index, handle, options) if kind == "htb" else _rate(kind, options)
-            found.append(Shaper(interface=names[index], kind=kind, root=parent == _ROOT, bytes_per_s=rate))
-    return found[:_MOST]
+            shaped.append(Shaper(interface=names[index], kind=kind, root=parent == _ROOT, bytes_per_s=rate))
+    return shaped[:_MOST]
 
 
 def way_to(address: str, source: str = "") -> Way:
@@ -185,24 +185,24 @@ def _next_hop(attributes: Attributes) -> tuple[int, str]:
 
 def _next_hops(attributes: Attributes) -> list[tuple[int, str]]:
     """Those of a route that has several."""
-    data, found = attributes.get(_RTA_MULTIPATH, b""), []
+    data, hops = attributes.get(_RTA_MULTIPATH, b""), []
     while len(data) >= _NEXT_HOP.size:
         length, _, _, index = _NEXT_HOP.unpack_from(data)
         if length < _NEXT_HOP.size:
             break
-        found.append((index, _next_hop(_attributes(data[_NEXT_HOP.size : length]))[1]))
+        hops.append((index, _next_hop(_attributes(data[_NEXT_HOP.size : length]))[1]))
         data = data[_aligned(length) :]
-    return found
+    return hops
 
 
 def _states(family: int) -> dict[tuple[int, str], HopState]:
     """The neighbour entries of this host: (interface, address) -> state."""
-    found = {}
+    states = {}
     for body, attributes in _dump(_GET_NEIGHBOUR, _NEW_NEIGHBOUR, family):
         index, state = struct.unpack_from("=iH", body, 4)
         if address := _address(attributes.get(1)):
-            found[index, address] = _STATES.get(state, "")
-    return found
+            states[index, address] = _STATES.get(state, "")
+    return states
 
 
 def _address(packed: bytes | None) -> str:
@@ -211,8 +211,8 @@ def _address(packed: bytes | None) -> str:
 
 def _htb(index: int, handle: int, options: bytes) -> int:
     """Bytes a second to which the class of what no filter sorts may rise; 0 where that has no class."""
-    told = _attributes(options).get(_HTB_INIT, b"")
-    default = struct.unpack_from("=I", told, 8)[0] if len(told) >= 12 else 0
+    init = _attributes(options).get(_HTB_INIT, b"")
+    default = struct.unpack_from("=I", init, 8)[0] if len(init) >= 12 else 0
     classes = {}
     for body, attributes in _dump(_GET_CLASS, _NEW_CLASS, socket.AF_UNSPEC, index):
         own, parent = struct.unpack_from("=II", body, 8)
@@ -370,14 +370,14 @@ def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _attributes(data: bytes) -> Attributes:
-    found: Attributes = {}
+    attributes: Attributes = {}
     while len(data) >= _ATTRIBUTE.size:
         length, name = _ATTRIBUTE.unpack_from(data)
         if length < _ATTRIBUTE.size:
             break
-        found[name & 0x3FFF] = data[_ATTRIBUTE.size : length]
+        attributes[name & 0x3FFF] = data[_ATTRIBUTE.size : length]
         data = data[_aligned(length) :]
-    return found
+    return attributes
 
 
 def _aligned(length: int) -> int:

@@ -110,11 +110,11 @@ def _tell() -> list[Told]:
     listed = psutil.net_if_addrs()
     stats = psutil.net_if_stats()
     places = {name: place for place, (_, name) in enumerate(socket.if_nameindex())}
-    found = []
+    interfaces = []
     for name in sorted(dict.fromkeys([*listed, *stats]), key=lambda name: places.get(_device(name), len(places))):
         stat = stats.get(_device(name))
         addresses = [_address(int(a.family), a.address, a.netmask) for a in listed.get(name, [])]
-        found.append(
+        interfaces.append(
             Told(
                 name=name,
                 flags=stat.flags.split(",") if stat else [],
@@ -122,7 +122,7 @@ def _tell() -> list[Told]:
                 addresses=[address for address in addresses if address],
             )
         )
-    return found
+    return interfaces
 
 
 def _device(name: str) -> str:
@@ -140,22 +140,22 @@ def _address(family: int, address: str, netmask: str | None) -> Address | None:
     return None
 
 
-def _interface(machine: Machine, told: Told, states: Mapping[tuple[str, str], _State]) -> Interface:
-    folder, ipv6 = f"{_SYS}/{_device(told.name)}", f"{_IPV6}/{_device(told.name)}"
+def _interface(machine: Machine, interface: Told, states: Mapping[tuple[str, str], _State]) -> Interface:
+    folder, ipv6 = f"{_SYS}/{_device(interface.name)}", f"{_IPV6}/{_device(interface.name)}"
     kind = _kind(machine, folder)
     driver = _last_part(machine.link(f"{folder}/device/driver"))
     return Interface(
-        name=told.name,
+        name=interface.name,
         kind=kind,
-        up="up" in told.flags,
-        running="running" in told.flags,
-        mtu=told.mtu or machine.number(f"{folder}/mtu"),
+        up="up" in interface.flags,
+        running="running" in interface.flags,
+        mtu=interface.mtu or machine.number(f"{folder}/mtu"),
         speed_mbit=_speed(machine, folder, kind, driver),
         addresses=[
             replace(address, state=state)
-            if (state := states.get((_device(told.name), address.address)))
+            if (state := states.get((_device(interface.name), address.address)))
             else address
-            for address in told.addresses
+            for address in interface.addresses
         ],
         members=_members(machine, folder, kind),
         driver=driver,
@@ -163,7 +163,7 @@ def _interface(machine: Machine, told: Told, states: Mapping[tuple[str, str], _S
         mac=machine.line(f"{folder}/address"),
         ipv6_off=machine.number(f"{ipv6}/disable_ipv6") == 1,
         downs=link_downs(machine, folder),
-        rp_filter=_rp_filter(machine, _device(told.name)),
+        rp_filter=_rp_filter(machine, _device(interface.name)),
     )
 
 
@@ -176,17 +176,17 @@ def _rp_filter(machine: Machine, device: str) -> int | Unread:
 def _states(machine: Machine) -> dict[tuple[str, str], _State]:
     """(interface, address) of IPv6 that the kernel does not use yet, or never will."""
     text = machine.read("/proc/net/if_inet6")
-    found: dict[tuple[str, str], _State] = {}
+    marked: dict[tuple[str, str], _State] = {}
     for words in () if isinstance(text, Unread) else map(str.split, text.splitlines()):
         try:
             address, flags, name = str(ipaddress.IPv6Address(int(words[0], 16))), int(words[4], 16), words[5]
         except (ValueError, IndexError):
             continue
         if flags & _DUPLICATE:
-            found[name, address] = "duplicate"
+            marked[name, address] = "duplicate"
         elif flags & _TENTATIVE and not flags & _OPTIMISTIC:
-            found[name, address] = "tentative"
-    return found
+            marked[name, address] = "tentative"
+    return marked
 
 
 def link_downs(machine: Machine, folder: str) -> int | Unread:

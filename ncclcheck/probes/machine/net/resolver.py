@@ -28,7 +28,7 @@ def resolver(name: str, addresses: list[str], seconds: float) -> Resolver:
     lines = _of_hosts(machine)
     own = [line for line in lines if name.lower() in map(str.lower, line[1:])]
     files = list(dict.fromkeys(line[0] for line in own))
-    beside = [one for line in lines if line and line not in own and line[0] in addresses for one in line[1:]]
+    beside = [alias for line in lines if line and line not in own and line[0] in addresses for alias in line[1:]]
     uses = [line for line in _text(machine, "/etc/nsswitch.conf").splitlines() if line.startswith("hosts:")]
     dns = not uses or any(word in uses[0] for word in ("dns", "resolve"))
     return Resolver(
@@ -52,11 +52,11 @@ def _of_hosts(machine: Machine) -> list[list[str]]:
 
 
 def _known(lines: list[list[str]]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    hosts: dict[str, list[str]] = {}
     for line in lines:
-        if line[1:] and _leads_out(line[0]) and (line[0] in found or len(found) < _MOST_KNOWN):
-            found.setdefault(line[0], []).extend(line[1:4])
-    return found
+        if line[1:] and _leads_out(line[0]) and (line[0] in hosts or len(hosts) < _MOST_KNOWN):
+            hosts.setdefault(line[0], []).extend(line[1:4])
+    return hosts
 
 
 def _leads_out(address: str) -> bool:
@@ -78,23 +78,23 @@ def _asked(name: str, conf: str) -> list[NameServer]:
     servers = [line[1] for line in lines if line[:1] == ["nameserver"] and len(line) > 1][:_MOST_SERVERS]
     search = next((line[1:3] for line in reversed(lines) if line[:1] in (["search"], ["domain"])), [])
     names = [name] if "." in name else [*(f"{name}.{domain}" for domain in search), name]
-    found: dict[str, NameServer] = {}
-    threads = [threading.Thread(target=_ask, args=(server, names, found), daemon=True) for server in servers]
+    answered: dict[str, NameServer] = {}
+    threads = [threading.Thread(target=_ask, args=(server, names, answered), daemon=True) for server in servers]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(2 * _ANSWER_S)
-    return [found.get(server, NameServer(address=server, answered=False)) for server in servers]
+    return [answered.get(server, NameServer(address=server, answered=False)) for server in servers]
 
 
-def _ask(server: str, names: list[str], found: dict[str, NameServer]) -> None:
+def _ask(server: str, names: list[str], servers: dict[str, NameServer]) -> None:
     """One server, twice: a packet may be lost."""
     for _ in range(2):
         try:
             answers = _answers(server, names)
         except (OSError, ValueError):
             continue
-        found[server] = NameServer(address=server, answered=True, answers=answers)
+        servers[server] = NameServer(address=server, answered=True, answers=answers)
         return
 
 

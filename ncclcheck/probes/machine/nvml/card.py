@@ -104,8 +104,8 @@ def _mig_instances(a: Asked, gpu: Any) -> Fact:
     most = a.ask("nvmlDeviceGetMaxMigDeviceCount", gpu)
     if isinstance(most, dict):
         return most
-    found = [a.ask("nvmlDeviceGetMigDeviceHandleByIndex", gpu, number) for number in range(min(most, 16))]
-    names = [a.ask("nvmlDeviceGetUUID", instance) for instance in found if not isinstance(instance, dict)]
+    handles = [a.ask("nvmlDeviceGetMigDeviceHandleByIndex", gpu, number) for number in range(min(most, 16))]
+    names = [a.ask("nvmlDeviceGetUUID", instance) for instance in handles if not isinstance(instance, dict)]
     return [name for name in names if isinstance(name, str)]
 
 

@@ -52,11 +52,11 @@ def main() -> None:
         os._exit(0)
     handles = first.answers.pop("handles", [])
     cards = [Asked(pynvml, {"name": f"GPU {index}", "index": index}) for index in range(len(handles))]
-    for index, one in enumerate(cards):
-        one.start(lambda asked, index=index: card(asked, index, handles))  # type: ignore[misc]
-    for one in cards:
-        if not one.wait(until):
-            one.answers["trouble"] = unread("timed_out", f"{one.call} gave no answer in {sys.argv[-1]} s")
+    for index, query in enumerate(cards):
+        query.start(lambda asked, index=index: card(asked, index, handles))  # type: ignore[misc]
+    for query in cards:
+        if not query.wait(until):
+            query.answers["trouble"] = unread("timed_out", f"{query.call} gave no answer in {sys.argv[-1]} s")
     answer = {**first.answers, "cards": [dict(asked.answers) for asked in cards]}
     sys.stdout.buffer.write(json.dumps(answer).encode(errors="backslashreplace"))
     sys.stdout.flush()

@@ -117,8 +117,8 @@ def _version(machine: Machine, path: str) -> str | Unread:
     if isinstance(output, Unread):
         return output
     if output.status or not output.out.strip().isdecimal():
-        said = (output.err.strip().splitlines() or ["no answer"])[-1]
-        return Unread("absent", f"it does not load: {said[:200]}")
+        message = (output.err.strip().splitlines() or ["no answer"])[-1]
+        return Unread("absent", f"it does not load: {message[:200]}")
     return decode_version(int(output.out))
 
 
@@ -169,11 +169,11 @@ def _others(machine: Machine, env: Mapping[str, str], loaded: Library | Unread) 
     for origin, place in _places(machine, env):
         for path in _copies(machine, place):
             copies.setdefault(os.path.realpath(path), (path, origin))
-    found = [copy for real, copy in copies.items() if real not in known]
+    unknown = [copy for real, copy in copies.items() if real not in known]
     with ThreadPoolExecutor(2) as pool:
-        versions: list[str | Unread] = list(pool.map(lambda c: _version(machine, c[0]), found[:_MOST_ASKED]))
-    versions += [Unread("no_tool", f"only {_MOST_ASKED} copies are asked")] * (len(found) - _MOST_ASKED)
-    return [Library(path=p, origin=o, version=v) for (p, o), v in zip(found, versions, strict=True)]
+        versions: list[str | Unread] = list(pool.map(lambda c: _version(machine, c[0]), unknown[:_MOST_ASKED]))
+    versions += [Unread("no_tool", f"only {_MOST_ASKED} copies are asked")] * (len(unknown) - _MOST_ASKED)
+    return [Library(path=p, origin=o, version=v) for (p, o), v in zip(unknown, versions, strict=True)]
 
 
 def _copies(machine: Machine, place: str) -> list[str]:
@@ -210,14 +210,14 @@ def _rodata(machine: Machine, path: str) -> bytes:
 
 def _plugins(machine: Machine, env: Mapping[str, str]) -> list[str]:
     """Plugin libraries that NCCL would find by its own names, in the order of its families."""
-    found: dict[str, None] = {}
+    paths: dict[str, None] = {}
     for variable, kind in _PLUGINS.items():
         value = env.get(variable, "")
         for wanted in _plugin_names(kind, value):
             if path := _find_library(machine, env, wanted):
-                found.setdefault(path)
+                paths.setdefault(path)
                 break
-    return list(found)
+    return list(paths)
 
 
 def _plugin_names(kind: str, value: str) -> Iterable[str]:

@@ -82,13 +82,13 @@ class Calls:
 
     def _between(self) -> list[list[str]]:
         """What was called between the last backward pass and the step of an optimizer, for each step."""
-        found, since = list[list[str]](), None
+        calls, since = list[list[str]](), None
         for call in self.called:
             if call == "backward":
                 since = list[str]()
             elif call == "step" and since is not None:
-                found.append(since)
+                calls.append(since)
                 since = None
             elif since is not None:
                 since.append(call)
-        return found
+        return calls

@@ -82,13 +82,15 @@ def _grown(sizes: list[Size]) -> tuple[int, int, bool] | None:
 
 def _globals() -> dict[str, Any]:
     """Of the user's own modules, as `file.py: name`."""
-    found: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
     for module in [*sys.modules.values()]:
         file = getattr(module, "__file__", None)
         if isinstance(module, ModuleType) and isinstance(file, str) and is_users(file):
             short = file.rpartition("/")[2]
-            found |= {f"{short}: {name}": one for name, one in vars(module).items() if not name.startswith("__")}
-    return found
+            variables |= {
+                f"{short}: {name}": value for name, value in vars(module).items() if not name.startswith("__")
+            }
+    return variables
 
 
 def _sizes(roots: Mapping[str, Any]) -> Iterator[tuple[str, Size]]:
@@ -113,7 +115,7 @@ def _sizes(roots: Mapping[str, Any]) -> Iterator[tuple[str, Size]]:
             if tensors and not (isinstance(thing, deque) and thing.maxlen is not None):
                 yield place, Size(len(thing), _nodes(tensors[-_MOST_HELD:]), sum(map(_bytes, tensors)))
         if depth < _MOST_DEPTH:
-            waiting.extend((where, one, depth + 1) for where, one in _below(place, thing))
+            waiting.extend((where, part, depth + 1) for where, part in _below(place, thing))
 
 
 def _hooks(module: nn.Module) -> int:
@@ -132,11 +134,11 @@ def _tensors(thing: Any, depth: int = 0) -> Iterator[Tensor]:
 
 def _below(place: str, thing: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(thing, dict):
-        yield from ((f"{place}[{key!r}]"[:200], one) for key, one in [*thing.items()][:_MOST_ENTRIES])
+        yield from ((f"{place}[{key!r}]"[:200], value) for key, value in [*thing.items()][:_MOST_ENTRIES])
     elif isinstance(thing, list | tuple | deque):
-        yield from ((f"{place}[{number}]", one) for number, one in enumerate([*thing][:_MOST_ENTRIES]))
+        yield from ((f"{place}[{number}]", value) for number, value in enumerate([*thing][:_MOST_ENTRIES]))
     elif isinstance(thing, nn.Module):
-        yield from ((f"{place}.{name}", one) for name, one in vars(thing).items() if not name.startswith("_"))
+        yield from ((f"{place}.{name}", value) for name, value in vars(thing).items() if not name.startswith("_"))
         yield from ((f"{place}.{name}", module) for name, module in thing._modules.items())
     elif isinstance(thing, MethodType):
         yield place.partition(":")[0] + ": self", thing.__self__
@@ -144,7 +146,7 @@ def _below(place: str, thing: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(thing, FunctionType):
         yield from _of_function(place, thing)
     elif is_users(_file_of(type(thing))):
-        yield from ((f"{place}.{name}", one) for name, one in getattr(thing, "__dict__", {}).items())
+        yield from ((f"{place}.{name}", value) for name, value in getattr(thing, "__dict__", {}).items())
 
 
 def _of_function(place: str, function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -156,8 +158,8 @@ def _of_function(place: str, function: FunctionType) -> Iterator[tuple[str, Any]
             yield f"{place}, {name}", cell.cell_contents
         except ValueError:
             continue
-    yield from ((f"{place}, default {number}", one) for number, one in enumerate(function.__defaults__ or ()))
-    yield from ((f"{place}.{name}", one) for name, one in vars(function).items())
+    yield from ((f"{place}, default {number}", value) for number, value in enumerate(function.__defaults__ or ()))
+    yield from ((f"{place}.{name}", value) for name, value in vars(function).items())
 
 
 def _file_of(kind: type) -> str:

@@ -112,8 +112,8 @@ def finite(tensor: Tensor) -> bool:
     """Whether all of it is; a sum is cheaper than a mask, and not finite where an entry is not."""
     if not tensor.is_floating_point():
         return True
-    held = tensor.detach()
-    return math.isfinite(float(held.float().sum())) or bool(torch.isfinite(held).all())
+    values = tensor.detach()
+    return math.isfinite(float(values.float().sum())) or bool(torch.isfinite(values).all())
 
 
 def _is_numbers(thing: Any) -> bool:

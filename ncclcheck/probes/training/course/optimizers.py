@@ -27,11 +27,11 @@ class _Arrivals:
     lost: since the optimizer's last step so many were there, and gone when the next came, on the same weights.
     """
 
-    def __init__(self, one: nn.Parameter, *, stepped: bool) -> None:
-        self.one, self.stepped, self.stale, self.lost = one, stepped, False, 0
+    def __init__(self, parameter: nn.Parameter, *, stepped: bool) -> None:
+        self.one, self.stepped, self.stale, self.lost = parameter, stepped, False, 0
         self._arrived = self._version = 0
         self._waits = False
-        one.register_hook(self._arrives)  # type: ignore[no-untyped-call]
+        parameter.register_hook(self._arrives)  # type: ignore[no-untyped-call]
 
     def _arrives(self, _gradient: Tensor) -> None:
         tensor = self.one.grad
@@ -97,14 +97,12 @@ class Optimizers:
                 self.found |= each.taken()
         self._follow(stepped)
 
-    def _follow(self, held: set[int]) -> None:
+    def _follow(self, ids: set[int]) -> None:
         """The first parameter of one that holds none of those that are followed, as the second of a GAN."""
-        if any(id(each.one) in held for each in self._arrivals):
+        if any(id(each.one) in ids for each in self._arrivals):
             return
         mine = [
-            parameter
-            for parameter in self._model.parameters()
-            if parameter.requires_grad and id(parameter) in held
+            parameter for parameter in self._model.parameters() if parameter.requires_grad and id(parameter) in ids
         ]
         self._arrivals += [_Arrivals(parameter, stepped=True) for parameter in mine[:1]]
 
@@ -127,16 +125,16 @@ class Optimizers:
 
     def unheld(self) -> tuple[list[str], float]:
         """Parameters that got gradients and stand in no optimizer, and their share of all that are trained."""
-        held = {
+        stepped = {
             id(parameter)
             for optimizer in alive()
             for group in optimizer.param_groups
             for parameter in group["params"]
         }
         names = {plain(name): parameter for name, parameter in self._model.named_parameters()}
-        if not any(id(parameter) in held for parameter in names.values()):
+        if not any(id(parameter) in stepped for parameter in names.values()):
             return [], 0.0  # it holds another model's: that none changes is said already
-        without = [name for name in self.got if id(names[name]) not in held]
+        without = [name for name in self.got if id(names[name]) not in stepped]
         trained = sum(parameter.numel() for parameter in names.values() if parameter.requires_grad)
         share = sum(names[name].numel() for name in without) / max(1, trained)
         return [name for name in names if name in without], share
@@ -217,7 +215,7 @@ class Mood:
             return []
         return [
             plain(name)
-            for name, one in self._model.named_modules()
-            if isinstance(one, nn.modules.batchnorm._BatchNorm)
-            or (isinstance(one, nn.modules.dropout._DropoutNd) and one.p > 0)
+            for name, module in self._model.named_modules()
+            if isinstance(module, nn.modules.batchnorm._BatchNorm)
+            or (isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0)
         ]

@@ -58,5 +58,5 @@ class Scaled:
 
 def _piece(gradient: Tensor) -> Tensor:
     """What this rank holds of it; no collective."""
-    held = getattr(gradient, "_local_tensor", gradient).detach()
-    return (held.coalesce().values() if held.is_sparse else held).float()
+    local = getattr(gradient, "_local_tensor", gradient).detach()
+    return (local.coalesce().values() if local.is_sparse else local).float()

@@ -33,10 +33,10 @@ def _floor_division(function: FunctionType) -> int:
         tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, TypeError, SyntaxError):
         return 0
-    found = [
+    results = [
         node.lineno for node in ast.walk(tree) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv)
     ]
-    return first + min(found) - 1 if found else 0
+    return first + min(results) - 1 if results else 0
 
 
 def cosine(state: Mapping[str, Any], steps: int, batches: int) -> Cosine | None:
@@ -50,5 +50,5 @@ def cosine(state: Mapping[str, Any], steps: int, batches: int) -> Cosine | None:
     last = max(schedulers, key=lambda scheduler: scheduler.last_epoch / scheduler.T_max, default=None)
     if last is None or last.last_epoch < steps - 1 or last.T_max >= max(batches, last.last_epoch):
         return None
-    name = next((name for name, one in state.items() if one is last), "")
+    name = next((name for name, value in state.items() if value is last), "")
     return Cosine(name=name, length=int(last.T_max), steps=int(last.last_epoch), batches=batches)

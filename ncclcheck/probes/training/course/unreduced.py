@@ -23,10 +23,10 @@ def named(model: nn.Module) -> Iterator[None]:
     except RuntimeError as error:
         if (numbers := _NUMBERS.search(str(error))) and UNREDUCED in str(error):
             trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-            found = [trained[int(number)] for number in numbers[2].split() if int(number) < len(trained)]
-            more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
+            unreduced = [trained[int(number)] for number in numbers[2].split() if int(number) < len(trained)]
+            more = f" and {len(unreduced) - _MOST} more" if len(unreduced) > _MOST else ""
             first = str(error).partition(". ")[0]
-            names = ", ".join(found[:_MOST]) + more
+            names = ", ".join(unreduced[:_MOST]) + more
             missing = f"{names} got no gradient on rank {numbers[1]} in the step before"
             error.args = (f"{first}: {missing}. {numbers[0]}",)
         raise

@@ -161,12 +161,12 @@ class Watch:
         """What all ranks saw; all must ask."""
         mine = [self._lapse, bool(self._bad_weights()), self._losses[:1], self._losses[-1:]]
         ranks = told(setting.peers, [_plain(value) for value in mine])
-        lapses = [(one[0], rank) for rank, one in enumerate(ranks) if one[0] is not None]
+        lapses = [(row[0], rank) for rank, row in enumerate(ranks) if row[0] is not None]
         lapse = None
         if lapses:
-            step = min(one[0] for one, _ in lapses)
+            step = min(failure[0] for failure, _ in lapses)
             # A rank whose own numbers ended is the cause; weights and gradients are averaged over all.
-            of_step = sorted((_ORDER[one[1]], rank, one) for one, rank in lapses if one[0] == step)
+            of_step = sorted((_ORDER[failure[1]], rank, failure) for failure, rank in lapses if failure[0] == step)
             kind, _, (_, what, name, at, before) = of_step[0]
             lapse = NotFiniteAt(
                 step=step,
@@ -193,16 +193,16 @@ class Watch:
 _ORDER = {"batch": 0, "operation": 1, "loss": 2, "gradient": 3, "weight": 4}
 
 
-def _plain(one: Any) -> Any:
+def _plain(value: Any) -> Any:
     """As JSON has it: a number that is not finite is null."""
-    if isinstance(one, float):
-        return one if math.isfinite(one) else None
-    return [_plain(each) for each in one] if isinstance(one, list | tuple) else one
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _ok(tensor: Tensor) -> bool:
-    held = tensor.detach()
-    return finite(held.coalesce().values() if held.is_sparse else held)
+    values = tensor.detach()
+    return finite(values.coalesce().values() if values.is_sparse else values)
 
 
 def not_finite_part(batch: Batch, name: str = "") -> str:
@@ -211,7 +211,7 @@ def not_finite_part(batch: Batch, name: str = "") -> str:
         return (name or "the batch") if batch.layout is torch.strided and not finite(batch) else ""
     parts: Any = ()
     if isinstance(batch, Mapping):
-        parts = ((f"{name}[{key!r}]", one) for key, one in batch.items())
+        parts = ((f"{name}[{key!r}]", part) for key, part in batch.items())
     elif isinstance(batch, list | tuple):
-        parts = ((f"{name}[{number}]", one) for number, one in enumerate(batch))
-    return next((found for where, one in parts if (found := not_finite_part(one, where))), "")
+        parts = ((f"{name}[{number}]", part) for number, part in enumerate(batch))
+    return next((place for where, part in parts if (place := not_finite_part(part, where))), "")

@@ -48,13 +48,13 @@ def structures(peers: Peers, model: nn.Module) -> Agreement | None:
     ranks = told(peers, dict([*mine.items()][:_MOST_NAMES]))
     names = dict.fromkeys(name for rank in ranks for name in rank)
     forms = {name: [rank.get(name, "missing") for rank in ranks] for name in names}
-    apart = {name: found for name, found in forms.items() if len({*found}) > 1}
+    apart = {name: form for name, form in forms.items() if len({*form}) > 1}
     return Agreement(
         tensors=len(mine),
         differ=len(apart),
         differing=[
-            Differing(name=name[:200], ranks=odd(found)[:MOST], count=len(odd(found)), how=_how(found))
-            for name, found in [*apart.items()][:MOST]
+            Differing(name=name[:200], ranks=odd(form)[:MOST], count=len(odd(form)), how=_how(form))
+            for name, form in [*apart.items()][:MOST]
         ],
     )
 
@@ -103,17 +103,17 @@ def _tied(values: Sequence[int]) -> bool:
 def _is_local(model: nn.Module, name: str) -> bool:
     """DDP lets each rank's BatchNorm see its own batch, and hands out rank 0's statistics with the next step."""
     owner = name.rpartition(".")[0]
-    layer = next((one for where, one in model.named_modules() if plain(where) == owner), None)
+    layer = next((module for where, module in model.named_modules() if plain(where) == owner), None)
     return isinstance(layer, nn.modules.batchnorm._BatchNorm) and not isinstance(layer, nn.SyncBatchNorm)
 
 
 def _other_names(peers: Peers, names: Sequence[str]) -> Agreement:
     """Ranks that built another model: told by the number of its tensors and their names together."""
-    said = peers.texts(f"{len(names)} {combined(dict.fromkeys(names, 0))}")
-    others = odd(said)
+    texts = peers.texts(f"{len(names)} {combined(dict.fromkeys(names, 0))}")
+    others = odd(texts)
     whole = Differing(name="the names of the tensors", ranks=others[:MOST], count=len(others))
     return Agreement(
-        tensors=len(names), differ=len(names), tied=_tied([hash(digest) for digest in said]), differing=[whole]
+        tensors=len(names), differ=len(names), tied=_tied([hash(digest) for digest in texts]), differing=[whole]
     )
 
 

@@ -55,7 +55,7 @@ def _common(setting: Setting) -> tuple[int, int]:
     count = min(samples, _FOLLOWED)
     mine = _read(setting, [place * samples // count for place in range(count)] if count else [], _FOLLOWED_S)
     ranks = [{*rows} if len({*rows}) == len(rows) else {*()} for rows in told(setting.peers, mine)]
-    common = sum(any(row in other for other in ranks[:rank]) for rank, held in enumerate(ranks) for row in held)
+    common = sum(any(row in other for other in ranks[:rank]) for rank, rows in enumerate(ranks) for row in rows)
     return common, sum(map(len, ranks))
 
 
@@ -69,7 +69,7 @@ def samples_in(setting: Setting) -> int:
 
 def _read(setting: Setting, indices: Sequence[int], seconds: float = 60.0) -> list[int]:
     """Prints of these samples, read as the user's loader reads them; empty where that does not work."""
-    loader, found, until = setting.feed.loader, list[int](), time.monotonic() + seconds
+    loader, prints, until = setting.feed.loader, list[int](), time.monotonic() + seconds
     workers: dict[str, Any] = {}
     if loader.num_workers:  # a dataset may open its files at its first read, which is a worker's
         workers = {
@@ -82,12 +82,12 @@ def _read(setting: Setting, indices: Sequence[int], seconds: float = 60.0) -> li
             for sample in DataLoader(
                 loader.dataset, batch_size=None, sampler=[*indices], collate_fn=_as_it_is, **workers
             ):
-                found.append(_print(sample))
+                prints.append(_print(sample))
                 if time.monotonic() > until:
                     break
         except Exception:
             return []
-    return found if all(found) else []
+    return prints if all(prints) else []
 
 
 def _as_it_is(sample: Any) -> Any:

@@ -27,8 +27,8 @@ _FIXED_STEPS = 10  # on one batch: chosen, the loss of a model that learns has f
 
 def before_wrap(setting: Setting) -> Checks:
     """DDP repairs a difference without a word, by handing out rank 0's."""
-    found = agreement(setting.peers, setting.model, fingerprints(setting.model))
-    return Checks(before_wrap=found, doubles=_doubles(setting.model))
+    agreed = agreement(setting.peers, setting.model, fingerprints(setting.model))
+    return Checks(before_wrap=agreed, doubles=_doubles(setting.model))
 
 
 def _doubles(model: nn.Module) -> Doubles:
@@ -99,7 +99,7 @@ def _fewer(setting: Setting, optimizer: Optimizer) -> list[TakenSteps]:
     """The ranks of which the optimizer took fewer steps than others."""
     mine = max((int(state["step"]) for state in optimizer.state.values() if "step" in state), default=0)
     steps = [int(count) for count in told(setting.peers, mine)]
-    return [TakenSteps(rank=rank, steps=one) for rank, one in enumerate(steps) if one < max(steps)][:MOST]
+    return [TakenSteps(rank=rank, steps=count) for rank, count in enumerate(steps) if count < max(steps)][:MOST]
 
 
 def fixed_batch(setting: Setting) -> Checks:

@@ -24,12 +24,12 @@ def over_ranks(setting: Setting, batches: Sequence[Batch]) -> tuple[list[Batch],
     """Of each of these, one batch of all that the ranks have; or why there is none."""
     if why := _unjoinable(setting, batches[0]):
         return [], why
-    found = []
+    joined = []
     for batch in batches:
         if isinstance(parts := gathered(setting, batch), str):
             return [], parts
-        found.append(_cat(parts))
-    return found, ""
+        joined.append(_cat(parts))
+    return joined, ""
 
 
 def of_one_rank(setting: Setting, batches: Sequence[Batch]) -> tuple[Batch | None, str]:
@@ -49,8 +49,8 @@ def gathered(setting: Setting, batch: Batch) -> list[Batch] | str:
         return f"the batches of {peers.world} ranks are too much for one process"
     if len({str(shapes) for shapes in told(peers, _shapes(batch))}) > 1:
         return "the batches of ranks have different shapes"
-    held = [_all_of(tensor.to(setting.device).contiguous(), peers.world) for tensor in mine]
-    return [_filled(batch, [tensors[rank] for tensors in held]) for rank in range(peers.world)]
+    copies = [_all_of(tensor.to(setting.device).contiguous(), peers.world) for tensor in mine]
+    return [_filled(batch, [tensors[rank] for tensors in copies]) for rank in range(peers.world)]
 
 
 def _all_of(mine: Tensor, world: int) -> list[Tensor]:
@@ -77,7 +77,7 @@ def _shapes(batch: Batch) -> list[str]:
 
 def _unjoinable(setting: Setting, batch: Batch) -> str:
     """What makes a joined batch another thing than its parts; the same answer on all ranks."""
-    norms = [name for name, one in setting.model.named_modules() if isinstance(one, _BatchNorm)]
+    norms = [name for name, module in setting.model.named_modules() if isinstance(module, _BatchNorm)]
     if norms:
         return f"BatchNorm sees the batch of its rank only ({norms[0] or 'the model'})"
     if setting.called:
@@ -90,8 +90,8 @@ def _unjoinable(setting: Setting, batch: Batch) -> str:
     if "random" in moods:
         drops = [
             name
-            for name, one in setting.model.named_modules()
-            if "Dropout" in type(one).__name__ or (isinstance(one, nn.RNNBase) and one.dropout)
+            for name, module in setting.model.named_modules()
+            if "Dropout" in type(module).__name__ or (isinstance(module, nn.RNNBase) and module.dropout)
         ]
         return f"the model draws random numbers ({drops[0] if drops else 'no Dropout module does'})"
     samples = samples_of(batch)

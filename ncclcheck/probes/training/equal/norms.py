@@ -22,7 +22,7 @@ _NONE = 2**30  # samples: more than any batch has, so that the least of all rank
 def seen(setting: Setting, batch: Batch) -> BatchNorms:
     """One forward pass of the bare model; all ranks take part, whatever their model does."""
     model = setting.fresh_model().train()
-    layers = {name: one for name, one in model.named_modules() if isinstance(one, _Local)}
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, _Local)}
     synced = sum(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
     norms = BatchNorms(layers=len(layers), synced=synced, names=[*layers][:_NAMED])
     if not layers:

@@ -92,12 +92,12 @@ def accumulation(setting: Setting) -> Checks:
 def _mean_by_tokens(setting: Setting, batches: list[Batch], counts: list[int]) -> Grads:
     """Of this rank's micro-batches, each by how many tokens it has."""
     every = counts if all(counts) else [1] * len(counts)
-    found: Grads = {}
+    sums: Grads = {}
     for batch, count in zip(batches, every, strict=True):
         for name, tensor in _run(setting, _as_rank_0_has_it(setting), [batch]).gradients.items():
             part = tensor * (count / sum(every))
-            found[name] = found[name] + part if name in found else part
-    return found
+            sums[name] = sums[name] + part if name in sums else part
+    return sums
 
 
 def _run(setting: Setting, model: nn.Module, batches: list[Batch]) -> _Pass:
@@ -156,12 +156,12 @@ def _rank_error(rank: int, error: float, name: str) -> RankError:
 
 def _mean(own: Grads) -> Grads:
     """Over ranks; by plain all_reduce, not by the wrap."""
-    found = {}
+    means = {}
     for name, tensor in own.items():
         total = tensor.clone()
         dist.all_reduce(total)
-        found[name] = total / dist.get_world_size()
-    return found
+        means[name] = total / dist.get_world_size()
+    return means
 
 
 def _distance(got: Grads, wanted: Grads) -> tuple[float, str]:

@@ -18,11 +18,11 @@ _MOST_SAMPLES = 2_000_000  # of a dataset, for each of which ranks exchange a co
 
 def lengths(setting: Setting) -> Checks:
     """How many batches ranks have; asked when the setting was made, as a rank that has fewer ends the others."""
-    found, most = setting.lengths, max(setting.lengths)
-    short = [RankBatches(rank=rank, batches=length) for rank, length in enumerate(found) if length < most]
+    counts, most = setting.lengths, max(setting.lengths)
+    short = [RankBatches(rank=rank, batches=length) for rank, length in enumerate(counts) if length < most]
     return Checks(
         lengths=Lengths(
-            least=min(found), most=most, short=short[:MOST], count=len(short), upto=setting.feed.counted_to
+            least=min(counts), most=most, short=short[:MOST], count=len(short), upto=setting.feed.counted_to
         )
     )
 
@@ -68,7 +68,7 @@ def _accounted(setting: Setting, mine: Sequence[int]) -> Samples:
         missing=absent.numel(),
         repeated=int((reads - 1).clamp(min=0).sum()),
         twice=[
-            ReadTwice(index=index, ranks=[rank for rank, one in enumerate(holders) if one[place]][:MOST])
+            ReadTwice(index=index, ranks=[rank for rank, seen in enumerate(holders) if seen[place]][:MOST])
             for place, index in enumerate(chosen)
         ],
         absent=[int(index) for index in absent[:5].tolist()],
@@ -77,9 +77,9 @@ def _accounted(setting: Setting, mine: Sequence[int]) -> Samples:
 
 
 def _orders(setting: Setting, first: list[int], second: list[int]) -> Orders:
-    said = told(setting.peers, [first != sorted(first), len(first) > 1 and first == second])
-    same = [rank for rank, (_, one) in enumerate(said) if one]
-    shuffled = any(drawn for drawn, _ in said)
+    answers = told(setting.peers, [first != sorted(first), len(first) > 1 and first == second])
+    same = [rank for rank, (_, again) in enumerate(answers) if again]
+    shuffled = any(drawn for drawn, _ in answers)
     return Orders(sampler=_sampler(setting), shuffled=shuffled, same=same[:MOST], count=len(same))
 
 

@@ -36,9 +36,9 @@ def own_generators(device: torch.device, seed: int) -> Iterator[None]:
 
 def states(device: torch.device) -> dict[str, str]:
     """A short hash of each generator's state."""
-    found = {"python": repr(random.getstate()).encode(), "torch": bytes(torch.get_rng_state().tolist())}
+    raw = {"python": repr(random.getstate()).encode(), "torch": bytes(torch.get_rng_state().tolist())}
     if device.type == "cuda":
-        found["cuda"] = bytes(torch.cuda.get_rng_state(device).tolist())
+        raw["cuda"] = bytes(torch.cuda.get_rng_state(device).tolist())
     if (numpy := sys.modules.get("numpy")) is not None:
-        found["numpy"] = repr(numpy.random.get_state()).encode()
-    return {name: blake2b(state, digest_size=8).hexdigest() for name, state in found.items()}
+        raw["numpy"] = repr(numpy.random.get_state()).encode()
+    return {name: blake2b(state, digest_size=8).hexdigest() for name, state in raw.items()}

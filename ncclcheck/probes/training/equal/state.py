@@ -18,12 +18,12 @@ _PREFIXES = ("module.", "_orig_mod.")
 def bytes_of_tensors() -> int:
     """Bytes of the storages, each counted once, of all tensors that Python reaches."""
     gc.collect()
-    found = [
+    living = [
         thing for thing in gc.get_objects() if issubclass(type(thing), Tensor) and thing.layout is torch.strided
     ]
     storages = {
         tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes()
-        for tensor in found
+        for tensor in living
         if not _wraps_others(tensor)
     }
     return sum(storages.values())
@@ -67,9 +67,9 @@ def plain(name: str) -> str:
 def whole(tensor: Tensor) -> Tensor:
     """All of a tensor of which ranks may hold pieces; then a collective."""
     gather = getattr(tensor, "full_tensor", None)
-    found = tensor if gather is None else gather()
-    assert isinstance(found, Tensor)
-    return found
+    full = tensor if gather is None else gather()
+    assert isinstance(full, Tensor)
+    return full
 
 
 def tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -80,11 +80,11 @@ def tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 def fingerprint(tensor: Tensor) -> int:
     """63 bits of a hash over the tensor's bits, type and shape."""
-    held = whole(tensor.detach()).to("cpu").contiguous()
-    said = blake2b(f"{held.dtype}{tuple(held.shape)}".encode(), digest_size=8)
-    if held.numel():
-        said.update(ctypes.string_at(held.data_ptr(), held.numel() * held.element_size()))
-    return int.from_bytes(said.digest(), "big") >> 1
+    content = whole(tensor.detach()).to("cpu").contiguous()
+    hasher = blake2b(f"{content.dtype}{tuple(content.shape)}".encode(), digest_size=8)
+    if content.numel():
+        hasher.update(ctypes.string_at(content.data_ptr(), content.numel() * content.element_size()))
+    return int.from_bytes(hasher.digest(), "big") >> 1
 
 
 def fingerprints(model: nn.Module) -> dict[str, int]:

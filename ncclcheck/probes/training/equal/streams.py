@@ -53,7 +53,7 @@ def unused(setting: Setting) -> Checks:
     for rank, names in enumerate(setting.unreached):
         for name in names:
             ranks[name].append(rank)
-    found = [
+    streams = [
         UnusedParameter(
             name=name,
             ranks=those[:MOST],
@@ -63,7 +63,7 @@ def unused(setting: Setting) -> Checks:
         for name, those in ranks.items()
     ]
     parameters = sum(parameter.requires_grad for parameter in setting.model.parameters())
-    return Checks(unused=Unused(parameters=parameters, count=len(found), unused=found[:MOST]))
+    return Checks(unused=Unused(parameters=parameters, count=len(streams), unused=streams[:MOST]))
 
 
 def metric(setting: Setting, model: nn.Module) -> Checks:

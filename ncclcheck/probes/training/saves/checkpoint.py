@@ -106,7 +106,7 @@ def _unwritten(path: Path, problems: list[RankProblem]) -> Reloaded:
     return Reloaded(path=str(path), problems=problems[:MOST], failed=len(problems))
 
 
-def _unlike(setting: Setting, fresh: nn.Module, model: nn.Module, found: dict[str, int]) -> list[Differing]:
+def _unlike(setting: Setting, fresh: nn.Module, model: nn.Module, prints: dict[str, int]) -> list[Differing]:
     """Tensors that are not what rank 0 saved; its own model is the measure, as others have other statistics.
 
     What only one of both has, such as a cache that the first forward pass makes, is no difference.
@@ -122,7 +122,7 @@ def _unlike(setting: Setting, fresh: nn.Module, model: nn.Module, found: dict[st
             count=world,
             unsaved=name not in saved,
         )
-        for name, value in found.items()
+        for name, value in prints.items()
         if expected.get(name, value) != value
     ]
     everyone = msgspec.json.decode(setting.peers.texts(msgspec.json.encode(apart[:_MOST_TENSORS]).decode())[0])

@@ -75,16 +75,16 @@ def seen(setting: Setting) -> Checks:
 def _written() -> Iterator[set[str]]:
     """The names of the files that torch.save is given by name."""
     kept: Any = torch.save
-    found = set[str]()
+    names = set[str]()
 
     def save(thing: Any, f: Any, *given: Any, **named: Any) -> None:
         if isinstance(f, str | os.PathLike):
-            found.add(os.path.basename(os.fspath(f)))
+            names.add(os.path.basename(os.fspath(f)))
         kept(thing, f, *given, **named)
 
     torch.save = save  # type: ignore[assignment]
     try:
-        yield found
+        yield names
     finally:
         torch.save = kept
 
@@ -106,15 +106,15 @@ def _went_on(
 
 def _everything(model: nn.Module, state: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """By name: what kind of thing it is, and a hash of it."""
-    found = {name: ("state", value) for name, value in entries(state).items()}
-    found |= plain_entries(state)
-    found |= {f"model{name}": ("weight", value) for name, value in prints(bare(model)).items()}
+    hashes = {name: ("state", value) for name, value in entries(state).items()}
+    hashes |= plain_entries(state)
+    hashes |= {f"model{name}": ("weight", value) for name, value in prints(bare(model)).items()}
     for where, module in bare(model).named_modules():
-        own = {name: one for name, one in vars(module).items() if _counts(name, one)}
-        found |= {
-            f"model.{where}.{name}".replace("..", "."): ("attribute", repr(one)) for name, one in own.items()
+        own = {name: value for name, value in vars(module).items() if _counts(name, value)}
+        hashes |= {
+            f"model.{where}.{name}".replace("..", "."): ("attribute", repr(value)) for name, value in own.items()
         }
-    return found
+    return hashes
 
 
 def _counts(name: str, value: Any) -> bool:
@@ -129,7 +129,7 @@ def _lost(
     ranks = told(setting.peers, dict([*mine.items()][:200]))
     kinds = {name: kind for rank in ranks for name, kind in rank.items()}
     return [
-        Lost(name=name[:200], kind=kind, ranks=[rank for rank, one in enumerate(ranks) if name in one][:MOST])
+        Lost(name=name[:200], kind=kind, ranks=[rank for rank, names in enumerate(ranks) if name in names][:MOST])
         for name, kind in kinds.items()
     ][:MOST]
 

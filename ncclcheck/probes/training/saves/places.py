@@ -56,12 +56,12 @@ def _refuse_of_others(folder: Path) -> None:
 
     A file of ours in it tells whom the file server takes us for: root is often nobody there.
     """
-    told = os.lstat(folder)
-    if stat.S_ISDIR(told.st_mode):
+    status = os.lstat(folder)
+    if stat.S_ISDIR(status.st_mode):
         with tempfile.TemporaryFile(dir=folder) as ours:
-            if os.fstat(ours.fileno()).st_uid == told.st_uid:
+            if os.fstat(ours.fileno()).st_uid == status.st_uid:
                 return
-    raise PermissionError(errno.EPERM, f"it is not of this run ({files.described(told)})")
+    raise PermissionError(errno.EPERM, f"it is not of this run ({files.described(status)})")
 
 
 def problems(setting: Setting, mine: str) -> list[RankProblem]:

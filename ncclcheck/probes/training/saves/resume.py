@@ -43,7 +43,7 @@ def interrupted(setting: Setting) -> Callable[[], None] | None:
     _train(setting, model, optimizer, batches, steps - kept)
     found_digest = digest(model)
     if context.rank == 0:
-        told = Interrupted(
+        report = Interrupted(
             digest=found_digest,
             steps=steps,
             kept=kept,
@@ -51,7 +51,7 @@ def interrupted(setting: Setting) -> Callable[[], None] | None:
             killed=killed,
             node=context.node_of[killed],
         )
-        places.emit(setting, Saves(interrupted=told))
+        places.emit(setting, Saves(interrupted=report))
     return partial(_train_and_die, setting, kept, killed)
 
 
@@ -120,8 +120,8 @@ def _save(setting: Setting, model: nn.Module, optimizer: Optimizer) -> str:
     """Model and optimizer by rank 0, the generators by each rank; what went wrong."""
     problem = ""
     if setting.context.rank == 0:
-        held = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-        _, problem = written(Path(setting.plan.run_folder, "resume.pt"), held)
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        _, problem = written(Path(setting.plan.run_folder, "resume.pt"), state)
     return problem or written(_generators_file(setting), _generators(setting.device))[1]
 
 
@@ -130,22 +130,22 @@ def _generators_file(setting: Setting) -> Path:
 
 
 def _generators(device: torch.device) -> dict[str, Any]:
-    found: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
+    states: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
     if device.type == "cuda":
-        found["cuda"] = torch.cuda.get_rng_state(device)
+        states["cuda"] = torch.cuda.get_rng_state(device)
     if (numpy := sys.modules.get("numpy")) is not None:
         name, keys, *rest = numpy.random.get_state()
-        found["numpy"] = (name, [int(key) for key in keys], *rest)
-    return found
+        states["numpy"] = (name, [int(key) for key in keys], *rest)
+    return states
 
 
-def _set_generators(device: torch.device, found: dict[str, Any]) -> None:
-    torch.set_rng_state(found["torch"])
-    random.setstate(found["python"])
-    if "cuda" in found:
-        torch.cuda.set_rng_state(found["cuda"], device)
-    if "numpy" in found and (numpy := sys.modules.get("numpy")) is not None:
-        name, keys, *rest = found["numpy"]
+def _set_generators(device: torch.device, states: dict[str, Any]) -> None:
+    torch.set_rng_state(states["torch"])
+    random.setstate(states["python"])
+    if "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)
+    if "numpy" in states and (numpy := sys.modules.get("numpy")) is not None:
+        name, keys, *rest = states["numpy"]
         numpy.random.set_state((name, numpy.array(keys, dtype="uint32"), *rest))
 
 
@@ -170,15 +170,15 @@ def _load(setting: Setting, model: nn.Module, optimizer: Optimizer) -> str:
     if lost := next((path for path in (path, own) if not places.appears(path)), None):
         return f"{lost} is not there, though it was written"
     try:
-        held = read(path, setting.device)
-        model.load_state_dict(held["model"])
-        optimizer.load_state_dict(held["optimizer"])
+        state = read(path, setting.device)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
         _set_generators(setting.device, read(own))
     except Exception as error:  # what torch raises for a damaged file has no common type
         return f"reading {path}: {told(error)}"
     return ""
 
 
-def _tell(setting: Setting, found: Resumed) -> None:
+def _tell(setting: Setting, resumption: Resumed) -> None:
     if setting.context.rank == 0:
-        places.emit(setting, Saves(resumed=found))
+        places.emit(setting, Saves(resumed=resumption))

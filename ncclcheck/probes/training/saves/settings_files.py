@@ -62,13 +62,13 @@ class Unreadable(ValueError):
 
 def read_all(paths: Iterable[str]) -> list[SettingsFile]:
     """These files, and before each the one that it names, as with `deepspeed: FILE`. Raises Unreadable."""
-    found: list[SettingsFile] = []
+    listed: list[SettingsFile] = []
     for path in paths:
         own, named = _read(path)
         if named:
-            found.append(_read(named)[0] if own.settings else read(named))
-        found.append(own if named else _not_empty(own))
-    return found
+            listed.append(_read(named)[0] if own.settings else read(named))
+        listed.append(own if named else _not_empty(own))
+    return listed
 
 
 def read(path: str) -> SettingsFile:
@@ -76,10 +76,10 @@ def read(path: str) -> SettingsFile:
     return _not_empty(_read(path)[0])
 
 
-def _not_empty(found: SettingsFile) -> SettingsFile:
-    if not found.settings:
-        raise Unreadable(f"{found.path}: it has none of the settings {', '.join(NAMES)}")
-    return found
+def _not_empty(file: SettingsFile) -> SettingsFile:
+    if not file.settings:
+        raise Unreadable(f"{file.path}: it has none of the settings {', '.join(NAMES)}")
+    return file
 
 
 def _read(path: str) -> tuple[SettingsFile, str | None]:
@@ -94,7 +94,7 @@ def _read(path: str) -> tuple[SettingsFile, str | None]:
         every = [*reader(text)]
     except (msgspec.MsgspecError, SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         raise Unreadable(f"{path}: {type(error).__name__}: {error}") from None
-    found = [
+    settings = [
         _in_seconds(setting)
         for setting in every
         if setting.name in NAMES and _VALUES.get(setting.name, _ANY).fullmatch(setting.value)
@@ -102,13 +102,13 @@ def _read(path: str) -> tuple[SettingsFile, str | None]:
     named = next(
         (setting.value for setting in every if setting.name in _FOLLOWED and setting.value.endswith(".json")), None
     )
-    return SettingsFile(path=path, settings=found[:_MOST_SETTINGS]), _beside(path, named) if named else None
+    return SettingsFile(path=path, settings=settings[:_MOST_SETTINGS]), _beside(path, named) if named else None
 
 
-def _in_seconds(one: SaveSetting) -> SaveSetting:
-    if one.name == _MINUTES and re.fullmatch(r"\d{1,6}(?:\.\d{1,6})?", one.value):
-        return replace(one, value=f"{60 * float(one.value):g}")
-    return one
+def _in_seconds(setting: SaveSetting) -> SaveSetting:
+    if setting.name == _MINUTES and re.fullmatch(r"\d{1,6}(?:\.\d{1,6})?", setting.value):
+        return replace(setting, value=f"{60 * float(setting.value):g}")
+    return setting
 
 
 def _beside(path: str, named: str) -> str:
@@ -118,18 +118,18 @@ def _beside(path: str, named: str) -> str:
 
 
 def _of_json(text: str) -> Iterator[SaveSetting]:
-    held = msgspec.json.decode(text)
-    pending: list[Any] = [held]
+    document = msgspec.json.decode(text)
+    pending: list[Any] = [document]
     while pending:
-        one = pending.pop()
-        for name, value in one.items() if isinstance(one, dict) else ():
+        mapping = pending.pop()
+        for name, value in mapping.items() if isinstance(mapping, dict) else ():
             if isinstance(value, dict):
                 pending.append(value)
             elif isinstance(value, list) and name in FSDP:
                 yield SaveSetting(name=str(name), value=_plain(" ".join(map(str, value))))
             elif isinstance(value, (bool, int, float, str)):
-                said = value if name in _FOLLOWED and isinstance(value, str) else _plain(_of_class(name, value))
-                yield SaveSetting(name=str(name), value=said)
+                shown = value if name in _FOLLOWED and isinstance(value, str) else _plain(_of_class(name, value))
+                yield SaveSetting(name=str(name), value=shown)
 
 
 def _of_python(text: str) -> Iterator[SaveSetting]:
@@ -172,12 +172,12 @@ def _setting(name: str, value: ast.expr) -> Iterator[SaveSetting]:
     if name not in NAMES and name not in _FOLLOWED:
         return
     if isinstance(value, ast.Constant):
-        said = _plain(value.value)
+        text = _plain(value.value)
     elif (number := _number(value)) is not None:
-        said = f"{number:g}"
+        text = f"{number:g}"
     else:
-        said = ast.unparse(value)[:40]
-    yield SaveSetting(name=name, value=said, line=min(value.lineno, 1_000_000))
+        text = ast.unparse(value)[:40]
+    yield SaveSetting(name=name, value=text, line=min(value.lineno, 1_000_000))
 
 
 def _number(value: ast.expr) -> float | None:

@@ -67,14 +67,14 @@ def _in_turns(setting: Setting, full: Loop, twin: Loop, steps: int) -> tuple[lis
     """What else the machine does meanwhile hits both kinds alike."""
     memory = setting.context.memory
     memory.begin_steps()
-    held, kept, found = memory.now(), bytes_of_tensors(), (list[Lap](), list[Lap]())
+    memory_before, kept, laps = memory.now(), bytes_of_tensors(), (list[Lap](), list[Lap]())
     for _ in range(_ROUNDS):
-        found[0].extend(full.run(steps))
-        found[1].extend(twin.run(steps))
+        laps[0].extend(full.run(steps))
+        laps[1].extend(twin.run(steps))
     # What kernels and allocators keep for themselves grows as well for a while; a leak is held by an object.
-    memory.count(min(memory.now() - held, bytes_of_tensors() - kept), 2 * _ROUNDS * steps)
+    memory.count(min(memory.now() - memory_before, bytes_of_tensors() - kept), 2 * _ROUNDS * steps)
     memory.end_steps()
-    return found
+    return laps
 
 
 def _alone(setting: Setting, twin: Loop, plan: _Plan) -> list[Lap]:

@@ -38,8 +38,8 @@ def _sizes(setting: Setting, batch: Batch) -> list[int]:
     """Bytes of the buckets as DDP makes them anew after its first step; the same on all ranks."""
     model = wrap(setting, setting.fresh_model())
     Loop.of(setting, model, repeat(batch)).run(2)
-    told = ",".join(map(str, _logged(model)))
-    return [int(size) for size in setting.peers.first_text(told).split(",")]
+    sizes = ",".join(map(str, _logged(model)))
+    return [int(size) for size in setting.peers.first_text(sizes).split(",")]
 
 
 def _logged(model: nn.Module) -> list[int]:

@@ -89,7 +89,7 @@ def _start(loader: DataLoader[Any], method: str) -> WorkerStart:
     iterator = None
     error = ""
     try:
-        one: DataLoader[Any] = DataLoader(
+        fresh: DataLoader[Any] = DataLoader(
             loader.dataset,
             batch_size=1,
             num_workers=1,
@@ -98,7 +98,7 @@ def _start(loader: DataLoader[Any], method: str) -> WorkerStart:
             multiprocessing_context=method,
             timeout=_LIMIT_S,
         )
-        iterator = iter(one)
+        iterator = iter(fresh)
         next(iterator)
     except Exception as failed:  # whatever the user's dataset raises, it is what we tell
         error = _told(failed)

@@ -19,8 +19,8 @@ class TrainingStep(nn.Module):
 
     def forward(self, batch: Any) -> Tensor:
         """The loss of a batch."""
-        found = self.lightning.training_step(batch, 0)
-        loss: Tensor = found["loss"] if isinstance(found, Mapping) else found
+        output = self.lightning.training_step(batch, 0)
+        loss: Tensor = output["loss"] if isinstance(output, Mapping) else output
         if loss is None:
             raise FactoryError("training_step returned None for a batch: this rank alone would skip its step")
         return loss

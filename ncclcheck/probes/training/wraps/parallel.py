@@ -28,18 +28,20 @@ _WARM, _STEPS = 3, 8
 
 def seen(setting: Setting, batch: Batch) -> DataParallels:
     """What stands in the model; where rank 0 sees several GPUs, a process of its own drives all of them."""
-    wrapped = [name or "model" for name, one in setting.model.named_modules() if isinstance(one, nn.DataParallel)]
+    wrapped = [
+        name or "model" for name, module in setting.model.named_modules() if isinstance(module, nn.DataParallel)
+    ]
     context = setting.context
     gpus = torch.cuda.device_count() if setting.device.type == "cuda" else 0
-    one = both = None
+    single = both = None
     if gpus > 1 and context.rank == 0:
-        one, both = apart(setting.plan, batch, gpus)
+        single, both = apart(setting.plan, batch, gpus)
     barrier(setting.device)
     return DataParallels(
         wrapped=wrapped[:_NAMED],
         gpus=gpus,
         ranks=list(context.node_of).count(context.node),
-        one_us=one,
+        one_us=single,
         all_us=both,
     )
 
@@ -51,13 +53,13 @@ def apart(plan: TrainingPlan, batch: Batch, gpus: int) -> tuple[float | None, fl
     child = spawn.Process(target=_child, args=(plan, batch, gpus, theirs), daemon=True)
     child.start()
     theirs.close()
-    told: tuple[float | None, float | None] = (None, None)
+    times: tuple[float | None, float | None] = (None, None)
     with suppress(EOFError):  # it ended without an answer: out of memory, or the user's code
         if ours.poll(_LIMIT_S):
-            told = ours.recv()
+            times = ours.recv()
     child.kill()
     child.join()
-    return told
+    return times
 
 
 def _child(plan: TrainingPlan, batch: Batch, gpus: int, pipe: Connection) -> None:
@@ -66,8 +68,8 @@ def _child(plan: TrainingPlan, batch: Batch, gpus: int, pipe: Connection) -> Non
     model, loss = given.model(plan).to(device), given.loss(plan)
     whole = mapped(batch, lambda tensor: torch.cat([tensor] * max(1, gpus)) if tensor.dim() else tensor)
     parallel = nn.DataParallel(model, device_ids=list(range(gpus)) or None)
-    one = _step_us(lambda: loss(model, moved(batch, device)), device)
-    pipe.send((one, _step_us(lambda: loss(parallel, moved(whole, device)), device)))
+    single = _step_us(lambda: loss(model, moved(batch, device)), device)
+    pipe.send((single, _step_us(lambda: loss(parallel, moved(whole, device)), device)))
 
 
 def _step_us(loss: Callable[[], torch.Tensor], device: torch.device) -> float:

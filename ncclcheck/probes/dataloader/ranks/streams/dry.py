@@ -36,15 +36,15 @@ def runs_dry(dataset: Any, first: Pass, second: Pass, seconds: float) -> bool:
 
 def counters(dataset: Any) -> dict[str, int]:
     """Whole numbers that it keeps."""
-    return {name: one for name, one in _attributes(dataset) if type(one) is int}
+    return {name: value for name, value in _attributes(dataset) if type(value) is int}
 
 
 def used_up(dataset: Any, before: dict[str, int]) -> Dry:
     """What of it was iterated to its end. before: its counters before the first reading."""
     moved = {name: value for name, value in counters(dataset).items() if before.get(name, value) != value}
-    for name, one in _attributes(dataset):
-        if isinstance(one, Iterator) and iter(one) is one:
-            return _of(f"self.{name}", one, type(dataset))
+    for name, attribute in _attributes(dataset):
+        if isinstance(attribute, Iterator) and iter(attribute) is attribute:
+            return _of(f"self.{name}", attribute, type(dataset))
     return Dry(counters={name: before[name] for name in [*moved][:3]})
 
 
@@ -53,10 +53,10 @@ def used_up_sampler(sampler: Any) -> Dry:
     return _of(type(sampler).__name__, sampler, type(None))
 
 
-def _of(source: str, one: Any, owner: type) -> Dry:
-    if not isinstance(one, GeneratorType):
+def _of(source: str, iterator: Any, owner: type) -> Dry:
+    if not isinstance(iterator, GeneratorType):
         return Dry(source=source)
-    code = one.gi_code
+    code = iterator.gi_code
     names = [name for name in code.co_varnames[: code.co_argcount] if name not in ("self", "cls")]
     method = hasattr(owner, code.co_name)
     return Dry(source=source, function=code.co_name, arguments=names, method=method)

@@ -44,40 +44,40 @@ def changing(alone: Pass, again: Pass) -> bool:
     """Whether a leaf is drawn anew in each reading. Of a stream without an end: if no value came twice."""
     ended = alone.ended and again.ended
     for leaf in alone.items[0]:
-        one, other = ({item.get(leaf) for item in p.items} for p in (alone, again))
-        if not _same(alone, again, leaf) and (ended or not one & other):
+        first, other = ({item.get(leaf) for item in p.items} for p in (alone, again))
+        if not _same(alone, again, leaf) and (ended or not first & other):
             return True
     return False
 
 
 def _same(alone: Pass, again: Pass, leaf: str) -> bool:
-    one, other = ([item.get(leaf, "") for item in p.items] for p in (alone, again))
+    first, other = ([item.get(leaf, "") for item in p.items] for p in (alone, again))
     if alone.ended and again.ended:
-        return Counter(one) == Counter(other)
-    count = min(len(one), len(other))
-    return one[:count] == other[:count]
+        return Counter(first) == Counter(other)
+    count = min(len(first), len(other))
+    return first[:count] == other[:count]
 
 
 def _read(made: Made, asked: Asked, workers: int, salt: int) -> Pass:
     reseed(salt, 0)
     options = IN_A_WORKER if workers else {**IN_A_WORKER, "multiprocessing_context": None}
     loader = made.make_loader(**{**options, "num_workers": workers, "collate_fn": _printed})
-    found = Pass(items=[], workers=[], ended=False, of=workers)
+    taken = Pass(items=[], workers=[], ended=False, of=workers)
     items = iter(loader)
     _kept.append(items)
     before = generators(made.dataset)
     end = time.monotonic() + asked.seconds
-    while len(found.items) < _MOST and time.monotonic() < end:
+    while len(taken.items) < _MOST and time.monotonic() < end:
         try:
             worker, digests = next(items)
         except StopIteration:
-            found.ended = True
+            taken.ended = True
             break
-        found.items.append(digests)
-        found.workers.append(worker)
+        taken.items.append(digests)
+        taken.workers.append(worker)
     after = generators(made.dataset)
-    found.drawn_from = [name for name, state in after.items() if before.get(name, state) != state]
-    return found
+    taken.drawn_from = [name for name, state in after.items() if before.get(name, state) != state]
+    return taken
 
 
 def _printed(sample: Any) -> tuple[int, dict[str, str]]:

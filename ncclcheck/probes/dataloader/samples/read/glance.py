@@ -88,11 +88,11 @@ def read(made: Made, order: Order, mark: Mark, gate: Callable[[], None] = lambda
     streams = Streams(made) if order.reset else None
     gate()
     end = time.monotonic() + order.seconds
-    found: list[Pass] = []
+    passes: list[Pass] = []
     for _ in range(order.passes):
         source.begin(order.salt)
-        found.append(dict(_read_all(source, order, mark, streams, end)))
-    return found
+        passes.append(dict(_read_all(source, order, mark, streams, end)))
+    return passes
 
 
 def _read_all(
@@ -157,8 +157,8 @@ class Streams:
     """The dataset's own generators, as they are now."""
 
     def __init__(self, made: Made) -> None:
-        found = seeds.private([made.dataset, made.loader.get("collate_fn")]).values()
-        self._kept = [(generator, seeds.state_of(generator)) for generator in found]
+        generators = seeds.private([made.dataset, made.loader.get("collate_fn")]).values()
+        self._kept = [(generator, seeds.state_of(generator)) for generator in generators]
 
     def put_back(self) -> None:
         """To where they were."""

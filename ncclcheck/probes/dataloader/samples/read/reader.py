@@ -101,8 +101,8 @@ class Reader:
 
     def note_raised(self, passes: Iterable[Pass]) -> None:
         """Exceptions of single samples."""
-        for one in passes:
-            for index, sample in one.items():
+        for samples in passes:
+            for index, sample in samples.items():
                 if sample.error and not self._is_past_the_end(sample.error):
                     unreadable = Unreadable(index=index, kind="raised", error=sample.error, place=sample.place)
                     self.unreadable.setdefault(index, unreadable)

@@ -102,14 +102,14 @@ def _try(source: Source, index: int, swept: Swept, tracer: Tracer) -> None:
     except Exception as error:
         swept.raised_count += 1
         if len(swept.raised) < _MOST_RAISED:
-            told, place = inside.told(error), inside.place_of(error)
-            swept.raised.append(Unreadable(index=index, kind="raised", error=told, place=place))
+            message, place = inside.told(error), inside.place_of(error)
+            swept.raised.append(Unreadable(index=index, kind="raised", error=message, place=place))
         return
     finite.add(swept.not_finite, index, sample)
-    said, where = next(iter(tracer.caught.items()), ("", ""))
-    if sample is None and said and not source.ended:
+    text, where = next(iter(tracer.caught.items()), ("", ""))
+    if sample is None and text and not source.ended:
         swept.dropped += 1
-        swept.dropped_first = swept.dropped_first or Swallowed(index, said, where)
+        swept.dropped_first = swept.dropped_first or Swallowed(index, text, where)
     if tracer.caught:
         swept.swallowed_count += 1
         if len(swept.swallowed) < _MOST_SWALLOWED:
@@ -178,12 +178,12 @@ def _resolve(reader: Reader, suspects: list[Swallowed], swept: Swept) -> list[Fa
             break
         if index not in strange:
             owners.setdefault(_content(source, index, salt), index)
-    found = []
+    replaced = []
     alike = _placeholders(wanted)
     for suspect in suspects:
         if suspect.index in alike and suspect.error:
             other = next(index for index in alike if index != suspect.index)
-            found.append(
+            replaced.append(
                 Fallback(
                     index=suspect.index, of_index=other, error=suspect.error, place=suspect.place, placeholder=True
                 )
@@ -191,8 +191,10 @@ def _resolve(reader: Reader, suspects: list[Swallowed], swept: Swept) -> list[Fa
             continue
         owner = next((owners[content] for content in wanted[suspect.index] if content in owners), None)
         if owner is not None or (len(wanted[suspect.index]) > 1 and not moving):
-            found.append(Fallback(index=suspect.index, of_index=owner, error=suspect.error, place=suspect.place))
-    return found
+            replaced.append(
+                Fallback(index=suspect.index, of_index=owner, error=suspect.error, place=suspect.place)
+            )
+    return replaced
 
 
 def _placeholders(wanted: dict[int, set[str]]) -> list[int]:

@@ -139,25 +139,25 @@ def _read_all(
             return sample
 
         _seed(plan, index)
-        found = _look_at(read)
+        content = _look_at(read)
         if source.ended:
             return
-        yield found
+        yield content
 
 
 def _look_at(read: Any) -> Read:
     try:
-        found = leaves(read())
+        parts = leaves(read())
     except Exception as error:
         return Read(error=told(error))
-    digests = {path: leaf.identity for path, leaf in found.items()}
-    return Read(digests, {path: leaf.brief for path, leaf in found.items()}, seeds.states())
+    digests = {path: leaf.identity for path, leaf in parts.items()}
+    return Read(digests, {path: leaf.brief for path, leaf in parts.items()}, seeds.states())
 
 
 def _seed(plan: Visit, index: int) -> None:
     """All global generators by salt and index; those that are moved by the next salt."""
     seeds.reseed(plan.salt + 1, index)
-    moved = {name: seeds.state_of(found) for name, found in generators().items() if name in plan.moved}
+    moved = {name: seeds.state_of(generator) for name, generator in generators().items() if name in plan.moved}
     seeds.reseed(plan.salt, index)
     for name, state in moved.items():
         seeds.restore(generators()[name], state)
@@ -166,25 +166,25 @@ def _seed(plan: Visit, index: int) -> None:
 def generators() -> dict[str, Any]:
     """The global generators by name; numpy's where it is imported."""
     own: Any = random.seed
-    found: dict[str, Any] = {"python": own.__self__, "torch": torch.default_generator}
+    known: dict[str, Any] = {"python": own.__self__, "torch": torch.default_generator}
     if numpy := sys.modules.get("numpy"):
-        found["numpy"] = numpy.random.mtrand._rand
-    return found
+        known["numpy"] = numpy.random.mtrand._rand
+    return known
 
 
 def private(made: Made) -> dict[str, object]:
     """Generators of the user's own that run in a worker, by path: of the dataset, and of the collate function."""
-    found = seeds.private(made.dataset)
-    known = {id(generator) for generator in found.values()}
+    own = seeds.private(made.dataset)
+    known = {id(generator) for generator in own.values()}
     of_collate = seeds.private(made.loader.get("collate_fn"))
     named = {f"collate_fn{path.removeprefix('self')}": generator for path, generator in of_collate.items()}
-    return {**found, **{path: generator for path, generator in named.items() if id(generator) not in known}}
+    return {**own, **{path: generator for path, generator in named.items() if id(generator) not in known}}
 
 
 def _move_private(made: Made, moved: Sequence[str]) -> dict[str, str]:
     """Advance those that are to be elsewhere; name all that there are."""
-    found = private(made)
-    for path, generator in found.items():
+    privates = private(made)
+    for path, generator in privates.items():
         if path in moved or PRIVATE in moved:
             seeds.advance(generator, _STEPS)
-    return {path: f"{type(g).__module__.partition('.')[0]}.{type(g).__name__}" for path, g in found.items()}
+    return {path: f"{type(g).__module__.partition('.')[0]}.{type(g).__name__}" for path, g in privates.items()}

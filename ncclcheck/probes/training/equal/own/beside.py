@@ -60,7 +60,7 @@ class Followed:
         every = told(self._setting.peers, steer)
         kept = []
         for name in names:
-            if any(name in one for one in every):
+            if any(name in hashes for hashes in every):
                 values = [rank[name] for rank in ranks]
                 others = odd(values) if len({*values}) > 1 else []
                 kept.append(self._kept(paths[name], now[paths[name]], others))
@@ -166,8 +166,8 @@ def _copied(value: Any) -> Any:
 def _hash(value: Any) -> str:
     if isinstance(value, Tensor):
         return str(fingerprint(value))
-    held = value.tobytes() if _is_array(value) else repr(value).encode()
-    return blake2b(held, digest_size=8).hexdigest()
+    data = value.tobytes() if _is_array(value) else repr(value).encode()
+    return blake2b(data, digest_size=8).hexdigest()
 
 
 def _other(value: Any, begun: Any) -> Any:

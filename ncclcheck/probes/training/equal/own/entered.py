@@ -112,8 +112,8 @@ def _imported(known: dict[int, str]) -> Iterator[tuple[ModuleType, str, str]]:
     for module in [*sys.modules.values()]:
         file = getattr(module, "__file__", None)
         if isinstance(module, ModuleType) and isinstance(file, str) and is_users(file):
-            for here, one in [*vars(module).items()]:
-                if (name := known.get(id(one))) is not None:
+            for here, value in [*vars(module).items()]:
+                if (name := known.get(id(value))) is not None:
                     yield module, here, name
 
 

@@ -24,7 +24,7 @@ def apart(setting: Setting, state: Mapping[str, Any]) -> list[Differing]:
     """What has a state_dict and is there on all ranks: the entries of it that differ. Parameters are those of a
     module beside the model that an optimizer trains.
     """
-    mine = {name: one for name, one in entries(state).items() if not name.endswith(_OF_ITS_BATCH)}
+    mine = {name: digest for name, digest in entries(state).items() if not name.endswith(_OF_ITS_BATCH)}
     ranks = told(setting.peers, mine)
     both = [name for name in mine if all(name in rank for rank in ranks)]
     columns = {name: [rank[name] for rank in ranks] for name in both}
@@ -42,15 +42,15 @@ def apart(setting: Setting, state: Mapping[str, Any]) -> list[Differing]:
 
 
 def _trained(state: Mapping[str, Any]) -> set[str]:
-    held = {
+    trained = {
         id(parameter) for optimizer in alive() for group in optimizer.param_groups for parameter in group["params"]
     }
     return {
         f"{name}.{where}"
         for name, thing in state.items()
         if _is_module(thing)
-        for where, one in thing.named_parameters()
-        if id(one) in held
+        for where, parameter in thing.named_parameters()
+        if id(parameter) in trained
     }
 
 
@@ -64,8 +64,8 @@ def aliased(model: nn.Module, state: Mapping[str, Any]) -> list[str]:
     mine = {tensor.untyped_storage().data_ptr() for tensor in _strided([*model.parameters(), *model.buffers()])}
     return [
         where
-        for name, one in state.items()
-        for where, tensors in _held(name, one)
+        for name, member in state.items()
+        for where, tensors in _held(name, member)
         if tensors and all(each.untyped_storage().data_ptr() in mine for each in tensors)
     ][:MOST]
 
@@ -75,9 +75,9 @@ def _held(name: str, thing: Any) -> Iterator[tuple[str, list[torch.Tensor]]]:
     inner = getattr(thing, "__dict__", {}) if not isinstance(thing, nn.Module | torch.optim.Optimizer) else {}
     if _AVERAGES.search(name) and isinstance(thing, nn.Module | Mapping | list):
         yield name, _tensors(thing)
-    for attribute, one in inner.items():
-        if _AVERAGES.search(attribute) and isinstance(one, nn.Module | Mapping | list):
-            yield f"{name}.{attribute}", _tensors(one)
+    for attribute, value in inner.items():
+        if _AVERAGES.search(attribute) and isinstance(value, nn.Module | Mapping | list):
+            yield f"{name}.{attribute}", _tensors(value)
 
 
 def _tensors(thing: nn.Module | Mapping[str, Any] | list[Any]) -> list[torch.Tensor]:
@@ -94,17 +94,17 @@ def _strided(things: list[Any]) -> list[torch.Tensor]:
 
 def entries(state: Mapping[str, Any]) -> dict[str, str]:
     """A hash of each entry of all that has a state_dict."""
-    return {f"{name}{where}": value for name, one in state.items() for where, value in prints(one).items()}
+    return {f"{name}{where}": value for name, member in state.items() for where, value in prints(member).items()}
 
 
 def plain_entries(state: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Each whole number (a counter), other number, text and tensor that stands in it by itself, hashed."""
-    found: dict[str, tuple[str, str]] = {}
-    for name, one in state.items():
-        if not callable(getattr(one, "state_dict", None)):
-            kind = "counter" if isinstance(one, int) and not isinstance(one, bool) else "number"
-            found |= {where: (kind, value) for where, value in _flat(one, name)}
-    return found
+    kinds: dict[str, tuple[str, str]] = {}
+    for name, member in state.items():
+        if not callable(getattr(member, "state_dict", None)):
+            kind = "counter" if isinstance(member, int) and not isinstance(member, bool) else "number"
+            kinds |= {where: (kind, value) for where, value in _flat(member, name)}
+    return kinds
 
 
 def prints(thing: Any) -> dict[str, str]:
@@ -112,14 +112,18 @@ def prints(thing: Any) -> dict[str, str]:
     if not callable(getattr(thing, "state_dict", None)):
         return {}
     norms = (
-        [name for name, one in thing.named_modules() if isinstance(one, _BatchNorm)] if _is_module(thing) else []
+        [name for name, module in thing.named_modules() if isinstance(module, _BatchNorm)]
+        if _is_module(thing)
+        else []
     )
     try:
-        held = thing.state_dict()
+        state = thing.state_dict()
     except Exception:  # ZeroRedundancyOptimizer has none before it is consolidated: ranks hold pieces
         return {}
     return {
-        where: said for where, said in _flat(held, "") if not any(where.startswith(f".{norm}.") for norm in norms)
+        where: digest
+        for where, digest in _flat(state, "")
+        if not any(where.startswith(f".{norm}.") for norm in norms)
     }
 
 
@@ -127,14 +131,14 @@ def _is_module(thing: Any) -> bool:
     return isinstance(thing, nn.Module)
 
 
-def _flat(held: Any, where: str) -> Iterator[tuple[str, str]]:
-    if isinstance(held, Mapping):
-        for name, value in held.items():
+def _flat(content: Any, where: str) -> Iterator[tuple[str, str]]:
+    if isinstance(content, Mapping):
+        for name, value in content.items():
             yield from _flat(value, f"{where}.{name}")
-    elif isinstance(held, list | tuple):
-        for number, value in enumerate(held):
+    elif isinstance(content, list | tuple):
+        for number, value in enumerate(content):
             yield from _flat(value, f"{where}[{number}]")
-    elif isinstance(held, torch.Tensor):
-        yield where, str(fingerprint(held))
-    elif isinstance(held, bool | int | float | str):
-        yield where, blake2b(repr(held).encode(), digest_size=8).hexdigest()
+    elif isinstance(content, torch.Tensor):
+        yield where, str(fingerprint(content))
+    elif isinstance(content, bool | int | float | str):
+        yield where, blake2b(repr(content).encode(), digest_size=8).hexdigest()

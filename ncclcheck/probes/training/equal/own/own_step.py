@@ -92,7 +92,7 @@ def _seen(setting: Setting, step: Step) -> Checks:
         evaluating = mood.end()
     idle = told(setting.peers, begun == fingerprints(bare(model))) == [True] * setting.peers.world
     unheld, share = optimizers.unheld()
-    found = OwnStep(
+    verdict = OwnStep(
         steps=steps,
         parameters=agreement(setting.peers, bare(model), fingerprints(bare(model))),
         clipped_scaled=calls.clipped_scaled(),
@@ -126,7 +126,7 @@ def _seen(setting: Setting, step: Step) -> Checks:
         seeded_at=calls.seeded_at,
         unfrozen=[name for name in _trained(model) if name not in wrapped][:MOST],
         reached=[name for name in setting.unused if name in optimizers.got][:_MOST_REACHED],
-        plateaus=[name for name, one in state.items() if isinstance(one, ReduceLROnPlateau)][:MOST],
+        plateaus=[name for name, scheduler in state.items() if isinstance(scheduler, ReduceLROnPlateau)][:MOST],
     )
     course = watch.course(setting, own=True)
     if "scale" in calls.called:  # a scaler that skips its first step raises this warning too
@@ -134,28 +134,28 @@ def _seen(setting: Setting, step: Step) -> Checks:
     kept, fed = beside.found(steps, _after_one(setting, step)), setting.first[:1]
     if not any(told(setting.peers, bool(ours))):
         calls_taken, undivided = accumulation.look(setting, step)
-        found = replace(found, calls=calls_taken, undivided=undivided, idle=found.idle and calls_taken < 2)
+        verdict = replace(verdict, calls=calls_taken, undivided=undivided, idle=verdict.idle and calls_taken < 2)
         if 1 < calls_taken <= _MOST_JOINED and setting.plan.strategy == "ddp":
             fed = [*islice(stream(setting), calls_taken)]
             ours = _first_gradients(setting, step, wrap(setting, setting.fresh_model()), {}, fed)
-            found = replace(found, **_unaveraged(setting, ours))
-    found = _by_pieces(setting, through, passes, ours, found)
-    if why := _not_joined(setting, passes, called, found):
-        found = replace(found, not_joined=why)
+            verdict = replace(verdict, **_unaveraged(setting, ours))
+    verdict = _by_pieces(setting, through, passes, ours, verdict)
+    if why := _not_joined(setting, passes, called, verdict):
+        verdict = replace(verdict, not_joined=why)
     else:
-        found = _against_one(setting, step, fed, ours, found)
-    return Checks(own_step=found, courses=[course], beside=kept)
+        verdict = _against_one(setting, step, fed, ours, verdict)
+    return Checks(own_step=verdict, courses=[course], beside=kept)
 
 
-def _by_pieces(setting: Setting, through: Sequence[int], passes: int, ours: Grads, found: OwnStep) -> OwnStep:
+def _by_pieces(setting: Setting, through: Sequence[int], passes: int, ours: Grads, verdict: OwnStep) -> OwnStep:
     """Whether a step divides the losses of the pieces that it makes of its batch. through: samples of each forward
     pass.
     """
     apiece = len(through) == passes and sum(through) == samples_of(setting.first[0])
     pieces = told(setting.peers, passes if apiece else 0)
     if len({*pieces}) > 1 or pieces[0] < 2:
-        return found
-    return replace(found, undivided=accumulation.of_pieces(setting, ours, pieces[0]))
+        return verdict
+    return replace(verdict, undivided=accumulation.of_pieces(setting, ours, pieces[0]))
 
 
 def _rows(batch: Any) -> int:
@@ -211,9 +211,9 @@ def _factors(setting: Setting, scaled: Scaled) -> list[float]:
     """By which each rank scaled its pieces of the gradients, where these are not the same number."""
     if setting.plan.strategy == "ddp":
         return []
-    found = told(setting.peers, scaled.factor())
-    uneven = None not in found and max(found) - min(found) > _TOLERANCE * max(found)
-    return found[:MOST] if uneven else []
+    factors = told(setting.peers, scaled.factor())
+    uneven = None not in factors and max(factors) - min(factors) > _TOLERANCE * max(factors)
+    return factors[:MOST] if uneven else []
 
 
 def _only_some(setting: Setting, mine: set[int]) -> list[int]:
@@ -271,12 +271,12 @@ def _first_gradients(
     seed: int = SEED,
 ) -> Grads:
     """What the optimizer was given in its first step on these batches: after clipping and unscaling."""
-    found: Grads = {}
+    gradients: Grads = {}
 
     def keep(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
         for name, parameter in model.named_parameters():
-            if parameter.grad is not None and plain(name) not in found:
-                found[plain(name)] = parameter.grad.detach().to_dense().float().clone()
+            if parameter.grad is not None and plain(name) not in gradients:
+                gradients[plain(name)] = parameter.grad.detach().to_dense().float().clone()
 
     handle = register_optimizer_step_pre_hook(keep)
     try:
@@ -285,7 +285,7 @@ def _first_gradients(
                 step(model, moved(batch, setting.device), state)
     finally:
         handle.remove()
-    return found
+    return gradients
 
 
 def _unaveraged(setting: Setting, ours: Grads) -> dict[str, Any]:
@@ -298,46 +298,48 @@ def _unaveraged(setting: Setting, ours: Grads) -> dict[str, Any]:
     prints = told(setting.peers, {name: fingerprint(tensor) for name, tensor in ours.items()})
     if not all(prints):
         return {}
-    apart = [name for name, one in prints[0].items() if any(other.get(name) != one for other in prints)]
+    apart = [name for name, digest in prints[0].items() if any(other.get(name) != digest for other in prints)]
     some = apart if len(apart) < len(prints[0]) else []
     return {"unaveraged": bool(apart), "unaveraged_only": some[:MOST]}
 
 
-def _against_one(setting: Setting, step: Step, batches: Sequence[Batch], ours: Grads, found: OwnStep) -> OwnStep:
+def _against_one(setting: Setting, step: Step, batches: Sequence[Batch], ours: Grads, verdict: OwnStep) -> OwnStep:
     if not all(told(setting.peers, bool(ours))):
-        why = f"its optimizer takes a step with each {found.calls} calls" if found.calls > 1 else _NO_STEP
-        why = why if found.idle or found.calls != 0 else _BY_ITSELF
-        return replace(found, not_joined=why)
+        why = f"its optimizer takes a step with each {verdict.calls} calls" if verdict.calls > 1 else _NO_STEP
+        why = why if verdict.idle or verdict.calls != 0 else _BY_ITSELF
+        return replace(verdict, not_joined=why)
     whole, why = joined.over_ranks(setting, batches)
     if why:
-        return replace(found, not_joined=why)
+        return replace(verdict, not_joined=why)
     off, ratio, random = 0.0, 0.0, 0.0
     if setting.peers.rank == 0:
         try:
             with alone():
                 wanted = _first_gradients(setting, step, Alone(setting.fresh_model()), {}, whole)
             off, ratio = _compared(ours, wanted)
-            if off > found.tolerance:
+            if off > verdict.tolerance:
                 random = _compared(_otherwise(setting, step, whole), wanted)[0]
         except Exception as error:  # it ran on all ranks: what it wants of a job is not there for one process
             why = f"the step cannot be run by one process ({type(error).__name__})"
     off, ratio, random, why = told(setting.peers, [off, ratio, random, why])[0]
-    if why or random > found.tolerance:
-        return replace(found, not_joined=why or _RANDOM)
-    found = replace(found, off=off, ratio=ratio)
+    if why or random > verdict.tolerance:
+        return replace(verdict, not_joined=why or _RANDOM)
+    verdict = replace(verdict, off=off, ratio=ratio)
     return (
-        found if off <= found.tolerance else replace(found, of_rank=_of_rank(setting, step, batches, ours, found))
+        verdict
+        if off <= verdict.tolerance
+        else replace(verdict, of_rank=_of_rank(setting, step, batches, ours, verdict))
     )
 
 
-def _of_rank(setting: Setting, step: Step, batches: Sequence[Batch], ours: Grads, found: OwnStep) -> int | None:
+def _of_rank(setting: Setting, step: Step, batches: Sequence[Batch], ours: Grads, verdict: OwnStep) -> int | None:
     """The only rank whose own batch gives these gradients, which all ranks have."""
     same = False
     with contextlib.suppress(Exception), alone():  # it ran on all ranks: what it wants of a job may not be there
         own = _first_gradients(setting, step, Alone(setting.fresh_model()), {}, batches)
-        same = _compared(ours, own)[0] <= found.tolerance
-    ranks = [rank for rank, one in enumerate(told(setting.peers, same)) if one]
-    return ranks[0] if len(ranks) == 1 and not found.unaveraged else None
+        same = _compared(ours, own)[0] <= verdict.tolerance
+    ranks = [rank for rank, agrees in enumerate(told(setting.peers, same)) if agrees]
+    return ranks[0] if len(ranks) == 1 and not verdict.unaveraged else None
 
 
 def _after_one(setting: Setting, step: Step) -> Callable[[Any], list[Tensor]]:
