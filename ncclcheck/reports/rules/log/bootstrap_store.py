@@ -513,8 +513,8 @@ def _too_many(events: list[LogEvent]) -> Finding | None:
             you("Confirm: see who runs on each node, also of an earlier start.",
                 "srun --ntasks-per-node=1 bash -c 'hostname; pgrep -af python'"),
             you("End all of them and start anew, on another port or --rdzv-id.", _RENDEZVOUS),
-            you("Where only some workers were started again: let the launcher restart all (torchrun does). Give each "
-                "process a RANK below WORLD_SIZE."),
+            you("Where only some workers were started again: let the launcher restart all (torchrun does). Each "
+                "process needs a RANK below WORLD_SIZE."),
         ],
     )  # fmt: skip
 
