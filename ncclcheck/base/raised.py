@@ -46,11 +46,11 @@ def place(error: BaseException) -> str:
     if _IN_WORKER in (text := str(error)):
         lines = [match.groups() for match in _LINE.finditer(text) if _is_users(match[1])]
         return _said(lines[-1][0], int(lines[-1][1]), lines[-1][2]) if lines else ""
-    frames = [one for one in traceback.walk_tb(error.__traceback__) if _is_users(one[0].f_code.co_filename)]
+    frames = [step for step in traceback.walk_tb(error.__traceback__) if _is_users(step[0].f_code.co_filename)]
     if not frames:
         return ""
     frame, line = frames[-1]
-    index = next(filter(None, (_index(one) for one, _ in reversed(frames))), "")
+    index = next(filter(None, (_index(step) for step, _ in reversed(frames))), "")
     return _said(frame.f_code.co_filename, line, frame.f_code.co_name) + index
 
 
@@ -113,14 +113,14 @@ def condition(file: str, line: int) -> str:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
         return ""
-    found = ""
+    text = ""
     for node in ast.walk(tree):  # breadth first: the innermost comes last
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and _spans(node, line):
-            found = ""  # a condition around a definition holds when it is made
+            text = ""  # a condition around a definition holds when it is made
         for block in (getattr(node, name, None) for name in ("body", "orelse", "finalbody")):
             if isinstance(block, list) and any(_spans(statement, line) for statement in block):
-                found = next(filter(None, (_passed(statement, line) for statement in reversed(block))), found)
-    return found
+                text = next(filter(None, (_passed(statement, line) for statement in reversed(block))), text)
+    return text
 
 
 def _passed(statement: ast.stmt, line: int) -> str:

@@ -77,9 +77,9 @@ def _grow(job: TorchJob, bench: BenchOptions) -> None:
     parts = bench_plan.apart(bench.level, job.shape.backend, seconds - _STARTING_S)
     with job.stages.stage(
         "groups", "the whole job failed: trying its nodes in pairs, then in growing groups"
-    ) as told:
+    ) as stage:
         if why := job.once(parts, seconds, ("groups",)):  # pairs without a world tell no cause of being slow
-            told.state, told.reason = State.UNKNOWN, why
+            stage.state, stage.reason = State.UNKNOWN, why
 
 
 def refuse_demands(job: TorchJob, parts: JobPlan) -> None:

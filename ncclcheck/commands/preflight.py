@@ -39,9 +39,9 @@ _BENCH_SHARE, _VERIFY_SHARE = 0.5, 0.4
 
 def run(options: Options, wanted: PreflightOptions) -> int:
     """The whole of `preflight`; the exit code, unless COMMAND takes this process over. Raises UsageError."""
-    script, said = None, ""
+    script, words = None, ""
     if wanted.script and options.from_file is None:
-        script, wanted, said = _read(wanted)
+        script, wanted, words = _read(wanted)
     options = dataclasses.replace(options, then=wanted.command)
     if options.from_file is None:
         for option, reference in (("--model", wanted.model), ("--data", wanted.data)):
@@ -57,7 +57,7 @@ def run(options: Options, wanted: PreflightOptions) -> int:
     def work(stages: Stages) -> tuple[Callable[[], None], Callable[[], Cluster]]:
         this = Preflight(stages, wanted)
         if script is not None:
-            this.judge_too(script, said)
+            this.judge_too(script, words)
         return this.run, this.cluster
 
     seconds = options.deadline or preflight_plan.DEADLINE_S
@@ -71,8 +71,8 @@ def _read(wanted: PreflightOptions) -> tuple[Script, PreflightOptions, str]:
         script = reading.read([wanted.script], own)
     except NotRead as error:
         raise UsageError(f"preflight: {error}") from None
-    wanted, said = script_plan.filled(dataclasses.replace(wanted, command=command), script)
-    return script, wanted, f"from {wanted.script}: {', '.join(said)}" if said else ""
+    wanted, choices = script_plan.filled(dataclasses.replace(wanted, command=command), script)
+    return script, wanted, f"from {wanted.script}: {', '.join(choices)}" if choices else ""
 
 
 def _own(wanted: PreflightOptions) -> OwnCommand:

@@ -41,5 +41,5 @@ def run(options: Options, given: Sequence[str], nodes: int | None = None) -> int
 
 def _split(given: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     """The scripts, and their arguments: from the first one on that begins with a dash."""
-    first = next((at for at, one in enumerate(given) if one.startswith("-")), len(given))
+    first = next((at for at, word in enumerate(given) if word.startswith("-")), len(given))
     return given[:first], given[first:]

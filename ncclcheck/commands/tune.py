@@ -84,8 +84,8 @@ class _Tune:
         try:
             with self.stages.stage(
                 "tune", f"{len(candidates)} settings in pairs of jobs, without and with each"
-            ) as told:
-                told.state, told.reason = self._take_turns(search, parts)
+            ) as stage:
+                stage.state, stage.reason = self._take_turns(search, parts)
         finally:
             whence = "of the job's files" if self._used.calls or self._used.of_a_part else "as given, or usual"
             tuning = replace(
@@ -106,11 +106,13 @@ class _Tune:
             wanted, shape, nodes, simulated=simulated
         )
 
-    def _may_run(self, one: Candidate) -> bool:
+    def _may_run(self, candidate: Candidate) -> bool:
         """Whether no rule of settings speaks against it; else it is said and left out."""
-        findings = [f for f in foreseen(self.cluster(), one.variable, one.value) if f.state is State.FAIL]
+        findings = [
+            f for f in foreseen(self.cluster(), candidate.variable, candidate.value) if f.state is State.FAIL
+        ]
         for finding in findings:
-            complain(f"{one.variable}={one.value or ''} is not tried: {finding.what}")
+            complain(f"{candidate.variable}={candidate.value or ''} is not tried: {finding.what}")
         return not findings
 
     def _take_turns(self, search: Search, parts: JobPlan) -> tuple[State, str | None]:

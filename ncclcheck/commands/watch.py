@@ -218,8 +218,8 @@ class _Job:
         """The other nodes of the box, once they have ended; those that are silent are written down."""
         limit = _ENDED_FROM_OUTSIDE_S if self._from_outside else _OTHERS_S
         ended, silent = folders.wait_for_ends(self._node, limit)
-        for one in silent:
-            self._journal.add({"t": round(time.time(), 3), "what": "silent", "host": one.host})
+        for node in silent:
+            self._journal.add({"t": round(time.time(), 3), "what": "silent", "host": node.host})
         return [other for other in ended if other not in silent]
 
     def end(self, status: int) -> None:

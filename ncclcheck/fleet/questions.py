@@ -146,7 +146,7 @@ def _together(tables: Any) -> list[Together]:
     bad_ones = "SELECT DISTINCT code, serial FROM verdicts WHERE state = 'fail'"
     for code, serial in tables.execute(bad_ones).fetchall():
         failing[code].add(serial)
-    found: dict[tuple[str, frozenset[str]], Together] = {}
+    patterns: dict[tuple[str, frozenset[str]], Together] = {}
     groups = [
         (a, v, {s for s, version in values[a].items() if version == v})
         for a in VERSIONS
@@ -163,10 +163,10 @@ def _together(tables: Any) -> list[Together]:
             if rate < 2 * other or chance * len(groups) * len(failing) > _CHANCE:
                 continue
             key = code, frozenset(members)
-            if key in found:  # what always goes together cannot be told apart
-                found[key].shared.append(f"{attribute} {value}")
+            if key in patterns:  # what always goes together cannot be told apart
+                patterns[key].shared.append(f"{attribute} {value}")
                 continue
-            found[key] = Together(
+            patterns[key] = Together(
                 code=code,
                 attribute=attribute,
                 value=value,
@@ -177,11 +177,11 @@ def _together(tables: Any) -> list[Together]:
                 nodes=sorted(names[serial] for serial in both)[:_MOST_NAMES],
                 shared=[],
             )
-    return sorted(found.values(), key=lambda together: -together.failing / together.of)
+    return sorted(patterns.values(), key=lambda together: -together.failing / together.of)
 
 
-def _values(held: dict[str, str]) -> list[str]:
-    return sorted({value for value in held.values() if value})
+def _values(by_serial: dict[str, str]) -> list[str]:
+    return sorted({value for value in by_serial.values() if value})
 
 
 def _chance(both: int, members: int, bad: int, whole: int) -> float:
@@ -192,7 +192,7 @@ def _chance(both: int, members: int, bad: int, whole: int) -> float:
 
     most, rest = min(members, bad), whole - members
     logs = (ways(members, k) + ways(rest, bad - k) for k in range(both, most + 1) if bad - k <= rest)
-    return min(1.0, sum(exp(one - ways(whole, bad)) for one in logs))
+    return min(1.0, sum(exp(term - ways(whole, bad)) for term in logs))
 
 
 class _Move(NamedTuple):

@@ -100,15 +100,15 @@ def serial(node: Node) -> str:
 
 
 def _versions(node: Node) -> Iterator[str]:
-    def one(path: str) -> str:
+    def text(path: str) -> str:
         value = at(node, path)
         return value if isinstance(value, str) else ""
 
-    yield from (one(path) for path in ("stack.driver", "host.kernel", "nccl.loaded.version", "stack.torch"))
+    yield from (text(path) for path in ("stack.driver", "host.kernel", "nccl.loaded.version", "stack.torch"))
     yield _all(card.firmware for card in value_or(at(node, "rdma.devices"), []))
     yield _all(card.vbios for card in value_or(at(node, "gpus.cards"), []))
     variables = {variable.name: variable.value for variable in value_or(at(node, "job.variables"), [])}
-    yield variables.get("SLURM_CONTAINER") or one("host.system")
+    yield variables.get("SLURM_CONTAINER") or text("host.system")
     yield next(iter(sorted(leaf.switch for leaf in value_or(at(node, "rdma.leaves"), []))), "")
 
 

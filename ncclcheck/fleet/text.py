@@ -24,8 +24,8 @@ def text(fleet: Fleet) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _section(title: str, told: Iterator[str], none: str) -> Iterator[str]:
-    lines = [*told]
+def _section(title: str, texts: Iterator[str], none: str) -> Iterator[str]:
+    lines = [*texts]
     yield f"\n{title}"
     yield from (f"  {in_line(line)}" for line in lines[:_MOST])
     if len(lines) > _MOST:

@@ -153,8 +153,8 @@ class ProcessLink:
     def _listen(self) -> None:
         assert self.child.stdout is not None
         try:
-            with self.child.stdout as said:
-                for line in iter(lambda: said.readline(_MOST_LINE), b""):
+            with self.child.stdout as stream:
+                for line in iter(lambda: stream.readline(_MOST_LINE), b""):
                     node = wire.node_of(line)
                     if node in self._assemblers and (record := self._assemblers[node].feed(line)) is not None:
                         self._begun = True
@@ -172,8 +172,8 @@ class ProcessLink:
 
     def _keep_errors(self) -> None:
         assert self.child.stderr is not None
-        with suppress(OSError, ValueError), self.child.stderr as said:
-            for line in said:
+        with suppress(OSError, ValueError), self.child.stderr as stream:
+            for line in stream:
                 self._errors += line
                 del self._errors[:-65536]
 

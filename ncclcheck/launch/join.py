@@ -102,15 +102,15 @@ class Lead:
         return [self._meeting.link()]
 
     def _announce(self, progress: Progress, port: int) -> None:
-        who, found = self.who, own_address(self.who.host)
+        who, address = self.who, own_address(self.who.host)
         if who.on_loopback:
-            here = line_for_other(0, who.nodes, sys.argv, found, who.ports[0])
+            here = line_for_other(0, who.nodes, sys.argv, address, who.ports[0])
             progress.say(
                 f"{who.host} is each machine's own address: no other machine can come to it; type here\n  {here}"
             )
         if who.chosen_by.startswith("--node-rank"):
             more = f" (and so on, to --node-rank {who.nodes - 1})" if who.nodes > 2 else ""
-            line = line_for_other(1, who.nodes, sys.argv, found, who.ports[0])
+            line = line_for_other(1, who.nodes, sys.argv, address, who.ports[0])
             progress.say(f"on the other machine type{more}:\n  {line}")
         if port != who.ports[0]:
             progress.say(
@@ -122,7 +122,7 @@ class Lead:
         """How the nodes met; None where there was nobody to meet."""
         if self.who.nodes == 1:
             return None
-        found = resolve(self.who.host)
+        addresses = resolve(self.who.host)
         meeting = self._meeting
         return facts.Meeting(
             endpoint=self.who.endpoint,
@@ -130,7 +130,7 @@ class Lead:
             outcome=("turned_away" if self._problem else "open") if meeting else "taken",
             detail=self._problem or ("; ".join(meeting.problems) if meeting else ""),
             secret=self.who.secret.kind,
-            addresses=found if isinstance(found, list) else [],
+            addresses=addresses if isinstance(addresses, list) else [],
             arrivals=meeting.arrivals if meeting else [],
             seconds=round(self._waited, 1),
         )
@@ -140,8 +140,8 @@ class Lead:
 
         Not the meeting's own port, which stays open as the channel. Raises OSError.
         """
-        found = self.addresses.get(0) or ("127.0.0.1" if self.who.nodes == 1 else own_address(self.who.host))
-        return endpoint(found, ports.free_port(found))
+        address = self.addresses.get(0) or ("127.0.0.1" if self.who.nodes == 1 else own_address(self.who.host))
+        return endpoint(address, ports.free_port(address))
 
     @property
     def addresses(self) -> Mapping[int, str]:

@@ -74,25 +74,25 @@ class RelayLink:
                 self._heard = max(self._heard, time.monotonic())
                 self._take(event)
 
-    def _take(self, said: Said) -> None:
+    def _take(self, event: Said) -> None:
         """One record of an agent behind the relay, or of the relay about it."""
-        if said.node not in self._behind:
+        if event.node not in self._behind:
             return
-        match said.record:
+        match event.record:
             case wire.Ended(detail=detail, printed=printed, exit=status):
-                self._alone(Closed(said.node, detail, printed, "ssh", status))
+                self._alone(Closed(event.node, detail, printed, "ssh", status))
             case wire.Alike(like=like, differences=told):
                 try:
                     node = alike.applied(self._whole[like], told)
                 except (KeyError, alike.NotAlike) as error:
-                    self._alone(Closed(said.node, f"its relay passed on its facts wrongly: {error}"))
+                    self._alone(Closed(event.node, f"its relay passed on its facts wrongly: {error}"))
                 else:
-                    self._events.put(Said(said.node, wire.Facts(node=node)))
+                    self._events.put(Said(event.node, wire.Facts(node=node)))
             case wire.Facts(node=node):
-                self._whole[said.node] = node
-                self._events.put(said)
+                self._whole[event.node] = node
+                self._events.put(event)
             case _:
-                self._events.put(said)
+                self._events.put(event)
 
     def _lost(self, ended: Closed) -> None:
         """The relay is no more, and with it the way to all that are left behind it."""

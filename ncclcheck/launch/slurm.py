@@ -160,16 +160,16 @@ class SrunLink:
     def look(self, node: int, pid: int | None, seconds: float) -> Look:
         """At the agent by a step of its own; where none ever began, what Slurm says of the node."""
         name = self.nodes[node]
-        if said := self._suspended(seconds / 2):
-            return Look(came="no", said=said)
+        if words := self._suspended(seconds / 2):
+            return Look(came="no", said=words)
         if pid is not None:
             seen = look.take(step_argv([name], look.words(pid)), self._env, pid, seconds)
             if seen.state == "T":
                 self._stopped[node] = pid
             return seen
         output = process.run(["sinfo", "-h", "-N", "-n", name, "-o", "%T, reason: %E"], seconds, env=self._env)
-        said = output.out.split("\n", 1)[0].strip() if isinstance(output, process.Output) else ""
-        return Look(came="no", said=said.removesuffix(", reason: none"))
+        words = output.out.split("\n", 1)[0].strip() if isinstance(output, process.Output) else ""
+        return Look(came="no", said=words.removesuffix(", reason: none"))
 
     def _suspended(self, seconds: float) -> str:
         """`job 12: SUSPENDED`: no step of it can look at anything."""

@@ -64,11 +64,11 @@ def hosts(given: str | None, file: str | None, asked: int | None) -> tuple[Host,
     """The first `asked` hosts of `--hosts` or `--hostfile`; all by default. Raises UsageError."""
     if (given is None) == (file is None):
         raise UsageError("--launch ssh: give one of --hosts a,b and --hostfile FILE")
-    found = hostfile.from_option(given) if given is not None else hostfile.from_file(file or "")
-    if asked is not None and not 1 <= asked <= len(found):
+    machines = hostfile.from_option(given) if given is not None else hostfile.from_file(file or "")
+    if asked is not None and not 1 <= asked <= len(machines):
         source = "--hosts" if given is not None else file
-        raise UsageError(f"--nodes: {asked} is out of range; {source} names {len(found)}")
-    return found[:asked]
+        raise UsageError(f"--nodes: {asked} is out of range; {source} names {len(machines)}")
+    return machines[:asked]
 
 
 def names(of: Sequence[Host]) -> tuple[str, ...]:

@@ -30,8 +30,8 @@ def _accept(server: socket.socket, heard: Heard) -> None:
 
 def _hear(connection: socket.socket, heard: Heard) -> None:
     pid = -1
-    with connection, connection.makefile("rb") as said:
-        for line in iter(lambda: said.readline(wire.MOST_RECORD), b""):
+    with connection, connection.makefile("rb") as stream:
+        for line in iter(lambda: stream.readline(wire.MOST_RECORD), b""):
             try:
                 record = wire.read_from_rank(line)
             except wire.Unreadable:

@@ -86,8 +86,8 @@ def _within(seconds: float, act: Callable[[], None]) -> None:
 
 def _sweep() -> None:
     for parent in _candidates():
-        with suppress(OSError), os.scandir(parent) as found:
-            for entry in islice(found, _MOST_NAMES):
+        with suppress(OSError), os.scandir(parent) as entries:
+            for entry in islice(entries, _MOST_NAMES):
                 if entry.name.startswith(_PREFIX):
                     _remove_abandoned(entry.path)
 
@@ -120,8 +120,8 @@ def _opened(path: str) -> Iterator[int]:
 
 def _is_ours(folder: int) -> bool:
     """Whether an open folder belongs to this user and is closed to all others."""
-    told = os.fstat(folder)
-    return told.st_uid == os.geteuid() and told.st_mode & 0o777 == 0o700
+    status = os.fstat(folder)
+    return status.st_uid == os.geteuid() and status.st_mode & 0o777 == 0o700
 
 
 @contextmanager

@@ -66,16 +66,16 @@ def _opened(place: Place) -> tuple[int, str]:
     return there, ""
 
 
-def _refuse(told: os.stat_result, place: Place) -> None:
+def _refuse(status: os.stat_result, place: Place) -> None:
     """Raises OSError for what is not to be written."""
-    if stat.S_ISDIR(told.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, "it is a directory")
     if not place.shared:
         return
     sticky = os.fstat(place.folder).st_mode & stat.S_ISVTX
-    if not trusted_owner(told.st_uid) and (sticky or not stat.S_ISREG(told.st_mode)):
-        raise PermissionError(errno.EACCES, f"it is somebody else's ({described(told)}), where others may write")
-    if stat.S_ISREG(told.st_mode) and told.st_nlink > 1:
+    if not trusted_owner(status.st_uid) and (sticky or not stat.S_ISREG(status.st_mode)):
+        raise PermissionError(errno.EACCES, f"it is somebody else's ({described(status)}), where others may write")
+    if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
         raise PermissionError(errno.EACCES, "it has a second name (a hard link), where others may write")
 
 

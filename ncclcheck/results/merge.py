@@ -41,14 +41,14 @@ def _without_copies(results: Sequence[Named]) -> list[Named]:
     """In a join, `--json %n` gives every node a copy of one document."""
     kept: list[Named] = []
     for path, saved in results:
-        if not any(saved == one for _, one in kept):
+        if not any(saved == other for _, other in kept):
             kept.append((path, saved))
     return kept
 
 
 def _check(results: Sequence[Named]) -> None:
     first, command = results[0][0], results[0][1].cluster.command
-    held: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for path, saved in results:
         cluster = saved.cluster
         if cluster.command != command:
@@ -57,9 +57,9 @@ def _check(results: Sequence[Named]) -> None:
             )
         missing = [name for name in cluster.job.missing if not name.startswith(_NUMBERED)]
         for name in [*(node.name for node in cluster.nodes), *missing]:
-            if name in held:
-                raise UsageError(f"report: node {name} is in {held[name]} and in {path}; give one of them")
-            held[name] = path
+            if name in paths:
+                raise UsageError(f"report: node {name} is in {paths[name]} and in {path}; give one of them")
+            paths[name] = path
     merge_jobs.check([(path, saved.cluster) for path, saved in results])
 
 
@@ -115,9 +115,9 @@ def _apart(cluster: Cluster) -> Iterator[Silence]:
 
 def _stages(results: Sequence[Saved]) -> list[Stage]:
     """By name: the worst state, the longest time, the first reason."""
-    found: dict[str, list[Stage]] = {}
+    stages: dict[str, list[Stage]] = {}
     for stage in (stage for saved in results for stage in saved.stages):
-        found.setdefault(stage.name, []).append(stage)
+        stages.setdefault(stage.name, []).append(stage)
     return [
         Stage(
             name=name,
@@ -125,5 +125,5 @@ def _stages(results: Sequence[Saved]) -> list[Stage]:
             seconds=max(stage.seconds for stage in alike),
             reason=next((stage.reason for stage in alike if stage.reason), None),
         )
-        for name, alike in found.items()
+        for name, alike in stages.items()
     ]

@@ -46,12 +46,12 @@ def _without_secret_variables(node: Node) -> Node:
     )
 
 
-def _named(found: Cluster) -> Cluster:
-    texts = dict.fromkeys(_names(found))
+def _named(source: Cluster) -> Cluster:
+    texts = dict.fromkeys(_names(source))
     names = [name for name in texts if _FOREIGN.search(name) and not _OURS.fullmatch(name)]
     if not names:
-        return found
-    new = _renamed(names, {node.name for node in found.nodes})
+        return source
+    new = _renamed(names, {node.name for node in source.nodes})
     longest_first = sorted(new, key=len, reverse=True)
 
     def change(_: Place, text: str) -> str:
@@ -59,7 +59,7 @@ def _named(found: Cluster) -> Cluster:
             text = text.replace(name, new[name])
         return text
 
-    return changed(found, change)
+    return changed(source, change)
 
 
 def _renamed(names: Iterable[str], taken: set[str]) -> dict[str, str]:
@@ -74,14 +74,14 @@ def _renamed(names: Iterable[str], taken: set[str]) -> dict[str, str]:
     return new
 
 
-def _names(found: Cluster) -> Iterator[str]:
-    for node in found.nodes:
+def _names(source: Cluster) -> Iterator[str]:
+    for node in source.nodes:
         yield node.name
         yield str(value_or(at(node, "host.hostname"), ""))
         for place in _PLACES:
-            yield from (one.name for one in value_or(at(node, place), []))
+            yield from (device.name for device in value_or(at(node, place), []))
         for interface in value_or(at(node, "network.interfaces"), []):
             yield from (address.address for address in value_or(interface.addresses, []))
     yield from (
-        text for place, text in strings([found.job, found.run, found.measurements.reach]) if place in _NODES
+        text for place, text in strings([source.job, source.run, source.measurements.reach]) if place in _NODES
     )

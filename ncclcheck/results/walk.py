@@ -49,8 +49,8 @@ def found(path: str) -> Iterator[Place]:
             return
         while rest and not path.endswith("/"):
             name = rest.pop()
-            told = _told(name, folder)
-            if told is not None and stat.S_ISLNK(told.st_mode):
+            status = _told(name, folder)
+            if status is not None and stat.S_ISLNK(status.st_mode):
                 link, links = _target(name, folder), links + 1
                 if links > _MOST_LINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -63,7 +63,7 @@ def found(path: str) -> Iterator[Place]:
             elif rest:
                 folder = _moved(folder, name)
             else:
-                yield Place(folder, name, told, others_may_write(os.fstat(folder)))
+                yield Place(folder, name, status, others_may_write(os.fstat(folder)))
                 return
         raise IsADirectoryError(errno.EISDIR, "it is a directory")
     finally:

@@ -117,10 +117,10 @@ def _follow(who: Identity, options: Options, seconds: float, own: OwnCommand) ->
     return finish.deliver(finish.make(alone(who, followed, options), options, story), options, who.name)
 
 
-def _document(said: bytes) -> Document | None:
+def _document(data: bytes) -> Document | None:
     """The report that node rank 0 sent, decoded; None where it is not a document."""
     try:
-        return msgspec.json.decode(said, type=Document)
+        return msgspec.json.decode(data, type=Document)
     except (msgspec.MsgspecError, RecursionError) as error:
         complain(f"node rank 0 sent a report that cannot be read: {error}")
         return None

@@ -136,12 +136,12 @@ class Stages:
     def links(self) -> dict[int, lan.Link]:
         """By node index: the interface and address that the job would use there."""
         cluster = self.cluster()
-        found: dict[int, lan.Link] = {}
+        links: dict[int, lan.Link] = {}
         for index, node in self.indexed():
             if not isinstance(at(node, "network.interfaces"), Unread):
                 link = lan.link(node, lan.choice_of_job(cluster, node))
-                found |= {index: link} if link else {}
-        return found
+                links |= {index: link} if link else {}
+        return links
 
     def indexed(self) -> list[tuple[int, Node]]:
         """The nodes that told their facts, by the launcher's number."""

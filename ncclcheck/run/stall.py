@@ -27,10 +27,10 @@ class Stall:
         """Agents look at their ranks all the time: only what differs from their last look is a move."""
         if isinstance(record, wire.Rank):
             rank = record.state
-            told = (rank.phase, rank.last_step, rank.ticks)
-            if self._known.get(rank.rank) == told:
+            look = (rank.phase, rank.last_step, rank.ticks)
+            if self._known.get(rank.rank) == look:
                 return
-            self._known[rank.rank] = told
+            self._known[rank.rank] = look
         elif not isinstance(record, (wire.Step, wire.Result, wire.JobEnded)):
             return
         self._moved, self._told = self._clock(), 0

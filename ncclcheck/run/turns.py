@@ -70,15 +70,15 @@ class Turns:
 
     def _once(self, job: TorchJob, parts: JobPlan, medians: dict[TorchJob, Medians]) -> str:
         """Run it and keep its medians; of the first job all is kept, of others only what was wrong."""
-        told, begun = self.stages.session.gathered.parts, time.monotonic()
-        before, first = len(told), not self.longest
+        gathered, begun = self.stages.session.gathered.parts, time.monotonic()
+        before, first = len(gathered), not self.longest
         most = self.stages.deadline.left / 2 if first else max(_PATIENCE_S, _PATIENCE * self.longest)
         try:
             why = job.once(parts, most)
         finally:
-            this = together(told[before:])
+            this = together(gathered[before:])
             if not first:
-                told[before:] = [Measurements(wrong=this.wrong)]
+                gathered[before:] = [Measurements(wrong=this.wrong)]
         self.longest = max(self.longest, time.monotonic() - begun)
         medians[job] = {(row.op, row.bytes): row.time_us.p50 for row in this.collectives if row.time_us}
         return why

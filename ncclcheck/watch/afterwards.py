@@ -25,11 +25,13 @@ def hand_over(targets: Mapping[int, int]) -> None:
     import subprocess  # noqa: PLC0415
 
     try:
-        held = {fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 3): target for one, target in targets.items()}
-        pairs = [f"{source}:{target}" for source, target in held.items()]
+        copies = {
+            fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3): target for descriptor, target in targets.items()
+        }
+        pairs = [f"{source}:{target}" for source, target in copies.items()]
         child = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__, *pairs], stdin=subprocess.DEVNULL, cwd="/",
-            start_new_session=True, pass_fds=[*held, *held.values()],
+            start_new_session=True, pass_fds=[*copies, *copies.values()],
         )  # fmt: skip
     except OSError:
         return  # they get SIGPIPE

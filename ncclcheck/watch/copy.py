@@ -55,10 +55,10 @@ class Copy:
             self._left -= os.write(self._file, clean)
         except OSError:
             return
-        told = {"t": round(time.time(), 3), "s": stream, "f": self._turn, "at": self._at, "n": len(clean)}
+        entry = {"t": round(time.time(), 3), "s": stream, "f": self._turn, "at": self._at, "n": len(clean)}
         if runs := self._lines.of(data):
-            told["p"] = runs
+            entry["p"] = runs
         self._at += len(clean)
-        if not self._times.add(told):
+        if not self._times.add(entry):
             self._later = self._later or Journal(os.path.join(self._node, "output"), _TIMES, turns=True)
-            self._later.add(told)
+            self._later.add(entry)

@@ -129,7 +129,7 @@ def write(path: str, content: bytes) -> None:
 def remove_after_success(box: str, node: str) -> None:
     """All of the box, where every other node has ended well too: what one did may explain another's end."""
     others = folders.others(node)
-    if any(one.status != 0 or one.stalled for one in others):
+    if any(other.status != 0 or other.stalled for other in others):
         return
     for other in others:
         shutil.rmtree(other.folder, ignore_errors=True)

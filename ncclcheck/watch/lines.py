@@ -48,11 +48,11 @@ class Lines:
 
     def _whose(self, crc: int) -> int:
         """The one that has told of it first, for ranks that print the same."""
-        told = self._told.get(crc)
-        if told is None:
+        queue = self._told.get(crc)
+        if queue is None:
             return 0
-        _, pid = told.popleft()
-        if not told:
+        _, pid = queue.popleft()
+        if not queue:
             del self._told[crc]
         return pid
 
@@ -84,5 +84,5 @@ class Lines:
             self._order.append((crc, self._serial))
         while len(self._order) > _MOST:
             crc, serial = self._order.popleft()
-            if (told := self._told.get(crc)) is not None and told[0][0] == serial:  # else it has come
+            if (queue := self._told.get(crc)) is not None and queue[0][0] == serial:  # else it has come
                 self._whose(crc)

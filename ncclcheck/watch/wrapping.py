@@ -243,7 +243,9 @@ class _Conversation:
     def status(self) -> int:
         """Relay until the end of the job, and what it printed last."""
         screens = self._streams.screens
-        while self._ended not in self._relayed([self._ended], min((one.wait_s for one in screens), default=None)):
+        while self._ended not in self._relayed(
+            [self._ended], min((screen.wait_s for screen in screens), default=None)
+        ):
             for screen in screens:
                 screen.follow(self._child.pid)
         status = self._child.wait()

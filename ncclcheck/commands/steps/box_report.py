@@ -35,7 +35,7 @@ def document(paths: Sequence[str], options: Options) -> Document:
     except reading.NoBox as error:
         raise UsageError(f"report: {error}") from None
     printed = [name for box in boxes for name in reading.logs_of(box.folder)]
-    looks = [one for box in boxes for one in _look(box)]
+    looks = [look for box in boxes for look in _look(box)]
     cluster = Cluster(
         command="watch",
         job=Job(launcher="local", chosen_by="boxes are read where they lie", nodes_asked=len(boxes)),
@@ -56,10 +56,10 @@ def document(paths: Sequence[str], options: Options) -> Document:
 
 
 def _look(box: Box) -> Iterator[received.Received]:
-    said = reading.look_of(box.folder)
+    text = reading.look_of(box.folder)
     with suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
-        if said:
-            yield received.host(said, box.host)
+        if text:
+            yield received.host(text, box.host)
 
 
 def run(paths: Sequence[str], options: Options) -> int:

@@ -80,10 +80,10 @@ def _content(path: str, seconds: float) -> bytes:
     """Of a file that nobody else can have written, and that is not older. Raises OSError."""
     file = files.opened(path, os.O_RDONLY | os.O_NOFOLLOW)
     with open(file, "rb"):
-        told = os.fstat(file)
-        if told.st_uid != os.geteuid() or files.others_may_write(told):
+        status = os.fstat(file)
+        if status.st_uid != os.geteuid() or files.others_may_write(status):
             raise PermissionError(errno.EPERM, "others may have written it")
-        if not 0 <= time.time() - told.st_mtime <= seconds:
+        if not 0 <= time.time() - status.st_mtime <= seconds:
             raise OSError(errno.ESTALE, "it is too old")
         return files.bounded(file, _MOST_BYTES)
 

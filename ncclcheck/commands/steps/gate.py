@@ -151,8 +151,8 @@ def _clocks(document: Document) -> dict[str, float]:
     """Each node's clock against that of one of them, as they were compared."""
     nodes = [msgspec.structs.replace(entry.facts, name=entry.name) for entry in document.nodes]
     cluster = Cluster(command=document.command, nodes=nodes, job=document.job, measurements=document.measurements)
-    found = reached.reached(cluster)
-    return {name: round(offset, 6) for name, offset in reached.positions(found).items()} if found else {}
+    reach = reached.reached(cluster)
+    return {name: round(offset, 6) for name, offset in reached.positions(reach).items()} if reach else {}
 
 
 def _listed(document: Document, chosen: Sequence[str]) -> str:

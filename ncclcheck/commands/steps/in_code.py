@@ -43,8 +43,10 @@ class NotReady(RuntimeError):
     """The cluster is not fit for the job; `result` says why."""
 
     def __init__(self, result: Result) -> None:
-        told = result.document.state if result.document else result.text.strip().splitlines()[-1:] or "see rank 0"
-        super().__init__(f"ncclcheck preflight ended with {result.exit_code}: {told}")
+        ending = (
+            result.document.state if result.document else result.text.strip().splitlines()[-1:] or "see rank 0"
+        )
+        super().__init__(f"ncclcheck preflight ended with {result.exit_code}: {ending}")
         self.result = result
 
 

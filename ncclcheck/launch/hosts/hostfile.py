@@ -48,8 +48,8 @@ def from_file(path: str) -> tuple[Host, ...]:
 def from_lines(content: str, path: str) -> tuple[Host, ...]:
     """The content of a host file; blank lines and what follows a # are nothing. Raises UsageError."""
     lines = enumerate(re.split(r"\r\n|\r|\n", content), 1)
-    said = ((f"{path}, line {number}", line.split("#", 1)[0].strip()) for number, line in lines)
-    hosts = _collect((where, line) for where, line in said if line)
+    entries = ((f"{path}, line {number}", line.split("#", 1)[0].strip()) for number, line in lines)
+    hosts = _collect((where, line) for where, line in entries if line)
     if not hosts:
         raise UsageError(f"--hostfile: {path} names no host")
     return hosts

@@ -94,7 +94,7 @@ def number_of(name: str, env: Mapping[str, str]) -> int | None:
 def fold(names: Sequence[str]) -> str:
     """The shortest simple expression of names, in their order: expand(fold(names)) gives them back."""
     folded: list[str] = []
-    for (prefix, digits), group in itertools.groupby(map(_split, names), key=lambda one: one[:2]):
+    for (prefix, digits), group in itertools.groupby(map(_split, names), key=lambda parts: parts[:2]):
         numbers = [number for _, _, number in group]
         if digits == 0 or len(numbers) == 1:
             folded += [prefix if digits == 0 else f"{prefix}{number:0{digits}}" for number in numbers]

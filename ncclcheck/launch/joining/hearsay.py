@@ -46,8 +46,8 @@ def sound(meeting: Meeting) -> Meeting:
         addresses=_addresses(meeting.addresses),
         sources=[source and _address(source) for source in meeting.sources[:_MOST]],
         neighbours={
-            _address(one): replace(entry, mac=printable(entry.mac), interface=_device(entry.interface))
-            for one, entry in [*meeting.neighbours.items()][:_MOST]
+            _address(address): replace(entry, mac=printable(entry.mac), interface=_device(entry.interface))
+            for address, entry in [*meeting.neighbours.items()][:_MOST]
         },
         arrivals=[],
         seconds=_seconds(meeting.seconds),
@@ -76,7 +76,7 @@ def _address(text: str) -> str:
 
 
 def _addresses(some: Iterable[str]) -> list[str]:
-    return [_address(one) for one in [*some][:_MOST]]
+    return [_address(address) for address in [*some][:_MOST]]
 
 
 def _way(way: Way) -> Way:
@@ -109,11 +109,11 @@ def _resolver(resolver: Resolver) -> Resolver:
         name=name_of_node(resolver.name),
         seconds=_seconds(resolver.seconds),
         files=_those_that_are(resolver.files),
-        beside=[name_of_node(one) for one in resolver.beside[:_MOST]],
+        beside=[name_of_node(name) for name in resolver.beside[:_MOST]],
         servers=[_server(server) for server in resolver.servers[:_MOST] if _those_that_are([server.address])],
         known={
-            one: [name_of_node(name) for name in resolver.known[one][:_MOST]]
-            for one in _those_that_are(resolver.known)
+            address: [name_of_node(name) for name in resolver.known[address][:_MOST]]
+            for address in _those_that_are(resolver.known)
         },
     )
 
@@ -123,13 +123,13 @@ def _server(server: NameServer) -> NameServer:
 
 
 def _those_that_are(some: Iterable[str]) -> list[str]:
-    found = []
-    for one in [*some][:_MOST]:
+    addresses = []
+    for text in [*some][:_MOST]:
         try:
-            found.append(_address(one))
+            addresses.append(_address(text))
         except ValueError:
             continue
-    return found
+    return addresses
 
 
 def _seconds(number: float) -> float:

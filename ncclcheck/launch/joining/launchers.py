@@ -109,9 +109,9 @@ def of_tasks(rows: tuple[Tasks, ...], options: Options, env: Env) -> Place | Non
     beside = _beside(row.rank) if 1 < size < world else []
     if rank % size != local:
         _refuse_rounds(row, f"{rank} is local rank {local} of {size}", beside)
-    for one, place in ((env.get(row.rank, ""), env.get(row.local_rank, "")) for env in beside):
-        if one.isdigit() and place.isdigit() and int(one) - rank != int(place) - local:
-            both = f"{rank} is local rank {local} and {int(one)} is local rank {int(place)} of this node"
+    for peer, place in ((env.get(row.rank, ""), env.get(row.local_rank, "")) for env in beside):
+        if peer.isdigit() and place.isdigit() and int(peer) - rank != int(place) - local:
+            both = f"{rank} is local rank {local} and {int(peer)} is local rank {int(place)} of this node"
             _refuse_rounds(row, both, beside)
     nodes = read.shared(row.size, world, size)
     where = endpoint_of(options, env)

@@ -125,9 +125,9 @@ class Meeting:
     @property
     def addresses(self) -> dict[int, str]:
         """The address by which each node is known on the network of this meeting, ours included."""
-        found = {rank: guest.address for rank, guest in sorted(self._reception.guests.items())}
+        theirs = {rank: guest.address for rank, guest in sorted(self._reception.guests.items())}
         ours = Counter(guest.here for guest in self._reception.guests.values()).most_common(1)
-        return {**({0: ours[0][0]} if ours else {}), **found}
+        return {**({0: ours[0][0]} if ours else {}), **theirs}
 
     def wait(self, seconds: float, say: Callable[[str], None], stop: Callable[[], bool] = lambda: False) -> None:
         """Until all have come, or as many came as were asked for but not the right ones, or the time is over."""

@@ -210,8 +210,8 @@ class Reception:
                     self._close(guest, record.detail)
                 elif isinstance(record, join_protocol.CutOff):
                     self._note_way(guest, record.meeting)
-            elif wire.node_of(line) == guest.rank and (said := assembler.feed(line)) is not None:
-                self._pass_on(guest, Said(guest.rank, said))
+            elif wire.node_of(line) == guest.rank and (message := assembler.feed(line)) is not None:
+                self._pass_on(guest, Said(guest.rank, message))
 
     def _note_way(self, guest: Guest, unreached: Meeting | None) -> None:
         """The endpoint failed it, and it came by another address; or it is reached by now. Raises ValueError."""
@@ -221,13 +221,13 @@ class Reception:
             for a in self.arrivals
         ]
 
-    def _pass_on(self, guest: Guest, said: Said) -> None:
+    def _pass_on(self, guest: Guest, event: Said) -> None:
         if self._begun is None:
             if len(guest.said) >= _MOST_BEFORE:
                 raise ValueError("too many bytes were sent before the run began")
-            guest.said.append(said)
+            guest.said.append(event)
         else:
-            self._events.put(said)
+            self._events.put(event)
 
     def _lose(self, guest: Guest) -> None:
         """Its connection is gone. Before the run began, its rank is free for whoever comes next."""

@@ -87,7 +87,7 @@ def await_outcome(who: Identity, seconds: float, stop: Callable[[], bool]) -> Ou
 
 def _read(connection: socket.socket, end: float, stop: Callable[[], bool]) -> Outcome | None:
     connection.settimeout(_TICK)
-    said = b""
+    data = b""
     while time.monotonic() < end:
         try:
             piece = connection.recv(65536)
@@ -98,9 +98,9 @@ def _read(connection: socket.socket, end: float, stop: Callable[[], bool]) -> Ou
             return None
         if not piece:
             break
-        said += piece
+        data += piece
     try:
-        return msgspec.json.decode(said, type=Outcome)
+        return msgspec.json.decode(data, type=Outcome)
     except msgspec.MsgspecError:
         return None
 

@@ -70,15 +70,15 @@ def _is_srun(command: Sequence[str]) -> bool:
 
 def given(command: Sequence[str]) -> list[str]:
     """What a command of the user's own says to srun of sharing and of variables; nothing where it is no srun."""
-    found: list[str] = []
+    options: list[str] = []
     if not _is_srun(command):
-        return found
+        return options
     for at, word in enumerate(command[1:], 1):
         if word == "--" or not word.startswith("-"):
             break
         if _TYPED.fullmatch(word):
-            found += [f"--export={command[at + 1]}" if word == "--export" and at + 1 < len(command) else word]
-    return found
+            options += [f"--export={command[at + 1]}" if word == "--export" and at + 1 < len(command) else word]
+    return options
 
 
 def _tried(env: Mapping[str, str], options: list[str]) -> PlainStep | None:
@@ -89,23 +89,23 @@ def _tried(env: Mapping[str, str], options: list[str]) -> PlainStep | None:
         return None  # neither started nor refused: a controller or a node that does not answer, which others tell
     seconds = round(time.monotonic() - begun, 1)
     refused = _REFUSED.search(output.err)
-    said = refused[1][:_MOST_SAID] if refused else ""
+    reason = refused[1][:_MOST_SAID] if refused else ""
     if _BUSY.search(output.err):
         others = _others(env)
-        step = PlainStep(outcome="waits", said=said, seconds=seconds, others=others, given=options)
+        step = PlainStep(outcome="waits", said=reason, seconds=seconds, others=others, given=options)
         return step if others else None
     _, came, names = output.out.partition(f"{_MARK}\n")
     if came:
         lost = sorted({*_needed(env)} - {*names.split()})
         return PlainStep(outcome="starts", seconds=seconds, lost=lost, given=options)
-    return PlainStep(outcome="refused", said=said, seconds=seconds, given=options) if said else None
+    return PlainStep(outcome="refused", said=reason, seconds=seconds, given=options) if reason else None
 
 
 def _needed(env: Mapping[str, str]) -> list[str]:
     """Variables of this shell that a job goes by; Slurm sets its own anew."""
     families = [name for name in environment_of_families(env) if not name.startswith("SLURM_")]
-    found = dict.fromkeys([*_ALSO_NEEDED, *families])
-    return [name for name in found if name in env and _NAME.fullmatch(name)]
+    names = dict.fromkeys([*_ALSO_NEEDED, *families])
+    return [name for name in names if name in env and _NAME.fullmatch(name)]
 
 
 def _others(env: Mapping[str, str]) -> list[OtherStep]:

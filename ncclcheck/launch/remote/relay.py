@@ -103,12 +103,12 @@ class Relay:
         else:
             self._say(event.node, event.record)
 
-    def _briefly(self, node: int, told: wire.Facts) -> wire.Facts | wire.Alike:
+    def _briefly(self, node: int, facts: wire.Facts) -> wire.Facts | wire.Alike:
         """As differences from a node that was told whole, where there is one like it."""
-        prototype, kept, differences = self._kinds.told(told.node)
+        prototype, kept, differences = self._kinds.told(facts.node)
         if prototype is None:
             self._whole[id(kept)] = node
-            return told
+            return facts
         raw = {place: msgspec.Raw(msgspec.json.encode(value)) for place, value in differences.items()}
         return wire.Alike(like=self._whole[id(prototype)], differences=raw)
 

@@ -41,7 +41,7 @@ def not_created(text: str) -> bool:
 
 def about(name: str, line: str, words: str) -> str:
     """What was said of the end of one node's task: our own words from there, else what no other node said."""
-    lines = [one for one in words.splitlines() if one != line]
+    lines = [other for other in words.splitlines() if other != line]
     mine = [line for line in lines if line.startswith(f"ncclcheck: {name}: ")]
     rest = [line for line in lines if not line.startswith("ncclcheck: ") and not _TASK.match(line)]
     return "\n".join([*(mine or rest), line])

@@ -37,15 +37,15 @@ def reasons(argv: Sequence[str], env: Mapping[str, str]) -> str:
     return "" if isinstance(output, Unread) or output.status != 255 else "\n".join(_lines(output.err, env))
 
 
-def _lines(said: str, env: Mapping[str, str]) -> Iterator[str]:
-    found = list(dict.fromkeys(match[0].removeprefix("debug1: ") for match in _TELLING.finditer(said)))
-    yield from (f"ssh -v: {line[:300]}" for line in found[:_MOST_LINES])
-    if "Authentications that can continue" not in said or "\nAuthenticated to " in said:
+def _lines(output: str, env: Mapping[str, str]) -> Iterator[str]:
+    lines = list(dict.fromkeys(match[0].removeprefix("debug1: ") for match in _TELLING.finditer(output)))
+    yield from (f"ssh -v: {line[:300]}" for line in lines[:_MOST_LINES])
+    if "Authentications that can continue" not in output or "\nAuthenticated to " in output:
         return
-    for match in _ACCEPTED.finditer(said):
+    for match in _ACCEPTED.finditer(output):
         if _needs_a_passphrase(match["file"], env):
             yield f"ssh-keygen -y: {match['file']} cannot be read without its passphrase"
-    offered = [(match["file"], match["kind"]) for match in _OFFERED.finditer(said)]
+    offered = [(match["file"], match["kind"]) for match in _OFFERED.finditer(output)]
     keys = ", ".join(f"{file} ({kind})" for file, kind in offered[:_MOST_LINES])
     yield f"ssh -v: keys that were offered: {keys}" if keys else "ssh -v: no key was offered"
     for file, kind in offered[:_MOST_LINES]:

@@ -59,11 +59,11 @@ def port_now(to: Dialled, seconds: float) -> Dialled:
     return replace(to, port_now="open")
 
 
-def _own(ssh: Sequence[str], target: str, told: str, env: Mapping[str, str]) -> list[str]:
+def _own(ssh: Sequence[str], target: str, settings: str, env: Mapping[str, str]) -> list[str]:
     """What files or options here have set, beside what ssh does by itself."""
     plain = process.run([ssh[0], "-G", "-F", "none", "--", target], _WITHIN_S, env=env)
     usual = set() if isinstance(plain, Unread) or plain.status else set(plain.out.splitlines())
-    lines = [line for line in told.splitlines() if line.partition(" ")[0] in _DECIDE and line not in usual]
+    lines = [line for line in settings.splitlines() if line.partition(" ")[0] in _DECIDE and line not in usual]
     return [line[:_MOST_CHARACTERS] for line in lines][:_MOST_ADDRESSES] if usual else []
 
 
@@ -79,8 +79,8 @@ def _by(words: Mapping[str, str], env: Mapping[str, str]) -> str:
     except ValueError:
         parts = command.split()
     program = next((part for part in parts if part != "exec"), "")
-    found = shutil.which(program, path=env.get("PATH"))
-    return f"ProxyCommand {os.path.basename(program)}" + ("" if found else ", which is not installed here")
+    path = shutil.which(program, path=env.get("PATH"))
+    return f"ProxyCommand {os.path.basename(program)}" + ("" if path else ", which is not installed here")
 
 
 def _addresses(host: str, env: Mapping[str, str]) -> list[str]:

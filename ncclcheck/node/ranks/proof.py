@@ -58,8 +58,10 @@ class Proof:
         """Ranks hold connections to the stores of torchrun, too: the one that we named, and its own."""
         ports = {int(self._job.endpoint.rpartition(":")[2])}
         with suppress(OSError, ValueError, StopIteration), open(f"/proc/{pid}/environ", "rb") as file:
-            told = (one.partition(b"=")[2] for one in file.read().split(b"\0") if one.startswith(b"MASTER_PORT="))
-            ports.add(int(next(told)))
+            values = (
+                entry.partition(b"=")[2] for entry in file.read().split(b"\0") if entry.startswith(b"MASTER_PORT=")
+            )
+            ports.add(int(next(values)))
         return ports
 
     def told(self, ranks: Mapping[int, RankState], printed: str, *, died: bool) -> Measurements:
@@ -87,8 +89,8 @@ class Proof:
 
 def _in_time(read: Callable[[], T], otherwise: T) -> T:
     """A log of the user's own may stand on a file system that does not answer."""
-    found = [otherwise]
-    reader = threading.Thread(target=lambda: found.append(read()), daemon=True)
+    results = [otherwise]
+    reader = threading.Thread(target=lambda: results.append(read()), daemon=True)
     reader.start()
     reader.join(_READ_S)
-    return found[-1]
+    return results[-1]

@@ -59,8 +59,8 @@ def explain_end(log: str) -> str:
     if known := last_words.told(text):
         return known.line[:2000]
     errors = [_joined(match[0]) for match in _EXCEPTION.finditer(text)]
-    if told := [line for line in errors if not line.endswith("ChildFailedError:")]:
-        return told[-1][:2000]
+    if causes := [line for line in errors if not line.endswith("ChildFailedError:")]:
+        return causes[-1][:2000]
     if failures := _FAILED.findall(text):
         rank, status, pid = failures[-1]
         return f"rank {rank} (pid {pid}) ended with exit status {status} before it could speak"

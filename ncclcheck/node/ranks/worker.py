@@ -129,9 +129,9 @@ def main() -> None:
         defect = defects.place(error, users_code=partial(_runs_users_code, plan.job))
         at = raised.place(error) if plan.job.training else ""
         users = bool(at) or (plan.job.training is not None and raised.by_call(error))
-        told = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
+        text = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
         users = users and not defect
-        link.phase(error=told, defect=defect, users=users, at=at[:300], trace=raised.trace(error) if users else "")
+        link.phase(error=text, defect=defect, users=users, at=at[:300], trace=raised.trace(error) if users else "")
         raise
     link.phase(phase="done")
     if plan.job.apart:
@@ -214,9 +214,9 @@ def _diagnose(link: Link, plan: WorkerPlan) -> None:
     from ncclcheck.probes.job.usage import diagnostics  # noqa: PLC0415
 
     link.step("NCCL's own diagnostics")
-    told = diagnostics.run(diagnostics.command(plan.backend), plan.job.diagnostics_s)
+    outcome = diagnostics.run(diagnostics.command(plan.backend), plan.job.diagnostics_s)
     if link.state.rank == 0:
-        link.emit(Measurements(diagnostics=told))
+        link.emit(Measurements(diagnostics=outcome))
 
 
 def _parts(context: Context, seconds: list[float]) -> None:
@@ -299,8 +299,8 @@ def _check_members(plan: WorkerPlan, device: torch.device) -> None:
     members = torch.zeros(plan.nodes, dtype=torch.int64, device=device)
     members[plan.node_index] = 1
     dist.all_reduce(members)
-    if (found := members.tolist()) != [plan.ranks_per_node] * plan.nodes:
-        raise RuntimeError(f"ranks a node are {json.dumps(found)}, planned are {plan.ranks_per_node} on each")
+    if (counts := members.tolist()) != [plan.ranks_per_node] * plan.nodes:
+        raise RuntimeError(f"ranks a node are {json.dumps(counts)}, planned are {plan.ranks_per_node} on each")
 
 
 def _device(plan: WorkerPlan, me: Identity) -> torch.device:

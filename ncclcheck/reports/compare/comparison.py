@@ -48,8 +48,8 @@ def compare(before: Cluster, after: Cluster, thresholds: Mapping[str, float] | N
 
 def rows_of(before: Cluster, after: Cluster, thresholds: Mapping[str, float]) -> list[RowChange]:
     """The rows of two benches; none is compared where hardware or shape are not the same."""
-    found = differences(fingerprint(before), fingerprint(after))
-    differs = "; ".join(str(difference) for difference in found if difference.kind != "software")
+    unequal = differences(fingerprint(before), fingerprint(after))
+    differs = "; ".join(str(difference) for difference in unequal if difference.kind != "software")
     floor = floor_percent(after, thresholds)
     return compare_rows(before.measurements.collectives, after.measurements.collectives, differs, floor)
 

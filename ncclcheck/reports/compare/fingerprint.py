@@ -49,7 +49,7 @@ def fingerprint(cluster: Cluster) -> Fingerprint:
 
 def differences(before: Fingerprint, after: Fingerprint) -> list[Difference]:
     """Every field that both know and that differs."""
-    found = [
+    changes = [
         Difference(kind="shape", field=name, before=value, after=after.shape[name])
         for name, value in before.shape.items()
         if name in after.shape and after.shape[name] != value
@@ -62,8 +62,8 @@ def differences(before: Fingerprint, after: Fingerprint) -> list[Difference]:
         for name in old.keys() & new.keys():
             if _kinds(old[name]) != _kinds(new[name]):
                 words = _words(old[name]), _words(new[name])
-                found.append(Difference(kind=kind, field=name, before=words[0], after=words[1]))
-    return sorted(found, key=lambda difference: (difference.kind, difference.field))
+                changes.append(Difference(kind=kind, field=name, before=words[0], after=words[1]))
+    return sorted(changes, key=lambda difference: (difference.kind, difference.field))
 
 
 def _kinds(counted: Mapping[str, int]) -> Mapping[str, float]:
@@ -79,10 +79,10 @@ def _words(counted: Mapping[str, int]) -> str:
 
 
 def _counted(cluster: Cluster, fields: Mapping[str, Callable[[Node], str | None]]) -> dict[str, dict[str, int]]:
-    told = {name: [read(node) for node in cluster.nodes] for name, read in fields.items()}
+    columns = {name: [read(node) for node in cluster.nodes] for name, read in fields.items()}
     return {
         name: dict(sorted(Counter(value for value in values if value is not None).items()))
-        for name, values in told.items()
+        for name, values in columns.items()
         if values and None not in values
     }
 

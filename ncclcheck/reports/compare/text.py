@@ -19,14 +19,14 @@ _MOST_CHANGES = 20  # changes of one verdict that are listed: chosen, fits a scr
 
 def text(result: Result, style: Style) -> str:
     """The whole comparison."""
-    told = [
+    blocks = [
         f"ncclcheck {result.version}   report --compare",
         "\n".join(_heads(result, style)),
         "\n".join(_rows(result, style)),
         "\n".join(_facts(result, style)),
         decision(result),
     ]
-    return "\n\n".join(block for block in told if block) + "\n"
+    return "\n\n".join(block for block in blocks if block) + "\n"
 
 
 def short(result: Result, style: Style) -> str:
@@ -53,7 +53,7 @@ def _heads(result: Result, style: Style) -> Iterator[str]:
     for label, end in (("before", result.before), ("after", result.after)):
         yield from _lines(f"  {label:11}", _end(end), style.width)
     for kind in ("shape", "hardware", "software"):
-        differences = [one for one in result.differences if one.kind == kind]
+        differences = [difference for difference in result.differences if difference.kind == kind]
         fields = [getattr(end.fingerprint, kind) for end in (result.before, result.after)]
         if not differences:
             yield f"  {kind:11}" + ("the same" if fields[0].keys() & fields[1].keys() else "not reported by both")
@@ -103,11 +103,11 @@ def _rows(result: Result, style: Style) -> Iterator[str]:
 
 
 def _by_reason(rows: Iterable[RowChange]) -> dict[str, list[RowChange]]:
-    found: dict[str, list[RowChange]] = {}
+    groups: dict[str, list[RowChange]] = {}
     for row in rows:
         if row.reason:
-            found.setdefault(row.reason, []).append(row)
-    return found
+            groups.setdefault(row.reason, []).append(row)
+    return groups
 
 
 def _cells(row: RowChange) -> tuple[str, ...]:

@@ -71,8 +71,8 @@ def outlooks(cluster: Cluster) -> Outlooks:
     groups: dict[str, list[Collective]] = {}
     for row in rows:
         groups.setdefault(row.op, []).append(row)
-    found = {op: _outlook(cluster, on, op, group) for op, group in groups.items()}
-    return Outlooks(found, on if isinstance(on, str) else "", unread)
+    of_op = {op: _outlook(cluster, on, op, group) for op, group in groups.items()}
+    return Outlooks(of_op, on if isinstance(on, str) else "", unread)
 
 
 def _ground(cluster: Cluster, ranks: int, nodes: int) -> tuple[Ground | str, Unread | None]:
@@ -103,16 +103,16 @@ def completed(cluster: Cluster) -> Measurements:
     measured = cluster.measurements
     if not measured.collectives:
         return measured
-    found = outlooks(cluster)
-    rows = [replace(row, expected_gb_s=_expected(row, found.of_op.get(row.op))) for row in measured.collectives]
-    known = [outlook.bound for outlook in found.of_op.values() if outlook.bound]
+    forecast = outlooks(cluster)
+    rows = [replace(row, expected_gb_s=_expected(row, forecast.of_op.get(row.op))) for row in measured.collectives]
+    known = [outlook.bound for outlook in forecast.of_op.values() if outlook.bound]
     return replace(
         measured,
         collectives=rows,
         expectation=Expectation(
-            fits=[outlook.fit for outlook in found.of_op.values() if outlook.fit],
+            fits=[outlook.fit for outlook in forecast.of_op.values() if outlook.fit],
             basis=known[0].basis if known else "",
-            reason=found.reason or next((floor.unusual for floor in known if floor.unusual), ""),
+            reason=forecast.reason or next((floor.unusual for floor in known if floor.unusual), ""),
         ),
     )
 

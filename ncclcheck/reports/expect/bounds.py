@@ -73,9 +73,9 @@ def ground(cluster: Cluster, ranks: int, nodes: int) -> Ground | str:
         return "NVLink joins the GPUs of all nodes, and what is reached there is published for whole racks only"
     network = outside.slowest(cluster, ranks // nodes) if nodes > 1 else None
     within = inside.slowest(cluster, ranks // nodes) if ranks > nodes and not gloo else None
-    for found in (network, within):
-        if isinstance(found, str):
-            return found
+    for limit in (network, within):
+        if isinstance(limit, str):
+            return limit
     first = cluster.nodes[0]
     return Ground(
         ranks=ranks,

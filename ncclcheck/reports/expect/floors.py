@@ -70,17 +70,17 @@ def floors(node: Node, card: Gpu) -> list[Floor]:
     if figures is None:
         return []
     tflops, memory = figures
-    found = [Floor("memory_gb_s", _MEMORY * memory, f"{100 * _MEMORY:.0f} % of the data sheet's {memory:g} GB/s")]
+    limits = [Floor("memory_gb_s", _MEMORY * memory, f"{100 * _MEMORY:.0f} % of the data sheet's {memory:g} GB/s")]
     if not _held_down(card):
         basis = f"{100 * _PRODUCT:.0f} % of the data sheet's {tflops:g} TFLOP/s"
-        found.append(Floor("matmul_gflop_s", 1000 * _PRODUCT * tflops, basis))
-    return found + _copies(node, card)
+        limits.append(Floor("matmul_gflop_s", 1000 * _PRODUCT * tflops, basis))
+    return limits + _copies(node, card)
 
 
 def _figures(card: Gpu) -> tuple[float, float] | None:
     model = value_or(card.model, "")
-    found = ((tflops, memory) for name, tflops, memory in _MODELS if re.search(rf"\b(?:{name})", model))
-    return next(found, None)
+    matches = ((tflops, memory) for name, tflops, memory in _MODELS if re.search(rf"\b(?:{name})", model))
+    return next(matches, None)
 
 
 def _held_down(card: Gpu) -> bool:
@@ -92,7 +92,7 @@ def _copies(node: Node, card: Gpu) -> list[Floor]:
     """By the slowest link of the job's GPUs, parted where several share one way to the processor."""
     if _BY_NVLINK.search(value_or(card.model, "")):
         return []
-    links = [(one.pcie_gen_max, one.pcie_width_max) for one in value_or(at(node, "gpus.cards"), [])]
+    links = [(gpu.pcie_gen_max, gpu.pcie_width_max) for gpu in value_or(at(node, "gpus.cards"), [])]
     rates = [_GB_S_A_LANE.get(gen, 0.0) * width for gen, width in links
              if not isinstance(gen, Unread) and not isinstance(width, Unread)]  # fmt: skip
     sharing = _sharing(node)

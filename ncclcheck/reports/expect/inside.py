@@ -42,23 +42,23 @@ class Inside:
 
 def slowest(cluster: Cluster, own: int) -> Inside | str:
     """The node that sets the pace, with `own` GPUs of each; else why nothing is known."""
-    found = []
+    floors = []
     for node in cluster.nodes:
         floor = _of_node(node, own)
         if isinstance(floor, str):
             return f"{floor} ({node.name})"
-        found.append(floor)
-    return min(found, key=lambda inside: (inside.nvlink, inside.limit), default="no node has reported its facts")
+        floors.append(floor)
+    return min(floors, key=lambda inside: (inside.nvlink, inside.limit), default="no node has reported its facts")
 
 
 def one_domain(cluster: Cluster) -> bool:
     """Whether NVLink joins GPUs of several nodes, as in a rack of GB200."""
-    found = set()
+    domains = set()
     for node in cluster.nodes:
         for card in value_or(at(node, "gpus.cards"), []):
             fabric = card.fabric if isinstance(card.fabric, NvFabric) else NvFabric(state="not_started")
-            found.add((fabric.cluster.strip("0-"), fabric.clique))
-    return len(found) == 1 and bool(found.pop()[0])
+            domains.add((fabric.cluster.strip("0-"), fabric.clique))
+    return len(domains) == 1 and bool(domains.pop()[0])
 
 
 def _of_node(node: Node, own: int) -> Inside | str:
@@ -108,12 +108,12 @@ def _over_nvlink(node: Node, cards: list[Gpu], own: int, link: float) -> Inside:
 
 
 def _over_pcie(node: Node, cards: list[Gpu]) -> Inside:
-    found = []
+    rates = []
     for card in cards:
         generation, width = card.pcie_gen_max, card.pcie_width
         for fact in (generation, width):
             if isinstance(fact, Unread):
                 raise unseen(node, f"the PCIe link of {card.name}", fact)
-        found.append(pcie(gts(known(generation)), known(width)))
+        rates.append(pcie(gts(known(generation)), known(width)))
     why = "how much GPUs without NVLink reach depends on the host, and is not published"
-    return Inside(min(found), False, f"PCIe at {min(found):.3g} GB/s a GPU", unusual=why)
+    return Inside(min(rates), False, f"PCIe at {min(rates):.3g} GB/s a GPU", unusual=why)

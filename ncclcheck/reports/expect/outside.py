@@ -43,10 +43,10 @@ def slowest(cluster: Cluster, own: int) -> Rate | str:
     rates: dict[str, Rate] = {}
     bursts = {} if not lan.uses_gloo(cluster) and _all_rdma(cluster) else _bursts(cluster)
     for node in cluster.nodes:
-        found = _of_node(cluster, node, own, bursts.get(node.name))
-        if isinstance(found, str):
-            return f"{found} ({node.name})"
-        rates[node.name] = found
+        speed = _of_node(cluster, node, own, bursts.get(node.name))
+        if isinstance(speed, str):
+            return f"{speed} ({node.name})"
+        rates[node.name] = speed
     if len({rate.carrier == "rdma" for rate in rates.values()}) > 1:
         return "some nodes would use RDMA and others TCP"
     name = min(rates, key=lambda rate: rates[rate].gb_s)
@@ -119,13 +119,13 @@ def _sum(parts: Sequence[str]) -> str:
 
 def _gpu_pcie(node: Node) -> float:
     """The slowest PCIe link among the GPUs at its full speed, for an idle link slows down; 0 where unknown."""
-    found = []
+    rates = []
     for card in value_or(at(node, "gpus.cards"), []):
         by_other_way = any(name in value_or(card.model, "") for name in _WITHOUT_PCIE)
         if by_other_way or isinstance(card.pcie_gen_max, Unread) or isinstance(card.pcie_width, Unread):
             return 0.0
-        found.append(pcie(gts(card.pcie_gen_max), card.pcie_width))
-    return min(found, default=0.0)
+        rates.append(pcie(gts(card.pcie_gen_max), card.pcie_width))
+    return min(rates, default=0.0)
 
 
 def _bursts(cluster: Cluster) -> dict[str, float]:
@@ -133,9 +133,9 @@ def _bursts(cluster: Cluster) -> dict[str, float]:
 
     As it was counted: what a stream might have carried with a core of its own would be no bound.
     """
-    found = reached(cluster)
+    reach = reached(cluster)
     best: dict[tuple[str, int], float] = {}
-    for pair, peer in found.seen.items() if found else ():
+    for pair, peer in reach.seen.items() if reach else ():
         for way, node in enumerate(pair):
             best[node, way] = max([best.get((node, way), 0.0), *map(flows.gbit, peer.bursts)])
     both = {n: min(best[n, 0], best[n, 1]) for n, way in best if way == 0 and (n, 1) in best}

@@ -33,13 +33,13 @@ def causes_first(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 def _below(code: str, grounds: dict[str, tuple[str, ...]]) -> list[str]:
     """All that a rule stands on, also by way of rules that passed; the deepest first."""
-    found: dict[str, None] = {}
+    below: dict[str, None] = {}
 
-    def visit(one: str) -> None:
-        for ground in grounds.get(one, ()):
-            if ground not in found and ground != code:
+    def visit(rule: str) -> None:
+        for ground in grounds.get(rule, ()):
+            if ground not in below and ground != code:
                 visit(ground)
-                found[ground] = None
+                below[ground] = None
 
     visit(code)
-    return list(found)
+    return list(below)

@@ -51,7 +51,7 @@ def nodes(entries: Sequence[msgspec.Raw], kinds: Kinds) -> list[Node]:
     """The nodes of a saved file; what they have in common is one object. Raises Unreadable."""
     whole: dict[str, tuple[Node, int]] = {}
     made_once = Once()
-    found: list[Node] = []
+    restored: list[Node] = []
     size = 0
     for place, raw in enumerate(entries):
         entry = _decoded(raw, f"$.nodes[{place}]", _entry)
@@ -71,8 +71,8 @@ def nodes(entries: Sequence[msgspec.Raw], kinds: Kinds) -> list[Node]:
                 raise Unreadable(f"$.nodes[{place}].differs: {error}") from None
         if size > _MOST:
             raise Unreadable(f"$.nodes: they stand for more than {_MOST / 2**30:.0f} GiB of facts")
-        found.append(made)
-    return found
+        restored.append(made)
+    return restored
 
 
 _entry: msgspec.json.Decoder[_Entry] = msgspec.json.Decoder(_Entry)
@@ -109,7 +109,7 @@ def verdicts(judged: Iterable[Verdict]) -> list[dict[str, Any]]:
 
 
 def _short(verdict: Verdict) -> dict[str, Any]:
-    told = msgspec.structs.asdict(verdict)
+    fields = msgspec.structs.asdict(verdict)
     if (left := len(verdict.findings) - MOST_FINDINGS) > 0:
-        told |= {"findings": verdict.findings[:MOST_FINDINGS], "findings_left_out": left}
-    return told
+        fields |= {"findings": verdict.findings[:MOST_FINDINGS], "findings_left_out": left}
+    return fields

@@ -22,10 +22,10 @@ def derived(function: Callable[[S], T]) -> Callable[[S], T]:
 
     @wraps(function)
     def kept(subject: S) -> T:
-        found = subject.__dict__
-        if name not in found:
-            found[name] = function(subject)
-        return cast(T, found[name])
+        values = subject.__dict__
+        if name not in values:
+            values[name] = function(subject)
+        return cast(T, values[name])
 
     return kept
 

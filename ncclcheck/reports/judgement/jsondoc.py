@@ -96,8 +96,8 @@ def pieces(document: Document) -> Iterator[bytes]:
         yield b'%s"%s":' % (b"," if place else b"{", name.encode())
         value = getattr(document, name)
         if name in ("nodes", "verdicts"):
-            for number, one in enumerate(value):
-                yield (b"," if number else b"[") + printable(msgspec.json.encode(one))
+            for number, entry in enumerate(value):
+                yield (b"," if number else b"[") + printable(msgspec.json.encode(entry))
             yield b"]" if value else b"[]"
         else:
             yield printable(msgspec.json.encode(value))
@@ -122,13 +122,13 @@ def printable(data: bytes) -> bytes:
 
 def schema() -> dict[str, Any]:
     """The JSON Schema of the document, as the types say it; a saved one may hold nodes in the compact form."""
-    told = msgspec.json.schema(Document)
-    told["$defs"] |= msgspec.json.schema_components([compact.LikeEntry], ref_template="#/$defs/{name}")[1]
-    nodes = told["$defs"]["Document"]["properties"]["nodes"]
+    definition = msgspec.json.schema(Document)
+    definition["$defs"] |= msgspec.json.schema_components([compact.LikeEntry], ref_template="#/$defs/{name}")[1]
+    nodes = definition["$defs"]["Document"]["properties"]["nodes"]
     nodes["items"] = {"anyOf": [nodes["items"], {"$ref": "#/$defs/LikeEntry"}]}
     left_out = {"type": "integer", "minimum": 1, "description": "In a saved file: findings that it does not hold."}
-    told["$defs"]["Verdict"]["properties"]["findings_left_out"] = left_out
-    return told
+    definition["$defs"]["Verdict"]["properties"]["findings_left_out"] = left_out
+    return definition
 
 
 class _Head(Struct):

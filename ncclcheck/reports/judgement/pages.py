@@ -11,8 +11,8 @@ from ncclcheck.reports.judgement.symptoms import by_symptom
 
 def page(code: str) -> str:
     """One rule's page as Markdown. Raises KeyError for what is no code."""
-    found = next(rule for rule in all_rules() if rule.code == code)
-    return f"# {found.code}: {found.title}\n\n{_head(found)}\n\n{found.page}\n"
+    subject = next(rule for rule in all_rules() if rule.code == code)
+    return f"# {subject.code}: {subject.title}\n\n{_head(subject)}\n\n{subject.page}\n"
 
 
 def answer(words: str) -> str:

@@ -40,14 +40,14 @@ def required(cluster: Cluster, what: str) -> int:
 
 def too_few(count: Count, *, why: str, fix: list[Remedy]) -> Finding:
     """The failure of one node."""
-    found = count.found
-    if isinstance(found, Unread):
-        what, value = f"none of the {count.wanted} required {count.thing}s is there: {found.why}", found.why
-        if found.kind != "absent":
+    number = count.found
+    if isinstance(number, Unread):
+        what, value = f"none of the {count.wanted} required {count.thing}s is there: {number.why}", number.why
+        if number.kind != "absent":
             what = (
-                f"how many of the {count.wanted} required {count.thing}s are there could not be read: {found.why}"
+                f"how many of the {count.wanted} required {count.thing}s are there could not be read: {number.why}"
             )
     else:
-        what, value = f"only {found} of the {count.wanted} required {count.thing}s are there", str(found)
+        what, value = f"only {number} of the {count.wanted} required {count.thing}s are there", str(number)
     evidence = [seen(count.source, value), seen("required", count.wanted)]
     return fail(count.where, what, why=why, owner="node", evidence=evidence, fix=fix)

@@ -21,7 +21,7 @@ def bad_nodes(verdicts: Iterable[Verdict], culprits: Iterable[Culprit], names: S
 
     What fails on all nodes says nothing about any of them, and excludes none.
     """
-    found: dict[str, str] = {}
+    codes: dict[str, str] = {}
     failed = {verdict.code for verdict in verdicts if verdict.state is State.FAIL}
     for verdict in verdicts:
         owned = [
@@ -29,18 +29,18 @@ def bad_nodes(verdicts: Iterable[Verdict], culprits: Iterable[Culprit], names: S
             for finding in verdict.findings
             if finding.state is State.FAIL and finding.owner == "node"
         ]
-        _add(found, {name for name in owned if name is not None and name in names}, verdict.code, names)
+        _add(codes, {name for name in owned if name is not None and name in names}, verdict.code, names)
     for culprit in culprits:
         explained = [code for code in culprit.explains if code in failed]
         if culprit.kind in _OF_A_NODE and explained:
-            _add(found, {name.partition("/")[0] for name in culprit.names}, explained[0], names)
-    return {name: found[name] for name in names if name in found}
+            _add(codes, {name.partition("/")[0] for name in culprit.names}, explained[0], names)
+    return {name: codes[name] for name in names if name in codes}
 
 
-def _add(found: dict[str, str], places: set[str], code: str, names: Sequence[str]) -> None:
+def _add(codes: dict[str, str], places: set[str], code: str, names: Sequence[str]) -> None:
     if len(names) == 1 or not places >= set(names):
         for name in places:
-            found.setdefault(name, code)
+            codes.setdefault(name, code)
 
 
 def of_document(document: Document) -> tuple[list[str], dict[str, str]]:

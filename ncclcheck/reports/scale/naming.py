@@ -65,16 +65,16 @@ def what(answer: Answer) -> str:
     least = answer.smallest_bad
     assert least is not None
     if answer.kind == "members":
-        told = fold_some(name for part in answer.parts for name in part)
+        members = fold_some(name for part in answer.parts for name in part)
         largest = max((len(test.group) for test in answer.tests if not test.bad), default=0)
         return (
-            f"whenever {told} are all in it: these {len(answer.parts)} alone {_reached([least], answer)}, "
+            f"whenever {members} are all in it: these {len(answer.parts)} alone {_reached([least], answer)}, "
             f"and groups of up to {largest} nodes without one of them are healthy"
         )
-    one, other = (fold_some(part) for part in answer.parts)
+    group, other = (fold_some(part) for part in answer.parts)
     if answer.kind == "joined":
-        return f"{one} and {other} are healthy alone, and together in one collective {_reached([least], answer)}"
-    return f"{one} and {other} are healthy alone, and the first {_reached([least], answer)} while both are busy"
+        return f"{group} and {other} are healthy alone, and together in one collective {_reached([least], answer)}"
+    return f"{group} and {other} are healthy alone, and the first {_reached([least], answer)} while both are busy"
 
 
 def _sets(count: int) -> str:

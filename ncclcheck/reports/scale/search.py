@@ -235,11 +235,11 @@ def _at_once(case: _Case, failed: list[Group]) -> Rounds:
         both = yield from case.tried(first, others[0])
         sound = all(test.bad for test in both) and not (yield from case.tried(others[0]))[0].bad
         return case.answer("at once", first, others[0]) if sound else case.answer("unsure")
-    one, other = sorted((first, others[0]), key=lambda part: case.names.index(part[0]))
-    count = yield from _smallest(case, one, other, 0)
+    group, other = sorted((first, others[0]), key=lambda part: case.names.index(part[0]))
+    count = yield from _smallest(case, group, other, 0)
     other = other[:count]
-    count = yield from _smallest(case, other, one[::-1], 0)
-    return (yield from _joined(case, one[-count:] + other))
+    count = yield from _smallest(case, other, group[::-1], 0)
+    return (yield from _joined(case, group[-count:] + other))
 
 
 def _limit(case: _Case, block: Group, sound: int) -> Rounds:
@@ -306,13 +306,13 @@ def _is_exchangeable(case: _Case, group: Group) -> Generator[list[Group], Sequen
 
 def _members(case: _Case, last: str, before: Group) -> Rounds:
     """One by one the nodes that must all be there; the first is known."""
-    found: Group = (last,)
+    members: Group = (last,)
     left = before
-    while len(found) < _MOST_MEMBERS:
-        count = yield from _smallest(case, found, left, 0)
-        found, left = (left[count - 1], *found), left[: count - 1]
-        if (yield from case.bad(found))[0]:
-            return case.answer("members", *((name,) for name in found))
+    while len(members) < _MOST_MEMBERS:
+        count = yield from _smallest(case, members, left, 0)
+        members, left = (left[count - 1], *members), left[: count - 1]
+        if (yield from case.bad(members))[0]:
+            return case.answer("members", *((name,) for name in members))
         if not left:
             break
     return case.answer("unsure")
@@ -330,10 +330,10 @@ def _joined(case: _Case, crowd: Group) -> Rounds:
             most = middle
         else:
             least = middle
-    one, other = crowd[: widths[most]], crowd[widths[most] - len(crowd) :]
+    front, other = crowd[: widths[most]], crowd[widths[most] - len(crowd) :]
     other = other if most == len(widths) - 1 else crowd[-widths[most] :]
-    both = yield from case.tried(one, other)
-    return case.answer("at once" if all(each.bad for each in both) else "joined", one, other)
+    both = yield from case.tried(front, other)
+    return case.answer("at once" if all(each.bad for each in both) else "joined", front, other)
 
 
 def _blocks(names: Group, size: int) -> list[Group]:

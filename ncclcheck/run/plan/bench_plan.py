@@ -81,8 +81,8 @@ def ops(given: str) -> tuple[Op, ...]:
 
 def sizes(given: str) -> tuple[int, ...]:
     """`1K:256M:x4`, `1M:8M:+1M` or `1K,64M` -> bytes, ascending. Raises UsageError."""
-    found = [_size(part) for part in given.split(",")] if ":" not in given else _range(given)
-    return tuple(sorted(dict.fromkeys(found)))
+    values = [_size(part) for part in given.split(",")] if ":" not in given else _range(given)
+    return tuple(sorted(dict.fromkeys(values)))
 
 
 def min_busbw(given: str) -> dict[str, float]:
@@ -110,15 +110,15 @@ def _range(given: str) -> list[int]:
         raise _bad_size(given)
     low, high = _size(parts[0]), _size(parts[1])
     by = _size(match[2]) if match[1] == "+" else _factor(match[2], given)
-    found: list[int] = []
+    values: list[int] = []
     while low <= high:
-        found.append(low)
-        if len(found) > 100:
+        values.append(low)
+        if len(values) > 100:
             raise UsageError(f"--sizes: {given!r} gives more than 100 sizes; take a larger step")
         low = low + by if match[1] == "+" else low * by
-    if not found:
+    if not values:
         raise UsageError(f"--sizes: {given!r} is empty, its first size is larger than its last")
-    return found
+    return values
 
 
 def _factor(text: str, given: str) -> int:

@@ -50,7 +50,7 @@ def read(given: Iterable[str], *, training: bool = False) -> tuple[str, ...]:
 
 def injections(faults: Sequence[str], nodes: Sequence[str], ranks: int, rows: Sequence[Row]) -> list[Injection]:
     """What the ranks of this job are to do. Raises UsageError for ranks and nodes that there are not."""
-    found = []
+    planned = []
     for fault in faults:
         injection, indexes = _read(fault)
         if injection.rank >= ranks:
@@ -65,8 +65,8 @@ def injections(faults: Sequence[str], nodes: Sequence[str], ranks: int, rows: Se
             )
         if injection.kind == "corrupt":
             injection = Injection(kind=injection.kind, rank=injection.rank, op=_corrupted(fault, rows))
-        found.append(injection)
-    return found
+        planned.append(injection)
+    return planned
 
 
 def _corrupted(fault: str, rows: Sequence[Row]) -> Op:

@@ -129,9 +129,9 @@ def _field(default: Any, source: Source) -> Any:
 
 def sources(record: type[Any]) -> Iterator[tuple[str, Source]]:
     """The fields of a record that options fill."""
-    for one in fields(record):
-        if "from" in one.metadata:
-            yield one.name, one.metadata["from"]
+    for member in fields(record):
+        if "from" in member.metadata:
+            yield member.name, member.metadata["from"]
 
 
 def options_of(record: type[Any], *names: str, **changed: Mapping[str, Any]) -> tuple[Option, ...]:

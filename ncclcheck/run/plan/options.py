@@ -44,19 +44,19 @@ def codes(option: str, given: str) -> tuple[str, ...]:
 
 def requirements(given: str, option: str = "--require") -> list[Requirement]:
     """`gpu=8,hca=8,NET003` -> requirements. Raises UsageError."""
-    found: list[Requirement] = []
+    wanted: list[Requirement] = []
     known = {rule.code for rule in all_rules()}
     for part in (p.strip() for p in given.split(",") if p.strip()):
         name, equals, count = part.partition("=")
         if equals and name.lower() in COUNTED and count.isdecimal() and len(count) < 7:
-            found.append(Requirement(what=name.lower(), count=int(count)))
+            wanted.append(Requirement(what=name.lower(), count=int(count)))
         elif not equals and name.upper() in known:
-            found.append(Requirement(what=name.upper()))
+            wanted.append(Requirement(what=name.upper()))
         else:
             raise UsageError(
                 f"{option}: {part!r} is not understood; allowed are gpu=N, hca=N and codes such as NET003"
             )
-    return found
+    return wanted
 
 
 def _endpoint(given: str) -> str:

@@ -39,12 +39,12 @@ def filled(wanted: PreflightOptions, script: Script) -> tuple[PreflightOptions, 
     """The options with what the script says where nothing was typed, and each such choice in words."""
     calls, everywhere = reached(script), on_all_ranks(script)
     certain = [call for call in calls if call.function in everywhere and sure(call)]
-    said: list[str] = []
+    choices: list[str] = []
     for name, value, words in [*_data(wanted, script, certain), *_job(wanted, script, certain)]:
         change: dict[str, Any] = {name: value}
         wanted = replace(wanted, **change)
-        said.append(words)
-    return wanted, said
+        choices.append(words)
+    return wanted, choices
 
 
 def _data(wanted: PreflightOptions, script: Script, calls: list[Call]) -> Iterator[tuple[str, object, str]]:

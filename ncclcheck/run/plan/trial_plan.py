@@ -68,8 +68,8 @@ def refuse(setting: Setting, shape: Shape, nodes: list[Node], *, simulated: bool
         raise UsageError(f"--with {setting}: {idle}: one rank sends nothing; take --nproc-per-node 2 or --nodes 2")
     if simulated and name == "NCCL_HOSTID":
         raise UsageError(f"--with {setting}: {idle}: each simulated node has one of its own")
-    held = [effective(node)[name].value if name in effective(node) else None for node in nodes]
-    if all(value == setting.value for value in held):
+    values = [effective(node)[name].value if name in effective(node) else None for node in nodes]
+    if all(value == setting.value for value in values):
         has = (
             f"{name} has that value already; {name}= tries the job without it"
             if setting.value

@@ -111,12 +111,14 @@ def candidates(wanted: TuneOptions, shape: Shape, nodes: list[Node], *, simulate
     for setting in wanted.tries:
         if setting.variable != "OMP_NUM_THREADS":
             trial_plan.refuse(setting, shape, nodes, simulated=simulated)
-    own = [Candidate(variable=one.variable, value=one.value, why="given by --try") for one in wanted.tries]
-    found = own or [*(_of_nccl(nodes) if shape.backend == "nccl" else _of_gloo(shape, nodes))]
-    effects = [{name: one.value for name, one in effective(node).items()} for node in nodes]
+    own = [
+        Candidate(variable=attempt.variable, value=attempt.value, why="given by --try") for attempt in wanted.tries
+    ]
+    pool = own or [*(_of_nccl(nodes) if shape.backend == "nccl" else _of_gloo(shape, nodes))]
+    effects = [{name: effect.value for name, effect in effective(node).items()} for node in nodes]
     left = [
         candidate
-        for candidate in found
+        for candidate in pool
         if not all(values.get(candidate.variable) == candidate.value for values in effects)
     ]
     if not left:

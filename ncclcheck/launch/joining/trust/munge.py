@@ -28,8 +28,8 @@ def works() -> bool:
 
 def encode(payload: bytes) -> str:
     """A credential that only processes of our own user id can open. Raises OSError."""
-    said = _run("munge", f"--restrict-uid={os.geteuid()}", given=payload.hex().encode())
-    credential = said.decode(errors="replace").strip()
+    output = _run("munge", f"--restrict-uid={os.geteuid()}", given=payload.hex().encode())
+    credential = output.decode(errors="replace").strip()
     if not _CREDENTIAL.fullmatch(credential):
         raise OSError("munge made no credential")
     return credential
@@ -39,8 +39,8 @@ def decode(credential: str) -> bytes:
     """What one of our own processes, on any node, put into a credential. Raises OSError, ValueError."""
     if not _CREDENTIAL.fullmatch(credential):
         raise ValueError("not a credential of munge")
-    said = _run("unmunge", given=credential.encode())
-    head, _, payload = said.partition(b"\n\n")
+    output = _run("unmunge", given=credential.encode())
+    head, _, payload = output.partition(b"\n\n")
     match = _UID.search(head)
     if match is None or int(match[1]) != os.geteuid():
         raise ValueError("a credential of another user")
@@ -56,10 +56,10 @@ def _run(program: str, *options: str, given: bytes) -> bytes:
         raise FileNotFoundError(2, "No such file or directory", program)
     child = process.start([path, *options], control=True, err=subprocess.DEVNULL)
     try:
-        said, _ = child.communicate(given, _SECONDS)
+        output, _ = child.communicate(given, _SECONDS)
     except subprocess.TimeoutExpired:
         process.kill_tree(child.pid)
         raise TimeoutError(110, f"{program} did not answer in {_SECONDS:g} s") from None
     if child.returncode:
         raise OSError(f"{program} ended with {child.returncode}")
-    return said
+    return output

@@ -75,10 +75,10 @@ def _checked(key: bytes, source: str) -> bytes:
 def _content(path: str) -> bytes:
     try:
         with open(files.opened(path), "rb") as file:
-            found = os.fstat(file.fileno())
-            if found.st_uid not in (0, os.geteuid()) or stat.S_IMODE(found.st_mode) & 0o077:
+            status = os.fstat(file.fileno())
+            if status.st_uid not in (0, os.geteuid()) or stat.S_IMODE(status.st_mode) & 0o077:
                 raise UsageError(
-                    f"--secret-file: {path!r} has {files.described(found)}; "
+                    f"--secret-file: {path!r} has {files.described(status)}; "
                     "allowed is a file of your own that nobody else can read: chmod 600"
                 )
             return file.read(_MOST)
