@@ -443,7 +443,8 @@ def meeting(logs: Logs) -> Iterator[Finding]:
     `Timed out after 1801 seconds waiting for clients. 3/4 clients joined`, `RendezvousTimeoutError`,
     `RendezvousClosedError` (a node came after the others had ended), or a wait for a key that rank 0 never wrote.
     `config has no run_id, generated a random run_id` before a rendezvous that failed: each node has its own.
-    `Waiting in store based barrier ... worker_count=7` of 8, again and again to the end of the log.
+    `Waiting in store based barrier ... worker_count=7` of 8, again and again to the end of the log; a count above
+    the world size shows that processes of an earlier attempt, or ranks beyond it, came as well.
     Where a process could not dial the master, that is reported instead.
 
     ## Fix
@@ -476,6 +477,9 @@ def meeting(logs: Logs) -> Iterator[Finding]:
     events = missing or rendezvous or waited or _still_waiting(logs)
     if not events or starts_later(logs, events[-1]):
         return
+    if (too_many := _too_many(events)) is not None:
+        yield too_many
+        return
     yield cause(
         events,
         _who_came(events[0]),
@@ -490,6 +494,27 @@ def meeting(logs: Logs) -> Iterator[Finding]:
             you("Start the same command on every node.", _RENDEZVOUS),
             you("Where nodes come late, wait longer for them.", "torchrun --rdzv-conf=join_timeout=1800 ..."),
             admin("Look after the node that does not come.", "sinfo -R"),
+        ],
+    )  # fmt: skip
+
+
+def _too_many(events: list[LogEvent]) -> Finding | None:
+    """Torch's store counts all that ever came to it; the barrier waits until their number is the world size."""
+    came, wanted = _came(events[-1])
+    if not came or not wanted or int(came) <= int(wanted):
+        return None
+    return cause(
+        events,
+        f"{came} processes came to a start of {wanted}: more than the job has",
+        why="The store counts everyone who ever came, and the barrier waits for exactly the world size: it was "
+        "passed, by processes of an earlier attempt or by ranks beyond the world size.",
+        owner="job",
+        fix=[
+            you("Confirm: see who runs on each node, also of an earlier start.",
+                "srun --ntasks-per-node=1 bash -c 'hostname; pgrep -af python'"),
+            you("End all of them and start anew, on another port or --rdzv-id.", _RENDEZVOUS),
+            you("Where only some workers were started again: let the launcher restart all (torchrun does). Each "
+                "process needs a RANK below WORLD_SIZE."),
         ],
     )  # fmt: skip
 

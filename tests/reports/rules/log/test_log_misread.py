@@ -108,3 +108,13 @@ def test_results_that_are_handed_up_show_no_flushed_requests() -> None:
     (found,) = judged(log)["LOG001"].findings
     assert "flushed" not in found.what
     assert "the result that NCCL's functions handed up" in found.what
+
+
+def test_more_processes_than_the_world_has_wait_for_nobody() -> None:
+    """The count of torch's store passed the world size (16 of 4), and never is it."""
+    wait = (
+        "INFO | torch.distributed.distributed_c10d | Waiting in store based barrier to initialize process group "
+        "for rank: 0, key: store_based_barrier_key:1 (world_size=4, worker_count=16, timeout=0:30:00)\n"
+    )
+    (found,) = judged(3 * wait)["LOG021"].findings
+    assert found.what == "16 processes came to a start of 4: more than the job has"
