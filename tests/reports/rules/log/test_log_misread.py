@@ -118,3 +118,13 @@ def test_more_processes_than_the_world_has_wait_for_nobody() -> None:
     )
     (found,) = judged(3 * wait)["LOG021"].findings
     assert found.what == "16 processes came to a start of 4: more than the job has"
+
+
+def test_a_plugin_that_the_loader_refuses_is_told_in_its_words() -> None:
+    error = "libefa.so.1: cannot open shared object file: No such file or directory"
+    log = (
+        f"h1:7:7 [0] NCCL INFO NET/Plugin: /opt/dep.so: {error}\n"
+        "h1:7:7 [0] plugin/net.cc:379 NCCL WARN Failed to initialize any NET plugin\n"
+    )
+    (found,) = judged(log)["LOG030"].findings
+    assert f"its plugin could not be loaded (/opt/dep.so: {error})" in found.what
