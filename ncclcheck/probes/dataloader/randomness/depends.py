@@ -112,8 +112,8 @@ def _unstable(visited: Visited, two: Visited | None) -> set[str]:
     return set() if two is None else {difference.leaf for difference in _differences(visited, two)}
 
 
-def _changed(one: Visited, two: Visited, but: set[str] | None = None) -> list[_Changed]:
-    return [difference for difference in _differences(one, two) if difference.leaf not in (but or ())]
+def _changed(base: Visited, other: Visited, but: set[str] | None = None) -> list[_Changed]:
+    return [difference for difference in _differences(base, other) if difference.leaf not in (but or ())]
 
 
 @dataclass

@@ -101,7 +101,7 @@ def _changed(first: list[Read], then: list[Read], read: list[int]) -> Iterator[C
 
 
 def _in_workers(
-    made: Made, plan: Visit, changed: list[Change], told: str, later: int, folder: str, seconds: float
+    made: Made, plan: Visit, changed: list[Change], how: str, later: int, folder: str, seconds: float
 ) -> Iterator[NewEpoch]:
     """What the workers read in the second epoch, against both."""
     book = Notebook(folder)
@@ -121,7 +121,7 @@ def _in_workers(
     if old or new:
         index, leaf, a, b = (old or new)[0]
         yield NewEpoch(
-            told=told, leaf=leaf, index=index, old=a.briefs[leaf], new=b.briefs[leaf],
+            told=how, leaf=leaf, index=index, old=a.briefs[leaf], new=b.briefs[leaf],
             got=(a if old else b).briefs[leaf], count=len(old), of=len(old) + len(new),
         )  # fmt: skip
 

@@ -69,9 +69,9 @@ def _beside(first: View, other: View) -> IndexMap:
 def _renamed(first: View, other: View, indices: list[int], leaf: str) -> bool:
     """Whether each value of one rank is one other value there, and each occurs several times, as classes do."""
     pairs = {(_held(first, index, leaf), _held(other, index, leaf)) for index in indices}
-    ones, others = {label for label, _ in pairs}, {two for _, two in pairs}
+    ones, others = {label for label, _ in pairs}, {alias for _, alias in pairs}
     one_for_one = len(ones) == len(others) == len(pairs) > 1
-    return one_for_one and any(one != two for one, two in pairs) and len(indices) >= _EACH * len(pairs)
+    return one_for_one and any(label != alias for label, alias in pairs) and len(indices) >= _EACH * len(pairs)
 
 
 def _relabelled(first: View, other: View, indices: list[int], leaves: list[str]) -> IndexMap:
@@ -85,14 +85,14 @@ def _relabelled(first: View, other: View, indices: list[int], leaves: list[str])
 
 def _example(first: View, other: View, index: int, leaves: list[str], there: int | None) -> Differing:
     leaf = next(leaf for leaf in leaves if _held(first, index, leaf) != _held(other, index, leaf))
-    one, two = (view.briefs.get(index, {}).get(leaf) or _held(view, index, leaf) for view in (first, other))
-    return Differing(index=index, rank=other.rank, leaf=leaf, one=one, other=two, there=there)
+    own, theirs = (view.briefs.get(index, {}).get(leaf) or _held(view, index, leaf) for view in (first, other))
+    return Differing(index=index, rank=other.rank, leaf=leaf, one=own, other=theirs, there=there)
 
 
 def _would_show(views: Sequence[View], distinct: list[dict[Key, int]]) -> bool:
     """Whether enough was read of both that samples in common could not have been missed."""
-    one, two = (len(keys) for keys in distinct[:2])
-    return one * two >= _POWER * max(1, views[0].length or 0) or one == views[0].length
+    own, theirs = (len(keys) for keys in distinct[:2])
+    return own * theirs >= _POWER * max(1, views[0].length or 0) or own == views[0].length
 
 
 def _tells(view: View, indices: list[int], leaf: str) -> bool:

@@ -9,7 +9,9 @@ _IN_NCCL = "gpu-a17:4711:4800 [3] NCCL INFO "
 SIGNS = (
     Sign(
         "no-plugin",
-        r"(?:NET|TUNER|PROFILER|ENV|GIN|RMA)/Plugin ?:.{0,120}(?:[Nn]o plugin found|Could not find|[Ff]ailed to find nccl\w{1,60}|"
+        r"NET/Plugin ?: (?:dlerror=)?(?P<error>(?:\S{1,300}: )?\S{1,200}: (?:cannot open shared object file|file too short"
+        r"|undefined symbol|invalid ELF header|wrong ELF class).{0,120})"
+        r"|(?:NET|TUNER|PROFILER|ENV|GIN|RMA)/Plugin ?:.{0,120}(?:[Nn]o plugin found|Could not find|[Ff]ailed to find nccl\w{1,60}|"
         r"returned \d{1,3} :|dlerror=|using internal|Using internal|load returned)",
         (
             _IN_NCCL + "NET/Plugin : No plugin found (libnccl-net.so), using internal implementation",
@@ -17,6 +19,8 @@ SIGNS = (
             _IN_NCCL + "PROFILER/Plugin: Could not find: libnccl-profiler.so.",
             _IN_NCCL + "NET/Plugin: Failed to find ncclNetPlugin_v8 symbol.",
             _IN_NCCL + "PROFILER/Plugin: failed to find ncclProfiler_v4",
+            _IN_NCCL
+            + "NET/Plugin: /opt/net.so: libefa.so.1: cannot open shared object file: No such file or directory",
         ),
     ),
     Sign(

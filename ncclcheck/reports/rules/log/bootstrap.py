@@ -42,6 +42,9 @@ _HOST_NETWORK = you(
 )
 _CONTAINER = re.compile(r"[0-9a-f]{12}")  # its number is the name of a container's host
 _ZERO = "0"
+_OF_COMM_ID = (
+    "No usable listening interface"  # NCCL looks for one in the subnet of NCCL_COMM_ID (src/bootstrap.cc)
+)
 
 
 @log_rule("LOG010", "NCCL chose interfaces that reach the other nodes")
@@ -258,8 +261,8 @@ def no_interface(logs: Logs) -> Iterator[Finding]:
         asked = setting(logs, "NCCL_SOCKET_IFNAME", own[0])
         yield cause(
             own,
-            f"no interface of {names([host])} fits NCCL_SOCKET_IFNAME={asked}" if asked
-            else _no_address(host, own),
+            f"no interface of {names([host])} fits NCCL_SOCKET_IFNAME={asked}"             if asked
+            else _no_address(host, own) + _restricted(logs, own[0]),
             why="Without an interface the rank has no address that the others could dial."
             if asked or own[0].sign != "socket-family"
             else "An address that no rank wrote: as a rule one of them found no interface that it may take, or "
@@ -274,8 +277,19 @@ def no_interface(logs: Logs) -> Iterator[Finding]:
                          'export NCCL_SOCKET_IFNAME="=eth0,eno1"'),
                 admin("Set it for each kind of node.", "cat /etc/nccl.conf"),
             ],
-            more=[*settings_seen(logs, "NCCL_SOCKET_IFNAME"), *version_seen(logs, own[0])],
+            more=[
+                *settings_seen(logs, "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_COMM_ID"),
+                *version_seen(logs, own[0]),
+            ],
         )  # fmt: skip
+
+
+def _restricted(logs: Logs, event: LogEvent) -> str:
+    """What else keeps NCCL from an interface: the family of addresses that it is held to, or NCCL_COMM_ID."""
+    if _OF_COMM_ID in event.text:
+        return ": none is in the subnet of the address in NCCL_COMM_ID"
+    family = setting(logs, "NCCL_SOCKET_FAMILY", event)
+    return f": NCCL_SOCKET_FAMILY={family} allows addresses of that family alone" if family else ""
 
 
 def unwritten(logs: Logs, event: LogEvent) -> bool:

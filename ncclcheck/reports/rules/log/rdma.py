@@ -188,19 +188,20 @@ def _unused_silently(process: LogProcess, where: str, why: list[Evidence]) -> Fi
 class _Refusal(NamedTuple):
     """Why a process has no network of the name that NCCL_NET asks for, as far as it tells.
 
-    name: NCCL 2.26 and later do not print it. plugin: a library that was asked for and not found. cards: there are
-    some. only: NCCL_IB_HCA=... where that leaves it none.
+    name: NCCL 2.26 and later do not print it. plugin: a library that was asked for and not found. broken: why one
+    that is there could not be loaded. cards: there are some. only: NCCL_IB_HCA=... where that leaves it none.
     """
 
     name: str
     plugin: str
+    broken: str
     cards: bool
     only: str
 
     @property
     def is_unknown(self) -> bool:
         """Whether no network has the name, rather than IB no card."""
-        return self.name != "IB" if self.name else self.cards or bool(self.plugin)
+        return self.name != "IB" if self.name else self.cards or bool(self.plugin or self.broken)
 
 
 def _refusals(logs: Logs, refused: list[LogEvent]) -> Iterator[Finding]:
@@ -213,7 +214,7 @@ def _refusals(logs: Logs, refused: list[LogEvent]) -> Iterator[Finding]:
         if name.startswith("IB") and process is not None and process.plugin:
             name = "IB"  # a plugin's, which is there and has no card
         cards = process is not None and bool(process.devices)
-        how = _Refusal(name, _plugin_missing(own), cards, filtered(logs, {host}))
+        how = _Refusal(name, _plugin_missing(own), _plugin_broken(own), cards, filtered(logs, {host}))
         by_refusal.setdefault(how, []).extend(events)
     for how, events in by_refusal.items():
         yield _unknown(logs, how, events) if how.is_unknown else _refused(logs, how, events)
@@ -252,6 +253,13 @@ def _plugin_missing(own: list[LogEvent]) -> str:
     return next((match[1] for match in tried if match and match[1] != "libnccl-net.so"), "")
 
 
+def _plugin_broken(own: list[LogEvent]) -> str:
+    """The loader's own words of a plugin that is there and cannot be loaded; empty without one."""
+    errors = (event.fields["error"] for event in own if event.sign == "no-plugin" and "error" in event.fields)
+    return next((error.strip() for error in errors if not _IS_ABSENT.match(error)), "")
+
+
+_IS_ABSENT = re.compile(r"libnccl-net[\w.-]*: cannot open shared object file")  # the plugin itself
 _NOT_FOUND = re.compile(r"NET/Plugin: Could not find: (?:\S+ )?([\w.-]{1,80}?)(?:\. |\.?$)")
 
 
@@ -267,11 +275,12 @@ def _unknown(logs: Logs, how: _Refusal, events: list[LogEvent]) -> Finding:
     what = f"no network is called {how.name!r}, which NCCL_NET asks for"
     if not how.name:
         what = "no network has the name that NCCL_NET asks for"
-    what += (
-        f": its plugin {how.plugin} was not found"
-        if how.plugin
-        else ": it is unknown, or its plugin was not loaded"
-    )
+    if how.broken:
+        what += f": its plugin could not be loaded ({how.broken})"
+    elif how.plugin:
+        what += f": its plugin {how.plugin} was not found"
+    else:
+        what += ": it is unknown, or its plugin was not loaded"
     hosts = list(dict.fromkeys(event.host for event in events))
     return cause(
         events,

@@ -22,6 +22,7 @@ from ncclcheck.reports.text.words.fold import size
 _FULL = "No space left on device"
 _GONE = "No such file or directory"
 _TOO_LARGE = "File too large"
+_NO_DESCRIPTORS = "Too many open files"
 _HOST_MEMORY_BEGINS, _HOST_MEMORY_FALLS_BACK = (2, 24, 0), (2, 26, 5)
 _LARGER = [
     you("Confirm: look at its size inside of the container.", "df -h /dev/shm", "ls -l /dev/shm | head"),
@@ -143,9 +144,29 @@ def allowed(logs: Logs) -> Iterator[Finding]:
         if _error(events[0]) == _TOO_LARGE:
             yield _limited(where, events)
             continue
+        if _error(events[0]) == _NO_DESCRIPTORS:
+            yield _out_of_descriptors(where, events)
+            continue
         why = "Ranks of a node exchange data through it, and NCCL cannot start without it."
         what = f"/dev/shm refuses NCCL's files{on(where)}: {_error(events[0])}"
         yield cause(events, what, why=why, owner="node", fix=fix, at=where)
+
+
+def _out_of_descriptors(where: Where, events: list[LogEvent]) -> Finding:
+    return cause(
+        events,
+        f"the limit of open files (ulimit -n) is reached{on(where)}: a file in /dev/shm could not be opened",
+        why="Each connection and each piece of shared memory takes a file descriptor of the process (EMFILE).",
+        owner="job",
+        fix=[
+            you("Confirm: look at the limit as the launcher hands it on.",
+                "srun bash -c 'ulimit -Sn; ulimit -Hn'"),
+            you("Raise it before the ranks start.", "ulimit -n $(ulimit -Hn)"),
+            admin("Raise the hard limit, also of the service that starts jobs.",
+                  "systemctl show slurmd docker -p LimitNOFILE"),
+        ],
+        at=where,
+    )  # fmt: skip
 
 
 def _limited(where: Where, events: list[LogEvent]) -> Finding:

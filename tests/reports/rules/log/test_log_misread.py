@@ -118,3 +118,29 @@ def test_more_processes_than_the_world_has_wait_for_nobody() -> None:
     )
     (found,) = judged(3 * wait)["LOG021"].findings
     assert found.what == "16 processes came to a start of 4: more than the job has"
+
+
+def test_a_plugin_that_the_loader_refuses_is_told_in_its_words() -> None:
+    error = "libefa.so.1: cannot open shared object file: No such file or directory"
+    log = (
+        f"h1:7:7 [0] NCCL INFO NET/Plugin: /opt/dep.so: {error}\n"
+        "h1:7:7 [0] plugin/net.cc:379 NCCL WARN Failed to initialize any NET plugin\n"
+    )
+    (found,) = judged(log)["LOG030"].findings
+    assert f"its plugin could not be loaded (/opt/dep.so: {error})" in found.what
+
+
+def test_what_keeps_nccl_from_an_interface_is_named() -> None:
+    listening = "h1:7:7 [0] bootstrap.cc:108 NCCL WARN NET/Socket : No usable listening interface found\n"
+    (found,) = judged(listening)["LOG012"].findings
+    assert found.what.endswith("none is in the subnet of the address in NCCL_COMM_ID")
+    family = "h1:7:7 [0] NCCL INFO NCCL_SOCKET_FAMILY set by environment to AF_INET6\n"
+    none = "h1:7:7 [0] bootstrap.cc:115 NCCL WARN Bootstrap : no socket interface found\n"
+    (found,) = judged(family + none)["LOG012"].findings
+    assert "NCCL_SOCKET_FAMILY=AF_INET6 allows addresses of that family alone" in found.what
+
+
+def test_a_limit_of_descriptors_is_no_permission() -> None:
+    line = "failed to create shared memory file 0x7f46, error Too many open files (24)"
+    (found,) = judged(f"h2:7:8 [1] misc/shmutils.cc:73 NCCL WARN Error: {line}\n")["LOG051"].findings
+    assert found.what.startswith("the limit of open files (ulimit -n) is reached on h2")
