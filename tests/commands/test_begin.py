@@ -75,7 +75,7 @@ def test_a_rank_of_spawn_that_crashes_is_named(ncclcheck: Command) -> None:
         (("--start", "fork"), "torchrun"),
         (("--init", "udp"), "env"),
         (("--init-method", "file://shared/init"), "file:///shared/init"),
-        (("--init", "tcp", "--init-method", "file:///a"), "name two ways"),
+        (("--init", "tcp", "--init-method", "file:///a"), "name two methods"),
     ],
 )
 def test_wrong_values_end_at_once(ncclcheck: Command, arguments: tuple[str, ...], words: str) -> None:
