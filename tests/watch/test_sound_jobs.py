@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -54,7 +55,7 @@ def test_a_sound_program(tmp_path: Path, what: str) -> None:
 
 def test_a_script_that_chooses_its_exit_code_after_ranks_that_ended_well(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text("import time; time.sleep(1.5); print('trained')")
-    script = f"RANK=0 WORLD_SIZE=1 {sys.executable} job.py; echo again; exit 3"
+    script = f"RANK=0 WORLD_SIZE=1 {shlex.quote(sys.executable)} job.py; echo again; exit 3"
     _same(tmp_path, ["sh", "-c", script], 60, code=3)
 
 
