@@ -9,6 +9,7 @@ import pytest
 
 from ncclcheck.probes.facts import Sent
 from ncclcheck.probes.job.usage import connections
+from ncclcheck.probes.machine.net.netlink_messages import HEADER, messages
 
 _A, _B = "10.1.0.1", "10.1.0.2"
 
@@ -25,7 +26,7 @@ def _row(
         socket.AF_INET, 1, timer, repeats, b"\1\2\3\4", *ends, 0, struct.pack("=Q", cookie), b"\0" * 20
     )
     body = message + struct.pack("=HH", 4 + len(info), 2) + bytes(info)
-    return connections._HEADER.pack(16 + len(body), 20, 0, 1, 0) + body
+    return HEADER.pack(16 + len(body), 20, 0, 1, 0) + body
 
 
 def _told(*looks: bytes) -> list[Sent]:
@@ -70,7 +71,7 @@ def test_connections_within_a_host_are_left_out() -> None:
 def test_the_kernel_lists_connections_that_stand() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
         data = connections.dumped()
-    assert any(kind == 20 for kind, _ in connections._messages(data))
+    assert any(kind == 20 for kind, _ in messages(data))
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 40, b"\xff" * 100, _row(1, (1, 1, 1))[:90]])

@@ -16,14 +16,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ncclcheck.probes.facts import Sent
+from ncclcheck.probes.machine.net.netlink_messages import (
+    DONE,
+    ERROR,
+    HEADER,
+    REQUEST_DUMP,
+    attributes_of,
+    messages,
+)
 
 _SOCK_DIAG = 4  # NETLINK_SOCK_DIAG
 _BY_FAMILY = 20  # SOCK_DIAG_BY_FAMILY
-_REQUEST_DUMP = 0x1 | 0x300  # NLM_F_REQUEST, NLM_F_DUMP
-_ERROR, _DONE = 2, 3  # NLMSG_ERROR, NLMSG_DONE
 _ESTABLISHED = 1 << 1  # of TCP's states
 _WANT_INFO, _INFO = 1 << 1, 2  # INET_DIAG_INFO
-_HEADER, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=HH")
 # struct inet_diag_msg: family, state, timer, retransmits; ports; addresses; interface; cookie; five numbers more.
 _MESSAGE = struct.Struct("=BBBB4s16s16sI8s20s")
 _REPEATS = 1  # the timer that waits for an acknowledgement, and not that for room at the other side
@@ -109,48 +114,28 @@ def dumped() -> bytes:
         body = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, _WANT_INFO, 0, _ESTABLISHED)
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as sock:
             sock.settimeout(_WITHIN_S)
-            sock.send(_HEADER.pack(_HEADER.size + len(body), _BY_FAMILY, _REQUEST_DUMP, 1, 0) + body)
+            sock.send(HEADER.pack(HEADER.size + len(body), _BY_FAMILY, REQUEST_DUMP, 1, 0) + body)
             while True:
                 more = sock.recv(2**17)
                 data += more
-                if any(kind in (_DONE, _ERROR) for kind, _ in _messages(more)):
+                if any(kind in (DONE, ERROR) for kind, _ in messages(more)):
                     break
     return data
 
 
 def parsed(data: bytes) -> Iterator[tuple[bytes, tuple[str, str], tuple[int, int, int], bool]]:
     """Cookie, addresses, counters and whether it repeats what nobody acknowledges; of those to other hosts."""
-    for kind, message in _messages(data):
+    for kind, message in messages(data):
         if kind != _BY_FAMILY or len(message) < _MESSAGE.size:
             continue
         family, _, timer, repeated, _, source, target, _, cookie, _ = _MESSAGE.unpack_from(message)
         ends = _address(family, source), _address(family, target)
         if ends[0] == ends[1] or ipaddress.ip_address(ends[1]).is_loopback:
             continue
-        info = _info(message[_MESSAGE.size :])
+        info = attributes_of(message[_MESSAGE.size :]).get(_INFO, b"")
         if len(info) >= _SEGMENTS + 4:
             counted = tuple(_word(info, place) for place in (_SEGMENTS, _RETRANSMITS, _NEEDLESS))
             yield cookie, ends, (counted[0], counted[1], counted[2]), timer == _REPEATS and repeated > 0
-
-
-def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
-    while len(data) >= _HEADER.size:
-        length, kind, *_ = _HEADER.unpack_from(data)
-        if length < _HEADER.size:
-            return
-        yield kind, data[_HEADER.size : length]
-        data = data[length + 3 & ~3 :]
-
-
-def _info(data: bytes) -> bytes:
-    while len(data) >= _ATTRIBUTE.size:
-        length, kind = _ATTRIBUTE.unpack_from(data)
-        if length < _ATTRIBUTE.size:
-            return b""
-        if kind == _INFO:
-            return data[_ATTRIBUTE.size : length]
-        data = data[length + 3 & ~3 :]
-    return b""
 
 
 def _address(family: int, packed: bytes) -> str:

@@ -12,16 +12,23 @@ from collections.abc import Iterator
 from typing import Literal
 
 from ncclcheck.probes.facts import Hop, HopState, PolicyRule, RefusingRoute, RouteKind, Shaper, Way
+from ncclcheck.probes.machine.net.netlink_messages import (
+    ATTRIBUTE,
+    DONE,
+    ERROR,
+    HEADER,
+    REQUEST_DUMP,
+    Attributes,
+    aligned,
+    attributes_of,
+    messages,
+)
 from ncclcheck.probes.reach.protocol import family_of
 
 _WITHIN_S = 1.0  # the kernel answers from memory: chosen
 _MOST = 512  # entries that are kept of a listing: a router's tables are none of a node's
 _MOST_BYTES = 16 * 2**20  # read of one listing
-# NLM_F_REQUEST, NLM_F_DUMP. Source of these and the next: linux/netlink.h, linux/rtnetlink.h
-_REQUEST_DUMP = 0x1 | 0x300
-_ERROR, _DONE = 2, 3  # NLMSG_ERROR, NLMSG_DONE
-_HEADER, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=HH")
-# RTM_NEWROUTE and so on
+# RTM_NEWROUTE and so on. Source: linux/rtnetlink.h
 _NEW_ROUTE, _GET_ROUTE, _NEW_RULE, _GET_RULE, _NEW_QDISC, _GET_QDISC = 24, 26, 32, 34, 36, 38
 _NEW_NEIGHBOUR, _GET_NEIGHBOUR = 28, 30  # RTM_NEWNEIGH, RTM_GETNEIGH
 _NEW_CLASS, _GET_CLASS, _NEW_FILTER, _GET_FILTER = 40, 42, 44, 46  # RTM_NEWTCLASS and so on
@@ -61,8 +68,6 @@ _MOST_HOPS = 16  # of one multipath route: chosen, a node has up to 8 cards
 _NO_WAY: dict[int, Literal["", "blackhole", "unreachable", "prohibit"]] = {
     errno.ENETUNREACH: "", errno.EHOSTUNREACH: "unreachable", errno.EACCES: "prohibit", errno.EINVAL: "blackhole",
 }  # fmt: skip
-
-Attributes = dict[int, bytes]
 
 
 def rules() -> list[PolicyRule]:
@@ -162,18 +167,18 @@ def _route_to(address: str, source: str, flags: int) -> tuple[bytes, Attributes]
     )
     body = struct.pack("=8BI", family_of(address), 8 * len(packed), 8 * len(own), 0, 0, 0, 0, 0, flags)
     for number, data in ((_RTA_DST, packed), (_RTA_SRC, own)):
-        body += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(data), number) + data if data else b""
+        body += ATTRIBUTE.pack(ATTRIBUTE.size + len(data), number) + data if data else b""
     if scope := address.partition("%")[2]:
-        body += _ATTRIBUTE.pack(_ATTRIBUTE.size + 4, _RTA_OIF) + struct.pack("=i", socket.if_nametoindex(scope))
+        body += ATTRIBUTE.pack(ATTRIBUTE.size + 4, _RTA_OIF) + struct.pack("=i", socket.if_nametoindex(scope))
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as sock:
         sock.settimeout(_WITHIN_S)
-        sock.send(_HEADER.pack(_HEADER.size + len(body), _GET_ROUTE, 0x1, 1, 0) + body)
-        for kind, message in _messages(sock.recv(2**16)):
-            if kind == _ERROR:
+        sock.send(HEADER.pack(HEADER.size + len(body), _GET_ROUTE, 0x1, 1, 0) + body)
+        for kind, message in messages(sock.recv(2**16)):
+            if kind == ERROR:
                 code = -struct.unpack_from("=i", message)[0] if len(message) >= 4 else errno.EPROTO
                 raise OSError(code, os.strerror(code))
             if kind == _NEW_ROUTE and len(message) >= 12:
-                return message[:12], _attributes(message[12:])
+                return message[:12], attributes_of(message[12:])
     raise OSError(errno.EPROTO, "rtnetlink gave no route")
 
 
@@ -190,8 +195,8 @@ def _next_hops(attributes: Attributes) -> list[tuple[int, str]]:
         length, _, _, index = _NEXT_HOP.unpack_from(data)
         if length < _NEXT_HOP.size:
             break
-        hops.append((index, _next_hop(_attributes(data[_NEXT_HOP.size : length]))[1]))
-        data = data[_aligned(length) :]
+        hops.append((index, _next_hop(attributes_of(data[_NEXT_HOP.size : length]))[1]))
+        data = data[aligned(length) :]
     return hops
 
 
@@ -211,12 +216,12 @@ def _address(packed: bytes | None) -> str:
 
 def _htb(index: int, handle: int, options: bytes) -> int:
     """Bytes a second to which the class of what no filter sorts may rise; 0 where that has no class."""
-    init = _attributes(options).get(_HTB_INIT, b"")
+    init = attributes_of(options).get(_HTB_INIT, b"")
     default = struct.unpack_from("=I", init, 8)[0] if len(init) >= 12 else 0
     classes = {}
     for body, attributes in _dump(_GET_CLASS, _NEW_CLASS, socket.AF_UNSPEC, index):
         own, parent = struct.unpack_from("=II", body, 8)
-        classes[own] = parent, _ceiling(_attributes(attributes.get(_TCA_OPTIONS, b"")))
+        classes[own] = parent, _ceiling(attributes_of(attributes.get(_TCA_OPTIONS, b"")))
     ceilings, at = [], handle & 0xFFFF0000 | default & 0xFFFF
     while at in classes:
         at, ceiling = classes.pop(at)
@@ -252,10 +257,10 @@ def _policed(index: int) -> list[int]:
 
 def _police(options: bytes, kind: str = "", nested: int = 0) -> int:
     """Bytes a second of the first policer in the options of a filter; 0 where there is none. linux/pkt_cls.h."""
-    inside = _attributes(options)
+    inside = attributes_of(options)
     if inside.get(_TCA_KIND, b"") == b"police\0":
-        return _policer(_attributes(inside.get(_TCA_OPTIONS, b"")))
-    if kind in _POLICERS and (rate := _policer(_attributes(inside.get(_POLICERS[kind], b"")))):
+        return _policer(attributes_of(inside.get(_TCA_OPTIONS, b"")))
+    if kind in _POLICERS and (rate := _policer(attributes_of(inside.get(_POLICERS[kind], b"")))):
         return rate
     deeper = inside.values() if nested < _MOST_NESTED else ()
     return next((rate for attributes in deeper if (rate := _police(attributes, "", nested + 1))), 0)
@@ -271,7 +276,7 @@ def _rate(kind: str, options: bytes) -> int:
     if kind not in _RATES:
         return 0
     plain, wide = _RATES[kind]
-    inside = _attributes(options[24:] if kind == "netem" else options)
+    inside = attributes_of(options[24:] if kind == "netem" else options)
     return _wide_or(inside, wide, plain, 0 if kind == "netem" else 8)
 
 
@@ -344,41 +349,17 @@ def _dump(
         sock.settimeout(_WITHIN_S)
         place = struct.pack("=B3xiII", family, index, 0, parent) if ask in _OF_CARDS else struct.pack("=B", family)
         body = place.ljust(fixed, b"\0")
-        sock.send(_HEADER.pack(_HEADER.size + fixed, ask, _REQUEST_DUMP, 1, 0) + body)
+        sock.send(HEADER.pack(HEADER.size + fixed, ask, REQUEST_DUMP, 1, 0) + body)
         end, read = time.monotonic() + _WITHIN_S, 0
         while time.monotonic() < end and read < _MOST_BYTES:
             data = sock.recv(2**17)
             read += len(data)
-            for kind, message in _messages(data):
-                if kind == _DONE:
+            for kind, message in messages(data):
+                if kind == DONE:
                     return
-                if kind == _ERROR:
+                if kind == ERROR:
                     code = -struct.unpack_from("=i", message)[0] if len(message) >= 4 else errno.EPROTO
                     raise OSError(code, os.strerror(code))
                 if kind == answer and len(message) >= fixed:
-                    yield message[:fixed], _attributes(message[fixed:])
+                    yield message[:fixed], attributes_of(message[fixed:])
     raise TimeoutError(errno.ETIMEDOUT, "rtnetlink gave no end")
-
-
-def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
-    while len(data) >= _HEADER.size:
-        length, kind, *_ = _HEADER.unpack_from(data)
-        if length < _HEADER.size:
-            return
-        yield kind, data[_HEADER.size : length]
-        data = data[_aligned(length) :]
-
-
-def _attributes(data: bytes) -> Attributes:
-    attributes: Attributes = {}
-    while len(data) >= _ATTRIBUTE.size:
-        length, name = _ATTRIBUTE.unpack_from(data)
-        if length < _ATTRIBUTE.size:
-            break
-        attributes[name & 0x3FFF] = data[_ATTRIBUTE.size : length]
-        data = data[_aligned(length) :]
-    return attributes
-
-
-def _aligned(length: int) -> int:
-    return (length + 3) & ~3
