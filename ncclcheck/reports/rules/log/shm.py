@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, you
@@ -21,8 +22,6 @@ from ncclcheck.reports.text.words.fold import size
 
 _FULL = "No space left on device"
 _GONE = "No such file or directory"
-_TOO_LARGE = "File too large"
-_NO_DESCRIPTORS = "Too many open files"
 _HOST_MEMORY_BEGINS, _HOST_MEMORY_FALLS_BACK = (2, 24, 0), (2, 26, 5)
 _LARGER = [
     you("Confirm: look at its size inside of the container.", "df -h /dev/shm", "ls -l /dev/shm | head"),
@@ -141,50 +140,59 @@ def allowed(logs: Logs) -> Iterator[Finding]:
         you("In a container use the node's own.", "docker run --ipc=host ..."),
     ]
     for where, events in hosts(_refused(logs)):
-        if _error(events[0]) == _TOO_LARGE:
-            yield _limited(where, events)
-            continue
-        if _error(events[0]) == _NO_DESCRIPTORS:
-            yield _out_of_descriptors(where, events)
+        if limit := _LIMITS.get(_error(events[0])):
+            yield _limited(where, events, limit)
             continue
         why = "Ranks of a node exchange data through it, and NCCL cannot start without it."
         what = f"/dev/shm refuses NCCL's files{on(where)}: {_error(events[0])}"
         yield cause(events, what, why=why, owner="node", fix=fix, at=where)
 
 
-def _out_of_descriptors(where: Where, events: list[LogEvent]) -> Finding:
+def _limited(where: Where, events: list[LogEvent], limit: _Limit) -> Finding:
     return cause(
         events,
-        f"the limit of open files (ulimit -n) is reached{on(where)}: a file in /dev/shm could not be opened",
-        why="Each connection and each piece of shared memory takes a file descriptor of the process (EMFILE).",
+        limit.what.format(on(where)),
+        why=limit.why,
         owner="job",
         fix=[
             you("Confirm: look at the limit as the launcher hands it on.",
-                "srun bash -c 'ulimit -Sn; ulimit -Hn'"),
-            you("Raise it before the ranks start.", "ulimit -n $(ulimit -Hn)"),
-            admin("Raise the hard limit, also of the service that starts jobs.",
-                  "systemctl show slurmd docker -p LimitNOFILE"),
+                f"srun bash -c 'ulimit -S{limit.letter}; ulimit -H{limit.letter}'"),
+            you("Raise it before the ranks start.", f"ulimit -{limit.letter} {limit.raised}"),
+            admin("Raise the hard limit, also of the service that starts jobs.", *limit.services),
         ],
         at=where,
     )  # fmt: skip
 
 
-def _limited(where: Where, events: list[LogEvent]) -> Finding:
-    return cause(
-        events,
-        f"a limit on the size of files (ulimit -f) keeps NCCL from making its files in /dev/shm{on(where)}",
-        why="NCCL's files of shared memory have 9 MB and more, and count as files of the process: EFBIG.",
-        owner="job",
-        fix=[
-            you("Confirm: look at the limit as the launcher hands it on.",
-                "srun bash -c 'ulimit -Sf; ulimit -Hf'"),
-            you("Raise it before the ranks start.", "ulimit -f unlimited"),
-            admin("Raise the hard limit, also of the service that starts jobs.",
-                  "grep -rn fsize /etc/security/limits.conf /etc/security/limits.d",
-                  "systemctl show slurmd docker -p LimitFSIZE"),
-        ],
-        at=where,
-    )  # fmt: skip
+class _Limit(NamedTuple):
+    """A limit of the process that shows as an error of its files. what: with where; letter: of ulimit."""
+
+    what: str
+    why: str
+    letter: str
+    raised: str
+    services: tuple[str, ...]
+
+
+_LIMITS = {
+    "File too large": _Limit(
+        "a limit on the size of files (ulimit -f) keeps NCCL from making its files in /dev/shm{}",
+        "NCCL's files of shared memory have 9 MB and more, and count as files of the process: EFBIG.",
+        "f",
+        "unlimited",
+        (
+            "grep -rn fsize /etc/security/limits.conf /etc/security/limits.d",
+            "systemctl show slurmd docker -p LimitFSIZE",
+        ),
+    ),
+    "Too many open files": _Limit(
+        "the limit of open files (ulimit -n) is reached{}: a file in /dev/shm could not be opened",
+        "Each connection and each piece of shared memory takes a file descriptor of the process (EMFILE).",
+        "n",
+        "$(ulimit -Hn)",
+        ("systemctl show slurmd docker -p LimitNOFILE",),
+    ),
+}
 
 
 @log_rule("LOG052", "files in /dev/shm persist while a job runs")
