@@ -34,7 +34,7 @@ _MESSAGE = struct.Struct("=BBBB4s16s16sI8s20s")
 _REPEATS = 1  # the timer that waits for an acknowledgement, and not that for room at the other side
 # Of struct tcp_info: tcpi_total_retrans, tcpi_segs_out, tcpi_dsack_dups (Linux 4.19; 0 before it).
 _RETRANSMITS, _SEGMENTS, _NEEDLESS = 100, 136, 216
-_WITHIN_S = 0.2  # the kernel answers from memory: chosen
+_WITHIN_S = 0.2  # for each family, what comes later is left out; the kernel answers from memory: chosen
 _MOST = 4096  # connections that are kept in mind: chosen, a rank of NCCL has some hundred
 _MOST_TOLD = 64  # pairs of addresses in one record, those that fared worst: chosen
 _GAP_S = 1.0  # between two looks, beyond which what happened in between is not known: chosen
@@ -115,7 +115,8 @@ def dumped() -> bytes:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as sock:
             sock.settimeout(_WITHIN_S)
             sock.send(HEADER.pack(HEADER.size + len(body), _BY_FAMILY, REQUEST_DUMP, 1, 0) + body)
-            while True:
+            end = time.monotonic() + _WITHIN_S
+            while time.monotonic() < end:
                 more = sock.recv(2**17)
                 data += more
                 if any(kind in (DONE, ERROR) for kind, _ in messages(more)):
