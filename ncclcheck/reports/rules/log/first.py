@@ -20,6 +20,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge
+from ncclcheck.reports.rules.log.nccl_errno import SYSTEM
 from ncclcheck.reports.rules.log.nccl_words import WARNINGS, meaning
 from ncclcheck.reports.subjects.logs.ending import (
     IMPORTS,
@@ -538,7 +539,7 @@ def no_warning(logs: Logs) -> Iterator[Finding]:
     unknown = (
         event
         for event in said(logs, "nccl-warning")
-        if meaning(event, WARNINGS) is None and not gave_up(logs, event)
+        if meaning(event, (*SYSTEM, *WARNINGS)) is None and not gave_up(logs, event)
     )
     events = sorted(in_order(unknown), key=meanings.tells_of_a_risk)
     if events:
