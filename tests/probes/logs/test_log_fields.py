@@ -69,9 +69,8 @@ def _asked_for() -> Iterator[tuple[str, str]]:
             if isinstance(call, ast.Call) and ast.unparse(call.func) == "first_named":
                 for given in call.args[1:]:
                     table = tables[ast.unparse(given.value)] if isinstance(given, ast.Starred) else given
-                    yield from (
-                        (path.name, text.value) for text in ast.walk(table) if isinstance(text, ast.Constant)
-                    )
+                    names = (text for text in ast.walk(table) if isinstance(text, ast.Constant))
+                    yield from ((path.name, str(text.value)) for text in names)
 
 
 def test_names_that_are_asked_for_are_fields() -> None:
