@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from ncclcheck.probes.facts.log.fields import LogFields
 from ncclcheck.probes.logs.boxes import Box
 from ncclcheck.probes.logs.files.prefixes import HEAD
 from ncclcheck.probes.logs.files.times import when
@@ -36,11 +37,11 @@ class Kept:
     rank: int | None
     time: float | None
     level: str
-    fields: dict[str, str]
+    fields: LogFields
     count: int = 1
 
     def again(
-        self, line: int, text: str, order: int, clock: float | None, fields: dict[str, str] | None = None
+        self, line: int, text: str, order: int, clock: float | None, fields: LogFields | None = None
     ) -> None:
         """Said once more: of what is said often the first ones are kept, and the last."""
         self.line, self.text, self.order, self.time = line, text[:LONG], order, clock

@@ -66,7 +66,6 @@ SENT = {"-15": "SIGTERM", "SIGTERM": "SIGTERM", "-2": "SIGINT", "SIGINT": "SIGIN
 _CAUGHT = ("python-error", "nccl-warning", "nccl-cuda-failure")  # what a program can go on after
 _DRAWS = ("wandb", "mlflow", "tensorboard", "comet_ml", "neptune", "swanlab", "clearml")  # packages
 _NO_CAUSE = ENDS_NO_JOB | {*meanings.HARMLESS}
-_PLACES = ("raised_at", "raised_in")
 _LINES = 10  # other ranks print a little longer
 _MOST_HANGING = 3  # communicators that are told of: chosen, where one hangs the others of its ranks follow
 
@@ -289,7 +288,9 @@ def _consequences(logs: Logs) -> list[LogEvent]:
 
 def _is_aside(event: LogEvent) -> bool:
     """Whether it ended nothing but a thread that draws curves or feeds a program."""
-    of = {event.fields.get("client", ""), *(event.fields.get(at, "").partition("/")[0] for at in _PLACES)}
+    fields = event.fields
+    raised = (fields.get("raised_at", "").partition("/")[0], fields.get("raised_in", "").partition("/")[0])
+    of = {fields.get("client", ""), *raised}
     return meanings.ends_nothing(event) or not of.isdisjoint(_DRAWS)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.probes.facts.log.fields import first_named
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, you
 from ncclcheck.reports.subjects.logs.logged import at_teller, cause, log_rule, said
 
@@ -32,7 +33,7 @@ def executable(logs: Logs) -> Iterator[Finding]:
     execve(2), chmod(1), mount(8).
     """
     if events := said(logs, "command-denied"):
-        name = next(events[0].fields[key] for key in ("command", "zsh", "execve") if key in events[0].fields)
+        name = first_named(events[0].fields, "command", "zsh", "execve")
         with_ = "python" if name.endswith(".py") else "bash"
         yield cause(
             events,
@@ -107,7 +108,7 @@ _ASKED_TOO_MUCH = [
 def _not_launched(launches: list[LogEvent]) -> Finding:
     """Slurm had the nodes, and one of them did not start its tasks."""
     first = min(launches, key=lambda event: _FOLLOWED in event.text)
-    reason = next(filter(None, map(first.fields.get, ("why", "launch", "munge", "allocation"))), "").strip()
+    reason = first_named(first.fields, "why", "launch", "munge", "allocation").strip()
     node = first.host or first.fields.get("node", "")
     clock = "credential" in reason.lower() or "munge" in reason.lower()
     return cause(
