@@ -81,7 +81,7 @@ SYSTEM = (
         rf"(?:{_SOCKET}|{_NETWORK}).{{0,200}}(?:Address family not supported|Protocol not supported)",
         "the kind of address that NCCL uses is switched off",
         "IPv6 is off in this kernel or container (or a filter forbids it), and an address of it was to be used.",
-        ("Confirm, and take the other.", "sysctl net.ipv6.conf.all.disable_ipv6; ip -br addr",
+        ("Confirm, and take the other.", "cat /proc/sys/net/ipv6/conf/all/disable_ipv6; ip -br addr",
          "export NCCL_SOCKET_FAMILY=AF_INET"),
         owner="node",
     ),
