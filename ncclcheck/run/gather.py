@@ -30,8 +30,9 @@ from ncclcheck.probes.facts import (
     together,
 )
 from ncclcheck.probes.facts.guard.alike import Kinds
+from ncclcheck.probes.facts.run.course import STOPPED
 
-_DEAD = ("gone", "T", "t")
+_DEAD = ("gone", *STOPPED)
 _AT_START = ("init_process_group", "first all_reduce")  # steps of the worker in which all ranks connect
 
 

@@ -25,10 +25,15 @@ import psutil
 
 from ncclcheck.probes.facts import Unread
 from ncclcheck.probes.facts.guard.secrets import masked
+from ncclcheck.probes.facts.live.processes import is_frozen
 
 _PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36  # Source: linux/prctl.h
 _MOST_OUTPUT_BYTES = 4 * 2**20  # of a child: chosen, a program that prints without end fills no memory
+_LOOKS_FROZEN, _BETWEEN_LOOKS_S = (
+    3,
+    0.005,
+)  # state and place are two reads: one that only waits for a disk moves on
 _OWN_FILES = 256  # of ncclcheck itself, generously
 _libc = ctypes.CDLL(None, use_errno=True)
 _not_ours: set[int] = set()
@@ -307,6 +312,16 @@ def state_of(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rsplit(")", 1)[1].split()[0]
     except (OSError, IndexError):
         return "gone"
+
+
+def held_state_of(pid: int) -> str:
+    """The same; F for a process that the freezer of its control group holds."""
+    letter = state_of(pid)
+    for _ in range(_LOOKS_FROZEN):
+        if letter not in ("D", "S") or not is_frozen(letter, waiting_in(pid)) or state_of(pid) != letter:
+            return letter
+        time.sleep(_BETWEEN_LOOKS_S)
+    return "F"
 
 
 def waiting_in(pid: int) -> str:

@@ -10,11 +10,14 @@ from msgspec import Struct, field
 from ncclcheck.probes.facts.guard.bounds import Amount, Count, Pid
 from ncclcheck.probes.facts.machine.network import KeptBy
 
+STOPPED = ("T", "t", "F")  # of RankState.proc_state and JobEnd.state: it does nothing until somebody lets it go on
+
 
 class RankState(Struct, frozen=True, kw_only=True):
     """The last that was seen of one rank.
 
-    proc_state: the letter of /proc/PID/stat, or "gone". exit: the exit status, negative for a signal.
+    proc_state: the letter of /proc/PID/stat, "gone", or F, frozen by its control group. exit: the exit status,
+    negative for a signal.
     phase: start (no world yet), world (joined), done (all parts finished). ticks: iterations that were begun since
     the last step; ranks in the same collective have begun as many. defect: the line of ncclcheck that raised
     `error`, where that is a defect of its own. users: the user's own code raised it, or a call of it; at: the line
@@ -129,11 +132,16 @@ class SlowLogin(Struct, frozen=True, kw_only=True):
 
 
 class JobEnd(Struct, frozen=True, kw_only=True):
-    """How the torchrun of one node ended. detail: the last lines that it printed."""
+    """How the torchrun of one node ended. detail: the last lines that it printed.
+
+    held: its state where it was stopped when it was looked at last, before we ended it; pid: its own.
+    """
 
     node: str
     exit: int | None
     detail: str = ""
+    held: str = ""
+    pid: Pid | None = None
 
 
 class Leftover(Struct, frozen=True, kw_only=True):

@@ -214,7 +214,7 @@ def _unknown(logs: Logs, rest: list[LogEvent]) -> Finding:
     if not tells_why(most):
         return cause(
             events,
-            f"this job failed, and this line does not say why: {events[0].text.strip()[:200]}",
+            f"this job failed, and this line does not say why: {quoted(events[0])}",
             why=f"Usually {usual.usually}.",
             owner="job",
             fix=[shows],
