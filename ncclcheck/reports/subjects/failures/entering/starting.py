@@ -55,7 +55,7 @@ def _cause(look: Look | None, in_pythons_start: bool) -> tuple[str, tuple[Remedy
     if look.children:
         return f"it waits for a process that it started, {look.children[0]!r}", _customs(look)
     if look.custom and in_pythons_start:
-        does = ", which sleeps" if any(word in look.wchan for word in _SLEEPS) else ""
+        does = ", and which sleeps" if any(word in look.wchan for word in _SLEEPS) else ""
         return f"{' and '.join(look.custom)}, which each start of Python runs{does}", _customs(look)
     state = f"state {look.state}" + (f" in {look.wchan}" if look.wchan else "")
     reads = [name for name in look.files if name.startswith("/") and not name.startswith(("/dev/", "/proc/"))]
