@@ -92,10 +92,13 @@ def heard(
     told: Told | None = None,
     env: Env | None = None,
     group: int = 0,
+    patient: bool = False,
 ) -> Heard:
     """What a session with these hosts hears; it is a process of its own, for it ends all its children."""
     argv = [sys.executable, "-m", "tests.jobs.ssh_session"]
-    order = msgspec.json.encode({"hosts": hosts, "via": via, "told": told or Told(), "group": group})
+    order = msgspec.json.encode(
+        {"hosts": hosts, "via": via, "told": told or Told(), "group": group, "patient": patient}
+    )
     done = subprocess.run(
         argv, input=order, env={**server.env, "PYTHONPATH": str(ROOT), **(env or {})}, cwd=server.folder,
         capture_output=True, timeout=60, check=False,

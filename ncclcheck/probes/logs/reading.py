@@ -14,7 +14,7 @@ from ncclcheck.probes.facts.guard.secrets import masked
 from ncclcheck.probes.facts.log.fields import LogFields, WrittenFields, set_only
 from ncclcheck.probes.logs import told
 from ncclcheck.probes.logs.boxes import Box, is_rule
-from ncclcheck.probes.logs.files.kept import LONG, TEXT, File, Kept, Message
+from ncclcheck.probes.logs.files.kept import LONG, STACK, TEXT, File, Kept, Message
 from ncclcheck.probes.logs.files.lines import LONGEST, MARK, Other, Record, blocks, split
 from ncclcheck.probes.logs.files.prefixes import HEAD, Prefix, plain, prefix, rank_of, short
 from ncclcheck.probes.logs.files.times import when
@@ -384,7 +384,7 @@ class Reading:
             kept = Kept(sign, number, text[:LONG], order, group, process, at, pid, rank, here.time, level, fields)
             same.append(kept)
             self.kept.append(kept)
-            said_now += [kept] if sign in (_RAISED, _STOOD) else []
+            said_now += [kept] if sign in (_RAISED, _STOOD) or STACK in text else []
         if said_now and _GOES_ON.search(text):
             here.message = Message(said_now, (*group, known), number + _SOON)
 

@@ -20,6 +20,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge
+from ncclcheck.reports.rules.log.nccl_errno import SYSTEM
 from ncclcheck.reports.rules.log.nccl_words import WARNINGS, meaning
 from ncclcheck.reports.subjects.logs.ending import (
     IMPORTS,
@@ -214,7 +215,7 @@ def _unknown(logs: Logs, rest: list[LogEvent]) -> Finding:
     if not tells_why(most):
         return cause(
             events,
-            f"this job failed, and this line does not say why: {events[0].text.strip()[:200]}",
+            f"this job failed, and this line does not say why: {quoted(events[0])}",
             why=f"Usually {usual.usually}.",
             owner="job",
             fix=[shows],
@@ -539,7 +540,7 @@ def no_warning(logs: Logs) -> Iterator[Finding]:
     unknown = (
         event
         for event in said(logs, "nccl-warning")
-        if meaning(event, WARNINGS) is None and not gave_up(logs, event)
+        if meaning(event, (*SYSTEM, *WARNINGS)) is None and not gave_up(logs, event)
     )
     events = sorted(in_order(unknown), key=meanings.tells_of_a_risk)
     if events:
