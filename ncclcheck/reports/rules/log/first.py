@@ -20,6 +20,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge
+from ncclcheck.reports.rules.log.nccl_errno import SYSTEM
 from ncclcheck.reports.rules.log.nccl_words import WARNINGS, meaning
 from ncclcheck.reports.subjects.logs.ending import (
     IMPORTS,
@@ -66,7 +67,6 @@ SENT = {"-15": "SIGTERM", "SIGTERM": "SIGTERM", "-2": "SIGINT", "SIGINT": "SIGIN
 _CAUGHT = ("python-error", "nccl-warning", "nccl-cuda-failure")  # what a program can go on after
 _DRAWS = ("wandb", "mlflow", "tensorboard", "comet_ml", "neptune", "swanlab", "clearml")  # packages
 _NO_CAUSE = ENDS_NO_JOB | {*meanings.HARMLESS}
-_PLACES = ("raised_at", "raised_in")
 _LINES = 10  # other ranks print a little longer
 _MOST_HANGING = 3  # communicators that are told of: chosen, where one hangs the others of its ranks follow
 
@@ -215,7 +215,7 @@ def _unknown(logs: Logs, rest: list[LogEvent]) -> Finding:
     if not tells_why(most):
         return cause(
             events,
-            f"this job failed, and this line does not say why: {events[0].text.strip()[:200]}",
+            f"this job failed, and this line does not say why: {quoted(events[0])}",
             why=f"Usually {usual.usually}.",
             owner="job",
             fix=[shows],
@@ -289,7 +289,9 @@ def _consequences(logs: Logs) -> list[LogEvent]:
 
 def _is_aside(event: LogEvent) -> bool:
     """Whether it ended nothing but a thread that draws curves or feeds a program."""
-    of = {event.fields.get("client", ""), *(event.fields.get(at, "").partition("/")[0] for at in _PLACES)}
+    fields = event.fields
+    raised = (fields.get("raised_at", "").partition("/")[0], fields.get("raised_in", "").partition("/")[0])
+    of = {fields.get("client", ""), *raised}
     return meanings.ends_nothing(event) or not of.isdisjoint(_DRAWS)
 
 
@@ -538,7 +540,7 @@ def no_warning(logs: Logs) -> Iterator[Finding]:
     unknown = (
         event
         for event in said(logs, "nccl-warning")
-        if meaning(event, WARNINGS) is None and not gave_up(logs, event)
+        if meaning(event, (*SYSTEM, *WARNINGS)) is None and not gave_up(logs, event)
     )
     events = sorted(in_order(unknown), key=meanings.tells_of_a_risk)
     if events:

@@ -174,7 +174,7 @@ def cards_routed(logs: Logs) -> Iterator[Finding]:
     )
     if not events:
         return
-    local, remote = (events[0].fields.get(end, "") for end in ("local", "remote"))
+    local, remote = events[0].fields.get("local", ""), events[0].fields.get("remote", "")
     crossed = subnets_differ(local, remote)
     across = f" {local} and {remote} are in different networks" if crossed else " an RDMA card of another host"
     target = remote.removeprefix("::ffff:") or "ADDRESS"

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from ipaddress import IPv6Address, ip_address
 
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
+from ncclcheck.probes.facts.log.fields import first_named
 from ncclcheck.reports.judgement.findings import Where
 from ncclcheck.reports.subjects.logs.logged import process_of, said
 from ncclcheck.reports.subjects.logs.reported import owner_of, setting, version
@@ -92,7 +93,7 @@ def _inside(gid: str) -> str | None:
 
 def values_of(events: Iterable[LogEvent], field: str) -> list[str]:
     """What the lines name in this field, each once, in their order."""
-    return list(dict.fromkeys(value for event in events if (value := event.fields.get(field))))
+    return list(dict.fromkeys(value for event in events if (value := first_named(event.fields, field))))
 
 
 def of_status(logs: Logs, status: str) -> list[LogEvent]:
@@ -117,7 +118,7 @@ def gid_reason(logs: Logs, event: LogEvent) -> str:
     """Why the address is to blame; empty where it is not."""
     if link(logs, event) == "IB" or said(logs, "ib-port-event") or worked_before(logs, event):
         return ""
-    ends = [event.fields.get(end, "") for end in ("local", "remote")]
+    ends = [event.fields.get("local", ""), event.fields.get("remote", "")]
     if local := [end for end in ends if end.startswith("fe80") or end == "::"]:
         return f"{local[0]} is link-local" if local[0] != "::" else "the entry is empty"
     index, known = setting(logs, "NCCL_IB_GID_INDEX", event), version(logs, event)

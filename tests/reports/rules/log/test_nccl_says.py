@@ -65,7 +65,7 @@ WORDS = {  # NVIDIA/nccl's own words, 2.18 to 2.30
     "enqueue.cc:1825 Error : no algorithm/protocol available for function AllReduce with datatype ncclFloat32. "
     "NCCL_ALGO was set to NVLS.": ("LOG072", "AllReduce of ncclFloat32 where NCCL_ALGO is NVLS"),
     "include/alloc.h:91 Failed to malloc 4718592 bytes": ("LOG106", "it asked for 4.5 MiB at once"),
-    "include/checks.h:242 Thread creation failed: Resource temporarily unavailable": ("LOG106", "no host memory"),
+    "include/checks.h:242 Thread creation failed: Resource temporarily unavailable": ("LOG194", "no more threads"),
 }
 HARMLESS = (
     "graph/connect.cc:420 User asked for a minimum of 64 channels, limiting to 32",
