@@ -167,7 +167,7 @@ SIGNS = (
     ),
     Sign(
         "nccl-too-many-files",
-        r"(?:[Aa]ccept|[Cc]all to \w{1,40}|[Ss]ocket creation|listen|bind)\b.{0,80}Too many open files"
+        r"(?:[Aa]ccept|[Cc]all to \w{1,40}|[Ss]ocket creation|listen|bind|[Pp]oll(?:\(\))?)\b.{0,80}Too many open files"
         r"|\[Proxy Service\] Poll failed: Invalid argument",  # of more descriptors than the limit, poll(2)
         (
             _WARN + "socketTryAccept: Accept failed: Too many open files",
