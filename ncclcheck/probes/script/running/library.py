@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from ncclcheck.probes.facts.script import Call, Guard, Loop
-from ncclcheck.probes.script.running import made, python
+from ncclcheck.probes.script.running import each, made, python
 from ncclcheck.probes.script.running.values import (
     AGREED,
     BY_RANK,
@@ -70,6 +70,7 @@ _VARIABLES = {
 _GATHERS = re.compile(
     r"reduc|gather|synchroni|average_across|all_mean|broadcast|sync_|dist_mean|mean_all|across", re.I
 )
+_KINDS = {"int": int, "str": str, "bool": bool}
 _SUMS = re.compile(r"(?:^|\.)(?:all_reduce|reduce|broadcast|broadcast_object_list|all_reduce_coalesced)_?$")
 _PASSES = re.compile(  # gives what it is given, or what it is called on
     r"^(?:int|str|list|tuple|sorted|reversed|iter|set|float|tqdm(?:\.\w+)*|trange|track|os\.path\.(?:abspath|expanduser|realpath|normpath)"
@@ -209,7 +210,11 @@ def call(
         source = on if name.startswith(".") or not given else given[0]
         return source.but(LIVE)
     if name == "torch.device" and len(every) > 1:
-        return Value(carried(*every))
+        return each.with_each(Value(carried(*every)), each.device_of(every))
+    if name in ("int", "str", "bool") and len(given) == 1 and (cast := each.as_(_KINDS[name], given[0])):
+        return each.with_each(given[0]._replace(symbol=symbol(name, given[0])), cast)
+    if last == "format" and isinstance(node.func, ast.Attribute):
+        return each.with_each(Value(carried(on, *every), symbol("format", on, *every)), each.formatted(on, given))
     if _PASSES.search(name):
         source = given[0] if given and not (isinstance(node.func, ast.Attribute) and name.startswith(".")) else on
         return source if source.tags or source.symbol or source.items else Value(carried(on, *every))

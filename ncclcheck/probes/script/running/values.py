@@ -32,12 +32,14 @@ _PROPERTIES = {CLOCK, BY_RANK, AGREED, WORLD, OWN, LIVE, SHARE, CHANCE, DRAWN, M
 
 class Value(NamedTuple):
     """tags: properties, and objects (KIND@FILE:LINE), functions (fn:FILE:NAME) that it may be. symbol: the same
-    text for the same value, such as a path; empty where it is not known. items: of a tuple or a list.
+    text for the same value, such as a path; empty where it is not known. items: of a tuple or a list. each: what
+    it is on each rank (each.py), where that differs.
     """
 
     tags: frozenset[str] = frozenset()
     symbol: str = ""
     items: tuple[Value, ...] | None = None
+    each: tuple[object, ...] | None = None
 
     @property
     def objects(self) -> list[str]:
