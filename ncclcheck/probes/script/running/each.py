@@ -21,6 +21,7 @@ RANKS: Each = (0, 1, 2, 3)
 LOCALS: Each = (0, 1, 0, 1)
 _OF_A_NODE: Each = (2, 2, 2, 2)
 UNKNOWN = ...  # of one rank, where others are known: `rank == 0 and ready`
+NOT_KNOWN: Each = (UNKNOWN,) * len(RANKS)
 _LITERAL = re.compile(r"-?\d+(?:\.\d+)?|True|False|None|(['\"])(?:(?!\1|\\).)*\1")
 _LONG = 120  # characters of a text that is followed
 _LARGEST = 10**9  # of a number that is followed
@@ -134,10 +135,11 @@ def all_of(parts: Sequence[Value], every: bool) -> Each | None:
     return tuple(made)
 
 
-def negated(value: Value) -> Each | None:
-    """`not rank`."""
-    each = of(value)
-    return tuple(one if one is UNKNOWN else not one for one in each) if each is not None else None
+def negated(value: Value, op: ast.unaryop) -> Each | None:
+    """`not rank`, `-1`."""
+    acts = {ast.Not: operator.not_, ast.USub: operator.neg}
+    act = acts.get(type(op))
+    return _by_rank(act, [of(value)]) if act is not None else None
 
 
 def text_of(parts: Sequence[Value]) -> Each | None:

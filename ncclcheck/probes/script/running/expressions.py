@@ -83,7 +83,7 @@ class Expressions(Recording):
             case ast.UnaryOp():
                 inner = self.value(node.operand, frame)
                 value = Value(carried(inner) | (inner.tags & {FIRST}), symbol(type(node.op).__name__, inner))
-                return each.with_each(value, each.negated(inner)) if isinstance(node.op, ast.Not) else value
+                return each.with_each(value, each.negated(inner, node.op))
             case ast.BinOp():
                 left, right = self.value(node.left, frame), self.value(node.right, frame)
                 made = each.summed(node.op, left, right)
@@ -153,7 +153,8 @@ class Expressions(Recording):
             return NOTHING
         if meaning.startswith("torch.distributed."):
             return Value(frozenset({f"lib:{meaning}"}), meaning)
-        return Value(library.by_name(name), symbol=name if meaning == name else meaning)
+        guessed = library.by_name(name)  # nothing gives it a value: which one it is on each rank is not known
+        return Value(guessed, name if meaning == name else meaning, each=each.NOT_KNOWN if guessed else None)
 
     def _attribute(self, node: ast.Attribute, frame: Frame) -> Value:
         written = text(node)

@@ -278,7 +278,9 @@ class Run(Calling):
         self.block(statement.orelse, frame)
 
     def _try(self, statement: ast.Try, frame: Frame) -> None:
+        begins = len(self.trace)
         left = self.quietly(statement.body, frame)
+        self._swallow(statement, begins)
         after = frame.variables
         ways = [] if left else [after]
         for handler in statement.handlers:
@@ -292,6 +294,16 @@ class Run(Calling):
         self.block(statement.finalbody, frame)
         if left and not ways:
             raise Left
+
+    def _swallow(self, statement: ast.Try, begins: int) -> None:
+        """A handler after which a rank goes on, though it may have left what all ranks do in the middle."""
+        if not any(call.name in (".backward", "forward") for call in self.trace[begins:]):
+            return
+        for handler in statement.handlers:
+            kinds = text(handler.type) if handler.type is not None else "Exception"
+            if handler.body and not ends(handler.body[-1]) and not leaves_job(handler.body[-1]):
+                self.statement = handler.body[0]
+                self.add("swallow", handler.lineno, {"0": handler.type or ast.Name("Exception")}, [], on=kinds)
 
     def _with(self, statement: ast.With | ast.AsyncWith, frame: Frame) -> None:
         still = 0
@@ -390,6 +402,11 @@ def _forget(loop: ast.For | ast.AsyncFor | ast.While, frame: Frame) -> None:
 def leaves(statement: ast.stmt) -> bool:
     """It goes no further here."""
     return isinstance(statement, ast.Return | ast.Continue | ast.Break) or ends(statement)
+
+
+def leaves_job(statement: ast.stmt) -> bool:
+    """`break` and `return`: the rank does not come to the next step."""
+    return isinstance(statement, ast.Break | ast.Return)
 
 
 def ends(statement: ast.stmt) -> bool:

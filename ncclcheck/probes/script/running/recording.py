@@ -60,6 +60,8 @@ class Recording:
     statement: ast.stmt = field(default_factory=ast.Pass)
     target: str = ""
     built: list[str] = field(default_factory=list)  # loaders of a class of the script whose own __init__ is called
+    device: tuple[object, ...] | None = (0, 0, 0, 0)  # the current GPU of each of four ranks (each.py)
+    unlike: set[str] = field(default_factory=set)  # libraries whose random numbers each rank seeds by itself
     still: int = 0  # blocks without gradients around
     given_again: set[str] = field(default_factory=set)  # attributes that more than one statement gives a value
 
@@ -190,7 +192,11 @@ class Recording:
                 guards=[*self.guards],
                 loops=[*self.loops],
                 values={key: tags for key, tags in given.items() if tags},
-                each={key: tuple(map(repr, ranks)) for key, ranks in known.items() if ranks is not None},
+                each={
+                    key: tuple(map(repr, ranks))
+                    for key, ranks in known.items()
+                    if ranks is not None and each.UNKNOWN not in ranks
+                },
             )
         )
 
