@@ -121,11 +121,13 @@ class _Tune:
         settings = next(pairs, None)
         while settings is not None:
             turns = self._turns_of(settings)
-            if self._longest and not turns.fits:
+            if self._longest and not turns.time_for(1):
                 self._stopped = "the deadline left no time for another pair of jobs"
                 return State.OK, self._stopped
             why = turns.pair(parts)
             self._longest = max(self._longest, turns.longest)
+            if not turns.time_for(LOOKS[self.wanted.level][-1] + 1):  # one more, and then the whole
+                search.conclude()
             if why and not turns.failed:
                 self._stopped = why
                 return State.FAIL, why

@@ -30,6 +30,7 @@ from ncclcheck.launch.agents import (
 )
 from ncclcheck.node import rundir
 from ncclcheck.probes.facts import SlowLogin
+from ncclcheck.probes.facts.run.course import STOPPED
 from ncclcheck.probes.machine import process
 from ncclcheck.run.gather import Gathered
 from ncclcheck.run.stall import Stall
@@ -306,7 +307,7 @@ class _JobWatch:
     def _loss(self) -> tuple[str, float]:
         """What ended the job (empty: nothing), and seconds for which other ranks may still say what they saw."""
         ranks = self._gathered.lost_ranks
-        if ranks and all(rank.proc_state in ("T", "t") for rank in ranks):
+        if ranks and all(rank.proc_state in STOPPED for rank in ranks):
             return "stopped rank", _STOPPED_FOR
         if ranks:
             return "dead rank", _GRACE

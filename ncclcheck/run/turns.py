@@ -19,6 +19,7 @@ from ncclcheck.run.stages import Stages
 Medians = dict[tuple[str, int], float]
 
 _PATIENCE_S, _PATIENCE = 30.0, 5.0  # a job may take so long, or so many times as long as the longest before it
+_PAIR = 2.5  # of the longest job so far: two jobs, and a quarter for what is between them; chosen
 _ENDING_S = 8.0  # so near to the deadline it was not the setting that ended a job
 _LONGEST = 200  # characters of an exception in one line: chosen
 
@@ -49,10 +50,9 @@ class Turns:
         """Whether the jobs may start; the stage of that name says why not. Raises UsageError."""
         return self.without.prepare(name) is not None and self.with_.prepare(name) is not None
 
-    @property
-    def fits(self) -> bool:
-        """Whether the deadline leaves time for a pair more."""
-        return 2.5 * self.longest <= self.stages.deadline.left
+    def time_for(self, pairs: int) -> bool:
+        """Whether the deadline leaves time for so many pairs more."""
+        return pairs * _PAIR * self.longest <= self.stages.deadline.left
 
     def pair(self, parts: JobPlan) -> str:
         """One pair more; why it did not come to its end, or nothing. Raises Interrupted."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from contextlib import suppress
 
 import pytest
 
@@ -46,7 +47,7 @@ def test_without_a_gain_nothing_is_recommended() -> None:
     assert state(told) is State.OK
 
 
-def fed(answers: dict[str, object]) -> Search:
+def fed(answers: dict[str, object], *, short_of_time: bool = False) -> Search:
     """Candidates NCCL_A, NCCL_B ..., whose pairs always come out the same; a text: the job ends with it."""
     search = Search([Candidate(variable=f"NCCL_{name}", value="1") for name in answers], (4, 8))
     pairs = search.pairs()
@@ -59,6 +60,8 @@ def fed(answers: dict[str, object]) -> Search:
         factor = math.prod(one for one in said if isinstance(one, float))
         jitter = 1 + 0.002 * (number % 3)
         key = ("all_reduce", 2**20)
+        if short_of_time:
+            search.conclude()
         try:
             settings = pairs.send(texts[0] if texts else ({key: 100.0 * jitter}, {key: 100.0 / factor}))
         except StopIteration:
@@ -72,6 +75,26 @@ def test_verdicts() -> None:
     assert told.whole is not None
     assert tuning.named(told.whole) == "NCCL_A=1"
     assert told.whole.pairs == 8
+
+
+def test_where_time_runs_out_what_gains_is_measured_once_more_as_a_whole() -> None:
+    told = fed({"A": 1.2, "B": 1.1, "C": 1.0}, short_of_time=True).tuning()
+    assert [tried.pairs for tried in told.tried] == [5, 4, 4]  # asked while the fifth ran
+    assert told.whole is not None
+    assert tuning.named(told.whole) == "NCCL_A=1 NCCL_B=1"
+    assert told.whole.pairs == 8
+
+
+def test_where_nothing_gains_by_then_the_search_goes_on() -> None:
+    search, key = Search([Candidate(variable="NCCL_A", value="1")], (4, 8)), ("all_reduce", 2**20)
+    pairs = search.pairs()
+    next(pairs)
+    with suppress(StopIteration):
+        for number in range(20):
+            search.conclude()
+            pairs.send(({key: 100.0}, {key: (70.0, 95.0, 120.0, 90.0)[number % 4]}))
+    assert [tried.pairs for tried in search.tuning().tried] == [8]
+    assert search.tuning().whole is None
 
 
 def test_what_is_without_promise_is_measured_no_further() -> None:

@@ -8,7 +8,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, Subset, get_worker_info
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Sampler,
+    Subset,
+    WeightedRandomSampler,
+    get_worker_info,
+)
 from torch.utils.data.distributed import DistributedSampler
 
 
@@ -240,3 +248,51 @@ def stream_by_both() -> DataLoader[Any]:
 
 def stream_without_an_end() -> IterableDataset[Any]:
     return Stream("both", end=0)
+
+
+def _weighted(seed: int) -> DataLoader[Any]:
+    numbers = Numbers()
+    weights = [1.0 + index % 3 for index in range(len(numbers))]
+    sampler = WeightedRandomSampler(weights, len(numbers) // 2, generator=torch.Generator().manual_seed(seed))
+    return DataLoader(numbers, batch_size=4, sampler=sampler)
+
+
+def weighted_alike() -> DataLoader[Any]:
+    """All ranks draw from one seed."""
+    return _weighted(0)
+
+
+def weighted_by_rank() -> DataLoader[Any]:
+    """Each rank draws for itself."""
+    return _weighted(int(os.environ["RANK"]))
+
+
+class Balanced(Sampler[int]):
+    """Draws for all ranks from one seed; each takes its part, or all take the same."""
+
+    def __init__(self, numbers: Dataset[Any], *, apart: bool) -> None:
+        self.size, self.apart, self.epoch = len(numbers), apart, 0  # type: ignore[arg-type]
+        self.world, self.rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.size // self.world
+
+    def __iter__(self) -> Iterator[int]:
+        own = torch.Generator().manual_seed(self.epoch)
+        indices = torch.randint(self.size, (len(self) * self.world,), generator=own).tolist()
+        return iter(indices[self.rank :: self.world] if self.apart else indices[: len(self)])
+
+
+def balanced_alike() -> DataLoader[Any]:
+    """Every rank takes the first part."""
+    numbers = Numbers()
+    return DataLoader(numbers, batch_size=4, sampler=Balanced(numbers, apart=False))
+
+
+def balanced() -> DataLoader[Any]:
+    """Every rank takes its own."""
+    numbers = Numbers()
+    return DataLoader(numbers, batch_size=4, sampler=Balanced(numbers, apart=True))

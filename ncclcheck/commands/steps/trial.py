@@ -82,7 +82,7 @@ class _Trial:
     def _take_turns(self, parts: JobPlan, pairs: int) -> tuple[State, str | None]:
         """How the stage went, and why not better."""
         for number in range(pairs):
-            if number and not self._turns.fits:
+            if number and not self._turns.time_for(1):
                 return State.OK, f"the deadline left time for {number} of {pairs} pairs"
             if why := self._turns.pair(parts):
                 return State.FAIL, why

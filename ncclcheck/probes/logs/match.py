@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from ncclcheck.probes.facts.log.fields import WrittenFields, named_in
 from ncclcheck.probes.logs.files.lines import LONGEST, MARK
 from ncclcheck.probes.logs.files.prefixes import HEAD, plain, prefix
 from ncclcheck.probes.logs.signs import Sign, all_signs
@@ -188,7 +189,7 @@ class Matcher:
         self._resting.clear()
 
     @staticmethod
-    def signs(text: str, patterns: Sequence[Pattern]) -> Iterator[tuple[str, dict[str, str]]]:
+    def signs(text: str, patterns: Sequence[Pattern]) -> Iterator[tuple[str, WrittenFields]]:
         """The signs that the line has, each with what is named in it."""
         known = False
         for pattern in patterns:
@@ -196,7 +197,7 @@ class Matcher:
                 return
             if match := pattern.found_in(text):
                 known = known or not pattern.often or pattern.last
-                yield pattern.name, {key: value for key, value in match.groupdict().items() if value}
+                yield pattern.name, named_in(match)
 
 
 @lru_cache(maxsize=4)

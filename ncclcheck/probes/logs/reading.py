@@ -11,9 +11,10 @@ from typing import BinaryIO
 
 from ncclcheck.probes.facts import LogEvent, LogFile, Logs
 from ncclcheck.probes.facts.guard.secrets import masked
+from ncclcheck.probes.facts.log.fields import LogFields, WrittenFields, set_only
 from ncclcheck.probes.logs import told
 from ncclcheck.probes.logs.boxes import Box, is_rule
-from ncclcheck.probes.logs.files.kept import LONG, TEXT, File, Kept, Message
+from ncclcheck.probes.logs.files.kept import LONG, STACK, TEXT, File, Kept, Message
 from ncclcheck.probes.logs.files.lines import LONGEST, MARK, Other, Record, blocks, split
 from ncclcheck.probes.logs.files.prefixes import HEAD, Prefix, plain, prefix, rank_of, short
 from ncclcheck.probes.logs.files.times import when
@@ -130,7 +131,7 @@ class Reading:
         for (_, task, rank), number, fields in self._tracebacks.cut_off(here.name):
             order = self._order + number - here.lines
             text = f"a traceback without its last line ends at {fields['raised_at']}"
-            known = {name: value for name, value in fields.items() if value}
+            known = set_only(fields)
             group = (here.name, task)
             self.kept.append(
                 Kept(_CUT, number, text, order, group, None, "", None, rank, here.time, "ERROR", known)
@@ -383,7 +384,7 @@ class Reading:
             kept = Kept(sign, number, text[:LONG], order, group, process, at, pid, rank, here.time, level, fields)
             same.append(kept)
             self.kept.append(kept)
-            said_now += [kept] if sign in (_RAISED, _STOOD) else []
+            said_now += [kept] if sign in (_RAISED, _STOOD) or STACK in text else []
         if said_now and _GOES_ON.search(text):
             here.message = Message(said_now, (*group, known), number + _SOON)
 
@@ -399,7 +400,7 @@ class Reading:
             kinds.add(kind)
         return (sign, *who, kind)
 
-    def _place(self, sign: str, fields: dict[str, str], writer: Writer, *, ignored: bool, mild: bool) -> None:
+    def _place(self, sign: str, fields: LogFields, writer: Writer, *, ignored: bool, mild: bool) -> None:
         """Add what the traceback above a line tells of it.
 
         ignored: it is one that Python only tells of. mild: the line itself says that it is a warning at most.
@@ -520,7 +521,7 @@ def _is_familiar(block: bytes) -> bool:
     return any(name in lower for name in _NAMES) or (b"[w" in lower and _OF_TORCH.search(block) is not None)
 
 
-def _told(signs: list[tuple[str, dict[str, str]]], level: str) -> list[tuple[str, dict[str, str]]]:
+def _told(signs: list[tuple[str, WrittenFields]], level: str) -> list[tuple[str, WrittenFields]]:
     """What a line says. level: of NCCL's own lines, where words of failure mean less than their level."""
     if not level:
         return signs
@@ -530,7 +531,7 @@ def _told(signs: list[tuple[str, dict[str, str]]], level: str) -> list[tuple[str
     return known
 
 
-def _is_bad(text: str, signs: list[tuple[str, dict[str, str]]]) -> bool:
+def _is_bad(text: str, signs: list[tuple[str, WrittenFields]]) -> bool:
     """Whether a line has words of failure, beside what it is known by."""
     return any(sign in _BAD for sign, _ in signs) or complains(text) or ended_badly(text)
 

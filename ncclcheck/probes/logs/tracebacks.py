@@ -6,6 +6,8 @@ import re
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from ncclcheck.probes.facts.log.fields import LogFields, WrittenFields, named_in, set_only
+
 BEGIN = (" ", "\t", "T", "D", "F", "E", "-", "a")  # first letters of lines that `see` knows
 _BEGINS = "Traceback (most recent call last)"
 _FRAME = re.compile(r'File "(?P<path>[^"]{1,400})", line (?P<line>\d{1,7}), in (?P<function>.{1,100})')
@@ -66,7 +68,7 @@ class _Stack:
     client: str = ""
     line: int = 0
     bad: bool = False
-    told: dict[str, str] = field(default_factory=dict)
+    told: LogFields = field(default_factory=LogFields)
 
 
 class Tracebacks:
@@ -114,7 +116,7 @@ class Tracebacks:
             self._of(writer).ends = "thread"
         return line.startswith('File "')
 
-    def begun(self, writer: Writer, told: dict[str, str]) -> None:
+    def begun(self, writer: Writer, told: LogFields) -> None:
         """Say in the fields of the line that begins a traceback what it ends, as soon as that is known."""
         stack = self._of(writer)
         stack.told = told
@@ -129,7 +131,7 @@ class Tracebacks:
         """Whether frames were printed, and not yet the exception below them."""
         return writer in self._open and self._open[writer].last != ""
 
-    def cut_off(self, file: str) -> list[tuple[Writer, int, dict[str, str]]]:
+    def cut_off(self, file: str) -> list[tuple[Writer, int, LogFields]]:
         """Those of a file that has come to its end without their exceptions: who, the last frame's line, where."""
         left = [(writer, stack) for writer, stack in self._open.items() if writer[0] == file]
         for writer, _ in left:
@@ -140,12 +142,12 @@ class Tracebacks:
             if stack.bad and stack.line and not stack.ends
         ]
 
-    def exception(self, writer: Writer, text: str) -> dict[str, str] | None:
+    def exception(self, writer: Writer, text: str) -> WrittenFields | None:
         """Type and text of an exception whose name tells nothing, below the frames of an open traceback."""
         match = _ANY_TYPE.match(text) if self.is_open(writer) else None
-        return {key: value for key, value in match.groupdict().items() if value} if match else None
+        return named_in(match) if match else None
 
-    def raised(self, writer: Writer) -> dict[str, str]:
+    def raised(self, writer: Writer) -> LogFields:
         """Where the exception that ends the traceback was raised, as fields of its line."""
         stack = self._open.pop(writer, None)
         if stack is None:
@@ -153,7 +155,7 @@ class Tracebacks:
         at = stack.own or stack.last
         if stack.helper and not (stack.main or stack.ends):
             stack.told["ends"] = "helper"
-        fields = {
+        fields: LogFields = {
             "raised_at": at,
             "raised_in": stack.last if stack.last != at else "",
             "chained": "yes" if stack.chained else "",
@@ -165,7 +167,7 @@ class Tracebacks:
             "condition": stack.condition,
             "client": stack.client if _CARRIES.match(stack.last) and ".py:" not in stack.client else "",
         }
-        return {name: value for name, value in fields.items() if value}
+        return set_only(fields)
 
     def _of(self, writer: Writer) -> _Stack:
         if writer not in self._open and len(self._open) >= _MOST_WRITERS:

@@ -43,10 +43,10 @@ def folder(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def look(folder: str, name: str) -> Sharding:
-    """In a child, as `examine` does it: nothing of the user's is imported here."""
-    plan = DataPlan(factory=f"sharding_datasets.py:{name}", directory=folder)
-    ended = child.run(lambda: sharding.look(plan, 30.0), Sharding, 60.0)
+def look(folder: str, name: str, ranks: int = 1) -> Sharding:
+    """In a child, as `examine` does it: nothing of the user's is imported here. ranks: of the job."""
+    plan = DataPlan(factory=f"sharding_datasets.py:{name}", directory=folder, ranks_per_node=ranks)
+    ended = child.run(lambda: sharding.look(plan, 80.0), Sharding, 110.0)
     assert ended.value is not None, ended.how
     return ended.value
 
@@ -72,7 +72,7 @@ def test_a_stream_shared_out_by_the_rank_of_a_node_is_told_the_rank_of_the_job(f
         plan = DataPlan(
             factory=f"sharding_datasets.py:{name}", directory=folder, nodes=2, ranks=4, ranks_per_node=2
         )
-        ended = child.run(lambda: sharding.look(plan, 30.0), Sharding, 60.0)
+        ended = child.run(lambda: sharding.look(plan, 80.0), Sharding, 110.0)
         assert ended.value is not None, ended.how
         return verdicts(ended.value)["DAT016"]
 
@@ -80,6 +80,17 @@ def test_a_stream_shared_out_by_the_rank_of_a_node_is_told_the_rank_of_the_job(f
     assert (finding.state, "ranks 0 and 2, 1 and 3 read" in finding.what) == (FAIL, True), finding
     assert 'os.environ["RANK"]' in finding.remedies[0].commands[0]
     assert on_two_nodes("by_rank").state is OK
+
+
+@pytest.mark.parametrize(
+    ("factory", "words"), [("weighted_alike", "WeightedRandomSampler"), ("balanced_alike", "[rank::world]")]
+)
+def test_a_sampler_that_draws_alike_on_all_ranks_is_one_finding(folder: str, factory: str, words: str) -> None:
+    (finding,) = verdicts(look(folder, factory, 2))["DAT016"].findings
+    assert finding.state is FAIL
+    assert "draws the same" in finding.what
+    assert "ranks 0 and 1" in finding.what
+    assert words in " ".join([finding.remedies[0].text, *finding.remedies[0].commands])
 
 
 def test_ranks_that_draw_an_order_each_are_told_to_draw_one(folder: str) -> None:
@@ -99,6 +110,10 @@ def test_ranks_that_draw_an_order_each_are_told_to_draw_one(folder: str) -> None
         ("seeded_by_rank", [OK, NOTE, OK, OK, OK]),
         ("seeded_alike", [WARN, NOTE, OK, OK, OK]),
         ("rank_0_everywhere", [OK, FAIL, OK, OK, OK]),
+        ("weighted_alike", [OK, NOTE, NOTE, OK, OK]),
+        ("weighted_by_rank", [OK, SKIPPED, OK, OK, OK]),
+        ("balanced_alike", [OK, NOTE, OK, OK, OK]),
+        ("balanced", [OK, SKIPPED, OK, OK, OK]),
         ("uneven", [OK, OK, WARN, FAIL, OK]),
         ("tells_its_sampler", [OK, NOTE, OK, OK, OK]),
         ("keeps_the_epoch", [OK, NOTE, WARN, OK, OK]),

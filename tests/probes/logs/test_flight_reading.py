@@ -249,6 +249,7 @@ def test_any_bytes(raw: bytes) -> None:
 @given(st.integers(0, len(_VALID) - 1), st.binary(min_size=1, max_size=4))
 @example(182, b"\xed\xa0\x80")  # half of a character where a name or a state stands
 @example(368, b"\xed\xa0\x80")
+@example(170, b"\x1c")  # a blank for str.split, and none for int()
 def test_any_damage(at: int, new: bytes) -> None:
     flight = _read_bytes(_VALID[:at] + new + _VALID[at + len(new) :])
     assert len(flight.dumps) + len(flight.refused) == 1

@@ -146,6 +146,15 @@ def test_cores(usable: float, env: dict[str, str], gpus: int, state: str) -> Non
     assert found.state.value == state
 
 
+def test_ranks_that_this_run_planned_come_before_a_leftover_variable() -> None:
+    leftover = node("b", env={"LOCAL_WORLD_SIZE": "8"}, host=host(usable_cores=2.0, cores=2))
+    job = Job(ranks=2, nodes_asked=2)
+    assert (
+        verdict("HST006", node("a", host=host(usable_cores=2.0, cores=2)), leftover, job=job).state.value == "ok"
+    )
+    assert verdict("HST006", leftover).state.value == "warn"
+
+
 _MAX = "/sys/fs/cgroup/job.slice/t.service/cpu.max"
 
 

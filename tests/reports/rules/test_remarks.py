@@ -6,6 +6,7 @@ import pytest
 
 from ncclcheck.probes.facts import Cluster, Gpus, LogEvent, Measurements, Node, RankSpeed
 from ncclcheck.probes.facts.data import Resources
+from ncclcheck.probes.facts.log.fields import LogFields
 from ncclcheck.probes.facts.machine.health import Waiting
 from ncclcheck.probes.facts.training import Smoke, StepTimes
 from ncclcheck.reports.rules.data.workers import _fitting
@@ -74,7 +75,7 @@ def test_workers_that_fit_the_cores_of_a_rank(cores: float, ranks: int, workers:
         ({}, False),
     ],
 )
-def test_only_a_refused_credential_is_of_clock_or_munge(fields: dict[str, str], is_of_the_clock: bool) -> None:
+def test_only_a_refused_credential_is_of_clock_or_munge(fields: LogFields, is_of_the_clock: bool) -> None:
     event = LogEvent(sign="slurm-launch-failed", file="a", line=1, text="", order=1, fields=fields)
     assert ("munge key" in _not_launched([event]).why) == is_of_the_clock
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ncclcheck.probes.facts import Hiding, Job, Stack, Unread
+from ncclcheck.probes.machine.access import Machine
+from ncclcheck.probes.machine.software import stack
 from ncclcheck.reports.subjects.nodes.agree.agreement import group
 from tests.helpers.clusters import ABSENT, DENIED, node, told, verdict
 
@@ -118,3 +122,26 @@ def test_a_folder_that_a_launcher_puts_before_again_changes_nothing(here: str, t
     stack = Stack(executable="/usr/bin/python3", python="3.11.7")
     nodes = [node(name, stack=stack, env={"LD_LIBRARY_PATH": path}) for name, path in (("a", here), ("b", there))]
     assert verdict("VER013", *nodes).state.value == state
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "absent", "state"),
+    [
+        ("LD_PRELOAD", "/opt/x.so", [], "warn"),
+        ("LD_PRELOAD", "/opt/x.so", ["/opt/x.so"], "note"),
+        ("LD_PRELOAD", "/opt/x.so:/opt/y.so", ["/opt/x.so"], "warn"),
+        ("LD_LIBRARY_PATH", "/opt/lib", [], "warn"),
+        ("LD_LIBRARY_PATH", "/opt/lib", ["/opt/lib"], "ok"),
+    ],
+)
+def test_a_library_that_is_not_there_is_passed_over(name: str, value: str, absent: list[str], state: str) -> None:
+    there = Stack(python="3.11.7", torch="2.9.0", executable="/v/bin/python", not_there=[])
+    nodes = [node("a", stack=there), node("b", stack=there)]
+    odd = node("c", env={name: value}, stack=msgspec.structs.replace(there, not_there=absent))
+    assert verdict("VER013", *nodes, odd).state.value == state
+
+
+def test_what_the_loader_does_not_find_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LD_PRELOAD", f"{tmp_path}/gone.so:libc.so.6")
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{tmp_path}:/not/there::$ORIGIN/lib")
+    assert stack.probe(Machine()).not_there == ["/not/there", f"{tmp_path}/gone.so"]

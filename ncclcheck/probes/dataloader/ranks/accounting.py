@@ -11,6 +11,7 @@ from ncclcheck.probes.dataloader.views import View
 from ncclcheck.probes.facts.data.sharding import Account, Reader
 
 _MOST_EXAMPLES = 5  # in a finding, the rest is counted: chosen
+_LEAST_DRAWN = 8  # samples, four of them different: fewer may be drawn alike by chance; chosen
 _MOST_THERE = 50_000_000  # indices of an epoch: a tensor of 8 bytes each, 400 MB; beyond it they are not counted
 
 
@@ -57,6 +58,34 @@ def all_alike(views: Sequence[View]) -> bool:
     """Whether every rank reads the same samples, as where the rank is a constant."""
     tensors = [_indices(view, "first") for view in views]
     return len({tuple(sorted(tensor.tolist())) for tensor in tensors if tensor is not None}) == 1
+
+
+def drawn_alike(views: Sequence[View]) -> list[list[int]]:
+    """Groups of ranks that draw the same samples in one order, of samplers that leave out some and repeat some.
+
+    Whoever reads all, or all of a part in the order of its indices, draws nothing.
+    """
+    tensors = [_indices(view, "first") for view in views]
+    groups: list[list[int]] = []
+    for rank, tensor in enumerate(tensors):
+        if tensor is None or not _is_drawn(tensor, views[rank].length):
+            return []
+        like = next((group for group in groups if _same(tensors[group[0]], tensor)), None)
+        if like is None:
+            groups.append([rank])
+        else:
+            like.append(rank)
+    return [group for group in groups if len(group) > 1]
+
+
+def _is_drawn(tensor: torch.Tensor, length: int | None) -> bool:
+    distinct = len(torch.unique(tensor))
+    ordered = bool((tensor[1:] >= tensor[:-1]).all())
+    return len(tensor) >= _LEAST_DRAWN and 4 <= distinct < (length or 0) and not ordered
+
+
+def _same(one: torch.Tensor | None, other: torch.Tensor) -> bool:
+    return one is not None and torch.equal(one, other)
 
 
 def _indices(view: View, name: str) -> torch.Tensor | None:

@@ -100,6 +100,7 @@ def _of_indices(world: World, views: list[View], seen: Sharding) -> Sharding:
     return replace(
         seen,
         resumed=resumed,
+        drawn_alike=[] if by_design else _drawn_alike(views, account),
         account=None if drawn else account,
         order=_order(world.plan, views),
         index_map=replace(index_map, by_design=by_design),
@@ -107,6 +108,13 @@ def _of_indices(world: World, views: list[View], seen: Sharding) -> Sharding:
         prints=_prints(views[0]),
         unjudged=_DRAWN.format(views[0].sampler) if drawn else _unjudged(views, account),
     )
+
+
+def _drawn_alike(views: list[View], account: Account | None) -> list[list[int]]:
+    """Not where each rank was given a rank's number that is not its own: that is told by the samples left out."""
+    if account is not None and (account.everywhere or views[0].replicas == len(views)):
+        return []
+    return accounting.drawn_alike(views)
 
 
 def _whole_epoch(views: list[View], account: Account | None) -> tuple[Account | None, int]:

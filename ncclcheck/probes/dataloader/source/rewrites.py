@@ -30,11 +30,27 @@ def read(owner: type) -> list[Rewrite]:
         with open(file, encoding="utf-8") as opened:
             text = opened.read(_MOST_BYTES + 1)
         if len(text) <= _MOST_BYTES:
-            return [*_rewrites(ast.parse(text), text.splitlines(), file.rpartition("/")[2])][:_MOST]
+            return _of_file(ast.parse(text), {kind.__name__ for kind in owner.__mro__}, text.splitlines(), file)
     return []
 
 
-def _rewrites(tree: ast.Module, lines: list[str], file: str) -> Iterator[Rewrite]:
+def _of_file(tree: ast.Module, own: set[str], lines: list[str], file: str) -> list[Rewrite]:
+    """Of the class itself first, then of functions; of other classes where there are no others of the kind."""
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    parts: list[list[ast.stmt]] = [
+        [node for node in classes if node.name in own],
+        [node for node in tree.body if node not in classes],
+        [node for node in classes if node.name not in own],
+    ]
+    name, found = file.rpartition("/")[2], list[Rewrite]()
+    for part in parts:
+        known = {rewrite.kind for rewrite in found} if part is parts[-1] else set[RewriteKind]()
+        for node in part:
+            found += [rewrite for rewrite in _rewrites(node, lines, name) if rewrite.kind not in known]
+    return found[:_MOST]
+
+
+def _rewrites(tree: ast.stmt, lines: list[str], file: str) -> Iterator[Rewrite]:
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):

@@ -188,7 +188,8 @@ class Sharding(Struct, frozen=True, kw_only=True):
     """Which rank reads which samples. ranks: emulated ones, wanted: those of the job. given: what the factory
     gave. sampler: the class that chooses indices, own_batches: it makes whole batches, and is the user's own;
     replicas: the world size that it holds. group: why the ranks had
-    no process group, empty where they had. unjudged: why samples were not accounted for.
+    no process group, empty where they had. unjudged: why samples were not accounted for. drawn_alike: ranks whose
+    sampler draws at random, and draws the same samples in one order as another rank's.
     """
 
     ranks: Count
@@ -209,3 +210,4 @@ class Sharding(Struct, frozen=True, kw_only=True):
     prints: list[Print] = field(default_factory=list)
     unjudged: str = ""
     resumed: Whole = 0
+    drawn_alike: list[list[Count]] = field(default_factory=list)

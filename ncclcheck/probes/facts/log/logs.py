@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from ncclcheck.probes.facts.guard.bounds import Count, Pid, Whole
+from ncclcheck.probes.facts.log.fields import LogFields
 from ncclcheck.probes.facts.log.flight import Flight
 from ncclcheck.probes.facts.measured.transport import Endpoint
 
@@ -47,7 +48,7 @@ class LogEvent(Struct, frozen=True, kw_only=True):
     rank: Count | None = None
     time: float | None = None
     level: str = ""
-    fields: dict[str, str] = field(default_factory=dict)
+    fields: LogFields = field(default_factory=LogFields)
     count: Whole = 1
 
 

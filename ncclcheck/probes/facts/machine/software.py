@@ -22,7 +22,8 @@ class Stack(Struct, frozen=True, kw_only=True, tag="stack"):
     """Software versions, read from files; torch is never imported for them.
 
     torch_libraries: bytes of those of its shared libraries that `import torch` maps in any case. preloaded: what
-    /etc/ld.so.preload loads into every process. customised: sitecustomize and usercustomize, as Python finds them.
+    /etc/ld.so.preload loads into every process. not_there: what LD_PRELOAD and LD_LIBRARY_PATH name, and is no
+    file or folder: the loader passes over it. customised: sitecustomize and usercustomize, as Python finds them.
     python_start_s: what a start of it waits for, beside what it computes; 5 at most.
     """
 
@@ -36,6 +37,7 @@ class Stack(Struct, frozen=True, kw_only=True, tag="stack"):
     driver: str | Unread = NOT_RECORDED
     numpy: str | Unread = NOT_RECORDED
     preloaded: str | Unread = NOT_RECORDED
+    not_there: list[str] | Unread = NOT_RECORDED
     customised: list[str] | Unread = NOT_RECORDED
     hiding: list[Hiding] | Unread = NOT_RECORDED
     python_start_s: float | Unread = NOT_RECORDED

@@ -125,8 +125,8 @@ def members(told: str | list[int]) -> tuple[int, ...]:
 def _parsed(text: str) -> tuple[int, ...]:
     if not _RANKS.fullmatch(text):
         raise Refused("the ranks of a process group are no list of numbers")
-    words = [word for word in text.strip("[] \n").split(",") if word.strip()]
-    if any(len(word.split()) != 1 or len(word.strip()) > 7 for word in words):
+    words = [word.strip() for word in text.strip("[] \n").split(",") if word.strip()]
+    if any(len(word.split()) != 1 or len(word) > 7 for word in words):
         raise Refused("the ranks of a process group are no ranks")
     return tuple(map(int, words))
 

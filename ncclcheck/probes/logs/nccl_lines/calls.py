@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ncclcheck.probes.facts.log.fields import LogFields, named_in
 from ncclcheck.probes.logs.nccl_lines.records import Log
 
 # Of each process and communicator the last calls are kept: a rank runs ahead by what its streams hold, hundreds.
@@ -37,7 +38,7 @@ class Call(NamedTuple):
     line: int
     place: int
     text: str
-    fields: dict[str, str]
+    fields: LogFields
 
 
 @dataclass
@@ -119,7 +120,7 @@ def _first_difference(members: Iterable[tuple[str, int, int | None, _Calls]]) ->
             words = text.decode(errors="backslashreplace")
             if match := _CALL.match(words):
                 places.setdefault(place, []).append(
-                    Call(host, pid, rank, file, line, place, words, match.groupdict())
+                    Call(host, pid, rank, file, line, place, words, named_in(match))
                 )
     differ = (here for _, here in sorted(places.items()) if len({_what(call) for call in here}) > 1)
     yield from sorted(next(differ, []), key=lambda call: call.rank or 0)[:_MOST_TOLD]

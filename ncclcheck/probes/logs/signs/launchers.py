@@ -176,7 +176,7 @@ SIGNS = (
         r"(?i)\b(?:training|fine-?tuning) (?:(?:is|has|run|loop) ){0,2}(?:complete|finished|done|ended)|\bfinished training\b|"
         r"\bexit(?:ed)?(?: with)?[ _](?:status|code)\W{1,3}0\b|\ball (?:tests|checks|ranks) (?:passed|finished|done|completed?)\b|"
         r"(?:\btotal (?:training|train) time|^training time)(?: of \w{1,20})?\b[ :=]{1,4}\d{1,3}[:.\d]|"
-        r"finished successfully|completed successfully|exits successfully|\.fit` stopped: `max_|'train_runtime': |"
+        r"finished successfully|(?<!completed )completed successfully|exits successfully|\.fit` stopped: `max_|'train_runtime': |"
         r"Application startup complete|^ENDING TIMING RUN\b|\bworker group successfully finished"
         r"|torchelastic\.worker\.status\.SUCCEEDED|^\W{0,3}success\W{0,3}$",
         (

@@ -39,6 +39,7 @@ def probe(machine: Machine) -> Stack:
         driver=_driver(machine),
         numpy=machine.ask("numpy", str, _numpy),
         preloaded=_preloaded(machine),
+        not_there=machine.ask("not_there", list[str], _not_there),
         customised=machine.ask("customised", list[str], modules.customised),
         hiding=machine.ask("hiding", list[Hiding], modules.hiding),
         python_start_s=starting.waited(machine),
@@ -61,6 +62,14 @@ def _preloaded(machine: Machine) -> str | Unread:
     """ld.so(8): a list with blanks or colons between its entries, for every process of the machine."""
     text = machine.read("/etc/ld.so.preload")
     return text if isinstance(text, Unread) else " ".join(text.replace(":", " ").split())
+
+
+def _not_there() -> list[str]:
+    """Paths alone: the loader looks for a name without a slash in many places."""
+    named = re.split("[ :]+", os.environ.get("LD_PRELOAD", "")) + os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    return sorted(
+        {path for path in named if path.startswith("/") and "$" not in path and not os.path.exists(path)}
+    )
 
 
 def torch_folder(machine: Machine) -> str | Unread:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterator
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.probes.facts.data import Sharding
+from ncclcheck.probes.facts.data import Made, Sharding
 from ncclcheck.probes.facts.data.sharding import Account, Share
 from ncclcheck.reports.judgement.findings import (
     Evidence,
@@ -22,6 +22,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import rule
+from ncclcheck.reports.subjects.data.drawn_alike import drawn_alike
 from ncclcheck.reports.subjects.data.sharded import (
     OTHERS_DO,
     by_local_rank,
@@ -77,8 +78,9 @@ def once(cluster: Cluster) -> Iterator[Finding]:
     a dataset and options without a sampler, of which the user's trainer makes the loader; where the factory's
     module imports Lightning, Accelerate or transformers, which share samples out themselves, a warning; else a
     failure. Two readers that read the same samples of a stream without an end in orders of their own is a
-    note. Random sampling is not judged: a sampler that repeats or leaves out samples for one rank alone, too
-    (WeightedRandomSampler, repeated augmentation).
+    note. Of random sampling, which repeats or leaves out samples for one rank alone, too (WeightedRandomSampler,
+    repeated augmentation), it is judged only whether ranks draw the very same samples in one order: from a seed
+    that all of them share. Where a framework is imported that shares out batches itself, this is a note.
 
     ## Fix
     - **you** `DataLoader(dataset, sampler=DistributedSampler(dataset))`; in a stream `islice(samples,
@@ -90,14 +92,13 @@ def once(cluster: Cluster) -> Iterator[Finding]:
     huggingface/datasets#3423, huggingface/datasets#5360.
     """
     looked, judged = shardings(cluster, several=False), False
-    imported = {report.node: report.made.frameworks for report in cluster.measurements.data if report.made}
-    kinds = {report.node: report.made.dataset for report in cluster.measurements.data if report.made}
+    made = {report.node: report.made for report in cluster.measurements.data if report.made}
     for node, sharding in looked:
-        frameworks = imported.get(node, [])
+        frameworks = made[node].frameworks if node in made else []
         for finding in (
             *_failed(node, sharding),
-            *_counted(node, sharding, frameworks),
-            *of_stream(node, sharding, frameworks, kinds.get(node, "")),
+            *_counted(node, sharding, frameworks, made.get(node, Made())),
+            *of_stream(node, sharding, frameworks, made[node].dataset if node in made else ""),
         ):
             judged = True
             yield finding
@@ -129,8 +130,11 @@ def _failed(node: str, sharding: Sharding) -> Iterator[Finding]:
         )
 
 
-def _counted(node: str, sharding: Sharding, frameworks: Collection[str]) -> Iterator[Finding]:
+def _counted(node: str, sharding: Sharding, frameworks: Collection[str], made: Made) -> Iterator[Finding]:
     account = sharding.account
+    if sharding.drawn_alike and sharding.ranks > 1:
+        yield drawn_alike(node, sharding, frameworks, made)
+        return
     if account is None or sharding.ranks < 2 or not account.read:
         return
     if account.everywhere and account.by == "index":

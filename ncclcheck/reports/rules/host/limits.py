@@ -12,6 +12,7 @@ from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, 
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl.variables import nccl_version
 from ncclcheck.reports.subjects.nodes.containers import runtimes
+from ncclcheck.reports.subjects.nodes.planned import local_ranks
 from ncclcheck.reports.text.words.fold import size
 
 _SETS_ITS_OWN_STACK = (2, 28, 0)  # the first NCCL that sets the stack size of its threads
@@ -103,7 +104,7 @@ def processes(cluster: Cluster) -> Iterator[Finding]:
     """
     each = cluster.policy.thresholds.get("HST011.per_rank", 512.0)
     for node in cluster.nodes:
-        ranks = _ranks(cluster, node)
+        ranks = local_ranks(cluster, node)
         for source, limit in _process_limits(node).items():
             used = value_or(at(node, "system.tasks_used"), 0) if source == "ulimit -u" else 0
             if limit - used < _TORCHRUN_TASKS + _RANK_TASKS * ranks:
@@ -154,13 +155,6 @@ def _process_limits(node: Node) -> dict[str, int]:
     if known(at(node, "system.uid")) != 0:
         limits["ulimit -u"] = known(at(node, "system.processes"))
     return {source: limit for source, limit in limits.items() if limit != -1}
-
-
-def _ranks(cluster: Cluster, node: Node) -> int:
-    given = variables(node).get("LOCAL_WORLD_SIZE", "")
-    number = int(given) if given.isdecimal() and len(given) < 6 else 0
-    planned = cluster.job.ranks // max(1, len(cluster.nodes))
-    return max(1, number or planned or value_or(at(node, "gpus.usable"), 0))
 
 
 @rule("HST014", "the limit of memory mappings is high enough for torch", worst=State.FAIL,

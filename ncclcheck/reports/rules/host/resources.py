@@ -11,6 +11,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.failures.limits import cpu_quota
 from ncclcheck.reports.subjects.failures.limits.crowded import throttled
 from ncclcheck.reports.subjects.nccl import wiring
+from ncclcheck.reports.subjects.nodes.planned import local_ranks
 from ncclcheck.reports.text.words.fold import size
 
 _MIB, _GIB = 2**20, 2**30  # bytes
@@ -199,7 +200,7 @@ def cores(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _cores_of(cluster: Cluster, node: Node) -> Iterator[Finding]:
-    usable, ranks = known(known(node.host).usable_cores), _local_ranks(cluster, node)
+    usable, ranks = known(known(node.host).usable_cores), local_ranks(cluster, node)
     given = variables(node).get("OMP_NUM_THREADS", "").partition(",")[0]
     threads = _number(given)
     if given and threads < 1:
@@ -252,12 +253,6 @@ def _by_quota(cluster: Cluster, node: Node, usable: float, ranks: int, path: str
     )
 
 
-def _local_ranks(cluster: Cluster, node: Node) -> int:
-    given = _number(variables(node).get("LOCAL_WORLD_SIZE", ""))
-    planned = cluster.job.ranks // max(1, cluster.job.nodes_asked)
-    return max(1, given or planned or value_or(at(node, "gpus.usable"), 0))
-
-
 @rule("HST007", "the job's memory limit leaves room for its ranks", worst=State.WARN, needs=("host.memory_limit",))
 def memory_limit(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -286,7 +281,7 @@ def memory_limit(cluster: Cluster) -> Iterator[Finding]:
     """
     least = cluster.policy.thresholds.get("HST007.gib_per_rank", 2.0) * _GIB
     for node in cluster.nodes:
-        limit, ranks = known(known(node.host).memory_limit), _local_ranks(cluster, node)
+        limit, ranks = known(known(node.host).memory_limit), local_ranks(cluster, node)
         if limit >= least * ranks:
             continue
         yield warn(

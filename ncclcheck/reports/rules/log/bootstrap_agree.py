@@ -234,7 +234,9 @@ def same_version(logs: Logs) -> Iterator[Finding]:
     ]
     if events:
         first = events[0]
-        a, b = (f"{_version(first.fields[key])} on rank {first.fields['rank_' + key]}" for key in "ab")
+        fields = first.fields
+        a = f"{_version(fields['a'])} on rank {fields['rank_a']}"
+        b = f"{_version(fields['b'])} on rank {fields['rank_b']}"
         yield cause(events, f"ranks loaded different NCCL versions: {a}, {b}", why=_LAYOUT, owner="job",
                     fix=_VERSIONS, at=_rank(logs, int(first.fields["rank_b"])))  # fmt: skip
     elif len(versions) > 1:

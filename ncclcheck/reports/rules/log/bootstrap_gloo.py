@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.probes.facts.log.fields import first_named
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, you
 from ncclcheck.reports.subjects.logs.dialled_addresses import reach
 from ncclcheck.reports.subjects.logs.ending import ended_before
@@ -16,7 +17,7 @@ _NAME_IT = you("Tell gloo the interface, on all nodes.", "export GLOO_SOCKET_IFN
 
 
 def _peer(event: LogEvent) -> str:
-    return next((event.fields[key] for key in ("remote", "dialled", "refused", "own") if key in event.fields), "")
+    return first_named(event.fields, "remote", "dialled", "refused", "own")
 
 
 def _loops(event: LogEvent) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.probes.facts.log.fields import first_named
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, you
 from ncclcheck.reports.rules.log.values import before_a_refusal
 from ncclcheck.reports.subjects.logs.ending import came_through
@@ -266,11 +267,7 @@ def _to_the_end(logs: Logs, tried: list[LogEvent]) -> bool:
 
 def _unknown(events: list[LogEvent]) -> str:
     return next(
-        (
-            reason
-            for event in events
-            if (reason := next((event.fields[key] for key in _WHY if key in event.fields), ""))
-        ),
+        (reason for event in events if (reason := first_named(event.fields, *_WHY))),
         "unknown",
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from ncclcheck.probes.facts import Cluster, LogEvent, LogFile, LogProcess, Logs
+from ncclcheck.probes.facts.log.fields import first_named
 from ncclcheck.reports.judgement.findings import Finding, State, Where, fine, note, seen, unknown, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.rules.log.first import SENT, errors, hung_up, terminated
@@ -205,14 +206,7 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
 
 def _signal(event: LogEvent) -> str:
     """The signal that a job was ended by, as the line says; a line that names none tells of Ctrl-C."""
-    name = next(
-        (
-            event.fields[key]
-            for key in ("signal", "caught", "own", "drained", "shell", "zsh")
-            if key in event.fields
-        ),
-        "",
-    )
+    name = first_named(event.fields, "signal", "caught", "own", "drained", "shell", "zsh")
     if "step" in event.fields:
         return "SIGTERM"
     if sent := SENT.get(event.fields.get("exitcode", event.fields.get("name", ""))):

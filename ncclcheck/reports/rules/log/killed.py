@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.probes.facts.log.fields import LogFields, first_named
 from ncclcheck.reports.judgement.findings import Finding, Owner, Remedy, Where, admin, you
 from ncclcheck.reports.rules.log.process import crashed_in_start
 from ncclcheck.reports.subjects.logs.logged import (
@@ -142,8 +143,7 @@ def _named(logs: Logs, kind: _Kind) -> list[LogEvent]:
     events = [
         event
         for event in said(logs, "shell-signalled", "spawned-signalled")
-        if next((event.fields[key] for key in ("how", "zsh", "name", "python") if key in event.fields), "").lower()
-        in names
+        if first_named(event.fields, "how", "zsh", "name", "python").lower() in names
     ]
     failed = _failures(logs)
     if kind.number == _KILL:  # what a shell says of the last of them: another had ended before
@@ -195,7 +195,7 @@ def _by_line(events: list[LogEvent]) -> list[LogEvent]:
 
 
 def _ended(logs: Logs, events: list[LogEvent], kind: _Kind) -> Finding:
-    fields = next((event.fields for event in events if event.fields.get("local_rank")), {})
+    fields = next((event.fields for event in events if event.fields.get("local_rank")), LogFields())
     known = of_words(_thrown(logs, events)) if kind.number == _ABORT else None
     rank = events[0].rank if events[0].sign == "mpirun-signalled" else None
     who = f"local rank {fields['local_rank']}, process {fields['pid']}," if fields.get("pid") else "a process"
@@ -255,10 +255,10 @@ def _native(logs: Logs, events: list[LogEvent]) -> str:
     return stood_in(frame)
 
 
-def stood_in(frame: dict[str, str]) -> str:
+def stood_in(frame: LogFields) -> str:
     """The function of a frame, and the library or file that it is in."""
-    name = next(frame[key] for key in ("function", "named", "walked", "stacked") if key in frame)
-    place = next((frame[key] for key in ("library", "source", "from", "at") if key in frame), "")
+    name = first_named(frame, "function", "named", "walked", "stacked")
+    place = first_named(frame, "library", "source", "from", "at")
     return f"{name}() of {place.rpartition('/')[2]}" if place else f"{name}()"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.probes.facts.log.fields import LogFields
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, note, you
 from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, lines, log_rule, said, where
 from ncclcheck.reports.subjects.logs.words.meanings import ends_nothing
@@ -149,7 +150,7 @@ def ragged(logs: Logs) -> Iterator[Finding]:
     PyTorch documentation, torch.utils.data, Working with collate_fn.
     """
     for host, events in by_known_host(said(logs, "batch-ragged")).items():
-        fields = next((event.fields for event in events if "first" in event.fields), {})
+        fields = next((event.fields for event in events if "first" in event.fields), LogFields())
         shapes = f": {fields['first']} and {fields['other']}" if fields else ""
         yield cause(
             events,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.probes.facts.log.fields import first_named
 from ncclcheck.reports.judgement.findings import Finding, Remedy, admin, seen, you
 from ncclcheck.reports.subjects.logs.ending import Ending, died
 from ncclcheck.reports.subjects.logs.logged import at_teller, cause, full_disk, log_rule, said
@@ -40,9 +41,7 @@ def sizes_are_divided(logs: Logs) -> Iterator[Finding]:
     vLLM documentation, Parallelism and scaling; DeepSpeed documentation, Batch size related parameters.
     """
     if events := said(logs, "not-divisible"):
-        message = next(
-            text for key in ("told", "raised", "batch", "nought") if (text := events[0].fields.get(key))
-        )
+        message = first_named(events[0].fields, "told", "raised", "batch", "nought")
         yield cause(
             events,
             f"the batch has less than one sample for each rank: {message}" if "nought" in events[0].fields
@@ -259,10 +258,10 @@ class _Shapes(NamedTuple):
 
 
 def _shapes(event: LogEvent) -> _Shapes | None:
-    for name, there, here in (("name", "have", "want"), ("weight", "given", "holds")):
-        if name in event.fields:
-            return _Shapes(event.fields[name], event.fields[there], event.fields[here])
-    return None
+    fields = event.fields
+    if "name" in fields:
+        return _Shapes(fields["name"], fields["have"], fields["want"])
+    return _Shapes(fields["weight"], fields["given"], fields["holds"]) if "weight" in fields else None
 
 
 _NOTHING = re.compile(r"[\[ ]0[,\]]")  # a dimension of size 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Logs
+from ncclcheck.probes.facts.log.fields import LogFields
 from ncclcheck.reports.judgement.findings import Finding, State, admin, you
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, said
 from ncclcheck.reports.subjects.logs.logged_node import hosts, on
@@ -95,7 +96,9 @@ def npu_kernels_run(logs: Logs) -> Iterator[Finding]:
     events = in_order(said(logs, "npu-fault"))
     if not events:
         return
-    fields = {key: value for event in reversed(events) for key, value in event.fields.items()}
+    fields = LogFields()
+    for event in reversed(events):
+        fields.update(event.fields)
     chips = {event.fields["chip"] for event in events if "chip" in event.fields}
     kernel = f"the kernel {fields['kernel']}" if "kernel" in fields else "a kernel"
     alone = [admin("One chip alone has it: test that one.", "npu-smi info -t health -i 0")]

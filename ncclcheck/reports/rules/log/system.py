@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.probes.facts.log.fields import first_named
 from ncclcheck.reports.judgement.findings import Finding, Owner, Remedy, State, admin, you
 from ncclcheck.reports.subjects.logs.logged import at_teller, cause, in_order, log_rule, own_exceptions, said
 
@@ -126,10 +127,7 @@ def _storage(event: LogEvent) -> _Said:
     elif reason:
         what = f"Lustre failed: {reason} (rc {fields['rc']})"
     else:
-        what = (
-            f"the disk or file system {next(fields[key] for key in ('device', 'ext', 'xfs') if key in fields)} "
-            "failed"
-        )
+        what = f"the disk or file system {first_named(fields, 'device', 'ext', 'xfs')} failed"
     return (
         what,
         "What reads or writes there stops or fails, on this rank alone; the others wait for it.",

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.probes.facts.log.fields import LogFields, first_named
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, seen, you
 from ncclcheck.reports.subjects.logs import hangs
 from ncclcheck.reports.subjects.logs.ending import Ending, died, goes_on_after
@@ -261,19 +262,17 @@ def _seen_by(event: LogEvent) -> str:
     return f" (noticed at {place.rpartition('/')[2]})" if place else ""
 
 
-def _named(logs: Logs, event: LogEvent) -> dict[str, str]:
+def _named(logs: Logs, event: LogEvent) -> LogFields:
     named = (
         kernel for kernel in said(logs, "kernel-named") if event.rank is None or kernel.rank in (None, event.rank)
     )
-    return next((event.fields for event in named), {})
+    return next((event.fields for event in named), LogFields())
 
 
 def _name(logs: Logs, event: LogEvent) -> str:
     """The kernel's name without its namespaces; empty where nobody tells it."""
     fields = _named(logs, event)
-    return next(
-        (fields[key].strip().rpartition("::")[2] for key in ("kernel", "read", "own") if key in fields), ""
-    )
+    return first_named(fields, "kernel", "read", "own").strip().rpartition("::")[2]
 
 
 _FAULT = re.compile(  # CUDA's and ROCm's words for what it did

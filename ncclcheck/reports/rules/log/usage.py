@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.probes.facts.log.fields import first_named
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, you
 from ncclcheck.reports.subjects.logs.logged import at_teller, cause, log_rule, own_exceptions, said
 
@@ -25,7 +26,7 @@ def _commands(logs: Logs) -> list[tuple[LogEvent, str]]:
     """What a shell, or a program that starts another, could not start."""
     fields = ("command", "execve", "shell", "zsh", "exec", "setsid", "wrapped", "script", "program")
     events = said(logs, "command-not-run", "executable-missing", "script-missing")
-    return [(event, next((event.fields[key] for key in fields if key in event.fields), "")) for event in events]
+    return [(event, first_named(event.fields, *fields)) for event in events]
 
 
 @log_rule("LOG160", "variables stand before the program name on the command line")
@@ -123,7 +124,7 @@ def _meant(name: str) -> str:
 
 
 def _module(event: LogEvent) -> str:
-    return next((event.fields[key] for key in ("module", "spec", "torch") if key in event.fields), "").strip("'")
+    return first_named(event.fields, "module", "spec", "torch").strip("'")
 
 
 @log_rule("LOG162", "the script exists")
@@ -241,8 +242,8 @@ def _refusal(event: LogEvent) -> str:
     if event.sign == "no-endpoint":
         return "torchrun was given no endpoint: --master-addr, --master-port or --node-rank is missing"
     if event.sign == "torchrun-values":
-        key, value = next((key, value) for key, value in event.fields.items() if key in _VALUES)
-        return f"torchrun does not take this value of {_VALUES[key]}: {value[:120].rstrip('.')}"
+        name, value = next((name, value) for name in _VALUES if (value := first_named(event.fields, name)))
+        return f"torchrun does not take this value of {_VALUES[name]}: {value[:120].rstrip('.')}"
     option = re.search(r"unrecognized arguments: --?([\w-]{2,40})", message)
     near = difflib.get_close_matches(option[1].replace("_", "-"), _ARGUMENTS, 1, 0.75) if option else []
     return f"torchrun refused its arguments: {message[:160]}" + (f" (--{near[0]} is meant?)" if near else "")
@@ -303,7 +304,7 @@ def script_arguments(logs: Logs) -> Iterator[Finding]:
     else:
         first = events[0]
         name = first.fields.get("script") or first.fields.get("program") or "the program"
-        message = " ".join(next(first.fields[key] for key in _REFUSED if key in first.fields).split())
+        message = " ".join(first_named(first.fields, *_REFUSED).split())
         hands = any(word in message for word in _LOCAL_RANK)
         script = first.fields.get("script")
         program = f"python {quote(script)}" if script else first.fields.get("program", "python train.py")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.probes.facts.log.fields import first_named
 from ncclcheck.reports.judgement.findings import Finding, admin, you
 from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, log_rule, said
 from ncclcheck.reports.text.words.fold import fold_ranks
@@ -36,9 +37,7 @@ def variables(logs: Logs) -> Iterator[Finding]:
     """
     missing, wrong = said(logs, "variable-not-set"), _no_numbers(logs)
     if events := [*missing, *wrong]:
-        names = dict.fromkeys(
-            next(event.fields[key] for key in _NAMES if key in event.fields) for event in missing
-        )
+        names = dict.fromkeys(first_named(event.fields, *_NAMES) for event in missing)
         yield cause(
             events,
             f"{', '.join(names)} not set: this process was not started as a rank" if names

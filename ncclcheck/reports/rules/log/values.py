@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.probes.facts.log.fields import first_named
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, seen, you
 from ncclcheck.reports.subjects.logs.logged import at_teller, cause, log_rule, said
 
@@ -76,7 +77,7 @@ def _refused(logs: Logs) -> Iterator[Finding]:
     groups: dict[str, list[LogEvent]] = {}
     for event in said(logs, "setting-refused"):
         fields = event.fields
-        name = next((fields[key] for key in _NAMED if key in fields), "")
+        name = first_named(fields, *_NAMED)
         name = name or _of_the_words(logs, event)
         name = name or next(name for field, name in _UNNAMED.items() if field in fields)
         groups.setdefault(name, []).append(event)

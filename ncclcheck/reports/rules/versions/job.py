@@ -124,7 +124,7 @@ def _path(cluster: Cluster, name: str) -> str:
     return next(file.path for node in cluster.nodes for file in _files(node) if file.name == name)
 
 
-_WARNED = ("LD_PRELOAD", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_DEVICE_MAX_CONNECTIONS")
+_WARNED = ("PYTORCH_CUDA_ALLOC_CONF", "CUDA_DEVICE_MAX_CONNECTIONS")
 # Each node's own: its rank and its address, and where it writes.
 _OWN_TO_A_NODE = re.compile(r"PET_(NODE_RANK|LOCAL_ADDR|LOG_DIR|LOGS_SPECS|LOCAL_RANKS_FILTER|NPROC_PER_NODE)")
 _RANKS = "PET_NPROC_PER_NODE"  # of a node by right, but a leftover where the other nodes do not set it at all
@@ -160,7 +160,8 @@ def environment(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     The environment of the process that the launcher started on each node; the odd one out by majority. Of
-    LD_LIBRARY_PATH each folder counts once. Another
+    LD_LIBRARY_PATH each folder counts once. What it or LD_PRELOAD names and is not there on that node does not
+    count: the loader passes over it. A file of LD_PRELOAD that is not there is a note. Another
     path of the interpreter is a note where Python and torch are of the same version on all nodes. PET_STANDALONE
     is a failure wherever there are several nodes, and so are a back end or an id of the rendezvous that differ.
     Any other PET_* that differs is a warning (an endpoint may have several names), but for the rank and address of
@@ -179,6 +180,7 @@ def environment(cluster: Cluster) -> Iterator[Finding]:
         ("the interpreter", note if _same_software(cluster) else warn, _interpreter),
         ("the number of devices in CUDA_VISIBLE_DEVICES", warn, _visible),
         ("LD_LIBRARY_PATH", warn, _searched),
+        ("LD_PRELOAD", warn, _loaded),
         *((name, warn, _variable(name)) for name in _WARNED),
         *((name, note, _variable(name)) for name in _NOTED),
     ]
@@ -190,7 +192,21 @@ def environment(cluster: Cluster) -> Iterator[Finding]:
         if len(set(values.values())) > 1:
             fix = _fix(subject, group(values))
             yield from disagreements(values, subject, "environment", level=level, why=why, owner="job", fix=fix)
+    yield from _passed_over(cluster)
     yield from _of_torchrun(cluster)
+
+
+def _passed_over(cluster: Cluster) -> Iterator[Finding]:
+    for node in cluster.nodes:
+        for path in sorted({*_preloaded(node)} & {*value_or(at(node, "stack.not_there"), [])}):
+            yield note(
+                Where(node=node.name),
+                f"LD_PRELOAD names {path}, which is not there",
+                why="Nothing is loaded, and the loader writes an error into the output of every process.",
+                owner="job",
+                evidence=[seen("environment", f"LD_PRELOAD={variables(node)['LD_PRELOAD']}")],
+                fix=[you("Take it out.", f"unset LD_PRELOAD  # on {node.name}")],
+            )
 
 
 def _of_torchrun(cluster: Cluster) -> Iterator[Finding]:
@@ -257,11 +273,22 @@ def _variable(name: str) -> Callable[[Node], str]:
     return lambda node: variables(node).get(name, "not set")
 
 
+def _preloaded(node: Node) -> list[str]:
+    """ld.so(8): blanks or colons between them."""
+    return variables(node).get("LD_PRELOAD", "").replace(":", " ").split()
+
+
+def _loaded(node: Node) -> str:
+    absent = value_or(at(node, "stack.not_there"), [])
+    return " ".join(path for path in _preloaded(node) if path not in absent) or "not set"
+
+
 def _searched(node: Node) -> str:
     """The folders once each: Open MPI's mpirun puts its own before them again on each host it goes through."""
     value = variables(node).get("LD_LIBRARY_PATH")
-    folders = [folder for folder in (value or "").split(":") if folder]
-    return "not set" if value is None else ":".join(dict.fromkeys(folders))
+    absent = value_or(at(node, "stack.not_there"), [])
+    folders = [folder for folder in (value or "").split(":") if folder and folder not in absent]
+    return ":".join(dict.fromkeys(folders)) or "not set"
 
 
 def _visible(node: Node) -> str:

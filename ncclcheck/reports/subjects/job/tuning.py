@@ -33,24 +33,38 @@ class Search:
         self._looks = looks
         self._tried = [Tried(settings=[candidate]) for candidate in candidates]
         self._whole: Tried | None = None
+        self._concluded = False
 
     def pairs(self) -> Pairs:
         """Yields the settings of the next pair of jobs, and is sent what came of it."""
-        left, done = [*range(len(self._tried))], 0
-        for look in self._looks:
-            for number in range(done, look):
-                for place in left if number % 2 == 0 else reversed(left):
-                    if not self._tried[place].failed:
-                        answer = yield self._tried[place].settings
-                        self._tried[place] = added(self._tried[place], answer)
-            done = look
-            left = self._promising(left)
+        yield from self._each_alone()
         if chosen := self.winners():
             self._whole = Tried(settings=chosen)
             for _ in range(self._looks[-1]):
                 if not self._whole.failed:
                     answer = yield chosen
                     self._whole = added(self._whole, answer)
+
+    def _each_alone(self) -> Pairs:
+        left, done = [*range(len(self._tried))], 0
+        for look in self._looks:
+            for number in range(done, look):
+                for place in left if number % 2 == 0 else reversed(left):
+                    if self._concluded:
+                        return
+                    if not self._tried[place].failed:
+                        answer = yield self._tried[place].settings
+                        self._tried[place] = added(self._tried[place], answer)
+            done = look
+            left = self._promising(left)
+
+    def conclude(self) -> None:
+        """Time runs out: what gains by now is tried as a whole next. Where nothing does, the search goes on.
+
+        It stands in for a later look, so that the intervals hold. The second measurement decides in any case.
+        """
+        enough = all(tried.failed or tried.pairs >= self._looks[0] for tried in self._tried)
+        self._concluded = enough and bool(self.winners())
 
     def tuning(self) -> Tuning:
         """What is known by now, with all that follows from the times."""
