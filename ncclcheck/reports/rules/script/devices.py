@@ -67,7 +67,7 @@ def own_gpu(script: Script) -> Iterator[Finding]:
     `device_ids` is a warning. Where each call names its GPU, that is a note: what names none, such as
     `all_gather_object` or `torch.cuda.empty_cache()`, uses GPU 0. The number is followed through variables, texts
     and functions, for four ranks on two nodes: where each takes that of its rank in the whole job, in a script
-    that neither counts GPUs nor starts its processes, that is a warning; so is FSDP with a `device_id` of 0 on all.
+    that neither counts GPUs nor starts its processes, that is a warning; so is FSDP with a `device_id` of 0.
 
     ## Fix
     - **you** `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before anything else of CUDA.

@@ -216,8 +216,8 @@ def leaves(script: Script) -> Iterator[Finding]:
     `range` of a loop with a backward pass; or `break` or `continue` under `isnan` or `isfinite` comes before it,
     or `break` in the same loop under a size of the loss itself, and nothing was reduced (a warning); a barrier
     exchanges nothing. Or an `except` around the backward pass lets a rank go on with the next step (a warning;
-    what a handler raises again ends the job). Calls with a group of their own are not judged. It is a note where the
-    condition names a benchmark, such as `--throughput`: a job with that option is to end there.
+    what a handler raises again ends the job). Calls with a group of their own are not judged. It is a note where
+    the condition names a benchmark, such as `--throughput`: a job with that option is to end there.
 
     ## Fix
     - **you** move the collective before the condition, or put what one rank skips under the opposite condition.
