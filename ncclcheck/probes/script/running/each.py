@@ -17,8 +17,11 @@ from ncclcheck.probes.script.running.values import LOCAL, RANK, Value
 
 Each = tuple[object, ...]
 
+# Ranks: chosen, the fewest that tell the first of the job, the first of a node and the others apart.
 RANKS: Each = (0, 1, 2, 3)
+# Ranks within a node, of the same four (chosen).
 LOCALS: Each = (0, 1, 0, 1)
+# Ranks of a node, of the same four (chosen).
 _OF_A_NODE: Each = (2, 2, 2, 2)
 UNKNOWN = ...  # of one rank, where others are known: `rank == 0 and ready`
 NOT_KNOWN: Each = (UNKNOWN,) * len(RANKS)
