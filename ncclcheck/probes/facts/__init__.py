@@ -22,6 +22,7 @@ from ncclcheck.probes.facts.guard.unread import (
 )
 from ncclcheck.probes.facts.live.box import (
     Box,
+    BoxLimit,
     BoxOom,
     BoxPeers,
     BoxProcess,
@@ -227,6 +228,7 @@ __all__ = [
     "Baseline",
     "Bound",
     "Box",
+    "BoxLimit",
     "BoxOom",
     "BoxPeers",
     "BoxProcess",
