@@ -129,7 +129,7 @@ def _fell(rates: Sequence[float], at: int) -> bool:
 
 
 def _ended(boxes: Sequence[Box]) -> float:
-    """The first end or failure of a rank, or the end of all; where the job stalled for good, the last sign of life."""
+    """The first end or failure of a rank, else the end of all; of a job that stalled the last sign of life."""
     gone = [
         process.gone
         for box in boxes
