@@ -37,11 +37,18 @@ from ncclcheck.reports.subjects.logs.start.communicators import absent, begun, c
 from ncclcheck.reports.subjects.logs.start.left import first_to_leave
 from ncclcheck.reports.subjects.logs.words import meanings
 from ncclcheck.reports.subjects.logs.words.exceptions import of_words
-from ncclcheck.reports.subjects.logs.words.unexplained import ENDS_NO_JOB, behind, last_words, unexplained
+from ncclcheck.reports.subjects.logs.words.unexplained import (
+    ENDS_NO_JOB,
+    behind,
+    last_words,
+    only_services,
+    unexplained,
+)
 from ncclcheck.reports.subjects.logs.words.wording import (
     SAY_OF_WHY,
     advice,
     before,
+    of_a_fault,
     quoted,
     tells_most,
     tells_why,
@@ -65,6 +72,7 @@ _SIGHUP, _SIGINT, _SIGTERM = "1", "2", "15"
 SENT = {"-15": "SIGTERM", "SIGTERM": "SIGTERM", "-2": "SIGINT", "SIGINT": "SIGINT"}
 _CAUGHT = ("python-error", "nccl-warning", "nccl-cuda-failure")  # what a program can go on after
 _DRAWS = ("wandb", "mlflow", "tensorboard", "comet_ml", "neptune", "swanlab", "clearml")  # packages
+_TELLS = ("mpi-box", "complaint", "explains")  # also of a mild level, where nothing else says anything
 _NO_CAUSE = ENDS_NO_JOB | {*meanings.HARMLESS}
 _LINES = 10  # other ranks print a little longer
 _MOST_HANGING = 3  # communicators that are told of: chosen, where one hangs the others of its ranks follow
@@ -79,6 +87,8 @@ def errors(logs: Logs) -> list[LogEvent]:
         events = [event for event in events if event.sign != "srun-task-exit" or event.order < asked]
     ending = Ending(logs)
     trained = ending.trained
+    if only_services(logs):
+        events = [event for event in events if not meanings.of_a_service(event)]
     events = [event for event in events if event.sign not in _CAUGHT or not ending.caught(event)]
     of_samples = of_items(logs)
     events = [event for event in events if (event.file, event.line) not in of_samples]
@@ -212,6 +222,9 @@ def _unknown(logs: Logs, rest: list[LogEvent]) -> Finding:
     usual = behind(" ".join(words(event.text) for event in [*ends, *events][:4]))
     shows = you(f"What would show more: {usual.shows}.", *([usual.command] if usual.command else []))
     if not tells_why(most):
+        faults = [event for event in in_order(logs.events) if of_a_fault(event.text)]
+        most = faults[0] if faults else most
+    if not tells_why(most) and not of_a_fault(most.text):
         return cause(
             events,
             f"this job failed, and this line does not say why: {quoted(events[0])}",
@@ -275,7 +288,7 @@ def _consequences(logs: Logs) -> list[LogEvent]:
         if event.sign in meanings.CONSEQUENCES and (event.file, event.line) not in aside
     )
     follow = in_order(event for event in events if not _hands_on_what_is_harmless(logs, event))
-    if all(meanings.of_one_try(event) for event in follow):
+    if all(meanings.of_one_try(event) for event in follow) or only_services(logs):
         return []  # torch dials again
     if {event.sign for event in follow} == {"propagated"} and _nothing_else(logs):
         return []  # a rank that aborts its communicator on its own account hands on as much
@@ -356,6 +369,7 @@ def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
         )
     root = root_cause(logs)
     at = Where(node=root.host or None, rank=root.rank) if root else None
+    told = [event for event in logs.events if event.sign in _TELLS and tells_why(event) and event not in follow]
     shown = [*follow, *([root.exitcode] if root and root.exitcode else [])]
     if root and root.rank is not None:  # as torchrun's block says
         code = f" with exit code {root.exitcode.fields['exitcode']}" if root.exitcode else ""
@@ -365,13 +379,16 @@ def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
         at = Where(node=gone.host, rank=gone.rank)
         shown = [left.by, *(event for event in follow if event is not left.by)]
         what = f"rank {gone.rank} (pid {gone.pid} of {gone.host}) was the first to go; why is not in these lines"
+    most = tells_most(in_order(told)) if told else None
     return cause(
-        shown,
-        what,
+        [*([most] if most else []), *shown],
+        f"these lines tell that another process went away; {SAY_OF_WHY}: {quoted(most)}" if most else what,
         why="These lines follow from the end of another process, and never say why it ended.",
         owner="job",
         at=at,
         fix=[
+            *(advice(most.text) if most else []),
+            *(known.fix if most and (known := understood(most.text)) else ()),
             you("Give the logs of all ranks, and find what the process wrote that went first.",
                 *_more_said(logs)),
             admin("Where it wrote nothing, its host may have killed it.", "dmesg -T | grep -iE 'oom|xid|killed'"),
