@@ -380,6 +380,7 @@ class Gathered:
             via=seen.via,
             exit=seen.exit,
             mute=node.closed is not None and seen.via == "ssh" and seen.exit is None,
+            start=[*seen.start] if node.hello is None else [],
             look=node.look,
             knocks=[knock for knock in self.knocks if node.door and knock.address == node.door.address],
         )

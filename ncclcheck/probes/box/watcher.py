@@ -150,7 +150,7 @@ class Watcher:
                 "process", pid=begun.pid, parent=begun.parent, rank=begun.rank, local_rank=begun.local_rank,
                 world=begun.world, meets=begun.meets, helper=self.jobs.helper(begun), name=begun.name,
                 command=begun.command,
-                root=begun.pid == self.jobs.root,
+                root=begun.pid == self.jobs.root, named=begun.named,
             )  # fmt: skip
         for ended in self.jobs.measure():
             self.ended(ended)
@@ -167,7 +167,10 @@ class Watcher:
             bounds.keep(self.box)
             threading.Thread(target=self.storage, daemon=True).start()  # a dead mount holds up nobody else
         rows = [
-            [process.pid, process.cpu, process.rss >> 10, process.moved, process.state, int(process.apart)]
+            [
+                *(process.pid, process.cpu, process.rss >> 10, process.moved, process.state),
+                *(int(process.apart), process.wrote),
+            ]
             for process in self.jobs.alive.values()
         ]
         sample = {"t": round(now, 2), "p": rows, "free": self.disks, "node": kernel.node(), "unsent": self.unsent}

@@ -28,6 +28,7 @@ from ncclcheck.probes.facts.live.box import (
     BoxRaised,
     BoxRoom,
     BoxSample,
+    BoxSent,
     BoxSignal,
     BoxStall,
     BoxTold,
@@ -196,6 +197,7 @@ from ncclcheck.probes.facts.run.course import (
     Run,
     Silence,
     SlowLogin,
+    StartStep,
 )
 from ncclcheck.probes.facts.run.init import FileInit, InitKind, InitSeen, Start, TcpInit
 from ncclcheck.probes.facts.run.job import Arrival, Job, Launcher, Meeting, OtherStep, PlainStep
@@ -231,6 +233,7 @@ __all__ = [
     "BoxRaised",
     "BoxRoom",
     "BoxSample",
+    "BoxSent",
     "BoxSignal",
     "BoxStall",
     "BoxTold",
@@ -404,6 +407,7 @@ __all__ = [
     "SpareRows",
     "Stack",
     "Start",
+    "StartStep",
     "Startup",
     "Storage",
     "StrayLine",

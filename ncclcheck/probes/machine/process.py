@@ -30,10 +30,9 @@ from ncclcheck.probes.facts.live.processes import is_frozen
 _PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36  # Source: linux/prctl.h
 _MOST_OUTPUT_BYTES = 4 * 2**20  # of a child: chosen, a program that prints without end fills no memory
-_LOOKS_FROZEN, _BETWEEN_LOOKS_S = (
-    3,
-    0.005,
-)  # state and place are two reads: one that only waits for a disk moves on
+# State and place are two reads: a process that only waits for a disk moves on between them.
+_LOOKS_FROZEN, _BETWEEN_LOOKS_S = 3, 0.005
+_FROZEN_S = 1.0  # for SIGKILL to end what a control group of version 2 froze: chosen, it takes milliseconds
 _OWN_FILES = 256  # of ncclcheck itself, generously
 _libc = ctypes.CDLL(None, use_errno=True)
 _not_ours: set[int] = set()
@@ -254,15 +253,17 @@ def _drain(pipe: IO[bytes] | None, kept: bytearray, most: int) -> None:
 def kill_tree(pid: int | None = None, seconds: float = 5.0) -> list[Stuck]:
     """SIGKILL a process and all its descendants (None: all of ours, not us); return what would not die.
 
-    Repeats, for a dying parent may have forked meanwhile; a process in state D is abandoned and named.
+    Repeats, for a dying parent may have forked meanwhile; a process in state D is abandoned and named, and soon
+    where its control group is frozen: it dies when that is thawed.
     """
-    end = time.monotonic() + seconds
+    begun = time.monotonic()
+    end, soon = begun + seconds, begun + _FROZEN_S
     while victims := _victims(pid):
         for victim in victims:
             with contextlib.suppress(psutil.Error):
                 victim.kill()
         _reap(victims)
-        if time.monotonic() > end:
+        if (now := time.monotonic()) > end or (now > soon and all(held_state_of(v.pid) == "F" for v in victims)):
             return [_describe(victim) for victim in _victims(pid)]
         time.sleep(0.02)
     return []

@@ -20,6 +20,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge
+from ncclcheck.reports.rules.log.nccl_errno import SYSTEM
 from ncclcheck.reports.rules.log.nccl_words import WARNINGS, meaning
 from ncclcheck.reports.subjects.logs.ending import (
     IMPORTS,
@@ -466,10 +467,14 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
         fold_numbers([process.rank for process in stuck if process.rank is not None]) or f"{len(stuck)} processes"
     )
     silent = f"; not in these files: rank{'s' * (len(missing) > 1)} {fold_numbers(missing)}" if missing else ""
+    early = [process for process in logs.processes if not process.began and process.version] if missing else []
+    if early:
+        pids = ", ".join(f"{process.host}:{process.pid}" for process in early[:3])
+        silent += f"; {pids} loaded NCCL and came to no rank: it ended or waits before that"
     complains = any(event.level == "WARN" and event.sign not in meanings.HARMLESS for event in logs.events)
     silence = "" if complains or errors(logs) else " Dropped packets leave no line in NCCL's log."
     yield fail(
-        Where(node=stuck[0].host, rank=stuck[0].rank),
+        Where(node=early[0].host) if len(early) == 1 else Where(node=stuck[0].host, rank=stuck[0].rank),
         f"{len(stuck)} of {len(began)} processes began NCCL's initialisation and did not come through "
         f"(rank{'s' if len(stuck) > 1 else ''} {who}){silent}",
         why=f"It waits for all ranks: one that is missing or cannot be reached stops them all.{silence}",
@@ -477,8 +482,13 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
         evidence=[seen(f"{process.file}:{process.first_line}",
                        f"{process.host}:{process.pid} began and did not complete")
                   for process in stuck[:3]],
-        fix=[you("See whether the missing ranks were started, and whether all nodes reach each other.",
-                 "ncclcheck env --hosts HOST1,HOST2")],
+        fix=[
+            *([you(f"Read what {early[0].host}:{early[0].pid} wrote last, also without NCCL's prefix, and how it "
+                   "ended: a plugin that it loads may have ended it.", f"grep -n -A3 {early[0].pid} LOG | tail")]
+              if early else []),
+            you("See whether the missing ranks were started, and whether all nodes reach each other.",
+                "ncclcheck env --hosts HOST1,HOST2"),
+        ],
     )  # fmt: skip
 
 
@@ -556,7 +566,7 @@ def no_warning(logs: Logs) -> Iterator[Finding]:
     unknown = (
         event
         for event in said(logs, "nccl-warning")
-        if meaning(event, WARNINGS) is None and not gave_up(logs, event)
+        if meaning(event, (*SYSTEM, *WARNINGS)) is None and not gave_up(logs, event)
     )
     events = sorted(in_order(unknown), key=meanings.tells_of_a_risk)
     if events:

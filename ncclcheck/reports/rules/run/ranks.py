@@ -385,7 +385,7 @@ def _mends(rank: RankState, known: Told | None) -> list[Remedy]:
 
 
 def _evidence(rank: RankState) -> Evidence:
-    parts = [f"last step {rank.last_step!r}", f"no progress for {rank.since_s:.0f} s", f"state {rank.proc_state}"]
+    parts = [f"last step {rank.last_step!r}", f"no progress for {rank.since_s:.0f} s", _state(rank)]
     if rank.exit is not None:
         parts.append(f"exit status {rank.exit}")
     if rank.error:
@@ -393,6 +393,10 @@ def _evidence(rank: RankState) -> Evidence:
     elif rank.stack:
         parts.append(f"in {' from '.join(rank.stack)}")
     return seen(f"rank {rank.rank} on {rank.node}, pid {rank.pid}", ", ".join(parts))
+
+
+def _state(rank: RankState) -> str:
+    return "frozen by its control group" if rank.proc_state == "F" else f"state {rank.proc_state}"
 
 
 def _steps(late: list[RankState]) -> str:

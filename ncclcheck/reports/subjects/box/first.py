@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ncclcheck.probes.facts import Box, BoxOom, BoxProcess, BoxRaised, Cluster
 from ncclcheck.reports.judgement.derived import derived
-from ncclcheck.reports.subjects.box import alike, children, peers, started, threads, waiting
+from ncclcheck.reports.subjects.box import alike, children, peers, senders, started, threads, waiting
 from ncclcheck.reports.subjects.box.failure import FRAME, Failure, Kind, frames, is_stopped, own_frames
 from ncclcheck.reports.subjects.nodes import xids
 from ncclcheck.reports.text.words.fold import fold_ranks
@@ -66,6 +66,7 @@ _TIMEOUT = re.compile(r"(?:^|/)timeout\b")
 _RAN_OUT = (124, 137)  # its exit codes when the time is over, the second after SIGKILL. Source: timeout(1)
 _GOT_SIGNAL = re.compile(r"got signal: (\d{1,2})$")
 _SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error:\n(.*)", re.DOTALL)
+_OF_A_LOADER = re.compile(r"torch/utils/data/")
 _WORKER = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\)")
 _LOST_WORKER = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([A-Z][\w ]+)")
 _WORDS = {signal.strsignal(number): int(number) for number in (signal.SIGKILL, *_CRASHES)}  # as torch prints them
@@ -88,7 +89,7 @@ def end(cluster: Cluster) -> End:
     )
     failures = _of_the_last_attempt(boxes, _without_launchers([*failures, *_vanished(boxes)]))
     first = _first(boxes, failures, waiting.holder(cluster))
-    first = threads.behind(boxes, children.behind(first)) if first is not None else None
+    first = senders.behind(boxes, threads.behind(boxes, children.behind(first))) if first is not None else None
     then = [
         failure
         for failure in failures
@@ -238,8 +239,8 @@ def _is_launchers(raised: BoxRaised) -> bool:
 def _is_of_others(raised: BoxRaised) -> bool:
     if _is_launchers(raised):
         return True
-    if _WORKER.search(raised.message):
-        return False  # whatever its end has closed
+    if _WORKER.search(raised.message) or (raised.frames and _OF_A_LOADER.search(raised.frames[-1])):
+        return False  # whatever its end has closed, and a worker that does not answer
     words = f"{raised.type}: {raised.message} {raised.cause}"
     return _OF_OTHERS.search(words) is not None and not _TAKEN.search(words) and not _is_elsewhere(raised)
 

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 from ncclcheck.probes.facts import Box, BoxProcess, Cluster
 from ncclcheck.reports.judgement.findings import Evidence, Remedy, Where, seen, you
-from ncclcheck.reports.subjects.box import failure, first, threads, waiting
+from ncclcheck.reports.subjects.box import failure, first, senders, threads, waiting
 from ncclcheck.reports.subjects.box.failure import Failure
 from ncclcheck.reports.subjects.box.waiting import Waiting
 from ncclcheck.reports.text.words.fold import fold_ranks
@@ -38,12 +38,14 @@ def heading(one: Failure, waits: Waiting | None = None) -> str:
     if one.kind == "unmet":
         return f"the ranks did not meet: {one.told}"
     if one.kind in ("outside", "stalled"):
-        return failure.what(one) + (_places(one.box) if one.kind == "stalled" else "")
+        return failure.what(one) + (_places(one.box) if one.kind == "stalled" else senders.words(one))
     if one.kind in ("vanished", "cut"):
         return f"{one.host}: {failure.what(one)}" if one.kind == "vanished" else f"{one.host} {failure.what(one)}"
     if one.kind == "gpu":
         return f"{one.who}: {failure.what(one)}"
-    return f"{one.who}: {failure.what(one)}" if one.kind == "raised" else f"{one.who} {failure.what(one)}"
+    if one.kind == "raised":
+        return f"{one.who}: {failure.what(one)}"
+    return f"{one.who} {failure.what(one)}{senders.words(one)}"
 
 
 def _stalls(fault: Failure, process: BoxProcess, waits: Waiting | None) -> str:
@@ -185,6 +187,10 @@ def _beside_ranks(fault: Failure) -> str:
 
 
 def _of_signal(_: Cluster, fault: Failure) -> list[Evidence]:
+    if fault.sent is not None:
+        to = f"process {fault.raised.pid}, the launcher" if fault.raised is not None else "the job"
+        sender = [seen("sent by", f"{senders.named(fault)}, to {to}")]
+        return sender + ([seen("line", senders.at(fault))] if senders.at(fault) else [])
     if fault.process is not None:
         return [
             seen(
