@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -84,7 +84,7 @@ def seen(setting: Setting) -> Checks:
     )
 
 
-def _new(setting: Setting, model: nn.Module, there: list[Tensor]) -> list[str]:
+def _new(setting: Setting, model: nn.Module, there: Sequence[Tensor]) -> list[str]:
     """Of sharded models parameters are made anew by design."""
     return added(model, there)[:MOST] if setting.plan.strategy == "ddp" else []
 

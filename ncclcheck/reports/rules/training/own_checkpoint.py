@@ -113,8 +113,8 @@ def _replaced(checkpoint: OwnCheckpoint) -> Finding:
     return fail(
         Where(),
         f"the given load function puts other parameters in the place of {names}: {unknown}",
-        why="DDP averages, and an optimizer steps, the very parameters that it was made with. After each resume the "
-        f"new ones stay as they were loaded, or differ between ranks.{tied}",
+        why="DDP averages, and an optimizer steps, the very parameters that it was made with. After each resume "
+        f"the new ones stay as they were loaded, or differ between ranks.{tied}",
         owner="job",
         evidence=[
             seen("parameters that were not there before loading", names),
