@@ -214,6 +214,7 @@ from ncclcheck.probes.facts.run.reach import (
     NoDoor,
     PathMtu,
     PeerReach,
+    Spread,
     Volley,
 )
 
@@ -403,6 +404,7 @@ __all__ = [
     "Soak",
     "Space",
     "SpareRows",
+    "Spread",
     "Stack",
     "Start",
     "StartStep",
