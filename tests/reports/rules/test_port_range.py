@@ -30,12 +30,12 @@ def _chain(rule: str, hook: str = "input", does: str = "drop") -> Filter:
 
 
 def _to(name: str) -> Any:
-    return lambda a, b: {"spread": _SHUT if b == name else _WELL}
+    return lambda _, b: {"spread": _SHUT if b == name else _WELL}
 
 
 def test_a_closed_part_of_the_range_is_told_with_the_rule_that_closes_it() -> None:
     nodes = _with(hosts(3), "h3", _chain("ip saddr 9.9.9.9 drop"), _chain(_RULE))
-    (found,) = judged("NET006", nodes, _to("h3")).findings[-1:]
+    (found,) = [one for one in judged("NET006", nodes, _to("h3")).findings if one.state.value != "ok"]
     assert (found.state.value, found.where.node) == ("fail", "h3")
     assert "to 41877, 46712 none passes" in found.what
     assert _RULE in found.what
@@ -50,7 +50,7 @@ def test_without_a_filter_that_could_be_read_the_node_is_named_all_the_same() ->
 
 
 def test_who_is_stopped_itself_is_named_and_not_those_whom_it_tried() -> None:
-    found = judged("NET006", hosts(4), lambda a, b: {"spread": _SHUT if a == "h2" else _WELL})
+    found = judged("NET006", hosts(4), lambda a, _: {"spread": _SHUT if a == "h2" else _WELL})
     (told,) = [one for one in found.findings if one.state.value == "fail"]
     assert told.where.node == "h2"
     assert "connects to some ports" in told.what
@@ -59,12 +59,12 @@ def test_who_is_stopped_itself_is_named_and_not_those_whom_it_tried() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda a, b: {"spread": _WELL},
-        lambda a, b: {"spread": Unread("absent", "no other ports were tried")},
+        lambda *_: {"spread": _WELL},
+        lambda *_: {"spread": Unread("absent", "no other ports were tried")},
         # One of those who tried it met a lost packet; the others reach that port.
         lambda a, b: {"spread": replace(_WELL, shut=[33000]) if (a, b) == ("h1", "h3") else _WELL},
         # Packets of any kind are lost on the way: NET009.
-        lambda a, b: {"spread": _SHUT, "echoes": Echoes(sent=300, arrived=280, returned=260)} if b == "h3" else {},
+        lambda _, b: {"spread": _SHUT, "echoes": Echoes(sent=300, arrived=280, returned=260)} if b == "h3" else {},
     ],
 )
 def test_nothing_is_said_without_agreement(change: Any) -> None:
@@ -84,7 +84,7 @@ def test_tiny_segments_are_told_with_the_clamp() -> None:
 
 @pytest.mark.parametrize("mss", [1448, 1348, 1000])
 def test_segments_that_a_tunnel_makes_smaller_are_not_told(mss: int) -> None:
-    assert codes_told(hosts(3), lambda a, b: {"mss": mss}) == set()
+    assert codes_told(hosts(3), lambda *_: {"mss": mss}) == set()
 
 
 def test_a_clamp_is_read_and_one_that_follows_the_route_is_none() -> None:

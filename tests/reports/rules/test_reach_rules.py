@@ -139,7 +139,11 @@ def test_a_prefix_that_leads_elsewhere_is_the_failure_where_connections_fail() -
         route("0.0.0.0/0", "mgmt0", "10.2.0.1"),
     ]
     nodes.append(node("h3", LO, nic("eth0", "10.1.0.33/27"), mgmt[2], routes=routes))
-    for broken, state in ((lambda a, b: CUT if {a, b} == {"h2", "h3"} else {}, "fail"), (None, "warn")):
+    for lost, state in (({"h2", "h3"}, "fail"), ({"nobody"}, "warn")):
+
+        def broken(a: str, b: str, lost: set[str] = lost) -> dict[str, Any]:
+            return {"interface": "mgmt0" if a == "h3" else "eth0", **(CUT if {a, b} == lost else {})}
+
         (found,) = [one for one in judged("NET003", nodes, broken).findings if one.state.value != "ok"]
         assert (found.state.value, found.where.node) == (state, "h3")
         assert "has the prefix length /27, the others /24; its way to" in found.what

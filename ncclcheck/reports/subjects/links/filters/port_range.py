@@ -87,8 +87,8 @@ def findings(
         near = str(links[end.node].network) if end.node in links else ""
         yield fail(
             Where(node=end.node, device=reached.interface(end.node) or None),
-            f"{end.node} {whose}: to {_listed(end.shut)} none passes, to {_listed(end.open)} all do: {by} closes a "
-            f"part of the range from which ranks get their ports, within {part}",
+            f"{end.node} {whose}: to {_listed(end.shut)} none passes, to {_listed(end.open)} all do: {by} closes "
+            f"a part of the range from which ranks get their ports, within {part}",
             why="Ranks listen on ports that the kernel picks from this range: a job hangs where one of them is "
             "closed, and the next job may pass.",
             owner="site",
