@@ -8,7 +8,7 @@ import pytest
 
 from ncclcheck.probes.facts import Echoes, Filter, Network, Node, Spread, Unread, replace
 from ncclcheck.probes.machine.net import filters
-from tests.helpers.reach_clusters import codes_told, hosts, judged
+from tests.helpers.reach_clusters import DROPPED, codes_told, hosts, judged
 
 _OPEN = [33000, 37000, 52000, 55000, 58000]
 _SHUT = Spread(open=_OPEN, shut=[41877, 46712])
@@ -41,6 +41,14 @@ def test_a_closed_part_of_the_range_is_told_with_the_rule_that_closes_it() -> No
     assert _RULE in found.what
     assert "within 37001 to 51999" in found.what
     assert "nft insert rule inet blocklist INPUT ip saddr 10.1.0.0/24 accept" in found.remedies[0].commands
+
+
+def test_the_port_of_the_first_try_may_be_one_of_those_that_are_closed() -> None:
+    met = {"connect": DROPPED, "spread": _SHUT}
+    found = judged("NET006", hosts(3), lambda _, b: met if b == "h3" else {"spread": _WELL})
+    (told,) = [one for one in found.findings if one.state.value != "ok"]
+    assert told.where.node == "h3"
+    assert "answers on some of its ports" in told.what
 
 
 def test_without_a_filter_that_could_be_read_the_node_is_named_all_the_same() -> None:

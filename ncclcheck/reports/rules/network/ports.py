@@ -138,7 +138,10 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
         yield from trunk.findings_by_ports(tries.found, hashed)
         split = split | hashed.pairs
     tries = tries.without({*split})
-    explained = [*by_own_way, *itself, *at_source, *split]
+    parts = [] if split else port_range.found(tries.found, half)
+    yield from port_range.findings(tries.found, parts, tries.hosts, tries.links)
+    tries = tries.without({pair for part in parts for pair in part.pairs})
+    explained = [*by_own_way, *itself, *at_source, *split, *parts]
     yield from by_name.findings(cluster, tries.found, tries.links)
     shut = closed(cluster)
     for run in tries.apart():
@@ -148,9 +151,6 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
             if finding.state is not State.OK or not (shut or unopened or gone or misled or explained)
         )
     yield from translated.findings(cluster, tries.found, tries.links)
-    if not split:
-        parts = port_range.found(tries.found, {*tries.bad, *half})
-        yield from port_range.findings(tries.found, parts, tries.hosts, tries.links)
     networks = {node: str(link.network) for node, link in tries.links.items()}
     yield from volleys.findings(
         own_way.without_volleys(tries.found, {*half, *split}),

@@ -55,7 +55,11 @@ def found(reached: Reached, explained: Collection[Pair] = ()) -> list[Shut]:
 def _is_sound(peer: PeerReach) -> bool:
     """Whether nothing else lost packets to it: NET009 speaks of that."""
     echoes = peer.echoes
+    spread = peer.spread
     passed = isinstance(peer.connect, Connect) and peer.connect.outcome == "ok"
+    passed = passed or (
+        isinstance(spread, Spread) and bool(spread.shut and spread.open)
+    )  # it met one that is shut
     return passed and (not isinstance(echoes, Echoes) or echoes.returned >= echoes.sent * 0.99)
 
 
