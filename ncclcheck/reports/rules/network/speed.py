@@ -147,7 +147,7 @@ def _bursts(cluster: Cluster, odd: set[str]) -> Iterator[Finding]:
     slow, pairs = [node for node in slowness.nodes if node.node not in {*odd, *astray}], slowness.pairs
     if clamped:
         slow = [node for node in slow if node.node != clamped.node]
-        pairs = {pair for pair in pairs if pair not in clamped.pairs}
+        pairs = frozenset(pair for pair in pairs if pair not in clamped.pairs)
     nodes = {node.name: node for node in cluster.nodes}
     for slow_node in slow:
         limit = shaping.limit(
