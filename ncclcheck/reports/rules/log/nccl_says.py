@@ -27,6 +27,7 @@ from ncclcheck.reports.rules.log.ways import not_opened
 from ncclcheck.reports.subjects.logs.ending import gave_up
 from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, log_rule, said
 from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, in_nvls
+from ncclcheck.reports.subjects.logs.network import card_gone
 from ncclcheck.reports.subjects.logs.reported import set_apart, version_seen
 from ncclcheck.reports.subjects.logs.start.machines import of_the_job
 from ncclcheck.reports.subjects.logs.words import meanings
@@ -35,7 +36,7 @@ from ncclcheck.reports.subjects.nccl.variables import reference
 _QUOTED = 160  # characters of NCCL's line in a heading
 _CALL = re.compile(
     r"Call to (?P<call>ibv_\w{3,40})(?:\(\))? failed(?: with)?(?: error)?:? ?(?:\d{1,3} )?"
-    r"(?P<error>[A-Z][\w /]{2,60})"
+    r"(?P<error>[A-Z][\w /-]{2,60})"
 )
 _MEAN_NOTHING = {*meanings.CONSEQUENCES, *meanings.HARMLESS, *meanings.CONTEXT, "hca-listed"}
 _VARIABLE = re.compile(r"\bNCCL_[A-Z0-9_]{2,40}\b")
@@ -96,7 +97,8 @@ def cuda_calls(logs: Logs) -> Iterator[Finding]:
 def verbs_calls(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    A call of libibverbs failed with an error for which there is no check of its own.
+    A call of libibverbs failed with an error for which there is no check of its own: the card went away, the
+    process may not use it, its objects are used up.
 
     ## Why it matters
     No connection over that card is made, and the rank ends with ncclSystemError.
@@ -117,7 +119,7 @@ def verbs_calls(logs: Logs) -> Iterator[Finding]:
     groups: dict[tuple[str, str], list[LogEvent]] = {}
     for event in said(logs, "nccl-warning", "ib-memory", "ib-modify-qp"):
         match = _CALL.search(event.text)
-        if match and not _has_its_check(match["call"], match["error"]):
+        if match and (card_gone(logs, event) or not _has_its_check(match["call"], match["error"])):
             groups.setdefault((match["call"], match["error"].strip()), []).append(event)
     for (call, error), events in groups.items():
         known = next((entry for entry in VERBS if entry.words.search(error)), None)

@@ -436,6 +436,18 @@ WARNINGS = (*AROUND, *ASKED, *OWN_CHECKS)
 # Answers of the RDMA driver, by strerror(); memory and addresses are known to other checks.
 VERBS = (
     meant(
+        r"No such device|Input/output error|Remote I/O error",
+        "finds that the card, or its port, is gone",
+        "It was reset, fell off the bus, or its driver was restarted while the job ran; its connections are lost.",
+        (
+            "Confirm in the kernel's log, and whether the card is there.",
+            "dmesg -T | grep -iE 'mlx5|pcieport|AER|infiniband'",
+            "ibv_devinfo; ls /sys/class/infiniband",
+        ),
+        ("Reset it, or drain the node where it comes back.", "mlxfwreset -d DEVICE reset"),
+        owner="node",
+    ),
+    meant(
         r"Operation not permitted|Permission denied",
         "may not use the card",
         "The container or the job's cgroup has no right to it.",
@@ -462,7 +474,7 @@ VERBS = (
         owner="node",
     ),
     meant(
-        r"No such device|Input/output error|Remote I/O error|timed out|No data available|Invalid argument"
+        r"timed out|No data available|Invalid argument"
         r"|Bad address|Cannot allocate memory|Network is (?:down|unreachable)|errno",
         "is refused by the card",
         "The card went away, was reset or its firmware refuses: its driver says why.",

@@ -388,7 +388,8 @@ def waits_for_a_file(process: LiveProcess) -> bool:
         re.search("pipe_(read|write)", process.wchan) and not process.file
     ):  # without a name: from one of its own processes
         named = False
-    return named or bool(process.stuck) or (process.was == "D" and process.state == "D")
+    asks_again = bool(process.holder) and sleeps(process)  # for a lock, as SQLite does
+    return named or asks_again or bool(process.stuck) or (process.was == "D" and process.state == "D")
 
 
 def _host_of(end: str) -> str:

@@ -30,7 +30,7 @@ VERBS = {
     "Operation not permitted": "may not use the card",
     "No space left on device": "finds the card's objects used up",
     "Operation not supported": "asks for what the card's driver does not have",
-    "Input/output error": "is refused by the card",
+    "Input/output error": "finds that the card, or its port, is gone",
     "Some error that nobody has seen": "is refused by the card",
 }
 WORDS = {  # NVIDIA/nccl's own words, 2.18 to 2.30
