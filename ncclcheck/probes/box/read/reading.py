@@ -169,6 +169,7 @@ class _Node:
             "ooms": self._of("oom"),
             "stalls": self._stalls(),
             "kernel": self._of("kernel"),
+            "limits": self._of("limit"),
             "network": [{"t": row["t"], "text": _counted(row)} for row in self._of("network")],
             "rooms": self._rooms(),
             "samples": series.samples(self.groups),

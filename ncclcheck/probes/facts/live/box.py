@@ -96,6 +96,14 @@ class BoxSent(Struct, frozen=True, kw_only=True):
     at: list[str] = field(default_factory=list)
 
 
+class BoxLimit(Struct, frozen=True, kw_only=True):
+    """A limit that a rank had used up while one of the job failed, in words."""
+
+    t: Amount
+    pid: Pid
+    text: str
+
+
 class BoxSignal(Struct, frozen=True, kw_only=True):
     """A signal that reached the wrapper. by: the command of its sender; empty for the kernel's terminal."""
 
@@ -202,6 +210,7 @@ class Box(Struct, frozen=True, kw_only=True):
     processes: list[BoxProcess] = field(default_factory=list)
     raised: list[BoxRaised] = field(default_factory=list)
     signals: list[BoxSignal] = field(default_factory=list)
+    limits: list[BoxLimit] = field(default_factory=list)
     sent: list[BoxSent] = field(default_factory=list)
     ooms: list[BoxOom] = field(default_factory=list)
     stalls: list[BoxStall] = field(default_factory=list)

@@ -129,7 +129,7 @@ def ended(box: Box) -> str:
 
 def said(raised: BoxRaised, most: int = 240) -> str:
     """`ValueError: boom`, in one line."""
-    words = f"{raised.type}: {_BUILD.sub('', raised.message)}"
+    words = f"{raised.type}: {_BUILD.sub('', raised.message)}" if raised.message.strip() else raised.type
     if _TRACEBACK in raised.message:  # of a loader's worker or a spawned process, which torch raises again
         words = f"{raised.message.strip().splitlines()[-1]} (in a process that it started)"
     text = in_line(" ".join(words.split()))
@@ -177,7 +177,7 @@ def what(one: Failure) -> str:
         "left": f"ended with exit code 0{_leaves(one)} while others went on",
         "exit": f"ended with exit code {code}"
         + (f": {in_line(one.told)}" if one.told else _leaves(one) or ", without an exception"),
-        "absent": f"did not come to what all the others waited for{_was_in(one)}",
+        "absent": (one.told or "did not come to what all the others waited for") + _was_in(one),
         "apart": "called something else than all the others, which waited for it",
         "outside": f"the job was sent {signal_name(one.number)}",
         "stalled": "the job stalled",
