@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import site
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,11 +20,14 @@ import ncclcheck
 from ncclcheck.base import wire
 from ncclcheck.launch.joining.trust import secret
 from ncclcheck.launch.remote import doorstep
-from ncclcheck.probes.facts import Dialled, Look
+from ncclcheck.probes.facts import Dialled, Look, StartStep
 from ncclcheck.probes.machine import process
 
 _MOST_PRINTED = 1000  # characters of what a launcher printed before its agent began: enough for its error
 _MOST_LINE = 65536  # bytes; a record's line has 900, what a login shell prints may have no end
+# What doorstep.py writes as an agent begins: the node's name, the step, the process.
+_STEP = re.compile(rb"ncclcheck-step (\S{1,255}) (shell|python|imported) (\d{1,9})")
+_MOST_STEPS = 6  # there are three; more are somebody else's words
 _LAST_S = 1.0  # for a child to end once it has closed its stdout
 
 Via = Literal["", "agent", "ssh", "srun"]
@@ -41,7 +46,7 @@ class Closed:
     """The way to one node closed; detail: the last that was said beside the channel (ssh's or srun's words).
 
     printed: what came on the channel before any record of ours. via: the process that spoke for the node here, and
-    its exit status, where that is known.
+    its exit status, where that is known. start: how far that of its agent came.
     """
 
     node: int
@@ -49,6 +54,7 @@ class Closed:
     printed: str = ""
     via: Via = ""
     exit: int | None = None
+    start: tuple[StartStep, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -130,6 +136,9 @@ class ProcessLink:
     ) -> None:
         self.nodes: Mapping[int, str] = dict(nodes)
         self._printed, self._begun = "", False
+        self._asked_at = time.monotonic()
+        self._start: dict[str, list[StartStep]] = {}
+        self._pids: dict[str, int] = {}
         self._events = events
         self._assemblers = {node: wire.Assembler() for node in nodes}
         self._orders: SimpleQueue[bytes | None] = SimpleQueue()
@@ -159,6 +168,8 @@ class ProcessLink:
                     if node in self._assemblers and (record := self._assemblers[node].feed(line)) is not None:
                         self._begun = True
                         self._events.put(Said(node, record))
+                    elif step := _STEP.fullmatch(line.strip()):
+                        self._note(step)
                     elif not self._begun and len(self._printed) < _MOST_PRINTED:
                         self._printed += line.decode(errors="backslashreplace")[:_MOST_PRINTED]
         except wire.TooMuch as error:
@@ -169,6 +180,20 @@ class ProcessLink:
                 self.child.wait(_LAST_S)
             for node in self.nodes:
                 self._events.put(self.closed(node, self.errors))
+
+    def _note(self, step: re.Match[bytes]) -> None:
+        """Keep how far the start of an agent came; of a child for one node the name plays no part."""
+        names = [*self.nodes.values()]
+        name = names[0] if len(names) == 1 else step[1].decode(errors="replace")
+        kept = self._start.setdefault(name, [])
+        if name in names and len(kept) < _MOST_STEPS:
+            at = round(time.monotonic() - self._asked_at, 1)
+            kept.append(StartStep(step=step[2].decode(), at_s=at))  # type: ignore[arg-type]
+            self._pids[name] = int(step[3])
+
+    def begun_as(self, node: int) -> int | None:
+        """The pid over there of an agent that has begun and has said no record; None where none is known."""
+        return None if self._begun else self._pids.get(self.nodes[node])
 
     def _keep_errors(self) -> None:
         assert self.child.stderr is not None
@@ -186,7 +211,8 @@ class ProcessLink:
         """The end of the way to a node, with what was seen of the child where it spoke for this node alone."""
         alone = len(self.nodes) == 1
         printed = self._printed.strip() if alone else ""
-        return Closed(node, detail, printed, self.via, self.child.returncode if alone else None)
+        start = tuple(self._start.get(self.nodes[node], ()))
+        return Closed(node, detail, printed, self.via, self.child.returncode if alone else None, start)
 
     def send(self, node: int | None, order: wire.FromLauncher) -> None:
         """Give an order on the child's stdin, addressed to one node or to all."""

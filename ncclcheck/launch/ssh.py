@@ -260,12 +260,14 @@ class SshLink:
 
     def look(self, node: int, pid: int | None, seconds: float) -> Look:
         """Look at the agent by an ssh connection of its own."""
-        del node
         if self._process is None and not self.relayed:
             return Look(came="no")
-        seen = look.take(self._other(look.words(pid), seconds), self._env, pid, seconds)
+        unheard = self._process.begun_as(node) if self._process is not None and pid is None else None
+        asked = pid or unheard
+        words = look.words(asked, begun=pid is not None)
+        seen = look.take(self._other(words, seconds), self._env, asked, seconds)
         if seen.state == "T":
-            self._stopped = pid
+            self._stopped = asked
         return seen
 
     def close(self, seconds: float) -> None:
@@ -275,6 +277,11 @@ class SshLink:
         if self._stopped is not None:  # it can then leave like the others, and leaves nothing there
             process.run(self._other(look.go_on(self._stopped), _GO_ON_S), _GO_ON_S, env=self._env)
         if self._process is not None:
+            pid = next(filter(None, map(self._process.begun_as, self.nodes)), None)
+            if (
+                pid is not None and self._process.child.poll() is None
+            ):  # it sees no end of its channel where it hangs
+                process.run(self._other(look.end(pid), _GO_ON_S), _GO_ON_S, env=self._env)
             self._process.close(seconds)
 
 

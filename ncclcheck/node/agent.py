@@ -28,6 +28,7 @@ from ncclcheck.node.ranks.running import Running, explain_end
 from ncclcheck.node.ranks.store_files import StoreFiles
 from ncclcheck.node.ranks.torchrun import Torchrun
 from ncclcheck.probes.facts import JobEnd, Leftover, Measurements, Node, NoDoor, RankState, replace
+from ncclcheck.probes.facts.run.course import STOPPED
 from ncclcheck.probes.job.usage import resources
 from ncclcheck.probes.machine import process
 from ncclcheck.probes.machine.access import Machine
@@ -183,7 +184,7 @@ class Agent:
         """Run this node's ranks to their end; always says how it ended. Our own door is closed by then."""
         self._close_door()
         if job.is_host and not job.init_method and (problem := _port_problem(job.endpoint)):
-            self._ended(None, problem, port_taken=True)
+            self._ended(problem, port_taken=True)
             return
         if job.is_host:
             self.store_files.begin(job.init_method)
@@ -207,7 +208,7 @@ class Agent:
             running = start(rundir.below(self.folder))
             self.scratch = running.scratch
         except OSError as error:
-            self._ended(None, f"{what} could not be started: {error}")
+            self._ended(f"{what} could not be started: {error}")
             return
         stopped = self._watch(running, time.monotonic() + seconds)
         self._finish(running)
@@ -254,11 +255,17 @@ class Agent:
         states = [replace(s, exit=exits.get(s.pid or -1)) for s in running.looked_at()]
         self._tell(states)
         status = 0 if running.all_done else running.child.poll()
+        letter = process.held_state_of(running.child.pid)
         stuck = process.kill_tree()
-        died = status is None and any(s.proc_state == "gone" and not s.error for s in states)
+        unheard = any(exits[pid] for pid in exits.keys() - {s.pid for s in states})
+        died = status is None and (unheard or any(s.proc_state == "gone" and not s.error for s in states))
         detail = explain_end(running.log) if status or died else ""
         self.channel.say(wire.Result(part=running.proof()))
-        self._ended(status, detail, [_leftover(self.options.name, s) for s in stuck])
+        leftovers = [_leftover(self.options.name, s) for s in stuck]
+        end = JobEnd(node=self.options.name, exit=status, detail=detail)
+        if letter in STOPPED:
+            end = replace(end, held=letter, pid=running.child.pid)
+        self._tell_end(end, leftovers)
 
     def _drain(self, running: Running) -> None:
         """What the ranks said before they ended, for a short while; an order that comes meanwhile is kept."""
@@ -271,19 +278,16 @@ class Agent:
                     return
                 self._pass_on(running, event)
 
-    def _ended(
-        self,
-        status: int | None,
-        detail: str,
-        leftovers: list[Leftover] | None = None,
-        *,
-        port_taken: bool = False,
-    ) -> None:
+    def _ended(self, detail: str, *, port_taken: bool = False) -> None:
+        """It could not be started."""
+        end = JobEnd(node=self.options.name, exit=None, detail=detail)
+        self._tell_end(end, [], port_taken=port_taken)
+
+    def _tell_end(self, end: JobEnd, leftovers: list[Leftover], *, port_taken: bool = False) -> None:
         if self.resources is not None:
             had = self.resources.told(self.options.name, os.path.dirname(self.folder))
             self.channel.say(wire.Result(part=Measurements(resources=[had])))
-        end = JobEnd(node=self.options.name, exit=status, detail=detail)
-        self.channel.say(wire.JobEnded(end=end, leftovers=leftovers or [], port_taken=port_taken))
+        self.channel.say(wire.JobEnded(end=end, leftovers=leftovers, port_taken=port_taken))
 
 
 def _hello(options: argparse.Namespace) -> wire.Hello:

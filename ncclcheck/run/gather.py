@@ -30,8 +30,9 @@ from ncclcheck.probes.facts import (
     together,
 )
 from ncclcheck.probes.facts.guard.alike import Kinds
+from ncclcheck.probes.facts.run.course import STOPPED
 
-_DEAD = ("gone", "T", "t")
+_DEAD = ("gone", *STOPPED)
 _AT_START = ("init_process_group", "first all_reduce")  # steps of the worker in which all ranks connect
 
 
@@ -379,6 +380,7 @@ class Gathered:
             via=seen.via,
             exit=seen.exit,
             mute=node.closed is not None and seen.via == "ssh" and seen.exit is None,
+            start=[*seen.start] if node.hello is None else [],
             look=node.look,
             knocks=[knock for knock in self.knocks if node.door and knock.address == node.door.address],
         )

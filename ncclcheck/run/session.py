@@ -29,8 +29,10 @@ from ncclcheck.launch.agents import (
     TiedLink,
 )
 from ncclcheck.node import rundir
-from ncclcheck.probes.facts import SlowLogin
+from ncclcheck.probes.facts import SlowLogin, replace
+from ncclcheck.probes.facts.run.course import STOPPED
 from ncclcheck.probes.machine import process
+from ncclcheck.probes.reach import spread
 from ncclcheck.run.gather import Gathered
 from ncclcheck.run.stall import Stall
 
@@ -131,6 +133,8 @@ class Session:
             self._send(node, order)
         self._listen(_DOORS_S, lambda: self.gathered.have_answered(listen))
         doors = self.gathered.doors
+        if len(doors) > spread.MOST_PEERS + 1:  # nobody tries them
+            doors = [replace(door, spare=[]) for door in doors]
         self._send_all(wire.Peers(doors=doors, names=names, seconds=seconds, gloo=gloo))
         self._listen(seconds + _DOORS_S, lambda: self.gathered.have_reached(len(doors)))
 
@@ -306,7 +310,7 @@ class _JobWatch:
     def _loss(self) -> tuple[str, float]:
         """What ended the job (empty: nothing), and seconds for which other ranks may still say what they saw."""
         ranks = self._gathered.lost_ranks
-        if ranks and all(rank.proc_state in ("T", "t") for rank in ranks):
+        if ranks and all(rank.proc_state in STOPPED for rank in ranks):
             return "stopped rank", _STOPPED_FOR
         if ranks:
             return "dead rank", _GRACE

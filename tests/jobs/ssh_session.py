@@ -12,7 +12,7 @@ import ncclcheck
 from ncclcheck.base import wire
 from ncclcheck.base.clock import Deadline
 from ncclcheck.base.progress import Progress
-from ncclcheck.launch import ssh
+from ncclcheck.launch import relays, ssh
 from ncclcheck.launch.agents import Events
 from ncclcheck.probes.facts import at, value_or
 from ncclcheck.run.session import Session
@@ -27,12 +27,13 @@ class Told(msgspec.Struct):
 
 
 class Order(msgspec.Struct):
-    """What to do. group: hosts behind each relay; 0: as ever."""
+    """What to do. group: hosts behind each relay; 0: as ever. patient: a relay may be silent for 30 s."""
 
     hosts: str
     via: str | None
     told: Told
     group: int = 0
+    patient: bool = False
 
 
 class Heard(msgspec.Struct):
@@ -49,11 +50,13 @@ def main() -> None:
     ncclcheck.__file__ = f"{order.told.home}/ncclcheck/__init__.py"
     if order.group:
         ssh.RELAYED_FROM, ssh._GROUP = 2, order.group
+    if order.patient:
+        relays._SILENT = 30.0
     events = Events()
     env = {**os.environ, "PYTHONPATH": ""}
     links = ssh.start(ssh.hosts(order.hosts, None, None), order.via, events, env, "--probe-seconds", "10")
     session = Session(links, events, Deadline(60), Progress(quiet=True))
-    session.facts(20)
+    session.facts(40)
     nodes = session.gathered.answered
     run = session.gathered.run(started_job=False, stopped_by="")
     session.close()

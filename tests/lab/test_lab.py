@@ -159,13 +159,15 @@ def test_limited_link_is_slow_one_way(h1: Host, h2: Host) -> None:
 
 @pytest.mark.parametrize("shift", [90, -90])
 def test_clock_is_off_and_sleeps_are_not(h1: Host, h2: Host, shift: int) -> None:
+    before = time.time()
     with faults.clock(h2, shift):
         wall, monotonic, elapsed = map(float, python(h2, _CLOCK).split())
         over_ssh = float(h1.check(["ssh", "h2", "date", "+%s"]))
-    assert wall - time.time() == pytest.approx(shift, abs=5)
-    assert over_ssh - time.time() == pytest.approx(shift, abs=5)
-    assert monotonic == pytest.approx(0.4, abs=0.15)
-    assert elapsed == pytest.approx(0.4, abs=0.15)
+    after = time.time()
+    assert before - 1 <= wall - shift <= after + 1
+    assert before - 1 <= over_ssh - shift <= after + 1
+    assert 0.39 <= monotonic <= 0.4 + after - before
+    assert 0.39 <= elapsed <= 0.4 + after - before
 
 
 def test_a_port_can_be_held_by_a_silent_listener(h1: Host, h2: Host) -> None:

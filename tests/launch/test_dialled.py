@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ncclcheck.launch.remote import ssh_refused, ssh_settings
-from ncclcheck.probes.facts import Cluster, Dialled, Node, Run, Silence
+from ncclcheck.probes.facts import Cluster, Dialled, Look, Node, Run, Silence
 from ncclcheck.probes.machine.net import addresses
 from ncclcheck.reports.subjects.failures import silent
 from ncclcheck.reports.subjects.failures.entering import dialled as told
@@ -193,3 +193,23 @@ def test_a_host_of_this_network_that_answers_no_arp(device: str, says: str) -> N
     (found,) = silent.findings(cluster)
     assert says in found.what
     assert any("arp_ignore" in line for one in found.remedies for line in one.commands) == bool(device)
+
+
+def test_an_agent_for_keys_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    ssh = _ssh(tmp_path, r"printf 'hostname 127.0.0.1\nuser ann\nport 22\nidentityagent SSH_AUTH_SOCK\n'")
+    with socket.socket(socket.AF_UNIX) as mute, socket.socket(socket.AF_UNIX) as gone:
+        mute.bind(f"{tmp_path}/mute.sock")
+        mute.listen(5)
+        gone.bind(f"{tmp_path}/gone.sock")  # nobody listens: refused, and ssh passes over it
+        found = [
+            ssh_settings.dialled(
+                [str(ssh)], "a", "a", {**_env(tmp_path), "SSH_AUTH_SOCK": f"{tmp_path}/{name}.sock"}
+            )
+            for name in ("mute", "gone", "none")
+        ]
+    assert [one and one.silent_agent for one in found] == [f"{tmp_path}/mute.sock", "", ""]
+    silence = Silence(node="a", last_step="", since_s=26.0, waited_s=26.0, via="ssh", look=Look(came="no"))
+    run = Run(silent=[silence], dialled=[one for one in found[:1] if one])
+    (finding,) = silent.findings(Cluster(command="bench", run=run))
+    assert "waits for the ssh agent at" in finding.what
+    assert "unset SSH_AUTH_SOCK" in str(finding.remedies)

@@ -92,10 +92,13 @@ def heard(
     told: Told | None = None,
     env: Env | None = None,
     group: int = 0,
+    patient: bool = False,
 ) -> Heard:
     """What a session with these hosts hears; it is a process of its own, for it ends all its children."""
     argv = [sys.executable, "-m", "tests.jobs.ssh_session"]
-    order = msgspec.json.encode({"hosts": hosts, "via": via, "told": told or Told(), "group": group})
+    order = msgspec.json.encode(
+        {"hosts": hosts, "via": via, "told": told or Told(), "group": group, "patient": patient}
+    )
     done = subprocess.run(
         argv, input=order, env={**server.env, "PYTHONPATH": str(ROOT), **(env or {})}, cwd=server.folder,
         capture_output=True, timeout=60, check=False,
@@ -153,9 +156,12 @@ def test_an_agent_starts_from_every_login_shell(shell: str, tmp_path: Path) -> N
     assert agent.stdin is not None
     assert agent.stdout is not None
     try:
-        assert agent.stdout.readline() == b"\n"
-        line_of_hello = agent.stdout.readline()
-        assert wire.node_of(line_of_hello) == 7
+        lines = [agent.stdout.readline().split() for _ in range(5)]
+        steps = [line[2] for line in lines if line[:2] == [b"ncclcheck-step", b"h1"]]
+        assert lines[0] == lines[2] == []  # what a login shell, or Python's start, has printed ends there
+        assert steps == [b"shell", b"python", b"imported"]
+        assert {int(line[3]) for line in lines if line} == {agent.pid}
+        assert wire.node_of(agent.stdout.readline()) == 7
         assert Path(f"/proc/{agent.pid}/cwd").resolve() == folder
         assert psutil.Process(agent.pid).environ()["NCCL_DEBUG"] == env["NCCL_DEBUG"]
     finally:

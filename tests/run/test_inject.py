@@ -121,11 +121,11 @@ def node_of(document: Document, rank: int) -> str:
 
 
 def test_a_late_rank_and_a_flipped_bit(ncclcheck: Command) -> None:
-    given = ("--inject", "slow-rank=2:30ms,corrupt=1", "--soak", "1")
+    given = ("--inject", "slow-rank=2:150ms,corrupt=1", "--soak", "1")
     ran = ncclcheck("bench", "--nodes", "2", *SMALL, *given, "-o", "json", "--save", "saved.json")
     document = ran.document
     assert ran.code == 1, ran.err
-    assert document.job.injected == ["slow-rank=2:30ms", "corrupt=1"]
+    assert document.job.injected == ["slow-rank=2:150ms", "corrupt=1"]
     assert 2 in {finding.where.rank for finding in failed(document, "BEN003")}
     flipped = failed(document, "BEN001")
     assert {(finding.where.rank, finding.where.node) for finding in flipped} == {(1, node_of(document, 1))}
@@ -138,8 +138,8 @@ def test_a_late_rank_and_a_flipped_bit(ncclcheck: Command) -> None:
     assert all(rank.before_init and rank.after_init and rank.peak and rank.iterations for rank in memory)
     text = ncclcheck("bench", "--from", "saved.json").out
     first, last = text.partition("\n\n")[0], " ".join(text.split())[-200:]
-    assert "WITH INJECTED FAULTS slow-rank=2:30ms, corrupt=1" in " ".join(first.split())
-    assert last.endswith("Injected faults: slow-rank=2:30ms, corrupt=1; run without --inject to judge.")
+    assert "WITH INJECTED FAULTS slow-rank=2:150ms, corrupt=1" in " ".join(first.split())
+    assert last.endswith("Injected faults: slow-rank=2:150ms, corrupt=1; run without --inject to judge.")
 
 
 @pytest.mark.nightly

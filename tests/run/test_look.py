@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -88,3 +89,32 @@ def test_a_child_that_speaks_for_many_speaks_for_none() -> None:
 )
 def test_a_node_of_a_join_says_which_signal_ended_its_agent(status: int | None, words: str) -> None:
     assert ended("h2", Closed(1, "last words", exit=status)) == words
+
+
+def test_what_holds_up_the_start_of_an_agent_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("")
+    held = tmp_path / "held.txt"
+    held.write_text("x")
+    script = f"exec 7<{held}; sleep 60 & echo ready; wait"
+    env = {**_ENV, "PYTHONPATH": f"{tmp_path}:/not/there"}
+    with subprocess.Popen(
+        ["/bin/sh", "-c", script], env=env, stdout=subprocess.PIPE, start_new_session=True
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        found = look.take(look.words(child.pid, begun=False), _ENV, child.pid, 10)
+        subprocess.run(look.end(child.pid), timeout=10, check=False)  # no process of ours: it is left alone
+        assert child.poll() is None
+        os.killpg(child.pid, signal.SIGKILL)
+    assert found.custom == [f"{tmp_path}/sitecustomize.py"]
+    assert found.children == ["sleep 60"]
+    assert str(held) in found.files
+    assert (found.hangs, found.tight) == ("", [])
+
+
+def test_a_folder_that_does_not_answer_and_a_tight_limit_are_read() -> None:
+    lines = "ncclcheck-stat 7 (python) D 1\nncclcheck-limit Max stack size  65536  unlimited  bytes\n"
+    lines += "ncclcheck-mount nfs4 /nfs\nncclcheck-hangs PYTHONPATH /nfs/lib"
+    found = look.take(["/bin/echo", lines], _ENV, 7, 10)
+    assert (found.hangs, found.mounts) == ("PYTHONPATH /nfs/lib", ["nfs4 /nfs"])
+    assert found.tight == ["stack size 65536"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.probes.facts import Arrival, Cluster, Job, Look, Meeting, Run, Silence
+from ncclcheck.probes.facts import Arrival, Cluster, Job, Look, Meeting, Run, Silence, StartStep
 from ncclcheck.reports.judgement.findings import Finding, State
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
@@ -231,3 +231,61 @@ def test_an_agent_that_the_kernel_did_not_kill_was_ended_by_somebody() -> None:
     (found,) = silent.findings(Cluster(run=Run(silent=[one])))
     assert "killed, not by the OOM killer (dmesg)" in found.what
     assert not any("memory" in remedy.text for remedy in found.remedies)
+
+
+_SHELL = StartStep(step="shell", at_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("start", "look", "what", "fix"),
+    [
+        (
+            [_SHELL],
+            Look(came="ran", state="S", wchan="poll"),
+            "25 s later Python has not come to its first line",
+            "-I -S",
+        ),
+        (
+            [_SHELL],
+            Look(
+                came="ran",
+                state="D",
+                hangs="PYTHONPATH /nfs/sw/lib",
+                mounts=["nfs4 /", "nfs4 /nfs/sw", "nfs4 /nfs"],
+            ),
+            "leads to /nfs/sw/lib, and a look into it does not come back, on the nfs4 mount /nfs/sw",
+            "umount -l /nfs/sw",
+        ),
+        (
+            [_SHELL, StartStep(step="python", at_s=16.0)],
+            Look(came="ran", state="S", wchan="hrtimer_nanosleep", custom=["/run/site/sitecustomize.py"]),
+            "Python takes 15 s to come to its first line there: /run/site/sitecustomize.py, which each start",
+            "cat /run/site/sitecustomize.py",
+        ),
+        (
+            [_SHELL, StartStep(step="python", at_s=1.2)],
+            Look(came="ran", state="D", wchan="rpc_wait", files=["/nfs/x/msgspec.so"], mounts=["nfs4 /nfs"]),
+            "`import ncclcheck`: it has /nfs/x/msgspec.so open (state D in rpc_wait), on the nfs4 mount /nfs",
+            "time ssh h3",
+        ),
+        (
+            [_SHELL],
+            Look(came="ran", state="S", children=["lmutil lmstat -a"]),
+            "it waits for a process that it started, 'lmutil lmstat -a'",
+            "time ssh h3",
+        ),
+    ],
+)
+def test_the_start_of_an_agent_is_told_step_by_step(
+    start: list[StartStep], look: Look | None, what: str, fix: str
+) -> None:
+    found = one(**_NEVER, via="ssh", start=start, look=look)
+    assert what in found.what
+    assert fix in _fixes(found)
+    assert "shell after 1 s" in str(found.evidence)
+
+
+def test_limits_of_a_login_explain_an_end_without_a_word() -> None:
+    found = one(**_NEVER, via="ssh", exit=255, look=Look(came="ran", tight=["stack size 65536"]))
+    assert "limits of a login there: stack size 65536" in found.what
+    assert "ulimit" in _fixes(found)

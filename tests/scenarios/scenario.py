@@ -194,13 +194,17 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run left: exit codes, documents and stderr by host, the seconds that it took, and what stayed."""
+    """What a run left: exit codes, documents and stderr by host, the seconds that it took, and what stayed.
+
+    pressure: the share of these seconds in which others wanted the cores too; at 1 it may take twice as long.
+    """
 
     codes: Mapping[str, int]
     documents: Mapping[str, Document]
     errors: Mapping[str, str]
     seconds: float
     left: list[str]
+    pressure: float = 0.0
     cured: Outcome | None = None
 
     def problems(self, scenario: Scenario) -> list[str]:
@@ -213,7 +217,7 @@ class Outcome:
             *self._decides_otherwise(scenario),
             *(self._not_cured() if scenario.cure else ()),
             *(f"traceback: {host}: {text[-1500:]}" for host, text in self.errors.items() if "Traceback" in text),
-            *([f"late: {self.seconds:.1f} s"] if self.seconds > scenario.seconds else []),
+            *([f"late: {self.seconds:.1f} s"] if self.seconds > scenario.seconds * (1 + self.pressure) else []),
             *(f"left: {what}" for what in self.left),
         ]
 

@@ -17,6 +17,7 @@ import msgspec
 import psutil
 
 from ncclcheck.reports.judgement.jsondoc import Document
+from tests.helpers.pressure import Pressure
 from tests.lab import PYTHON, Lab, Slurm, start_sshd
 from tests.lab.tools import LabError, until
 from tests.scenarios.scenario import ALL, Outcome, Scenario, Scene, findings
@@ -132,7 +133,7 @@ def _exported(line: str) -> dict[str, str]:
 def once(scenario: Scenario, scene: Scene) -> Outcome:
     """Type its command, and wait for what comes of it."""
     before = {host.name: set(host.pids()) for host in scene.lab.hosts}
-    begun = time.monotonic()
+    begun, pressure = time.monotonic(), Pressure()
     for name, argv in _commands(scenario, scene).items():
         typed = [*scenario.under.get(name, ()), *argv]
         scene.start(name, typed, _environment(scenario, scene, name))
@@ -140,7 +141,7 @@ def once(scenario: Scenario, scene: Scene) -> Outcome:
             scene.start(name, argv, _environment(scenario, scene, name), f"{name} again")
     with _struck(scenario, scene):
         said = {name: _end(process, scenario.seconds) for name, process in scene.started.items()}
-    seconds = time.monotonic() - begun
+    seconds, share = time.monotonic() - begun, pressure.share
     left = _left(scene, before, scenario.gone_within)
     return Outcome(
         codes={name: process.returncode for name, process in scene.started.items()},
@@ -148,6 +149,7 @@ def once(scenario: Scenario, scene: Scene) -> Outcome:
         errors={name: err for name, (_, err) in said.items()},
         seconds=seconds,
         left=left,
+        pressure=share,
     )
 
 

@@ -21,7 +21,7 @@ from ncclcheck.base.errors import UsageError
 _MOST = 100_000  # one argument may have 128 KiB: execve(2), MAX_ARG_STRLEN
 _WORD = 800  # an old csh takes 1,024 bytes a word
 _SH = (
-    'if [ -x "$1" ]; then exec "$@"; fi; '
+    'echo; echo "ncclcheck-step $0 shell $$"; if [ -x "$1" ]; then exec "$@"; fi; '
     'echo "ncclcheck: ${SLURMD_NODENAME:-$0}: no interpreter $1 there" >&2; exit 127'
 )
 # Python's own modules first: a user's queue.py in PYTHONPATH or in the working directory shall not hide them here.
@@ -30,7 +30,7 @@ _OWN_FIRST = (
     'sys.path=sorted(filter(None,sys.path),key=lambda p:p not in(s,s+"/lib-dynload"));'
 )
 _BOOT = (
-    f"{_OWN_FIRST}import base64,json,zlib;"
+    f'{_OWN_FIRST}import base64,json,zlib;"ncclcheck";'
     'd=json.loads(zlib.decompress(base64.b64decode("".join(sys.argv[1:])+"==")));'
     'exec(d["code"],d);d["enter"](**d["call"])'
 )
@@ -67,7 +67,7 @@ def command(
 def enter(python: str, name: str, env: dict[str, str], cwd: str, spoken: tuple[int, str], argv: list[str]) -> None:
     """On the other side: take over environment and working directory, look for ncclcheck, become the agent."""
     name = name or os.environ.get("SLURMD_NODENAME", "this node")
-    os.write(1, b"\n")  # ends whatever a login shell printed
+    os.write(1, f"\nncclcheck-step {name} python {os.getpid()}\n".encode("utf-8", "surrogateescape"))
     for variable in {"PATH", "PYTHONPATH", "LD_LIBRARY_PATH"} & env.keys():
         given = env[variable].split(":")  # what the login shell here sets, a job that comes by ssh has too
         more = [part for part in os.environ.get(variable, "").split(":") if part and part not in given]
@@ -91,6 +91,7 @@ def enter(python: str, name: str, env: dict[str, str], cwd: str, spoken: tuple[i
         tight = [f"RLIMIT_{limit} {value}" for limit, value in set_to.items() if 0 <= value < usual[limit]]
         limits = f"; tight limits: {', '.join(tight)}" if tight else ""
         sys.exit(f"ncclcheck: {name}: no ncclcheck {spoken[1]} there that {python} can import: {error}{limits}")
+    os.write(1, f"ncclcheck-step {name} imported {os.getpid()}\n".encode("utf-8", "surrogateescape"))
     if other[0] != spoken[0]:
         sys.exit(
             f"ncclcheck: {name}: ncclcheck {other[1]} there speaks protocol {other[0]}, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import shutil
@@ -14,6 +15,8 @@ from ncclcheck.probes.machine import process
 from ncclcheck.probes.machine.net.addresses import unanswered_on
 
 _WITHIN_S = 2.0  # 10 ms by itself; Match exec and CanonicalizeHostname of the user's may wait for something
+_AGENT_S = 1.5  # an agent lists its keys in milliseconds; one forwarded over a slow line in less than a second
+_WHICH_KEYS = b"\0\0\0\1\x0b"  # SSH_AGENTC_REQUEST_IDENTITIES. Source: draft-miller-ssh-agent, section 4.4
 _MOST_ADDRESSES = 8  # addresses of a host, and options, that are shown; chosen
 _MOST_CHARACTERS = 200  # of an option: a list of ciphers is longer; chosen
 # Options that keep a login from working, and hold no secret (ssh_config(5)).
@@ -42,8 +45,30 @@ def dialled(ssh: Sequence[str], target: str, node: str, env: Mapping[str, str]) 
         no_arp="" if by else unanswered_on(addresses[:1]),
         master=path if _is_socket(path) else "",
         own=_own(ssh, target, output.out, env),
+        silent_agent=_silent_agent(words.get("identityagent", "SSH_AUTH_SOCK"), env.get("SSH_AUTH_SOCK", "")),
         silent_master=_is_socket(path) and _hangs([ssh[0], "-O", "check", *ssh[1:], "--", target], env),
     )
+
+
+def _silent_agent(option: str, variable: str) -> str:
+    """The socket of the agent that ssh asks for keys, where it does not answer; ssh goes on if it refuses."""
+    path = os.path.expanduser(variable if option == "SSH_AUTH_SOCK" else option)
+    return path if _is_socket(path) and _is_mute(path) else ""
+
+
+@functools.lru_cache(maxsize=8)  # it is one for all hosts, and is waited for once
+def _is_mute(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as agent:
+        agent.settimeout(_AGENT_S)
+        try:
+            agent.connect(path)
+            agent.sendall(_WHICH_KEYS)
+            agent.recv(4)
+        except (TimeoutError, BlockingIOError):
+            return True
+        except OSError:
+            return False
+    return False
 
 
 def port_now(to: Dialled, seconds: float) -> Dialled:

@@ -9,10 +9,13 @@ from typing import Protocol
 
 from ncclcheck.base import wire
 from ncclcheck.probes.facts import Measurements, RankState
+from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.probes.machine import process
 from ncclcheck.reports.subjects.failures import last_words
 
 _FAILED = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s+exitcode\s*:\s*(-?\d+) \(pid: (\d+)\)")
+# Torchrun prints it as soon as it sees the end, and its table seconds later.
+_SEEN = re.compile(r"failed \(exitcode: (-?\d{1,3})\) local_rank: (\d{1,5}) \(pid: (\d{1,9})\)")
 # The words of some stand in the lines below it.
 _EXCEPTION = re.compile(
     r"^\s*(?:\w+\.)*\w*(?:Error|Exception)\b(?:.*:[ \t]*\S.*|.*:[ \t]*(?:\n.+){0,3})$", re.MULTILINE
@@ -64,6 +67,11 @@ def explain_end(log: str) -> str:
     if failures := _FAILED.findall(text):
         rank, status, pid = failures[-1]
         return f"rank {rank} (pid {pid}) ended with exit status {status} before it could speak"
+    if seen := _SEEN.search(text):
+        how = (
+            f"was killed by {signal_name(-int(seen[1]))}" if seen[1].startswith("-") else f"exit status {seen[1]}"
+        )
+        return f"its rank with local rank {seen[2]} (pid {seen[3]}) {how} before it could speak"
     if ended := last_words.by_shell(text):
         return ended.line[:2000]
     return "\n".join(last_words.telling(text))[:2000]

@@ -24,7 +24,8 @@ _NOT_INHERITED = re.compile(
     r"(PET_.*|TORCHELASTIC_.*|MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE"
     r"|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_RANK|ROLE_WORLD_SIZE|NODE_RANK)$"
 )
-_EXIT = re.compile(r"exitcode\s*:\s*(-?\d+)\s*\(pid:\s*(\d+)\)")
+# Of its last words, and of the line that it prints first: `failed (exitcode: -6) local_rank: 0 (pid: 7)`.
+_EXIT = re.compile(r"exitcode\s*:\s*(-?\d+)\)?\s*(?:local_rank: \d+ )?\(pid:\s*(\d+)\)")
 
 
 class Torchrun:
@@ -98,7 +99,7 @@ class Torchrun:
         slot = self._slots.read(state.local_rank)
         ticked = max(slot.ticked, self._changed[state.rank])
         since = round(max(0.0, time.monotonic() - ticked), 1)
-        letter = process.state_of(state.pid) if state.pid is not None else ""
+        letter = process.held_state_of(state.pid) if state.pid is not None else ""
         state = replace(state, ticks=slot.ticks - slot.stepped)
         return replace(state, since_s=since, proc_state="gone" if letter in ("Z", "X") else letter)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import select
@@ -19,6 +20,7 @@ _LAUNCHER = re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed")  # s
 _SHELL = re.compile(r"^(ba|da|z|k)?sh$|^(srun|env|time|timeout|numactl|nice|taskset|tee|sleep|cat)$")
 _PYTHON = re.compile(r"python|torchrun")
 _WAITS = re.compile(r"futex|poll|^0?$")  # kernel functions in which a rank waits for its peers, or for its threads
+_TOLD = 4096  # bytes of what it tells
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -27,8 +29,10 @@ class Process:
     """One process. start: its start time in ticks since boot, which tells it from a later one of the same pid.
 
     rank: of its environment, -1 for none. status: as waitpid(2) has it, None where it could not be seen.
-    cpu: ticks; moved: bytes read and written; apart: its main thread neither waited for another one nor at a poll.
+    cpu: ticks; moved: bytes read and written, wrote: written; apart: its main thread neither waited for another
+    one nor at a poll.
     meets: MASTER_ADDR:MASTER_PORT. injected: Python's `site` ran there with what the box put into its path.
+    named: it has told its rank itself.
     """
 
     pid: int
@@ -46,10 +50,12 @@ class Process:
     rss: int = 0
     rss_most: int = 0
     moved: int = 0
+    wrote: int = 0
     apart: bool = False
     injected: bool = False
     status: int | None = None
     watched: int = -1
+    named: bool = False
     told: tuple[object, ...] = field(default=(), repr=False)
 
     @property
@@ -73,7 +79,7 @@ class Processes:
     def find(self, now: float) -> list[Process]:
         """Look for new ones; those that began or changed what they are."""
         own = {os.getpid(), os.getppid()}
-        changed: list[Process] = []
+        changed: list[Process] = self._become_ranks()
         pids = sorted(int(name) for name in self._proc.names() if name.isdigit())
         for gone in self._others.keys() - set(pids):
             del self._others[gone]
@@ -91,11 +97,29 @@ class Processes:
                 known = self.alive[pid] = Process(pid, stat[19], number(stat[1]), now)
                 self._watch(known)
             self._learn(known)
+            above = self.alive.get(known.parent)
+            if known.rank < 0 and not known.shell and above is not None and above.named:
+                known.rank = above.rank  # as those have it in their environment that a launcher's rank starts
             identity = (known.name, known.command, known.rank, known.world)
             if known.told != identity and known.command:
                 known.told = identity
                 changed.append(known)
         return changed
+
+    def _become_ranks(self) -> list[Process]:
+        """Those whose Python has told which rank it became: their environment is that of their start."""
+        found: list[Process] = []
+        for process in self.alive.values():
+            if process.rank >= 0 or not _PYTHON.search(process.command):
+                continue
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                with open(os.path.join(self.box, "said", f"{process.pid}.rank.jsonl"), "rb") as file:
+                    words = dict(json.loads(file.read(_TOLD)))
+                process.rank, process.world = int(words["rank"]), int(words["world"])
+                process.named = True
+                process.told = (process.name, process.command, process.rank, process.world)
+                found.append(process)
+        return found
 
     def _belongs(self, pid: int, stat: list[str]) -> bool:
         if pid == self.root or number(stat[1]) in self.alive:
@@ -109,6 +133,8 @@ class Processes:
             return
         env = dict(line.partition("=")[::2] for line in self._proc.text(pid, "environ").split("\0"))
         process.name, process.command = self._proc.text(pid, "comm").strip(), program(command)
+        if process.named:
+            return
         launches = not env.get("RANK", "").isdigit() and _LAUNCHER.search(process.command)
         process.rank = (
             -1
@@ -170,7 +196,8 @@ class Processes:
             process.cpu = number(stat[11]) + number(stat[12])
             process.rss = number(stat[21]) * _PAGE
             process.rss_most = max(process.rss_most, process.rss)
-            process.moved = number(io.get("rchar")) + number(io.get("wchar"))
+            process.wrote = number(io.get("wchar"))
+            process.moved = number(io.get("rchar")) + process.wrote
             process.injected = process.injected or os.path.exists(
                 os.path.join(self.box, "fault", f"{process.pid}.txt")
             )
@@ -191,8 +218,10 @@ class Processes:
         return [process for process in alive if process.rank >= 0 or _PYTHON.search(process.command)]
 
     def helper(self, process: Process) -> bool:
-        """Whether it works for a rank above it, such as a worker of a loader."""
+        """Whether it works for a rank above it, such as a worker of a loader, or a program behind a shell."""
         above = self.alive.get(process.parent)
+        while above is not None and above.shell and above.pid != self.root:
+            above = self.alive.get(above.parent)
         return above is not None and above.rank == process.rank and not above.shell and above.pid != self.root
 
 

@@ -22,12 +22,14 @@ from ncclcheck.probes.facts.guard.unread import (
 )
 from ncclcheck.probes.facts.live.box import (
     Box,
+    BoxLimit,
     BoxOom,
     BoxPeers,
     BoxProcess,
     BoxRaised,
     BoxRoom,
     BoxSample,
+    BoxSent,
     BoxSignal,
     BoxStall,
     BoxTold,
@@ -196,6 +198,7 @@ from ncclcheck.probes.facts.run.course import (
     Run,
     Silence,
     SlowLogin,
+    StartStep,
 )
 from ncclcheck.probes.facts.run.init import FileInit, InitKind, InitSeen, Start, TcpInit
 from ncclcheck.probes.facts.run.job import Arrival, Job, Launcher, Meeting, OtherStep, PlainStep
@@ -213,6 +216,7 @@ from ncclcheck.probes.facts.run.reach import (
     NoDoor,
     PathMtu,
     PeerReach,
+    Spread,
     Volley,
 )
 
@@ -225,12 +229,14 @@ __all__ = [
     "Baseline",
     "Bound",
     "Box",
+    "BoxLimit",
     "BoxOom",
     "BoxPeers",
     "BoxProcess",
     "BoxRaised",
     "BoxRoom",
     "BoxSample",
+    "BoxSent",
     "BoxSignal",
     "BoxStall",
     "BoxTold",
@@ -402,8 +408,10 @@ __all__ = [
     "Soak",
     "Space",
     "SpareRows",
+    "Spread",
     "Stack",
     "Start",
+    "StartStep",
     "Startup",
     "Storage",
     "StrayLine",

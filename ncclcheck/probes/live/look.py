@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Set, Tuple
 
 from ncclcheck.probes.live.machine import cgroup, connections
 from ncclcheck.probes.live.machine.proc import TICKS, Proc, Raw, fields, number, status
@@ -28,8 +28,11 @@ _OF_A_FILE = {
     "x86_64": "0 1 17 18 19 20 45 47 44 72 73 74 75",
     "aarch64": "63 64 67 68 65 66 207 212 206 25 32 82 83",
 }.get(platform.machine(), "").split()
+_OPENS = {"x86_64": "257", "aarch64": "56"}.get(platform.machine(), "")  # openat
+_NAME = 512  # bytes of a file's name; more would cross into a page that may not be there
 _SAMPLE_S = 0.25  # between samples of the ranks' main threads: 15 us for one, and 24 of them in 6 s
 _MOST_SAMPLED = 64  # ranks
+_MOST_OPEN = 256  # descriptors of a rank that are looked through for locked files: chosen, 20 us each
 _MOVED = 8192  # bytes; a rank that moves more goes on, and its connections are of no interest
 # A thread that waits for Python's lock asks for it every 5 ms (sys.getswitchinterval): 190 times a second here.
 _ASKS, _ASKS_MOST, _ASKS_CPU = 100.0, 230.0, 0.1
@@ -91,12 +94,13 @@ def glance(proc: Proc, raw: Raw, tables: Dict[str, Dict[int, Raw]]) -> Raw:
     io = dict(line.partition(":")[::2] for line in proc.text(pid, "io").splitlines())
     calls = proc.text(pid, "task", pid, "syscall").split()
     threads = {tid: fields(proc.text(pid, "task", tid, "stat")) for tid in proc.names(pid, "task")}
+    holder, locked = holder_of(proc, pid)
     return {
         "state": stat[0] or "gone",
         "start": stat[19],
         "wchan": proc.text(pid, "task", pid, "wchan").strip("0\n"),
-        "file": file_of(proc, pid, calls),
-        "holder": holder_of(proc, pid),
+        "file": file_of(proc, pid, calls) or locked,
+        "holder": holder,
         "stream": stream_of(proc, pid, calls),
         "ticks": number(stat[11]) + number(stat[12]),
         "threads": {tid: number(thread[11]) + number(thread[12]) for tid, thread in threads.items()},
@@ -135,23 +139,67 @@ def slices(proc: Proc, pid: str, tid: str) -> int:
 
 def file_of(proc: Proc, pid: str, calls: List[str]) -> str:
     """The file, or socket, that the main thread reads or writes at this moment, where the kernel tells."""
+    if len(calls) > 2 and calls[0] == _OPENS:
+        return _opened(proc, pid, int(calls[2], 16))
     if len(calls) < 2 or calls[0] not in _OF_A_FILE:
         return ""
     path = proc.link(pid, "fd", str(int(calls[1], 16)))
     return path if path.startswith(("/", "socket:[")) else ""
 
 
-def holder_of(proc: Proc, pid: str) -> int:
-    """The process that holds the lock of a file that its main thread waits for; 0 for none.
+def _opened(proc: Proc, pid: str, at: int) -> str:
+    """The name of the file that it is opening, such as a pipe that nobody else has open: it is in its memory."""
+    try:
+        with open(os.path.join(proc.root, pid, "mem"), "rb", buffering=0) as memory:
+            memory.seek(at)
+            name, end, _ = memory.read(_NAME).partition(b"\0")
+    except (OSError, ValueError, OverflowError):
+        return ""
+    return os.path.join(proc.link(pid, "cwd"), name.decode(errors="replace")) if end and name else ""
 
-    In /proc/locks who waits has the number of the lock that is held, and an arrow.
+
+def holder_of(proc: Proc, pid: str) -> Tuple[int, str]:
+    """The process that holds the lock of a file that its main thread waits for, 0 for none; the file, if known.
+
+    In /proc/locks who waits has the number of the lock that is held, and an arrow. Who asks again and again, as
+    SQLite does, is not in there: it sleeps, and has a file open that another process alone has locked.
     """
-    if "lock" not in proc.text(pid, "task", pid, "wchan"):
-        return 0
+    where = proc.text(pid, "task", pid, "wchan")
+    if not re.search("lock|setlk|nanosleep", where):
+        return 0, ""
     rows = [line.split() for line in proc.text("locks").splitlines()]
+    if "nanosleep" in where:
+        return _locked(proc, pid, [row for row in rows if len(row) > 5 and row[1] != "->" and row[3] == "WRITE"])
     waits = {row[0] for row in rows if len(row) > 5 and row[1] == "->" and row[5] == pid}
     peers = [row[4] for row in rows if len(row) > 5 and row[1] != "->" and row[0] in waits]
-    return int(peers[0]) if len(peers) == 1 and peers[0].isdigit() and peers[0] != pid else 0
+    return (int(peers[0]) if len(peers) == 1 and peers[0].isdigit() and peers[0] != pid else 0), ""
+
+
+def _locked(proc: Proc, pid: str, held: List[List[str]]) -> Tuple[int, str]:
+    """Of the files that it has open the one that another process has locked for writing. By fdinfo, Linux 5.14."""
+    inodes = {row[5].rpartition(":")[2] for row in held if row[4] != pid}
+    found: Set[Tuple[int, str]] = set()
+    for name in proc.names(pid, "fd")[:_MOST_OPEN] if inodes else []:
+        info = proc.text(pid, "fdinfo", name)
+        inode = re.search(r"^ino:\s*(\d+)$", info, re.MULTILINE)
+        if inode is None or inode.group(1) not in inodes:
+            continue
+        mount = re.search(r"^mnt_id:\s*(\d+)$", info, re.MULTILINE)
+        device = _device(proc, pid, mount.group(1) if mount else "")
+        for row in held:
+            if row[4] != pid and row[4].isdigit() and row[5] == "%s:%s" % (device, inode.group(1)):
+                found.add((int(row[4]), proc.link(pid, "fd", name)))
+    return found.pop() if len(found) == 1 else (0, "")
+
+
+def _device(proc: Proc, pid: str, mount: str) -> str:
+    """`08:01`, as /proc/locks has it: in hexadecimal, mountinfo in decimal numbers."""
+    for line in proc.text(pid, "mountinfo").splitlines():
+        words = line.split()
+        if len(words) > 2 and words[0] == mount:
+            major, _, minor = words[2].partition(":")
+            return "%02x:%02x" % (number(major), number(minor))
+    return ""
 
 
 def stream_of(proc: Proc, pid: str, calls: List[str]) -> str:

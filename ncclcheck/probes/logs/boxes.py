@@ -9,7 +9,8 @@ from ncclcheck.probes.logs.signs.failure_words import complains, ended_badly, ex
 
 _RULE = re.compile(r"(?<!-)-{60,500}(?!-)(?:\[[^\]]{1,80}\])?\s{0,20}$")
 _OF_MPI = re.compile(
-    r"\b(?:Open ?MPI|MPI|OpenFabrics|InfiniBand|ORTE|PRTE|PMI[Xx]|mpirun|mpiexec|openib|UCX)\b|openmpi-"
+    r"\b(?:Open ?MPI|MPI|OpenFabrics|InfiniBand|ORTE|PRTE|PMI[Xx]|mpirun|mpiexec|openib|UCX|PSM\d?|hcoll)\b"
+    r"|openmpi-"
 )
 # Says that the job ends, or how to see more; why is in another box.
 _OF_AN_END = re.compile(

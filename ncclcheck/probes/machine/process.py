@@ -25,10 +25,14 @@ import psutil
 
 from ncclcheck.probes.facts import Unread
 from ncclcheck.probes.facts.guard.secrets import masked
+from ncclcheck.probes.facts.live.processes import is_frozen
 
 _PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36  # Source: linux/prctl.h
 _MOST_OUTPUT_BYTES = 4 * 2**20  # of a child: chosen, a program that prints without end fills no memory
+# State and place are two reads: a process that only waits for a disk moves on between them.
+_LOOKS_FROZEN, _BETWEEN_LOOKS_S = 3, 0.005
+_FROZEN_S = 1.0  # for SIGKILL to end what a control group of version 2 froze: chosen, it takes milliseconds
 _OWN_FILES = 256  # of ncclcheck itself, generously
 _libc = ctypes.CDLL(None, use_errno=True)
 _not_ours: set[int] = set()
@@ -249,15 +253,17 @@ def _drain(pipe: IO[bytes] | None, kept: bytearray, most: int) -> None:
 def kill_tree(pid: int | None = None, seconds: float = 5.0) -> list[Stuck]:
     """SIGKILL a process and all its descendants (None: all of ours, not us); return what would not die.
 
-    Repeats, for a dying parent may have forked meanwhile; a process in state D is abandoned and named.
+    Repeats, for a dying parent may have forked meanwhile; a process in state D is abandoned and named, and soon
+    where its control group is frozen: it dies when that is thawed.
     """
-    end = time.monotonic() + seconds
+    begun = time.monotonic()
+    end, soon = begun + seconds, begun + _FROZEN_S
     while victims := _victims(pid):
         for victim in victims:
             with contextlib.suppress(psutil.Error):
                 victim.kill()
         _reap(victims)
-        if time.monotonic() > end:
+        if (now := time.monotonic()) > end or (now > soon and all(held_state_of(v.pid) == "F" for v in victims)):
             return [_describe(victim) for victim in _victims(pid)]
         time.sleep(0.02)
     return []
@@ -307,6 +313,16 @@ def state_of(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rsplit(")", 1)[1].split()[0]
     except (OSError, IndexError):
         return "gone"
+
+
+def held_state_of(pid: int) -> str:
+    """The same; F for a process that the freezer of its control group holds."""
+    letter = state_of(pid)
+    for _ in range(_LOOKS_FROZEN):
+        if letter not in ("D", "S") or not is_frozen(letter, waiting_in(pid)) or state_of(pid) != letter:
+            return letter
+        time.sleep(_BETWEEN_LOOKS_S)
+    return "F"
 
 
 def waiting_in(pid: int) -> str:

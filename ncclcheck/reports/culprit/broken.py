@@ -6,15 +6,16 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ncclcheck.probes.facts import Cluster, RankState, WrongResult
+from ncclcheck.probes.facts.run.course import STOPPED
 from ncclcheck.reports.judgement.findings import Culprit, Where
-from ncclcheck.reports.subjects.failures import deadlock, lost
+from ncclcheck.reports.subjects.failures import cut, deadlock, lost
 from ncclcheck.reports.subjects.job import corruption
 
 # An order, no probability: a contribution that explains all, one sender of what several ranks saw, one rank that
 # alone saw it, and the same where it came from another one.
 _CONTRIBUTED, _SENT, _SEEN_ALONE, _CAME_TO_IT = 0.97, 0.8, 0.6, 0.5
-# Seen stopped or ended by a signal; seen dead first; alive, and behind all others.
-_ENDED, _FIRST, _PARTED, _BEHIND = 0.97, 0.9, 0.8, 0.5
+# Seen stopped or ended by a signal; seen dead first; on another branch; its connections ended; behind all others.
+_ENDED, _FIRST, _PARTED, _CUT, _BEHIND = 0.97, 0.9, 0.8, 0.6, 0.5
 
 
 def broken(cluster: Cluster) -> list[Culprit]:
@@ -100,12 +101,16 @@ def _kept_waiting(cluster: Cluster) -> list[Culprit]:
     run = cluster.run
     late = lost.late(run)
     code = "RUN002" if late and late[0].phase == "start" else "RUN003"
-    if killed := lost.killed(run):
-        return [_node(end.node, [code], lost.ending(cluster, end)) for end in killed]
-    if states := lost.ended(late):
+    states = lost.ended(late)
+    held = lost.held(run) if code == "RUN002" and not states else []
+    if ends := lost.killed(run) or held:
+        return [_node(end.node, [code], lost.ending(cluster, end)) for end in ends]
+    if states:
         return _of_ranks(states, run.ranks, _ENDED, code)
     if run.silent or lost.by_defect(late):
         return []
+    if severed := cut.found(cluster, late):
+        return [_node(severed.node, [code], severed.words, _CUT)]
     if states := [rank for rank in lost.first_dead(cluster, late) if not rank.error]:
         return _of_ranks(states, run.ranks, _FIRST, code)
     if (raised := lost.raised(run)) and len(raised) < len(run.ranks):
@@ -133,7 +138,7 @@ def _raised(rank: RankState) -> str:
 
 
 def _lost(rank: RankState) -> str:
-    gone = rank.proc_state in ("gone", "T", "t") or rank.exit is not None
+    gone = rank.proc_state in ("gone", *STOPPED) or rank.exit is not None
     return f"{lost.how(rank)}, {lost.where(rank)}" if gone else lost.lag(rank)
 
 

@@ -29,11 +29,17 @@ def test_rates_between_samples() -> None:
 def test_many_rows_are_thinned_and_none_of_what_they_counted_is_lost() -> None:
     groups = series.thinned([_row(at) for at in range(100)], 10)
     found = series.samples(groups)
-    cores, apart = series.of_process(7, groups)
+    cores, apart, wrote = series.of_process(7, groups)
     assert len(found) == len(cores) == len(apart) <= 10
     assert found[-1].sent == 3000
     assert cores[-1] == 1.0
     assert 0.4 <= apart[0] <= 0.6
+    assert wrote == [0] * len(found)  # of a watcher that did not tell it
+
+
+def test_what_a_process_wrote() -> None:
+    rows = [_row(at, p=[[7, 0, 1, 0, "S", 0, 1000 + 500 * at]]) for at in range(3)]
+    assert series.of_process(7, series.thinned([*rows, _row(3, p=[])], 600)).wrote == [0, 500, 500, 0]
 
 
 def test_rows_of_an_older_watcher() -> None:

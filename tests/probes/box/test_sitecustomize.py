@@ -218,3 +218,43 @@ def test_the_usual_end_of_a_rank_is_told_and_none_after_an_exception(box: Path) 
     assert (told["what"], told["code"], told["rank"], told["at"]) == ("left", 0, 4, [])
     _python(box, "raise ValueError", RANK="5")
     assert sorted(one["what"] for one in _said(box)) == ["left", "raised"]
+
+
+def test_who_sends_a_signal_says_so_with_its_line(box: Path) -> None:
+    script = (
+        "import os, signal, subprocess\nchild = subprocess.Popen(['sleep', '60'])\n"
+        "def stop():\n os.kill(child.pid, signal.SIGTERM)\n"
+        "os.kill(child.pid, 0)\nstop()\nprint(child.wait(), os.kill.__name__, child.pid)\nos._exit(0)"
+    )
+    done = _python(box, script, RANK="2")
+    status, name, pid = done.stdout.split()
+    assert (status, name, done.stderr) == ("-15", "kill", "")
+    [told] = [row for row in _said(box) if row["what"] == "sent"]
+    assert (told["rank"], told["number"], told["to"], told["group"]) == (2, 15, int(pid), False)
+    assert told["at"][0][1:] == [4, "stop"]
+
+
+def test_a_launcher_that_stops_its_ranks_says_nothing(box: Path, tmp_path: Path) -> None:
+    (tmp_path / "torch/distributed/elastic").mkdir(parents=True)
+    (tmp_path / "torch/distributed/elastic/agent.py").write_text("import os\ndef stop(pid): os.kill(pid, 15)")
+    script = (
+        f"import subprocess, sys\nsys.path.insert(0, {str(tmp_path / 'torch/distributed/elastic')!r})\n"
+        "import agent\nchild = subprocess.Popen(['sleep', '60'])\nagent.stop(child.pid)\nprint(child.wait())"
+    )
+    assert _python(box, script).stdout == "-15\n"
+    assert _said(box) == []
+
+
+def test_a_process_that_becomes_a_rank_says_which(box: Path) -> None:
+    script = (
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "dist.destroy_process_group()"
+    )
+    done = _python(box, script)
+    assert (done.returncode, done.stdout) == (0, "")
+    told = {row["what"]: row for row in _said(box)}
+    assert told.keys() == {"rank", "left"}
+    assert (told["rank"]["rank"], told["rank"]["world"], told["left"]["code"]) == (0, 1, 0)
+    assert _python(box, script, RANK="0").returncode == 0
+    assert [row["what"] for row in _said(box)].count("rank") == 1  # its environment tells it

@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> str:
 def look(folder: str, name: str, ranks: int = 1) -> Sharding:
     """In a child, as `examine` does it: nothing of the user's is imported here. ranks: of the job."""
     plan = DataPlan(factory=f"sharding_datasets.py:{name}", directory=folder, ranks_per_node=ranks)
-    ended = child.run(lambda: sharding.look(plan, 30.0), Sharding, 60.0)
+    ended = child.run(lambda: sharding.look(plan, 80.0), Sharding, 110.0)
     assert ended.value is not None, ended.how
     return ended.value
 
@@ -72,7 +72,7 @@ def test_a_stream_shared_out_by_the_rank_of_a_node_is_told_the_rank_of_the_job(f
         plan = DataPlan(
             factory=f"sharding_datasets.py:{name}", directory=folder, nodes=2, ranks=4, ranks_per_node=2
         )
-        ended = child.run(lambda: sharding.look(plan, 30.0), Sharding, 60.0)
+        ended = child.run(lambda: sharding.look(plan, 80.0), Sharding, 110.0)
         assert ended.value is not None, ended.how
         return verdicts(ended.value)["DAT016"]
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -77,6 +79,30 @@ def test_a_pipe_that_is_a_standard_stream_is_named(argv: list[str], stream_: str
         told = look.look(0.1, proc.Proc(), stacks=False)["processes"]
         rank.kill()
     assert [one["stream"] for one in told if one["pid"] == rank.pid] == [stream_]
+
+
+_SQLITE = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=100).execute('insert into m values (1)')"
+_LOCKF = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX)"
+
+
+@pytest.mark.parametrize(("script", "named"), [(_SQLITE, True), (_LOCKF, False)])
+def test_who_holds_the_lock_that_a_process_waits_or_asks_for_is_named(
+    tmp_path: Path, script: str, named: bool
+) -> None:
+    path = tmp_path / "metrics.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("create table m (a)")
+        db.commit()
+        db.execute("insert into m values (0)")  # and no commit
+        asks = subprocess.Popen([sys.executable, "-c", script, str(path)])
+        found, until = (0, ""), time.monotonic() + 60
+        while not found[0] and time.monotonic() < until:
+            found = look.holder_of(proc.Proc(), str(asks.pid))
+        asks.kill()
+        asks.wait()
+    if named and not found[0]:
+        pytest.skip("a kernel before 5.14, whose fdinfo has no inode")
+    assert found == (os.getpid(), str(path) if named else "")
 
 
 def test_a_thread_that_waits_for_a_core_counts_as_one_that_computes() -> None:

@@ -12,6 +12,7 @@ from ncclcheck.probes.facts import (
     BoxProcess,
     BoxRaised,
     BoxSample,
+    BoxSent,
     BoxSignal,
     BoxStall,
     BoxTold,
@@ -436,8 +437,11 @@ def test_a_lost_worker_of_a_loader_is_its_ranks_whatever_it_closed() -> None:
 def test_a_rank_that_did_not_come_is_named_with_what_it_did() -> None:
     ranks = _alive_but(2, stack=["/data/train.py:9 in build_index"], cores=[1.0] * 6)
     samples = [BoxSample(t=T + n) for n in range(6)]
-    found = _first(ranks, [_lost(0), _lost(1)], samples=samples)
+    late = [replace(_lost(n), message="Timed out waiting 12000ms for recv operation to complete") for n in (0, 1)]
+    found = _first(ranks, late, samples=samples)
     assert words.heading(found).endswith("all the others waited for: it was busy in build_index (train.py:9)")
+    left = _first(ranks, [_lost(0), _lost(1)], samples=samples)  # by destroy_process_group()
+    assert "closed its connections to the others, and lived on: it was busy in build_index" in words.heading(left)
 
 
 def test_a_worker_that_ended_itself_is_named_with_its_line() -> None:
@@ -468,7 +472,12 @@ def test_a_stall_says_where_ranks_are_and_what_they_call() -> None:
         "rank 1 in sync (train.py:1), rank 2 in sync (train.py:2)"
     )
     ranks = [replace(one, stack=_WAITING) for one in ranks]
-    assert words.heading(_first(ranks, [], stalls=_STALL)) == "the job stalled"
+    assert words.heading(_first(ranks, [], stalls=_STALL)) == (
+        "the job stalled: ranks 0-2 are all in main (train.py:12), which calls all_reduce"
+    )
+    ranks = [replace(ranks[0], stack=["/data/train.py:4 in bump"]), *ranks[1:]]
+    ranks[2] = replace(ranks[2], stack=[_WAIT, "/data/train.py:7 in other"])
+    assert "rank 0 on h1" in words.heading(_first(ranks, [], stalls=_STALL))  # the others are in collectives
 
 
 def test_an_exit_without_a_hook_has_the_exception_that_was_printed_last() -> None:
@@ -496,3 +505,49 @@ def test_a_process_killed_for_another_cgroups_limit_is_none_of_the_jobs(
     ranks[1] = replace(ranks[1], gone=T + 5, status=9)
     more: dict[str, Any] = {"ooms": [BoxOom(t=T + 5, by=by)], "kernel": [BoxTold(t=T + 5, text=text)]}
     assert _first(ranks, [_lost(0), _lost(2)], **more).kind == kind
+
+
+def _by_signal(sent: BoxSent, **more: Any) -> Failure:
+    """torchrun has got SIGTERM, and ends its ranks."""
+    raised = [
+        BoxRaised(
+            t=T + 7, pid=1, type="SignalException", message="Process 1 got signal: 15", frames=["run.py:9 in x"]
+        )
+    ]
+    root = BoxProcess(pid=1, role="root", command="torchrun train.py", status=1 << 8, gone=T + 7.5)
+    return _first([root, *_ranks(status=15)], raised, sent=[sent], **more)
+
+
+def test_the_rank_that_ended_its_launcher_is_named() -> None:
+    at = ["/data/train.py:12 in stop", "/data/train.py:40 in main"]
+    found = _by_signal(BoxSent(t=T + 6.9, pid=12, rank=2, to=1, number=15, at=at))
+    assert (found.kind, found.rank) == ("outside", 2)
+    assert words.heading(found).endswith("was sent SIGTERM, which rank 2 (pid 12) sent in stop (train.py:12)")
+
+
+@pytest.mark.parametrize("sent", [
+    BoxSent(t=T + 6.9, pid=12, rank=2, to=77, number=15),
+    BoxSent(t=T + 6.9, pid=12, rank=2, to=1, number=9),
+    BoxSent(t=T - 60, pid=12, rank=2, to=1, number=15),
+])  # fmt: skip
+def test_who_sent_another_signal_or_to_another_process_is_not_named(sent: BoxSent) -> None:
+    assert _by_signal(sent).sent is None
+
+
+def test_a_rank_of_the_group_that_was_sent_a_signal_is_known_by_its_pid() -> None:
+    signals = [BoxSignal(t=T + 7, number=15, sender=11, by="python", of_group=True)]
+    found = _first(_ranks(status=15), [], signals=signals, ended=T + 8)
+    assert (found.kind, words.heading(found)) == (
+        "outside",
+        "the job was sent SIGTERM, which rank 1 (pid 11) sent",
+    )
+
+
+def test_a_worker_that_does_not_answer_in_time_is_the_ranks_own() -> None:
+    frames = (
+        "/data/train.py:16 in main",
+        "/opt/lib/python3.11/site-packages/torch/utils/data/dataloader.py:1310 in x",
+    )
+    found = _job("RuntimeError", "DataLoader timed out after 8 seconds", frames)
+    assert found is not None
+    assert (found.kind, found.rank) == ("raised", 1)

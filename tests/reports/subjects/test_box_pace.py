@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from ncclcheck.probes.facts import Box, BoxProcess, BoxSample, Cluster, Measurements
 from ncclcheck.reports.subjects.box import pace
 
@@ -21,6 +23,31 @@ def _job(sent: list[float], alone: int, since: int) -> Cluster:
     samples = [BoxSample(t=T + n + 0.5, sent=rate) for n, rate in enumerate(sent)]
     box = Box(host="h1", folder="b", started=T, ended=T + len(sent), status=0, processes=ranks, samples=samples)
     return Cluster(command="watch", measurements=Measurements(boxes=[box]))
+
+
+def _of_ranks(noise: float) -> Cluster:
+    """What its ranks write is a quarter from the 40th second on, whatever other jobs send over the wires."""
+    cluster = _job([noise * (1 + n % 7) for n in range(90)], 1, 40)
+    [box] = cluster.measurements.boxes
+    wrote = [0.0] * 15 + [900.0] * 25 + [220.0] * 50
+    wrote[30] = 90_000.0  # a checkpoint
+    ranks = [replace(rank, wrote=[value * (1 + rank.rank) for value in wrote]) for rank in box.processes]
+    return Cluster(command="watch", measurements=Measurements(boxes=[replace(box, processes=ranks)]))
+
+
+def test_the_pace_of_ranks_is_known_on_a_node_with_other_jobs() -> None:
+    found = pace.slow(_of_ranks(5000.0))
+    assert found is not None
+    assert found.process is not None
+    assert (found.process.rank, round(found.ratio)) == (1, 4)
+    assert abs(found.t - (T + 40)) <= 3
+
+
+def test_a_rank_that_alone_writes_less_is_no_slow_job() -> None:
+    cluster = _of_ranks(5000.0)
+    [box] = cluster.measurements.boxes
+    steady = [replace(rank, wrote=[900.0] * 90) if rank.rank == 0 else rank for rank in box.processes]
+    assert pace.slow(Cluster(measurements=Measurements(boxes=[replace(box, processes=steady)]))) is None
 
 
 def _slow(before: int, after: int, rate: float, alone: int = 2) -> pace.Slow | None:

@@ -70,6 +70,15 @@ def _frames(trace: TracebackType | None) -> list[list[str | int]]:
     return found[-24:]
 
 
+def _calls(frame: Any) -> list[list[str | int]]:
+    """The same of a frame that runs, the innermost first."""
+    places: list[list[str | int]] = []
+    while frame is not None and len(places) < 24:
+        places.append([frame.f_code.co_filename[:300], frame.f_lineno, frame.f_code.co_name[:100]])
+        frame = frame.f_back
+    return places
+
+
 _LIBRARY = ("/lib/python3", "site-packages", "dist-packages", "<frozen")
 # Values of one array that are looked through, a millisecond's work, and names that are told: chosen, one line.
 _MOST_VALUES, _MOST_NAMES = 1 << 20, 16
@@ -258,6 +267,7 @@ def _hook_threads(box: str) -> None:
 
 # pid -> how its program has asked to end with exit code 0, empty where it has not; none where it has told why
 _ends: dict[int, dict[str, object]] = {}
+_ranks: dict[int, int] = {}  # pid -> the rank that it became after its start
 
 
 def _asked_to_end(code: object, frame: Any, own: int) -> dict[str, object]:
@@ -266,12 +276,8 @@ def _asked_to_end(code: object, frame: Any, own: int) -> dict[str, object]:
     told: dict[str, object] = {"frames": []}
     if kind is not None and error is not None and not isinstance(error, SystemExit):
         told = _raised(kind, error, trace, own)
-    places: list[list[str | int]] = []
-    while frame is not None and len(places) < 24:
-        places.append([frame.f_code.co_filename[:300], frame.f_lineno, frame.f_code.co_name[:100]])
-        frame = frame.f_back
     number = code if isinstance(code, int) else 0 if code is None else 1
-    told.update(t=_now(), what="left", pid=os.getpid(), rank=_rank(), code=number & 0xFF, at=places)
+    told.update(t=_now(), what="left", pid=os.getpid(), rank=_rank(), code=number & 0xFF, at=_calls(frame))
     return told
 
 
@@ -293,6 +299,7 @@ def _hook_exits(box: str) -> None:
     def note(code: object, now: bool) -> None:
         frame = sys._getframe(2)
         if "multiprocessing" in frame.f_code.co_filename or not _is_rank():  # as each of its processes ends
+            _ends.pop(own if code else 0, None)
             return
         told = _asked_to_end(code, frame, own)
         if not now and not told["code"]:
@@ -321,12 +328,12 @@ def _hook_exits(box: str) -> None:
         try:
             if os.getpid() != own or own not in _ends or not os.path.isdir(box):
                 return
-            if _is_rank() and "--multiprocessing-fork" not in getattr(sys, "orig_argv", ()):
+            if own in _ranks or (_is_rank() and "--multiprocessing-fork" not in getattr(sys, "orig_argv", ())):
                 if _ends[own]:
                     say(_ends[own])
                 else:  # the usual end; json takes as long to import as all of this
                     line = '{"t": %.3f, "what": "left", "pid": %d, "rank": %d, "code": 0, "frames": [], "at": []}'
-                    _write(box, line % (_now(), own, _rank()))
+                    _write(box, line % (_now(), own, _ranks.get(own, _rank())))
         except BaseException:
             pass
 
@@ -334,6 +341,52 @@ def _hook_exits(box: str) -> None:
     exit.__doc__, _exit.__doc__ = leave.__doc__, leave_now.__doc__
     sys.exit, os._exit = exit, _exit
     atexit.register(at_end)
+
+
+# Who stops others on purpose, as a launcher its ranks, torch's own and Python's: that is no news.
+_STOP_OTHERS = (
+    "torch/distributed/elastic",
+    "torch/multiprocessing",
+    "/multiprocessing/",
+    "accelerate",
+    "deepspeed",
+)
+
+
+def _hook_signals(box: str) -> None:
+    """Which process of the job has sent a signal, and in which line: the kernel tells nobody afterwards."""
+    left = [None] * 16
+    kill, kill_group = os.kill, os.killpg
+
+    def note(number: object, to: int, group: bool) -> None:
+        frame: Any = sys._getframe(2)
+        if not left or not number or (to == os.getpid() and not group):
+            return
+        places = _calls(frame)
+        if any(part in str(at[0]) for at in places for part in _STOP_OTHERS):
+            return
+        left.pop()
+        told = {"t": _now(), "what": "sent", "pid": os.getpid(), "rank": _rank(), "number": int(number)}  # type: ignore[call-overload]
+        _say(box, {**told, "to": to, "group": group, "at": places})
+
+    def new_kill(pid: Any, signal: Any, /) -> Any:
+        try:
+            group = pid <= 0
+            note(signal, int(-pid if pid < -1 else os.getpgrp() if group else pid), group)
+        except BaseException:
+            pass
+        return kill(pid, signal)
+
+    def new_kill_group(pgid: Any, signal: Any, /) -> Any:
+        try:
+            note(signal, int(pgid or os.getpgrp()), True)
+        except BaseException:
+            pass
+        return kill_group(pgid, signal)
+
+    new_kill.__name__, new_kill_group.__name__ = kill.__name__, kill_group.__name__
+    new_kill.__doc__, new_kill_group.__doc__ = kill.__doc__, kill_group.__doc__
+    os.kill, os.killpg = new_kill, new_kill_group
 
 
 def _high(low: int, least: int = 400) -> int:
@@ -426,13 +479,38 @@ def _serve(box: str) -> None:
             os.close(one)
 
 
+def _tell_rank(box: str, module: Any) -> None:
+    """Which rank this process has become, where its environment did not say so: of mp.spawn, of Lightning.
+
+    And serve from then on. `module`: torch.distributed.distributed_c10d.
+    """
+    before = module._update_default_pg
+
+    def then(group: Any) -> Any:
+        before(group)
+        try:
+            path = os.path.join(box, "said", "%d.rank.jsonl" % os.getpid())
+            if group is not None and not os.path.exists(path):
+                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+                try:
+                    line = '{"what": "rank", "pid": %d, "rank": %d, "world": %d}\n'
+                    os.write(file, (line % (os.getpid(), group.rank(), group.size())).encode())
+                finally:
+                    os.close(file)
+                _ranks[os.getpid()] = group.rank()
+                _serve(box)
+        except BaseException:
+            pass
+
+    module._update_default_pg = then
+
+
 def _serve_later(box: str) -> None:
     """Once a rank has imported what can serve; nothing is imported for it."""
     import importlib.machinery
 
-    if not _is_rank():
-        return
-    if "--multiprocessing-fork" in getattr(sys, "orig_argv", ()):  # a loader's worker
+    known = _is_rank()
+    if known and "--multiprocessing-fork" in getattr(sys, "orig_argv", ()):  # a loader's worker
         return
 
     class Later:
@@ -447,7 +525,7 @@ def _serve_later(box: str) -> None:
                 def then(module: Any) -> None:
                     load(module)
                     try:
-                        _serve(box)
+                        _serve(box) if known else _tell_rank(box, module)
                     except BaseException:
                         pass
 
@@ -533,7 +611,8 @@ def _begin() -> None:
     box = _box()
     if not os.path.isdir(box):
         return
-    for step in (_hook_exceptions, _hook_threads, _hook_exits, _watch_faults, _tell_lines, _serve_later):
+    hooks = _hook_exceptions, _hook_threads, _hook_exits, _hook_signals
+    for step in (*hooks, _watch_faults, _tell_lines, _serve_later):
         try:
             step(box)
         except BaseException:

@@ -25,7 +25,7 @@ _WANTED: dict[str, _Fields] = {
     "begin": {"t": Amount, "kmsg": bool, "oom": list[str], "addresses": (list[str],)},
     "process": {
         "t": Amount, "pid": Pid, "parent": Whole, "rank": _Rank, "world": Whole, "helper": bool, "root": bool,
-        "command": str, "local_rank": (_Rank,), "meets": (str,),
+        "command": str, "local_rank": (_Rank,), "meets": (str,), "named": (bool,),
     },
     "gone": {"t": Amount, "pid": Pid, "status": Whole | None, "rss_most": Whole, "name": (str,), "rank": (_Rank,),
              "injected": (bool | None,)},
@@ -34,12 +34,15 @@ _WANTED: dict[str, _Fields] = {
                "cause": (str,), "host": (str,), "thread": (str,), "not_finite": (list[str],)},
     "left": {"t": Amount, "pid": Pid, "code": Whole, "at": list[_Frame], "type": (str,), "frames": (list[_Frame],),
              "rank": (_Rank,), "message": (str,), "cause": (str,), "host": (str,), "not_finite": (list[str],)},
+    "sent": {"t": Amount, "pid": Pid, "rank": _Rank, "number": Whole, "to": Pid, "group": bool,
+             "at": list[_Frame]},
     "resumed": {"t": Amount},
     "start": {"t": Amount, "pid": Pid},
     "end": {"t": Amount, "status": (_Signed,)},
     "signal": {"t": Amount, "number": Whole, "sender": (Whole,), "by": (str,), "of_group": (bool,)},
     "oom": {"t": Amount, "by": dict[str, Whole], "limit": (Whole | None,)},
     "kernel": {"t": Amount, "text": str},
+    "limit": {"t": Amount, "pid": Pid, "text": str},
     "network": {"t": Amount, "name": str, "trouble": dict[str, int]},
     "xid": {"t": Amount, "gpu": _Rank, "code": Whole},
     "gpus": {"pids": list[list[Pid]]},
@@ -71,7 +74,7 @@ def fits(row: dict[str, Any], kind: str = "") -> bool:
 
 
 def _is_process(row: list[int | str]) -> bool:
-    """pid, ticks, KiB, bytes moved, state, and whether it waited for nobody."""
+    """pid, ticks, KiB, bytes moved, state, whether it waited for nobody, and bytes written."""
     return (
         len(row) >= 5
         and isinstance(row[4], str)

@@ -165,9 +165,11 @@ class _Node:
             "processes": self._processes(),
             "raised": self._raised(),
             "signals": [row for row in self.wrapper if row["what"] == "signal"],
+            "sent": self._sent()[:_MOST_LISTED],
             "ooms": self._of("oom"),
             "stalls": self._stalls(),
             "kernel": self._of("kernel"),
+            "limits": self._of("limit"),
             "network": [{"t": row["t"], "text": _counted(row)} for row in self._of("network")],
             "rooms": self._rooms(),
             "samples": series.samples(self.groups),
@@ -186,10 +188,12 @@ class _Node:
 
     def _processes(self) -> list[BoxProcess]:
         processes: dict[int, _Raw] = {}
+        roots: set[int] = set()
         for row in self._of("process"):
-            role = (
-                "root" if row["root"] else "helper" if row["helper"] else "rank" if row["rank"] >= 0 else "other"
-            )
+            role = "helper" if row["helper"] else "rank" if row["rank"] >= 0 else "other"
+            if row["root"]:
+                role = "rank" if row.get("named") else "root"
+                roots.add(row["pid"])
             known = processes.setdefault(row["pid"], {"pid": row["pid"], "born": row["t"]})
             known.update(parent=row["parent"], rank=row["rank"], role=role, command=row["command"])
             known["local_rank"] = row.get("local_rank", -1)
@@ -199,6 +203,7 @@ class _Node:
                 command = self.meta["command"].partition(" ")[0]
                 root = {"pid": row["pid"], "born": row["t"], "role": "root", "command": command}
                 processes[row["pid"]] = root
+                roots.add(row["pid"])
         for row in self._of("gone"):
             known = processes.get(row["pid"], {})
             if known and "gone" not in known:
@@ -208,11 +213,8 @@ class _Node:
             for pid, _, state, wchan in row["states"]:
                 processes.get(pid, {}).update(state=state, wchan=wchan)
         end = next((row["status"] for row in self.wrapper if row["what"] == "end"), None)
-        for known in processes.values():
-            if (
-                known["role"] == "root" and end is not None
-            ):  # the wrapper may have waited for it before the watcher
-                known["status"] = end << 8 if end >= 0 else -end
+        for pid in roots:
+            processes[pid]["status"] = _status(end, processes[pid].get("status"))
         unseen = [pid for pid, known in processes.items() if known.get("gone") and known.get("status") is None]
         statuses = printed.statuses(self._output_end()) if unseen else {}
         for pid in unseen:  # its parent had waited for it before the watcher could look
@@ -221,10 +223,10 @@ class _Node:
         self._spoken(processes)
         self._left(processes)
         self._aborted(processes)
-        for pid, known in processes.items():
-            known["stack"], known["threads"] = _stacks(_text(os.path.join(self.folder, "fault", f"{pid}.txt")))
-            if known["role"] == "rank":
-                known["cores"], known["apart"] = series.of_process(pid, self.groups)
+        for pid, process in processes.items():
+            process["stack"], process["threads"] = _stacks(_text(os.path.join(self.folder, "fault", f"{pid}.txt")))
+            if process["role"] == "rank":
+                process.update(series.of_process(pid, self.groups)._asdict())
         return [msgspec.convert(process, type=BoxProcess) for process in processes.values()]
 
     def _measured(self, processes: dict[int, _Raw]) -> None:
@@ -266,7 +268,11 @@ class _Node:
     def _said(self) -> list[_Raw]:
         folder = os.path.join(self.folder, "said")
         rows = [row for name in listed(folder)[:_MOST_SAID] for row in _rows(os.path.join(folder, name))]
-        return [row for row in rows if row["what"] in ("raised", "left")]
+        return [row for row in rows if row["what"] in ("raised", "left", "sent")]
+
+    def _sent(self) -> list[_Raw]:
+        rows = [row for row in self._said() if row["what"] == "sent"]
+        return sorted(({**self._shift(row), "at": _places(row["at"])} for row in rows), key=lambda row: row["t"])
 
     def _aborted(self, processes: dict[int, _Raw]) -> None:
         """What a C++ exception or an assertion printed, where it can be only one process's."""
@@ -338,6 +344,11 @@ class _Node:
             ["the kernel does not count processes killed for memory here"] if begin and not begin["oom"] else []
         )
         return gaps
+
+
+def _status(end: int | None, seen: int | None) -> int | None:
+    """Of COMMAND, as waitpid(2) has it: the wrapper may have waited for it before the watcher."""
+    return seen if end is None else end << 8 if end >= 0 else -end
 
 
 def _ended_by(row: _Raw, process: _Raw) -> bool:

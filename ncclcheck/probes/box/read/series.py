@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ncclcheck.probes.facts import BoxSample
 
@@ -70,16 +70,30 @@ def _moved(before: _Raw, row: _Raw, way: int) -> int:
     return sum(max(0, both[way] - then.get(name, both)[way]) for name, both in row.get("net", {}).items())
 
 
-def of_process(pid: int, groups: Sequence[Sequence[_Raw]]) -> tuple[list[float], list[float]]:
-    """Cores in use by it, and the share of looks at which it waited for nobody, for each sample; 0 without it."""
-    cores: list[float] = []
-    apart: list[float] = []
+class OfProcess(NamedTuple):
+    """For each sample: cores in use, the share of looks at which it waited for nobody, bytes written a second."""
+
+    cores: list[float]
+    apart: list[float]
+    wrote: list[int]
+
+
+def of_process(pid: int, groups: Sequence[Sequence[_Raw]]) -> OfProcess:
+    """0 where it was not there."""
+    of = OfProcess([], [], [])
     before: _Raw = {}
     for group in groups:
         row = group[-1]
         earlier = before or row
-        cores.append(round(_cores(earlier, row, max(row["t"] - earlier["t"], 0.1)).get(pid, 0.0), 2))
+        passed = max(row["t"] - earlier["t"], 0.1)
+        of.cores.append(round(_cores(earlier, row, passed).get(pid, 0.0), 2))
         seen = [process[5] for each in group for process in each["p"] if process[0] == pid and len(process) > 5]
-        apart.append(round(sum(seen) / len(seen), 2) if seen else 0.0)
+        of.apart.append(round(sum(seen) / len(seen), 2) if seen else 0.0)
+        now, then = _wrote(row, pid), _wrote(earlier, pid)
+        of.wrote.append(round(max(0, now - then) / passed) if now and then else 0)
         before = row
-    return cores, apart
+    return of
+
+
+def _wrote(row: _Raw, pid: int) -> int:
+    return next((process[6] for process in row["p"] if process[0] == pid and len(process) > 6), 0)

@@ -19,13 +19,13 @@ class BoxProcess(Struct, frozen=True, kw_only=True):
     nobody saw it. rss_most: bytes, the largest that was seen. state: its last letter of /proc/PID/stat; wchan: the
     kernel function in which it waited at a stall. idle_s: for how long before its end, or that of the record, it
     had used no CPU. stack: of its main thread when it was last asked or crashed, the innermost frame first.
-    cores, apart: of a rank, for each of the box's samples: cores in use, and the share of looks at which its main
-    thread waited for nobody. injected: whether its Python could say why it ended; null where nobody looked.
-    printed: its last lines in the job's output, as far as they can be told from those of others; odd: the first of
-    them with a value that is not finite. left_at: where it called sys.exit() or os._exit(), the innermost frame
-    first; caught: the exception that it had caught then, where it left with exit code 0; left: when its Python
-    came to its end with exit code 0. aborted: what was
-    printed as SIGABRT ended it. threads: lines of the user's in which its other threads were then. world, meets:
+    cores, apart, wrote: of a rank, for each of the box's samples: cores in use, the share of looks at which
+    its main thread waited for nobody, and bytes that it wrote a second. injected: whether its Python could say
+    why it ended; null where nobody looked. printed: its last lines in the job's output, as far as they can be
+    told from those of others; odd: the first of them with a value that is not finite. left_at: where it called
+    sys.exit() or os._exit(), the innermost frame first; caught: the exception that it had caught then, where
+    it left with exit code 0; left: when its Python came to its end with exit code 0. aborted: what was printed
+    as SIGABRT ended it. threads: lines of the user's in which its other threads were then. world, meets:
     WORLD_SIZE and MASTER_ADDR:MASTER_PORT in its environment.
     """
 
@@ -45,6 +45,7 @@ class BoxProcess(Struct, frozen=True, kw_only=True):
     injected: bool | None = None
     cores: list[Amount] = field(default_factory=list)
     apart: list[Amount] = field(default_factory=list)
+    wrote: list[Amount] = field(default_factory=list)
     stack: list[str] = field(default_factory=list)
     printed: list[str] = field(default_factory=list)
     odd: str = ""
@@ -78,6 +79,29 @@ class BoxRaised(Struct, frozen=True, kw_only=True):
     code: Whole | None = None
     frames: list[str] = field(default_factory=list)
     not_finite: list[str] = field(default_factory=list)
+
+
+class BoxSent(Struct, frozen=True, kw_only=True):
+    """A signal that a Python process of the job has sent. to: a process, or with `group` a group of them.
+
+    at: the line in which it did, the innermost frame first.
+    """
+
+    t: Amount
+    pid: Pid
+    rank: Rank = -1
+    to: Pid
+    number: Whole
+    group: bool = False
+    at: list[str] = field(default_factory=list)
+
+
+class BoxLimit(Struct, frozen=True, kw_only=True):
+    """A limit that a rank had used up while one of the job failed, in words."""
+
+    t: Amount
+    pid: Pid
+    text: str
 
 
 class BoxSignal(Struct, frozen=True, kw_only=True):
@@ -186,6 +210,8 @@ class Box(Struct, frozen=True, kw_only=True):
     processes: list[BoxProcess] = field(default_factory=list)
     raised: list[BoxRaised] = field(default_factory=list)
     signals: list[BoxSignal] = field(default_factory=list)
+    limits: list[BoxLimit] = field(default_factory=list)
+    sent: list[BoxSent] = field(default_factory=list)
     ooms: list[BoxOom] = field(default_factory=list)
     stalls: list[BoxStall] = field(default_factory=list)
     kernel: list[BoxTold] = field(default_factory=list)

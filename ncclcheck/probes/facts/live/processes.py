@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from msgspec import Struct, field
@@ -9,6 +10,17 @@ from msgspec import Struct, field
 from ncclcheck.probes.facts.guard.bounds import Amount, Count, Pid, Whole
 from ncclcheck.probes.facts.log.flight import Flight, Nanoseconds
 from ncclcheck.probes.facts.log.logs import Logs
+
+# The kernel's functions in which processes of a frozen control group wait (docker pause, a suspended step).
+_FREEZERS = ("__refrigerator", "do_freezer_trap", "get_signal_freeze")
+# From Linux 6.1 on a frozen process stays where it was, in state D. A signal could end the wait in these: state D
+# in them is the freezer's alone. Seen with 6.18, cgroup v1; include/linux/freezer.h.
+_NEVER_D = re.compile("futex|poll|nanosleep|do_wait$|sigsuspend")
+
+
+def is_frozen(state: str, wchan: str) -> bool:
+    """Whether the freezer of its control group holds a process, by its state and where in the kernel it waits."""
+    return wchan in _FREEZERS or (state == "D" and bool(_NEVER_D.search(wchan)))
 
 
 class LiveConnection(Struct, frozen=True, kw_only=True):

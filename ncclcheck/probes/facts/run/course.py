@@ -10,11 +10,14 @@ from msgspec import Struct, field
 from ncclcheck.probes.facts.guard.bounds import Amount, Count, Pid
 from ncclcheck.probes.facts.machine.network import KeptBy
 
+STOPPED = ("T", "t", "F")  # of RankState.proc_state and JobEnd.state: it does nothing until somebody lets it go on
+
 
 class RankState(Struct, frozen=True, kw_only=True):
     """The last that was seen of one rank.
 
-    proc_state: the letter of /proc/PID/stat, or "gone". exit: the exit status, negative for a signal.
+    proc_state: the letter of /proc/PID/stat, "gone", or F, frozen by its control group. exit: the exit status,
+    negative for a signal.
     phase: start (no world yet), world (joined), done (all parts finished). ticks: iterations that were begun since
     the last step; ranks in the same collective have begun as many. defect: the line of ncclcheck that raised
     `error`, where that is a defect of its own. users: the user's own code raised it, or a call of it; at: the line
@@ -44,6 +47,20 @@ class RankState(Struct, frozen=True, kw_only=True):
     first: bool = False
 
 
+Began = Literal["shell", "python", "imported"]
+
+
+class StartStep(Struct, frozen=True, kw_only=True):
+    """How far the start of an agent elsewhere came, in seconds since it was asked for.
+
+    shell: /bin/sh runs our command, after the startup files of the login shell; python: the interpreter has come
+    to our first line; imported: it has read ncclcheck, and starts once more as the agent.
+    """
+
+    step: Began
+    at_s: Amount
+
+
 class Look(Struct, frozen=True, kw_only=True):
     """A second look at a node that fell silent.
 
@@ -51,6 +68,9 @@ class Look(Struct, frozen=True, kw_only=True):
     of its agent's process, the letter of /proc/PID/stat or "gone"; empty where there was no agent to look at.
     wchan: the kernel function that it waits in. said: what Slurm says of the node or the job. oom: whether the
     kernel's log says that it killed the process for memory; null where that may not be read.
+    Of an agent that never spoke also: files, what it holds open; children, what it waits for; hangs, a variable
+    and the folder in it in which a look-up did not come back; custom, modules that each start of Python runs;
+    tight, limits of a login there that are too small for a program; mounts, type and place of other hosts'.
     """
 
     came: Literal["no", "in", "ran"]
@@ -58,6 +78,12 @@ class Look(Struct, frozen=True, kw_only=True):
     wchan: str = ""
     said: str = ""
     oom: bool | None = None
+    files: list[str] = []
+    children: list[str] = []
+    hangs: str = ""
+    custom: list[str] = []
+    tight: list[str] = []
+    mounts: list[str] = []
 
 
 class Knock(Struct, frozen=True, kw_only=True):
@@ -81,7 +107,8 @@ class Silence(Struct, frozen=True, kw_only=True):
     since_s: since it was last heard. step_s: since last_step was announced. waited_s: since it was first asked,
     or until its channel closed. detail: what was said beside the channel (ssh's or srun's words). printed: what
     came on the channel before any record. via: the process here that speaks for it, and its exit status. mute: the
-    channel's output ended, and that process went on: over there the output was turned elsewhere.
+    channel's output ended, and that process went on: over there the output was turned elsewhere. start: how far
+    the start of its agent came.
     """
 
     node: str
@@ -94,6 +121,7 @@ class Silence(Struct, frozen=True, kw_only=True):
     via: Literal["", "agent", "ssh", "srun"] = ""
     exit: int | None = None
     mute: bool = False
+    start: list[StartStep] = []
     look: Look | None = None
     knocks: list[Knock] = []
 
@@ -106,6 +134,7 @@ class Dialled(Struct, frozen=True, kw_only=True):
     that decide whether a login works and are not ssh's defaults, as `ssh -G` writes them. port_now: how a
     connection to its port went after the node was lost in mid-run; empty where none was tried. no_arp: the
     interface here on which the kernel has asked for its address, and no machine has said that it has it.
+    silent_agent: the socket of an ssh agent that does not say which keys it has.
     """
 
     node: str
@@ -116,6 +145,7 @@ class Dialled(Struct, frozen=True, kw_only=True):
     by: str = ""
     master: str = ""
     silent_master: bool = False
+    silent_agent: str = ""
     own: list[str] = []
     port_now: Literal["", "open", "refused", "no answer"] = ""
     no_arp: str = ""
@@ -129,11 +159,16 @@ class SlowLogin(Struct, frozen=True, kw_only=True):
 
 
 class JobEnd(Struct, frozen=True, kw_only=True):
-    """How the torchrun of one node ended. detail: the last lines that it printed."""
+    """How the torchrun of one node ended. detail: the last lines that it printed.
+
+    held: its state where it was stopped when it was looked at last, before we ended it; pid: its own.
+    """
 
     node: str
     exit: int | None
     detail: str = ""
+    held: str = ""
+    pid: Pid | None = None
 
 
 class Leftover(Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from ncclcheck.probes.facts.log.fields import LogFields
 from ncclcheck.probes.logs.boxes import Box
 from ncclcheck.probes.logs.files.prefixes import HEAD
 from ncclcheck.probes.logs.files.times import when
+from ncclcheck.probes.logs.files.wrapped import Wrapped
 from ncclcheck.probes.logs.nccl_lines.records import Process
 from ncclcheck.probes.logs.repeats import Repeats
 from ncclcheck.probes.logs.tracebacks import Writer
@@ -17,7 +18,9 @@ from ncclcheck.probes.logs.tracebacks import Writer
 TEXT = 600
 LONG = 2 * TEXT
 _NEXT = re.compile(r"\s*(?:Traceback|During handling|The above|\[|\^|terminate called|Exception |[EWIF]\d{4} )")
-_MOST_BELOW = 4  # lines
+_MOST_BELOW, _MOST_CALLS = 4, 16  # lines; of an error stack of MPICH: chosen, those seen have up to nine
+STACK = "error stack:"  # of MPICH and Intel MPI: the calls stand below, the innermost last
+_CALL = re.compile(r"\s*[\w()]{3,60}\(\d{0,5}\)\.{0,40}:")
 
 
 @dataclass
@@ -60,12 +63,15 @@ class Message:
         """Take one more line of the writer; whether it was the last one or none of the message."""
         if number > self.number or _NEXT.match(text) or (self.below and not text.strip()):
             return True
+        of_calls = STACK in self.of[0].text
+        if of_calls and not _CALL.match(text):
+            return True
         self.below += [" ".join(text.split())] if text.strip() else []
         if self.below:
             for kept in self.of:
                 kept.text = f"{kept.text.rstrip()} {self.below[-1]}"[:LONG]
                 kept.fields["text"] = f"{kept.fields.get('text', '').rstrip()} {self.below[-1]}".strip()[:LONG]
-        return len(self.below) >= _MOST_BELOW
+        return len(self.below) >= (_MOST_CALLS if of_calls else _MOST_BELOW)
 
 
 @dataclass
@@ -89,6 +95,7 @@ class File:
     timed: bool = False
     bad: bool = False
     box: Box | None = None
+    wrapped: Wrapped = field(default_factory=Wrapped)
     repeats: Repeats[Kept] = field(default_factory=Repeats)
 
     @property
@@ -99,6 +106,7 @@ class File:
             or self.message is not None
             or self.number < self.frames_until
             or (self.box is not None)
+            or self.wrapped.held != b""
         )
 
     def seen(self, text: str) -> None:

@@ -87,7 +87,8 @@ SIGNS = (
     Sign(
         "connection-gone",
         r"Call to (?:recv|send)\w{0,10}(?: (?:from|to) (?P<peer>\S{1,120}?)(?:<(?P<port>\d{1,5})>)?)? failed ?: "
-        r"(?P<error>Connection timed out|No route to host|Network is unreachable|Host is unreachable)",
+        r"(?P<error>Connection timed out|No route to host|Network is unreachable|Host is unreachable|Network is down"
+        r"|Host is down|Connection refused|Software caused connection abort)",
         (_WARN + "socketProgressOpt: Call to recv from 10.0.3.18<40113> failed : Connection timed out",),
     ),
     Sign(

@@ -185,6 +185,7 @@ EXPLAINS = (
     _form("machine only has|only has", r"\bonly has\b", "more is asked for than is there"),
     _form("stuck|not all of them|deadlock", r"\b(?:is|are|be|got|gets|seems?) (?:stuck|deadlocked)\b|\bnot all of them (?:arrived|joined)\b"
           r"|\bdeadlock detected\b", "who does not get on"),
+    _form("reason: ", r"\breason: \w", "a library that says it under that name"),
     _form("than", r"\b(?:is|are|was) (?:larger|greater|less|smaller|higher|lower|longer|shorter) than\b", "two sizes that do not fit"),
     _form("closed by|exhausted|no reply|overflow", r"\bclosed by (?:the )?remote host\b|\bexhausted\b|\bno reply\b"
           r"|\boverflow (?:detected|error)\b|\boverflow\b", "who went away, or what is used up"),

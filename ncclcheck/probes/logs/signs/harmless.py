@@ -43,11 +43,12 @@ SIGNS = (
     Sign(
         "ib-notice",
         r"NET/IB ?:(?: [^\s:]{1,40}:\d{1,3})? Got (?:non-fatal )?async (?:error )?event ?: (?:client reregistration"
-        r"|(?:LID|SM|P_Key|GID table) change|communication established|send queue drained|path migrated"
-        r"|last WQE reached|SRQ limit reached)|NET/IB : \S{1,60} (?:GID table changed|unknown event type)",
+        r"|(?:LID|SM|P_Key|GID table) change|communication established|send queue drained|path migrat(?:ed|ion$)"
+        r"|last WQE reached|SRQ limit reached|unknown event type|(?:device )?speed change)|NET/IB : \S{1,60} (?:GID table changed|unknown event type)",
         (
             "gpu-a17:4711:4800 [3] transport/net_ib.cc:199 NCCL WARN NET/IB : mlx5_0:1 Got async error event: SM change",
             "gpu-a17:4711:4800 [3] transport/net_ib.cc:178 NCCL WARN NET/IB : mlx5_0:1 unknown event type (18)",
+            "gpu-a17:4711:4800 [3] transport/net_ib.cc:103 NCCL WARN NET/IB : mlx5_0:1 Got async event : path migration",
         ),
     ),
     Sign(

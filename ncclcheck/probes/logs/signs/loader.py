@@ -94,18 +94,17 @@ SIGNS = (
         r"|Unrecoverable error detected: malloc\(size=(?P<called>\d{1,20})|Failed to malloc (?P<asked>\d{1,20}) bytes"
         r"|(?:calloc|malloc)\(\d{1,20} entries\) returned null"
         r"|^(?:NET/IB ?: |MemManager: )?Failed to allocate (?:memory|failure queue)"
-        r"|(?P<nccl>^Allocation failed|Thread creation failed: (?:Cannot allocate|Resource temporarily))"
+        r"|(?P<nccl>^Allocation failed)"
         r"|^MemoryError\b|MemoryError: (?:Unable to allocate (?P<size>[\d.]{1,12} [KMGTP]?i?B)|std::bad_alloc)",
         (
             "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: "
             "you tried to allocate 42949672960 bytes. Error code 12 (Cannot allocate memory)",
             "MemoryError",
             "elm4:311:340 [0] include/alloc.h:91 NCCL WARN Failed to malloc 4718592 bytes",
-            "elm4:311:340 [0] include/checks.h:242 NCCL WARN Thread creation failed: Resource temporarily unavailable",
             "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 37.3 GiB for an array with shape "
             "(100000, 50000) and data type float64",
         ),
-        words=("memory", "alloc", "allocation failed", "thread creation failed"),
+        words=("memory", "alloc", "allocation failed"),
     ),
     Sign(
         "no-memory-to-fork",

@@ -43,11 +43,13 @@ SIGNS = (
     ),
     Sign(
         "shm-create",
-        r"rror: failed to create shared memory file "
-        r"(?P<path>\S{1,120}), error:? (?P<error>[A-Za-z][A-Za-z ,/-]{1,60}[a-z])",
+        r"(?:rror: failed to create shared memory file |Could not map )"
+        r"(?P<path>\S{1,120}?)(?: size (?P<bytes>\d{1,20}))?, error:? (?P<error>[A-Za-z][A-Za-z ,/-]{1,60}[a-z])",
         (
             "elm4:311:340 [2] misc/shmutils.cc:60 NCCL WARN Error: failed to create shared memory file "
             "/dev/shm/nccl-XXXXXX, error Permission denied (13)",
+            "elm4:311:340 [2] misc/shmutils.cc:106 NCCL WARN Error: Could not map /dev/shm/nccl-xQLCY8 size 9637892, "
+            "error: Cannot allocate memory (12)",
         ),
     ),
     Sign(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import re
+import signal
 from collections.abc import Callable, Iterator
 
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, admin, fail, you
 from ncclcheck.reports.judgement.rule import Body, NothingToJudge, rule
-from ncclcheck.reports.subjects.box import first, words
+from ncclcheck.reports.subjects.box import first, senders, words
 from ncclcheck.reports.subjects.box.failure import Failure, Kind, own_frames
 
 _SIZES = re.compile(r"op\.preamble\.length|doesn't match expected size")  # gloo's, of a message that came
@@ -43,6 +44,11 @@ def _finding(cluster: Cluster, failure: Failure, why: str, *fixes: Remedy) -> Fi
         evidence=words.evidence(cluster, failure),
         fix=[*fixes],
     )
+
+
+def _look_at_sender(failure: Failure) -> Remedy:
+    at = senders.at(failure)
+    return you(f"Look at {at}: whom it means to end." if at else f"Look why {senders.named(failure)} sends it.")
 
 
 @box_rule("BOX001", "no process of the job was killed for want of memory", "memory")
@@ -93,6 +99,13 @@ def nothing_was_killed(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
     ## Source
     signal(7); proc(5), the field exit_code of /proc/PID/stat.
     """
+    if failure.sent is not None:
+        yield _finding(cluster, failure, "A process of the job itself sent it.", _look_at_sender(failure))
+        return
+    if failure.number == signal.SIGPIPE:
+        why = "It wrote into a pipe or connection without a reader; Python ignores SIGPIPE, and it did not."
+        yield _finding(cluster, failure, why, you("Look what reads what it writes, and why that had ended."))
+        return
     yield _finding(
         cluster,
         failure,
@@ -164,6 +177,11 @@ def nothing_was_raised(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
     ## Source
     docs.python.org/3/library/sys.html, sys.excepthook.
     """
+    if failure.raised is not None and failure.raised.type == "RendezvousTimeoutError":
+        why = "Fewer nodes came to the rendezvous in time than --nnodes wants."
+        look = "Start torchrun on each node, with the same --nnodes, --rdzv-endpoint and --rdzv-id."
+        yield _finding(cluster, failure, why, you(look))
+        return
     yield _finding(
         cluster,
         failure,
@@ -252,7 +270,9 @@ def nobody_is_absent(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
     yield _finding(
         cluster,
         failure,
-        "The others waited for it until their timeout.",
+        "The others lost it while they worked with it."
+        if failure.told
+        else "The others waited for it until their timeout.",
         you(
             f"Look at {words.place(failure)}."
             if words.place(failure)
@@ -279,6 +299,10 @@ def nobody_ended_it(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
     ## Source
     signal(7); Slurm's sbatch(1), --time, --signal, and KillWait of slurm.conf(5).
     """
+    if failure.sent is not None:
+        why = "A process of the job itself sent it; nothing had failed before."
+        yield _finding(cluster, failure, why, _look_at_sender(failure))
+        return
     yield _finding(
         cluster,
         failure,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from shlex import quote
+from typing import NamedTuple
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, Where, admin, seen, you
@@ -77,10 +78,11 @@ def unreached(logs: Logs) -> Iterator[Finding]:
             events,
             f"{names([host])} {'lost' if stood else 'cannot open'} its connection to {targets(here)}{whose}: "
             + _errors(events),
-            why=_why(over),
+            why=_by_error(events) or _why(over),
             owner="site",
             at=end or at_host(host, events),
             fix=[
+                *_first_by_error(events),
                 you("Confirm: try every node from every other, on ports as NCCL takes them.",
                     reach(logs, host, *peers), f"ip route get {_word(here)}"),
                 you("Take another interface where this one leads nowhere.", "export NCCL_SOCKET_IFNAME==eth0"),
@@ -97,6 +99,61 @@ def _common_end(logs: Logs, failed: list[Dialled]) -> Where | None:
     ends, known = {owner for some in owners for owner in some}, all(owners)
     several = len({attempt.event.host for attempt in failed} - {""}) > 1
     return Where(node=ends.pop()) if known and several and len(ends) == 1 else None
+
+
+class _Answer(NamedTuple):
+    """What the kernel's answer to connect(2) means, and where to look."""
+
+    why: str
+    look: str
+    commands: tuple[str, ...]
+
+
+_ANSWERS = {  # by strerror(); of those that are not here any link between the two can be the reason
+    "Cannot assign requested address": _Answer(
+        "No local port is free for another connection (net.ipv4.ip_local_port_range), or the address that the "
+        "peer announced is none that can be dialled (port 0, the wrong family).",
+        "Confirm: ports in use on this host, and the range.",
+        ("ss -s; sysctl net.ipv4.ip_local_port_range", "ss -tan state time-wait | wc -l"),
+    ),
+    "Network is unreachable": _Answer(
+        "This host has no route to that address: its own address, prefix or default route is wrong or missing. A "
+        "firewall does not answer so.",
+        "Confirm, on this host: addresses and routes.",
+        ("ip -br addr; ip route",),
+    ),
+    "Network is down": _Answer(
+        "The interface that leads there is down on this host.",
+        "Confirm, on this host, and when it went down.",
+        ("ip -br link; dmesg -T | grep -iE 'link|carrier'",),
+    ),
+    "Operation not permitted": _Answer(
+        "This host itself forbids the connection: a rule of its own firewall, or a policy of the container.",
+        "Confirm, on this host.",
+        ("nft list ruleset | grep -A9 'hook output'; iptables -S OUTPUT",),
+    ),
+    "Invalid argument": _Answer(
+        "The address cannot be dialled as it was announced: link-local (fe80::) without its interface, or of "
+        "another family.",
+        "Confirm: what the peer announced, and let it take a routable address.",
+        ("ip -br addr", "export NCCL_SOCKET_FAMILY=AF_INET"),
+    ),
+}
+_ANSWERS["Permission denied"] = _ANSWERS["Operation not permitted"]
+
+
+def _answer(events: list[LogEvent]) -> _Answer | None:
+    return _ANSWERS.get(events[0].fields.get("error", "").strip())
+
+
+def _by_error(events: list[LogEvent]) -> str:
+    known = _answer(events)
+    return known.why if known else ""
+
+
+def _first_by_error(events: list[LogEvent]) -> list[Remedy]:
+    known = _answer(events)
+    return [you(known.look, *known.commands)] if known else []
 
 
 def _why(interface: str) -> str:
@@ -246,7 +303,22 @@ def too_many_files(logs: Logs) -> Iterator[Finding]:
     ## Source
     NCCL user guide, Troubleshooting, Runtime and MPI issues; getrlimit(2), limits.conf(5).
     """
-    for host, events in by_known_host(said(logs, "nccl-too-many-files")).items():
+    full = said(logs, "nccl-too-many-files")
+    of_host = [event for event in full if "open files in system" in event.text]
+    for host, events in by_known_host(of_host).items():
+        yield cause(
+            events,
+            f"the whole host reached its limit of open files (fs.file-max): {names([host])}",
+            why="No process of that host gets another file or socket (ENFILE), whatever its own limit is.",
+            owner="node",
+            at=at_host(host, events),
+            fix=[
+                admin("Confirm: files in use, and how many may be; end what leaks them.",
+                      "cat /proc/sys/fs/file-nr"),
+                admin("Raise it.", "sysctl -w fs.file-max=9223372036854775807"),
+            ],
+        )  # fmt: skip
+    for host, events in by_known_host([event for event in full if event not in of_host]).items():
         yield cause(
             events,
             f"NCCL reached the limit of open files on {names([host])}",

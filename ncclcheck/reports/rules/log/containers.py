@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from shlex import quote
+
+from msgspec import structs
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Owner, Remedy, admin, you
 from ncclcheck.reports.subjects.logs.ending import goes_on_after
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, said
+from ncclcheck.reports.subjects.logs.words.wording import BESIDE, quoted, tells_most, tells_why
 
+_OF_ENGINE = re.compile(r"^.*?pyxis: {3,}")
 _SIGNS = ("pod-evicted", "container-not-started", "image-not-pulled", "pod-not-placed")
 _DESCRIBE = you("Confirm: what Kubernetes says of it.", "kubectl describe pod POD | tail -20")
 
@@ -44,8 +49,27 @@ def containers_start_and_stay(logs: Logs) -> Iterator[Finding]:
     if events:
         sign = next(kind for kind in _SIGNS if any(event.sign == kind for event in events))
         alike = [event for event in events if event.sign == sign]
+        said_by = _engine_says(logs, alike)
         what, why, owner, fix = _KINDS[sign](alike)
-        yield cause(alike, what, why=why, owner=owner, fix=fix)
+        if said_by:
+            what = f"{what}; its engine says: {quoted(said_by, BESIDE)}"
+        yield cause([*alike[:1], *([said_by] if said_by else []), *alike[1:]], what, why=why, owner=owner, fix=fix)
+
+
+def _engine_says(logs: Logs, events: list[LogEvent]) -> LogEvent | None:
+    """What enroot or podman wrote of the start that failed, which pyxis hands on indented: what says most."""
+    if not any("engine" in event.fields for event in events):
+        return None
+    of_engine = [
+        event
+        for event in in_order(logs.events)
+        if _OF_ENGINE.search(event.text)
+        and event.file == events[0].file
+        and event not in events[:1]
+        and tells_why(event)
+    ]
+    most = tells_most(of_engine) if of_engine else None
+    return most and structs.replace(most, text=_OF_ENGINE.sub("", most.text))
 
 
 _Said = tuple[str, str, Owner, list[Remedy]]
@@ -79,7 +103,7 @@ def _not_started(events: list[LogEvent]) -> _Said:
             you("Name an image, or a container that was made on this node by an earlier step.",
                 "srun --container-image=IMAGE --container-name=NAME ..."),
         ]  # fmt: skip
-    if "engine" in events[0].fields:
+    if "engine" in events[0].fields and not any({"cli", "oci"} & event.fields.keys() for event in events):
         return f"pyxis: {events[0].fields['engine'].strip()[:160]}", why, "node", [
             you("Confirm, on that node: start it by hand.", "enroot start --rw NAME sh -c true"),
             admin("What it mounts must exist there and be the user's: enroot's own lines beside it say which."),

@@ -20,6 +20,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge
+from ncclcheck.reports.rules.log.nccl_errno import SYSTEM
 from ncclcheck.reports.rules.log.nccl_words import WARNINGS, meaning
 from ncclcheck.reports.subjects.logs.ending import (
     IMPORTS,
@@ -37,11 +38,18 @@ from ncclcheck.reports.subjects.logs.start.communicators import absent, begun, c
 from ncclcheck.reports.subjects.logs.start.left import first_to_leave
 from ncclcheck.reports.subjects.logs.words import meanings
 from ncclcheck.reports.subjects.logs.words.exceptions import of_words
-from ncclcheck.reports.subjects.logs.words.unexplained import ENDS_NO_JOB, behind, last_words, unexplained
+from ncclcheck.reports.subjects.logs.words.unexplained import (
+    ENDS_NO_JOB,
+    behind,
+    last_words,
+    only_services,
+    unexplained,
+)
 from ncclcheck.reports.subjects.logs.words.wording import (
     SAY_OF_WHY,
     advice,
     before,
+    of_a_fault,
     quoted,
     tells_most,
     tells_why,
@@ -65,6 +73,7 @@ _SIGHUP, _SIGINT, _SIGTERM = "1", "2", "15"
 SENT = {"-15": "SIGTERM", "SIGTERM": "SIGTERM", "-2": "SIGINT", "SIGINT": "SIGINT"}
 _CAUGHT = ("python-error", "nccl-warning", "nccl-cuda-failure")  # what a program can go on after
 _DRAWS = ("wandb", "mlflow", "tensorboard", "comet_ml", "neptune", "swanlab", "clearml")  # packages
+_TELLS = ("mpi-box", "complaint", "explains")  # also of a mild level, where nothing else says anything
 _NO_CAUSE = ENDS_NO_JOB | {*meanings.HARMLESS}
 _LINES = 10  # other ranks print a little longer
 _MOST_HANGING = 3  # communicators that are told of: chosen, where one hangs the others of its ranks follow
@@ -79,6 +88,8 @@ def errors(logs: Logs) -> list[LogEvent]:
         events = [event for event in events if event.sign != "srun-task-exit" or event.order < asked]
     ending = Ending(logs)
     trained = ending.trained
+    if only_services(logs):
+        events = [event for event in events if not meanings.of_a_service(event)]
     events = [event for event in events if event.sign not in _CAUGHT or not ending.caught(event)]
     of_samples = of_items(logs)
     events = [event for event in events if (event.file, event.line) not in of_samples]
@@ -212,9 +223,12 @@ def _unknown(logs: Logs, rest: list[LogEvent]) -> Finding:
     usual = behind(" ".join(words(event.text) for event in [*ends, *events][:4]))
     shows = you(f"What would show more: {usual.shows}.", *([usual.command] if usual.command else []))
     if not tells_why(most):
+        faults = [event for event in in_order(logs.events) if of_a_fault(event.text)]
+        most = faults[0] if faults else most
+    if not tells_why(most) and not of_a_fault(most.text):
         return cause(
             events,
-            f"this job failed, and this line does not say why: {events[0].text.strip()[:200]}",
+            f"this job failed, and this line does not say why: {quoted(events[0])}",
             why=f"Usually {usual.usually}.",
             owner="job",
             fix=[shows],
@@ -275,7 +289,7 @@ def _consequences(logs: Logs) -> list[LogEvent]:
         if event.sign in meanings.CONSEQUENCES and (event.file, event.line) not in aside
     )
     follow = in_order(event for event in events if not _hands_on_what_is_harmless(logs, event))
-    if all(meanings.of_one_try(event) for event in follow):
+    if all(meanings.of_one_try(event) for event in follow) or only_services(logs):
         return []  # torch dials again
     if {event.sign for event in follow} == {"propagated"} and _nothing_else(logs):
         return []  # a rank that aborts its communicator on its own account hands on as much
@@ -356,6 +370,7 @@ def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
         )
     root = root_cause(logs)
     at = Where(node=root.host or None, rank=root.rank) if root else None
+    told = [event for event in logs.events if event.sign in _TELLS and tells_why(event) and event not in follow]
     shown = [*follow, *([root.exitcode] if root and root.exitcode else [])]
     if root and root.rank is not None:  # as torchrun's block says
         code = f" with exit code {root.exitcode.fields['exitcode']}" if root.exitcode else ""
@@ -365,13 +380,16 @@ def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
         at = Where(node=gone.host, rank=gone.rank)
         shown = [left.by, *(event for event in follow if event is not left.by)]
         what = f"rank {gone.rank} (pid {gone.pid} of {gone.host}) was the first to go; why is not in these lines"
+    most = tells_most(in_order(told)) if told else None
     return cause(
-        shown,
-        what,
+        [*([most] if most else []), *shown],
+        f"these lines tell that another process went away; {SAY_OF_WHY}: {quoted(most)}" if most else what,
         why="These lines follow from the end of another process, and never say why it ended.",
         owner="job",
         at=at,
         fix=[
+            *(advice(most.text) if most else []),
+            *(known.fix if most and (known := understood(most.text)) else ()),
             you("Give the logs of all ranks, and find what the process wrote that went first.",
                 *_more_said(logs)),
             admin("Where it wrote nothing, its host may have killed it.", "dmesg -T | grep -iE 'oom|xid|killed'"),
@@ -449,10 +467,14 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
         fold_numbers([process.rank for process in stuck if process.rank is not None]) or f"{len(stuck)} processes"
     )
     silent = f"; not in these files: rank{'s' * (len(missing) > 1)} {fold_numbers(missing)}" if missing else ""
+    early = [process for process in logs.processes if not process.began and process.version] if missing else []
+    if early:
+        pids = ", ".join(f"{process.host}:{process.pid}" for process in early[:3])
+        silent += f"; {pids} loaded NCCL and came to no rank: it ended or waits before that"
     complains = any(event.level == "WARN" and event.sign not in meanings.HARMLESS for event in logs.events)
     silence = "" if complains or errors(logs) else " Dropped packets leave no line in NCCL's log."
     yield fail(
-        Where(node=stuck[0].host, rank=stuck[0].rank),
+        Where(node=early[0].host) if len(early) == 1 else Where(node=stuck[0].host, rank=stuck[0].rank),
         f"{len(stuck)} of {len(began)} processes began NCCL's initialisation and did not come through "
         f"(rank{'s' if len(stuck) > 1 else ''} {who}){silent}",
         why=f"It waits for all ranks: one that is missing or cannot be reached stops them all.{silence}",
@@ -460,8 +482,13 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
         evidence=[seen(f"{process.file}:{process.first_line}",
                        f"{process.host}:{process.pid} began and did not complete")
                   for process in stuck[:3]],
-        fix=[you("See whether the missing ranks were started, and whether all nodes reach each other.",
-                 "ncclcheck env --hosts HOST1,HOST2")],
+        fix=[
+            *([you(f"Read what {early[0].host}:{early[0].pid} wrote last, also without NCCL's prefix, and how it "
+                   "ended: a plugin that it loads may have ended it.", f"grep -n -A3 {early[0].pid} LOG | tail")]
+              if early else []),
+            you("See whether the missing ranks were started, and whether all nodes reach each other.",
+                "ncclcheck env --hosts HOST1,HOST2"),
+        ],
     )  # fmt: skip
 
 
@@ -539,7 +566,7 @@ def no_warning(logs: Logs) -> Iterator[Finding]:
     unknown = (
         event
         for event in said(logs, "nccl-warning")
-        if meaning(event, WARNINGS) is None and not gave_up(logs, event)
+        if meaning(event, (*SYSTEM, *WARNINGS)) is None and not gave_up(logs, event)
     )
     events = sorted(in_order(unknown), key=meanings.tells_of_a_risk)
     if events:

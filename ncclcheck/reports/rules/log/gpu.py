@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, seen, you
 from ncclcheck.reports.rules.log.host_memory import pinned
+from ncclcheck.reports.rules.log.nvml import not_told
 from ncclcheck.reports.rules.log.shm import host_memory_failures, may_be_of_host_memory
 from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
 from ncclcheck.reports.subjects.logs.logged_node import cuda_errors, hosts, in_one_process, on, ranks
@@ -458,87 +459,7 @@ def hardware(logs: Logs) -> Iterator[Finding]:
     for where, events in hosts(said(logs, "gpu-hang")):
         yield _hung(where, events)
     for where, events in hosts(said(logs, "nvml-failed")):
-        yield _not_told(where, events)
-
-
-# NVML's word -> what a container lacks.
-_OF_CONTAINERS = {
-    "UnknownError": "it has lost the right to their devices, or never had it",
-    "Unknown": "it has lost the right to their devices, or never had it",
-    "InsufficientPermissions": "it has no right to their devices",
-    "NoPermission": "it has no right to their devices",
-    "LibraryNotFound": "the driver's libraries were not given to it, or there is no driver",
-    "NVMLSharedLibraryNotFound": "the driver's libraries were not given to it, or there is no driver",
-}
-
-
-def _of_a_container(where: Where, events: list[LogEvent], error: str) -> Finding:
-    """What NVML says in a container that has no GPUs, or no more."""
-    lacks = _OF_CONTAINERS[error.replace(" ", "")]
-    lost = "lost" in lacks
-    return cause(
-        events,
-        f"the process{on(where)} cannot ask the driver for its GPUs (NVML: {error}): in a container, {lacks}",
-        why="docker with cgroups of systemd takes the devices away from running containers at every "
-        "`systemctl daemon-reload`." if lost else "NCCL and the engines ask the driver's library for every GPU.",
-        owner="node",
-        fix=[
-            admin("Confirm: it works on the host, and in a new container.", "nvidia-smi -L",
-                  "docker run --rm --gpus all ubuntu nvidia-smi -L"),
-            you("Start the container anew, with its GPUs.",
-                "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility IMAGE"),
-            *([admin("Keep it from coming back: hand the devices over by CDI, or take cgroupfs for docker.",
-                     "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
-                     """grep native.cgroupdriver=cgroupfs /etc/docker/daemon.json""")] if lost
-              else [admin("Look at the devices' modes, and at who may use them.", "ls -l /dev/nvidia*")]),
-        ],
-        at=where,
-    )  # fmt: skip
-
-
-def _not_told(where: Where, events: list[LogEvent]) -> Finding:
-    """The driver's library refused to speak of the GPUs."""
-    fields = events[0].fields
-    call = fields.get("call", "NVML")
-    error = (fields.get("error") or fields.get("init") or fields["kind"]).strip()
-    if error.replace(" ", "") in _OF_CONTAINERS:
-        return _of_a_container(where, events, error)
-    if error == "Not Found" and "Handle" in call:
-        return _of_another_container(where, events, call)
-    return cause(
-        events,
-        f"the NVIDIA driver{on(where)} does not answer for its GPUs: {call} says {error!r}",
-        why="NCCL asks the driver's library (NVML) for every GPU, and does not start without an answer.",
-        owner="node",
-        fix=[
-            admin("Confirm: the same question outside of the job.", "nvidia-smi -L", "lsmod | grep ^nvidia",
-                  "dmesg -T | grep -iE 'nvrm|xid'"),
-            admin("Load the driver, or reboot the node; a container must be started with its GPUs.",
-                  "modprobe nvidia", "docker run --gpus all IMAGE"),
-            you("Start again without this node.", f"srun --exclude={quote(where.node or 'NODE')} ..."),
-        ],
-        at=where,
-    )  # fmt: skip
-
-
-def _of_another_container(where: Where, events: list[LogEvent], call: str) -> Finding:
-    """A GPU that the driver does not show to this process, though it answers."""
-    return cause(
-        events,
-        f"the driver{on(where)} does not know a GPU that NCCL asks for ({call}: Not Found): it may be hidden "
-        "from this process (another container's, or by the scheduler's binding), or have fallen off the bus",
-        why="Containers of one machine with the same host name and boot ID are one host to NCCL, which then looks "
-        "for the GPUs of all of them.",
-        owner="node",
-        fix=[
-            admin("Confirm: whether all GPUs are there, in each container and on the host.", "nvidia-smi -L",
-                  "dmesg -T | grep -iE 'nvrm|xid'"),
-            you("Under Slurm let each task see all GPUs of its node.", "srun --gpu-bind=none ..."),
-            you("Give each container all GPUs of the job on that host, or a host ID of its own.",
-                "docker run --gpus all IMAGE", "export NCCL_HOSTID=$(hostname)-$(readlink /proc/self/ns/mnt)"),
-        ],
-        at=where,
-    )  # fmt: skip
+        yield not_told(where, events)
 
 
 def _hung(where: Where, events: list[LogEvent]) -> Finding:

@@ -7,8 +7,9 @@ from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, State, Where, admin, seen, you
+from ncclcheck.reports.rules.log.nccl_words import stage
 from ncclcheck.reports.subjects.logs.ending import came_through
-from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import cause, log_rule, process_of, said
 from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, cuda_errors, hosts, in_nvls, on
 from ncclcheck.reports.subjects.logs.reported import setting, starting, version, version_seen
 
@@ -356,7 +357,8 @@ def unified_memory(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     torch's `CUDA unknown error - this may be due to an incorrectly set up environment`; `Cuda failure 'unknown
-    error'` of NCCL (999); `Cuda failure 'operation not supported'` (801) of NCCL 2.23 and later. A log cannot
+    error'` of NCCL (999), which after `Init START` is another matter, for CUDA had worked before it: the driver or
+    a GPU; `Cuda failure 'operation not supported'` (801) of NCCL 2.23 and later. A log cannot
     distinguish it from CUDA_VISIBLE_DEVICES that was changed after the start, or from a GPU that needs a reset.
 
     ## Fix
@@ -369,7 +371,10 @@ def unified_memory(logs: Logs) -> Iterator[Finding]:
     unknown = [*said(logs, "gpu-unknown-error"), *cuda_errors(logs, _UNKNOWN)]
     for where, events in hosts(_unsupported(logs)):
         yield _no_pools(logs, where, events)
-    for where, events in hosts(unknown):
+    late = [event for event in unknown if event.sign in BY_NCCL and _had_begun(logs, event)]
+    for where, events in hosts(late):
+        yield _not_named(logs, where, events)
+    for where, events in hosts([event for event in unknown if event not in late]):
         yield cause(
             events,
             f"CUDA does not start{on(where)}: nvidia-uvm is missing, or a GPU needs a reset",
@@ -384,6 +389,31 @@ def unified_memory(logs: Logs) -> Iterator[Finding]:
             at=where,
             more=version_seen(logs, events[0]),
         )
+
+
+def _had_begun(logs: Logs, event: LogEvent) -> bool:
+    """Whether CUDA had worked in that process: NCCL knew its GPU when it began to set up the communicator."""
+    process = process_of(logs, event)
+    return process is not None and process.began > 0
+
+
+def _not_named(logs: Logs, where: Where, events: list[LogEvent]) -> Finding:
+    return cause(
+        events,
+        f"CUDA failed{on(where)} with an error that it has no name for (999){stage(events[0])}, after it had "
+        "worked: the driver or a GPU is at fault",
+        why="The driver could not carry out a call, and says no more to the process; its log as a rule does.",
+        owner="node",
+        fix=[
+            admin("Confirm: what the driver wrote at that time.", "dmesg -T | grep -iE 'nvrm|xid'",
+                  "nvidia-smi -q | grep -iE 'retired|remap|reset'"),
+            admin("Reset the GPU, or reboot the node, where the driver's log or nvidia-smi speaks of one.",
+                  "nvidia-smi --gpu-reset -i 0"),
+            you("Start again without this node.", f"srun --exclude={quote(where.node or 'NODE')} ..."),
+        ],
+        at=where,
+        more=version_seen(logs, events[0]),
+    )  # fmt: skip
 
 
 def _no_pools(logs: Logs, where: Where, events: list[LogEvent]) -> Finding:

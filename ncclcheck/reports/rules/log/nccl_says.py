@@ -1,4 +1,4 @@
-"""LOG186 to LOG189: what NCCL's own warnings are about where no other check knows them, by their words."""
+"""LOG186 to LOG189, LOG194: what NCCL's own warnings are about where no other check knows them, by their words."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, admin, you
 from ncclcheck.reports.rules.log.bootstrap_agree import SHARED
 from ncclcheck.reports.rules.log.machines import taken_for_one
+from ncclcheck.reports.rules.log.nccl_errno import SYSTEM
 from ncclcheck.reports.rules.log.nccl_results import RESULTS
 from ncclcheck.reports.rules.log.nccl_words import (
     AROUND,
@@ -26,6 +27,7 @@ from ncclcheck.reports.rules.log.ways import not_opened
 from ncclcheck.reports.subjects.logs.ending import gave_up
 from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, log_rule, said
 from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, in_nvls
+from ncclcheck.reports.subjects.logs.network import card_gone
 from ncclcheck.reports.subjects.logs.reported import set_apart, version_seen
 from ncclcheck.reports.subjects.logs.start.machines import of_the_job
 from ncclcheck.reports.subjects.logs.words import meanings
@@ -34,7 +36,7 @@ from ncclcheck.reports.subjects.nccl.variables import reference
 _QUOTED = 160  # characters of NCCL's line in a heading
 _CALL = re.compile(
     r"Call to (?P<call>ibv_\w{3,40})(?:\(\))? failed(?: with)?(?: error)?:? ?(?:\d{1,3} )?"
-    r"(?P<error>[A-Z][\w /]{2,60})"
+    r"(?P<error>[A-Z][\w /-]{2,60})"
 )
 _MEAN_NOTHING = {*meanings.CONSEQUENCES, *meanings.HARMLESS, *meanings.CONTEXT, "hca-listed"}
 _VARIABLE = re.compile(r"\bNCCL_[A-Z0-9_]{2,40}\b")
@@ -88,14 +90,15 @@ def cuda_calls(logs: Logs) -> Iterator[Finding]:
         other += [event for event in said(logs, *BY_NCCL) if "/p2p.cc" in event.fields.get("place", "")]
     events = [event for event in said(logs, *BY_NCCL) if event not in other]
     yield from _findings(logs, events, CUDA, lambda event: f" ({event.fields['error']}){stage(event)}")
-    yield from _findings(logs, said(logs, "nccl-warning"), AROUND, _words)
+    yield from _findings(logs, _own_words(logs), AROUND, _words)
 
 
 @log_rule("LOG187", "the RDMA driver carries out NCCL's calls")
 def verbs_calls(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    A call of libibverbs failed with an error for which there is no check of its own.
+    A call of libibverbs failed with an error for which there is no check of its own: the card went away, the
+    process may not use it, its objects are used up.
 
     ## Why it matters
     No connection over that card is made, and the rank ends with ncclSystemError.
@@ -116,7 +119,7 @@ def verbs_calls(logs: Logs) -> Iterator[Finding]:
     groups: dict[tuple[str, str], list[LogEvent]] = {}
     for event in said(logs, "nccl-warning", "ib-memory", "ib-modify-qp"):
         match = _CALL.search(event.text)
-        if match and not _has_its_check(match["call"], match["error"]):
+        if match and (card_gone(logs, event) or not _has_its_check(match["call"], match["error"])):
             groups.setdefault((match["call"], match["error"].strip()), []).append(event)
     for (call, error), events in groups.items():
         known = next((entry for entry in VERBS if entry.words.search(error)), None)
@@ -154,7 +157,41 @@ def asked(logs: Logs) -> Iterator[Finding]:
     NVIDIA NCCL documentation, API and Troubleshooting; NVIDIA/nccl src/misc/argcheck.cc, init.cc, group.cc,
     enqueue.cc.
     """
-    yield from _findings(logs, said(logs, "nccl-warning"), ASKED, _words)
+    yield from _findings(logs, _own_words(logs), ASKED, _words)
+
+
+@log_rule("LOG194", "the system carries out NCCL's calls: threads, sockets, cores")
+def system_calls(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    The system refused a call of NCCL: it may start no more threads, make no socket, send no packet, or there is no
+    memory for it.
+
+    ## Why it matters
+    The rank ends with `unhandled system error`, and all others wait for it or end with it.
+
+    ## Seen as
+    dies
+
+    ## How we know
+    NCCL's own line: the call, and the system's answer to it (errno), as `Call to pthread_create failed: Resource
+    temporarily unavailable`, `Call to bind failed: Permission denied`. The same answer means another thing for
+    another call. Open files are LOG025, ports LOG019, /dev/shm LOG050 to LOG052, connections LOG014.
+
+    ## Fix
+    - **you** fewer threads, another port, what the line asks for; raise the limit before the ranks start.
+    - **admin** the limits of the service that starts jobs, filters of system calls, policies of the network.
+
+    ## Source
+    errno(3), pthread_create(3), socket(7), bind(2), tcp(7), sched_setaffinity(2), cgroups(7); NVIDIA/nccl
+    src/include/checks.h, src/misc/socket.cc.
+    """
+    yield from _findings(logs, said(logs, "nccl-warning"), SYSTEM, _words)
+
+
+def _own_words(logs: Logs) -> list[LogEvent]:
+    """NCCL's warnings, without those about a call of the system."""
+    return [event for event in said(logs, "nccl-warning") if meaning(event, SYSTEM) is None]
 
 
 @log_rule("LOG189", "NCCL's own checks hold, and it gives up nowhere", asks_why=True)
@@ -184,7 +221,7 @@ def own_checks(logs: Logs) -> Iterator[Finding]:
     NVIDIA/nccl src/nccl.h.in (ncclResult_t), src/include/checks.h, src/graph, src/misc/socket.cc, src/enqueue.cc.
     """
     of_files = found_wrong(logs)  # LOG073
-    warned = (event for event in said(logs, "nccl-warning") if event not in of_files)
+    warned = (event for event in _own_words(logs) if event not in of_files)
     unexplained = [event for event in warned if meaning(event, (*AROUND, *ASKED)) is None]
     given = [event for event in unexplained if gave_up(logs, event) and not _is_known(logs, event)]
     yield from _findings(
@@ -212,7 +249,7 @@ def _is_known(logs: Logs, event: LogEvent) -> bool:
         if entry.level == "WARN" and (entry.file, entry.host, entry.pid) == (event.file, event.host, event.pid)
     )
     return any(
-        meaning(event, (*AROUND, *ASKED)) is not None
+        meaning(event, (*SYSTEM, *AROUND, *ASKED)) is not None
         if event.sign == "nccl-warning"
         else event.sign not in _MEAN_NOTHING
         for event in others

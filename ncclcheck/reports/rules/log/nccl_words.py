@@ -86,7 +86,7 @@ CUDA = (
         r"peer access is not supported|peer access is already enabled|peer access has not been enabled"
     ),
     meant(
-        r"\bMPS\b",
+        r"\bMPS\b|hardware resources required to support device connections",
         "CUDA's MPS server does not serve this process",
         "Where MPS is on, CUDA works only through its daemon, which is away, full or of another user.",
         (
@@ -116,7 +116,8 @@ CUDA = (
     ),
     meant(
         r"not supported in the installed CUDA driver|PTX JIT|unsupported toolchain|kernel image is invalid"
-        r"|shared object (?:symbol|initialization)",
+        r"|shared object (?:symbol|initialization)|integrity checks|CDP (?:not|version)|unrecognized error code"
+        r"|function is not loaded|: file not found|'file not found",
         "the driver does not take the code of NCCL or torch: it is older than their CUDA",
         "Code for a newer CUDA than the driver's is loaded, or is damaged.",
         LIBRARIES,
@@ -141,7 +142,7 @@ CUDA = (
         owner="node",
     ),
     meant(
-        r"[Ii]nvalid access of peer GPU memory|contained memory error",
+        r"[Ii]nvalid access of peer GPU memory|contained memory error|contained by error containment",
         "a GPU failed in reaching another's memory: NVLink or the hardware",
         "CUDA names an access to a peer's memory that failed.",
         ("Confirm in the kernel's log and at the links.", "dmesg | grep -i xid", "nvidia-smi nvlink -e"),
@@ -149,7 +150,8 @@ CUDA = (
     ),
     meant(
         r"stream is capturing|during capture|capture sequence|capturing stream|capturing blocking stream"
-        r"|dependent on a capturing|legacy stream depend|unjoined work|captured event",
+        r"|dependent on a capturing|legacy stream depend|unjoined work|captured event|graph (?:update|recapture)"
+        r"|stream is detached",
         "a call that cannot be captured came while a CUDA graph was captured",
         "NCCL's first collective of a communicator sets up connections, and other threads' calls count as well.",
         (
@@ -174,7 +176,11 @@ CUDA = (
     ),
     meant(
         r"invalid argument|invalid resource handle|already mapped|not configured|^.{0,200}device not ready"
-        r"|array index|buffer object failed|external entity",
+        r"|array index|buffer object failed|external entity|invalid (?:pitch|texture|copy|device (?:symb|point))"
+        r"|invalid configuration argument|nested too deep|cluster misconf|missing configuration|texturing mode"
+        r"|profiler|resource (?:already|not) |limit is not supported|execution affinity|introspection"
+        r"|while device is active|registered memory region|resource types|insufficient or non-applicable"
+        r"|wait operation timed out|unsupported call to cuda|tensor memory leak",
         "CUDA refuses a call of NCCL",
         "The rank's current GPU is not the communicator's, the ranks' drivers or libraries differ, or the driver "
         "cannot do what this NCCL asks for.",
@@ -430,6 +436,18 @@ WARNINGS = (*AROUND, *ASKED, *OWN_CHECKS)
 # Answers of the RDMA driver, by strerror(); memory and addresses are known to other checks.
 VERBS = (
     meant(
+        r"No such device|Input/output error|Remote I/O error",
+        "finds that the card, or its port, is gone",
+        "It was reset, fell off the bus, or its driver was restarted while the job ran; its connections are lost.",
+        (
+            "Confirm in the kernel's log, and whether the card is there.",
+            "dmesg -T | grep -iE 'mlx5|pcieport|AER|infiniband'",
+            "ibv_devinfo; ls /sys/class/infiniband",
+        ),
+        ("Reset it, or drain the node where it comes back.", "mlxfwreset -d DEVICE reset"),
+        owner="node",
+    ),
+    meant(
         r"Operation not permitted|Permission denied",
         "may not use the card",
         "The container or the job's cgroup has no right to it.",
@@ -456,7 +474,7 @@ VERBS = (
         owner="node",
     ),
     meant(
-        r"No such device|Input/output error|Remote I/O error|timed out|No data available|Invalid argument"
+        r"timed out|No data available|Invalid argument"
         r"|Bad address|Cannot allocate memory|Network is (?:down|unreachable)|errno",
         "is refused by the card",
         "The card went away, was reset or its firmware refuses: its driver says why.",

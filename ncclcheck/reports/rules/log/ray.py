@@ -219,6 +219,9 @@ def _lost(event: LogEvent, named: str) -> str:
         return (
             f"Ray took {named or 'a node'} for dead, for no heartbeat came{waited}: it was overloaded, or cut off"
         )
+    because = _BECAUSE.search(event.text)
+    if because:  # as Ray tells it: the node may live
+        return f"Ray marked {named or 'a node'} dead: {because[1].strip()}"
     return f"node {named} failed" if named else "a node of the job failed; slurmctld's log names it"
 
 
@@ -229,6 +232,17 @@ def _failed(event: LogEvent) -> str:
     return named or fields.get("own", "") or fields.get("at", "")
 
 
+def _in_short(text: str) -> str:
+    """Of an error stack of MPICH what stands deepest: it is printed from the outermost call to the innermost."""
+    wrapper, _, stack = text.partition("error stack:")
+    calls = [call.strip() for call in _CALL.split(stack) if call.strip(" .:") and "MPI error" not in call]
+    names = _CALL.findall(stack)
+    deepest = calls[-1] if calls else f"{names[-1].strip(' .:')} failed" if names else ""
+    return deepest[:120] or wrapper.strip()[:120]
+
+
+_CALL = re.compile(r"[\w()]{3,60}\(\d{0,5}\)\.{0,40}: ?")
+_BECAUSE = re.compile(r"marked dead because ([^.(]{10,120})")
 _NO_PMI = re.compile(r"was not (?:built|configured) with SLURM|mpi/pmi|Invalid MPI type")
 
 
@@ -291,7 +305,7 @@ def mpi_starts(logs: Logs) -> Iterator[Finding]:
     elif events:
         yield cause(
             events,
-            f"MPI did not start: {events[0].text.strip()[:120]}",
+            f"MPI did not start: {_in_short(events[0].text)}",
             why="The processes never came to NCCL.",
             owner="job",
             fix=[

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from shlex import quote
+from typing import NamedTuple
 
 from ncclcheck.probes.facts import Logs
-from ncclcheck.reports.judgement.findings import Finding, State, admin, seen, you
+from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, seen, you
 from ncclcheck.reports.subjects.logs.logged import by_host, cause, log_rule, said
 from ncclcheck.reports.subjects.logs.network import link, of_status, values_of
-from ncclcheck.reports.subjects.logs.reported import processes_by_host, version_seen
+from ncclcheck.reports.subjects.logs.reported import owner_of, processes_by_host, version_seen
 
 
 @log_rule("LOG046", "receivers keep up, and all hosts use the same traffic class")
@@ -47,9 +48,21 @@ def traffic_class(logs: Logs) -> Iterator[Finding]:
     yield cause(
         events or settings,
         value or "a receiver was not ready for too long, and the sender gave up",
-        why="A packet of another class has no lossless queue in switches: a busy network drops it.",
+        why="A packet of another class has no lossless queue in switches: a busy network drops it."
+        if differing
+        else "Its process had no buffer ready: it stands still or is overloaded, or what announced one was lost.",
         owner="job" if differing else "site",
         fix=[
+            *(
+                []
+                if differing
+                else [
+                    you(
+                        "Look at the peer first: whether its process goes on, and what it logged.",
+                        "py-spy dump --pid PID",
+                    )
+                ]
+            ),
             you(
                 "Confirm by the pause and ECN counters during a run.",
                 "ethtool -S IFACE | grep -E 'pause|ecn|discard'",
@@ -134,25 +147,47 @@ def card_alive(logs: Logs) -> Iterator[Finding]:
         )
 
 
-_REFUSED = {  # enum ibv_wc_status, without those that other checks know: 1, 4, 5, 12 and 13
-    "2": "local queue pair operation error",
-    "3": "local EE context operation error",
-    "6": "memory window bind error",
-    "7": "bad response",
-    "8": "local access error",
-    "9": "remote invalid request",
-    "10": "remote access error",
-    "11": "remote operation error",
-    "14": "local RDD violation",
-    "15": "remote invalid RD request",
-    "16": "remote abort",
-    "17": "invalid EE context number",
-    "18": "invalid EE context state",
-    "19": "fatal error",
-    "20": "response timeout",
-    "21": "general error",
-    "22": "tag matching error",
-    "23": "incomplete tag matching rendezvous",
+class _Status(NamedTuple):
+    """A status of a completion. words: of the verbs library; far: whether the other end is the one to look at."""
+
+    words: str
+    means: str
+    far: bool = False
+
+
+_OWN_REQUEST = "the card refused a request of this process: its queue was not ready for it or is lost"
+_REGISTRATION = (
+    "its memory was freed or registered anew under NCCL, its process ended, or an IOMMU or ACS is in the way"
+)
+# enum ibv_wc_status, without those that other checks know: 1, 4, 5, 12 and 13. Source: ibv_poll_cq(3)
+_STATUS = {
+    "2": _Status("local queue pair operation error", _OWN_REQUEST),
+    "3": _Status("local EE context operation error", _OWN_REQUEST),
+    "6": _Status("memory window bind error", _OWN_REQUEST),
+    "7": _Status("bad response", "the peer's card answered with what does not belong to the request", far=True),
+    "8": _Status("local access error", f"the card may not reach the memory of this process: {_REGISTRATION}"),
+    "9": _Status(
+        "remote invalid request",
+        "the peer's card does not take the request: its buffer is too small or its queue does not allow it, as "
+        "where the two ends have different builds or settings",
+        far=True,
+    ),
+    "10": _Status("remote access error", f"the peer's card may not reach its memory: {_REGISTRATION}", far=True),
+    "11": _Status(
+        "remote operation error",
+        "the peer's card could not carry it out: its memory, GPU or PCIe failed it",
+        far=True,
+    ),
+    "14": _Status("local RDD violation", _OWN_REQUEST),
+    "15": _Status("remote invalid RD request", "the peer's card does not take the request", far=True),
+    "16": _Status("remote abort", "the peer's card gave the request up: its queue was reset", far=True),
+    "17": _Status("invalid EE context number", _OWN_REQUEST),
+    "18": _Status("invalid EE context state", _OWN_REQUEST),
+    "19": _Status("fatal error", "the card failed in a way from which its queue does not recover"),
+    "20": _Status("response timeout", "the peer's card did not answer in time", far=True),
+    "21": _Status("general error", "the card failed in a way that it has no status for"),
+    "22": _Status("tag matching error", _OWN_REQUEST),
+    "23": _Status("incomplete tag matching rendezvous", "the peer did not complete it", far=True),
 }
 
 
@@ -177,18 +212,22 @@ def carried_out(logs: Logs) -> Iterator[Finding]:
     ## Source
     ibv_poll_cq(3); NVIDIA/nccl src/transport/net_ib.cc; libnccl 2.23.4 to 2.27.7, run with such completions.
     """
-    for status, name in _REFUSED.items():
+    for status, known in _STATUS.items():
         for events in by_host(of_status(logs, status)).values():
             peer = events[0].fields.get("peer", "")
-            far = f", the peer is {peer}" if peer else ""
+            there = owner_of(logs, peer) if peer else ""
+            end = f" {there} ({peer})" if there else f" {peer}" if peer else ""
+            far = f", the peer is{end}" if end else ""
             yield cause(
                 events,
-                f"a request of RDMA ended with {name} (status {status}){far}",
+                f"a request of RDMA ended with {known.words} (status {status}){far}: {known.means}",
                 why="The connection is lost with it, and the job ends.",
                 owner="node",
+                at=Where(node=there) if known.far and there else None,
                 fix=[
                     admin(
-                        "Compare both ends, and read the kernel's log of each.",
+                        f"Read the kernel's log{f' of{end} first' if known.far and end else ''}, and compare both "
+                        "ends.",
                         "ibv_devinfo | grep -E 'hca_id|fw_ver|state'",
                         "dmesg -T | grep -i mlx5",
                     ),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from shlex import quote
 
-from ncclcheck.probes.facts import LogEvent, Logs
-from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, seen, you
+from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
+from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, State, Where, admin, seen, you
 from ncclcheck.reports.subjects.logs.ending import ended_before
 from ncclcheck.reports.subjects.logs.logged import by_host, cause, lines, log_rule, said
 from ncclcheck.reports.subjects.logs.network import (
@@ -15,6 +16,7 @@ from ncclcheck.reports.subjects.logs.network import (
     of_status,
     retries,
     retries_by_gid,
+    silent_end,
     worked_before,
 )
 from ncclcheck.reports.subjects.logs.reported import settings_seen, version_seen
@@ -41,7 +43,9 @@ def no_timeouts(logs: Logs) -> Iterator[Finding]:
     The completion's status, and the port's events before it: the first host and card with a port error is named,
     else the host that is an end of all broken connections. It rests on what else the log shows that this is the
     network and not the address (LOG034): a port error, InfiniBand, training steps before it, NCCL 2.21 or later.
-    Where a process was killed or crashed before it, its queues were gone, and nothing is reported here.
+    Where a process was killed or crashed before it, its queues were gone, and nothing is reported here. Where the
+    lines hold the other end's process and it says nothing, while a broken link makes both ends complain as a rule,
+    that process may be gone, and is named beside the network.
     Time-outs: NCCL_IB_TIMEOUT is 14 up to NCCL 2.13, 18 up to 2.22, then 20 (about 30 s with 7 retries).
 
     ## Fix
@@ -86,6 +90,17 @@ def _lost(logs: Logs, lost: list[LogEvent]) -> Finding:
     at = culprit(logs, lost)
     what = "RDMA packets were not acknowledged: a link, switch or host in between failed"
     why = "The card sent a packet NCCL_IB_RETRY_CNT times and heard nothing; its connection is lost."
+    changed = _changed(logs, lost[0])
+    if changed:
+        what += ", after the addresses (GIDs) of a port had changed"
+    quiet = silent_end(logs, lost)
+    if quiet:
+        who = f"rank {quiet[0].rank} (pid {quiet[0].pid} of {quiet[0].host})" if len(quiet) == 1 else quiet[0].host
+        what += f", or {who}, which says nothing of it, is gone"
+        why += (
+            " A card acknowledges for its process as long as that lives, also while it stands still; where a link "
+            "fails both ends complain as a rule, and here one does."
+        )
     if not before and kind != "IB":
         why += (
             " The log does not show whether it ever worked: if not, on RoCE, suspect the GID or a missing route."
@@ -95,14 +110,31 @@ def _lost(logs: Logs, lost: list[LogEvent]) -> Finding:
         what + (f" on the way to {at.node}" if at.node and len({event.host for event in lost}) > 1 else ""),
         why=why,
         owner="site",
-        fix=_mend(at.node or ""),
+        fix=[*([_alive(quiet)] if quiet else []), *_mend(at.node or "")],
         at=at,
         more=[
             *([seen("it had worked", before)] if before else []),
             *([seen("NET/IB : Using", kind)] if kind else []),
+            *changed,
             *settings_seen(logs, "NCCL_IB_TIMEOUT", "NCCL_IB_GID_INDEX"),
             *version_seen(logs, lost[0]),
         ],
+    )
+
+
+def _changed(logs: Logs, lost: LogEvent) -> list[Evidence]:
+    """That the addresses of a port changed before: harmless by itself, and a reason for what no longer arrives."""
+    events = [event for event in said(logs, "ib-notice") if event.order < lost.order]
+    return lines([event for event in events if _ADDRESSES.search(event.text)])[:1]
+
+
+_ADDRESSES = re.compile(r"GID table|LID change|P_Key change|event type \(?18\b|\(18\)")  # 18: IBV_EVENT_GID_CHANGE
+
+
+def _alive(quiet: list[LogProcess]) -> Remedy:
+    return you(
+        "Confirm: whether what ran there still runs, or how it ended, and whether the host answers.",
+        f"ssh {quote(quiet[0].host)} 'ps -o pid,stat,etime,cmd -p {','.join(str(one.pid) for one in quiet)}'",
     )
 
 

@@ -10,6 +10,7 @@ from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, admin
 from ncclcheck.reports.subjects.logs.logged import by_host, cause, log_rule, said
 from ncclcheck.reports.subjects.logs.network import (
     AUTOMATIC_GID,
+    card_gone,
     culprit,
     gid_reason,
     link,
@@ -58,7 +59,8 @@ def gid_exists(logs: Logs) -> Iterator[Finding]:
     ## Source
     NCCL user guide, NCCL_IB_GID_INDEX; NCCL user guide, Troubleshooting, Networking; ibv_modify_qp(3).
     """
-    events = [event for event in _modified(logs) if _failed_with(event, ("22", "19", "61"), _NO_ADDRESS)]
+    refused = [event for event in _modified(logs) if _failed_with(event, ("22", "19", "61"), _NO_ADDRESS)]
+    events = [event for event in refused if not card_gone(logs, event)]  # else LOG187
     for own in by_host([*events, *said(logs, "ib-gid-missing")]).values():
         on = own[0].fields.get("device") or "a card"
         index = own[0].fields.get("index") or setting(logs, "NCCL_IB_GID_INDEX", own[0])

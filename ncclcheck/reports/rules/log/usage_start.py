@@ -51,7 +51,7 @@ def executable(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG169", "Slurm accepts the job and its steps")
+@log_rule("LOG169", "Slurm accepts the job and its steps", asks_why=True)
 def slurm(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -96,6 +96,7 @@ def slurm(logs: Logs) -> Iterator[Finding]:
         yield _not_launched(launches)
 
 
+_FOLLOWED = "No such process"  # of nodes whose tasks another one's failure had ended before
 _ASKED_TOO_MUCH = [
     you("Confirm: compare what was asked for with what the job's nodes, or the partition's, have.",
         "scontrol show job $SLURM_JOB_ID | grep -E 'NodeList|TRES|NumCPUs'", "sinfo -N -o '%N %c %G %f'"),
@@ -106,12 +107,12 @@ _ASKED_TOO_MUCH = [
 
 def _not_launched(launches: list[LogEvent]) -> Finding:
     """Slurm had the nodes, and one of them did not start its tasks."""
-    first = launches[0]
+    first = min(launches, key=lambda event: _FOLLOWED in event.text)
     reason = first_named(first.fields, "why", "launch", "munge", "allocation").strip()
     node = first.host or first.fields.get("node", "")
     clock = "credential" in reason.lower() or "munge" in reason.lower()
     return cause(
-        launches,
+        [first, *(event for event in launches if event is not first)],
         f"Slurm did not start the tasks: {reason}" if reason else "Slurm's prolog failed, and no task was started",
         why="The node refused the credential: its clock, or its munge key, differs from the controller's."
         if clock

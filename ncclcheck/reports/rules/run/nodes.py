@@ -8,11 +8,12 @@ import msgspec
 
 from ncclcheck.probes.facts import Cluster, Node, RankState, Run, Unread, unread_in
 from ncclcheck.probes.facts.data import DataReport
+from ncclcheck.probes.facts.live.processes import is_frozen
 from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, not_read, seen, unknown, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.addresses import name_service
-from ncclcheck.reports.subjects.failures import lost, silent
+from ncclcheck.reports.subjects.failures import lost, silent, stopped
 
 _MOST_TOLD = 16  # nodes that are named; chosen
 
@@ -103,9 +104,13 @@ def every_probe_and_rule_ran(cluster: Cluster) -> Iterator[Finding]:
         yield unknown(
             Where(node=left.node, device=f"pid {left.pid}"),
             f"{left.command} could not be ended: state {left.state}, waiting in {left.wchan or 'unread'}",
-            why="The kernel ends no process that waits for a device; it stays until the device answers.",
+            why="The kernel ends no process that waits for a device; it stays until the device answers."
+            if not is_frozen(left.state, left.wchan)
+            else "Its control group is frozen (docker pause, a suspended step): it ends when that is thawed.",
             evidence=[seen(f"/proc/{left.pid}/wchan", left.wchan)],
-            fix=[admin("Look at that driver or file system in the kernel log; often only a reboot helps.")],
+            fix=stopped.let_go_on("F", left.pid)
+            if is_frozen(left.state, left.wchan)
+            else [admin("Look at that driver or file system in the kernel log; often only a reboot helps.")],
         )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, JobEnd, RankState, Run
+from ncclcheck.probes.facts.run.course import STOPPED
 from ncclcheck.reports.judgement.findings import (
     Evidence,
     Finding,
@@ -16,10 +17,11 @@ from ncclcheck.reports.judgement.findings import (
     fail,
     seen,
     unknown,
+    warn,
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.failures import broken_store, deadlock, lost
+from ncclcheck.reports.subjects.failures import broken_store, cut, deadlock, lost, stopped
 from ncclcheck.reports.subjects.failures.last_words import Told
 from ncclcheck.reports.subjects.failures.limits import exhausted
 from ncclcheck.reports.subjects.failures.limits.crowded import crowded_nodes
@@ -193,6 +195,7 @@ def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
     run = cluster.run
     late = [rank for rank in run.ranks if rank.phase == "world"]
     if not late:
+        yield from (_held(cluster, end, warn) for end in lost.held(run))
         if any(rank.phase == "start" for rank in run.ranks):
             raise NothingToJudge("its ground failed: RUN002")
         return
@@ -308,9 +311,14 @@ def _more_time(run: Run, more: str) -> str:
 
 def _culprits(cluster: Cluster, late: list[RankState]) -> list[Finding]:
     """A torchrun that was killed, a network that was lost, ranks that are to blame: the first that there is."""
-    blamed = _killed(cluster) or _closed(cluster, late)
-    if not blamed and not lost.ended(late) and (broken := broken_store.found(cluster)):
-        blamed = [broken_store.finding(broken)]
+    blamed = _killed(cluster)
+    if not blamed and not lost.ended(late):
+        at_start = lost.held(cluster.run) if not late or late[0].phase == "start" else []
+        blamed = [_held(cluster, end, fail) for end in at_start] or _closed(cluster, late)
+        if not blamed and (broken := broken_store.found(cluster)):
+            blamed = [broken_store.finding(broken)]
+        if not blamed and (severed := cut.found(cluster, late)):
+            blamed = [cut.finding(cluster, severed)]
     return blamed or [_lost(cluster, rank) for rank in _blamed(cluster, late)]
 
 
@@ -334,6 +342,17 @@ def _killed(cluster: Cluster) -> list[Finding]:
     return [_ended(cluster, end) for end in lost.killed(cluster.run)]
 
 
+def _held(cluster: Cluster, end: JobEnd, level: Callable[..., Finding]) -> Finding:
+    return level(
+        Where(node=end.node),
+        lost.ending(cluster, end),
+        why="Nobody starts, watches or ends the ranks of that node: the job does not come to its end.",
+        owner="job",
+        evidence=[seen(f"/proc/{end.pid}/stat on {end.node}", f"state {end.held}")],
+        fix=stopped.let_go_on(end.held, end.pid),
+    )
+
+
 def _lost(cluster: Cluster, rank: RankState) -> Finding:
     spent = exhausted.of_rank(cluster, rank)
     known = None if spent else lost.meaning_of(rank, cluster.run)
@@ -353,12 +372,8 @@ def _lost(cluster: Cluster, rank: RankState) -> Finding:
 
 
 def _mends(rank: RankState, known: Told | None) -> list[Remedy]:
-    if rank.proc_state in ("T", "t"):
-        return [
-            you("Find what stopped it (a debugger, job control, a suspended job) and let it go on.",
-                f"kill -CONT {rank.pid}"),
-            admin("See whether the scheduler suspends jobs on this node.", "scontrol show job"),
-        ]  # fmt: skip
+    if rank.proc_state in STOPPED:
+        return stopped.let_go_on(rank.proc_state, rank.pid)
     if known:
         return known.fix
     if rank.error:
@@ -370,7 +385,7 @@ def _mends(rank: RankState, known: Told | None) -> list[Remedy]:
 
 
 def _evidence(rank: RankState) -> Evidence:
-    parts = [f"last step {rank.last_step!r}", f"no progress for {rank.since_s:.0f} s", f"state {rank.proc_state}"]
+    parts = [f"last step {rank.last_step!r}", f"no progress for {rank.since_s:.0f} s", _state(rank)]
     if rank.exit is not None:
         parts.append(f"exit status {rank.exit}")
     if rank.error:
@@ -378,6 +393,10 @@ def _evidence(rank: RankState) -> Evidence:
     elif rank.stack:
         parts.append(f"in {' from '.join(rank.stack)}")
     return seen(f"rank {rank.rank} on {rank.node}, pid {rank.pid}", ", ".join(parts))
+
+
+def _state(rank: RankState) -> str:
+    return "frozen by its control group" if rank.proc_state == "F" else f"state {rank.proc_state}"
 
 
 def _steps(late: list[RankState]) -> str:

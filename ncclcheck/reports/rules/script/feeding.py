@@ -218,7 +218,8 @@ def one_cut(script: Script) -> Iterator[Finding]:
 
     ## How we know
     A rank stands in the sampler's seed. Or random_split, reached by all ranks, is given no generator, and no file
-    sets any seed, or a rank stands in all of torch's.
+    sets any seed, or a rank stands in all of torch's. Or a sampler is given what `random.shuffle` or numpy has
+    put in order after a seed that differs by rank.
 
     ## Fix
     - **you** one seed for all ranks: `DistributedSampler(dataset, seed=0)`,
@@ -237,6 +238,15 @@ def one_cut(script: Script) -> Iterator[Finding]:
             fix=[you("Cut the samples by one seed for all ranks.")],
         )
     calls, everywhere = of_many_ranks(script), on_all_ranks(script)
+    if ordered := _ordered(script):
+        yield warn(
+            here(ordered),
+            "the sampler shares out samples that each rank has shuffled from a seed of its own",
+            why="Ranks deal samples out from different orders: some come twice in an epoch, others never.",
+            owner="job",
+            evidence=[written(script, ordered)],
+            fix=[you("Shuffle by one seed for all ranks, and add the rank to the seed after it.")],
+        )
     for call in script.calls:
         if call.name.endswith(".manual_seed") and call.by_rank and re.search(r"Sampler\.__iter__$", call.function):
             yield warn(
@@ -281,6 +291,18 @@ def one_cut(script: Script) -> Iterator[Finding]:
                     )
                 ],
             )
+
+
+def _ordered(script: Script) -> Call | None:
+    """A sampler of all ranks that is given samples which each rank has shuffled in its own way."""
+    return next(
+        (
+            call
+            for call in script.trace
+            if call.name in SAMPLER and "ordered" in tags(call, "0") | tags(call, "dataset")
+        ),
+        None,
+    )
 
 
 def _seeded_by_chance(script: Script) -> Call | None:

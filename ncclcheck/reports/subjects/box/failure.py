@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from ncclcheck.probes.facts import Box, BoxOom, BoxProcess, BoxRaised
+from ncclcheck.probes.facts import Box, BoxOom, BoxProcess, BoxRaised, BoxSent
 from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.reports.subjects.box import peers
 from ncclcheck.reports.subjects.nodes import xids
@@ -36,7 +36,8 @@ class Failure(NamedTuple):
     """One thing that went wrong. of_others: it only tells that another process is gone or did not come.
 
     number: of the signal, or of the Xid. gpu: NVML's index. alike: the ranks that raised the same at once, where
-    there are several. told: in words, what is known beside the kind; told_by: by what.
+    there are several. told: in words, what is known beside the kind; told_by: by what. sent: its signal,
+    by another process of the job.
     """
 
     t: float
@@ -52,12 +53,15 @@ class Failure(NamedTuple):
     alike: tuple[int, ...] = ()
     told: str = ""
     told_by: str = ""
+    sent: BoxSent | None = None
 
     @property
     def rank(self) -> int:
         """The rank, -1 for none."""
         if self.alike:
             return -1
+        if self.kind == "outside" and self.sent is not None:
+            return self.sent.rank
         if self.raised is not None and self.raised.rank >= 0:
             return self.raised.rank
         return self.process.rank if self.process is not None else -1
@@ -125,7 +129,7 @@ def ended(box: Box) -> str:
 
 def said(raised: BoxRaised, most: int = 240) -> str:
     """`ValueError: boom`, in one line."""
-    words = f"{raised.type}: {_BUILD.sub('', raised.message)}"
+    words = f"{raised.type}: {_BUILD.sub('', raised.message)}" if raised.message.strip() else raised.type
     if _TRACEBACK in raised.message:  # of a loader's worker or a spawned process, which torch raises again
         words = f"{raised.message.strip().splitlines()[-1]} (in a process that it started)"
     text = in_line(" ".join(words.split()))
@@ -173,7 +177,7 @@ def what(one: Failure) -> str:
         "left": f"ended with exit code 0{_leaves(one)} while others went on",
         "exit": f"ended with exit code {code}"
         + (f": {in_line(one.told)}" if one.told else _leaves(one) or ", without an exception"),
-        "absent": f"did not come to what all the others waited for{_was_in(one)}",
+        "absent": (one.told or "did not come to what all the others waited for") + _was_in(one),
         "apart": "called something else than all the others, which waited for it",
         "outside": f"the job was sent {signal_name(one.number)}",
         "stalled": "the job stalled",

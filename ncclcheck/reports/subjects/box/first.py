@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ncclcheck.probes.facts import Box, BoxOom, BoxProcess, BoxRaised, Cluster
 from ncclcheck.reports.judgement.derived import derived
-from ncclcheck.reports.subjects.box import alike, children, peers, started, threads, waiting
+from ncclcheck.reports.subjects.box import alike, children, peers, senders, started, threads, waiting
 from ncclcheck.reports.subjects.box.failure import FRAME, Failure, Kind, frames, is_stopped, own_frames
 from ncclcheck.reports.subjects.nodes import xids
 from ncclcheck.reports.text.words.fold import fold_ranks
@@ -45,6 +45,8 @@ _OF_OTHERS = re.compile(
     r"|process group .{0,40}abort|no route to host|application timeout caused pair closure|DistNetworkError"
     r"|DistStoreError|is being shut ?down|aborted communicator|connect\(\) .{0,40}fail|failed to connect"
 )
+_CLOSED = re.compile(r"(?i)connection (?:was )?(?:closed|reset)|closed by (?:peer|remote)|broken pipe")
+_TIME = re.compile(r"(?i)time")
 _TAKEN = re.compile(r"(?i)EADDRINUSE|address already in use")  # its own port, whatever torch's class is
 _LAUNCHERS = (
     *("ChildFailedError", "ProcessExitedException", "ProcessRaisedException", "SignalException"),
@@ -66,6 +68,7 @@ _TIMEOUT = re.compile(r"(?:^|/)timeout\b")
 _RAN_OUT = (124, 137)  # its exit codes when the time is over, the second after SIGKILL. Source: timeout(1)
 _GOT_SIGNAL = re.compile(r"got signal: (\d{1,2})$")
 _SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error:\n(.*)", re.DOTALL)
+_OF_A_LOADER = re.compile(r"torch/utils/data/")
 _WORKER = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\)")
 _LOST_WORKER = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([A-Z][\w ]+)")
 _WORDS = {signal.strsignal(number): int(number) for number in (signal.SIGKILL, *_CRASHES)}  # as torch prints them
@@ -88,7 +91,7 @@ def end(cluster: Cluster) -> End:
     )
     failures = _of_the_last_attempt(boxes, _without_launchers([*failures, *_vanished(boxes)]))
     first = _first(boxes, failures, waiting.holder(cluster))
-    first = threads.behind(boxes, children.behind(first)) if first is not None else None
+    first = senders.behind(boxes, threads.behind(boxes, children.behind(first))) if first is not None else None
     then = [
         failure
         for failure in failures
@@ -238,8 +241,8 @@ def _is_launchers(raised: BoxRaised) -> bool:
 def _is_of_others(raised: BoxRaised) -> bool:
     if _is_launchers(raised):
         return True
-    if _WORKER.search(raised.message):
-        return False  # whatever its end has closed
+    if _WORKER.search(raised.message) or (raised.frames and _OF_A_LOADER.search(raised.frames[-1])):
+        return False  # whatever its end has closed, and a worker that does not answer
     words = f"{raised.type}: {raised.message} {raised.cause}"
     return _OF_OTHERS.search(words) is not None and not _TAKEN.search(words) and not _is_elsewhere(raised)
 
@@ -504,7 +507,11 @@ def _absent(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None
     if len(ranks) != 1 or not complained:
         return None
     box, process = quiet[0]
-    return Failure(failures[0].t, "absent", box, process)
+    said = [failure.raised.message for failure in failures if failure.raised is not None]
+    lost = all(map(_CLOSED.search, said)) and not any(map(_TIME.search, said))
+    lives = process.gone is None or process.gone > failures[0].t + _ALONE_S
+    closed = "closed its connections to the others, and lived on" if lost and lives else ""
+    return Failure(failures[0].t, "absent", box, process, told=closed)
 
 
 def _apart(failures: Sequence[Failure]) -> Failure | None:
@@ -536,4 +543,8 @@ def odd_at_stall(boxes: Sequence[Box]) -> tuple[Box, BoxProcess] | None:
     if len(stopped) == 1 and max(box.world for box in boxes) > 1:  # whatever is known of the others
         return ranks[next(iter(stopped))]
     rank = odd_one({rank: stopped.get(rank) or own_frames(process.stack) for rank, (_, process) in ranks.items()})
+    if rank is None:  # in different calls, one of them in none
+        away = [at for at, (_, process) in ranks.items() if not _COLLECTIVE.search("\n".join(process.stack))]
+        known = len(ranks) > 1 and all(process.stack for _, process in ranks.values())
+        rank = away[0] if len(away) == 1 and known else None
     return ranks[rank] if rank is not None else None

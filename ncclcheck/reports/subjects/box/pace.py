@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
@@ -43,32 +44,49 @@ class _Change(NamedTuple):
     ratio: float
 
 
+_Found = tuple[Box, BoxProcess | None, str]
+_Series = list[tuple[Sequence[BoxSample], Sequence[float]]]  # of each node of it: samples, and a value for each
+
+
 @derived
 def slow(cluster: Cluster) -> Slow | None:
     """None where the job kept its pace, or where nobody stands out."""
     boxes = [box for box in cluster.measurements.boxes if len(box.samples) > 2 * _LEAST_BINS]
-    change = _change(boxes)
-    if change is None:
-        return None
-    culprit = _by_clock(boxes, change) or _by_rank(boxes, change) or _by_queue(boxes, change)
-    if culprit is None:
-        return None
-    box, process, what = culprit
-    return Slow(change.t, change.ratio, box, process, what, [*_changes(box, process, change)])
+    for change in (_of_ranks(boxes), _change(boxes, [_traffic(boxes)])):
+        culprit = _culprit(boxes, change) if change is not None else None
+        if change is not None and culprit is not None:
+            box, process, what = culprit
+            return Slow(change.t, change.ratio, box, process, what, [*_changes(box, process, change)])
+    return None
 
 
-def _change(boxes: Sequence[Box]) -> _Change | None:
-    """By the bytes that the job's nodes send: every step sends the same."""
+def _culprit(boxes: Sequence[Box], change: _Change) -> _Found | None:
+    return _by_clock(boxes, change) or _by_rank(boxes, change) or _by_queue(boxes, change)
+
+
+def _traffic(boxes: Sequence[Box]) -> _Series:
+    """What the job's nodes send, which on a shared node other jobs send too."""
+    return [(box.samples, [float(sample.sent) for sample in box.samples]) for box in boxes]
+
+
+def _of_ranks(boxes: Sequence[Box]) -> _Change | None:
+    """By what each rank writes, where all of them became slower at once: gloo's messages, a line a step."""
+    ranks: list[_Series] = [
+        [(box.samples, process.wrote)]
+        for box in boxes
+        for process in box.processes
+        if process.role == "rank" and process.wrote
+    ]
+    return _change(boxes, ranks) if len(ranks) > 1 else None
+
+
+def _change(boxes: Sequence[Box], each: Sequence[_Series]) -> _Change | None:
+    """When the bytes a second of each became fewer for good: every step sends the same."""
     begun, ended = min((b.started for b in boxes), default=0.0), _ended(boxes)
     width = max(_LEAST_BIN_S, (ended - begun) / _MOST_BINS)
-    count = int((ended - begun) / width)
-    rates = [
-        sum(
-            _mean(box, begun + at * width, begun + (at + 1) * width, lambda sample: sample.sent) or 0.0
-            for box in boxes
-        )
-        for at in range(count)
-    ]
+    edges = [begun + at * width for at in range(int((ended - begun) / width) + 1)]
+    binned = [[_rate(one, start, start + width) for start in edges[:-1]] for one in each]
+    rates = [fmean(column) for column in zip(*map(_scaled, binned), strict=True)]
     if len(rates) < 2 * _LEAST_BINS:
         return None
     high = sorted(rates)[int(len(rates) * 0.9)]
@@ -78,8 +96,11 @@ def _change(boxes: Sequence[Box]) -> _Change | None:
     rates, start = rates[first:], begun + first * width
     least = max(_LEAST_BINS, int(_LEAST_S / width))
     splits = range(max(_LEAST_BINS, int(_BEFORE_S / width)), len(rates) - least + 1)
-    at = max(splits, key=lambda k: k * (len(rates) - k) * (fmean(rates[:k]) - fmean(rates[k:])) ** 2, default=0)
-    if not at:
+    logs = [
+        math.log(max(rate, _STALLED * (high or 1.0))) for rate in rates
+    ]  # a burst, as of a checkpoint, weighs little
+    at = max(splits, key=lambda k: k * (len(logs) - k) * (fmean(logs[:k]) - fmean(logs[k:])) ** 2, default=0)
+    if not at or not all(_fell(own[first:], at) for own in binned):
         return None
     before, after = sorted(rates[:at]), sorted(rates[at:])
     apart = after[len(after) * 3 // 4] < before[len(before) // 4]
@@ -88,21 +109,36 @@ def _change(boxes: Sequence[Box]) -> _Change | None:
     return _Change(start, start + at * width, ended, median(before) / median(after))
 
 
+def _rate(series: _Series, start: float, end: float) -> float:
+    """Of all nodes of it together."""
+    total = 0.0
+    for samples, values in series:
+        inside = [value for sample, value in zip(samples, values, strict=False) if start <= sample.t < end]
+        total += fmean(inside) if inside else 0.0
+    return total
+
+
+def _scaled(rates: Sequence[float]) -> list[float]:
+    """To the one's own pace, whatever it writes a step."""
+    high = sorted(rates)[int(len(rates) * 0.9)] if rates else 0.0
+    return [rate / high if high else 0.0 for rate in rates]
+
+
+def _fell(rates: Sequence[float], at: int) -> bool:
+    return 0 < median(rates[at:]) <= _SLOWER * median(rates[:at])
+
+
 def _ended(boxes: Sequence[Box]) -> float:
-    """The first end of a rank, or of all; where the job stalled for good, the last sign of life."""
+    """The first end or failure of a rank, else the end of all; of a job that stalled the last sign of life."""
     gone = [
         process.gone
         for box in boxes
         for process in box.processes
         if process.role == "rank" and process.gone is not None
     ]
+    failed = [raised.t for box in boxes for raised in box.raised if not raised.thread]
     stalled = [box.stalls[-1].t - box.stalls[-1].silent for box in boxes if box.stalls and box.status != 0]
-    return min([*gone, *stalled, *(box.samples[-1].t for box in boxes)], default=0.0)
-
-
-def _mean(box: Box, start: float, end: float, value: Callable[[BoxSample], float]) -> float | None:
-    values = [value(sample) for sample in box.samples if start <= sample.t < end]
-    return fmean(values) if values else None
+    return min([*gone, *failed, *stalled, *(box.samples[-1].t for box in boxes)], default=0.0)
 
 
 def _both(box: Box, change: _Change, values: Sequence[float]) -> tuple[float, float]:
@@ -111,9 +147,6 @@ def _both(box: Box, change: _Change, values: Sequence[float]) -> tuple[float, fl
     before = [value for sample, value in pairs if change.start <= sample.t < change.t]
     after = [value for sample, value in pairs if change.t <= sample.t < change.end]
     return fmean(before or [0.0]), fmean(after or [0.0])
-
-
-_Found = tuple[Box, BoxProcess | None, str]
 
 
 def _by_clock(boxes: Sequence[Box], change: _Change) -> _Found | None:

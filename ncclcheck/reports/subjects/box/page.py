@@ -21,6 +21,7 @@ MOST_LINES = 25  # what stands on a terminal together with the job's own last wo
 _MOST_OTHERS = 3
 _SLOW = "BOX011"
 _PYTHON = re.compile(r"python|torchrun|accelerate|deepspeed|srun|mpirun")
+_LAUNCHER = re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed|srun|mpirun")
 _NOT_STARTED = 126  # exit codes of a shell from here on: not started, ended by a signal. Source: bash(1)
 _LINES = 2  # of one piece of evidence
 
@@ -66,7 +67,7 @@ def _is_scripts_own(box: Box) -> bool:
     well = all(process.status == 0 or (process.status is None and process.left) for process in ranks)
     well = well and not any(process.status for process in others)
     quiet = not (box.raised or box.signals or box.stalls or box.ooms)
-    script = root is not None and not _PYTHON.search(root.command)
+    script = root is None or not _LAUNCHER.search(root.command)
     return bool(ranks and well and quiet and script and 0 <= (box.status or 0) < _NOT_STARTED)
 
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from ncclcheck.probes.facts import Cluster, JobEnd
+from ncclcheck.probes.facts.run.course import STOPPED
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, fail, seen, you
 from ncclcheck.reports.subjects.failures import lost
 from ncclcheck.reports.text.words.fold import fold_names
@@ -38,7 +39,7 @@ def found(cluster: Cluster) -> Broken | None:
 
 def _is_lost(cluster: Cluster, node: str) -> list[bool]:
     ranks = [rank for rank in cluster.run.ranks if rank.node == node]
-    return [bool(rank.error) or rank.exit is not None or rank.proc_state in ("gone", "T", "t") for rank in ranks]
+    return [bool(rank.error) or rank.exit is not None or rank.proc_state in ("gone", *STOPPED) for rank in ranks]
 
 
 def finding(broken: Broken) -> Finding:

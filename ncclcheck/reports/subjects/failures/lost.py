@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from ncclcheck.probes.facts import Cluster, JobEnd, RankState, Run, at, value_or
-from ncclcheck.probes.facts.run.course import signal_name
+from ncclcheck.probes.facts.run.course import STOPPED, signal_name
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.failures import last_words
 
@@ -37,6 +37,11 @@ def killed(run: Run) -> list[JobEnd]:
     return [end for end in run.ends if end.exit is not None and end.exit < 0]
 
 
+def held(run: Run) -> list[JobEnd]:
+    """A torchrun that was stopped or frozen: it starts no rank, and sees none end."""
+    return [end for end in run.ends if end.held]
+
+
 def wordless(run: Run) -> list[JobEnd]:
     """A torchrun that ended with an error and said nothing, while no other one did: it did not wait for others."""
     failed = [end for end in run.ends if end.exit]
@@ -48,6 +53,9 @@ def ending(cluster: Cluster, end: JobEnd) -> str:
     start = cluster.job.start
     if end.exit is not None and end.exit < 0:
         return f"{start} itself was killed by {signal_name(-end.exit)}, and its ranks with it"
+    if end.held:
+        how = "frozen by its control group" if end.held == "F" else f"stopped (state {end.held})"
+        return f"{start} itself, pid {end.pid}, is {how}: it starts no rank there, and sees none end"
     began = "the job could not start" if end.exit is None else f"{start} ended before its ranks had joined"
     return f"{began}: {last_line(end.detail)}" if end.detail else f"{began}, with status {end.exit} and no word"
 
@@ -69,14 +77,14 @@ def meaning_of(rank: RankState, run: Run) -> last_words.Told | None:
 
 def ended(ranks: Sequence[RankState]) -> list[RankState]:
     """Stopped ranks; else those that a signal ended (SIGTERM is torchrun's own)."""
-    stopped = [rank for rank in ranks if rank.proc_state in ("T", "t")]
+    stopped = [rank for rank in ranks if rank.proc_state in STOPPED]
     signalled = [r for r in ranks if not r.error and r.exit is not None and r.exit < 0 and r.exit != -15]
     return (stopped or signalled)[:MOST_TOLD]
 
 
 def by_themselves(ranks: Sequence[RankState]) -> list[RankState]:
     """Those that nobody stopped and no other made fail: ended by a signal, else the first that died or raised."""
-    if any(rank.proc_state in ("T", "t") for rank in ranks) or by_defect(ranks):
+    if any(rank.proc_state in STOPPED for rank in ranks) or by_defect(ranks):
         return []
     if states := ended(ranks):
         return states
@@ -111,7 +119,13 @@ def first_dead(cluster: Cluster, late: Sequence[RankState]) -> list[RankState]:
     mute = [rank for rank in late if not rank.error and rank.exit not in (None, 0, _SIGTERM)]
     states = [rank for rank in late if rank.error]
     own = [rank for rank in states if not in_vain(rank)]
-    return (mute or own or _left(cluster, late) or states)[:1]
+    dead = [rank for rank in left(cluster, late) if not lives(rank)]
+    return (mute or own or dead or states)[:1]
+
+
+def lives(rank: RankState) -> bool:
+    """Whether its process runs and has raised nothing: what ended its connections was not its own end."""
+    return not rank.error and rank.exit is None and rank.proc_state not in ("", "gone", *STOPPED)
 
 
 def taken_along(run: Run, rank: RankState) -> bool:
@@ -124,7 +138,7 @@ def _in_vain_of(end: JobEnd) -> bool:
     return bool(_IN_VAIN.search(last_line(end.detail)))
 
 
-def _left(cluster: Cluster, late: Sequence[RankState]) -> list[RankState]:
+def left(cluster: Cluster, late: Sequence[RankState]) -> list[RankState]:
     """Ranks of the nodes by whose addresses the others name who left them; most of the others must agree."""
     nodes = _addresses(cluster)
     votes: dict[str, int] = {}
@@ -166,7 +180,9 @@ def behind(ranks: Sequence[RankState]) -> list[RankState]:
 def how(rank: RankState) -> str:
     """How a rank was lost."""
     who = f"pid {rank.pid}"
-    if rank.proc_state in ("T", "t"):
+    if rank.proc_state == "F":
+        return f"{who} is frozen by its control group (docker pause, a suspended step)"
+    if rank.proc_state in STOPPED:
         return f"{who} is stopped (state {rank.proc_state})"
     if rank.error:
         return f"{who} raised {headline(rank.error)}"

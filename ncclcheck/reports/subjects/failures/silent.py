@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import Cluster, Run, Silence, replace
 from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Owner, Remedy, Where, admin, seen, unknown, you
 from ncclcheck.reports.subjects.failures import last_words
-from ncclcheck.reports.subjects.failures.entering import dialled, let_in, ssh_way
+from ncclcheck.reports.subjects.failures.entering import dialled, let_in, ssh_way, starting
 from ncclcheck.reports.subjects.failures.entering.launching import (
     FELL_SILENT,
     NOTHING_KNOWN,
@@ -200,6 +200,14 @@ def _killed(_: Cluster, silence: Silence) -> Finding | None:
     )
 
 
+def _at_start(_: Cluster, silence: Silence) -> Finding | None:
+    """It never spoke, and how far its start came is known; a signal that stopped it is said before."""
+    if silence.last_step or silence.exit is not None or not (held := starting.held(silence)):
+        return None
+    what = f"our agent did not begin to speak{_waited(silence)}: {held.words}"
+    return _found(silence, what, NOTHING_KNOWN, "node", *held.fix)
+
+
 def _in_kernel(_: Cluster, silence: Silence) -> Finding | None:
     if silence.look is None or silence.look.state != "D":
         return None
@@ -323,11 +331,20 @@ def _ended(_: Cluster, silence: Silence) -> Finding | None:
     when = _in_step(silence) or ", before its agent had spoken"
     return _found(
         silence,
-        f"{_OF[silence.via]} ended with status {silence.exit}{last}{when}",
+        f"{_OF[silence.via]} ended with status {silence.exit}{last}{when}{starting.tight(silence.look)}",
         FELL_SILENT if silence.last_step else NOTHING_KNOWN,
         "node",
+        *_loosen(silence),
         you("Do the same by hand on that node, and see what it says.", "python3 -m ncclcheck env", *_try(silence)),
     )
+
+
+def _loosen(silence: Silence) -> list[Remedy]:
+    """Where a limit of each login there is too small for a program."""
+    if not starting.tight(silence.look):
+        return []
+    files = f"{STARTUP_FILES} /etc/security/limits.conf /etc/security/limits.d"
+    return [you("Take that limit out of what each login reads.", f"ssh {{node}} \"grep -rsn 'ulimit' {files}\"")]
 
 
 def _turned_elsewhere(_: Cluster, silence: Silence) -> Finding | None:
@@ -445,6 +462,7 @@ _SIGNS = (
         _exhausted,
         _stopped,
         _killed,
+        _at_start,
         _in_kernel,
         _other_command,
         _restricted,
@@ -508,6 +526,9 @@ def _evidence(silence: Silence, *, words: bool = False) -> list[Evidence]:
         all_evidence.append(seen(f"exit status of {_OF.get(silence.via, silence.via)}", str(silence.exit)))
     if look is not None:
         all_evidence.append(seen("a second look", _looked(silence)))
+    if silence.start and not silence.last_step:
+        came = ", ".join(f"{each.step} after {each.at_s:g} s" for each in silence.start)
+        all_evidence.append(seen("steps of its agent's start", came))
     return all_evidence
 
 

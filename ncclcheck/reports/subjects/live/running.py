@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from ncclcheck.probes.facts import Cluster, Live, LiveProcess
+from ncclcheck.probes.facts.live.processes import is_frozen
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.rule import NothingToJudge
 from ncclcheck.reports.subjects.live import arrival
@@ -36,14 +37,6 @@ _USED_UP, _NOT_USED_UP, _PERIODS = 0.25, 0.05, 10
 _FAULTS = 100.0  # pages a second from disk: at 0.1 ms for one, a hundredth of the time; healthy jobs have none
 _SLEEPS = ("hrtimer_nanosleep", "do_nanosleep")
 CHILD = "do_wait"  # the kernel function of waitpid(2); futex_do_wait is another
-_FREEZERS = (
-    "__refrigerator",
-    "do_freezer_trap",
-    "get_signal_freeze",
-)  # docker pause, a suspended step: kernel source
-# From Linux 6.1 on a frozen process stays where it was, in state D. A signal could end the wait in these: state D
-# in them is the freezer's alone. Seen with 6.18, cgroup v1; include/linux/freezer.h.
-_NEVER_D = re.compile("futex|poll|nanosleep|do_wait$|sigsuspend")
 # Times that the same data was sent anew: the third comes 1.4 s after the first (RTO of 0.2 s, doubled), tcp(7). A
 # stopped process is none: its kernel acknowledges, and asks with probes.
 _RETRIES = 3
@@ -382,13 +375,7 @@ def short_of_cpu(ranks: list[LiveProcess]) -> list[LiveProcess]:
 
 def is_stopped(process: LiveProcess) -> bool:
     """Whether a signal, a debugger or the freezer of its cgroup held it at both looks."""
-    if (
-        process.was == process.state == "D"
-        and _NEVER_D.search(process.was_wchan)
-        and _NEVER_D.search(process.wchan)
-    ):
-        return True
-    frozen = process.was_wchan in _FREEZERS and process.wchan in _FREEZERS
+    frozen = is_frozen(process.was, process.was_wchan) and is_frozen(process.state, process.wchan)
     return frozen or (process.was in ("T", "t") and process.state in ("T", "t"))
 
 
@@ -401,7 +388,8 @@ def waits_for_a_file(process: LiveProcess) -> bool:
         re.search("pipe_(read|write)", process.wchan) and not process.file
     ):  # without a name: from one of its own processes
         named = False
-    return named or bool(process.stuck) or (process.was == "D" and process.state == "D")
+    asks_again = bool(process.holder) and sleeps(process)  # for a lock, as SQLite does
+    return named or asks_again or bool(process.stuck) or (process.was == "D" and process.state == "D")
 
 
 def _host_of(end: str) -> str:

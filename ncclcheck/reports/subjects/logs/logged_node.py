@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
@@ -52,10 +53,21 @@ def in_one_process(event: LogEvent, others: Iterable[LogEvent]) -> bool:
     return any((event.host, event.pid) == (other.host, other.pid) for other in others)
 
 
+# Of CUDA's errors, those that mean the same whichever call returns them: a fault of a kernel or of the GPU that
+# stays, a driver, a process that ends, a capture. Source: CUDA Runtime API, cudaError_t
+ANYWHERE = re.compile(
+    r"out of memory|illegal memory access|device-side assert|stack error|illegal instruction|misaligned address"
+    r"|program counter|launch failure|launch timed out|uncorrectable|contained|kernel image|symbol not found"
+    r"|insufficient for CUDA|stub library|compatibility|driver combination|PTX|toolchain|MPS|no CUDA-capable"
+    r"|busy or unavailable|already in use|shutting down|context is destroyed|invalid device context|captur"
+    r"|not yet initialized|license"
+)
+
+
 def in_nvls(logs: Logs) -> list[LogEvent]:
-    """CUDA's refusals in NCCL's nvls.cc; error 401 comes from nowhere else, full memory is another matter."""
+    """CUDA's refusals in NCCL's nvls.cc; error 401 comes from nowhere else; not those of ANYWHERE."""
     passed = said(logs, "nvls-passed-on")
-    events = [event for event in cuda_errors(logs, "", by=BY_NCCL) if "out of memory" not in event.fields["error"]]
+    events = [event for event in cuda_errors(logs, "", by=BY_NCCL) if not ANYWHERE.search(event.fields["error"])]
     return [
         event
         for event in events

@@ -12,6 +12,7 @@ from ncclcheck.probes.facts.log.fields import first_named
 from ncclcheck.reports.judgement.findings import Where
 from ncclcheck.reports.subjects.logs.logged import process_of, said
 from ncclcheck.reports.subjects.logs.reported import owner_of, setting, version
+from ncclcheck.reports.subjects.logs.words import meanings
 
 _NO_ANSWER = "12"  # IBV_WC_RETRY_EXC_ERR
 _ROCE_V1 = ("0", "2")  # where mlx5 keeps its addresses of RoCE v1
@@ -149,3 +150,30 @@ def ignores_disable(process: LogProcess) -> bool:
     """Whether HPC-X's plugin sends though RDMA was to be off, or no setting is told."""
     off = process.settings.get("NCCL_IB_DISABLE", "0") != "0" if process.settings else True
     return off and process.network.startswith("IBext")
+
+
+def silent_end(logs: Logs, events: list[LogEvent]) -> list[LogProcess]:
+    """The processes at the other end of every connection that broke, where that end says nothing of it.
+
+    Where a link fails both ends complain; one that was killed says nothing. None where these lines lack them.
+    """
+    writers = {event.host for event in events}
+    peers = {owner_of(logs, event.fields.get("peer", "")) for event in events[:_ENOUGH]}
+    if len(peers) != 1 or peers & {"", *writers}:
+        return []
+    there = [process for process in logs.processes if process.host in peers]
+    loud = [event for event in logs.events if event.level in ("WARN", "ERROR")]
+    spoke = {(event.host, event.pid) for event in loud if event.sign not in meanings.HARMLESS}
+    quiet = [process for process in there if (process.host, process.pid) not in spoke]
+    return quiet if len(quiet) == len(there) else []
+
+
+_GONE = ("No such device", "Input/output error", "Remote I/O error", "No such device or address")
+
+
+def card_gone(logs: Logs, event: LogEvent) -> bool:
+    """Whether a refused connection means that the card went away. On RoCE ENODEV is of the GID's interface."""
+    error = event.fields.get("error", "").strip() or event.text
+    if not any(word in error for word in _GONE):
+        return False
+    return "No such device" not in error or link(logs, event) == "IB" or "GID N/A" in event.text

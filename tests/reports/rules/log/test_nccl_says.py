@@ -30,7 +30,7 @@ VERBS = {
     "Operation not permitted": "may not use the card",
     "No space left on device": "finds the card's objects used up",
     "Operation not supported": "asks for what the card's driver does not have",
-    "Input/output error": "is refused by the card",
+    "Input/output error": "finds that the card, or its port, is gone",
     "Some error that nobody has seen": "is refused by the card",
 }
 WORDS = {  # NVIDIA/nccl's own words, 2.18 to 2.30
@@ -65,7 +65,7 @@ WORDS = {  # NVIDIA/nccl's own words, 2.18 to 2.30
     "enqueue.cc:1825 Error : no algorithm/protocol available for function AllReduce with datatype ncclFloat32. "
     "NCCL_ALGO was set to NVLS.": ("LOG072", "AllReduce of ncclFloat32 where NCCL_ALGO is NVLS"),
     "include/alloc.h:91 Failed to malloc 4718592 bytes": ("LOG106", "it asked for 4.5 MiB at once"),
-    "include/checks.h:242 Thread creation failed: Resource temporarily unavailable": ("LOG106", "no host memory"),
+    "include/checks.h:242 Thread creation failed: Resource temporarily unavailable": ("LOG194", "no more threads"),
 }
 HARMLESS = (
     "graph/connect.cc:420 User asked for a minimum of 64 channels, limiting to 32",

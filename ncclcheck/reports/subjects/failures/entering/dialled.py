@@ -12,6 +12,7 @@ from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, Wher
 _FILES = "~/.ssh/config /etc/ssh/ssh_config /etc/ssh/ssh_config.d/*.conf"
 
 
+_WAITED = "neither came in nor was refused"  # silent.py's words
 _ASKED = "^(hostname|port|user|proxy|controlpath|bind|address|remote|ciphers|kex)"
 # Options that a whole site may set, and that are told as evidence alone.
 _HARMLESS = ("identitiesonly", "identityagent", "preferredauthentications", "pubkeyauthentication")
@@ -84,6 +85,8 @@ def explained(cluster: Cluster, found: Finding) -> Finding:
                 you("Or do without shared connections for it.", f"ssh -o ControlPath=none {quote(node)} true"),
             ],
         )
+    if way.silent_agent and _WAITED in found.what:
+        return _agent_hangs(found, way)
     if way.no_arp and "No route to host" in found.what:
         return _mute(found, way)
     if led := unlike(cluster, node):
@@ -94,6 +97,23 @@ def explained(cluster: Cluster, found: Finding) -> Finding:
             remedies=[see(node), *found.remedies],
         )
     return found
+
+
+def _agent_hangs(finding: Finding, way: Dialled) -> Finding:
+    """ssh asks it after it has connected, and waits without a limit of time."""
+    socket = quote(way.silent_agent)
+    return replace(
+        finding,
+        what=f"ssh here waits for the ssh agent at {way.silent_agent}, which does not answer (stopped, or "
+        "forwarded from a machine that sleeps): no login gets any further, to no host",
+        owner="job",
+        evidence=[seen(f"a request for its keys to {way.silent_agent}", "no answer in 1.5 s"), *finding.evidence],
+        remedies=[
+            you("Do without that agent, or start one that answers.",
+                "unset SSH_AUTH_SOCK", f"ssh -o IdentityAgent=none {quote(way.node)} true"),
+            you("See who holds the socket.", f"ss -xlp | grep {socket}", "timeout 2 ssh-add -l"),
+        ],
+    )  # fmt: skip
 
 
 def _mute(finding: Finding, way: Dialled) -> Finding:

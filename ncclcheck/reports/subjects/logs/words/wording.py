@@ -22,9 +22,12 @@ LEFT_OPEN = re.compile(
 )
 # What a process said of its own failure, though another line is the better known.
 _SAID_OF_FAILURES = ("complaint", "nccl-warning", "python-error")
+_A_CODE = re.compile(r"\berror code (?:is )?:?-?\d{1,6}\b")  # its library says below what it means
+_ANNOUNCED = re.compile(r"\berror stack:")  # what it is made of stands below
+_FATAL = re.compile(r"\b(?:[Ff]atal|FATAL)\b(?! error in)")
 _BY_A_SIGNAL = re.compile(r"\bcrashed \(|\baborted \(|killed by SIG|does not know why")
 _LETTERS = re.compile(r"[a-z]{2,}")
-SAID = ("complaint", "explains", "command-not-run", "executable-missing")
+SAID = ("complaint", "explains", "command-not-run", "executable-missing", "ended-badly")
 # The level of a line, by Python's loggers, its warnings or glog.
 MILD = re.compile(r"(?:\S{1,300} ){0,4}\[?(?:[WI]\d{0,4} |WARN|INFO|DEBUG|\w{0,40}[wW]arning\b)")
 SAY_OF_WHY = "these lines say of why"
@@ -38,6 +41,16 @@ _HEAD = re.compile(
     r"|\d{4}-\w{3}-\d\d [\d:.]+ +\d+:\d+ (?:ERROR|FATAL) [A-Z]{2,5}:\w{1,60}) "
     r"|^\{.{0,600}?\"(?:message|error|detail|msg)\": ?\"(?=[^\"]{12})"  # a line of JSON
 )
+# A command line that a launcher repeats: what it is called with is not what went wrong.
+_ARGUMENTS = re.compile(r"\['(?:[^\]]{80,2000})(?:\]|$)")
+# gRPC's own words around the answer of the system, which stands in a line beside them.
+_HANDS_ON = re.compile(
+    r"failed to connect to all addresses(?!.{0,200}(?:refused|timed|route))|Additional GRPC error information"
+)
+_ADDRESSES = re.compile(r" \|?\s?\d{1,3} {1,9}0x[0-9a-f]{8,16} .{0,4000}$")  # a stack within a line
+_POINT = re.compile(r"Assertion (?:failed:|[`'])|\b[A-Z]\w{2,60}(?:Error|Exception): ")  # what others stand before
+_CANNOT = re.compile(r"(?i)\b(?:unable|failed) to \w|\b(?:cannot|can't|couldn't|could not) \w")
+_BESIDE_AN_END = 30  # characters: a sentence, and not only who ended
 _IDENTITY = re.compile(r" [\w.]{1,60}=(?:'[0-9a-f-]{24,40}'|\d{12,20}\b)|(?<=Error)\(\w{1,40}=\d{12,20}\)")
 _MOST = 200  # characters of a line in a heading: four lines of a terminal
 _AFTER = 10  # what is shown behind the words by which it is known
@@ -56,6 +69,9 @@ _HOLLOW = re.compile(
     r"|ORTE_ERROR_LOG: Error in file|^\W*(?:ERROR:?\s+)?Unhandled (?:error|exception)\b(?: \(suppress|\W*$)"
     r"|^\S{1,200} .{0,60}\b(?-i:FAILED)$"
     r"|^ray\.exceptions\.(?!\w*(?:Timeout|OutOf))|^(?:.{0,120}\] )?Some NCCL operations have failed"
+    r"|\b(?:Other|Internal|Unknown) MPI error\b|channel initialization failed|\baborting job:?\W*$"
+    r"|printing .{0,30}log ?file|\bFile \"[^\"]{1,300}\", line \d{1,7}, in\b"
+    r"|sigkill_handler\] (?:\[|$)"
 )
 # A sentence that tells its reader what to do.
 _ADVICE = re.compile(
@@ -81,7 +97,7 @@ _WEIGHT = {
 _VAGUE = "did not answer in time"  # the family of any time-out
 # Added to these where the text names a known kind, says what to do, is a consequence, or says nothing: chosen so
 # that a complaint with a reason outweighs an exception without one.
-_KNOWN, _ADVISED, _REASONED, _FOLLOWS, _NOTHING = 2, 1, 1, -3, -4
+_KNOWN, _ADVISED, _REASONED, _PASSES_ON, _FOLLOWS, _NOTHING = 2, 1, 1, -2, -3, -4
 # A reason stands in the line itself: what the system answered to a call, or a clause that says why.
 _REASON = re.compile(
     r"(?i)(?:fail\w{0,4}|error|returned|unable to [^:]{1,80})\b.{0,80}[:(] ?(?:-?\d{1,3}[ ,)-]{1,3})?"
@@ -90,6 +106,7 @@ _REASON = re.compile(
     r"|not supported|no data|input/output|resource temporarily|bad address|device or resource|out of memory)"
     r"|\b(?:hip|cuda|hsa) (?:failure|error)\b.{0,60}?['\"](?!unhandled|unknown)[a-z][^'\"]{5,}['\"]"
     r"|\b(?:because|due to|caused by|reason ?[=:]|root cause:)\s?\S"
+    r"|\berr(?:no)?\s?[=:]\s?-?\d{1,3}\b|\bstatus [a-z]+ [a-z]+\(0x"
 )
 _INSTALLED = "python -m pip list | grep -iE 'torch|nvidia|flash|xformers|vllm|transformers|deepspeed|numpy'"
 
@@ -251,6 +268,7 @@ def of_class(text: str) -> Family | None:
 
 def understood(text: str) -> Family | None:
     """What is known of such words, else what they ask for in general."""
+    text = _ARGUMENTS.sub("", text)
     return of_words(text) or of_class(text)
 
 
@@ -265,8 +283,10 @@ def of_a_sum(event: LogEvent) -> Family | None:
 
 
 def words(text: str) -> str:
-    """A line without the time and the place in the source that some libraries write before it."""
-    return _HEAD.sub("", " ".join(text.split()), count=1)
+    """A line without the time and the place in the source that some libraries write before it, and without a
+    command line in it."""
+    text = _ADDRESSES.sub("", _ARGUMENTS.sub("[...]", " ".join(text.split())))
+    return _HEAD.sub("", text, count=1)
 
 
 def advice(text: str) -> list[Remedy]:
@@ -291,20 +311,38 @@ def tells_most(events: Sequence[LogEvent]) -> LogEvent:
 
 
 def _weight(event: LogEvent) -> int:
-    text = event.fields.get("text", "") if event.sign == "python-error" else event.text
+    text = _ARGUMENTS.sub("[", event.fields.get("text", "") if event.sign == "python-error" else event.text)
     base = _WEIGHT.get(event.sign, 0)
     if event.sign == "traceback-cut":
         return base
-    family = of_words(event.text)
-    if not text.strip() or (_HOLLOW.search(text) and (family is None or _VAGUE in family.why)):
-        return base + _NOTHING
+    family = of_words(_ARGUMENTS.sub("[", event.text))
+    hollow = _HOLLOW.search(text) is not None
+    if not text.strip() or (hollow and (family is None or _VAGUE in family.why)):
+        return _WEIGHT["complaint"] if event.sign == "ended-badly" and _says_more(text) else base + _NOTHING
     known, advised = (
         family is not None or of_a_fault(event.text),
         bool(advice(event.text)) and not _ADVICE.match(words(event.text)),
     )
     follows = event.sign == "python-error" and meanings.follows(event)
     reasoned = event.sign != "python-error" and _REASON.search(event.text) is not None
-    return base + _KNOWN * known + _ADVISED * advised + _REASONED * reasoned + _FOLLOWS * follows
+    return (
+        base
+        + _PASSES_ON * (_HANDS_ON.search(text) is not None)
+        + _KNOWN * known
+        + _ADVISED * advised
+        + _REASONED * reasoned
+        + _FOLLOWS * follows
+    )
+
+
+def _says_more(text: str) -> bool:
+    """Whether a line that tells of an end says why beside it: `Error: unable to unpack: ...: exit status 1`."""
+    rest = _ARGUMENTS.sub("", text)
+    begins = _HOLLOW.search(rest)
+    if begins is None or begins.start() < _BESIDE_AN_END:
+        return False
+    said = rest[: begins.start()]
+    return _CANNOT.search(said) is not None or understood(said) is not None
 
 
 def quoted(event: LogEvent, most: int = _MOST) -> str:
@@ -324,6 +362,9 @@ def _shortened(text: str, most: int) -> str:
     known = of_words(text)
     match = known.words.search(text) if known else None
     tail = most // 2
+    point = _POINT.search(text)
+    if match is None and point and point.start() > 0 and len(text) - point.start() <= most:
+        return f"... {text[point.start() :]}"
     bad = _BAD.search(text)
     if match is None and bad and (at := bad.start()) > most - tail:
         begin = max(text.rfind(". ", 0, at) + 2, at - tail)
@@ -342,6 +383,14 @@ def with_reasons(logs: Logs, findings: Iterator[Finding], *, always: bool) -> It
     """
     return (
         _with_reason(logs, finding, always=always) if always or LEFT_OPEN.search(finding.what) else finding
+        for finding in findings
+    )
+
+
+def with_meaning(logs: Logs, findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Exceptions that give a number, with the line below that says what it means."""
+    return (
+        _with_reason(logs, finding, always=False) if _A_CODE.search(finding.what) else finding
         for finding in findings
     )
 
@@ -372,7 +421,8 @@ def _with_reason(logs: Logs, finding: Finding, *, always: bool) -> Finding:
         )
         and not _says_the_same(event, finding)
     ]
-    most = tells_most(above) if above else _reasoned_below(logs, events, finding) if always else None
+    below = _reasoned_below(logs, events, finding) if always or by_signal or _A_CODE.search(finding.what) else None
+    most = tells_most(above) if above else below
     if most is None:
         return finding
     known, beside = understood(most.text), "before it" if above else "after it"
@@ -391,18 +441,24 @@ def _with_reason(logs: Logs, finding: Finding, *, always: bool) -> Finding:
 
 def _reasoned_below(logs: Logs, events: Sequence[LogEvent], finding: Finding) -> LogEvent | None:
     """A line right below that has a reason in itself, where the finding's own words have none."""
+    by_signal = _BY_A_SIGNAL.search(finding.what) is not None
     if _REASON.search(finding.what):
         return None
-    last = max(events, key=lambda event: event.order)
+    shown = min(events, key=lambda event: event.order)
+    coded = _A_CODE.search(finding.what) is not None
+    announced = _ANNOUNCED.search(shown.text) is not None
+    last = shown if announced else max(events, key=lambda event: event.order)
     below = [
         event
         for event in logs.events
-        if event.sign in _SAID_OF_FAILURES
+        if event.sign in (SAID if announced or coded else _SAID_OF_FAILURES)
         and event.file == last.file
         and 0 < event.line - last.line <= _BELOW
-        and _REASON.search(event.text)
+        and (announced or (_FATAL if by_signal else _REASON).search(event.text))
         and tells_why(event)
         and not (event.sign == "python-error" and meanings.follows(event))
+        and not MILD.match(event.text)
+        and not _says_the_same(event, finding)
     ]
     return tells_most(below) if below else None
 
