@@ -112,7 +112,8 @@ def no_straggler(cluster: Cluster) -> Iterator[Finding]:
     (/proc/self/task/*/schedstat) is not its own: where the ranks of a node are slower together than alone, that is
     a note about the host; where one rank lacks a core for a quarter of its step, a note on CPUs and a warning on
     GPUs. Where most ranks do, or on CPUs, one that loses no more than the time in which it had no core is a note:
-    chance decides which one it is. So is a rank on CPUs that was not timed alone, where any rank had no core for a twentieth of its step.
+    chance decides which one it is. So is a rank on CPUs that was not timed alone, where any rank had no core
+    for a twentieth of its step.
 
     ## Fix
     - **you** leave the named node out and run again; in the forward pass or optimizer: find what only this rank
