@@ -216,6 +216,7 @@ from ncclcheck.probes.facts.run.reach import (
     NoDoor,
     PathMtu,
     PeerReach,
+    Spread,
     Volley,
 )
 
@@ -407,6 +408,7 @@ __all__ = [
     "Soak",
     "Space",
     "SpareRows",
+    "Spread",
     "Stack",
     "Start",
     "StartStep",
