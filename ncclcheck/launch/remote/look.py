@@ -54,7 +54,7 @@ def words(pid: int | None, *, begun: bool = True) -> list[str]:
 
 
 def end(pid: int) -> list[str]:
-    """The command that ends an agent that never spoke, and what its start has started, if the number is its own."""
+    """The command that ends an agent that never spoke, and what it started, if the number is still its own."""
     return ["/bin/sh", "-c", _END, "sh", str(pid)]
 
 
