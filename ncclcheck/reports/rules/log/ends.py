@@ -134,13 +134,14 @@ def _unread(what: str) -> Finding:
 def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    A job that was ended by Slurm's time limit, a preemption or a signal to torchrun.
+    A job that was ended by the time limit of Slurm, PBS or LSF, a preemption or a signal to torchrun.
 
     ## Why it matters
     Then nothing in the job failed, and what its ranks print afterwards says nothing.
 
     ## How we know
-    Slurm's "CANCELLED ... DUE TO TIME LIMIT", "DUE TO PREEMPTION" or "DUE TO JOB REQUEUE"; torchrun's "Received
+    Slurm's "CANCELLED ... DUE TO TIME LIMIT", "DUE TO PREEMPTION" or "DUE TO JOB REQUEUE"; PBS's "walltime N
+    exceeded limit", LSF's TERM_RUNLIMIT; torchrun's "Received
     SIGTERM death signal": a time limit, `scancel`, a preemption, or a lost ssh session (SIGHUP). A SIGINT is
     Ctrl-C: a note where the work was done or a server was stopped; else it was not finished, and without a step
     before it the job may have hung, which its user saw. Slurm's "JOB ... CANCELLED AT" without a reason is
@@ -157,22 +158,16 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
     """
     late = said(logs, "time-limit")
     if late and _was_done(logs, late):
-        yield note(
-            where(late[0]), "Slurm ended the job at its time limit, after its work was done", evidence=lines(late)
-        )
+        what = f"{_batch_system(late[0])[0]} ended the job at its time limit, after its work was done"
+        yield note(where(late[0]), what, evidence=lines(late))
     elif late:
+        name, commands = _batch_system(late[0])
         yield cause(
             late,
-            "Slurm ended the job at its time limit",
+            f"{name} ended the job at its time limit",
             why="Nothing in the job failed; what ranks print afterwards says nothing.",
             owner="job",
-            fix=[
-                you(
-                    "Confirm, and ask for more time.",
-                    "sacct -j JOB -o State,Elapsed,Timelimit",
-                    "sbatch --time=2-0",
-                )
-            ],
+            fix=[you("Confirm, and ask for more time.", *commands)],
         )
     elif taken := said(logs, "preempted"):
         yield cause(
@@ -202,6 +197,15 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
             yield note(where(ordered[0]), f"{_who(ordered[0])} was ended by {signal}", evidence=lines(ordered))
         else:
             yield _by_signal(ordered, signal)
+
+
+def _batch_system(event: LogEvent) -> tuple[str, tuple[str, str]]:
+    """Who ended it, and the commands that show and lengthen the limit."""
+    if "TERM_RUNLIMIT" in event.text:
+        return "LSF", ("bhist -l JOB", "bsub -W 48:00 ...")
+    if "CANCELLED" in event.text:
+        return "Slurm", ("sacct -j JOB -o State,Elapsed,Timelimit", "sbatch --time=2-0")
+    return "PBS", ("qstat -xf JOB", "qsub -l walltime=48:00:00 ...")
 
 
 def _signal(event: LogEvent) -> str:
