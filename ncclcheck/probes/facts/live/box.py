@@ -25,8 +25,9 @@ class BoxProcess(Struct, frozen=True, kw_only=True):
     told from those of others; odd: the first of them with a value that is not finite. left_at: where it called
     sys.exit() or os._exit(), the innermost frame first; caught: the exception that it had caught then, where
     it left with exit code 0; left: when its Python came to its end with exit code 0. aborted: what was printed
-    as SIGABRT ended it. threads: lines of the user's in which its other threads were then. world, meets:
-    WORLD_SIZE and MASTER_ADDR:MASTER_PORT in its environment.
+    as SIGABRT ended it. gave_up: after which time its own faulthandler ended it. threads: lines of the user's
+    in which its other threads were then. world, meets: WORLD_SIZE and MASTER_ADDR:MASTER_PORT in its
+    environment.
     """
 
     pid: Pid
@@ -54,6 +55,7 @@ class BoxProcess(Struct, frozen=True, kw_only=True):
     left: Amount | None = None
     aborted: str = ""
     threads: list[str] = field(default_factory=list)
+    gave_up: str = ""
     world: Whole = 0
     meets: str = ""
 
