@@ -64,6 +64,13 @@ def test_who_is_stopped_itself_is_named_and_not_those_whom_it_tried() -> None:
     assert "connects to some ports" in told.what
 
 
+def test_a_filter_that_stops_answers_too_is_told_once() -> None:
+    found = judged("NET006", hosts(3), lambda a, b: {"spread": _SHUT if "h3" in (a, b) else _WELL})
+    (told,) = [one for one in found.findings if one.state.value == "fail"]
+    assert told.where.node == "h3"
+    assert "answers on some of its ports" in told.what
+
+
 @pytest.mark.parametrize(
     "change",
     [

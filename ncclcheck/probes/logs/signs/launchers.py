@@ -332,8 +332,16 @@ SIGNS = (
     ),
     Sign(
         "time-limit",
-        r"CANCELLED AT \S{1,40} DUE TO TIME LIMIT",
-        ("slurmstepd: error: *** JOB 4711 ON gpu-a17 CANCELLED AT 2026-03-01T10:00:00 DUE TO TIME LIMIT ***",),
+        r"CANCELLED AT \S{1,40} DUE TO TIME LIMIT|PBS: job killed: walltime \d{1,9} exceeded limit"
+        r"|[Jj]ob exceeded (?:its )?wall(?:time|clock) limit|^TERM_RUNLIMIT: job killed",
+        (
+            "slurmstepd: error: *** JOB 4711 ON gpu-a17 CANCELLED AT 2026-03-01T10:00:00 DUE TO TIME LIMIT ***",
+            "=>> PBS: job killed: walltime 259217 exceeded limit 259200",
+            "MOAB_INFO:  job exceeded wallclock limit",
+            "Job exceeded its walltime limit. Job was aborted",
+            "TERM_RUNLIMIT: job killed after reaching LSF run time limit.",
+        ),
+        words=("due to time limit", "walltime", "wallclock", "term_runlimit"),
     ),
     Sign(
         "preempted",

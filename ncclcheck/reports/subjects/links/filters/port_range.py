@@ -45,7 +45,7 @@ def found(reached: Reached, explained: Collection[Pair] = ()) -> list[Shut]:
     if len(into) == 2 and len(ends) == 2:  # one rule of either stops both ways
         return ends[:1]
     left = {pair: spread for pair, spread in spreads.items() if pair not in known and spread.shut}
-    for node in sorted({a for a, _ in left}):
+    for node in sorted({a for a, _ in left} - {end.node for end in ends}):  # its answers may be stopped alike
         tried = {pair: spread for pair, spread in spreads.items() if pair[0] == node}
         if len(tried) > 1 and all(spread.shut for spread in tried.values()):
             ends.append(_end(node, "output", tried))
@@ -98,7 +98,7 @@ def findings(
             owner="site",
             evidence=[
                 seen(f"TCP connect of {peers}, each port twice, with a listener on each",
-                     f"no answer on {_listed(end.shut)}"),
+                     f"none passes to {_listed(end.shut)}"),
                 *(firewall.on_node(end.node, chain) for chain in chains[:2]),
             ],
             fix=[

@@ -22,7 +22,10 @@ LEFT_OPEN = re.compile(
 )
 # What a process said of its own failure, though another line is the better known.
 _SAID_OF_FAILURES = ("complaint", "nccl-warning", "python-error")
-_A_CODE = re.compile(r"\berror code (?:is )?:?-?\d{1,6}\b")  # its library says below what it means
+# An error by its number, or by a place in the source alone: its library says below what it means.
+_A_CODE = re.compile(
+    r"\berror code (?:is )?:?-?\d{1,6}\b|\berror in: \S{1,200}\.(?:cpp|cc|cu|h):\d{1,6}(?= at |\s*$)"
+)
 _ANNOUNCED = re.compile(r"\berror stack:")  # what it is made of stands below
 _FATAL = re.compile(r"\b(?:[Ff]atal|FATAL)\b(?! error in)")
 _BY_A_SIGNAL = re.compile(r"\bcrashed \(|\baborted \(|killed by SIG|does not know why")
@@ -71,7 +74,7 @@ _HOLLOW = re.compile(
     r"|^ray\.exceptions\.(?!\w*(?:Timeout|OutOf))|^(?:.{0,120}\] )?Some NCCL operations have failed"
     r"|\b(?:Other|Internal|Unknown) MPI error\b|channel initialization failed|\baborting job:?\W*$"
     r"|printing .{0,30}log ?file|\bFile \"[^\"]{1,300}\", line \d{1,7}, in\b"
-    r"|sigkill_handler\] (?:\[|$)"
+    r"|sigkill_handler\] (?:\[|$)|^Aborted by PBS Server"
 )
 # A sentence that tells its reader what to do.
 _ADVICE = re.compile(
