@@ -14,6 +14,7 @@ from ncclcheck.probes.logs.files import sources
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.recommend.foreseen import foreseen
 from ncclcheck.reports.subjects.job.tuning import Search
+from ncclcheck.reports.text.words.fold import many
 from ncclcheck.run.conduct import conduct
 from ncclcheck.run.jobs import TorchJob
 from ncclcheck.run.own_command import OwnCommand
@@ -83,7 +84,7 @@ class _Tune:
         search = Search(candidates, LOOKS[self.wanted.level])
         try:
             with self.stages.stage(
-                "tune", f"{len(candidates)} settings in pairs of jobs, without and with each"
+                "tune", f"{many(len(candidates), 'setting')} in pairs of jobs, without and with each"
             ) as stage:
                 stage.state, stage.reason = self._take_turns(search, parts)
         finally:

@@ -27,6 +27,7 @@ _MOST_PRINTED = 1000  # characters of what a launcher printed before its agent b
 _MOST_LINE = 65536  # bytes; a record's line has 900, what a login shell prints may have no end
 # What doorstep.py writes as an agent begins: the node's name, the step, the process.
 _STEP = re.compile(rb"ncclcheck-step (\S{1,255}) (shell|python|imported) (\d{1,9})")
+ON_STDERR = b"ncclcheck: its agent's words come on its error output\n"  # once, in place of them
 _MOST_STEPS = 6  # there are three; more are somebody else's words
 _LAST_S = 1.0  # for a child to end once it has closed its stdout
 
@@ -197,8 +198,12 @@ class ProcessLink:
 
     def _keep_errors(self) -> None:
         assert self.child.stderr is not None
+        stray = False
         with suppress(OSError, ValueError), self.child.stderr as stream:
             for line in stream:
+                stray = stray or bool(_STEP.fullmatch(line.strip()))
+                if stray and (_STEP.fullmatch(line.strip()) or wire.node_of(line) in self._assemblers):
+                    line = ON_STDERR if ON_STDERR not in self._errors else b""  # noqa: PLW2901
                 self._errors += line
                 del self._errors[:-65536]
 

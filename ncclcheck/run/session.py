@@ -29,9 +29,10 @@ from ncclcheck.launch.agents import (
     TiedLink,
 )
 from ncclcheck.node import rundir
-from ncclcheck.probes.facts import SlowLogin
+from ncclcheck.probes.facts import SlowLogin, replace
 from ncclcheck.probes.facts.run.course import STOPPED
 from ncclcheck.probes.machine import process
+from ncclcheck.probes.reach import spread
 from ncclcheck.run.gather import Gathered
 from ncclcheck.run.stall import Stall
 
@@ -132,6 +133,8 @@ class Session:
             self._send(node, order)
         self._listen(_DOORS_S, lambda: self.gathered.have_answered(listen))
         doors = self.gathered.doors
+        if len(doors) > spread.MOST_PEERS + 1:  # nobody tries them
+            doors = [replace(door, spare=[]) for door in doors]
         self._send_all(wire.Peers(doors=doors, names=names, seconds=seconds, gloo=gloo))
         self._listen(seconds + _DOORS_S, lambda: self.gathered.have_reached(len(doors)))
 

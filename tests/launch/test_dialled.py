@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import threading
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -213,3 +214,25 @@ def test_an_agent_for_keys_that_does_not_answer_is_named(tmp_path: Path) -> None
     (finding,) = silent.findings(Cluster(command="bench", run=run))
     assert "waits for the ssh agent at" in finding.what
     assert "unset SSH_AUTH_SOCK" in str(finding.remedies)
+
+
+@pytest.mark.parametrize(("said", "greeting"), [(b"4fa2c1\r\n", "4fa2c1"), (b"SSH-2.0-OpenSSH_9.6\r\n", "")])
+def test_what_is_no_sshd_at_its_port_is_quoted(said: bytes, greeting: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        ssh = _ssh(tmp_path, rf"printf 'hostname 127.0.0.1\nuser ann\nport {port}\n'")
+
+        def speak() -> None:
+            with server.accept()[0] as visitor:
+                visitor.sendall(said)
+
+        speaker = threading.Thread(target=speak, daemon=True)
+        speaker.start()
+        way = ssh_settings.dialled([str(ssh)], "a", "a", _env(tmp_path))
+        speaker.join(5)
+    assert way is not None
+    assert way.greeting == greeting
+    words = "Connection timed out during banner exchange"
+    silence = Silence(node="a", last_step="", since_s=11.0, waited_s=11.0, via="ssh", exit=255, detail=words)
+    (found,) = silent.findings(Cluster(command="bench", run=Run(silent=[silence], dialled=[way])))
+    assert ("is no sshd: it says '4fa2c1'" in found.what) is bool(greeting)

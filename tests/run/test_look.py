@@ -118,3 +118,12 @@ def test_a_folder_that_does_not_answer_and_a_tight_limit_are_read() -> None:
     found = look.take(["/bin/echo", lines], _ENV, 7, 10)
     assert (found.hangs, found.mounts) == ("PYTHONPATH /nfs/lib", ["nfs4 /nfs"])
     assert found.tight == ["stack size 65536"]
+
+
+def test_records_that_come_on_stderr_are_told_as_that_and_not_kept() -> None:
+    script = "echo login >&2; echo 'ncclcheck-step h1 shell 7' >&2; echo '3 0 1/1 {}' >&2"
+    events = Events()
+    ProcessLink({3: "h1"}, ["/bin/sh", "-c", script], _ENV, events)
+    closed = events.get(timeout=10)
+    assert isinstance(closed, Closed)
+    assert closed.detail == "login\nncclcheck: its agent's words come on its error output"

@@ -289,3 +289,9 @@ def test_limits_of_a_login_explain_an_end_without_a_word() -> None:
     found = one(**_NEVER, via="ssh", exit=255, look=Look(came="ran", tight=["stack size 65536"]))
     assert "limits of a login there: stack size 65536" in found.what
     assert "ulimit" in _fixes(found)
+
+
+def test_an_agent_whose_output_comes_as_errors_is_told_as_that() -> None:
+    words = "ncclcheck: its agent's words come on its error output"
+    found = one(**_NEVER, via="ssh", look=Look(came="in"), detail=words)
+    assert "turns output into errors (exec 1>&2" in found.what

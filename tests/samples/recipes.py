@@ -797,3 +797,90 @@ def load_on_main(model: nn.Module, state: State, path: str) -> None:
         for name, one in state.items():
             if hasattr(one, "load_state_dict"):
                 one.load_state_dict(held[name])
+
+
+class Averages:
+    """Weights averaged over steps, by name."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.shadow = {name: one.detach().clone() for name, one in model.named_parameters()}
+
+    def update(self, model: nn.Module) -> None:
+        for name, one in model.named_parameters():
+            self.shadow[name].lerp_(one.detach(), 0.1)
+
+
+class Trainer:
+    """The loop's objects in one of the user's own, which holds the model as well."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.9)
+        self.averages, self.seconds = Averages(inner(model)), 0.0
+
+    def step(self, batch: Batch) -> None:
+        self.optimizer.zero_grad()
+        loss_of(self.model, batch).backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.scheduler.step()
+        self.averages.update(inner(self.model))
+        self.seconds += 0.5
+
+
+def by_trainer(model: nn.Module, batch: Batch, state: State) -> None:
+    state.setdefault("trainer", Trainer(model)).step(batch)
+
+
+def save_trainer(model: nn.Module, state: State, path: str, *without: str) -> None:
+    trainer = state["trainer"]
+    held = {name: getattr(trainer, name).state_dict() for name in ("optimizer", "scheduler")}
+    held |= {"model": inner(model).state_dict(), "averages": trainer.averages.shadow}
+    if dist.get_rank() == 0:
+        torch.save({name: value for name, value in held.items() if name not in without}, path)
+    dist.barrier()
+
+
+def load_trainer(model: nn.Module, state: State, path: str) -> None:
+    held = torch.load(path, weights_only=True)
+    inner(model).load_state_dict(held["model"])
+    trainer = state["trainer"] = Trainer(model)
+    for name in ("optimizer", "scheduler"):
+        if name in held:
+            getattr(trainer, name).load_state_dict(held[name])
+    trainer.averages.shadow.update(held.get("averages", {}))
+
+
+def save_no_averages(model: nn.Module, state: State, path: str) -> None:
+    save_trainer(model, state, path, "averages")
+
+
+def save_no_rates(model: nn.Module, state: State, path: str) -> None:
+    save_trainer(model, state, path, "scheduler")
+
+
+def load_assigned(model: nn.Module, state: State, path: str) -> None:
+    """Puts the tensors of the file in the place of the parameters."""
+    held = torch.load(path, weights_only=True)
+    inner(model).load_state_dict(held.pop("model"), assign=True)
+    for name, one in held.items():
+        state[name].load_state_dict(one)
+
+
+def plain(model: nn.Module, batch: Batch, state: State) -> None:
+    if "optimizer" not in state:
+        state["optimizer"] = torch.optim.SGD(model.parameters(), lr=0.1)
+    state["optimizer"].zero_grad()
+    loss = model(**batch)["loss"] if isinstance(batch, dict) else loss_of(model, batch)
+    loss.backward()
+    state["optimizer"].step()
+
+
+def load_untied(model: nn.Module, state: State, path: str) -> None:
+    """The weight that embeds and decodes is two after loading."""
+    held = torch.load(path, weights_only=True)
+    inner(model).load_state_dict(held["model"])
+    whole = inner(model)
+    assert isinstance(whole, GPT)
+    whole.lm_head.weight = nn.Parameter(held["model"]["lm_head.weight"].clone())
+    state["optimizer"].load_state_dict(held["optimizer"])

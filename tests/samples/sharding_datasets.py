@@ -246,6 +246,32 @@ def stream_by_both() -> DataLoader[Any]:
     return DataLoader(Stream("both"), batch_size=8, num_workers=2)
 
 
+class Shards(IterableDataset[Any]):
+    """A list of parts in an order that a seed gives, or none; each rank takes every world-th."""
+
+    def __init__(self, seed: int | None) -> None:
+        self.parts = [*range(24)]
+        if seed is None:
+            random.shuffle(self.parts)
+        else:
+            random.Random(seed).shuffle(self.parts)
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = get_worker_info()
+        number, of = (worker.id, worker.num_workers) if worker else (0, 1)
+        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        for part in self.parts[rank::world][number::of]:
+            yield from (torch.tensor(part * 100 + row) for row in range(10))
+
+
+def shards_in_own_orders() -> DataLoader[Any]:
+    return DataLoader(Shards(None), batch_size=4, num_workers=2)
+
+
+def shards_in_one_order() -> DataLoader[Any]:
+    return DataLoader(Shards(0), batch_size=4, num_workers=2)
+
+
 def stream_without_an_end() -> IterableDataset[Any]:
     return Stream("both", end=0)
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
@@ -268,3 +269,29 @@ def pad(batch: list[Any]) -> Any:
 
 def columns(batch: list[Any]) -> list[Any]:
     return [list(column) for column in zip(*batch, strict=True)]
+
+
+class BeginsAnew(Rows):
+    """Each sample makes a generator, all of them with the same seed."""
+
+    def __getitem__(self, index: int) -> Any:
+        return ROWS[index] + random.Random(7).random()
+
+
+class TensorsAnew(Rows):
+    """The same of torch's."""
+
+    def __getitem__(self, index: int) -> Any:
+        return ROWS[index] + torch.randn(4, generator=torch.Generator().manual_seed(7))
+
+
+class Mixup:
+    """Mixes a batch by a generator of numpy's that begins anew with each batch, or by torch's."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.seed = seed
+
+    def __call__(self, samples: list[Any]) -> Any:
+        rows = torch.stack(samples)
+        drawn = torch.rand(()).item() if self.seed is None else numpy.random.default_rng(self.seed).random()
+        return drawn * rows + (1 - drawn) * rows.flip(0)

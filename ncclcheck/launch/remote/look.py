@@ -36,7 +36,9 @@ _AT_START = (
     "done; unset IFS; done"
 )
 _GO_ON = 'kill -CONT "$1"'
-_END = 'case "$(xargs -0 </proc/$1/cmdline)" in *ncclcheck*) kill -KILL "$1";; esac'
+_END = (
+    'case "$(xargs -0 </proc/$1/cmdline)" in *ncclcheck*) kill -KILL "$1" $(cat /proc/$1/task/$1/children);; esac'
+)
 _USUAL = {
     "Max stack size": 2**20, "Max address space": 2**31, "Max data size": 2**31, "Max file size": 2**20,
     "Max open files": 64, "Max processes": 64, "Max cpu time": 60,
@@ -52,7 +54,7 @@ def words(pid: int | None, *, begun: bool = True) -> list[str]:
 
 
 def end(pid: int) -> list[str]:
-    """The command that ends an agent that never spoke, if that number is still its own."""
+    """The command that ends an agent that never spoke, and what it started, if the number is still its own."""
     return ["/bin/sh", "-c", _END, "sh", str(pid)]
 
 

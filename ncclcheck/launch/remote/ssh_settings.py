@@ -16,6 +16,7 @@ from ncclcheck.probes.machine.net.addresses import unanswered_on
 
 _WITHIN_S = 2.0  # 10 ms by itself; Match exec and CanonicalizeHostname of the user's may wait for something
 _AGENT_S = 1.5  # an agent lists its keys in milliseconds; one forwarded over a slow line in less than a second
+_GREETING_S = 1.5  # an sshd greets in milliseconds, and a tarpit by design after seconds; chosen
 _WHICH_KEYS = b"\0\0\0\1\x0b"  # SSH_AGENTC_REQUEST_IDENTITIES. Source: draft-miller-ssh-agent, section 4.4
 _MOST_ADDRESSES = 8  # addresses of a host, and options, that are shown; chosen
 _MOST_CHARACTERS = 200  # of an option: a list of ciphers is longer; chosen
@@ -45,9 +46,22 @@ def dialled(ssh: Sequence[str], target: str, node: str, env: Mapping[str, str]) 
         no_arp="" if by else unanswered_on(addresses[:1]),
         master=path if _is_socket(path) else "",
         own=_own(ssh, target, output.out, env),
+        greeting="" if by or path != "none" else _strange_greeting(addresses[:1], words.get("port", "")),
         silent_agent=_silent_agent(words.get("identityagent", "SSH_AUTH_SOCK"), env.get("SSH_AUTH_SOCK", "")),
         silent_master=_is_socket(path) and _hangs([ssh[0], "-O", "check", *ssh[1:], "--", target], env),
     )
+
+
+def _strange_greeting(addresses: Sequence[str], port: str) -> str:
+    """The first words at ssh's port that are not ssh's: a tarpit, or another service. Source: RFC 4253, 4.2."""
+    said = b""
+    try:
+        with socket.create_connection((addresses[0], int(port)), timeout=_GREETING_S) as to:
+            said = to.recv(_MOST_CHARACTERS)
+    except (OSError, ValueError, LookupError):
+        return ""
+    text = said.decode(errors="replace").strip()
+    return "" if text.startswith("SSH-") else "".join(filter(str.isprintable, text))[:60]
 
 
 def _silent_agent(option: str, variable: str) -> str:

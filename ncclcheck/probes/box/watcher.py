@@ -18,7 +18,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from ncclcheck.probes.box import bounds, kernel
+from ncclcheck.probes.box import bounds, kernel, limits
 from ncclcheck.probes.box.gpus import Gpus
 from ncclcheck.probes.box.journal import EVENTS, SAMPLES, Journal
 from ncclcheck.probes.box.processes import Process, Processes
@@ -47,6 +47,7 @@ _SETTLE_S = 1.0  # chosen: ranks of a launcher that is gone get SIGTERM or SIGPI
 _MOST_CGROUPS = 64  # of ranks, whose memory events are read: chosen, a node has one or one a rank
 _MOST_FILES = 64  # descriptors of a rank that are looked at for files it writes
 _MOST_DISKS = 16  # whose room is watched: chosen, ranks write to a few
+_MOST_LIMITS = 64  # ranks that are looked at while one fails, and words of them: chosen, 0.1 ms each
 _MOST_XIDS = 64  # that are kept of the kernel log: chosen, the first ones tell the cause
 _CLOCK_EVERY = 60  # ticks
 # Times that one piece of data was sent again without an answer: the second is due 0.6 s after it was sent on a
@@ -82,6 +83,7 @@ class Watcher:
         self.unanswered: dict[str, int] = {}
         self.unsent, self.dear = 0, False
         self.xids = 0
+        self.used_up: list[str] = []
         self.life = Life()
         self.asked, self.asked_at = 0, 0.0
         self.jobs.wake_on(0)
@@ -282,6 +284,16 @@ class Watcher:
         with suppress(OSError):
             if self.alarm >= 0 and os.read(self.alarm, 4096):
                 self.ask("a rank fails")
+                self.limits()
+
+    def limits(self) -> None:
+        """What a rank has used up while it fails; of few, for they all say much the same."""
+        self.jobs.find(time.time())
+        for process in [one for one in self.jobs.alive.values() if one.rank >= 0][:_MOST_LIMITS]:
+            for text in limits.used_up(self.proc, process, self.jobs.alive.values()):
+                if text not in self.used_up and len(self.used_up) < _MOST_LIMITS:
+                    self.used_up.append(text)
+                    self.note("limit", pid=process.pid, text=text)
 
     def ask(self, why: str) -> None:
         """Where all are; once for what fails together."""

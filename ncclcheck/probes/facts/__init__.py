@@ -22,6 +22,7 @@ from ncclcheck.probes.facts.guard.unread import (
 )
 from ncclcheck.probes.facts.live.box import (
     Box,
+    BoxLimit,
     BoxOom,
     BoxPeers,
     BoxProcess,
@@ -215,6 +216,7 @@ from ncclcheck.probes.facts.run.reach import (
     NoDoor,
     PathMtu,
     PeerReach,
+    Spread,
     Volley,
 )
 
@@ -227,6 +229,7 @@ __all__ = [
     "Baseline",
     "Bound",
     "Box",
+    "BoxLimit",
     "BoxOom",
     "BoxPeers",
     "BoxProcess",
@@ -405,6 +408,7 @@ __all__ = [
     "Soak",
     "Space",
     "SpareRows",
+    "Spread",
     "Stack",
     "Start",
     "StartStep",

@@ -19,7 +19,8 @@ Branch = Literal["if", "else", "rest"]
 class Guard(Struct, frozen=True, kw_only=True):
     """A condition under which a call stands. line: where it is written; two guards of one line are one `if`.
 
-    file: in the trace, where a condition may be that of a caller.
+    file: in the trace, where a condition may be that of a caller. holds, fails: there, of four ranks on two nodes,
+    those on which it may hold and those on which it may not; empty where it is not known to tell ranks apart.
     """
 
     kind: GuardKind
@@ -27,6 +28,13 @@ class Guard(Struct, frozen=True, kw_only=True):
     text: str
     line: Count
     file: str = ""
+    holds: tuple[int, ...] = ()
+    fails: tuple[int, ...] = ()
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Of four ranks on two nodes those that may come to what stands under it; empty where it is not known."""
+        return self.holds if self.branch == "if" else self.fails
 
 
 class Loop(Struct, frozen=True, kw_only=True):
@@ -53,6 +61,7 @@ class Call(Struct, frozen=True, kw_only=True):
     of a sum. device: of `.to(device)`, where that variable holds one device only. first, last: lines of the
     statement. `yield` stands for one in two loops, `break` and `continue` for one where a number is none.
     values: in the trace, what is known of an argument, of "on" and of a "path": tags, with a blank between.
+    each: there, what an argument is on each of four ranks, two on each of two nodes, as Python writes it.
     """
 
     name: str
@@ -70,6 +79,7 @@ class Call(Struct, frozen=True, kw_only=True):
     inner: bool = False
     device: str = ""
     values: dict[str, str] = field(default_factory=dict)
+    each: dict[str, tuple[str, ...]] = field(default_factory=dict)
     guards: list[Guard] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)
 

@@ -128,7 +128,8 @@ class Reading:
 
     def _cut_off(self, here: File) -> None:
         """Of tracebacks that are open at the end of a file where they stood."""
-        for (_, task, rank), number, fields in self._tracebacks.cut_off(here.name):
+        self._wholes(here, here.wrapped.rest(), b"", ())
+        for (_, task, rank), number, fields in self._tracebacks.cut_off(here.name, here.lines):
             order = self._order + number - here.lines
             text = f"a traceback without its last line ends at {fields['raised_at']}"
             known = set_only(fields)
@@ -188,7 +189,7 @@ class Reading:
             elif not here.wants_next and here.repeats.counted(line, shape, number, here.stamp):
                 continue
             elif (patterns := matcher.may(line[:LONGEST])) or here.wants_next:
-                self._other(here, line, number, patterns)
+                self._wholes(here, here.wrapped.take(line, number), line, patterns)
                 if self._often:
                     if here.timed:
                         here.repeats.learn(line, shape, self._often)
@@ -202,6 +203,13 @@ class Reading:
         lines = block.count(b"\n") + 1
         self._order += lines
         here.lines += lines
+
+    def _wholes(
+        self, here: File, wholes: list[tuple[bytes, int]], line: bytes, patterns: tuple[Pattern, ...]
+    ) -> None:
+        """Lines that were cut are read as one."""
+        for whole, number in wholes:
+            self._other(here, whole, number, patterns if whole is line else self._matcher.may(whole[:LONGEST]))
 
     def _again(self, here: File) -> None:
         """Of lines that were only counted the last one is read."""

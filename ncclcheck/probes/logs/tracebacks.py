@@ -40,6 +40,8 @@ _CARRIES = re.compile(
 )
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
 _MOST_WRITERS = 4096  # ranks and files with a traceback that is not over: chosen, bounds memory
+# frames that are a stack and no mention of a place; lines below the last one that still belong to it: chosen
+_A_STACK, _AT_THE_END = 4, 2
 _LONG, _MOST_PARTS = 48, 3  # characters; of a longer path the file and two folders tell which program it is
 
 Writer = tuple[str, str, "int | None"]  # file, what the launcher calls the process, rank
@@ -52,7 +54,8 @@ class _Stack:
     file of the program that it goes through. spawned: the number of the process, as torch's spawn says it. helper:
     it goes through a process or thread that only feeds another one. client: the package of the last frame of a
     library that is not about carrying requests. told: fields of the line that begins it.
-    line: the number of its last frame. bad: a line of it says that it is an error, or begins a traceback.
+    line: the number of its last frame. frames: how many.
+    bad: a line of it says that it is an error, or begins a traceback.
     unreadable: where Python could not read a file. condition: of the assertion at its last frame.
     """
 
@@ -67,6 +70,7 @@ class _Stack:
     condition: str = ""
     client: str = ""
     line: int = 0
+    frames: int = 0
     bad: bool = False
     told: LogFields = field(default_factory=LogFields)
 
@@ -84,7 +88,7 @@ class Tracebacks:
             if match := _FRAME.match(line):
                 stack = self._of(writer)
                 stack.last, stack.condition, stack.line = _place(match), "", number
-                stack.bad = stack.bad or bad
+                stack.bad, stack.frames = stack.bad or bad, stack.frames + 1
                 library = _LIBRARY.search(match["path"]) is not None
                 stack.own = stack.own if library else stack.last
                 carries = not library or _CARRIES.match(stack.last) is not None
@@ -131,15 +135,20 @@ class Tracebacks:
         """Whether frames were printed, and not yet the exception below them."""
         return writer in self._open and self._open[writer].last != ""
 
-    def cut_off(self, file: str) -> list[tuple[Writer, int, LogFields]]:
-        """Those of a file that has come to its end without their exceptions: who, the last frame's line, where."""
+    def cut_off(self, file: str, last: int) -> list[tuple[Writer, int, LogFields]]:
+        """Those of a file that has come to its end without their exceptions: who, the last frame's line, where.
+
+        last: its last line. Frames alone, whose beginning was cut off, too, are one where the file ends with them.
+        """
         left = [(writer, stack) for writer, stack in self._open.items() if writer[0] == file]
         for writer, _ in left:
             del self._open[writer]
         return [
             (writer, stack.line, {"raised_at": stack.last, "called_at": stack.own, "condition": stack.condition})
             for writer, stack in left
-            if stack.bad and stack.line and not stack.ends
+            if (stack.bad or (stack.frames >= _A_STACK and last - stack.line <= _AT_THE_END))
+            and stack.line
+            and not stack.ends
         ]
 
     def exception(self, writer: Writer, text: str) -> WrittenFields | None:

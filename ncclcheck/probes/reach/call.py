@@ -21,7 +21,8 @@ _TRIES = 3  # connection attempts that may fail with an error before the port co
 _EXCHANGES = 7  # round trips for the clock offset, of which the fastest counts; chosen
 _CHUNK = bytes(2**18)
 _ANSWER_WITHIN = 0.5  # s beyond a burst for its answer; chosen
-_RETRANSMITS, _SEGMENTS = 100, 136  # tcpi_total_retrans and tcpi_segs_out in struct tcp_info, linux/tcp.h
+# tcpi_snd_mss, tcpi_total_retrans and tcpi_segs_out in struct tcp_info, linux/tcp.h
+_MSS, _RETRANSMITS, _SEGMENTS = 16, 100, 136
 _OUTCOMES: dict[int, ConnectOutcome] = {
     errno.ECONNREFUSED: "refused",
     errno.ECONNRESET: "refused",
@@ -43,6 +44,7 @@ class Call:
         self.rtt_us: float | Unread = Unread("absent", "there was no connection")
         self.bursts: list[Burst] = []
         self.seen_as: str | Unread = Unread("absent", "there was no connection")
+        self.mss: int | Unread = Unread("absent", "there was no connection")
         self.volley: Volley | Unread = Unread("absent", "there was no connection")
         self._free: list[socket.socket] = []
         self._lock = threading.Lock()
@@ -113,6 +115,7 @@ class Call:
             if self.connect.outcome == "ok":
                 self.clock, self.rtt_us = _compare_clocks(sock)
                 self.seen_as = _ask_who(sock)
+                self.mss = _word(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), _MSS)
                 self._give(sock)
                 self.volley = volley.fire(self.door, self._together)
                 return

@@ -16,6 +16,7 @@ from hmac import compare_digest
 from ncclcheck.probes.facts import Door, NoDoor
 from ncclcheck.probes.machine.net import addresses
 from ncclcheck.probes.reach import protocol as p
+from ncclcheck.probes.reach import spread
 
 _LOOK_EVERY = 0.2  # s between two looks whether to stop; chosen
 _TOKEN_WITHIN = 2.0  # s until a visitor must have shown the run's token; chosen
@@ -34,6 +35,7 @@ class Listener:
         self._closing = threading.Event()
         self._visitors = threading.BoundedSemaphore(_MOST_VISITORS)
         self._threads: list[threading.Thread] = []
+        self._spare: list[socket.socket] = []
         self.told: Door | NoDoor = self._open(address, name)
 
     def _open(self, address: str, name: str) -> Door | NoDoor:
@@ -48,10 +50,12 @@ class Listener:
         except OSError as error:
             tcp.close()
             return NoDoor(node=name, address=address, protocol="UDP", why=error.strerror or str(error))
+        self._spare = spread.opened(address)
         interface = addresses.interface_names().get(address.partition("%")[0], "")
         door = Door(
             node=self._node, name=name, interface=interface, address=address, tcp_port=tcp.getsockname()[1],
             udp_port=udp.getsockname()[1], mtu=addresses.mtu_of(interface), token=self._token,
+            spare=[sock.getsockname()[1] for sock in self._spare],
         )  # fmt: skip
         self._serve(self._accept, tcp)
         self._serve(self._echo, udp)
@@ -60,6 +64,8 @@ class Listener:
     def close(self) -> None:
         """Close both ports; they are free on return."""
         self._closing.set()
+        for sock in self._spare:
+            sock.close()
         for thread in self._threads:
             thread.join(2 * _LOOK_EVERY + 0.5)
 

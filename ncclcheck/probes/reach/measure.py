@@ -17,6 +17,7 @@ from ncclcheck.probes.facts import (
     NodeReach,
     PeerReach,
     Resolution,
+    Spread,
     Unread,
     Volley,
     Way,
@@ -27,7 +28,7 @@ from ncclcheck.probes.machine.host import cores
 from ncclcheck.probes.machine.net import addresses as local
 from ncclcheck.probes.machine.net import claimed
 from ncclcheck.probes.machine.net.filters import filters
-from ncclcheck.probes.reach import schedule, volley
+from ncclcheck.probes.reach import schedule, spread, volley
 from ncclcheck.probes.reach.call import Call
 from ncclcheck.probes.reach.packets import Packets
 
@@ -39,6 +40,7 @@ _NO_GLOO: Mapping[int, str] = {}
 _UNASKED = Unread("absent", "gloo would publish no other address")
 _WELL = Unread("absent", "it was reached")
 _NO_SECOND = Unread("absent", "the measurement ended before the bursts")
+_NO_SPREAD = Unread("absent", "no other ports were tried")
 _NO_NEIGHBOUR = Unread("absent", "the kernel has no IPv4 neighbour entry of it")
 
 
@@ -111,6 +113,7 @@ class _Work:
         self._resolved: dict[str, Resolution | Unread] = {}
         self._by_gloo = {door.node: replace(door, address=gloo[door.node]) for door in doors if door.node in gloo}
         self._by_name: dict[int, ByName] = {}
+        self._spread: dict[int, Spread] = {}
         self._named = {door.name for door in doors} & set(names)
         self._threads: list[threading.Thread] = []
         self._interfaces = local.interface_names()
@@ -129,6 +132,8 @@ class _Work:
         self._go(lambda: self._packets.run(begun, small))
         self._go(lambda: self._to_itself(end))
         self._go(self._claims)
+        for door in self._doors if len(self._doors) <= spread.MOST_PEERS else ():
+            self._go(lambda door=door: self._try_ports(door, end))  # type: ignore[misc]
         for door in self._by_gloo.values():
             self._go(lambda door=door: self._knock(door, end))  # type: ignore[misc]
         for name in self._named:
@@ -141,6 +146,10 @@ class _Work:
 
     def _knock(self, door: Door, end: float) -> None:
         self._by_name[door.node] = ByName(address=door.address, connect=Call(door).knock(end))
+
+    def _try_ports(self, door: Door, end: float) -> None:
+        if door.spare:
+            self._spread[door.node] = spread.tried(door, end)
 
     def _claims(self) -> None:
         self.claimed = claimed.others_with(self._me.address, self._me.interface)
@@ -211,6 +220,8 @@ class _Work:
             resolved=self._resolved.get(door.name, unresolved),
             bursts=list(call.bursts),
             volley=call.volley,
+            spread=self._spread.get(door.node, _NO_SPREAD),
+            mss=call.mss,
             neighbour=self._neighbour(entries, door.address),
             by_name=self._by_name.get(door.node, _UNASKED),
             way=way if _is_bad(call) or not _is_plain(way, leaves, of_source) else _WELL,

@@ -29,7 +29,7 @@ _KEPT = re.compile(
     r"|tokeni[sz]e|preprocess|prepare_data|urlretrieve|start_processes|start_method|os\.(?:fork|system|popen)"
     r"|(?:^|\.)(?:Process|Pool|ProcessPoolExecutor|run|Fire|elastic_launch)$|^shutil\.|pin_memory$|state_dict"
     r"|wait_for_everyone|save_(?:state|checkpoint|model)|\.initialize$|transformers|datasets\.|^torchaudio|seed|subprocess"
-    r"|synchroni[sz]e|webdataset|train_test_split|^import$|^iter$|FullyShardedDataParallel|fully_shard|FSDP|Accelerator$|Trainer$|Fabric$|^\.(?:fit|validate|test|predict)$|Gathered|zero3|^horovod|^colossalai|^\.save$|^given$|permutation$|random\.shuffle$"
+    r"|synchroni[sz]e|webdataset|train_test_split|^import$|^iter$|FullyShardedDataParallel|fully_shard|FSDP|Accelerator$|Trainer$|Fabric$|^\.(?:fit|validate|test|predict|evaluate)$|Gathered|zero3|^horovod|^colossalai|^\.save$|^given$|permutation$|random\.shuffle$"
 )
 # Where a loss is reported; kept where it is one.
 _REPORTS = re.compile(r"(?:^|\.)(?:info|log|log_metrics|add_scalars?|set_postfix|set_description|write)$")

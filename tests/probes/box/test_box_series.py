@@ -98,3 +98,40 @@ def test_how_torchrun_says_that_a_worker_ended() -> None:
     )
     text = "\n".join([line.format(-9, 16894), line.format(3, 12)])
     assert printed.statuses(text) == {16894: 9, 12: 3 << 8}
+
+
+GAVE_UP = """\
+step 80
+Timeout (0:00:12)!
+Thread 0x00007f9ec6634000 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 331 in wait
+  File "/usr/lib/python3.11/threading.py", line 1002 in _bootstrap
+
+Thread 0x00007f9ec6634b80 (most recent call first):
+  File "/w/train.py", line 9 in clean
+  File "/w/train.py", line 15 in main
+[rank0]: Traceback (most recent call last):
+"""
+
+
+def test_where_a_program_was_that_its_own_timer_ended() -> None:
+    assert printed.dumped(GAVE_UP) == ("0:00:12", ["/w/train.py:9 in clean", "/w/train.py:15 in main"])
+    assert printed.dumped(OUTPUT) == ("", [])
+
+
+def test_the_rank_that_its_own_timer_ended_is_the_one_that_said_nothing(tmp_path: Path) -> None:
+    process = {"parent": 1, "world": 2, "helper": False, "root": False, "command": "python"}
+    rows = [
+        {"t": T, "what": "begin", "kmsg": True, "oom": []},
+        *({"t": T, "what": "process", "pid": 10 + rank, "rank": rank} | process for rank in (0, 1)),
+        *({"t": T + 9, "what": "gone", "pid": 10 + rank, "status": 1 << 8, "rss_most": 0} for rank in (0, 1)),
+    ]
+    (tmp_path / "said").mkdir()
+    raised = {"t": T + 9, "what": "raised", "pid": 10, "rank": 0, "type": "RuntimeError", "frames": []}
+    (tmp_path / "said/10.jsonl").write_text(json.dumps(raised))
+    (tmp_path / "meta.json").write_text(json.dumps({"host": "h1", "command": "python", "started": T}))
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "output.log").write_text(GAVE_UP)
+    [box] = reading.read(str(tmp_path))
+    assert {process.rank: process.gave_up for process in box.processes} == {0: "", 1: "0:00:12"}
+    assert [process.stack[:1] for process in box.processes] == [[], ["/w/train.py:9 in clean"]]

@@ -253,7 +253,8 @@ def test_a_process_that_becomes_a_rank_says_which(box: Path) -> None:
     )
     done = _python(box, script)
     assert (done.returncode, done.stdout) == (0, "")
-    [told] = _said(box)
-    assert (told["what"], told["rank"], told["world"]) == ("rank", 0, 1)
+    told = {row["what"]: row for row in _said(box)}
+    assert told.keys() == {"rank", "left"}
+    assert (told["rank"]["rank"], told["rank"]["world"], told["left"]["code"]) == (0, 1, 0)
     assert _python(box, script, RANK="0").returncode == 0
     assert [row["what"] for row in _said(box)].count("rank") == 1  # its environment tells it

@@ -531,6 +531,56 @@ def make():
     return DataLoader(dataset, batch_size=4, num_workers=2, sampler=Shuffled(dataset))
 """
 
+POOLED = """
+import concurrent.futures
+class Pooled(Dataset):
+    def __init__(self):
+        self.pool = concurrent.futures.ThreadPoolExecutor(2)
+        self.rows = list(self.pool.map(float, range(120)))
+    def __len__(self): return 120
+    def __getitem__(self, index):
+        if not 0 <= index < 120: raise IndexError(index)
+        return torch.tensor(list(self.pool.map(float, [self.rows[index]] * 4)))
+def make(): return DataLoader(Pooled(), batch_size=4, num_workers=2)
+"""
+WITHOUT = """
+class Boxes(Dataset):
+    def __len__(self): return 120
+    def __getitem__(self, index):
+        if not 0 <= index < 120: raise IndexError(index)
+        box = torch.full((4,), float(index))
+        if index % 37 == 5:
+            box = None
+        return {"image": torch.ones(3), "box": box}
+def make(): return DataLoader(Boxes(), batch_size=4, num_workers=2, shuffle=True)
+"""
+MIXED = """
+class Rows(Dataset):
+    def __len__(self): return 120
+    def __getitem__(self, index):
+        if not 0 <= index < 120: raise IndexError(index)
+        return torch.full((4,), float(index))
+def mix(samples):
+    rows = torch.stack(samples)
+    rng = numpy.random.default_rng(0)
+    share = float(rng.beta(0.4, 0.4))
+    return share * rows + (1 - share) * rows.flip(0)
+def make(): return DataLoader(Rows(), batch_size=4, num_workers=2, collate_fn=mix)
+"""
+WEIGHTED = """
+class Rows(Dataset):
+    def __len__(self): return 120
+    def __getitem__(self, index):
+        if not 0 <= index < 120: raise IndexError(index)
+        return torch.full((4,), float(index))
+def make(seed=0):
+    weights = [1.0 + index % 3 for index in range(120)]
+    own = torch.Generator()
+    own.manual_seed(seed)
+    sampler = torch.utils.data.WeightedRandomSampler(weights, 60, generator=own)
+    return DataLoader(Rows(), batch_size=4, num_workers=2, sampler=sampler)
+"""
+
 
 def _alike(drawn: str, seeded: str = "torch.manual_seed(42)", workers: int = 2) -> str:
     return ALIKE.replace("DRAWN", drawn).replace("SEEDED", seeded).replace("WORKERS", str(workers))
@@ -762,6 +812,10 @@ CASES: list[Any] = [
         "DAT028", THREADED, _lazily, "threading.Thread(target=self._work, daemon=True).start()", id="thread",
         marks=NIGHTLY,
     ),
+    pytest.param("DAT028", POOLED, _opened_anew, "", id="pool"),
+    pytest.param("DAT014", WITHOUT, _replaced, "box = None", id="without"),
+    pytest.param("DAT010", MIXED, _instead, "rng = numpy.random.default_rng(0)", id="mixed-alike"),
+    pytest.param("DAT016", WEIGHTED, _at_its_place, "", id="weighted"),
     pytest.param("DAT002", TOO_SHORT, _replaced, "def __len__", id="too-short"),
     pytest.param("DAT002", TOO_LONG, _replaced, "def __len__", id="too-long", marks=NIGHTLY),
     pytest.param("DAT006", CACHED, _replaced, "value = self._spectrum", id="cached", marks=NIGHTLY),

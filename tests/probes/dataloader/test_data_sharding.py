@@ -93,6 +93,14 @@ def test_a_sampler_that_draws_alike_on_all_ranks_is_one_finding(folder: str, fac
     assert words in " ".join([finding.remedies[0].text, *finding.remedies[0].commands])
 
 
+def test_shards_in_an_order_without_a_seed_are_told_so(folder: str) -> None:
+    """The printed fix, a seed that all ranks share, is shards_in_one_order."""
+    (finding,) = verdicts(look(folder, "shards_in_own_orders", 2))["DAT016"].findings
+    assert (finding.state, "random order of its own" in finding.what) == (FAIL, True)
+    assert "seed" in finding.remedies[0].commands[0]
+    assert verdicts(look(folder, "shards_in_one_order", 2))["DAT016"].state is OK
+
+
 def test_ranks_that_draw_an_order_each_are_told_to_draw_one(folder: str) -> None:
     """The printed fix, a seed that all ranks share, is one_order."""
     finding, *_ = verdicts(look(folder, "own_orders"))["DAT016"].findings

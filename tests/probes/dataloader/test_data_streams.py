@@ -48,6 +48,7 @@ CLEAN: dict[str, Callable[[], Any]] = {
     "a generator that is not used": lambda: (sets.OwnNoiseUnused(), TWO),
     "a generator made in the worker": lambda: (sets.OwnNoiseLater(), TWO),
     "a generator given to the worker": lambda: (sets.OwnNoise(), {**TWO, "worker_init_fn": sets.give_generator}),
+    "a collate function that mixes": lambda: (sets.Rows(), {**TWO, "collate_fn": sets.Mixup()}),
     "a generator by index": lambda: (sets.ByIndex(), TWO),
     "a state that is restored": lambda: (sets.Restores(), TWO),
     "a cache below the augmentation": lambda: (sets.CachedAndAugmented(), KEPT),
@@ -96,6 +97,12 @@ DEFECTS: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
     "a cache of what was drawn": (sets.Frozen, {"DAT010": "fail"}),
     "an epoch that workers miss": (lambda: (sets.Epochs(), KEPT), {"DAT013": "fail"}),
     "the same in a Subset": (lambda: (Subset(sets.Epochs(), range(48)), KEPT), {"DAT013": "fail"}),
+    "a generator made anew for each sample": (sets.BeginsAnew, {"DAT010": "warn"}),
+    "the same of torch's": (sets.TensorsAnew, {"DAT010": "warn"}),
+    "a collate function that begins anew": (
+        lambda: (sets.Rows(), {**TWO, "collate_fn": sets.Mixup(3)}),
+        {"DAT010": "warn"},
+    ),
     "prefetch without workers": (lambda: (sets.Rows(), {"prefetch_factor": 2}), {"DAT015": "fail"}),
     "not one batch": (lambda: (sets.Rows(), {"batch_size": 128, "drop_last": True}), {"DAT015": "fail"}),
 }

@@ -64,7 +64,7 @@ def test_a_healthy_machine(tmp_path: Path) -> None:
         tmp=Space(size=2**30, free=2**20, path="/scratch"),
         clocksource="tsc",
         own_name=Resolution(name="gpu-a17", addresses=["127.0.1.1"]),
-        own_sources=Unread("absent", "its own name was answered in time"),
+        own_sources=Unread("absent", "its own name has an address"),
         uptime_s=86412.71,
     )
 

@@ -22,10 +22,11 @@ from ncclcheck.probes.facts import (
     NoDoor,
     PathMtu,
     Resolution,
+    Spread,
     Unread,
     replace,
 )
-from ncclcheck.probes.reach import Listener, measure, protocol, schedule
+from ncclcheck.probes.reach import Listener, measure, protocol, schedule, spread
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
 from tests.helpers.reach_hosts import Hosts, can_make_hosts, hosts
@@ -76,11 +77,24 @@ def test_three_nodes_on_loopback() -> None:
             assert (peer.source, peer.interface) == ("127.0.0.1", "lo")
             assert peer.bursts
             assert min(burst.bytes for burst in peer.bursts) > 10**6
+            assert isinstance(peer.spread, Spread)
+            assert (len(peer.spread.open), peer.spread.shut) == (8, [])
+            assert isinstance(peer.mss, int)
+            assert peer.mss > 1000
     resolved = {peer.peer: peer.resolved for peer in found[2].peers}
     assert isinstance(resolved["localhost"], Resolution)
     assert "127.0.0.1" in resolved["localhost"].addresses
     assert resolved["no.such.host.invalid"] == Resolution(name="no.such.host.invalid", addresses=[])
     assert isinstance(found[0].peers[1].resolved, Unread)  # nobody gave this name
+
+
+def test_a_port_that_is_shut_is_told_and_its_neighbours_are_not(listener: Listener) -> None:
+    me = door_of(listener)
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        shut = gone.getsockname()[1]
+    found = spread.tried(replace(me, spare=[*me.spare, shut]), time.monotonic() + 2.0)
+    assert (found.open, found.shut) == (me.spare, [shut])
+    assert len({port // 4000 for port in me.spare}) > 3
 
 
 def test_ipv6() -> None:

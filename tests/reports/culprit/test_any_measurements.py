@@ -43,6 +43,8 @@ _WORDS = [
     "0x0",
     "0xa5a5a5a5",
     "NCCL_A",
+    "7",
+    "18446744073709551616",
     "/x/init",
 ]
 
@@ -89,19 +91,27 @@ def _of_type(kind: Any, texts: st.SearchStrategy[str], leave_out: tuple[str, ...
         return st.sampled_from(arguments)
     if origin is list:
         return st.lists(_of_type(arguments[0], texts), max_size=3)
-    if origin is dict:
-        return st.dictionaries(*(_of_type(one, texts) for one in arguments), max_size=3)
-    if origin is tuple:
-        return st.tuples(*(_of_type(one, texts) for one in arguments))
+    if origin in (dict, tuple):
+        parts = [_of_type(part, texts) for part in arguments]
+        return st.tuples(*parts) if origin is tuple else st.dictionaries(*parts, max_size=3)
     if origin in (types.UnionType, typing.Union):
         return st.one_of([_of_type(one, texts) for one in arguments])
     plain = {int: _INTS, float: _FLOATS, str: texts, bool: st.booleans(), type(None): st.none()}
     if kind in plain:
         return plain[kind]
+    if typing.is_typeddict(kind):
+        return _of_names(kind, texts)
     assert issubclass(kind, Struct), kind
     hints = typing.get_type_hints(kind, include_extras=True)
     fields = [name for name in kind.__struct_fields__ if name not in leave_out]
     return st.builds(kind, **{name: _of_type(hints[name], texts) for name in fields})
+
+
+def _of_names(kind: Any, texts: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
+    """Of a TypedDict without required keys: some of them."""
+    known = typing.get_type_hints(kind, include_extras=True)
+    names = st.lists(st.sampled_from(sorted(known)), max_size=3, unique=True)
+    return names.flatmap(lambda some: st.fixed_dictionaries({name: _of_type(known[name], texts) for name in some}))
 
 
 def _bounded(kind: type, bounds: Meta) -> st.SearchStrategy[Any]:

@@ -18,7 +18,7 @@ from ncclcheck.probes.facts import (
     Resources,
     Unread,
 )
-from tests.helpers.clusters import ABSENT, DENIED, host, limits, node, space, told, verdict
+from tests.helpers.clusters import ABSENT, DENIED, host, limits, nic, node, space, told, verdict
 
 MIB, GIB = 2**20, 2**30
 HCA = Rdma(hcas=["mlx5_0"])
@@ -144,6 +144,16 @@ def test_an_own_name_that_waits_for_mute_servers(
 def test_cores(usable: float, env: dict[str, str], gpus: int, state: str) -> None:
     found = verdict("HST006", node("a", env=env, host=host(usable_cores=usable, cores=64), gpus=Gpus(usable=gpus)))
     assert found.state.value == state
+
+
+@pytest.mark.parametrize(("order", "helps"), [("dns", True), ("files dns", False), ("", False)])
+def test_where_hosts_are_not_read_from_files_the_fix_lets_them_be(order: str, helps: bool) -> None:
+    sources = Resolver(name="a", seconds=0.0, order=order)
+    own = host(own_name=Resolution(name="a", addresses=[]), own_sources=sources)
+    (found,) = verdict("HST005", node("a", nic("eth0", "10.1.0.1/24"), host=own)).findings
+    commands = [line for fix in found.remedies for line in fix.commands]
+    assert any("nsswitch.conf" in line for line in commands) is helps
+    assert any("10.1.0.1 a" in line for line in commands)
 
 
 def test_ranks_that_this_run_planned_come_before_a_leftover_variable() -> None:

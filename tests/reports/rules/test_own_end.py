@@ -123,10 +123,11 @@ def test_a_card_that_asks_for_no_mac_address_is_named() -> None:
     assert found.findings[0].remedies[0].commands == ["ip link set dev eth0 arp on   # on h2"]
 
 
-def test_the_name_of_a_peer_leads_to_ipv6_that_is_off_here() -> None:
+@pytest.mark.parametrize("outcome", ["unreachable", "not_sent"])
+def test_the_name_of_a_peer_leads_to_ipv6_that_is_off_here(outcome: Any) -> None:
     nodes = hosts(2)
     nodes[1] = node("h2", LO, nic("eth0", "10.1.0.2/24", ipv6_off=True))
-    unreachable = Connect(outcome="unreachable", detail="Network is unreachable")
+    unreachable = Connect(outcome=outcome, detail="Cannot assign requested address")
     change = _of("h2", "h1", by_name=ByName(address="fd00::1", connect=unreachable))
     found = judged("NET006", nodes, change, job=Job(nodes_asked=2, backend="gloo"))
     assert told(found)[0] == ("fail", "h2")

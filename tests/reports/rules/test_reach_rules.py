@@ -129,6 +129,27 @@ def test_wrong_prefix_length(prefix: int, state: str) -> None:
     assert state == "ok" or f"has the prefix length /{prefix}" in found.findings[0].what
 
 
+def test_a_prefix_that_leads_elsewhere_is_the_failure_where_connections_fail() -> None:
+    """One of the others is the gateway of that way, so that its own connections pass."""
+    mgmt = [nic("mgmt0", f"10.2.0.{i}/24") for i in (1, 2, 3)]
+    nodes = [node(f"h{i}", LO, nic("eth0", f"10.1.0.{i}/24"), mgmt[i - 1]) for i in (1, 2)]
+    routes = [
+        route("10.1.0.32/27", "eth0"),
+        route("10.2.0.0/24", "mgmt0"),
+        route("0.0.0.0/0", "mgmt0", "10.2.0.1"),
+    ]
+    nodes.append(node("h3", LO, nic("eth0", "10.1.0.33/27"), mgmt[2], routes=routes))
+    for lost, state in (({"h2", "h3"}, "fail"), ({"nobody"}, "warn")):
+
+        def broken(a: str, b: str, lost: set[str] = lost) -> dict[str, Any]:
+            return {"interface": "mgmt0" if a == "h3" else "eth0", **(CUT if {a, b} == lost else {})}
+
+        (found,) = [one for one in judged("NET003", nodes, broken).findings if one.state.value != "ok"]
+        assert (found.state.value, found.where.node) == (state, "h3")
+        assert "has the prefix length /27, the others /24; its way to" in found.what
+        assert "ip addr add 10.1.0.33/24" in str(found.remedies)
+
+
 def test_a_link_that_is_down_explains_the_other_interface() -> None:
     mgmt = [nic("mgmt0", f"192.168.0.{i}/24") for i in range(1, 4)]
     nodes = [node(f"h{i}", LO, nic("eth0", f"10.1.0.{i}/24"), mgmt[i - 1]) for i in (1, 2)]

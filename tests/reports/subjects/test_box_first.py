@@ -437,8 +437,11 @@ def test_a_lost_worker_of_a_loader_is_its_ranks_whatever_it_closed() -> None:
 def test_a_rank_that_did_not_come_is_named_with_what_it_did() -> None:
     ranks = _alive_but(2, stack=["/data/train.py:9 in build_index"], cores=[1.0] * 6)
     samples = [BoxSample(t=T + n) for n in range(6)]
-    found = _first(ranks, [_lost(0), _lost(1)], samples=samples)
+    late = [replace(_lost(n), message="Timed out waiting 12000ms for recv operation to complete") for n in (0, 1)]
+    found = _first(ranks, late, samples=samples)
     assert words.heading(found).endswith("all the others waited for: it was busy in build_index (train.py:9)")
+    left = _first(ranks, [_lost(0), _lost(1)], samples=samples)  # by destroy_process_group()
+    assert "closed its connections to the others, and lived on: it was busy in build_index" in words.heading(left)
 
 
 def test_a_worker_that_ended_itself_is_named_with_its_line() -> None:
@@ -469,7 +472,12 @@ def test_a_stall_says_where_ranks_are_and_what_they_call() -> None:
         "rank 1 in sync (train.py:1), rank 2 in sync (train.py:2)"
     )
     ranks = [replace(one, stack=_WAITING) for one in ranks]
-    assert words.heading(_first(ranks, [], stalls=_STALL)) == "the job stalled"
+    assert words.heading(_first(ranks, [], stalls=_STALL)) == (
+        "the job stalled: ranks 0-2 are all in main (train.py:12), which calls all_reduce"
+    )
+    ranks = [replace(ranks[0], stack=["/data/train.py:4 in bump"]), *ranks[1:]]
+    ranks[2] = replace(ranks[2], stack=[_WAIT, "/data/train.py:7 in other"])
+    assert "rank 0 on h1" in words.heading(_first(ranks, [], stalls=_STALL))  # the others are in collectives
 
 
 def test_an_exit_without_a_hook_has_the_exception_that_was_printed_last() -> None:

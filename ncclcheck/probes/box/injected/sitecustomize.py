@@ -267,6 +267,7 @@ def _hook_threads(box: str) -> None:
 
 # pid -> how its program has asked to end with exit code 0, empty where it has not; none where it has told why
 _ends: dict[int, dict[str, object]] = {}
+_ranks: dict[int, int] = {}  # pid -> the rank that it became after its start
 
 
 def _asked_to_end(code: object, frame: Any, own: int) -> dict[str, object]:
@@ -298,6 +299,7 @@ def _hook_exits(box: str) -> None:
     def note(code: object, now: bool) -> None:
         frame = sys._getframe(2)
         if "multiprocessing" in frame.f_code.co_filename or not _is_rank():  # as each of its processes ends
+            _ends.pop(own if code else 0, None)
             return
         told = _asked_to_end(code, frame, own)
         if not now and not told["code"]:
@@ -326,12 +328,12 @@ def _hook_exits(box: str) -> None:
         try:
             if os.getpid() != own or own not in _ends or not os.path.isdir(box):
                 return
-            if _is_rank() and "--multiprocessing-fork" not in getattr(sys, "orig_argv", ()):
+            if own in _ranks or (_is_rank() and "--multiprocessing-fork" not in getattr(sys, "orig_argv", ())):
                 if _ends[own]:
                     say(_ends[own])
                 else:  # the usual end; json takes as long to import as all of this
                     line = '{"t": %.3f, "what": "left", "pid": %d, "rank": %d, "code": 0, "frames": [], "at": []}'
-                    _write(box, line % (_now(), own, _rank()))
+                    _write(box, line % (_now(), own, _ranks.get(own, _rank())))
         except BaseException:
             pass
 
@@ -495,6 +497,7 @@ def _tell_rank(box: str, module: Any) -> None:
                     os.write(file, (line % (os.getpid(), group.rank(), group.size())).encode())
                 finally:
                     os.close(file)
+                _ranks[os.getpid()] = group.rank()
                 _serve(box)
         except BaseException:
             pass

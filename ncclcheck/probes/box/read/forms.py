@@ -42,6 +42,7 @@ _WANTED: dict[str, _Fields] = {
     "signal": {"t": Amount, "number": Whole, "sender": (Whole,), "by": (str,), "of_group": (bool,)},
     "oom": {"t": Amount, "by": dict[str, Whole], "limit": (Whole | None,)},
     "kernel": {"t": Amount, "text": str},
+    "limit": {"t": Amount, "pid": Pid, "text": str},
     "network": {"t": Amount, "name": str, "trouble": dict[str, int]},
     "xid": {"t": Amount, "gpu": _Rank, "code": Whole},
     "gpus": {"pids": list[list[Pid]]},

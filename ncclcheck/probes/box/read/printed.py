@@ -19,6 +19,10 @@ _ABORT = re.compile(
     r"|pure virtual method called)[^\n]*)$",
     re.MULTILINE,
 )
+_LATER = re.compile(
+    r"^(?:\[\w+\]:)?Timeout \(([\d:.]+)\)!\n((?:(?:Current t|T)hread 0x.*\n|  .*\n|\n)+)", re.MULTILINE
+)
+_DUMPED = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 _PLACE = re.compile(r"^(?:\[enforce fail at [^\]]+\] |\[\S+:\d+\] )")
 
 
@@ -39,6 +43,16 @@ def exception(text: str) -> dict[str, Any]:
         "frames": frames[-24:],
         "printed": True,
     }
+
+
+def dumped(text: str) -> tuple[str, list[str]]:
+    """What `faulthandler.dump_traceback_later` printed last, and the frames of the program's main thread."""
+    dumps = [*_LATER.finditer(text.replace("\r\n", "\n"))]
+    if not dumps:
+        return "", []
+    threads = re.split(r"^(?:Current thread|Thread) 0x\w+[^\n]*\n", dumps[-1][2], flags=re.MULTILINE)[1:]
+    frames = _DUMPED.findall(threads[-1]) if threads else []  # the main thread is the last one
+    return dumps[-1][1], [f"{file}:{line} in {name}" for file, line, name in frames[:24]]
 
 
 def abort(text: str) -> list[str]:

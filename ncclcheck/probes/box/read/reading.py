@@ -169,6 +169,7 @@ class _Node:
             "ooms": self._of("oom"),
             "stalls": self._stalls(),
             "kernel": self._of("kernel"),
+            "limits": self._of("limit"),
             "network": [{"t": row["t"], "text": _counted(row)} for row in self._of("network")],
             "rooms": self._rooms(),
             "samples": series.samples(self.groups),
@@ -222,8 +223,10 @@ class _Node:
         self._spoken(processes)
         self._left(processes)
         self._aborted(processes)
+        self._gave_up(processes)
         for pid, process in processes.items():
-            process["stack"], process["threads"] = _stacks(_text(os.path.join(self.folder, "fault", f"{pid}.txt")))
+            stack, process["threads"] = _stacks(_text(os.path.join(self.folder, "fault", f"{pid}.txt")))
+            process.setdefault("stack", stack)
             if process["role"] == "rank":
                 process.update(series.of_process(pid, self.groups)._asdict())
         return [msgspec.convert(process, type=BoxProcess) for process in processes.values()]
@@ -280,6 +283,17 @@ class _Node:
         if words and (len(whose) == 1 or len({*words}) == 1):
             for process in whose:
                 process["aborted"] = words[0]
+
+    def _gave_up(self, processes: dict[int, _Raw]) -> None:
+        """Where the only rank was that said nothing and ended with exit code 1, by its faulthandler's timer."""
+        said = {row["pid"] for row in self._said() if row["what"] != "sent"}
+        silent = [
+            known for pid, known in processes.items() if pid not in said and known.get("status") == 1 << 8
+            and known["role"] == "rank"
+        ]  # fmt: skip
+        after, frames = printed.dumped(self._output_end()) if len(silent) == 1 else ("", [])
+        if frames:
+            silent[0].update(stack=frames[:_STACK_LINES], left_at=frames[:_STACK_LINES], gave_up=after)
 
     def _raised(self) -> list[BoxRaised]:
         rows, ends = self._said(), {row["pid"]: {**row, "gone": row["t"]} for row in self._of("gone")}

@@ -14,7 +14,7 @@ from ncclcheck.probes.dataloader.children import child, stops
 from ncclcheck.probes.dataloader.children.child import Ended
 from ncclcheck.probes.dataloader.factory import Made
 from ncclcheck.probes.dataloader.samples.read.visit import PRIVATE, Read, Visit, Visited, generators, visit
-from ncclcheck.probes.facts.data.streams import Dependence, Frozen, Reseeded, Stop
+from ncclcheck.probes.facts.data.streams import Dependence, Frozen, MadeAlike, Reseeded, Stop
 
 _SAMPLES = 32  # chosen: a transform that is applied to one sample in ten is seen in 97 of 100 looks (1 - 0.9**32)
 _PASS_S = 0.1  # for a pass over them: chosen, there are up to a dozen passes
@@ -37,6 +37,7 @@ class Randomness:
     depends: list[Dependence] = field(default_factory=list)
     reseeded: list[Reseeded] = field(default_factory=list)
     frozen: list[Frozen] = field(default_factory=list)
+    made_alike: list[MadeAlike] = field(default_factory=list)
     item_s: float = 0.0
     first_s: float = 0.0
     cut_short: bool = False
@@ -65,6 +66,10 @@ def look(made: Made, seed: int, workers: int, limit: float) -> Randomness:
     base = ended.value
     count = max(1, len(base.passes[0]))
     randomness = Randomness(ended, item_s=base.seconds / count, first_s=base.first_s)
+    randomness.made_alike = [
+        MadeAlike(call=each.call, place=each.place, seed=each.seed, count=each.count, batch=each.batch)
+        for each in base.local[:_MOST_PRIVATE]
+    ]
     randomness.reseeded = [] if made.iterable else list(_reseeded(base, plan))
     plan = Visit(plan.indices[: count + 1], seed, workers=workers)
     left, end = max(1.0, limit / 3), begun + limit

@@ -137,6 +137,7 @@ def _with_run(streams: Streams, random: Randomness, run: _Loaded) -> Streams:
         repeated=list(twins.repeated(run.diaries, content)),
         reseeded=random.reseeded,
         frozen=random.frozen,
+        made_alike=random.made_alike,
         stops=[*streams.stops, *ended],
     )
 

@@ -78,11 +78,10 @@ def _of_streams(world: World, views: list[View], seen: Sharding) -> Sharding:
         return replace(seen, unjudged=why)
     ended = all(view.passes["alone"].ended for view in views)
     whole = world.whole() if ended and world.size > 1 and any(view.asked for view in views) else None
-    return replace(
-        seen,
-        stream=streams_shared.stream(views, whole),
-        randomness=_randomness(views),
-    )
+    stream = streams_shared.stream(views, whole)
+    if stream.between_ranks and not stream.groups and ended and any(view.asked for view in views):
+        stream = replace(stream, own_orders=world.apart_with_one_seed())
+    return replace(seen, stream=stream, randomness=_randomness(views))
 
 
 def _of_indices(world: World, views: list[View], seen: Sharding) -> Sharding:

@@ -15,6 +15,7 @@ from ncclcheck.probes.dataloader.children.interpreter import Interpreter
 from ncclcheck.probes.dataloader.ours import Defect
 from ncclcheck.probes.dataloader.ranks.agreement import index_map
 from ncclcheck.probes.dataloader.ranks.rank_view import view
+from ncclcheck.probes.dataloader.ranks.streams.streams_shared import stream
 from ncclcheck.probes.dataloader.views import Asked, View
 from ncclcheck.probes.facts.data.sharding import Cause, IndexMap
 from ncclcheck.probes.job.context import DataPlan
@@ -67,6 +68,16 @@ class World:
             if not any(view.error for view in views) and (again.differing or len(set(again.lengths)) > 1):
                 return replace(found, cause=cause)
         return replace(found, cause="interpreter")
+
+    def apart_with_one_seed(self) -> bool:
+        """Whether no two ranks read the same sample of a stream where all of them begin from the same seeds."""
+        if time.monotonic() + _LEAST_S > self.end:
+            return False
+        views = self.views(entropy=False)
+        if any(view.error or len(view.passes) < 2 for view in views):
+            return False
+        again = stream(views, None)
+        return again.ended and not again.unjudged and not again.between_ranks and not again.groups
 
     def _asked(self, **changes: Any) -> Asked:
         folder = os.path.join(self.folder, str(self.tried))

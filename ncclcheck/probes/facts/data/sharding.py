@@ -99,7 +99,8 @@ class Stream(Struct, frozen=True, kw_only=True):
     workers: num_workers that the user gave, None where no loader was given. ranks_alike, workers_alike: what two
     of them read came in one order; of a stream that ended this was not compared. by_worker: samples that each
     worker of rank 0 read. groups: of ranks that read the same samples in one order, where others read other ones.
-    dry: without workers the second epoch has no sample.
+    dry: without workers the second epoch has no sample. own_orders: each rank takes its part of an order of its
+    own, which has no seed: with the same seeds no two of them read the same sample.
     """
 
     items: list[Whole]
@@ -119,6 +120,7 @@ class Stream(Struct, frozen=True, kw_only=True):
     groups: list[list[Count]] = field(default_factory=list)
     examples: list[Reader] = field(default_factory=list)
     dry: Dry | None = None
+    own_orders: bool = False
     unjudged: str = ""
 
 

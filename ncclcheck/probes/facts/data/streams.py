@@ -58,6 +58,19 @@ class Reseeded(Struct, frozen=True, kw_only=True):
     of: Count
 
 
+class MadeAlike(Struct, frozen=True, kw_only=True):
+    """A generator that the user's line makes anew for each sample (or batch), from one and the same seed.
+
+    call: `numpy.random.default_rng`; place: `train.py:20 in __call__`; count: samples or batches that were read.
+    """
+
+    call: str
+    place: str
+    seed: int
+    count: Count
+    batch: bool = False
+
+
 class Frozen(Struct, frozen=True, kw_only=True):
     """Random leaves that stay what they were first, in a process that reads them again under another seed.
 
@@ -146,6 +159,7 @@ class Streams(Struct, frozen=True, kw_only=True):
     repeated: list[Repeated] | Unread = field(default_factory=list)
     reseeded: list[Reseeded] = field(default_factory=list)
     frozen: list[Frozen] = field(default_factory=list)
+    made_alike: list[MadeAlike] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
     refused: Refused | None = None
     new_epoch: list[NewEpoch] | Unread = field(default_factory=list)

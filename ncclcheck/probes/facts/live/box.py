@@ -25,8 +25,9 @@ class BoxProcess(Struct, frozen=True, kw_only=True):
     told from those of others; odd: the first of them with a value that is not finite. left_at: where it called
     sys.exit() or os._exit(), the innermost frame first; caught: the exception that it had caught then, where
     it left with exit code 0; left: when its Python came to its end with exit code 0. aborted: what was printed
-    as SIGABRT ended it. threads: lines of the user's in which its other threads were then. world, meets:
-    WORLD_SIZE and MASTER_ADDR:MASTER_PORT in its environment.
+    as SIGABRT ended it. gave_up: after which time its own faulthandler ended it. threads: lines of the user's
+    in which its other threads were then. world, meets: WORLD_SIZE and MASTER_ADDR:MASTER_PORT in its
+    environment.
     """
 
     pid: Pid
@@ -54,6 +55,7 @@ class BoxProcess(Struct, frozen=True, kw_only=True):
     left: Amount | None = None
     aborted: str = ""
     threads: list[str] = field(default_factory=list)
+    gave_up: str = ""
     world: Whole = 0
     meets: str = ""
 
@@ -94,6 +96,14 @@ class BoxSent(Struct, frozen=True, kw_only=True):
     number: Whole
     group: bool = False
     at: list[str] = field(default_factory=list)
+
+
+class BoxLimit(Struct, frozen=True, kw_only=True):
+    """A limit that a rank had used up while one of the job failed, in words."""
+
+    t: Amount
+    pid: Pid
+    text: str
 
 
 class BoxSignal(Struct, frozen=True, kw_only=True):
@@ -202,6 +212,7 @@ class Box(Struct, frozen=True, kw_only=True):
     processes: list[BoxProcess] = field(default_factory=list)
     raised: list[BoxRaised] = field(default_factory=list)
     signals: list[BoxSignal] = field(default_factory=list)
+    limits: list[BoxLimit] = field(default_factory=list)
     sent: list[BoxSent] = field(default_factory=list)
     ooms: list[BoxOom] = field(default_factory=list)
     stalls: list[BoxStall] = field(default_factory=list)

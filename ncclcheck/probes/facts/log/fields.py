@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NewType, TypedDict, cast
+from typing import Annotated, TypedDict, cast
 
-Digits = NewType("Digits", str)  # a whole number without a sign, as the log prints it: int() takes it
+from msgspec import Meta
+
+# A whole number without a sign, as the log prints it: int() takes it. A saved file may hold nothing else here.
+Digits = Annotated[str, Meta(pattern=r"^\d{1,1200}$")]  # characters: as many as are kept of a line
 
 
 _Keywords = TypedDict("_Keywords", {"from": str, "for": Digits}, total=False)  # no names of attributes in Python
@@ -36,7 +39,7 @@ class LogFields(_Keywords, total=False):
     backend: str
     bare: str
     batch: str
-    behind: Digits
+    behind: str
     bits: str
     bounds: str
     buffer: str
@@ -44,9 +47,9 @@ class LogFields(_Keywords, total=False):
     by: str
     by_hand: str
     by_shell: Digits
-    bytes: Digits
+    bytes: str
     call: str
-    called: str
+    called: Digits
     came: Digits
     caught: str
     cdi: str
@@ -55,7 +58,7 @@ class LogFields(_Keywords, total=False):
     click: str
     code: Digits
     command: str
-    completed: Digits
+    completed: str
     config: str
     count: Digits
     culprit: Digits
@@ -71,7 +74,7 @@ class LogFields(_Keywords, total=False):
     elapsed: str
     endpoint: str
     engine: str
-    enqueued: Digits
+    enqueued: str
     entry: Digits
     errno: Digits
     error: str
@@ -83,7 +86,7 @@ class LogFields(_Keywords, total=False):
     ext: str
     extension: str
     family: Digits
-    far: Digits
+    far: str
     fatal: str
     file: str
     finished: Digits
@@ -101,7 +104,7 @@ class LogFields(_Keywords, total=False):
     got: str
     gpu: str
     graph: str
-    group: Digits
+    group: str
     hardware: str
     has: Digits
     have: str
@@ -116,7 +119,7 @@ class LogFields(_Keywords, total=False):
     http: str
     hydra: str
     image: str
-    in_place: Digits
+    in_place: str
     index: Digits
     indices: str
     init: str
@@ -142,15 +145,15 @@ class LogFields(_Keywords, total=False):
     local: str
     local_rank: Digits
     look: str
-    lower: str
+    lower: Digits
     machine: str
     map: str
     mask: str
     master: str
     merge: str
     message: str
-    mine: str
-    missing: Digits
+    mine: Digits
+    missing: str
     model: str
     module: str
     most: Digits
@@ -169,7 +172,7 @@ class LogFields(_Keywords, total=False):
     none: str
     nought: str
     nranks: Digits
-    number: Digits
+    number: str
     numel_in: Digits
     numel_out: Digits
     nvcc: str
@@ -196,13 +199,13 @@ class LogFields(_Keywords, total=False):
     process: Digits
     processes: str
     program: str
-    prolog: Digits
+    prolog: str
     python: str
     pyxis: str
     queue: str
     raised: str
     ran: Digits
-    rank: Digits
+    rank: str
     rank_a: Digits
     rank_b: Digits
     ranks: str
@@ -217,8 +220,8 @@ class LogFields(_Keywords, total=False):
     resource: str
     result: str
     ring: str
-    sampled: Digits
-    scale: Digits
+    sampled: str
+    scale: str
     script: str
     second: str
     seconds: str
@@ -287,7 +290,7 @@ class LogFields(_Keywords, total=False):
     worker: Digits
     workers: str
     world: Digits
-    worst: str
+    worst: Digits
     wrapped: str
     write: str
     wrong: str
@@ -312,7 +315,7 @@ class LogFields(_Keywords, total=False):
 
     # A collective as a rank called it
     communicator: str
-    datatype: str
+    datatype: Digits
     root: str
 
 

@@ -134,7 +134,8 @@ class Dialled(Struct, frozen=True, kw_only=True):
     that decide whether a login works and are not ssh's defaults, as `ssh -G` writes them. port_now: how a
     connection to its port went after the node was lost in mid-run; empty where none was tried. no_arp: the
     interface here on which the kernel has asked for its address, and no machine has said that it has it.
-    silent_agent: the socket of an ssh agent that does not say which keys it has.
+    silent_agent: the socket of an ssh agent that does not say which keys it has. greeting: what its port said
+    first, where that is no greeting of ssh.
     """
 
     node: str
@@ -146,6 +147,7 @@ class Dialled(Struct, frozen=True, kw_only=True):
     master: str = ""
     silent_master: bool = False
     silent_agent: str = ""
+    greeting: str = ""
     own: list[str] = []
     port_now: Literal["", "open", "refused", "no answer"] = ""
     no_arp: str = ""

@@ -14,7 +14,8 @@ from ncclcheck.probes.facts.machine.network import Filter, KeptBy, Neighbour, Wa
 class Door(Struct, frozen=True, kw_only=True):
     """Where a node can be reached while reach is measured. token: what a visitor says first; never saved.
 
-    file: what this node has put into its working directory; empty where it could not.
+    file: what this node has put into its working directory; empty where it could not. spare: more TCP ports
+    on which it listens, one in each part of the range from which the kernel gives them.
     """
 
     node: int
@@ -26,6 +27,7 @@ class Door(Struct, frozen=True, kw_only=True):
     mtu: int
     token: str
     file: str = ""
+    spare: list[int] = []
 
 
 class NoDoor(Struct, frozen=True, kw_only=True):
@@ -76,6 +78,13 @@ class Volley(Struct, frozen=True, kw_only=True, tag="volley"):
     same: int = 0
 
 
+class Spread(Struct, frozen=True, kw_only=True, tag="spread"):
+    """Ports all over the peer's own range, on all of which it listens: those that answered, those that did not."""
+
+    open: list[int]
+    shut: list[int]
+
+
 class Echoes(Struct, frozen=True, kw_only=True, tag="echoes"):
     """Small UDP packets: sent by us, arrived at the peer by its own count, answers that came back."""
 
@@ -121,7 +130,7 @@ class ByName(Struct, frozen=True, kw_only=True, tag="by_name"):
 class PeerReach(Struct, frozen=True, kw_only=True):
     """What one node saw of one peer. source, interface: whence the kernel sends to it. bursts: to the peer.
 
-    seen_as: the address from which the peer saw it come.
+    seen_as: the address from which the peer saw it come. mss: bytes that the kernel here puts into a segment.
 
     neighbour: where the kernel sends it on the wire, after all tries; absent where nothing is known or a router is
     between. way: how the kernel sends to it, where it was not reached or not every connection was answered.
@@ -140,6 +149,8 @@ class PeerReach(Struct, frozen=True, kw_only=True):
     resolved: Resolution | Unread = NOT_RECORDED
     bursts: list[Burst] = field(default_factory=list)
     volley: Volley | Unread = NOT_RECORDED
+    spread: Spread | Unread = NOT_RECORDED
+    mss: int | Unread = NOT_RECORDED
     neighbour: Neighbour | Unread = NOT_RECORDED
     by_name: ByName | Unread = NOT_RECORDED
     way: Way | Unread = NOT_RECORDED

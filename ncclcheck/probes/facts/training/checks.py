@@ -212,12 +212,16 @@ class Lost(Struct, frozen=True, kw_only=True):
     """Something that is otherwise after the user's own load than it was when it was saved, and on which ranks.
 
     kind: an entry of a state_dict in the step's state; a whole number (counter), or another value, of that state
-    itself; a number that a module of the model keeps as an attribute; or a parameter or buffer (weight).
+    itself; a number that a module of the model keeps as an attribute; or a parameter or buffer (weight). holder:
+    the expression of what holds it, `state['trainer'].averages`; how: that has a state_dict, or is a dict or list
+    of tensors like the model's parameters (weights), or a value.
     """
 
     name: str
     kind: Literal["state", "counter", "number", "attribute", "weight"]
     ranks: list[Count] = field(default_factory=list)
+    holder: str = ""
+    how: Literal["state_dict", "weights", "value"] = "state_dict"
 
 
 class OwnCheckpoint(Struct, frozen=True, kw_only=True):
@@ -225,7 +229,9 @@ class OwnCheckpoint(Struct, frozen=True, kw_only=True):
 
     off: the largest difference of a parameter as a share of its norm, with the same generators in both; parameter:
     which. unseeded: the step draws random numbers, and loading did not restore the generator. together: a file
-    that several ranks write with torch.save.
+    that several ranks write with torch.save. replaced: parameters of the model that loading put in the place of
+    those that DDP had wrapped; unheld: of these, that no optimizer holds; untied: one that shared its memory with
+    such a one before.
     """
 
     steps: Count
@@ -234,6 +240,9 @@ class OwnCheckpoint(Struct, frozen=True, kw_only=True):
     parameter: str = ""
     unseeded: bool = False
     together: str = ""
+    replaced: list[str] = field(default_factory=list)
+    unheld: list[str] = field(default_factory=list)
+    untied: str = ""
 
 
 class Kept(Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from ncclcheck.probes.facts.log.fields import LogFields
 from ncclcheck.probes.logs.boxes import Box
 from ncclcheck.probes.logs.files.prefixes import HEAD
 from ncclcheck.probes.logs.files.times import when
+from ncclcheck.probes.logs.files.wrapped import Wrapped
 from ncclcheck.probes.logs.nccl_lines.records import Process
 from ncclcheck.probes.logs.repeats import Repeats
 from ncclcheck.probes.logs.tracebacks import Writer
@@ -94,6 +95,7 @@ class File:
     timed: bool = False
     bad: bool = False
     box: Box | None = None
+    wrapped: Wrapped = field(default_factory=Wrapped)
     repeats: Repeats[Kept] = field(default_factory=Repeats)
 
     @property
@@ -104,6 +106,7 @@ class File:
             or self.message is not None
             or self.number < self.frames_until
             or (self.box is not None)
+            or self.wrapped.held != b""
         )
 
     def seen(self, text: str) -> None:

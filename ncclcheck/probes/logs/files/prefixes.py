@@ -29,6 +29,7 @@ _FORMS = (
     r"(?P<task>\d{1,6}): ",  # srun --label
     # vLLM, and what FastChat makes of standard error
     r"E?(?:RROR|INFO|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[\S{1,80}\]|\S{1,80}\])\s",
+    r"ERROR \d{1,8} \[\w[\w.]{1,60}:\d{1,5}\] ",  # the same, of an older version: with the process
     r"\|\s(?:ERROR|INFO|WARNING)\s{0,3}\|\sstd(?:err|out)\s\|\s",
     # Ray, vLLM
     r"\((?:\w{1,80}(?:\[[^\]]{1,40}\])? )?(?:rank=(?P<rank>\d{1,6}) )?"

@@ -174,7 +174,7 @@ SIGNS = (
     Sign(
         "ended-well",
         r"(?i)\b(?:training|fine-?tuning) (?:(?:is|has|run|loop) ){0,2}(?:complete|finished|done|ended)|\bfinished training\b|"
-        r"\bexit(?:ed)?(?: with)?[ _](?:status|code)\W{1,3}0\b|\ball (?:tests|checks|ranks) (?:passed|finished|done|completed?)\b|"
+        r"\bexit(?:ed)?(?: with)?[ _](?:status|code)\W{1,3}0\b|\b(?:execution|job|run|program) (?:finished|ended|completed) with 0\b|\ball (?:tests|checks|ranks) (?:passed|finished|done|completed?)\b|"
         r"(?:\btotal (?:training|train) time|^training time)(?: of \w{1,20})?\b[ :=]{1,4}\d{1,3}[:.\d]|"
         r"finished successfully|(?<!completed )completed successfully|exits successfully|\.fit` stopped: `max_|'train_runtime': |"
         r"Application startup complete|^ENDING TIMING RUN\b|\bworker group successfully finished"
@@ -184,6 +184,7 @@ SIGNS = (
             "job 5512 completed, exit status 0",
             "Finished Training",
             "exit code: 0",
+            "Execution finished with 0.",
             "[rank 0] all tests passed",
             "Total training time: 4:49:16.7 (0.8678s / it)",
             "`Trainer.fit` stopped: `max_epochs=3` reached.",
@@ -201,6 +202,7 @@ SIGNS = (
                 "training",
                 "tuning",
                 "exit",
+                "ed with 0",
                 "success",
                 "status.succeeded",
                 "fit` stopped",
@@ -330,8 +332,16 @@ SIGNS = (
     ),
     Sign(
         "time-limit",
-        r"CANCELLED AT \S{1,40} DUE TO TIME LIMIT",
-        ("slurmstepd: error: *** JOB 4711 ON gpu-a17 CANCELLED AT 2026-03-01T10:00:00 DUE TO TIME LIMIT ***",),
+        r"CANCELLED AT \S{1,40} DUE TO TIME LIMIT|PBS: job killed: walltime \d{1,9} exceeded limit"
+        r"|[Jj]ob exceeded (?:its )?wall(?:time|clock) limit|^TERM_RUNLIMIT: job killed",
+        (
+            "slurmstepd: error: *** JOB 4711 ON gpu-a17 CANCELLED AT 2026-03-01T10:00:00 DUE TO TIME LIMIT ***",
+            "=>> PBS: job killed: walltime 259217 exceeded limit 259200",
+            "MOAB_INFO:  job exceeded wallclock limit",
+            "Job exceeded its walltime limit. Job was aborted",
+            "TERM_RUNLIMIT: job killed after reaching LSF run time limit.",
+        ),
+        words=("due to time limit", "walltime", "wallclock", "term_runlimit"),
     ),
     Sign(
         "preempted",
@@ -397,6 +407,7 @@ SIGNS = (
         r"|(?:ORTE|PRTE|mpirun|prterun) was unable to (?:reliably )?(?:start|launch|find)"
         r"|A (?:request|daemon) .{0,80}(?:died unexpectedly|aborted)|PMI_KVS_Get returned"
         r"|MPI_INIT has failed|pml_ucx\.c:\d{1,6} {1,4}Error: (?!ucx (?:send|recv)).{0,120}(?:failed|Failed)|PMIX ERROR: (?!ERROR in file gds_)|OPAL ERROR: |(?:OMPI|Open MPI) was not (?:built|configured) with"
+        r"|The MPI_\w{2,40}\(\) function was called (?:before|after) MPI_"
         r"|An error occurred in (?:the MPI_)?MPI_Init|unable to find any relevant network interfaces"
         r"|srun: error: (?:Couldn't find the specified plugin name for|cannot find mpi plugin for) mpi/\w{1,20}"
         r"|srun: error: Invalid MPI type '\w{1,20}'",
@@ -407,6 +418,7 @@ SIGNS = (
             "[gpu-a17:04711] PMIX ERROR: PMIX_ERR_UNREACH in file client/pmix_client.c at line 228",
             "but OMPI was not built with SLURM's PMI support and therefore cannot",
             "*** An error occurred in MPI_Init",
+            "*** The MPI_Comm_rank() function was called before MPI_INIT was invoked.",
             "srun: error: Invalid MPI type 'pmix', --mpi=list for acceptable types",
             "[gpu-a17:04711] pml_ucx.c:419  Error: ucp_ep_create(proc=0) failed: Destination is unreachable",
         ),
@@ -423,6 +435,7 @@ SIGNS = (
             "died unexpectedly",
             "aborted",
             "pmi_kvs",
+            "function was called",
             "mpi_init has",
             "pml_ucx",
         ),

@@ -42,6 +42,9 @@ SIGNS = (
         r"|\b(?:[Ss]aving|[Ss]aved) (?:the )?(?:model|checkpoint|weights|results)\b"
         r"|\b(?:[Ee]lapsed|[Aa]verage|[Mm]ean|[Mm]edian|P9\d)\b.{0,40}\b(?:[Tt]ime|[Ll]atency|ITL|TTFT|TPOT)\b.{0,80}: {1,40}\d{1,9}\.\d"
         r"|^\W{0,3}(?:[Gg]lobal |[Ll]ocal )?[Rr]ank\b.{0,60}\btensor\("
+        r"|^\s{0,12}\d{1,12} {1,30}\d{1,12} {1,30}[\w-]{1,12}(?: {1,30}[\w-]{1,12}){0,2}(?: {1,30}\d{1,9}\.\d{1,9}){2,8}\s*$"
+        r"|\b(?:algbw|busbw|bandwidth|throughput)[ :=]{1,4}\d{1,9}\.\d{1,9} {0,3}(?:[KMGT]i?)(?:B|b|bps|b/s|B/s|bit/s)\b"
+        r"|^\s{0,8}[Tt]rain (?:loss|metrics|memory|time)/\S{1,60}: \d"
         r"|^(?:\[?[Rr]ank[ =]?\d{1,6}\]?[:,]? {0,2})?(?:[Aa]ll [Dd]one|[Dd]one|DONE)[.!][.! ]{0,5}$",
         (
             'INFO:     10.0.3.4:40112 - "POST /v1/completions HTTP/1.1" 200 OK',
@@ -59,6 +62,9 @@ SIGNS = (
             "[0] Python: Elapsed time in each iter for all_to_all : 0.00005100",
             "P95 ITL (ms):                            77.96",
             "Rank 0 has data tensor([6.], device='cuda:0')",
+            "4096      1024      32-bit    thread    112.700796        0.001         0.000",
+            " busbw: 40.7806  Gbps",
+            "      Train loss/train/total: 7.0952",
         ),
         words=(
             *(
@@ -99,6 +105,16 @@ SIGNS = (
                 "saved checkpoint",
             ),
             *("saving the", "written to", "done!", "done."),
+            *(
+                "bit ",
+                "busbw",
+                "algbw",
+                "bandwidth",
+                "train loss/",
+                "train metrics/",
+                "train memory/",
+                "train time/",
+            ),
             *("elapsed time", "average time", "mean time", "median time", "latency", " itl ", " ttft ", " tpot "),
         ),
         often=True,

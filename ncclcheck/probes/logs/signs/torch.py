@@ -185,8 +185,12 @@ SIGNS = (
     ),
     Sign(
         "parameter-indices",
-        r"Parameter indices which did not receive grad for rank (?P<rank>\d{1,7}): (?P<indices>[\d .]{1,200})",
-        ("Parameter indices which did not receive grad for rank 0: 12 13 14",),
+        r"Parameter indices which did not receive grad for rank (?P<rank>\d{1,7}): (?P<indices>[\d .]{1,200})"
+        r"|Parameters which did not receive grad for rank (?P<of>\d{1,7}): (?P<named>.{1,200})",
+        (
+            "Parameter indices which did not receive grad for rank 0: 12 13 14",
+            "Parameters which did not receive grad for rank 3: model.22.cv4.bias, model.22.cv4.weight",
+        ),
     ),
     Sign(
         "barrier-without-device",

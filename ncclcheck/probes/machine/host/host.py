@@ -193,10 +193,10 @@ def _own_name(hostname: str | Unread) -> Resolution | Unread:
 
 
 def _own_sources(machine: Machine, hostname: str | Unread, own_name: Resolution | Unread) -> Resolver | Unread:
-    """Asked where nothing else tells why it takes so long."""
-    late = isinstance(own_name, Unread) and own_name.kind == "timed_out"
-    if isinstance(hostname, Unread) or not late:
-        return Unread("absent", "its own name was answered in time")
+    """Asked where nothing else tells why it takes so long, or why there is no address."""
+    asked = own_name.kind == "timed_out" if isinstance(own_name, Unread) else not own_name.addresses
+    if isinstance(hostname, Unread) or not asked:
+        return Unread("absent", "its own name has an address")
     return machine.ask("own_sources", Resolver, lambda: resolver(hostname, [], _LONGEST_ANSWER))
 
 

@@ -32,7 +32,7 @@ def probe(machine: Machine) -> System:
         cpu_seconds=_if_told(limits_of(machine, "Max cpu time")),
         tasks=cgroup.tasks(machine) or Unread("absent", "no control group limits the number of processes"),
         tasks_used=_tasks_used(machine, uid, processes),
-        ports=_ports(machine),
+        ports=port_range(machine),
         tcp_rmem=_most(machine, "tcp_rmem"),
         tcp_wmem=_most(machine, "tcp_wmem"),
         somaxconn=_number(machine, _SOMAXCONN),
@@ -66,7 +66,8 @@ def _tasks_used(machine: Machine, uid: int | Unread, limit: int | Unread) -> int
     return machine.ask("tasks_used", int, lambda: tasks.of_user(uid))
 
 
-def _ports(machine: Machine) -> PortRange | Unread:
+def port_range(machine: Machine) -> PortRange | Unread:
+    """The ports that the kernel gives to who asks for any."""
     text = machine.line(_PORTS)
     if isinstance(text, Unread):
         return text

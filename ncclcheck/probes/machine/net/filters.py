@@ -19,7 +19,7 @@ from ncclcheck.probes.machine.net import legacy_filters
 
 _SECONDS = 6.0  # 60,000 rules took nft 4.1 s on two busy cores; a few rules take milliseconds
 _HOOKS = ("input", "output", "prerouting", "postrouting", "ingress", "egress")
-_HARMS = ("drop", "reject", "queue", "dnat", "redirect", "snat", "masquerade")
+_HARMS = ("drop", "reject", "queue", "dnat", "redirect", "snat", "masquerade", "tcpmss")
 _STOPS = re.compile("drop|reject")
 _FOR_OTHERS = re.compile(r"\b(icmp\w*|tcp flags|ct state|udp)\b")
 # Matches by which a rule stops some packets and lets others of the same kind pass: how many, how fast, how long,
@@ -178,8 +178,18 @@ def _verdicts(part: Any) -> Iterator[str]:
         yield from (name for name in part if name in _HARMS)
         if isinstance(part.get("xt"), dict) and str(part["xt"].get("name")).lower() in _HARMS:
             yield str(part["xt"]["name"]).lower()
+    if isinstance(part, dict) and _clamp(part):
+        yield "tcpmss"
     if isinstance(part, dict) and "vmap" in part:
         yield from (name for name in _HARMS if f'"{name}"' in msgspec.json.encode(part["vmap"]).decode())
+
+
+def _clamp(part: dict[str, Any]) -> int:
+    """The size that a rule writes over the MSS of TCP; 0 where it does not, or takes that of the route."""
+    mangle = part.get("mangle")
+    if not isinstance(mangle, dict) or "maxseg" not in msgspec.json.encode(mangle.get("key")).decode():
+        return 0
+    return mangle["value"] if isinstance(mangle.get("value"), int) else 0
 
 
 def _targets(part: Any) -> Iterator[str]:
@@ -213,7 +223,13 @@ def _word(part: Any) -> str:
     if name in ("ct count", "quota") and isinstance(value, dict):
         over = "over " if value.get("inv") else ""
         return f"{name} {over}{value['val']} {value.get('val_unit', '')}".rstrip()
-    return "counter" if name == "counter" else str(name)
+    return (
+        f"tcp option maxseg size set {size}"
+        if (size := _clamp(part))
+        else "counter"
+        if name == "counter"
+        else str(name)
+    )
 
 
 def _side(value: Any) -> str:

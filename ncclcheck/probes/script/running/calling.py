@@ -19,6 +19,7 @@ from ncclcheck.probes.script.running.values import (
     BY_RANK,
     MAY_LACK,
     NOTHING,
+    ORDERED,
     SHARE,
     SOME,
     Frame,
@@ -294,7 +295,7 @@ class Calling(Expressions):
         elif own:
             self.things[made].fields |= {**dict(zip(own, given, strict=False)), **named}
         if self.things[made].kind == "dataset":
-            return me.with_(*({BY_RANK, SHARE} & carried(*given, *named.values())))
+            return me.with_(*({BY_RANK, SHARE, ORDERED} & carried(*given, *named.values())))
         return me
 
     def _reduced_in(self, called: str, node: ast.Call, bound: bool, frame: Frame) -> None:

@@ -7,7 +7,7 @@ import builtins
 import re
 
 from ncclcheck.probes.script import conditions, names
-from ncclcheck.probes.script.running import library
+from ncclcheck.probes.script.running import each, library
 from ncclcheck.probes.script.running.recording import Recording
 from ncclcheck.probes.script.running.values import (
     BY_RANK,
@@ -77,20 +77,26 @@ class Expressions(Recording):
                 first = [FIRST in operand.tags for operand in values]
                 kept = {tag for operand in values for tag in operand.tags if "@" in tag}
                 kept |= {FIRST} if any(first) and (isinstance(node.op, ast.And) or all(first)) else set()
-                return Value(carried(*values) | kept)
+                return each.with_each(
+                    Value(carried(*values) | kept), each.all_of(values, isinstance(node.op, ast.And))
+                )
             case ast.UnaryOp():
                 inner = self.value(node.operand, frame)
-                return Value(carried(inner) | (inner.tags & {FIRST}), symbol(type(node.op).__name__, inner))
+                value = Value(carried(inner) | (inner.tags & {FIRST}), symbol(type(node.op).__name__, inner))
+                return each.with_each(value, each.negated(inner, node.op))
             case ast.BinOp():
                 left, right = self.value(node.left, frame), self.value(node.right, frame)
+                made = each.summed(node.op, left, right)
                 if isinstance(node.op, ast.Mod) and RANK in left.tags:
-                    return Value((carried(left, right) - {BY_RANK}) | {LOCAL})
-                return self._combined(node.op, left, right, self._joined(node.op, left, right))
+                    return each.with_each(Value((carried(left, right) - {BY_RANK}) | {LOCAL}), made)
+                value = self._combined(node.op, left, right, self._joined(node.op, left, right))
+                return each.with_each(value, made)
             case ast.JoinedStr():
                 parts = [self.value(node, frame) for node in node.values]
-                return Value(carried(*parts), symbol("text", *parts))
+                return each.with_each(Value(carried(*parts), symbol("text", *parts)), each.text_of(parts))
             case ast.FormattedValue():
-                return self.value(node.value, frame)
+                value = self.value(node.value, frame)
+                return value if node.format_spec is None else Value(carried(value), symbol("format", value))
             case ast.Subscript():
                 return self._subscript(node, frame)
             case ast.Dict():
@@ -147,7 +153,8 @@ class Expressions(Recording):
             return NOTHING
         if meaning.startswith("torch.distributed."):
             return Value(frozenset({f"lib:{meaning}"}), meaning)
-        return Value(library.by_name(name), symbol=name if meaning == name else meaning)
+        guessed = library.by_name(name)  # nothing gives it a value: which one it is on each rank is not known
+        return Value(guessed, name if meaning == name else meaning, each=each.NOT_KNOWN if guessed else None)
 
     def _attribute(self, node: ast.Attribute, frame: Frame) -> Value:
         written = text(node)
@@ -201,7 +208,33 @@ class Expressions(Recording):
             tags -= {OWN, LIVE}
         return Value(tags, f"{on.symbol}.{node.attr}" if on.symbol else "")
 
+    def decided(self, test: ast.expr, frame: Frame) -> bool | None:
+        """Whether a parameter's constant decides it: `data_sampler(data, distributed=False)`."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            inner = self.decided(test.operand, frame)
+            return None if inner is None else not inner
+        if isinstance(test, ast.Compare) and len(test.ops) == 1:
+            value = frame.variables.get(text(test.left)) if frame.scope else None
+            other = test.comparators[0]
+            if value is None or value.tags or not isinstance(other, ast.Constant):
+                return None
+            if other.value is None and value.symbol == "None":
+                return isinstance(test.ops[0], ast.Is | ast.Eq)
+            if (
+                isinstance(other.value, str)
+                and value.symbol[:1] in ("'", '"')
+                and isinstance(test.ops[0], ast.Eq | ast.NotEq)
+            ):
+                return (value.symbol == repr(other.value)) == isinstance(test.ops[0], ast.Eq)
+            return None
+        value = frame.variables.get(test.id) if frame.scope and isinstance(test, ast.Name) else None
+        if value is not None and not value.tags and value.symbol in ("True", "False", "None"):
+            return value.symbol == "True"
+        return None
+
     def _either(self, node: ast.IfExp, frame: Frame) -> Value:
+        if (known := self.decided(node.test, frame)) is not None:
+            return self.value(node.body if known else node.orelse, frame)
         guard = self.guard(node.test, "if", frame)
         values = []
         for branch, part in (("if", node.body), ("else", node.orelse)):
@@ -211,7 +244,10 @@ class Expressions(Recording):
                 values.append(self.value(part, frame))
         value = join(values)
         unlike = guard.kind == "rank" and any(other != value for other in values)
-        return value.with_(SOME, *may_lack(values)) if unlike else value
+        value = value.with_(SOME, *may_lack(values)) if unlike else value
+        if unlike and len(values) > 1:
+            return each.with_each(value, each.chosen(each.of_guard(guard), *values))
+        return value
 
     def _lambda(self, node: ast.Lambda, frame: Frame) -> Value:
         """A function without a name, which is followed where it is called."""
@@ -257,7 +293,7 @@ class Expressions(Recording):
                 tags |= {FIRST}
         elif any(side.tags & {RANK, LOCAL} for side in sides) and conditions.kind(node, self.ranks) != "group":
             tags |= {FIRST}
-        return Value(frozenset(tags))
+        return each.with_each(Value(frozenset(tags)), each.compared(node.ops, sides))
 
     def _subscript(self, node: ast.Subscript, frame: Frame) -> Value:
         if library.is_environ(text(node.value)):

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from ncclcheck.probes.facts.script import Call, Guard, GuardKind, Loop
 from ncclcheck.probes.script import conditions
 from ncclcheck.probes.script.names import Names
-from ncclcheck.probes.script.running import library
+from ncclcheck.probes.script.running import each, library
 from ncclcheck.probes.script.running.calling import MOST_CALLS, Calling
 from ncclcheck.probes.script.running.recording import Left
 from ncclcheck.probes.script.running.values import (
@@ -64,7 +64,7 @@ class Run(Calling):
 
     def _rest(self, statement: ast.If, frame: Frame) -> None:
         """After an `if` that leaves, what follows stands under its opposite."""
-        if isinstance(statement.test, ast.Constant) or self._known(statement.test, frame) is not None:
+        if isinstance(statement.test, ast.Constant) or self.decided(statement.test, frame) is not None:
             return
         for body, branch in ((statement.body, "rest"), (statement.orelse, "if")):
             raises = bool(body) and isinstance(body[-1], ast.Raise)  # it ends the job, and no rank waits
@@ -179,7 +179,7 @@ class Run(Calling):
         if isinstance(statement.test, ast.Constant):
             self.block(statement.body if statement.test.value else statement.orelse, frame)
             return
-        if (known := self._known(statement.test, frame)) is not None:
+        if (known := self.decided(statement.test, frame)) is not None:
             self.block(statement.body if known else statement.orelse, frame)
             return
         guard = self.guard(statement.test, "if", frame)
@@ -201,29 +201,20 @@ class Run(Calling):
             if not left:
                 ways.append(frame.variables)
             outcomes.append((left, {name: self.things[name].fields for name in fields}))
-        self._meet(frame, ways or [frame.variables], guard.kind)
+        self._meet(frame, ways or [frame.variables], guard.kind, each.of_guard(guard))
         going_on = [made for left, made in outcomes if not left] or [made for _, made in outcomes[-1:]]
         self._meet_fields(fields, going_on, guard)
         if ends and all(ends):
             raise Left
 
-    def _known(self, test: ast.expr, frame: Frame) -> bool | None:
-        """Whether a parameter's constant decides it: `data_sampler(data, distributed=False)`."""
-        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            inner = self._known(test.operand, frame)
-            return None if inner is None else not inner
-        if isinstance(test, ast.Compare) and len(test.ops) == 1 and text(test.comparators[0]) == "None":
-            value = frame.variables.get(text(test.left)) if frame.scope else None
-            if value is not None and value.symbol == "None" and not value.tags:
-                return isinstance(test.ops[0], ast.Is | ast.Eq)
-            return None
-        value = frame.variables.get(test.id) if frame.scope and isinstance(test, ast.Name) else None
-        if value is not None and not value.tags and value.symbol in ("True", "False", "None"):
-            return value.symbol == "True"
-        return None
-
-    def _meet(self, frame: Frame, ways: list[dict[str, Value]], by: GuardKind = "other") -> None:
-        """What is known where branches meet. by: what the condition asks for."""
+    def _meet(
+        self,
+        frame: Frame,
+        ways: list[dict[str, Value]],
+        by: GuardKind = "other",
+        holds: tuple[object, ...] | None = None,
+    ) -> None:
+        """What is known where branches meet. by: what the condition asks for. holds: on which ranks it does."""
         if len(ways) == 1:
             frame.variables = ways[0]
             return
@@ -234,7 +225,7 @@ class Run(Calling):
                 if name not in met:
                     met[name] = value
                 elif met[name] is not value and met[name] != value:
-                    met[name] = _decided([met[name], value], by)
+                    met[name] = _decided([met[name], value], by, holds)
         frame.variables = met
 
     def _meet_fields(
@@ -242,17 +233,18 @@ class Run(Calling):
     ) -> None:
         """An attribute is what one branch or the other has made it; with several ranks it is what any sets."""
         for name, old in before.items():
-            each = [way[name] for way in ways]
-            if all(way == old for way in each):
+            made = [way[name] for way in ways]
+            if all(way == old for way in made):
                 continue
             met: dict[str, Value] = {}
-            for field in {key: None for way in each for key in way}:
-                values = [way[field] for way in each if field in way]
+            for field in {key: None for way in made for key in way}:
+                values = [way[field] for way in made if field in way]
                 if guard.kind in ("group", "main"):
                     values = [value for value in values if value is not old.get(field)] or values
                 value = join(values)
-                alike = all(one_value == value for one_value in values) and len(values) == len(each)
-                met[field] = value if alike else _decided(values, guard.kind)
+                alike = all(one_value == value for one_value in values) and len(values) == len(made)
+                holds = each.of_guard(guard) if len(ways) > 1 else None
+                met[field] = value if alike else _decided(values, guard.kind, holds)
             self.things[name].fields = met
 
     def _loop(self, statement: ast.For | ast.AsyncFor | ast.While, frame: Frame) -> None:
@@ -286,7 +278,9 @@ class Run(Calling):
         self.block(statement.orelse, frame)
 
     def _try(self, statement: ast.Try, frame: Frame) -> None:
+        begins = len(self.trace)
         left = self.quietly(statement.body, frame)
+        self._swallow(statement, begins)
         after = frame.variables
         ways = [] if left else [after]
         for handler in statement.handlers:
@@ -300,6 +294,16 @@ class Run(Calling):
         self.block(statement.finalbody, frame)
         if left and not ways:
             raise Left
+
+    def _swallow(self, statement: ast.Try, begins: int) -> None:
+        """A handler after which a rank goes on, though it may have left what all ranks do in the middle."""
+        if not any(call.name in (".backward", "forward") for call in self.trace[begins:]):
+            return
+        for handler in statement.handlers:
+            kinds = text(handler.type) if handler.type is not None else "Exception"
+            if handler.body and not ends(handler.body[-1]) and not leaves_job(handler.body[-1]):
+                self.statement = handler.body[0]
+                self.add("swallow", handler.lineno, {"0": handler.type or ast.Name("Exception")}, [], on=kinds)
 
     def _with(self, statement: ast.With | ast.AsyncWith, frame: Frame) -> None:
         still = 0
@@ -373,12 +377,14 @@ class Run(Calling):
                     frame.variables[target.value.id] = Value(carried(on, value))
 
 
-def _decided(values: Sequence[Value], by: GuardKind) -> Value:
+def _decided(values: Sequence[Value], by: GuardKind, holds: tuple[object, ...] | None = None) -> Value:
     """One of two values by a condition: on the rank, or on what is its own.
 
-    One that was exchanged is the same on all ranks, whichever gave it.
+    One that was exchanged is the same on all ranks, whichever gave it. holds: the ranks that take the first.
     """
     value = join(values)
+    if holds is not None and len(values) > 1:
+        value = each.with_each(value, each.chosen(holds, *values[:2]))
     if AGREED in value.tags:
         return value.but(SOME, MAY_LACK, FIRST, BY_RANK, OWN, CHANCE) if by == "rank" else value
     return value.with_(SOME, *may_lack(values)) if by == "rank" else value.with_(OWN) if by == "own" else value
@@ -389,13 +395,18 @@ def _forget(loop: ast.For | ast.AsyncFor | ast.While, frame: Frame) -> None:
     for node in ast.walk(loop):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             value = frame.variables.get(node.id)
-            if value is not None and value.symbol.lstrip("-").isdecimal():
-                frame.variables[node.id] = value._replace(symbol="")
+            if value is not None and each.of(value) is not None:
+                frame.variables[node.id] = value._replace(symbol="", each=None)
 
 
 def leaves(statement: ast.stmt) -> bool:
     """It goes no further here."""
     return isinstance(statement, ast.Return | ast.Continue | ast.Break) or ends(statement)
+
+
+def leaves_job(statement: ast.stmt) -> bool:
+    """`break` and `return`: the rank does not come to the next step."""
+    return isinstance(statement, ast.Break | ast.Return)
 
 
 def ends(statement: ast.stmt) -> bool:

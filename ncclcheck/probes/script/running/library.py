@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from ncclcheck.probes.facts.script import Call, Guard, Loop
-from ncclcheck.probes.script.running import made, python
+from ncclcheck.probes.script.running import each, made, python
 from ncclcheck.probes.script.running.values import (
     AGREED,
     BY_RANK,
@@ -25,8 +25,10 @@ from ncclcheck.probes.script.running.values import (
     MEAN,
     NOTHING,
     ON_CPU,
+    ORDERED,
     OWN,
     RANK,
+    SHARE,
     SOME,
     SUMMED,
     WORLD,
@@ -70,6 +72,7 @@ _VARIABLES = {
 _GATHERS = re.compile(
     r"reduc|gather|synchroni|average_across|all_mean|broadcast|sync_|dist_mean|mean_all|across", re.I
 )
+_KINDS = {"int": int, "str": str, "bool": bool}
 _SUMS = re.compile(r"(?:^|\.)(?:all_reduce|reduce|broadcast|broadcast_object_list|all_reduce_coalesced)_?$")
 _PASSES = re.compile(  # gives what it is given, or what it is called on
     r"^(?:int|str|list|tuple|sorted|reversed|iter|set|float|tqdm(?:\.\w+)*|trange|track|os\.path\.(?:abspath|expanduser|realpath|normpath)"
@@ -88,7 +91,9 @@ _READS = re.compile(
 _CHANCE = re.compile(
     r"^(?:random|np\.random|numpy\.random|secrets|uuid)\.|^os\.(?:getpid|urandom)$|^torch\.(?:seed|initial_seed)$"
 )
-_TIMES = re.compile(r"^(?:time\.)?(?:time|perf_counter|monotonic)$")
+_TIMES = re.compile(
+    r"^(?:time\.)?(?:time|perf_counter|monotonic|strftime)$|(?:^|\.)datetime\.(?:now|today|utcnow)$"
+)
 _DRAWS = re.compile(
     r"^torch\.(?:rand|randn|randint|bernoulli|normal|randperm)(?:_like)?$|\.(?:normal_|uniform_|bernoulli_|random_|exponential_)$"
 )
@@ -103,9 +108,13 @@ _GROUPS = re.compile(r"(?:^|\.)(?:init_process_group|init_device_mesh|init_distr
 _TOLD = re.compile(
     r"^torch\.distributed\.|^detectron2\.utils\.comm\.|(?:^|\.)(?:DistributedDataParallel|FullyShardedDataParallel|fully_shard|DDP|FSDP)$"
     r"|set_device$|^\.(?:backward|step|zero_grad|cuda|to|item|iter|wait_for_everyone|barrier|consolidate_state_dict|fit|validate|test|predict|load_state_dict|state_dict|append|clip_grad_norm_|join|no_sync|wait|accumulate|requires_grad_|log|log_dict)$|clip_grad_\w+$|convert_sync\w*$|(?:^|\.)SummaryWriter$|^wandb\.init$|(?:^|\.)\w*Trainer$|^os\.makedirs$"
+    r"|^torch(?:vision|audio)\.datasets\.|^\.(?:shard|evaluate|wrap)$|nn\.(?:parallel\.)?DataParallel$|^torch\.cuda\.(?:set_device|current_device|mem_get_info|empty_cache|device)$|^swanlab\.init$"
     r"|(?:^|\.)ZeroRedundancyOptimizer$|^\.(?:setup(?:_module)?|save|unwrap_model)$|prepare\w*$|^deepspeed\.initialize$|Accelerator$|(?:^|\.)Fabric$|^iter$|^next$|random_split$|^os\.environ|getenv$|(?:^|\.)barrier$"
 )
 _PREPARES = ("prepare", "prepare_data_loader", "prepare_model", "prepare_optimizer", "setup", "setup_dataloaders")
+_SETTINGS = re.compile(
+    r"HParams$|Namespace$|EasyDict$|edict$|(?:Ad|Attr)Dict$|Munch$|Box$|^Config(?:Dict)?$"
+)  # their fields are given
 _OTHER_USES = ("map", "filter", "sorted", "DataLoader", "partial", "functools.partial")  # of a function given
 _SPAWNS = re.compile(r"(?:^|\.)(?:spawn|start_processes)$")
 
@@ -184,7 +193,9 @@ def call(
     if last in ("div_", "mul_") and isinstance(node.func, ast.Attribute):
         _clear(node.func.value, frame, SUMMED)
         return on.but(SUMMED)
-    if (known := _of_jobs(run, node, name, given, named, frame)) is not None:
+    if (number := _drawn(run, node, name, given, named, frame)) is not None:
+        return number
+    if (known := _of_jobs(run, node, name, on, given, named, frame)) is not None:
         return known
     if (moved := _on_cpu(run, node, name, on, given, named)) is not None:
         return moved
@@ -208,8 +219,8 @@ def call(
     if _DETACHES.search(name) or name in ("float", "int"):
         source = on if name.startswith(".") or not given else given[0]
         return source.but(LIVE)
-    if name == "torch.device" and len(every) > 1:
-        return Value(carried(*every))
+    if (formed := _formed(node, name, on, given, named)) is not None:
+        return formed
     if _PASSES.search(name):
         source = given[0] if given and not (isinstance(node.func, ast.Attribute) and name.startswith(".")) else on
         return source if source.tags or source.symbol or source.items else Value(carried(on, *every))
@@ -244,16 +255,29 @@ def call(
         tags |= {*ways}
     if isinstance(node.func, ast.Attribute) and name.startswith("."):
         return Value(tags, symbol(f"{last}", on, *every) if on.symbol else "")
+    settings = named if _SETTINGS.search(last) else {}
     fresh: set[str] = (
-        {run.make("new", node)}
+        {run.make("new", node, fields={key: value for key, value in settings.items() if key})}
         if not name.startswith(("torch.nn.functional", "math.", "np.", "numpy."))
         else set()
     )
     return Value(tags | fresh, symbol(name, *every) if every else "")
 
 
+def _formed(node: ast.Call, name: str, on: Value, given: list[Value], named: Mapping[str, Value]) -> Value | None:
+    """A device, a number or a text that is made of others; None for all else."""
+    every = [*given, *named.values()]
+    if name == "torch.device" and len(every) > 1:
+        return each.with_each(Value(carried(*every)), each.device_of(every))
+    if name in ("int", "str", "bool") and len(given) == 1 and (cast := each.as_(_KINDS[name], given[0])):
+        return each.with_each(given[0]._replace(symbol=symbol(name, given[0])), cast)
+    if name.endswith("format") and isinstance(node.func, ast.Attribute):
+        return each.with_each(Value(carried(on, *every), symbol("format", on, *every)), each.formatted(on, given))
+    return None
+
+
 def _of_jobs(
-    run: Run, node: ast.Call, name: str, given: list[Value], named: Mapping[str, Value], frame: Frame
+    run: Run, node: ast.Call, name: str, on: Value, given: list[Value], named: Mapping[str, Value], frame: Frame
 ) -> Value | None:
     """What starts a group, prepares models and loaders, or draws by chance; None for all else."""
     if _GROUPS.search(name):
@@ -264,9 +288,59 @@ def _of_jobs(
     if name.rpartition(".")[2] in _PREPARES:
         _prepared(run, given)
         return given[0] if len(given) == 1 else Value(items=tuple(given))
+    if name.endswith(".shard") and carried(*given, *named.values()) & {BY_RANK, SHARE}:
+        return Value((carried(on) - {BY_RANK}) | {SHARE, OWN})
     if _CHANCE.match(name):
         unseeded = name.endswith(("default_rng", ".Random", "RandomState")) and not (given or named)
         return Value(frozenset({CHANCE, DRAWN} if unseeded else {CHANCE}))
+    return None
+
+
+_SEEDED_BY = (
+    (re.compile(r"^torch\.(?:cuda\.|random\.)?manual_seed(?:_all)?$"), ("torch",)),
+    (re.compile(r"^random\.seed$"), ("random",)),
+    (re.compile(r"^(?:np|numpy)\.random\.seed$"), ("numpy",)),
+    (re.compile(r"(?:^|\.)(?:seed_everything|set_seed)$"), ("torch", "random", "numpy")),
+)
+_SHUFFLES = re.compile(r"^(?P<by>random|np\.random|numpy\.random)\.(?P<how>shuffle|sample|permutation)$")
+
+
+def _drawn(
+    run: Run, node: ast.Call, name: str, given: list[Value], named: Mapping[str, Value], frame: Frame
+) -> Value | None:
+    """Seeds, what is put in an order that is drawn from one, and the current GPU; None for all else."""
+    for pattern, libraries in _SEEDED_BY:
+        if pattern.search(name) and (seeds := [*given, *named.values()]):
+            differs = each.differs(each.of(seeds[0])) or seeds[0].tags & {RANK, LOCAL, BY_RANK}
+            run.unlike = run.unlike | {*libraries} if differs else run.unlike - {*libraries}
+            return NOTHING
+    if (number := _current(run, name, given, named)) is not None:
+        return number
+    how = _SHUFFLES.match(name)
+    by = how.group("by").replace("np.", "numpy.").partition(".")[0] if how else ""
+    if not how or by not in run.unlike or not given:
+        return None
+    target = node.args[0] if node.args else None
+    if how.group("how") != "shuffle":
+        return given[0].with_(ORDERED)
+    if isinstance(target, ast.Name):
+        frame.variables[target.id] = (frame.look(target.id) or NOTHING).with_(ORDERED)
+    elif isinstance(target, ast.Attribute):
+        for thing in run.value(target.value, frame).objects:
+            fields = run.things[thing].fields
+            fields[target.attr] = fields.get(target.attr, NOTHING).with_(ORDERED)
+    return NOTHING
+
+
+def _current(run: Run, name: str, given: list[Value], named: Mapping[str, Value]) -> Value | None:
+    """The GPU that a rank has taken for all that it does; None for all else."""
+    if name == "torch.cuda.set_device":
+        asked = [*given, *named.values()]
+        run.device = each.of(asked[0]) if asked else None
+        return NOTHING
+    if name == "torch.cuda.current_device":
+        known = run.device if run.device is not None else each.LOCALS
+        return each.with_each(Value(frozenset({LOCAL} if each.differs(known) else ())), known)
     return None
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from ncclcheck.probes.facts.script import Branch, Call, Guard, GuardKind, Loop
 from ncclcheck.probes.script import conditions, names
 from ncclcheck.probes.script.names import Names
+from ncclcheck.probes.script.running import each
 from ncclcheck.probes.script.running.values import (
     CLOCK,
     DRAWN,
@@ -59,6 +60,8 @@ class Recording:
     statement: ast.stmt = field(default_factory=ast.Pass)
     target: str = ""
     built: list[str] = field(default_factory=list)  # loaders of a class of the script whose own __init__ is called
+    device: tuple[object, ...] | None = (0, 0, 0, 0)  # the current GPU of each of four ranks (each.py)
+    unlike: set[str] = field(default_factory=set)  # libraries whose random numbers each rank seeds by itself
     still: int = 0  # blocks without gradients around
     given_again: set[str] = field(default_factory=set)  # attributes that more than one statement gives a value
 
@@ -168,6 +171,7 @@ class Recording:
         function = self.stack[-1]
         given = {key: " ".join(sorted(value.all_tags)) for key, value in zip(arguments, values, strict=False)}
         given |= {key: " ".join(sorted(value.all_tags)) for key, value in more.items()}
+        known = {key: each.of(value) for key, value in (*zip(arguments, values, strict=False), *more.items())}
         if made.tags:
             given["made"] = " ".join(sorted(made.tags))
         compound = isinstance(
@@ -188,19 +192,32 @@ class Recording:
                 guards=[*self.guards],
                 loops=[*self.loops],
                 values={key: tags for key, tags in given.items() if tags},
+                each={
+                    key: tuple(map(repr, ranks))
+                    for key, ranks in known.items()
+                    if ranks is not None and each.UNKNOWN not in ranks
+                },
             )
         )
 
     def guard(self, test: ast.expr, branch: Branch, frame: Frame) -> Guard:
         kind: GuardKind = conditions.kind(test, self.ranks, holds=branch == "if")
         value = self.value(test, frame)
+        holds, fails = each.where(each.of(value))
         if kind == "other" and MAY_LACK in value.tags and isinstance(test, ast.Name | ast.Attribute | ast.Call):
             kind = "rank"
         if kind == "other" and FIRST in value.tags:
             kind = "rank"
         if kind == "other" and value.tags & {OWN, CLOCK, DRAWN} and not conditions.says_agreed(text(test)):
             kind = "own"
-        return Guard(kind=kind, branch=branch, text=text(test), line=test.lineno, file=frame.file)
+        if holds:
+            kind = "rank"
+        elif kind == "rank" and isinstance(test, ast.Compare) and len(test.ops) == 1:
+            sides = [self.value(side, frame) for side in (test.left, test.comparators[0])]
+            kind = "group" if each.holds_on_all(test.ops[0], sides) else kind
+        return Guard(
+            kind=kind, branch=branch, text=text(test), line=test.lineno, file=frame.file, holds=holds, fails=fails
+        )
 
     @contextmanager
     def inside(self, stack: list[Guard] | list[Loop], one: object) -> Iterator[None]:

@@ -20,6 +20,7 @@ ON_CPU = "oncpu"  # a tensor in the CPU's memory
 BY_RANK = "byrank"  # made of the rank, or of a test of it, in some way
 AGREED = "agreed"  # exchanged by all ranks
 MEAN, SUMMED = "mean", "summed"  # an average over samples of this rank; such averages, added over ranks
+ORDERED = "ordered"  # in an order that each rank has drawn from a seed of its own
 UNEVEN = "uneven"  # a range whose length differs by rank
 GPU_0 = "gpu0"  # the device that is taken where no number is given
 CPU = "cpu"
@@ -27,17 +28,19 @@ NUMBERED = "numbered"  # what a loop over it gives begins with a count
 _LONG = 160  # characters of a symbol
 # What goes over to a result: the loader that its samples came from, the model that its parameters are of.
 _CARRIED = ("from:", "params:", "via:", "past:", "state:", "loaded:")
-_PROPERTIES = {CLOCK, BY_RANK, AGREED, WORLD, OWN, LIVE, SHARE, CHANCE, DRAWN, MEAN, SUMMED}
+_PROPERTIES = {CLOCK, BY_RANK, AGREED, WORLD, OWN, LIVE, SHARE, CHANCE, DRAWN, MEAN, SUMMED, ORDERED}
 
 
 class Value(NamedTuple):
     """tags: properties, and objects (KIND@FILE:LINE), functions (fn:FILE:NAME) that it may be. symbol: the same
-    text for the same value, such as a path; empty where it is not known. items: of a tuple or a list.
+    text for the same value, such as a path; empty where it is not known. items: of a tuple or a list. each: what
+    it is on each rank (each.py), where that differs.
     """
 
     tags: frozenset[str] = frozenset()
     symbol: str = ""
     items: tuple[Value, ...] | None = None
+    each: tuple[object, ...] | None = None
 
     @property
     def objects(self) -> list[str]:

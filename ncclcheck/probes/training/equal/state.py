@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -62,6 +62,16 @@ def plain(name: str) -> str:
     for prefix in _PREFIXES:
         name = name.removeprefix(prefix)
     return name
+
+
+def added(model: nn.Module, there: Sequence[Tensor]) -> list[str]:
+    """Trained parameters of the model that are none of those that were there."""
+    known = {id(tensor) for tensor in there}
+    return [
+        plain(name)
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and id(parameter) not in known
+    ]
 
 
 def whole(tensor: Tensor) -> Tensor:

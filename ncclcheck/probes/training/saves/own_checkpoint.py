@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,10 +14,12 @@ from torch import Tensor, nn
 
 from ncclcheck.probes.facts.training import Checks, Lost, OwnCheckpoint, Unchecked
 from ncclcheck.probes.training import given
+from ncclcheck.probes.training.course.optimizers import alive
+from ncclcheck.probes.training.course.unreduced import UNREDUCED
 from ncclcheck.probes.training.equal.alike import MOST, told
-from ncclcheck.probes.training.equal.own.own_state import entries, plain_entries, prints
+from ncclcheck.probes.training.equal.own.own_state import Entry, entries, prints
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators, seed_all, states
-from ncclcheck.probes.training.equal.state import plain
+from ncclcheck.probes.training.equal.state import added, plain
 from ncclcheck.probes.training.feed import Batch, moved
 from ncclcheck.probes.training.loop import Setting, bare, stream, wrap
 from ncclcheck.probes.training.saves import places
@@ -52,11 +54,19 @@ def seen(setting: Setting) -> Checks:
 
     model, state = wrap(setting, setting.fresh_model()), State()
     _steps(setting, step, model, state, before[:1])  # which makes the optimizer and whatever else is loaded into
+    there, ties = [*model.parameters()], _ties(model)
     seed_all(SEED + 7 + setting.peers.rank)
     load(model, state, path)
     lost = _lost(setting, saved, _everything(model, state))
     restored = states(setting.device)["torch"] == generators["torch"]
-    off, name = _apart(_went_on(setting, step, model, state, after), wanted)
+    new = [*dict.fromkeys(name for names in told(setting.peers, _new(setting, model, there)) for name in names)]
+    unheld, untied = _unheld(model, new), next((ties[name] for name in new if name in ties), "")
+    off, name = 0.0, ""
+    try:
+        off, name = _apart(_went_on(setting, step, model, state, after), wanted)
+    except RuntimeError as error:
+        if not new or UNREDUCED not in str(error):
+            raise
     everyone = told(setting.peers, [off, name, restored, moves])
     off, name = max((row[0], row[1]) for row in everyone)
     return Checks(
@@ -67,8 +77,34 @@ def seen(setting: Setting) -> Checks:
             off=off if off > _CLOSE else 0.0,
             parameter=name[:200] if off > _CLOSE else "",
             unseeded=any(row[3] and not row[2] for row in everyone),
+            replaced=new[:MOST],
+            unheld=unheld[:MOST],
+            untied=untied,
         )
     )
+
+
+def _new(setting: Setting, model: nn.Module, there: Sequence[Tensor]) -> list[str]:
+    """Of sharded models parameters are made anew by design."""
+    return added(model, there)[:MOST] if setting.plan.strategy == "ddp" else []
+
+
+def _ties(model: nn.Module) -> dict[str, str]:
+    """Names of parameters that are the same tensor: of each another one."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(plain(name))
+    return {name: next(n for n in tied if n != name) for tied in names.values() if len(tied) > 1 for name in tied}
+
+
+def _unheld(model: nn.Module, names: list[str]) -> list[str]:
+    """Those of them that no optimizer of this process would change."""
+    trained = {id(each) for optimizer in alive() for group in optimizer.param_groups for each in group["params"]}
+    return [
+        plain(name)
+        for name, parameter in model.named_parameters()
+        if plain(name) in names and id(parameter) not in trained
+    ]
 
 
 @contextlib.contextmanager
@@ -104,33 +140,41 @@ def _went_on(
     return {plain(name): parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
-def _everything(model: nn.Module, state: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """By name: what kind of thing it is, and a hash of it."""
-    hashes = {name: ("state", value) for name, value in entries(state).items()}
-    hashes |= plain_entries(state)
-    hashes |= {f"model{name}": ("weight", value) for name, value in prints(bare(model)).items()}
+def _everything(model: nn.Module, state: Mapping[str, Any]) -> dict[str, Entry]:
+    """By name."""
+    everything = {entry.name: entry for entry in entries(model, state)}
+    for name, digest in prints(bare(model)).items():
+        everything[f"model{name}"] = Entry(f"model{name}", "weight", digest)
     for where, module in bare(model).named_modules():
         own = {name: value for name, value in vars(module).items() if _counts(name, value)}
-        hashes |= {
-            f"model.{where}.{name}".replace("..", "."): ("attribute", repr(value)) for name, value in own.items()
-        }
-    return hashes
+        for name, value in own.items():
+            path = f"model.{where}.{name}".replace("..", ".")
+            everything[path] = Entry(path, "attribute", repr(value))
+    return everything
 
 
 def _counts(name: str, value: Any) -> bool:
     return not name.startswith("_") and isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _lost(
-    setting: Setting, saved: Mapping[str, tuple[str, str]], loaded: Mapping[str, tuple[str, str]]
-) -> list[Lost]:
+def _lost(setting: Setting, saved: Mapping[str, Entry], loaded: Mapping[str, Entry]) -> list[Lost]:
     """What is otherwise after loading, and on which ranks."""
-    mine = {name: kind for name, (kind, value) in saved.items() if loaded.get(name, ("", ""))[1] != value}
+    mine = {
+        name: [entry.kind, entry.holder, entry.how]
+        for name, entry in saved.items()
+        if name not in loaded or loaded[name].digest != entry.digest
+    }
     ranks = told(setting.peers, dict([*mine.items()][:200]))
     kinds = {name: kind for rank in ranks for name, kind in rank.items()}
     return [
-        Lost(name=name[:200], kind=kind, ranks=[rank for rank, names in enumerate(ranks) if name in names][:MOST])
-        for name, kind in kinds.items()
+        Lost(
+            name=name[:200],
+            kind=kind,
+            ranks=[rank for rank, names in enumerate(ranks) if name in names][:MOST],
+            holder=holder[:120],
+            how=way,
+        )
+        for name, (kind, holder, way) in kinds.items()
     ][:MOST]
 
 

@@ -177,6 +177,11 @@ def nothing_was_raised(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
     ## Source
     docs.python.org/3/library/sys.html, sys.excepthook.
     """
+    if failure.raised is not None and failure.raised.type == "RendezvousTimeoutError":
+        why = "Fewer nodes came to the rendezvous in time than --nnodes wants."
+        look = "Start torchrun on each node, with the same --nnodes, --rdzv-endpoint and --rdzv-id."
+        yield _finding(cluster, failure, why, you(look))
+        return
     yield _finding(
         cluster,
         failure,
@@ -265,7 +270,9 @@ def nobody_is_absent(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
     yield _finding(
         cluster,
         failure,
-        "The others waited for it until their timeout.",
+        "The others lost it while they worked with it."
+        if failure.told
+        else "The others waited for it until their timeout.",
         you(
             f"Look at {words.place(failure)}."
             if words.place(failure)

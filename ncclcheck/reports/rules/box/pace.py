@@ -25,7 +25,8 @@ def nobody_held_it_up(cluster: Cluster) -> Iterator[Finding]:
     slow
 
     ## How we know
-    The bytes that the nodes send a second give the pace, for every step sends the same. Once a second the watcher
+    The bytes that each rank writes a second, as gloo's messages or a line a step, give the pace where all ranks
+    became slower at once; else those that the nodes send, for every step sends the same. Once a second the watcher
     sees whether each rank's main thread waits for others, how much data waits to be sent, and NVML's clocks. Ranks
     on NCCL are busy while they wait; there the clocks are the only sign.
 

@@ -27,6 +27,7 @@ from ncclcheck.reports.subjects.data import examined, own_names
 
 _DATA = ("data",)
 _RARE = 0.05  # of samples: what is missing on purpose is so in more of them, a division by 0 is rare
+_SOME = 0.5  # of the samples; a mask of -inf is in all of them: chosen
 _COUNTERS = ("count", "counter", "calls", "reads", "step", "steps", "n", "i", "epoch")
 
 
@@ -50,8 +51,9 @@ def readable(cluster: Cluster) -> Iterator[Finding]:
     The first, the middle, the last and random samples were read in a process that may die, then as many others
     as time allowed. Behind the end: where `dataset[len]` gives a sample and a later index raises, the true end
     is reported; a warning unless an attribute of the dataset holds that length, as one that is limited on
-    purpose has. NaN in up to one in 20 of the samples read is a warning; in more of them, infinite values, or
-    where the file of the dataset's class asks for such values itself, they can be meant so: a note.
+    purpose has. NaN in up to one in 20 of the samples read is a warning, and so are infinite values in up to half
+    of them; in more, or where the file of the dataset's class asks for such values itself, they can be meant so: a
+    note.
 
     ## Fix
     - **you** repair or leave out the samples named; make `__len__` the number that `__getitem__` serves.
@@ -145,7 +147,8 @@ def _another_length(made: Made, text: str) -> Remedy:
 
 
 def _not_finite(node: str, factory: str, made: Made, finite: NotFinite, content: Content) -> Finding:
-    rare = finite.nan and not finite.meant and finite.count <= _RARE * content.swept
+    share = _RARE if finite.nan else _SOME
+    rare = not finite.meant and finite.count <= share * content.swept
     indices = ", ".join(map(str, sorted(finite.examples)))
     what = "NaN" if finite.nan else "infinite values"
     part = f"part {finite.leaf} of " if finite.leaf else ""

@@ -82,6 +82,14 @@ def _fix(name: str, dry: Dry) -> list[Remedy]:
     if dry.function:
         caller = f"self.{dry.function}" if dry.method else dry.function
         given = [f"self.{argument}" for argument in dry.arguments]
+        if not given:
+            return [
+                you(
+                    f"Call {dry.function} in __iter__, for each epoch anew, and not in __init__.",
+                    f"def __iter__(self):  # of {name}",
+                    f"    return {caller}()",
+                )
+            ]
         keep = [f"    self.{argument} = {argument}" for argument in dry.arguments]
         return [
             you(

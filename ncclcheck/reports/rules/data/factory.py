@@ -32,6 +32,8 @@ _DATA = ("data",)
 _LACKING = re.compile(r"missing \d+ required .*arguments?: (.+)")
 _BUSY = 0.5  # of a hang: a process that waits for something does not compute meanwhile
 
+_HELD = re.compile(r"\b\w*(Executor|Pool|Queue|Lock|Condition|Semaphore|Event)\(")  # what threads wait for
+
 
 @rule("DAT001", "the factory returns a dataset that can be examined", worst=State.FAIL, commands=_DATA)
 def factory(cluster: Cluster) -> Iterator[Finding]:
@@ -295,6 +297,14 @@ def _in_worker(made: Made) -> Remedy:
             f"    {owner} = os.getpid()",
             f"    threading.Thread(target={holder}.{target}, daemon=True).start()",
         )
+    for made_there in made.code.assigned if made.code else []:
+        if _HELD.search(made_there.value) and not made_there.needs:
+            return you(
+                f"Make self.{made_there.name} anew in each worker, at its first read.",
+                f"{owner} = None  # in {name}.__init__",
+                f"if {owner} != os.getpid():  # the first lines of {name}.__getitem__",
+                f"    {owner}, self.{made_there.name} = os.getpid(), {made_there.value}",
+            )
     return you(
         f"Make the lock, the queue or the pool in each worker, at its first read, and not in {name}.__init__.",
         f"if {owner} != os.getpid():  # the first lines of {name}.__getitem__; {owner} = None in __init__",

@@ -71,7 +71,8 @@ def once(cluster: Cluster) -> Iterator[Finding]:
     Ranks are emulated, each a process with its own RANK and WORLD_SIZE in a gloo group; each calls your
     factory. Samplers are asked for their indices, no sample is read; the indices of a Subset are those of the
     dataset that it is a part of. Streams, and datasets that give each rank a part, are compared by the parts
-    of a sample that do not change from reading to reading. Fewer repeats than ranks are DistributedSampler's
+    of a sample that do not change from reading to reading; where parts of ranks overlap, they are read once more
+    with the same seeds on all. Fewer repeats than ranks are DistributedSampler's
     padding: a note, and so is a first epoch that goes on in the middle, as of a loader that resumes, where the
     second one is whole. With `drop_last` a batch and a sample a rank may be missing. All ranks reading all is a
     note in a job of one rank (no GPUs, no `--nproc-per-node`), where two are emulated, and of a factory that gives
@@ -98,7 +99,7 @@ def once(cluster: Cluster) -> Iterator[Finding]:
         for finding in (
             *_failed(node, sharding),
             *_counted(node, sharding, frameworks, made.get(node, Made())),
-            *of_stream(node, sharding, frameworks, made[node].dataset if node in made else ""),
+            *of_stream(node, sharding, frameworks, made.get(node)),
         ):
             judged = True
             yield finding

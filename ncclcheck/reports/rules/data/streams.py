@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from ncclcheck.probes.facts import Cluster, Unread, known
 from ncclcheck.probes.facts.data import Streams
-from ncclcheck.probes.facts.data.streams import Frozen, NewEpoch, Repeated, Reseeded, Shared
+from ncclcheck.probes.facts.data.streams import Frozen, MadeAlike, NewEpoch, Repeated, Reseeded, Shared
 from ncclcheck.reports.judgement.findings import (
     Evidence,
     Finding,
@@ -177,7 +177,8 @@ def repeated(cluster: Cluster) -> Iterator[Finding]:
     States of the generators that samples depend on, after the first samples of each worker, in two epochs over one
     loader. Seeded within: after a read the global generator is in the same state from whichever it was in before.
     Frozen: two processes with two seeds read two values, and one process that reads twice, under these seeds,
-    keeps the first. `torch.random.fork_rng` restores the state and passes; so does `default_rng([seed, index])`.
+    keeps the first. A generator that a line of yours makes anew for each sample (or batch) with the same seed is a
+    warning. `torch.random.fork_rng` restores the state and passes; so does `default_rng([seed, index])`.
 
     ## Fix
     - **you** in worker_init_fn use `torch.initial_seed()`, never a constant and never only the worker's id.
@@ -192,7 +193,8 @@ def repeated(cluster: Cluster) -> Iterator[Finding]:
         yield from (_repeated(node, loading, *alike) for alike in _by_owner(again))
         yield from (_reseeded(node, reseeded) for reseeded in seeded)
         yield from (_frozen(node, loading, frozen) for frozen in kept)
-        if not (again or seeded or kept):
+        yield from (_made_alike(node, made) for made in loading.made_alike)
+        if not (again or seeded or kept or loading.made_alike):
             yield fine(Where(node=node), _sound(loading, "epochs"))
 
 
@@ -226,6 +228,24 @@ def _reseeded(node: str, reseeded: Reseeded) -> Finding:
             )
         ],
         fix=[you("Draw from a generator of your own.", *_OWN.get(reseeded.generator, _OWN["torch"]))],
+    )
+
+
+def _made_alike(node: str, made: MadeAlike) -> Finding:
+    each = "batch" if made.batch else "sample"
+    return warn(
+        Where(node=node),
+        f"each {each} begins a random generator with seed {made.seed} anew: {made.call} at {made.place}",
+        why=f"What is drawn is the same for every {each}, in every epoch, on every rank; right only for a fixed "
+        "pattern, which is better made once.",
+        owner="job",
+        evidence=[seen(f"seed of {made.call} at {made.place}", f"{made.seed} for {made.count} of them")],
+        fix=[
+            you(
+                "Seed it from torch's generator, which DataLoader seeds anew for each worker and epoch.",
+                f"rng = {made.call}(int(torch.randint(2**31, ())))  # {made.place}",
+            )
+        ],
     )
 
 

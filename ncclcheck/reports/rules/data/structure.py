@@ -30,6 +30,8 @@ from ncclcheck.reports.subjects.data.streamed import numbers, structures
 _RARE = 0.1
 # The sizes of a part: the first, and the rest.
 _SIZES = re.compile(r"\[(\d+)((?:, \d+)*)\]")
+# A tensor, as it is shown: its dtype and its sizes.
+_SHAPE = re.compile(r"(float\d+|int\d+) \[(\d+(?:, \d+)*)\]")
 _NUMBERS = {"bool", "int", "float"}
 # An image: one, three or four channels, first or last, and two sides of ten and more.
 _IMAGE = re.compile(r"\[[134], \d{2,}, \d{2,}\]|\[\d{2,}, \d{2,}, [134]\]")
@@ -156,6 +158,13 @@ def _other_samples(made: Made, structure: Structure, unstacked: Unstacked, rare:
             f"kept = [i for i in range(len(dataset)) if {test}]",
             "dataset = torch.utils.data.Subset(dataset, kept)",
         )
+    if value := _in_place_of_none(structure):
+        first = structure.mixed[0]
+        return you(
+            f"Give {first.leaf or 'the sample'} a tensor of the usual form where there is none, in "
+            f"{own_names.owner(made)}.__getitem__; the model can tell it by its value.",
+            f"{first.leaf.rpartition('.')[2] or 'value'} = {value}  # instead of None",
+        )
     if _is_rare(structure, rare) and structure.mixed:
         indices = sorted({index for mixed in structure.mixed for index in mixed.indices})
         more = structure.mixed[0].count > len(indices)
@@ -169,6 +178,13 @@ def _other_samples(made: Made, structure: Structure, unstacked: Unstacked, rare:
     if not kinds & {"type", "missing"} and "shape" in kinds and "dimensions" not in kinds:
         return you("Make samples alike, or put them together yourself.", *_alike(structure.mixed))
     return _one_form(made, structure, kinds)
+
+
+def _in_place_of_none(structure: Structure) -> str:
+    """A tensor like the others', where all that differs is a part that is None."""
+    first = structure.mixed[0] if len(structure.mixed) == 1 else None
+    usual = _SHAPE.fullmatch(first.usual) if first and first.other.startswith("NoneType") else None
+    return f"torch.full([{usual[2]}], -1, dtype=torch.{usual[1]})" if usual else ""
 
 
 def _three_channels(made: Made, structure: Structure) -> list[str]:

@@ -45,7 +45,9 @@ def nobody_waits_for_a_file(judged: Judged) -> Iterator[Finding]:
         if process.holder in holders:
             continue
         wait = next(iter(process.stuck), "") or process.wchan
+        pipe = wait == "wait_for_partner"  # in open(2), until another process opens it too
         what = f"the file {process.file}" if process.file else "a file"
+        what = f"another process to open the pipe {process.file}".rstrip() if pipe else what
         what += f", which process {process.holder} has locked" if process.holder else ""
         whose = f"pid {process.pid}" if not process.helper else f"pid {process.pid}, a process beside it"
         yield fail(
@@ -55,8 +57,10 @@ def nobody_waits_for_a_file(judged: Judged) -> Iterator[Finding]:
             owner="job",
             evidence=[*words.evidence([process]), *words.rest(judged), *words.after(judged)],
             fix=[
-                you("Files it has open; a mount that does not answer is for the administrator.",
-                    f"ls -l /proc/{process.pid}/fd"),
+                you("Look what should open the other end of that pipe, and whether it was started.")
+                if pipe
+                else you("Files it has open; a mount that does not answer is for the administrator.",
+                         f"ls -l /proc/{process.pid}/fd"),
                 words.stacks(process),
             ],
         )  # fmt: skip

@@ -217,6 +217,7 @@ def _own_address(node: Node, name: str) -> list[Remedy]:
         you("Tell gloo the interface by its name.", f"export GLOO_SOCKET_IFNAME={quote(link.interface.name)}"),
         admin(
             "Give the name its address; no other name is touched.",
+            *hosts_file.asked(node),
             f"{hosts_file.named(name, link.address, [])}   # on {node.name}",
         ),
     ]
@@ -319,8 +320,7 @@ def _no_answer(cluster: Cluster, node: Node, fact: Unread) -> Iterator[Finding]:
 def _files_first(node: Node) -> Remedy:
     return admin(
         "Let /etc/hosts be asked before any name server; undo: the copy of the file.",
-        "sed -i.before -E '/^hosts:/{s/[[:space:]]files//; s/^hosts:/hosts: files/}' /etc/nsswitch.conf"
-        f"   # on {node.name}",
+        f"{hosts_file.FILES_FIRST}   # on {node.name}",
     )
 
 

@@ -22,6 +22,7 @@ _IN_VAIN = 5
 _TWICE = 2  # lines of waiting: one alone is a start that took longer than 10 s
 _PROGRESS = ("training-goes-on", "work-goes-on", "ended-well", "nccl-tests-row")
 _SIMILAR = re.compile(r"^\[(\d{1,6}) similar log lines\]")  # as clouds fold them
+_OF_PYTHON = re.compile(r"OSError: \[Errno (?:48|98)\]")
 _RAISED = re.compile(r"^\S{0,80}Error: ")
 _LISTENS = re.compile(r"server socket has failed to (?:listen|bind)")
 _WHY = ("error", "told", "error_of", "nccl", "ssh")
@@ -53,9 +54,10 @@ def port(logs: Logs) -> Iterator[Finding]:
     does not start
 
     ## How we know
-    errno 98, `EADDRINUSE`. Of NCCL itself, without NCCL_COMM_ID, it is the range from which the system gives ports
-    that is used up, or very narrow. Not reported where the start went well all the same: several agents on one
-    machine try, and all but one go on as clients.
+    errno 98, `EADDRINUSE`; as an OSError of Python it is of a port that the program itself opens. Of NCCL
+    itself, without NCCL_COMM_ID, it is the range from which the system gives ports that is used up, or very
+    narrow. Not reported where the start went well all the same: several agents on one machine try, and all but
+    one go on as clients.
 
     ## Fix
     - **you** take another port on all nodes, or `--standalone` on one node, which picks a free one; end what is
@@ -75,6 +77,9 @@ def port(logs: Logs) -> Iterator[Finding]:
     number = next((number for number in numbers if number), "") or _of_nccl(logs, events[0])
     if not number and (used := _without_ports(logs, events)):
         yield used
+        return
+    if all(_OF_PYTHON.search(event.text) for event in events):
+        yield _of_the_program(events)
         return
     default = " (the default)" if number in _DEFAULTS else ""
     taken = f"port {number}{default} is taken already" if number else "the port of the job is taken already"
@@ -97,6 +102,23 @@ def port(logs: Logs) -> Iterator[Finding]:
             you("Take another port on all nodes; on one node let torchrun find a free one.",
                 "torchrun --standalone --nproc-per-node=8 train.py", _RENDEZVOUS),
             you("End the ranks that an earlier job left.", "pgrep -af 'torchrun|train.py'"),
+        ],
+    )  # fmt: skip
+
+
+def _of_the_program(events: list[LogEvent]) -> Finding:
+    """Torch's store and NCCL open their ports in C++: a socket of Python's is of the program's own."""
+    return cause(
+        events,
+        "a port that the program itself opens is taken already",
+        why="Of a server of its own, such as one for metrics: two ranks of a node were given the same port, or "
+        "another process has it.",
+        owner="job",
+        at=_place(events[0]),
+        fix=[
+            you("Look at the line that opens it; give each rank of a node a port of its own, or port 0, for which "
+                "the system chooses one."),
+            you("Confirm: see who listens there.", "ss -ltnp"),
         ],
     )  # fmt: skip
 

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import LogEvent, LogMember, Logs
+from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import (
     Finding,
     State,
     Where,
     admin,
-    fail,
     fine,
-    note,
     seen,
     warn,
     you,
 )
-from ncclcheck.reports.judgement.rule import NothingToJudge
 from ncclcheck.reports.rules.log.nccl_errno import SYSTEM
 from ncclcheck.reports.rules.log.nccl_words import WARNINGS, meaning
 from ncclcheck.reports.subjects.logs.ending import (
@@ -34,22 +30,27 @@ from ncclcheck.reports.subjects.logs.ending import (
     of_items,
 )
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, root_cause, said
-from ncclcheck.reports.subjects.logs.start.communicators import absent, begun, crossed, hanging, missing, numbered
 from ncclcheck.reports.subjects.logs.start.left import first_to_leave
 from ncclcheck.reports.subjects.logs.words import meanings
 from ncclcheck.reports.subjects.logs.words.exceptions import of_words
-from ncclcheck.reports.subjects.logs.words.unexplained import ENDS_NO_JOB, behind, last_words, unexplained
+from ncclcheck.reports.subjects.logs.words.unexplained import (
+    ENDS_NO_JOB,
+    behind,
+    last_words,
+    only_services,
+    unexplained,
+)
 from ncclcheck.reports.subjects.logs.words.wording import (
     SAY_OF_WHY,
     advice,
     before,
+    of_a_fault,
     quoted,
     tells_most,
     tells_why,
     understood,
     words,
 )
-from ncclcheck.reports.text.words.fold import fold_numbers
 
 _ENDED = (
     "worker-failed",
@@ -66,9 +67,9 @@ _SIGHUP, _SIGINT, _SIGTERM = "1", "2", "15"
 SENT = {"-15": "SIGTERM", "SIGTERM": "SIGTERM", "-2": "SIGINT", "SIGINT": "SIGINT"}
 _CAUGHT = ("python-error", "nccl-warning", "nccl-cuda-failure")  # what a program can go on after
 _DRAWS = ("wandb", "mlflow", "tensorboard", "comet_ml", "neptune", "swanlab", "clearml")  # packages
+_TELLS = ("mpi-box", "complaint", "explains")  # also of a mild level, where nothing else says anything
 _NO_CAUSE = ENDS_NO_JOB | {*meanings.HARMLESS}
 _LINES = 10  # other ranks print a little longer
-_MOST_HANGING = 3  # communicators that are told of: chosen, where one hangs the others of its ranks follow
 
 
 @derived
@@ -80,6 +81,8 @@ def errors(logs: Logs) -> list[LogEvent]:
         events = [event for event in events if event.sign != "srun-task-exit" or event.order < asked]
     ending = Ending(logs)
     trained = ending.trained
+    if only_services(logs):
+        events = [event for event in events if not meanings.of_a_service(event)]
     events = [event for event in events if event.sign not in _CAUGHT or not ending.caught(event)]
     of_samples = of_items(logs)
     events = [event for event in events if (event.file, event.line) not in of_samples]
@@ -213,6 +216,9 @@ def _unknown(logs: Logs, rest: list[LogEvent]) -> Finding:
     usual = behind(" ".join(words(event.text) for event in [*ends, *events][:4]))
     shows = you(f"What would show more: {usual.shows}.", *([usual.command] if usual.command else []))
     if not tells_why(most):
+        faults = [event for event in in_order(logs.events) if of_a_fault(event.text)]
+        most = faults[0] if faults else most
+    if not tells_why(most) and not of_a_fault(most.text):
         return cause(
             events,
             f"this job failed, and this line does not say why: {quoted(events[0])}",
@@ -276,7 +282,7 @@ def _consequences(logs: Logs) -> list[LogEvent]:
         if event.sign in meanings.CONSEQUENCES and (event.file, event.line) not in aside
     )
     follow = in_order(event for event in events if not _hands_on_what_is_harmless(logs, event))
-    if all(meanings.of_one_try(event) for event in follow):
+    if all(meanings.of_one_try(event) for event in follow) or only_services(logs):
         return []  # torch dials again
     if {event.sign for event in follow} == {"propagated"} and _nothing_else(logs):
         return []  # a rank that aborts its communicator on its own account hands on as much
@@ -357,6 +363,7 @@ def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
         )
     root = root_cause(logs)
     at = Where(node=root.host or None, rank=root.rank) if root else None
+    told = [event for event in logs.events if event.sign in _TELLS and tells_why(event) and event not in follow]
     shown = [*follow, *([root.exitcode] if root and root.exitcode else [])]
     if root and root.rank is not None:  # as torchrun's block says
         code = f" with exit code {root.exitcode.fields['exitcode']}" if root.exitcode else ""
@@ -366,13 +373,16 @@ def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
         at = Where(node=gone.host, rank=gone.rank)
         shown = [left.by, *(event for event in follow if event is not left.by)]
         what = f"rank {gone.rank} (pid {gone.pid} of {gone.host}) was the first to go; why is not in these lines"
+    most = tells_most(in_order(told)) if told else None
     return cause(
-        shown,
-        what,
+        [*([most] if most else []), *shown],
+        f"these lines tell that another process went away; {SAY_OF_WHY}: {quoted(most)}" if most else what,
         why="These lines follow from the end of another process, and never say why it ended.",
         owner="job",
         at=at,
         fix=[
+            *(advice(most.text) if most else []),
+            *(known.fix if most and (known := understood(most.text)) else ()),
             you("Give the logs of all ranks, and find what the process wrote that went first.",
                 *_more_said(logs)),
             admin("Where it wrote nothing, its host may have killed it.", "dmesg -T | grep -iE 'oom|xid|killed'"),
@@ -385,143 +395,6 @@ def _more_said(logs: Logs) -> list[str]:
     level = {process.settings.get("NCCL_DEBUG") for process in logs.processes}
     exports = [] if any(file.records for file in logs.files) and level != {"WARN"} else ["export NCCL_DEBUG=INFO"]
     return [*exports, "export TORCH_DISTRIBUTED_DEBUG=DETAIL", "export TORCH_FR_BUFFER_SIZE=2000"]
-
-
-@log_rule("LOG002", "every rank that began NCCL initialization completed it", symptom=True)
-def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
-    """
-    ## What
-    Whether every process that said "Init START" also said "Init COMPLETE".
-
-    ## Why it matters
-    NCCL's initialisation waits for all ranks. Those that began and never completed are where the job hangs or
-    died; a rank that never began at all is what they wait for.
-
-    ## Seen as
-    hangs, dies
-
-    ## How we know
-    A communicator that some of its ranks began, none completed, and after which nothing goes on, by its commId:
-    the ranks that never began it are named, also where all came through another one before.
-    Lines that hold nothing but starts are an excerpt, and a note: they tell of no end at all.
-    Where some ranks came through and nothing shows a failure it is a note: lines of the others are missing.
-    A rank that never comes and packets that are dropped leave no line at all, and RAS knows nothing of a job
-    before its ranks have met (seen with 2.26 and 2.27).
-    NCCL's lines at `NCCL_DEBUG=INFO`: the start is logged since 2.18.3, the end by all versions. Ranks of which no
-    line was given are listed: in a job that came through they only wrote elsewhere, in one that did not they are
-    the first to look for.
-
-    ## Fix
-    - **you** look whether the missing ranks were started at all (world size, `--nnodes`, a node that is down),
-      and what the stuck ones logged last.
-    - **admin** `ncclcheck env` on all nodes shows whether each reaches every other.
-
-    ## Source
-    NVIDIA/nccl src/init.cc (2.18.3 and later); NVIDIA NCCL documentation, Troubleshooting.
-    """
-    began = [process for process in logs.processes if process.began]
-    if not began:
-        raise NothingToJudge("no line of NCCL reports its start")
-    stuck = [process for process in began if process.completed < process.began]
-    if not stuck:
-        yield fine(Where(), f"{len(began)} processes came through NCCL's initialisation")
-        return
-    if not errors(logs) and (across := crossed(logs)):
-        yield _crosses(across)
-        return
-    if len(stuck) < len(began) and not errors(logs) and (left := hanging(logs)):
-        yield from map(functools.partial(_hangs, logs), left[:_MOST_HANGING])
-        return
-    worked = said(logs, "nccl-tests-ended")
-    if (worked or len(stuck) < len(began)) and not errors(logs):
-        others = "its results follow" if worked else "others came through"
-        text = f"of {len(stuck)} processes the log does not show the end of NCCL's initialisation; {others}"
-        yield note(Where(), text, why="It ends on all ranks together; their lines may have gone elsewhere.")
-        return
-    if not errors(logs) and sum(file.lines for file in logs.files) <= sum(process.began for process in began):
-        yield note(
-            Where(),
-            f"{len(stuck)} processes began NCCL's initialisation; these lines hold nothing else of them",
-            why="They are an excerpt: the lines that would show its end may be missing.",
-        )
-        return
-    missing = _missing(logs)
-    who = (
-        fold_numbers([process.rank for process in stuck if process.rank is not None]) or f"{len(stuck)} processes"
-    )
-    silent = f"; not in these files: rank{'s' * (len(missing) > 1)} {fold_numbers(missing)}" if missing else ""
-    early = [process for process in logs.processes if not process.began and process.version] if missing else []
-    if early:
-        pids = ", ".join(f"{process.host}:{process.pid}" for process in early[:3])
-        silent += f"; {pids} loaded NCCL and came to no rank: it ended or waits before that"
-    complains = any(event.level == "WARN" and event.sign not in meanings.HARMLESS for event in logs.events)
-    silence = "" if complains or errors(logs) else " Dropped packets leave no line in NCCL's log."
-    yield fail(
-        Where(node=early[0].host) if len(early) == 1 else Where(node=stuck[0].host, rank=stuck[0].rank),
-        f"{len(stuck)} of {len(began)} processes began NCCL's initialisation and did not come through "
-        f"(rank{'s' if len(stuck) > 1 else ''} {who}){silent}",
-        why=f"It waits for all ranks: one that is missing or cannot be reached stops them all.{silence}",
-        owner="job",
-        evidence=[seen(f"{process.file}:{process.first_line}",
-                       f"{process.host}:{process.pid} began and did not complete")
-                  for process in stuck[:3]],
-        fix=[
-            *([you(f"Read what {early[0].host}:{early[0].pid} wrote last, also without NCCL's prefix, and how it "
-                   "ended: a plugin that it loads may have ended it.", f"grep -n -A3 {early[0].pid} LOG | tail")]
-              if early else []),
-            you("See whether the missing ranks were started, and whether all nodes reach each other.",
-                "ncclcheck env --hosts HOST1,HOST2"),
-        ],
-    )  # fmt: skip
-
-
-def _crosses(across: list[list[LogMember]]) -> Finding:
-    """Communicators that wait for each other's ranks."""
-    first, other = (numbered(members) for members in across)
-    who = f"{first} in one, {other} in another"
-    return fail(
-        Where(),
-        f"ranks wait in different communicators at once ({who}): they make them in different orders",
-        why="Each start waits for all of its ranks, and each lacks one that waits in the other.",
-        owner="job",
-        evidence=begun([members[0] for members in across]),
-        fix=[
-            you("Confirm: see which communicator each rank makes.", "grep 'Init START' LOG"),
-            you("Let all ranks make their communicators in one order (torch: every rank calls new_group for every "
-                "group, in the same order)."),
-        ],
-    )  # fmt: skip
-
-
-def _hangs(logs: Logs, members: list[LogMember]) -> Finding:
-    """A communicator that is not the first one of all: who began it, and who did not."""
-    lacking, known = missing(members), absent(logs, members)
-    there = ", ".join(
-        f"rank {member.rank} is {member.host}:{member.pid}, which began others" for member in known[:3]
-    )
-    if not known and (small := [process for process in logs.processes if process.nranks == 1 < members[0].nranks]):
-        there = f"{small[0].host}:{small[0].pid} began as the one rank of a world of its own"
-    never = f"; rank{'s' * (len(lacking) > 1)} {fold_numbers(lacking)} never began it" if lacking else ""
-    return fail(
-        Where(node=known[0].host, rank=known[0].rank) if len(known) == 1 else Where(),
-        f"{numbered(members)} began a communicator and did not come through{never}"
-        + (f" ({there})" if there else ""),
-        why="Its start waits for all of its ranks: one that works elsewhere, ended, or makes its communicators in "
-        "another order stops the others, without a line.",
-        owner="job",
-        evidence=begun(members),
-        fix=[
-            you("Confirm: see where the rank that did not come is.", "py-spy dump --pid PID"),
-            you("Let all ranks of a group make it, and all groups in the same order (torch: every rank calls "
-                "new_group for every group)."),
-        ],
-    )  # fmt: skip
-
-
-def _missing(logs: Logs) -> list[int]:
-    """Ranks of the world of which nothing was heard."""
-    world = logs.world or 0
-    return sorted({*range(min(world, 65536))} - {*logs.ranks}) if logs.ranks else []
 
 
 @log_rule("LOG005", "NCCL printed no warning", worst=State.WARN, symptom=True)

@@ -236,7 +236,7 @@ def _in_short(text: str) -> str:
     """Of an error stack of MPICH what stands deepest: it is printed from the outermost call to the innermost."""
     wrapper, _, stack = text.partition("error stack:")
     calls = [call.strip() for call in _CALL.split(stack) if call.strip(" .:") and "MPI error" not in call]
-    names = _CALL.findall(stack)
+    names = [name for name in _CALL.findall(stack) if not name.startswith("(unknown)")]
     deepest = calls[-1] if calls else f"{names[-1].strip(' .:')} failed" if names else ""
     return deepest[:120] or wrapper.strip()[:120]
 

@@ -156,11 +156,13 @@ def every_parameter_gets_a_gradient(logs: Logs) -> Iterator[Finding]:
     ## Source
     pytorch/pytorch#68862, open-mmlab/mmdetection#4742; PyTorch documentation, DistributedDataParallel.
     """
-    if events := in_order(said(logs, "parameters-without-gradient")):
-        named = said(logs, "parameter-indices")
-        which = f": numbers {named[0].fields['indices'].strip()}" if named else ""
+    named = said(logs, "parameter-indices")
+    if events := in_order(said(logs, "parameters-without-gradient")) or named[:1]:
+        indices = next((event.fields["indices"].strip() for event in named if "indices" in event.fields), "")
+        names = next((event.fields["named"].split(", ") for event in named if "named" in event.fields), [])
+        which = f": numbers {indices}" if indices else f": {', '.join(names[:2])}" if names else ""
         yield cause(
-            events + named[:1],
+            events + [event for event in named[:1] if event not in events],
             f"parameters got no gradient{which}",
             why="DDP waits for the gradient of each parameter.",
             owner="job",

@@ -361,6 +361,7 @@ def _name_its_address(names: _Names, node: Node, link: lan.Link, own: Resolution
         "Give the name its real address in /etc/hosts, and take it from the wrong one. This touches every program "
         "on this node that asks for the name, Slurm and NFS too.",
         "getent ahosts $(hostname)",
+        *hosts_file.asked(node),
         "cp -p /etc/hosts /etc/hosts.before   # undo: cp -p /etc/hosts.before /etc/hosts",
         hosts_file.named(own.name, _address_of_machine(node, link), [*own.addresses, "127.0.1.1"]),
     )

@@ -19,7 +19,7 @@ from ncclcheck.reports.subjects.addresses import to_itself, translated
 from ncclcheck.reports.subjects.addresses.names import by_name
 from ncclcheck.reports.subjects.failures import lost
 from ncclcheck.reports.subjects.links import flapping, no_doors
-from ncclcheck.reports.subjects.links.filters import kept, knocked, trunk, volleys
+from ncclcheck.reports.subjects.links.filters import kept, knocked, port_range, trunk, volleys
 from ncclcheck.reports.subjects.links.paths import neighbours, own_way, two_cards, unheard
 from ncclcheck.reports.subjects.links.reached import (
     Blame,
@@ -96,6 +96,10 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     tried by up to 64 others, on a port that was open before it: a refusal is an answer. Where some have one and
     some have none, the path between is a failure.
 
+    Up to 33 nodes also listen on a port in each eighth of that range, and try those of each other twice: where
+    nobody reaches one, while others of the same node answer, a part of its range is closed, which a job meets by
+    chance.
+
     ## Fix
     - **you** try it by hand as shown, and leave the node out until it is repaired.
     - **admin** let the nodes of a job connect to each other on all ports from 1024 to 65535: nftables, firewalld,
@@ -134,7 +138,10 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
         yield from trunk.findings_by_ports(tries.found, hashed)
         split = split | hashed.pairs
     tries = tries.without({*split})
-    explained = [*by_own_way, *itself, *at_source, *split]
+    parts = [] if split else port_range.found(tries.found, half)
+    yield from port_range.findings(tries.found, parts, tries.hosts, tries.links)
+    tries = tries.without({pair for part in parts for pair in part.pairs})
+    explained = [*by_own_way, *itself, *at_source, *split, *parts]
     yield from by_name.findings(cluster, tries.found, tries.links)
     shut = closed(cluster)
     for run in tries.apart():

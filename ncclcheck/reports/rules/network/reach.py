@@ -323,20 +323,35 @@ def _mend(ways: Ways, link: lan.Link, peer: lan.Link, down: str) -> list[Remedy]
 def _elsewhere(ways: Ways, link: lan.Link, other: Subnet, leads: str) -> Finding:
     peer, down = other.links[0], _down(ways, link, other)
     astray = None if down else ways.astray.get(link.node)
+    narrow = not down and astray is None and link.network.overlaps(other.network)
     failed = ways.passes(link, other) is False or (astray is not None and _is_unreached(ways, link, other))
+    failed = failed or (narrow and _some_fail(ways, link, other))
     level = fail if failed else warn
+    own, theirs = link.network.prefixlen, other.network.prefixlen
     because = f"{flapping.off(ways.nodes[link.node], down)}; " if down else f"{astray.words}; " if astray else ""
+    because = f"{link.interface.name} has the prefix length /{own}, the others /{theirs}; " if narrow else because
     return level(
         Where(node=link.node, device=down or link.interface.name, peer=peer.node),
         f"{because}its way to {other} leaves by {leads}, not by the chosen {link.interface.name}"
-        + (f", and nobody there reaches {link.node} under that address" if failed else ""),
+        + (", and connections between them fail" if narrow and failed else "")
+        + (f", and nobody there reaches {link.node} under that address" if failed and not narrow else ""),
         why="The job runs over another network than the chosen one, often a slow one for management."
         if not failed
         else _WAIT,
         owner="node",
         evidence=[seen("routes", f"to {peer.address} by {leads}")],
-        fix=[astray.fix] if astray else [*([] if down else [_lead_there(leads)]), *_mend(ways, link, peer, down)],
+        fix=[astray.fix]
+        if astray
+        else [*([] if down or narrow else [_lead_there(leads)]), *_mend(ways, link, peer, down)],
     )
+
+
+def _some_fail(ways: Ways, link: lan.Link, other: Subnet) -> bool:
+    """Whether a connection between it and a node there was tried, and failed; one that is its gateway may pass."""
+    tries = ways.found.tries if ways.found else {}
+    out = [ok for peer, ok in tries.get(link.node, []) if peer in other.nodes]
+    back = [ok for name in other.nodes for peer, ok in tries.get(name, []) if peer == link.node]
+    return not all([*out, *back])
 
 
 def _is_unreached(ways: Ways, link: lan.Link, other: Subnet) -> bool:

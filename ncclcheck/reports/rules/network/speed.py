@@ -24,10 +24,10 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.failures import held_up
 from ncclcheck.reports.subjects.failures.limits import shaping
 from ncclcheck.reports.subjects.failures.limits.shaping import Limit
-from ncclcheck.reports.subjects.links import flows
+from ncclcheck.reports.subjects.links import flows, small_segments
 from ncclcheck.reports.subjects.links.filters import firewall
 from ncclcheck.reports.subjects.links.flows import Slow
-from ncclcheck.reports.subjects.links.reached import Pair
+from ncclcheck.reports.subjects.links.reached import Pair, reached
 from ncclcheck.reports.subjects.nccl import lan, led_astray
 from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements, group
 from ncclcheck.reports.text.words.fold import fold_names
@@ -73,7 +73,8 @@ def link_speed(cluster: Cluster) -> Iterator[Finding]:
     faster ones). Where connections open and then carry next to nothing, no cable is accused. Nodes whose TCP
     buffers explain it are left to NET016, far ones to NET018. The time
     that a burst waited for a core is taken out, and where more than three threads could run for each core of a
-    machine, only what is eight times slower than that is a finding, all else a note. Where packets are lost or cut
+    machine, only what is eight times slower than that is a finding, all else a note. Where segments are less than
+    half of what the MTU allows, a clamp of TCP's MSS is named. Where packets are lost or cut
     short, NET009 and NET007 speak. `bench` measures what links carry.
 
     ## Fix
@@ -139,8 +140,14 @@ def _bursts(cluster: Cluster, odd: set[str]) -> Iterator[Finding]:
         * limits.get("NET008.of_reported_percent", 10.0) / 100
         for node, link in links.items()
     }  # fmt: skip
+    clamped = small_segments.found(found) if (found := reached(cluster)) else None
+    if clamped and found:
+        yield small_segments.finding(found, clamped, {node.name: node for node in cluster.nodes})
     astray = led_astray.found(cluster)  # NET003 says why they are on another network
     slow, pairs = [node for node in slowness.nodes if node.node not in {*odd, *astray}], slowness.pairs
+    if clamped:
+        slow = [node for node in slow if node.node != clamped.node]
+        pairs = frozenset(pair for pair in pairs if pair not in clamped.pairs)
     nodes = {node.name: node for node in cluster.nodes}
     for slow_node in slow:
         limit = shaping.limit(

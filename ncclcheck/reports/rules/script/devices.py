@@ -9,9 +9,11 @@ from ncclcheck.probes.facts.script import Call, Script
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, warn, you
 from ncclcheck.reports.subjects.script.processes import INIT, SPAWNS
 from ncclcheck.reports.subjects.script.scripts import (
+    COLLECTIVES,
     DDP,
     DIST,
     edited,
+    given_to,
     here,
     in_function,
     indent,
@@ -23,6 +25,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     sure,
     written,
 )
+from ncclcheck.reports.subjects.script.sides import RANKS, gpus, is_always, starts_by_itself
 from ncclcheck.reports.subjects.script.traced import objects, tags
 
 _OWN_DEVICE = (
@@ -31,6 +34,11 @@ _OWN_DEVICE = (
 _RANK_ITSELF = re.compile(
     r"(?:torch\.)?(?:dist|distributed)\.get_rank\(\)|int\(os\.(?:environ\[|getenv\(|environ\.get\()'RANK'.*"
 )
+# Call -> the argument that names a GPU.
+_GIVES_GPU = {
+    "torch.cuda.set_device": ("0", "device"), ".to": ("0", "device"), ".cuda": ("0", "device"),
+    "torch.distributed.fsdp.FullyShardedDataParallel": ("device_id",), "torch.device": ("0",),
+}  # fmt: skip
 _BARE_DEVICE = ("cuda", "cuda:0")
 _AS_NUMBER = r"\{{{0}\}}|format\({0}\)|\+ (?:str\()?{0}\b"  # within a text
 # What gives a process its GPU for all that it does.
@@ -57,7 +65,9 @@ def own_gpu(script: Script) -> Iterator[Finding]:
     of `get_rank()` or `$RANK`, in a script that does not spawn its processes itself. Where nothing sets a device
     for the process, a model that goes to GPU 0 and into DistributedDataParallel with a GPU of its own in
     `device_ids` is a warning. Where each call names its GPU, that is a note: what names none, such as
-    `all_gather_object` or `torch.cuda.empty_cache()`, uses GPU 0.
+    `all_gather_object` or `torch.cuda.empty_cache()`, uses GPU 0. The number is followed through variables, texts
+    and functions, for four ranks on two nodes: where each takes that of its rank in the whole job, in a script
+    that neither counts GPUs nor starts its processes, that is a warning; so is FSDP with a `device_id` of 0.
 
     ## Fix
     - **you** `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before anything else of CUDA.
@@ -77,6 +87,14 @@ def own_gpu(script: Script) -> Iterator[Finding]:
                 return
     yield from _never_taken(script, calls, everywhere, init)
     yield from _one_for_all(script, calls, everywhere)
+    by_words = [*_by_words(script, calls)]
+    yield from by_words
+    if not by_words:
+        yield from _by_numbers(script)
+
+
+def _by_words(script: Script, calls: list[Call]) -> Iterator[Finding]:
+    """`get_rank()` or $RANK that is given as the number of a GPU where it is read."""
     if any(call.name in SPAWNS for call in calls):
         return
     ranks = {(call.function, call.target) for call in calls if call.target.isidentifier() and _is_rank(call)}
@@ -123,6 +141,40 @@ def _one_for_all(script: Script, calls: list[Call], everywhere: set[str]) -> Ite
                 fix=[you('Take int(os.environ["LOCAL_RANK"]).')],
             )
             return
+
+
+def _by_numbers(script: Script) -> Iterator[Finding]:
+    """The GPU that each rank takes, where that is known: two of one node take the same one, or a rank of the
+    second node one that no node has.
+    """
+    one_node = (
+        says(script, "CUDA_VISIBLE_DEVICES", "device_count") or script.nodes == 1 or starts_by_itself(script)
+    )
+    whole: Call | None = None
+    for call in script.trace:
+        keys = _GIVES_GPU.get(call.name, ())
+        taken = gpus(call, *keys) if keys and is_always(call) and not call.loops else ()
+        if call.name.endswith("FullyShardedDataParallel") and taken and taken[0] == taken[1]:
+            yield warn(
+                here(call),
+                f"{call.arguments.get('device_id', 'device_id')} is GPU {taken[0]} on every rank",
+                why="No process has taken a GPU of its own before: NCCL refuses two ranks on one GPU.",
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[you('Call torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) first.')],
+            )
+            return
+        if taken == RANKS and not one_node and whole is None:
+            whole = call
+    if whole is not None:
+        yield warn(
+            here(whole),
+            "the rank in the whole job is taken for the number of a GPU",
+            why="On the second node ranks begin at the number of GPUs, and no GPU has that number.",
+            owner="job",
+            evidence=[written(script, whole)],
+            fix=[you('Take int(os.environ["LOCAL_RANK"]).')],
+        )
 
 
 def _never_taken(script: Script, calls: list[Call], everywhere: set[str], init: Call) -> Iterator[Finding]:
@@ -267,7 +319,8 @@ def device_in_time(script: Script) -> Iterator[Finding]:
     model may lie on another GPU than its samples.
 
     ## How we know
-    The order of the lines in one function, both under no condition.
+    The order of the lines in one function, both under no condition. Or a collective comes before set_device, as a
+    rank comes to both; a barrier alone is a note, for NCCL guesses its GPU by the rank.
 
     ## Fix
     - **you** move set_device before the first use of CUDA.
@@ -275,7 +328,19 @@ def device_in_time(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.nn.parallel.DistributedDataParallel and torch.cuda.set_device.
     """
-    for call in of_many_ranks(script):
+    calls = of_many_ranks(script)
+    if (late := _exchanged_before(script)) and "nccl" in _backends(script):
+        first, taken = late
+        guessed = first.name.endswith("barrier")
+        text = f"{first.name.rpartition('.')[2]} is entered before the process takes its GPU, at {taken.place}"
+        evidence = [written(script, first), written(script, taken)]
+        fix = [you("Call torch.cuda.set_device before the first collective, or give device_id= to the group.")]
+        why = "NCCL makes its communicator on GPU 0 for all ranks of the node, and refuses, or hangs."
+        if guessed:
+            yield note(here(first), f"{text}: NCCL guesses which one it is", evidence=evidence, fix=fix)
+        else:
+            yield warn(here(first), text, why=why, owner="job", evidence=evidence, fix=fix)
+    for call in calls:
         if call.name != "torch.cuda.set_device" or not _is_always_made(call) or call.loops:
             continue
         before = [
@@ -292,6 +357,30 @@ def device_in_time(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, before[0]), written(script, call)],
                 fix=[_moved(script, call, before[0])],
             )
+
+
+def _backends(script: Script) -> str:
+    given = (given_to(script, call, "backend", "0") for call in script.trace if call.name == INIT)
+    return " ".join(backend or "nccl" for backend in given)
+
+
+def _exchanged_before(script: Script) -> tuple[Call, Call] | None:
+    """A collective over NCCL that ranks come to before they take a GPU, and where they do."""
+    first: Call | None = None
+    for call in script.trace:
+        if call.name == INIT and ("device_id" in call.arguments or "gloo" in "".join(call.arguments.values())):
+            return None
+        if call.name == "torch.cuda.device" or (
+            call.name in (".cuda", ".to") and not {"cpu"} >= tags(call, "0") and first is None
+        ):
+            return None
+        if call.name == "torch.cuda.set_device":
+            is_own = "local" in tags(call, "0") | tags(call, "device")
+            return (first, call) if first and is_always(call) and is_own else None
+        works = call.name in COLLECTIVES and call.name not in (INIT, f"{DIST}new_group")
+        if works and first is None and is_always(call) and "device_ids" not in call.arguments and not call.loops:
+            first = call
+    return None
 
 
 def _to_gpu_0(call: Call) -> bool:

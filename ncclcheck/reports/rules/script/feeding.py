@@ -28,7 +28,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     with_argument,
     written,
 )
-from ncclcheck.reports.subjects.script.traced import tags
+from ncclcheck.reports.subjects.script.traced import made_at, tags
 
 _WITH_BUFFERS = (
     "register_buffer", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm", "convert_sync_batchnorm",
@@ -38,6 +38,7 @@ _NO_GRADIENTS = ("torch.no_grad", "torch.inference_mode", "torch.set_grad_enable
 _DEEP = 3  # functions within functions that a model is handed on to
 _BUILDS_DATA = re.compile(r"Dataset$|ImageFolder$|^torchvision\.datasets\.|load_dataset$")
 _SPLITS = re.compile(r"permutation$|random_split$|train_test_split$|random\.shuffle$")
+_ALL_CORES = re.compile(r"(?:[\w.]+\.)?cpu_count\(\)")
 _TORCH_SEEDS = ("torch.manual_seed", "torch.random.manual_seed")
 _SEEDS = (
     "manual_seed",
@@ -218,7 +219,8 @@ def one_cut(script: Script) -> Iterator[Finding]:
 
     ## How we know
     A rank stands in the sampler's seed. Or random_split, reached by all ranks, is given no generator, and no file
-    sets any seed, or a rank stands in all of torch's.
+    sets any seed, or a rank stands in all of torch's. Or a sampler is given what `random.shuffle` or numpy has
+    put in order after a seed that differs by rank.
 
     ## Fix
     - **you** one seed for all ranks: `DistributedSampler(dataset, seed=0)`,
@@ -237,6 +239,15 @@ def one_cut(script: Script) -> Iterator[Finding]:
             fix=[you("Cut the samples by one seed for all ranks.")],
         )
     calls, everywhere = of_many_ranks(script), on_all_ranks(script)
+    if ordered := _ordered(script):
+        yield warn(
+            here(ordered),
+            "the sampler shares out samples that each rank has shuffled from a seed of its own",
+            why="Ranks deal samples out from different orders: some come twice in an epoch, others never.",
+            owner="job",
+            evidence=[written(script, ordered)],
+            fix=[you("Shuffle by one seed for all ranks, and add the rank to the seed after it.")],
+        )
     for call in script.calls:
         if call.name.endswith(".manual_seed") and call.by_rank and re.search(r"Sampler\.__iter__$", call.function):
             yield warn(
@@ -281,6 +292,18 @@ def one_cut(script: Script) -> Iterator[Finding]:
                     )
                 ],
             )
+
+
+def _ordered(script: Script) -> Call | None:
+    """A sampler of all ranks that is given samples which each rank has shuffled in its own way."""
+    return next(
+        (
+            call
+            for call in script.trace
+            if call.name in SAMPLER and "ordered" in tags(call, "0") | tags(call, "dataset")
+        ),
+        None,
+    )
 
 
 def _seeded_by_chance(script: Script) -> Call | None:
@@ -338,6 +361,7 @@ def workers(script: Script) -> Iterator[Finding]:
         call.name in DDP or SHARDED.search(call.name) for call in calls
     ):
         return
+    yield from _copied(script)
     for call in calls:
         given = {"num_workers", "5", "*"} & {*call.arguments}
         none = given_to(script, call, "num_workers", "5") == "0" and call.arguments.get("num_workers", "0") != "0"
@@ -368,6 +392,26 @@ def workers(script: Script) -> Iterator[Finding]:
                 ],
             )  # fmt: skip
             return
+
+
+def _copied(script: Script) -> Iterator[Finding]:
+    """Batches that are to be copied beside the work from memory that is not pinned; as many workers as cores."""
+    for call in script.trace:
+        if call.name in LOADER and _ALL_CORES.fullmatch(call.arguments.get("num_workers", "")):
+            text = f"each rank starts as many workers as the node has cores: {call.arguments['num_workers']}"
+            yield note(here(call), text, evidence=[written(script, call)],
+                       fix=[you("Divide the cores by the ranks of the node.")])  # fmt: skip
+            break
+    for call in script.trace:
+        if call.name not in (".to", ".cuda") or call.arguments.get("non_blocking") != "True":
+            continue
+        for tag in sorted(tags(call, "on")):
+            made = made_at(script, tag.removeprefix("from:")) if tag.startswith("from:loader@") else None
+            if made and made.name in LOADER and not {"pin_memory", "6", "*"} & {*made.arguments}:
+                text = "non_blocking=True copies as without: the loader's batches are not in pinned memory"
+                yield note(here(made), text, evidence=[written(script, made), written(script, call)],
+                           fix=[you("Give the loader pin_memory=True.")])  # fmt: skip
+                return
 
 
 def _is_in_memory(script: Script, loader: Call) -> bool:

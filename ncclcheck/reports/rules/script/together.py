@@ -19,8 +19,9 @@ from ncclcheck.reports.judgement.findings import (
     warn,
     you,
 )
-from ncclcheck.reports.subjects.script.processes import is_ruled_out
+from ncclcheck.reports.subjects.script.processes import INIT, is_ruled_out
 from ncclcheck.reports.subjects.script.scripts import (
+    DDP,
     by_rank,
     collective,
     edited,
@@ -33,6 +34,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     script_rule,
     written,
 )
+from ncclcheck.reports.subjects.script.sides import unbalanced
 from ncclcheck.reports.subjects.script.steps import shares_model
 from ncclcheck.reports.subjects.script.traced import left_alone, made_at, objects, tags, training_loaders
 
@@ -40,7 +42,7 @@ _STEPS_BY_RANK = re.compile(r"(?:\w+\()?range\([^(),]*\b(?:\w+_)?rank\b[^(),]*\)
 _TELLS_NOTHING = re.compile(
     r"(?:monitored_)?barrier|synchronize|wait_for_everyone"
 )  # ranks wait, and exchange nothing
-_BARRIER = "torch.distributed.barrier"
+_NOT_OF_ONE = re.compile(r"KeyboardInterrupt|StopIteration|Import|Attribute|KeyError|FileNotFound|SystemExit")
 _NEAR = 30  # lines of a block that is seen at once (chosen; a screen has some 50)
 _BENCHMARK = re.compile(
     r"throughput|bench|flops|profil|latency|speed", re.IGNORECASE
@@ -101,6 +103,9 @@ def conditional(script: Script) -> Iterator[Finding]:
     Accelerate's `gather` and `wait_for_everyone` and Lightning's `fit`, `validate`, `test` and `predict` count as
     collectives. What is one only where parameters are shared out, and the script need not say that, is a note:
     `accelerator.save_state`, a trainer's `save_checkpoint`, ZeRO's `GatheredParameters`.
+    Where a condition tells on which ranks it holds (`rank > 0`, `local_rank not in [-1, 0]`, a variable that was
+    made of these), four ranks on two nodes are followed side by side, and the collectives of each are counted:
+    what some enter more often than others under the same options and loops is a warning.
 
     ## Fix
     - **you** call it on every rank, and leave under the condition only what one rank alone does.
@@ -108,12 +113,15 @@ def conditional(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch, Distributed communication package, "Collective functions"; pytorch/pytorch#21144.
     """
-    reported, read = set(), set()
+    reported: set[tuple[str, int]] = set()
+    read: set[tuple[str, int]] = set()
+    told: set[tuple[str, int]] = set()
     for call in reached(script):
         guard = by_rank(call)
         read |= {(call.file, guard.line)} if guard else set()
         reported |= {(call.file, guard.line)} if guard and _entered(script, call) else set()
         if guard and guard.branch != "rest" and (name := _entered(script, call)) and _alone(script, call, guard):
+            told.add((guard.file or call.file, guard.line))
             yield fail(
                 here(call),
                 f"{name} stands under a condition on the rank: {_shown(guard)}",
@@ -128,9 +136,13 @@ def conditional(script: Script) -> Iterator[Finding]:
                 f"{name} stands under a condition on the rank: with FSDP or ZeRO all ranks must enter it",
                 evidence=[written(script, call), seen(f"{call.file}:{guard.line}", _shown(guard))],
             )
-    yield from _unpaired(script)
+    yield from _side_by_side(script, told)
     for guard, call, name, _ in left_alone(script):
-        if ((guard.file, guard.line) in read and not _is_plain(call, guard)) or _leaves_loop(guard, call):
+        if (
+            (guard.file, guard.line) in told
+            or ((guard.file, guard.line) in read and not _is_plain(call, guard))
+            or _leaves_loop(guard, call)
+        ):
             continue
         if guard.kind == "rank" and (guard.file, guard.line) not in reported:
             uneven = guard.text.startswith("for ")  # its length may be alike on all ranks after all
@@ -147,43 +159,21 @@ def conditional(script: Script) -> Iterator[Finding]:
             )
 
 
-def _unpaired(script: Script) -> Iterator[Finding]:
-    """Barriers of the others and of the first one that come in turns in a function, one of which is missing."""
-    waits: dict[str, list[tuple[Call, bool]]] = {}
-    for call in reached(script):
-        guard = by_rank(call)
-        if call.name == _BARRIER and guard and guard.branch == "if" and len(call.guards) <= 2 and not call.loops:
-            first = _of_the_first(guard.text)
-            if first is not None:
-                waits.setdefault(call.function, []).append((call, first))
-    for both in waits.values():
-        alone = [barrier for barrier, _ in both]
-        if {first for _, first in both} != {True, False} or len(alone) % 2 == 0:
-            continue  # one side only is told above; an even number are pairs
-        turns = [call for (call, first), (_, then) in zip(both, [*both[1:], (both[0][0], False)], strict=True)
-                 if first == then]  # fmt: skip
-        call = turns[0] if turns else alone[-1]
+def _side_by_side(script: Script, told: set[tuple[str, int]]) -> Iterator[Finding]:
+    """Collectives that the branches of a condition on the rank do not have in common, counted rank by rank."""
+    for call, guard in unbalanced(script, lambda call: collective(script, call) if ":" not in call.name else ""):
+        if (guard.file, guard.line) in told or guard.branch == "rest" or call.name in (INIT, *DDP):
+            continue
+        told.add((guard.file, guard.line))
+        name = collective(script, call)
         yield warn(
-            here(call),
-            "this barrier has no counterpart on the other ranks: the others of the function come in pairs",
-            why="Its ranks meet the next barrier of the others, one too early, or wait until the timeout.",
+            here(call) if _is_near(guard, call) else Where(device=f"{guard.file}:{guard.line}"),
+            f"{name} is entered by those ranks alone for which {_shown(guard)} holds: the others have none for it",
+            why="Its ranks wait until the timeout, or meet a later one of the others.",
             owner="job",
-            evidence=[written(script, barrier) for barrier in alone],
-            fix=[you("Let the other ranks call a barrier for each of these.")],
+            evidence=[written(script, call), _head(script, guard)],
+            fix=[you("Let all ranks enter it, outside of the condition or in both branches.")],
         )
-
-
-def _of_the_first(condition: str) -> bool | None:
-    """Whether it holds on the first rank alone, or on all others; None where that is not plain."""
-    if re.search(
-        r"rank\w*(?:\(\))? (?:== 0|in [\[({]-1, 0[\])}])$|^(?:\w+\.)*is_(?:main|master)\w*(?:\(\))?$", condition
-    ):
-        return True
-    if re.search(
-        r"rank\w*(?:\(\))? (?:!= 0|> 0|not in [\[({]-1, 0[\])}])$|^not (?:\w+\.)*is_(?:main|master)\w*", condition
-    ):
-        return False
-    return None
 
 
 def _is_near(guard: Guard, call: Call) -> bool:
@@ -225,8 +215,9 @@ def leaves(script: Script) -> Iterator[Finding]:
     The lines that follow in the same block, and functions of the script's own that they call. A rank stands in the
     `range` of a loop with a backward pass; or `break` or `continue` under `isnan` or `isfinite` comes before it,
     or `break` in the same loop under a size of the loss itself, and nothing was reduced (a warning); a barrier
-    exchanges nothing. Calls with a group of their own are not judged. It is a note where the
-    condition names a benchmark, such as `--throughput`: a job with that option is to end there.
+    exchanges nothing. Or an `except` around the backward pass lets a rank go on with the next step (a warning;
+    what a handler raises again ends the job). Calls with a group of their own are not judged. It is a note where
+    the condition names a benchmark, such as `--throughput`: a job with that option is to end there.
 
     ## Fix
     - **you** move the collective before the condition, or put what one rank skips under the opposite condition.
@@ -307,6 +298,7 @@ def _fewer_steps(script: Script) -> Iterator[Finding]:
             evidence=[_head(script, guard), written(script, missed)],
             fix=[you("Reduce that number over all ranks before it is tested: all ranks then take one branch.")],
         )
+    yield from _swallowed(script)
     for call in reached(script):
         if call.name not in ("break", "continue") or not call.loops or not call.guards:
             continue
@@ -330,13 +322,32 @@ def _fewer_steps(script: Script) -> Iterator[Finding]:
         )
 
 
+def _swallowed(script: Script) -> Iterator[Finding]:
+    """A rank that goes on to the next step after an error that the others had not."""
+    for call in script.trace:
+        if call.name == "swallow" and call.loops and not _NOT_OF_ONE.search(call.on) and shares_model(script):
+            yield warn(
+                here(call),
+                f"a rank that meets {call.on} goes on with the next step, and the others wait for it",
+                why="The ranks' backward passes no longer fit each other: they hang, or mix up gradients.",
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[
+                    you("Raise it, so that the launcher ends all ranks, or let all ranks agree on leaving a step.")
+                ],
+            )
+            return
+
+
 def _unequal(script: Script) -> Iterator[Finding]:
     """Loaders of the training that may give ranks another number of batches."""
     for loader in training_loaders(script):
         made = made_at(script, loader)
         sizes = tags(made, "batch_size") | tags(made, "1") if made else set()
+        if made and _is_synchronised(script):
+            continue
         share = "share" in (tags(made, "0") | tags(made, "dataset") | tags(made, "sampler")) if made else False
-        if made and (share or {"rank", "local", "first", "some"} & sizes):
+        if made and (share or {"rank", "local", "byrank", "first", "some"} & sizes):
             what = (
                 "the samples are divided by a step of the number of ranks"
                 if share
@@ -356,6 +367,20 @@ def _unequal(script: Script) -> Iterator[Finding]:
                 "the dataset is made of the rank: its length may differ, and with it the number of batches",
                 evidence=[written(script, size), written(script, made)],
             )
+
+
+def _is_synchronised(script: Script) -> bool:
+    """Whether ranks agree before each batch that all have one: where a batch is taken, something is reduced."""
+    taking = {
+        call.function for call in script.trace if call.name == "next" and "loader@" in call.values.get("0", "")
+    }
+    return any(
+        call.function in taking
+        and collective(script, call)
+        and not _TELLS_NOTHING.match(call.name.rpartition(".")[2])
+        for call in script.trace
+        if call.name.startswith("torch.distributed.")
+    )
 
 
 def _by_rank_size(script: Script, loader: Call) -> Call | None:

@@ -9,6 +9,7 @@ from ncclcheck.probes.facts.script import Call, Guard, Script
 from ncclcheck.reports.judgement.findings import Finding, State, fail, warn, you
 from ncclcheck.reports.subjects.script.progress import same_on_all
 from ncclcheck.reports.subjects.script.scripts import (
+    DDP,
     edited,
     here,
     line_of,
@@ -28,6 +29,9 @@ _OF_ALL = re.compile(
     r"|no_sync|join\w*|scatter|to_kwargs|gather|unused_parameters|delay_\w+|skip_\w+|use_\w+|is_multi_device_module|ddp_\w+|optimizer"
 )
 _ASKS = re.compile(r"hasattr|isinstance|module|[pP]arallel|distributed|ddp|try|except|unwrap", re.IGNORECASE)
+# An option of the script's own says what is done with the model, and not which one it is.
+_OPTION = re.compile(r"(?:not )?(?:args|opts?|cfg|config|hparams|FLAGS)\.\w+")
+_OF_ENGINES = re.compile(r"(?:save|load)_checkpoint|backward|step|save_16bit_model")
 _SHARDS = re.compile(r"(?:^|\.)(?:FullyShardedDataParallel|FSDP|fully_shard)$")
 
 
@@ -62,7 +66,14 @@ def attributes(script: Script) -> Iterator[Finding]:
         made = tags(call, "made")
         if not made or any(not tag.startswith("ddp@") for tag in made):
             continue
-        if any(_ASKS.search(guard.text) or not _is_sure(guard) for guard in call.guards):
+        if any(_ASKS.search(guard.text) for guard in call.guards):
+            continue
+        always = all(
+            guard.kind in ("main", "group") for wrap in script.trace if wrap.name in DDP for guard in wrap.guards
+        )
+        if not all(_is_sure(guard) or (always and _OPTION.fullmatch(guard.text)) for guard in call.guards):
+            continue
+        if _OF_ENGINES.fullmatch(name) and call.guards:
             continue
         places.add(call.place)
         line = line_of(script, call.file, call.line)

@@ -330,6 +330,8 @@ def _varying(unused: list[UnusedParameter], totals: Unused) -> Finding:
 
 def _unused(cluster: Cluster, totals: Unused, unused: list[UnusedParameter], reached: bool) -> Finding:
     first = unused[0]
+    if first.everywhere and totals.count == totals.parameters and not reached:
+        return _cut_off(totals)
     which = "on any rank" if first.everywhere else f"on {ranks(first.ranks)}, and others do"
     which += " in the first backward pass of the step; another pass reaches it" if reached else ""
     return fail(
@@ -348,6 +350,22 @@ def _unused(cluster: Cluster, totals: Unused, unused: list[UnusedParameter], rea
                 if reached
                 else "Take it out or freeze it; or let DDP search for it.",
                 "model = DistributedDataParallel(model, find_unused_parameters=True)",
+            )
+        ],
+    )
+
+
+def _cut_off(totals: Unused) -> Finding:
+    return fail(
+        Where(),
+        "no parameter gets a gradient: the loss does not depend on the model",
+        why="Nothing is learned, or backward() ends with an error.",
+        owner="job",
+        evidence=[seen("parameters without a gradient", f"{totals.count} of {totals.parameters}")],
+        fix=[
+            you(
+                "Search for .detach(), .item(), .data and torch.no_grad() between the parameters and the loss.",
+                "print(loss.grad_fn)",
             )
         ],
     )

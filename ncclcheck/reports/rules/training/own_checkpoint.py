@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from ncclcheck.probes.facts import Cluster
@@ -49,7 +50,9 @@ def own_checkpoint(_cluster: Cluster, checkpoint: OwnCheckpoint) -> Iterator[Fin
     random numbers in both runs. What is neither an entry of a state_dict nor a whole number, and changes no
     parameter, is a note; so are random generators: dropout and augmentation go on otherwise than they would have.
     Weights that are not restored and end more than 1 % of their norm off are a failure; what bf16 rounds is less.
-    torch.save to one name on several ranks is a warning.
+    `state` is read through dicts, lists and objects of your own; a dict or list of as many tensors of the same
+    shapes as the model has parameters is an average of them. Parameters are known by identity: with DDP one that
+    loading put in the place of another is a failure. torch.save to one name on several ranks is a warning.
 
     ## Fix
     - **you** put the named object's state_dict() into the checkpoint and load it on every rank.
@@ -58,10 +61,17 @@ def own_checkpoint(_cluster: Cluster, checkpoint: OwnCheckpoint) -> Iterator[Fin
     ## Source
     PyTorch, Saving and loading a general checkpoint; huggingface/accelerate, Checkpointing (random states).
     """
+    if checkpoint.replaced:
+        yield _replaced(checkpoint)
     weights = [lost for lost in checkpoint.lost if lost.kind == "weight"]
     losts = weights or [lost for lost in checkpoint.lost if lost.kind in ("state", "counter")]
+    losts.sort(key=lambda lost: ".param_groups[" in lost.name)  # a scheduler that begins anew sets these
     others = [lost for lost in checkpoint.lost if lost not in losts]
-    if losts or checkpoint.off:
+    if not checkpoint.off:
+        others = [lost for lost in others if lost.how != "value" or "." not in lost.name]  # of meters and logs
+    if checkpoint.replaced and not losts:
+        pass  # whatever else differs follows from it
+    elif losts or checkpoint.off:
         lost = losts or others
         end = f"{checkpoint.parameter} is off by {checkpoint.off:.2g} of its norm {checkpoint.steps} steps later"
         yield (fail if weights and checkpoint.off > _ROUNDED else warn)(
@@ -90,9 +100,33 @@ def own_checkpoint(_cluster: Cluster, checkpoint: OwnCheckpoint) -> Iterator[Fin
             evidence=[seen("torch's generator after loading", "is not the one at the save")],
             fix=[you("Save the generators of each rank, if a run must be repeatable.", *_GENERATORS)],
         )
-    if not checkpoint.lost and not checkpoint.off and not checkpoint.unseeded and not checkpoint.together:
+    same = not (losts or others or checkpoint.off or checkpoint.replaced)
+    if same and not checkpoint.unseeded and not checkpoint.together:
         text = f"{checkpoint.steps} steps after loading are those of the run that saved"
         yield fine(Where(), text, seen("the given checkpoint functions", text))
+
+
+def _replaced(checkpoint: OwnCheckpoint) -> Finding:
+    names = first_of(checkpoint.replaced, _SHOWN)
+    unknown = "neither DDP nor the optimizer knows them" if checkpoint.unheld else "DDP does not know them"
+    tied = f" Weights shared with {checkpoint.untied} are no longer shared." if checkpoint.untied else ""
+    return fail(
+        Where(),
+        f"the given load function puts other parameters in the place of {names}: {unknown}",
+        why="DDP averages, and an optimizer steps, the very parameters that it was made with. After each resume "
+        f"the new ones stay as they were loaded, or differ between ranks.{tied}",
+        owner="job",
+        evidence=[
+            seen("parameters that were not there before loading", names),
+            *(seen("held by no optimizer", first_of(checkpoint.unheld, _SHOWN)) for _ in checkpoint.unheld[:1]),
+        ],
+        fix=[
+            you(
+                "Copy into the parameters that are there: no new layer, no nn.Parameter, no assign=True in load.",
+                "model.module.load_state_dict(saved['model'])  # strict, without assign=True",
+            )
+        ],
+    )
 
 
 def _together(checkpoint: OwnCheckpoint) -> Finding:
@@ -139,15 +173,30 @@ def _fix(lost: Sequence[Lost]) -> Remedy:
             f"Keep {name} in a buffer, which state_dict() holds.",
             f"self.register_buffer('{name}', torch.tensor(0))",
         )
-    name = first.name.partition(".")[0]
-    if first.kind != "state":
+    held, name = _holder(first)
+    if first.how == "weights":
+        return you(
+            f"Save the tensors of {name}, and copy them back on every rank.",
+            f"saved['{name}'] = copy.deepcopy({held})",
+            f"{held} = saved['{name}']  # in load, once it has been made",
+        )
+    if first.how == "value" or first.kind != "state":
         return you(
             f"Save {name} with the rest, and set it on every rank.",
-            f"saved['{name}'] = state['{name}']",
-            f"state['{name}'] = saved['{name}']",
+            f"saved['{name}'] = {held}",
+            f"{held} = saved['{name}']",
         )
     return you(
         f"Save the state_dict of {name}, and load it on every rank.",
-        f"saved['{name}'] = state['{name}'].state_dict()",
-        f"state['{name}'].load_state_dict(saved['{name}'])",
+        f"saved['{name}'] = {held}.state_dict()",
+        f"{held}.load_state_dict(saved['{name}'])",
     )
+
+
+def _holder(lost: Lost) -> tuple[str, str]:
+    """The expression of what holds it, and a name for it in the checkpoint."""
+    if not lost.holder:  # of a result of an older version
+        name = lost.name.partition(".")[0]
+        return f"state['{name}']", name
+    name = re.sub(r"\W+", "", lost.holder.rpartition(".")[2].rpartition("[")[2]) or "state"
+    return lost.holder, name if not name.isdigit() else lost.name.partition("[")[0]

@@ -12,6 +12,8 @@ from ncclcheck.reports.subjects.training import own_loop, written
 from ncclcheck.reports.subjects.training.trained import SLIGHT, checked, partly, place, ranks
 from ncclcheck.reports.text.words.fold import first_of
 
+_COUNTERS = ("n_averaged", "last_epoch", "_step_count", "step", "num_updates")  # of what some ranks update only
+
 
 @rule(
     "TRN027",
@@ -97,10 +99,10 @@ def own_step(cluster: Cluster, step: OwnStep) -> Iterator[Finding]:
             f"{ranks(differing.ranks, differing.count)}",
             why=_of_plateau(fed)
             if (fed := _plateau(step))
-            else "What only some ranks update is wrong where another rank reads it or saves it.",
+            else "It was made or updated otherwise there, and is wrong where that rank reads or saves it.",
             owner="job",
             evidence=[seen(each.name, f"differs on {ranks(each.ranks, each.count)}") for each in step.state[:5]],
-            fix=[_feed_the_mean(fed) if fed else you("Update it on every rank, or make it on rank 0 only.")],
+            fix=[_feed_the_mean(fed) if fed else _alike(differing)],
         )
     wrong = [*own_loop.wrong(step)]
     yield from wrong
@@ -108,12 +110,25 @@ def own_step(cluster: Cluster, step: OwnStep) -> Iterator[Finding]:
         yield partly("its gradients were not compared with those of one process", step.not_joined)
     elif _by_tokens(cluster):
         yield partly("its gradients were not compared with those of one process", "TRN004: ranks differ in tokens")
-    elif step.off is not None and step.off > step.tolerance and not step.unaveraged:
+    elif step.reached and step.off is not None and step.off > step.tolerance:
+        yield partly("its gradients were not compared with those of one process", "TRN010: passes differ")
+    elif step.off is not None and step.off > step.tolerance and not step.unaveraged and not step.state:
         slight = step.off < SLIGHT
         yield _slightly(step.off) if slight else _other_gradients(cluster, step)
     elif not apart and not step.state and not wrong:
         text = f"{step.steps} steps; gradients off by {step.off or 0.0:.2g} of the norm"
         yield fine(Where(), text, seen("the given step", text))
+
+
+def _alike(differing: Differing) -> Remedy:
+    name, counter = differing.name.partition(".")[0], differing.name.rpartition(".")[2]
+    if counter in _COUNTERS:
+        return you("Update it on every rank, or make it on rank 0 only.")
+    return you(
+        f"Make {name} alike on all ranks, a copy of the model or by one broadcast, and update it on all of them.",
+        f"for tensor in state['{name}'].state_dict().values():  # once, when it has been made",
+        "    dist.broadcast(tensor, src=0)",
+    )
 
 
 def _slightly(off: float) -> Finding:

@@ -107,12 +107,13 @@ def no_straggler(cluster: Cluster) -> Iterator[Finding]:
     A step without collectives: the same model, loop and data, on all ranks at once, in turns with real steps;
     then one rank of each node at a time. A rank that is slow in both is named, with the phase in which it loses
     most; one that only waits for data is TRN019's. GPUs: from 1.10 times the others' time on a warning, from 1.25
-    times on a failure; ranks on CPUs 1.5 and 2 times (`TRN020.ratio`, `TRN020.fail_ratio`), by the lower end of
-    the median's interval. Time in which threads of a rank had no core (/proc/self/task/*/schedstat) is not its
-    own: where the ranks of a node are slower together than alone, that is a note about the host; where one rank
-    lacks a core for a quarter of its step, a note on CPUs and a warning on GPUs. Where most ranks do, or on
-    CPUs, one that loses no more than the time in which it had no core is a note: chance decides which one it is.
-    So is a rank on CPUs that was not timed alone, where any rank had no core for a twentieth of its step.
+    times on a failure; ranks on CPUs 1.5 and 2 times (`TRN020.ratio`, `TRN020.fail_ratio`), and by 1 ms at
+    least; by the lower end of the median's interval. Time in which threads of a rank had no core
+    (/proc/self/task/*/schedstat) is not its own: where the ranks of a node are slower together than alone, that is
+    a note about the host; where one rank lacks a core for a quarter of its step, a note on CPUs and a warning on
+    GPUs. Where most ranks do, or on CPUs, one that loses no more than the time in which it had no core is a note:
+    chance decides which one it is. So is a rank on CPUs that was not timed alone, where any rank had no core
+    for a twentieth of its step.
 
     ## Fix
     - **you** leave the named node out and run again; in the forward pass or optimizer: find what only this rank

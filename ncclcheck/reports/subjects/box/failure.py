@@ -129,7 +129,7 @@ def ended(box: Box) -> str:
 
 def said(raised: BoxRaised, most: int = 240) -> str:
     """`ValueError: boom`, in one line."""
-    words = f"{raised.type}: {_BUILD.sub('', raised.message)}"
+    words = f"{raised.type}: {_BUILD.sub('', raised.message)}" if raised.message.strip() else raised.type
     if _TRACEBACK in raised.message:  # of a loader's worker or a spawned process, which torch raises again
         words = f"{raised.message.strip().splitlines()[-1]} (in a process that it started)"
     text = in_line(" ".join(words.split()))
@@ -146,6 +146,14 @@ def _leaves(failure: Failure) -> str:
     """Where it called what ended it."""
     at = own_frames(failure.process.left_at) if failure.process is not None else []
     return f" in {short(at[0])}" if at else ""
+
+
+def _gave_up(failure: Failure) -> str:
+    """Where it was as a timer of its own ended it."""
+    after = failure.process.gave_up if failure.process is not None else ""
+    return (
+        f" by its own faulthandler.dump_traceback_later after {after}: it was{_leaves(failure)}" if after else ""
+    )
 
 
 def _was_in(failure: Failure) -> str:
@@ -176,8 +184,8 @@ def what(one: Failure) -> str:
         "crashed": f"crashed: {signal_name(one.number)}{f': {aborted}' if aborted else ''}",
         "left": f"ended with exit code 0{_leaves(one)} while others went on",
         "exit": f"ended with exit code {code}"
-        + (f": {in_line(one.told)}" if one.told else _leaves(one) or ", without an exception"),
-        "absent": f"did not come to what all the others waited for{_was_in(one)}",
+        + (f": {in_line(one.told)}" if one.told else _gave_up(one) or _leaves(one) or ", without an exception"),
+        "absent": (one.told or "did not come to what all the others waited for") + _was_in(one),
         "apart": "called something else than all the others, which waited for it",
         "outside": f"the job was sent {signal_name(one.number)}",
         "stalled": "the job stalled",

@@ -45,6 +45,8 @@ _OF_OTHERS = re.compile(
     r"|process group .{0,40}abort|no route to host|application timeout caused pair closure|DistNetworkError"
     r"|DistStoreError|is being shut ?down|aborted communicator|connect\(\) .{0,40}fail|failed to connect"
 )
+_CLOSED = re.compile(r"(?i)connection (?:was )?(?:closed|reset)|closed by (?:peer|remote)|broken pipe")
+_TIME = re.compile(r"(?i)time")
 _TAKEN = re.compile(r"(?i)EADDRINUSE|address already in use")  # its own port, whatever torch's class is
 _LAUNCHERS = (
     *("ChildFailedError", "ProcessExitedException", "ProcessRaisedException", "SignalException"),
@@ -505,7 +507,11 @@ def _absent(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None
     if len(ranks) != 1 or not complained:
         return None
     box, process = quiet[0]
-    return Failure(failures[0].t, "absent", box, process)
+    said = [failure.raised.message for failure in failures if failure.raised is not None]
+    lost = all(map(_CLOSED.search, said)) and not any(map(_TIME.search, said))
+    lives = process.gone is None or process.gone > failures[0].t + _ALONE_S
+    closed = "closed its connections to the others, and lived on" if lost and lives else ""
+    return Failure(failures[0].t, "absent", box, process, told=closed)
 
 
 def _apart(failures: Sequence[Failure]) -> Failure | None:
@@ -537,4 +543,8 @@ def odd_at_stall(boxes: Sequence[Box]) -> tuple[Box, BoxProcess] | None:
     if len(stopped) == 1 and max(box.world for box in boxes) > 1:  # whatever is known of the others
         return ranks[next(iter(stopped))]
     rank = odd_one({rank: stopped.get(rank) or own_frames(process.stack) for rank, (_, process) in ranks.items()})
+    if rank is None:  # in different calls, one of them in none
+        away = [at for at, (_, process) in ranks.items() if not _COLLECTIVE.search("\n".join(process.stack))]
+        known = len(ranks) > 1 and all(process.stack for _, process in ranks.values())
+        rank = away[0] if len(away) == 1 and known else None
     return ranks[rank] if rank is not None else None

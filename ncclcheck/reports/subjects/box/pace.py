@@ -129,15 +129,16 @@ def _fell(rates: Sequence[float], at: int) -> bool:
 
 
 def _ended(boxes: Sequence[Box]) -> float:
-    """The first end of a rank, or of all; where the job stalled for good, the last sign of life."""
+    """The first end or failure of a rank, else the end of all; of a job that stalled the last sign of life."""
     gone = [
         process.gone
         for box in boxes
         for process in box.processes
         if process.role == "rank" and process.gone is not None
     ]
+    failed = [raised.t for box in boxes for raised in box.raised if not raised.thread]
     stalled = [box.stalls[-1].t - box.stalls[-1].silent for box in boxes if box.stalls and box.status != 0]
-    return min([*gone, *stalled, *(box.samples[-1].t for box in boxes)], default=0.0)
+    return min([*gone, *failed, *stalled, *(box.samples[-1].t for box in boxes)], default=0.0)
 
 
 def _both(box: Box, change: _Change, values: Sequence[float]) -> tuple[float, float]:

@@ -24,6 +24,7 @@ _FRAMES = (
     (r"threading\.py:\d+ in (?:wait|wait_for|acquire)$", "for a lock, an event or a condition of its own"),
     (r"subprocess\.py:\d+ in (?:wait|_wait|_try_wait|communicate|_communicate)$",
      "for a program that it has started"),
+    (r"multiprocessing/synchronize\.py", "for a lock or a condition that processes share"),
     (r"fcntl|filelock|lockfile|portalocker", "for the lock of a file"),
     (r"asyncio/", "in an event loop of its own"),
     (r"(?:socket|ssl|socketserver)\.py:\d+ in (?:readinto|read|recv\w*|accept|connect|create_connection)$",
@@ -75,6 +76,10 @@ def _by_connection_or_lock(live: LiveProcess) -> str:
 def _for_a_child(box: Box, process: BoxProcess) -> str:
     below = _below(box, process)
     reads = bool(below) and "pipe_read" in process.wchan
+    writes = "pipe_write" in process.wchan
+    if writes:
+        reader = f", such as {below[0].command[:60]} (pid {below[0].pid})," if len(below) == 1 else ""
+        return f"for what reads its pipe{reader} to read"
     if process.wchan != CHILD and not reads:
         return ""
     named = f": {below[0].command[:60]} (pid {below[0].pid})" if len(below) == 1 else ""

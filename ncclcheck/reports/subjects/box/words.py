@@ -23,6 +23,8 @@ _SHELL = re.compile(r"^\S*\b(?:ba|da|z|k)?sh\b|python|torchrun|accelerate|deepsp
 _MOST_PLACES = 3  # that a heading names: chosen, two lines
 _SLEEP = re.compile(r"(?:^|/)sleep\b")
 _WOKE_S = 0.5  # chosen: between the end of a script's `sleep` and what its `kill` ends, on a loaded machine
+_LIMITS_S = 10.0  # chosen: between an exception and the watcher's look at its process
+_WRITES = re.compile(r"(?i)file too large|EFBIG|write|iostream|unexpected pos|SIGXFSZ|PytorchStreamWriter")
 _FULL = 64 * 2**20  # bytes of room below which a disk is told of: less than a small checkpoint
 
 
@@ -66,10 +68,23 @@ def _places(box: Box) -> str:
     for process in box.processes:
         if process.role == "rank" and process.stack and process.state not in ("", "Z", "X"):
             groups.setdefault(failure.own_frames(process.stack)[0], []).append(process.rank)
+    if len(groups) == 1:
+        return _one_place(box, *groups.items())
     if not 1 < len(groups) <= _MOST_PLACES:
         return ""
     places = [f"{fold_ranks(ranks)} in {failure.short(at)}" for at, ranks in groups.items()]
     return f": ranks wait in different places, {', '.join(places)}"
+
+
+def _one_place(box: Box, at: tuple[str, list[int]]) -> str:
+    """All in the same line, and in the same call of torch: each waits for another one."""
+    calls = {
+        failure.called(process.stack) for process in box.processes if process.role == "rank" and process.stack
+    }
+    call = next(iter(calls)) if len(calls) == 1 else ""
+    if len(at[1]) < 2 or not call:
+        return ""
+    return f": {fold_ranks(at[1])} are all in {failure.short(at[0])}, which calls {call}"
 
 
 def waits(cluster: Cluster, one: Failure) -> Waiting | None:
@@ -252,12 +267,21 @@ def _beside(fault: Failure) -> list[Evidence]:
     ][:2]
     return (
         all_evidence
+        + _limits(fault)
         + [
             seen("room", f"{room.free / 2**20:.0f} MiB were left in {room.folder}")
             for room in fault.box.rooms
             if room.free < _FULL
         ][:1]
     )
+
+
+def _limits(fault: Failure) -> list[Evidence]:
+    """Of the process that failed, which its exception may come of; a file's size where it was about writing."""
+    said = failure.what(fault)
+    pid = fault.process.pid if fault.process is not None else fault.raised.pid if fault.raised is not None else 0
+    own = [limit.text for limit in fault.box.limits if limit.pid == pid and abs(limit.t - fault.t) < _LIMITS_S]
+    return [seen("limit", text) for text in own if "(ulimit -f)" not in text or _WRITES.search(said)][:2]
 
 
 def _ours(fault: Failure, text: str) -> bool:

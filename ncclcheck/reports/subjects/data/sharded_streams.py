@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from ncclcheck.probes.facts.data import Sharding
+from ncclcheck.probes.facts.data import Made, Sharding
 from ncclcheck.probes.facts.data.sharding import Stream
-from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, fail, fine, note, seen, warn
+from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, fail, fine, note, seen, warn, you
+from ncclcheck.reports.subjects.data import own_names
 from ncclcheck.reports.subjects.data.sharded import (
     by_local_rank,
     by_stream,
@@ -19,20 +20,23 @@ _ENDLESS = "As it should be where the stream has no end and each reader shuffles
 
 
 def of_stream(
-    node: str, sharding: Sharding, frameworks: Collection[str] = (), dataset: str = ""
+    node: str, sharding: Sharding, frameworks: Collection[str] = (), made: Made | None = None
 ) -> Iterator[Finding]:
     """Samples of a stream that several ranks or workers read, or none.
 
     frameworks: imported by the user's module; one of them may share the samples out among the ranks.
-    dataset: its type.
+    made: what the factory gave.
     """
-    stream = sharding.stream
+    stream, dataset = sharding.stream, made.dataset if made else ""
     if stream is None or stream.unjudged:
         return
     bad = False
     if stream.groups:
         yield _some_ranks_repeat(node, sharding, stream)
         bad = True
+    elif stream.own_orders:
+        yield _own_orders(node, stream, made)
+        return
     elif sharding.ranks > 1 and stream.between_ranks >= sharding.ranks:
         yield _ranks_repeat(node, sharding, stream, frameworks, dataset)
         bad = True
@@ -69,6 +73,26 @@ def _ranks_repeat(
         return note(Where(node=node), f"{what}, in other orders", why=_ENDLESS)
     make = warn if frameworks else fail
     return make(Where(node=node), what, why=why, owner="job", evidence=_evidence(stream), fix=fix)
+
+
+def _own_orders(node: str, stream: Stream, made: Made | None) -> Finding:
+    lines = own_names.rewritten(made, "order") if made else []
+    lost = f"; {stream.lost_to_ranks} are read by none" if stream.lost_to_ranks else ""
+    return fail(
+        Where(node=node),
+        f"{stream.between_ranks} samples of the stream are read by several ranks{lost}: each rank takes its part "
+        "of a random order of its own",
+        why="The order is drawn without a seed, and is another on each rank: the parts overlap and leave out as "
+        "much as by chance. With one seed on all ranks no sample came twice.",
+        owner="job",
+        evidence=_evidence(stream),
+        fix=[
+            you(
+                "Give the order a seed that all ranks share.",
+                *(lines or ["random.Random(seed + epoch).shuffle(shards)"]),
+            )
+        ],
+    )
 
 
 def _some_ranks_repeat(node: str, sharding: Sharding, stream: Stream) -> Finding:

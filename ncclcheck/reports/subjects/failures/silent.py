@@ -370,6 +370,24 @@ def _turned_elsewhere(_: Cluster, silence: Silence) -> Finding | None:
     )
 
 
+def _on_stderr(_: Cluster, silence: Silence) -> Finding | None:
+    """`exec 1>&2`: all that should come as output comes as errors."""
+    if silence.last_step or "its agent's words come on its error output" not in silence.detail:
+        return None
+    return _found(
+        silence,
+        "its agent runs there, and what it says comes on its error output: a startup file of the login shell "
+        "turns output into errors (exec 1>&2, exec >&2 in .bashrc, .profile, /etc/bash.bashrc)",
+        "Every launcher by ssh that reads a command's output waits in vain: mpirun, rsync and scp too.",
+        "job",
+        you(
+            "Take that line out; this shows it, and must print nothing.",
+            f"ssh {{node}} \"grep -rsnE '^ *exec .*>&' {STARTUP_FILES}\" 2>&1",
+            "ssh -o BatchMode=yes {node} 'echo here' >/dev/null",
+        ),
+    )
+
+
 def _swallowed(_: Cluster, silence: Silence) -> Finding | None:
     if silence.last_step or silence.via != "ssh" or silence.look is None or silence.look.came != "in":
         return None
@@ -469,7 +487,7 @@ _SIGNS = (
         _died_at_start,
         _no_word,
     ),
-    *(_up_elsewhere, _ended, _turned_elsewhere, _swallowed, _slow_login, _never_came),
+    *(_up_elsewhere, _ended, _on_stderr, _turned_elsewhere, _swallowed, _slow_login, _never_came),
 )
 _OF = {"agent": "its process", "ssh": "ssh", "srun": "srun"}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Forecast, Tried
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.subjects.job import trial, tuning
-from ncclcheck.reports.text.words.fold import duration, size
+from ncclcheck.reports.text.words.fold import duration, many, size
 from ncclcheck.reports.text.words.wrapping import wrapped
 
 _HEADERS = ("operation", "size", "without", "with", "faster", "95 %", "result")
@@ -34,7 +34,7 @@ def text(document: Document, width: int) -> str:
     cells = [cell for each in rows for cell in each]
     table = tabulate(cells, headers=headers, tablefmt="plain", colalign=columns, disable_numparse=True)
     header, *lines = (f"    {line.rstrip()}" for line in table.splitlines()) if cells else [""]
-    head = f"Tuned: {len(tuned.tried)} settings in pairs of jobs, sizes {tuned.sizes_from}"
+    head = f"Tuned: {many(len(tuned.tried), 'setting')} in pairs of jobs, sizes {tuned.sizes_from}"
     blocks = [head, *filter(None, [header])]
     for setting, each in zip(tried, rows, strict=True):
         name = f"again: {tuning.named(setting)}" if setting is tuned.whole else tuning.named(setting)

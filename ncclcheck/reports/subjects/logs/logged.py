@@ -13,12 +13,13 @@ from ncclcheck.reports.subjects.failures import lost
 from ncclcheck.reports.subjects.logs.attempts import latest
 from ncclcheck.reports.subjects.logs.ending import TEXT, Ending
 from ncclcheck.reports.subjects.logs.words import meanings
-from ncclcheck.reports.subjects.logs.words.wording import with_reasons
+from ncclcheck.reports.subjects.logs.words.wording import with_meaning, with_reasons
 
 # of a log in one finding: chosen, three are read at a glance, the number of all is told beside them
 _MOST_LINES = 3
-_SAY_WHY_THEMSELVES = ("LOG001", "LOG004", "LOG005")  # any failure; any exception; any warning
-_TOLD_BY_BOX = ("LOG004", "LOG006")  # any exception; an end from outside
+_SAY_WHY_THEMSELVES = ("LOG001", "LOG005")  # any failure; any warning
+_OF_ANY_EXCEPTION = "LOG004"
+_TOLD_BY_BOX = (_OF_ANY_EXCEPTION, "LOG006")  # any exception; an end from outside
 
 
 def log_rule(
@@ -58,7 +59,10 @@ def log_rule(
             logs = logs if whole else latest(logs)
             ending = Ending(logs)
             findings: Iterator[Finding] = map(ending.judged, body(logs))
-            findings = findings if code in _SAY_WHY_THEMSELVES else with_reasons(logs, findings, always=asks_why)
+            if code == _OF_ANY_EXCEPTION:
+                findings = with_meaning(logs, findings)
+            elif code not in _SAY_WHY_THEMSELVES:
+                findings = with_reasons(logs, findings, always=asks_why)
             mild = risk or (slows and ending.finished)
             findings = map(ending.of_a_sound_job, findings) if mild else findings
             yield from (

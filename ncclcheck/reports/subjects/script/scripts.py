@@ -45,6 +45,11 @@ _OF_LIBRARIES = {
     ".barrier": re.compile(r"fabric$"),
     ".save": re.compile(r"fabric$"),
 }
+# Each rank writes, or reads, its part of a sharded state; and states are gathered from all.
+_OF_CHECKPOINTS = re.compile(
+    r"^torch\.distributed\.checkpoint\.(?:\w+\.)*(?:save|load|async_save|save_state_dict|load_state_dict)$"
+)
+_OF_STATES = re.compile(r"^torch\.distributed\.checkpoint\.(?:\w+\.)*[gs]et_(?:model_|optimizer_)?state_dict$")
 # What all ranks of a Lightning job call; only these names tell, on a trainer, in a file that imports it.
 _OF_LIGHTNING = (".fit", ".validate", ".test", ".predict")
 _LIGHTNING = re.compile(r"(?:pytorch_)?lightning(?:\.|$)")
@@ -280,12 +285,8 @@ def collective(script: Script, call: Call) -> str:
     """What every rank must enter here, said by its name; empty where there is nothing, or it is not known."""
     if call.name in COLLECTIVES or call.name in DDP:
         return "" if _has_group(call) else call.name.rpartition(".")[2]
-    if (on := _OF_LIBRARIES.get(call.name)) and on.search(call.on):
-        return call.name[1:]
-    if call.name == ".all_gather" and call.on == "self" and _is_lightnings(script, call):
-        return "self.all_gather"
-    if call.name in _OF_LIGHTNING and _is_trainers(script, call):
-        return f"{call.on}{call.name}"
+    if name := _of_libraries(script, call):
+        return name
     if call.name in (".state_dict", ".save_checkpoint") and any(
         not excludes(call, wrap)
         and (call.name == ".save_checkpoint" or wrap.name != "deepspeed.initialize")  # its state is a rank's own
@@ -294,6 +295,27 @@ def collective(script: Script, call: Call) -> str:
         return f"{call.name[1:]} of {call.on}"
     entered = _entered(script, call.name, _DEEP)
     return f"{entered} in {call.name.rpartition(':')[2]}()" if entered else ""
+
+
+def _of_libraries(script: Script, call: Call) -> str:
+    """What all ranks must enter in libraries, and in torch's own checkpoints."""
+    if _OF_CHECKPOINTS.match(call.name) or (_OF_STATES.match(call.name) and "options" in call.arguments):
+        return "" if _has_group(call) else ".".join(call.name.split(".")[-2:])
+    if call.name in (".log", ".log_dict") and call.arguments.get("sync_dist") == "True":
+        return f"{call.on}{call.name} with sync_dist"
+    if (
+        call.name in (".evaluate", ".predict")
+        and call.on.endswith("trainer")
+        and says(script, "transformers", "Trainer", "TrainingArguments")
+    ):
+        return f"{call.on}{call.name}"
+    if (on := _OF_LIBRARIES.get(call.name)) and on.search(call.on):
+        return call.name[1:]
+    if call.name == ".all_gather" and call.on == "self" and _is_lightnings(script, call):
+        return "self.all_gather"
+    if call.name in _OF_LIGHTNING and _is_trainers(script, call):
+        return f"{call.on}{call.name}"
+    return ""
 
 
 def gathers(script: Script, call: Call) -> str:

@@ -14,6 +14,8 @@ from ncclcheck.reports.text.words.fold import duration
 # all ranks of a node together against one alone; some slowdown (clocks, memory) is usual on every host: chosen
 CONTENDED = 1.25
 _LITTLE = 0.1  # of a step
+# of a rank on CPUs, microseconds: a turn of the kernel's scheduler takes as long, and 0.6 ms were seen by chance
+_LEAST_CPU_US = 1000.0
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,10 @@ def slow(cluster: Cluster, measured: Steps) -> list[Straggler]:
     named = [
         straggler for straggler in stragglers if straggler.phase != "data" or straggler.fact.rank not in starved
     ]
-    return [straggler for straggler in named if not step_times.by_chance(measured, straggler)]
+    seen = [straggler for straggler in named if not step_times.by_chance(measured, straggler)]
+    if measured.on_gpus:
+        return seen
+    return [one for one in seen if one.own - one.usual > _LEAST_CPU_US]
 
 
 def slow_by_chance(cluster: Cluster, measured: Steps) -> list[Straggler]:

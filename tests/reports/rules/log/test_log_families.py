@@ -64,10 +64,17 @@ def test_a_guess_that_came_true_is_only_worth_knowing(files: tuple[str, ...], st
     assert judged(*files)["LOG087"].state.value == state
 
 
-def test_watchdogs_whose_lines_were_wrapped_tell_the_number_and_who_is_not_there() -> None:
-    (finding,) = judged("".join(_CUT.format(rank) for rank in (1, 2, 3, 5, 6)))["LOG095"].findings
+def test_watchdogs_whose_lines_were_cut_tell_the_number_and_who_is_not_there() -> None:
+    cut = "".join(_CUT.format(rank).partition("\n")[0] + "\n" for rank in (1, 2, 3, 5, 6))
+    (finding,) = judged(cut)["LOG095"].findings
     assert "ranks 1-3,5-6 gave up in collective 4" in finding.what
     assert "not in these files: ranks 0,4" in finding.what
+
+
+def test_watchdogs_whose_lines_were_wrapped_are_read_whole() -> None:
+    (finding,) = judged("".join(_CUT.format(rank) for rank in (1, 2, 3, 5, 6)))["LOG080"].findings
+    assert "ranks 0,4 printed nothing" in finding.what
+    assert "collective 4 (BROADCAST)" in finding.what
 
 
 def test_each_node_with_a_rendezvous_id_of_its_own() -> None:

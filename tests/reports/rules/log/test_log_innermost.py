@@ -75,6 +75,23 @@ STACK = "Abort(37) on node 0 (rank 0 in comm 0): Fatal error in PMPI_Init: Other
             "10.1.2.3:13305: Failed to connect to remote host: Connection refused",
         ),
         (
+            "LOG006",
+            "=>> PBS: job killed: walltime 259217 exceeded limit 259200\n",
+            "PBS ended the job at its time limit",
+        ),
+        ("LOG006", "TERM_RUNLIMIT: job killed after reaching LSF run time limit.\n", "LSF ended the job"),
+        (
+            "LOG124",
+            f"{STACK}MPIDI_OFI_mpi_init_hook(1554):\n(unknown)(): Other MPI error\n",
+            "MPIDI_OFI_mpi_init_hook(1554) failed",
+        ),
+        (
+            "LOG004",
+            "RuntimeError: [ERROR] HCCL error in: torch_npu/csrc/distributed/ProcessGroupHCCL.cpp:64\n"
+            "EJ0001: Failed to initialize the HCCP process. Reason: Maybe the last training process is running.\n",
+            "Maybe the last training process is running",
+        ),
+        (
             "LOG093",
             "[n67:25098:0] Caught signal 11 (Segmentation fault)\n"
             "[n68:32107:0]  mm_ep.c:231  Fatal: Failed to attach to remote segment. Shared memory error\n",

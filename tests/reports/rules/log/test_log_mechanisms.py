@@ -136,6 +136,8 @@ def test_a_line_of_code_is_no_value_of_torchrun() -> None:
 
 
 def test_one_process_that_cannot_listen_is_told_of_no_rank() -> None:
+    of_its_own = _traceback('  File "/w/train.py", line 9, in serve', "OSError: [Errno 98] Address already in use")
+    assert _told(of_its_own, "LOG019").what == "a port that the program itself opens is taken already"
     assert "rank 0" not in _told(PORT_TWICE[: len(PORT_TWICE) // 3], "LOG019").what
 
 

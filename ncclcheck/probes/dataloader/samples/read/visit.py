@@ -18,6 +18,7 @@ from ncclcheck.probes.dataloader.children.inside import told
 from ncclcheck.probes.dataloader.children.notes import Mark
 from ncclcheck.probes.dataloader.factory import Made
 from ncclcheck.probes.dataloader.randomness import seeds
+from ncclcheck.probes.dataloader.randomness.local import BATCH, Local, Watched, watched
 from ncclcheck.probes.dataloader.samples.fingerprint import leaves
 from ncclcheck.probes.dataloader.samples.read import glance
 
@@ -61,7 +62,7 @@ class Visited(Struct):
     """What was read, pass by pass. batches: what the user's collate_fn made of the first samples of each pass.
 
     private: type of each generator that the user's objects hold, by path; drawn: those whose state reading
-    changed. whole: a stream came to its end.
+    changed. whole: a stream came to its end. local: lines that make a generator with one seed for all samples.
     """
 
     passes: list[list[Read]] = field(default_factory=list)
@@ -72,6 +73,7 @@ class Visited(Struct):
     first_s: float = 0.0
     seconds: float = 0.0
     init_error: str = ""
+    local: list[Local] = field(default_factory=list)
 
 
 def become_worker(made: Made, workers: int, seed: int) -> str:
@@ -106,10 +108,16 @@ def _pass(made: Made, plan: Visit, done: Visited) -> None:
     samples: list[Any] = []
     own = private(made)
     before = {path: seeds.digest_of(generator) for path, generator in own.items()}
-    done.passes.append(list(_read_all(source, indices, plan, warm, samples)))
-    if made.loader.get("collate_fn") and samples:
-        _seed(plan, -1)
-        done.batches.append(_look_at(lambda: made.loader["collate_fn"](samples)))
+    with watched() as making:
+        done.passes.append(list(_read_all(source, indices, plan, warm, samples, making)))
+        making.at = BATCH
+        if (collate := made.loader.get("collate_fn")) and samples:
+            _seed(plan, -1)
+            done.batches.append(_look_at(lambda: collate(samples)))
+            if len(samples) > 2 and len(done.passes) == 1:  # of other samples, for the seeds that it sets
+                _look_at(lambda: collate(samples[1:]))
+    if len(done.passes) == 1:
+        done.local = making.constant()
     done.drawn = [path for path, generator in own.items() if seeds.digest_of(generator) != before[path]]
     done.whole, done.seconds = source.ended, done.seconds or time.monotonic() - warm
 
@@ -123,7 +131,12 @@ def _attempt(source: glance.Source, index: int) -> None:
 
 
 def _read_all(
-    source: glance.Source, indices: Sequence[int], plan: Visit, begun: float, samples: list[Any]
+    source: glance.Source,
+    indices: Sequence[int],
+    plan: Visit,
+    begun: float,
+    samples: list[Any],
+    making: Watched,
 ) -> Iterator[Read]:
     for position, index in enumerate(indices):
         seconds = max(plan.seconds, plan.most_s) if position < plan.least else plan.seconds
@@ -139,6 +152,7 @@ def _read_all(
             return sample
 
         _seed(plan, index)
+        making.at = position
         content = _look_at(read)
         if source.ended:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -14,21 +14,27 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ncclcheck.probes.facts.training import Differing
 from ncclcheck.probes.training.course.optimizers import alive
 from ncclcheck.probes.training.equal.alike import MOST, odd, told
-from ncclcheck.probes.training.equal.state import fingerprint
+from ncclcheck.probes.training.equal.own.held import How, has_state, held, how, shapes
+from ncclcheck.probes.training.equal.state import bare, fingerprint
 from ncclcheck.probes.training.loop import Setting
 
+Kind = Literal["state", "counter", "number", "attribute", "weight"]
 _OF_ITS_BATCH = ".prev_loss"  # that LBFGS keeps of the rank's own batch
 
 
-def apart(setting: Setting, state: Mapping[str, Any]) -> list[Differing]:
-    """What has a state_dict and is there on all ranks: the entries of it that differ. Parameters are those of a
-    module beside the model that an optimizer trains.
+def apart(setting: Setting, model: nn.Module, state: Mapping[str, Any]) -> list[Differing]:
+    """What has a state_dict and is there on all ranks, and copies of the weights: the entries that differ.
+    Parameters are those of a module beside the model that an optimizer trains.
     """
-    mine = {name: digest for name, digest in entries(state).items() if not name.endswith(_OF_ITS_BATCH)}
+    mine = {
+        entry.name: entry.digest
+        for entry in entries(model, state)
+        if entry.kind == "state" and not entry.name.endswith(_OF_ITS_BATCH)
+    }
     ranks = told(setting.peers, mine)
     both = [name for name in mine if all(name in rank for rank in ranks)]
     columns = {name: [rank[name] for rank in ranks] for name in both}
-    trained = _trained(state)
+    trained = _trained(model, state)
     return [
         Differing(
             name=name[:200],
@@ -41,15 +47,15 @@ def apart(setting: Setting, state: Mapping[str, Any]) -> list[Differing]:
     ][:MOST]
 
 
-def _trained(state: Mapping[str, Any]) -> set[str]:
+def _trained(model: nn.Module, state: Mapping[str, Any]) -> set[str]:
     trained = {
         id(parameter) for optimizer in alive() for group in optimizer.param_groups for parameter in group["params"]
     }
     return {
-        f"{name}.{where}"
-        for name, thing in state.items()
-        if _is_module(thing)
-        for where, parameter in thing.named_parameters()
+        f"{each.name}.{where}"
+        for each in held(state, model)
+        if _is_module(each.thing)
+        for where, parameter in each.thing.named_parameters()
         if id(parameter) in trained
     }
 
@@ -92,24 +98,33 @@ def _strided(things: list[Any]) -> list[torch.Tensor]:
     return [tensor for tensor in plain if tensor.numel() and tensor.layout is torch.strided]
 
 
-def entries(state: Mapping[str, Any]) -> dict[str, str]:
-    """A hash of each entry of all that has a state_dict."""
-    return {f"{name}{where}": value for name, member in state.items() for where, value in prints(member).items()}
+class Entry(NamedTuple):
+    """One entry: a hash, what kind of thing it is, and where it is held, as an expression, and how."""
+
+    name: str
+    kind: Kind
+    digest: str
+    holder: str = ""
+    how: How = "state_dict"
 
 
-def plain_entries(state: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Each whole number (a counter), other number, text and tensor that stands in it by itself, hashed."""
-    kinds: dict[str, tuple[str, str]] = {}
-    for name, member in state.items():
-        if not callable(getattr(member, "state_dict", None)):
-            kind = "counter" if isinstance(member, int) and not isinstance(member, bool) else "number"
-            kinds |= {where: (kind, value) for where, value in _flat(member, name)}
-    return kinds
+def entries(model: nn.Module, state: Mapping[str, Any]) -> list[Entry]:
+    """Of all that has a state_dict and of copies of the model's weights (state); whole numbers in state itself
+    (counter); and other numbers, texts and tensors.
+    """
+    wanted, found = shapes([*bare(model).parameters()]), list[Entry]()
+    for name, expression, thing, depth in held(state, model):
+        form = how(thing, wanted)
+        counts = isinstance(thing, int) and not isinstance(thing, bool) and not depth
+        kind: Kind = "counter" if counts else "number" if form == "value" else "state"
+        inner = prints(thing).items() if form == "state_dict" else _flat(thing, "")
+        found += [Entry(f"{name}{where}", kind, digest, expression, form) for where, digest in inner]
+    return found
 
 
 def prints(thing: Any) -> dict[str, str]:
     """A hash of each entry, but of BatchNorm's statistics, which belong to their rank."""
-    if not callable(getattr(thing, "state_dict", None)):
+    if not has_state(thing):
         return {}
     norms = (
         [name for name, module in thing.named_modules() if isinstance(module, _BatchNorm)]

@@ -32,7 +32,7 @@ from ncclcheck.probes.training.equal.own.beside import Followed
 from ncclcheck.probes.training.equal.own.entered import Parted, agreed
 from ncclcheck.probes.training.equal.own.own_state import aliased, apart
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators
-from ncclcheck.probes.training.equal.state import Alone, fingerprint, fingerprints, of_16_bits, plain
+from ncclcheck.probes.training.equal.state import Alone, added, fingerprint, fingerprints, of_16_bits, plain
 from ncclcheck.probes.training.feed import Batch, moved, samples_of
 from ncclcheck.probes.training.loop import Setting, bare, stream, wrap
 
@@ -78,15 +78,15 @@ def _seen(setting: Setting, step: Step) -> Checks:
     unaveraged, passes = _unaveraged(setting, ours), watch.passes
     altered = bool(unaveraged.get("unaveraged")) and _alike(setting, averaged)
     optimizers = Optimizers(model, stepped=bool(ours))
-    added = _everywhere(setting, _added(model, there))
+    new = _everywhere(setting, added(model, there))
     try:
         steps = _go_on(setting, step, model, state, batches, watch, mood, reseeded, optimizers)
     except Parted as parted:
         return _parted(setting, parted, watch.steps)
     except RuntimeError as error:
-        if not added or UNREDUCED not in str(error):
+        if not new or UNREDUCED not in str(error):
             raise
-        return _replaced(setting, model, watch.steps, added, optimizers)
+        return _replaced(setting, model, watch.steps, new, optimizers)
     finally:
         optimizers.end()
         evaluating = mood.end()
@@ -110,7 +110,7 @@ def _seen(setting: Setting, step: Step) -> Checks:
         skipped=_only_some(setting, optimizers.calls),
         altered=altered,
         taken=taken if len({*(taken := told(setting.peers, optimizers.steps + bool(ours)))}) > 1 else [],
-        state=apart(setting, state),
+        state=apart(setting, model, state),
         written=watch.writes.found(setting.peers),
         zero=_everywhere(setting, optimizers.zero())[:MOST],
         unheld=unheld[:MOST],
@@ -181,21 +181,11 @@ def _parted(setting: Setting, parted: Parted, step: int) -> Checks:
     return Checks(entered=setting.parted, unchecked=[Unchecked(check="own_step", why=why)])
 
 
-def _added(model: nn.Module, there: Sequence[Tensor]) -> list[str]:
-    """Trained parameters of the model that are none of those that were there."""
-    known = {id(tensor) for tensor in there}
-    return [
-        plain(name)
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad and id(parameter) not in known
-    ]
-
-
-def _replaced(setting: Setting, model: nn.Module, step: int, added: list[str], optimizers: Optimizers) -> Checks:
+def _replaced(setting: Setting, model: nn.Module, step: int, new: list[str], optimizers: Optimizers) -> Checks:
     """DDP, which still waits for the parameters that were there before, has ended this step on all ranks."""
     same = agreement(setting.peers, bare(model), fingerprints(bare(model)))
     made = optimizers.call_of_one()
-    return Checks(own_step=OwnStep(steps=step, parameters=same, optimizer=made, added=added[:MOST]))
+    return Checks(own_step=OwnStep(steps=step, parameters=same, optimizer=made, added=new[:MOST]))
 
 
 def _rounds(model: nn.Module) -> bool:

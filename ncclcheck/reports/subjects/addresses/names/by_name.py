@@ -14,6 +14,7 @@ from ncclcheck.reports.subjects.links.reached import Pair, Reached, blame
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.text.words.fold import fold_names
 
+_NO_WAY = ("unreachable", "not_sent")  # the kernel here has no route, or no address of that family to send from
 _ANSWERED = ("ok", "refused")  # nothing of ours listens there, so that the kernel refuses what passes
 
 
@@ -43,7 +44,7 @@ def _explained(cluster: Cluster, finding: Finding, pairs: list[Pair], tried: Map
     for pair in pairs:
         to = tried[pair]
         # A route of its own was not asked for: none at all is what the kernel said.
-        way = Way(address=to.address, error=to.connect.detail) if to.connect.outcome == "unreachable" else None
+        way = Way(address=to.address, error=to.connect.detail) if to.connect.outcome in _NO_WAY else None
         if way is not None and (cause := own_way.cause(nodes[pair[0]], way)):
             where = Where(node=pair[0], device=cause.device)
             by_name = [remedy for remedy in finding.remedies if remedy.who == "you"]

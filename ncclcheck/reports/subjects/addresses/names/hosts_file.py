@@ -5,7 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from ncclcheck.probes.facts import Node, Resolver, at
+
+FILES_FIRST = "sed -i.before -E '/^hosts:/{s/[[:space:]]files//; s/^hosts:/hosts: files/}' /etc/nsswitch.conf"
 _ADDRESS = re.compile(r"[0-9a-fA-F:.]+")
+
+
+def asked(node: Node) -> list[str]:
+    """What lets a node ask /etc/hosts at all, before its name servers, where nsswitch.conf leaves it out."""
+    sources = at(node, "host.own_sources")
+    left_out = isinstance(sources, Resolver) and bool(sources.order) and "files" not in sources.order.split()
+    return [f"{FILES_FIRST}   # on {node.name}: it asks {sources.order} alone now"] if left_out else []
 
 
 def named(name: str, address: str, wrong: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, Wher
 _FILES = "~/.ssh/config /etc/ssh/ssh_config /etc/ssh/ssh_config.d/*.conf"
 
 
+_NO_BANNER = "sent no banner"  # launching.py's words
 _WAITED = "neither came in nor was refused"  # silent.py's words
 _ASKED = "^(hostname|port|user|proxy|controlpath|bind|address|remote|ciphers|kex)"
 # Options that a whole site may set, and that are told as evidence alone.
@@ -85,6 +86,8 @@ def explained(cluster: Cluster, found: Finding) -> Finding:
                 you("Or do without shared connections for it.", f"ssh -o ControlPath=none {quote(node)} true"),
             ],
         )
+    if way.greeting and _NO_BANNER in found.what:
+        return _no_sshd(found, way)
     if way.silent_agent and _WAITED in found.what:
         return _agent_hangs(found, way)
     if way.no_arp and "No route to host" in found.what:
@@ -97,6 +100,24 @@ def explained(cluster: Cluster, found: Finding) -> Finding:
             remedies=[see(node), *found.remedies],
         )
     return found
+
+
+def _no_sshd(finding: Finding, way: Dialled) -> Finding:
+    """It accepts, and speaks in words that are not ssh's."""
+    return replace(
+        finding,
+        what=f"what listens on port {way.port} there is no sshd: it says {way.greeting!r}, which is no greeting "
+        "of ssh (a tarpit such as endlessh, or another service); sshd may listen on another port",
+        evidence=[seen(f"port {way.port} of {way.addresses[0] if way.addresses else way.host}", way.greeting),
+                  *finding.evidence],
+        remedies=[
+            you("Name the port of its sshd.",
+                f"ssh -o BatchMode=yes -p 2222 {quote(way.node)} true   # if it is 2222",
+                f"printf 'Host %s\\n    Port 2222\\n' {quote(way.node)} >> ~/.ssh/config"),
+            admin("See on its console where sshd listens, and what has this port.",
+                  f"ss -tlnp | grep -E 'sshd|:{way.port} '   # there"),
+        ],
+    )  # fmt: skip
 
 
 def _agent_hangs(finding: Finding, way: Dialled) -> Finding:

@@ -55,6 +55,11 @@ def writing(node: Node, address: str = "") -> list[Filter]:
     return [chain for chain in filters if not address or _is_for(chain, address)]
 
 
+def clamping(node: Node) -> list[Filter]:
+    """Its chains that write another size of segments into TCP's first packets."""
+    return [chain for chain in _of(node) if "tcpmss" in chain.does]
+
+
 def _is_for(chain: Filter, address: str) -> bool:
     """Whether the sender that a rule names, if it names one, can be this one."""
     named = _SENDER.search(chain.rule)

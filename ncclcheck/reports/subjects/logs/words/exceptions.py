@@ -285,7 +285,8 @@ _FAMILIES = (
     ),
     made(
         r"can't start new thread|pthread_create|BlockingIOError: \[Errno 11\]"
-        r"|\b(?:fork|clone|thread|spawn)\w*\b.{0,80}Resource temporarily unavailable",
+        r"|\b(?:fork|clone|thread|spawn)\w*\b(?:(?!(?i:accept|socket|recv)).){0,80}Resource temporarily "
+        r"unavailable",
         "The limit of processes and threads is reached: of the user (ulimit -u), or of the cgroup or container "
         "(pids).",
         you("Confirm, where the job runs.", "ulimit -u; ps -eLf | wc -l", "cat /sys/fs/cgroup/pids.max"),

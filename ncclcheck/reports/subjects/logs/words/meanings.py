@@ -25,6 +25,8 @@ _FOLLOWS = re.compile(
 # A warning of NCCL that tells what may happen.
 _MAY = re.compile(r"\b(?:can|may|might|could) (?:lead|cause|result|hang|affect|degrade|reduce|impact|be slow)")
 
+# Its own words, and the calls within it: none of them hands anything to the program.
+_SERVICE = re.compile(r"\[(?:Proxy )?Service(?: thread| \d{1,6})?\]|^(?:misc/socket|proxy)\.cc:\d{1,6} ")
 # What a loader's thread or a queue's raises when the process at its other end has gone.
 _OTHER_END = ("EOFError", "ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "FileNotFoundError")
 
@@ -117,6 +119,11 @@ def follows(event: LogEvent) -> bool:
 def ends_nothing(event: LogEvent) -> bool:
     """Whether an exception or its traceback is one that Python only tells of (at exit, a logger, `__del__`)."""
     return event.fields.get("ends") == "nothing"
+
+
+def of_a_service(event: LogEvent) -> bool:
+    """Whether NCCL's thread that serves a process says it: where sockets close at the end it does so, too."""
+    return event.sign in ("nccl-warning", "propagated", "proxy-failed") and _SERVICE.search(event.text) is not None
 
 
 def of_a_thread(event: LogEvent) -> bool:

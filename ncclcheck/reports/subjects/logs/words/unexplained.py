@@ -73,11 +73,13 @@ def unexplained(logs: Logs) -> list[LogEvent]:
     if is_foreign(logs):
         return []
     ending, gone, in_order = Ending(logs), died(logs), left_in_order(logs)
+    services = only_services(logs)
     tries = {(event.file, event.line) for event in logs.events if meanings.of_one_try(event)}
     events = (
         event
         for event in logs.events
         if _can_be_a_failure(event)
+        and not (services and meanings.of_a_service(event))
         and not (in_order and event.sign == "nccl-warning")
         and not _of_a_worker(logs, event)
         and not (event.text.startswith(_STACK_OF_CPP) and (event.file, event.line - 1) in tries)
@@ -86,6 +88,15 @@ def unexplained(logs: Logs) -> list[LogEvent]:
     return [
         event for event in events if gone or not ((event.file, event.line) in of_samples or ending.outlived(event))
     ]
+
+
+def only_services(logs: Logs) -> bool:
+    """Whether nothing complains but NCCL's service threads, whose sockets close at the end of a sound job, too."""
+    bad = [event for event in logs.events if event.level in LEVELS or event.sign == "propagated"]
+    harmless = {*meanings.HARMLESS}
+    return any(meanings.of_a_service(event) for event in bad) and all(
+        meanings.of_a_service(event) or event.sign in harmless for event in bad
+    )
 
 
 def is_foreign(logs: Logs) -> bool:

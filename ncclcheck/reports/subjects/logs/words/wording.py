@@ -22,7 +22,10 @@ LEFT_OPEN = re.compile(
 )
 # What a process said of its own failure, though another line is the better known.
 _SAID_OF_FAILURES = ("complaint", "nccl-warning", "python-error")
-_A_CODE = re.compile(r"\berror code (?:is )?:?-?\d{1,6}\b")  # its library says below what it means
+# An error by its number, or by a place in the source alone: its library says below what it means.
+_A_CODE = re.compile(
+    r"\berror code (?:is )?:?-?\d{1,6}\b|\berror in: \S{1,200}\.(?:cpp|cc|cu|h):\d{1,6}(?= at |\s*$)"
+)
 _ANNOUNCED = re.compile(r"\berror stack:")  # what it is made of stands below
 _FATAL = re.compile(r"\b(?:[Ff]atal|FATAL)\b(?! error in)")
 _BY_A_SIGNAL = re.compile(r"\bcrashed \(|\baborted \(|killed by SIG|does not know why")
@@ -47,6 +50,8 @@ _ARGUMENTS = re.compile(r"\['(?:[^\]]{80,2000})(?:\]|$)")
 _HANDS_ON = re.compile(
     r"failed to connect to all addresses(?!.{0,200}(?:refused|timed|route))|Additional GRPC error information"
 )
+_ADDRESSES = re.compile(r" \|?\s?\d{1,3} {1,9}0x[0-9a-f]{8,16} .{0,4000}$")  # a stack within a line
+_POINT = re.compile(r"Assertion (?:failed:|[`'])|\b[A-Z]\w{2,60}(?:Error|Exception): ")  # what others stand before
 _CANNOT = re.compile(r"(?i)\b(?:unable|failed) to \w|\b(?:cannot|can't|couldn't|could not) \w")
 _BESIDE_AN_END = 30  # characters: a sentence, and not only who ended
 _IDENTITY = re.compile(r" [\w.]{1,60}=(?:'[0-9a-f-]{24,40}'|\d{12,20}\b)|(?<=Error)\(\w{1,40}=\d{12,20}\)")
@@ -68,8 +73,8 @@ _HOLLOW = re.compile(
     r"|^\S{1,200} .{0,60}\b(?-i:FAILED)$"
     r"|^ray\.exceptions\.(?!\w*(?:Timeout|OutOf))|^(?:.{0,120}\] )?Some NCCL operations have failed"
     r"|\b(?:Other|Internal|Unknown) MPI error\b|channel initialization failed|\baborting job:?\W*$"
-    r"|printing .{0,30}log ?file"
-    r"|sigkill_handler\] (?:\[|$)"
+    r"|printing .{0,30}log ?file|\bFile \"[^\"]{1,300}\", line \d{1,7}, in\b"
+    r"|sigkill_handler\] (?:\[|$)|^Aborted by PBS Server"
 )
 # A sentence that tells its reader what to do.
 _ADVICE = re.compile(
@@ -283,7 +288,8 @@ def of_a_sum(event: LogEvent) -> Family | None:
 def words(text: str) -> str:
     """A line without the time and the place in the source that some libraries write before it, and without a
     command line in it."""
-    return _HEAD.sub("", _ARGUMENTS.sub("[...]", " ".join(text.split())), count=1)
+    text = _ADDRESSES.sub("", _ARGUMENTS.sub("[...]", " ".join(text.split())))
+    return _HEAD.sub("", text, count=1)
 
 
 def advice(text: str) -> list[Remedy]:
@@ -359,6 +365,9 @@ def _shortened(text: str, most: int) -> str:
     known = of_words(text)
     match = known.words.search(text) if known else None
     tail = most // 2
+    point = _POINT.search(text)
+    if match is None and point and point.start() > 0 and len(text) - point.start() <= most:
+        return f"... {text[point.start() :]}"
     bad = _BAD.search(text)
     if match is None and bad and (at := bad.start()) > most - tail:
         begin = max(text.rfind(". ", 0, at) + 2, at - tail)
@@ -376,9 +385,15 @@ def with_reasons(logs: Logs, findings: Iterator[Finding], *, always: bool) -> It
     always: also what does not say itself that it leaves open what is behind it.
     """
     return (
-        _with_reason(logs, finding, always=always)
-        if always or LEFT_OPEN.search(finding.what) or _A_CODE.search(finding.what)
-        else finding
+        _with_reason(logs, finding, always=always) if always or LEFT_OPEN.search(finding.what) else finding
+        for finding in findings
+    )
+
+
+def with_meaning(logs: Logs, findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Exceptions that give a number, with the line below that says what it means."""
+    return (
+        _with_reason(logs, finding, always=False) if _A_CODE.search(finding.what) else finding
         for finding in findings
     )
 
@@ -433,12 +448,13 @@ def _reasoned_below(logs: Logs, events: Sequence[LogEvent], finding: Finding) ->
     if _REASON.search(finding.what):
         return None
     shown = min(events, key=lambda event: event.order)
+    coded = _A_CODE.search(finding.what) is not None
     announced = _ANNOUNCED.search(shown.text) is not None
     last = shown if announced else max(events, key=lambda event: event.order)
     below = [
         event
         for event in logs.events
-        if event.sign in (SAID if announced else _SAID_OF_FAILURES)
+        if event.sign in (SAID if announced or coded else _SAID_OF_FAILURES)
         and event.file == last.file
         and 0 < event.line - last.line <= _BELOW
         and (announced or (_FATAL if by_signal else _REASON).search(event.text))
