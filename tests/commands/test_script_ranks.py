@@ -147,6 +147,51 @@ def test_what_ranks_take_is_compared(lines: str, code: str, part: str) -> None:
     assert any(part in text for text in texts) if part else texts == []
 
 
+_STEP = "model(x).sum().backward()"
+_SOUND = f"{_LOCAL}{_GROUP}{_TRAIN.format(step=_STEP)}"
+_SUM = "for i in range(steps):\n            with model.no_sync():\n                model(x).sum().backward()"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "part"),
+    [
+        ("", "", "SCR009", ""),
+        ("    loader.sampler.set_epoch(epoch)\n", "", "SCR009", "never given the epoch"),
+        ("for epoch in range(3):\n    loader.sampler.set_epoch(epoch)\n",
+         "loader.sampler.set_epoch(0)\nfor epoch in range(3):\n", "SCR009", "never given the epoch"),
+        ("", "", "SCR041", ""),
+        (_STEP, _SUM.replace("            with", "            if i < steps:\n             with"), "SCR041",
+         "no_sync is used in every step"),
+        (_STEP, _SUM.replace("            with", "            if i < steps - 1:\n             with"), "SCR041",
+         ""),
+        ("", "", "SCR027", "no workers"),
+        ("data, sampler", "data, num_workers=os.cpu_count(), sampler", "SCR027", "as many workers"),
+        ("data, sampler", "data, num_workers=os.cpu_count() // 8, sampler", "SCR027", ""),
+        ("data, sampler=DistributedSampler(data))\n",
+         "data, num_workers=2, sampler=DistributedSampler(data))\n", "SCR027", ""),
+    ],
+)  # fmt: skip
+def test_a_training_and_its_faults(old: str, new: str, code: str, part: str) -> None:
+    """One training, and what is changed in it; nothing is found where part is empty."""
+    lines = _SOUND.replace(old, new) if old else _SOUND
+    texts = _texts(lines, code)
+    assert any(part in text for text in texts) if part else texts == []
+
+
+@pytest.mark.parametrize(("more", "faulty"), [("", True), ("dist.all_reduce(model.weight.grad)", False)])
+def test_a_model_that_nothing_averages(more: str, faulty: bool) -> None:
+    """Samples are shared out, and each rank trains a model of its own; whatever is exchanged may be gradients."""
+    head = "\n".join(line for line in _HEAD.split("\n") if "FSDP" not in line and "DDP" not in line)
+    model = _TRAIN.replace(
+        "DDP(torch.nn.Linear(1, 1).cuda(), device_ids=[local_rank])", "torch.nn.Linear(1, 1).cuda()"
+    )
+    Path("train.py").write_text(f"{head}{_LOCAL}{_GROUP}{model.format(step=_STEP)}{more}\n")
+    script = reading.read(["train.py"], [])
+    verdicts = judge(Cluster(command="script", measurements=Measurements(script=script)), RULES)
+    found = [one.what for verdict in verdicts if verdict.code == "SCR041" for one in verdict.findings]
+    assert any("nothing averages" in text for text in found) is faulty
+
+
 @pytest.mark.parametrize(
     ("handler", "faulty"),
     [

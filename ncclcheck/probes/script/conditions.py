@@ -89,7 +89,7 @@ def _of_comparison(test: ast.Compare, ranks: Collection[str]) -> GuardKind:
     return "group" if any(_GROUP.fullmatch(name) for name in names) else "other"
 
 
-_AGREED = re.compile(r"reduc|all_|avg|average|mean|global|sync", re.IGNORECASE)
+_AGREED = re.compile(r"reduc|all_|mean|global|sync", re.IGNORECASE)
 
 
 def says_agreed(test: str) -> bool:

@@ -7,10 +7,26 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Script
 from ncclcheck.reports.judgement.findings import Finding, State, fail, warn, you
-from ncclcheck.reports.subjects.script.scripts import DDP, by_rank, here, of_own_steps, script_rule, written
+from ncclcheck.reports.subjects.script.processes import INIT
+from ncclcheck.reports.subjects.script.scripts import (
+    DDP,
+    SAMPLER,
+    by_rank,
+    here,
+    of_own_steps,
+    script_rule,
+    splits_model,
+    written,
+)
+from ncclcheck.reports.subjects.script.sides import differs
 from ncclcheck.reports.subjects.script.steps import shares_model
 from ncclcheck.reports.subjects.script.traced import objects, passes
 
+# What may exchange gradients: collectives, wrappers, engines, averaging of models.
+_AVERAGES = re.compile(
+    r"reduce|gather|broadcast|DDP|ParallelModel|(?:Data|Module)Parallel|[pP]arallelize|FSDP|fully_shard|FullySharded|engine|deepspeed|horovod|apex"
+    r"|accelerat|fabric|lightning|averag|sync|rpc|isend|irecv|\bsend\b|\brecv\b|[zZ]eRO|ZeroRed|no_ddp|wrap_model",
+)
 _SCHEDULER = re.compile(r"(?:^|[._])(?:lr_)?sched(?:uler)?s?$", re.IGNORECASE)
 _SAMPLES = "Ranks deal samples out from different orders: some come twice in an epoch, others never."
 
@@ -41,6 +57,18 @@ def changed(script: Script) -> Iterator[Finding]:
     of_own_steps(script)
     if not shares_model(script):
         return
+    for call in script.trace:
+        rate = "lr"
+        if "params:" in call.values.get("0", "") and differs(call, rate) and passes(script):
+            yield warn(
+                here(call),
+                f"the learning rate is another one on each rank: {call.arguments.get(rate, '')}",
+                why="The ranks' copies of the model drift apart.",
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[you("Give all ranks one learning rate.")],
+            )
+            break
     wrapped: set[str] = set()
     sent = any("broadcast" in call.name and not by_rank(call) for call in script.trace)
     reported: set[tuple[str, int]] = set()
@@ -72,13 +100,15 @@ def _changes(call: Call, wrapped: set[str]) -> str:
         return "the learning rate is set"
     if call.name == ".set_epoch" and "sampler" in call.on:
         return "the sampler is given the epoch"
-    if call.name == ".step" and _SCHEDULER.search(call.on):
-        return f"{call.on} takes its step"
     optimizers = objects(call, "on", "optimizer", "plateau")
-    if call.name == ".step" and optimizers:
+    if call.name == ".step" and (optimizers or _SCHEDULER.search(call.on)):
         return f"{call.on} takes its step"
     if call.name == ".load_state_dict" and optimizers:
         return f"{call.on} is given a state"
+    if call.name == ".zero_grad" and (optimizers or objects(call, "on", "ddp")):
+        return f"the gradients of {call.on} are cleared"
+    if call.name.endswith(("clip_grad_norm_", "clip_grad_value_")):
+        return "gradients are clipped"
     models = objects(call, "on", "ddp", "module", "new", "object")
     if (
         call.name == ".load_state_dict"
@@ -95,6 +125,19 @@ def _is_counterpart(other: Call, call: Call) -> bool:
     if other.name != call.name or guard is None or theirs is None:
         return False
     return (theirs.file, theirs.line, theirs.branch) != (guard.file, guard.line, guard.branch)
+
+
+def _never_averaged(script: Script) -> tuple[Call, Call] | None:
+    """A sampler of all ranks, and a backward pass after which ranks exchange nothing, by whatever name."""
+    words = {word for file in script.files for word in (*file.words, *file.modules)}
+    if shares_model(script) or splits_model(script) or any(map(_AVERAGES.search, words)):
+        return None
+    sampler = next((call for call in script.trace if call.name in SAMPLER), None)
+    trained = passes(script)
+    started = any(
+        call.name == INIT and all(guard.kind != "other" for guard in call.guards) for call in script.trace
+    )
+    return (sampler, trained[0]) if sampler and trained and started else None
 
 
 @script_rule("SCR041", "the gradients of a step are exchanged", worst=State.FAIL)
@@ -118,12 +161,33 @@ def exchanged(script: Script) -> Iterator[Finding]:
     PyTorch documentation, torch.nn.parallel.DistributedDataParallel.no_sync.
     """
     of_own_steps(script)
+    if alone := _never_averaged(script):
+        sampler, backward = alone
+        yield warn(
+            here(backward),
+            "the samples are shared out among the ranks, and nothing averages their gradients",
+            why="Each rank trains a model of its own, on its part of the samples.",
+            owner="job",
+            evidence=[written(script, backward), written(script, sampler)],
+            fix=[you("Wrap the model in DistributedDataParallel, and call that in the forward pass.")],
+        )
     for call in script.trace:
         if call.name != ".no_sync" or not call.guards or not call.loops:
             continue
         asked = (call.guards[-1].text, call.guards[-1].branch)
         if call.guards[-1].kind in ("group", "main"):
             continue
+        loop = call.loops[-1]
+        if call.guards[-1].branch == "if" and loop.over == f"range({asked[0].removeprefix(f'{loop.target} < ')})":
+            yield fail(
+                here(call),
+                f"no_sync is used in every step: {asked[0]} holds in all of range({asked[0].rpartition(' ')[2]})",
+                why="The gradients of these steps are averaged over no ranks.",
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[you("Leave no_sync out in the last step before the optimizer's.")],
+            )
+            return
         steps = [step for step in script.trace if step.name == ".step" and step.loops[:1] == call.loops[:1]
                  and objects(step, "on", "optimizer")]  # fmt: skip
         steps += [step for step in script.trace if step.name == ".step" and step.loops[:1] == call.loops[:1]

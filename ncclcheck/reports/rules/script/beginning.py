@@ -21,7 +21,7 @@ from ncclcheck.reports.subjects.script.traced import passes, tags
 
 _SEEDS = re.compile(r"^torch\.(?:cuda\.|random\.)?manual_seed(?:_all)?$|seed_everything$|set_seed$")
 _SENDS = re.compile(r"broadcast|scatter|_sync_params|sync_module_states|sync_model|load_state_dict")
-_KEEPS = re.compile(r"^wandb\.init$|(?:^|\.)SummaryWriter$|^mlflow\.start_run$")
+_KEEPS = re.compile(r"^(?:wandb|swanlab)\.init$|(?:^|\.)SummaryWriter$|^mlflow\.start_run$")
 _UNLIKE = {"rank", "local", "byrank"}
 
 

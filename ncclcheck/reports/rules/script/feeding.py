@@ -28,7 +28,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     with_argument,
     written,
 )
-from ncclcheck.reports.subjects.script.traced import tags
+from ncclcheck.reports.subjects.script.traced import made_at, tags
 
 _WITH_BUFFERS = (
     "register_buffer", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm", "convert_sync_batchnorm",
@@ -38,6 +38,7 @@ _NO_GRADIENTS = ("torch.no_grad", "torch.inference_mode", "torch.set_grad_enable
 _DEEP = 3  # functions within functions that a model is handed on to
 _BUILDS_DATA = re.compile(r"Dataset$|ImageFolder$|^torchvision\.datasets\.|load_dataset$")
 _SPLITS = re.compile(r"permutation$|random_split$|train_test_split$|random\.shuffle$")
+_ALL_CORES = re.compile(r"(?:[\w.]+\.)?cpu_count\(\)")
 _TORCH_SEEDS = ("torch.manual_seed", "torch.random.manual_seed")
 _SEEDS = (
     "manual_seed",
@@ -360,6 +361,7 @@ def workers(script: Script) -> Iterator[Finding]:
         call.name in DDP or SHARDED.search(call.name) for call in calls
     ):
         return
+    yield from _copied(script)
     for call in calls:
         given = {"num_workers", "5", "*"} & {*call.arguments}
         none = given_to(script, call, "num_workers", "5") == "0" and call.arguments.get("num_workers", "0") != "0"
@@ -390,6 +392,26 @@ def workers(script: Script) -> Iterator[Finding]:
                 ],
             )  # fmt: skip
             return
+
+
+def _copied(script: Script) -> Iterator[Finding]:
+    """Batches that are to be copied beside the work from memory that is not pinned; as many workers as cores."""
+    for call in script.trace:
+        if call.name in LOADER and _ALL_CORES.fullmatch(call.arguments.get("num_workers", "")):
+            text = f"each rank starts as many workers as the node has cores: {call.arguments['num_workers']}"
+            yield note(here(call), text, evidence=[written(script, call)],
+                       fix=[you("Divide the cores by the ranks of the node.")])  # fmt: skip
+            break
+    for call in script.trace:
+        if call.name not in (".to", ".cuda") or call.arguments.get("non_blocking") != "True":
+            continue
+        for tag in sorted(tags(call, "on")):
+            made = made_at(script, tag.removeprefix("from:")) if tag.startswith("from:loader@") else None
+            if made and made.name in LOADER and not {"pin_memory", "6", "*"} & {*made.arguments}:
+                text = "non_blocking=True copies as without: the loader's batches are not in pinned memory"
+                yield note(here(made), text, evidence=[written(script, made), written(script, call)],
+                           fix=[you("Give the loader pin_memory=True.")])  # fmt: skip
+                return
 
 
 def _is_in_memory(script: Script, loader: Call) -> bool:

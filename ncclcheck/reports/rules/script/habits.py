@@ -69,6 +69,15 @@ def data_parallel(script: Script) -> Iterator[Finding]:
     if own_ways(script):
         return
     if any(call.name.endswith(("DistributedDataParallel", "DDP")) for call in script.calls):
+        if split := _in_its_place(script):
+            yield warn(
+                here(split),
+                "on several GPUs DataParallel takes the place of DistributedDataParallel, in a job with a group",
+                why="Each rank trains a model of its own: its gradients are averaged over no ranks.",
+                owner="job",
+                evidence=[written(script, split)],
+                fix=[you("Use DistributedDataParallel, with one GPU for each process.")],
+            )
         return
     for call in reached(script):
         if call.name in ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel"):
@@ -84,6 +93,18 @@ def data_parallel(script: Script) -> Iterator[Finding]:
             else:
                 yield note(here(call), "DataParallel is slower than DistributedDataParallel, on one node too",
                            evidence=[written(script, call)])  # fmt: skip
+
+
+def _in_its_place(script: Script) -> Call | None:
+    """DataParallel that ranks come to after they have started their group, because there are several GPUs."""
+    started = False
+    for call in script.trace:
+        started |= call.name == INIT and _is_plain(call)
+        if started and call.name in ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel"):
+            asks = [guard for guard in call.guards if guard.kind != "main"]
+            if all("device_count" in guard.text and guard.branch == "if" for guard in asks):
+                return call
+    return None
 
 
 def _is_alone(script: Script, call: Call) -> bool:

@@ -26,8 +26,9 @@ from ncclcheck.reports.subjects.script.scripts import (
     with_argument,
     written,
 )
+from ncclcheck.reports.subjects.script.sides import LOCALS, numbers, starts_by_itself
 from ncclcheck.reports.subjects.script.traced import tags
-from ncclcheck.reports.subjects.script.world import runs_for_certain, waits_for_all
+from ncclcheck.reports.subjects.script.world import runs_for_certain, spans_nodes, waits_for_all
 
 _OF_ONE_NODE = re.compile(r"^['\"]file://(/tmp|/dev/shm|/var/tmp|/scratch)/")
 _READS_VARIABLE = re.compile(r"^os\.(?:environ\.get|getenv)$")
@@ -203,6 +204,11 @@ def whole_rank(script: Script) -> Iterator[Finding]:
         make = warn if (script.nodes or 1) > 1 else note
         yield make(here(call), text, why=_TWICE_READ, owner="job", evidence=[written(script, call)],
                    fix=[_of_the_job(script, call, call.arguments["rank"])])  # fmt: skip
+    if script.nodes != 1 and (call := _spawned_alike(script)):
+        rank = call.arguments.get("rank", call.arguments.get("4", ""))
+        text = f"{rank} is the number of a process on its node: with several nodes each rank is there twice"
+        yield note(here(call), text, evidence=[written(script, call)],
+                   fix=[you("Add the number of the node, times the processes of a node.")])  # fmt: skip
     if script.nodes == 1 or spawns(script):
         return
     for call in _handed_local(script):
@@ -236,6 +242,14 @@ def whole_rank(script: Script) -> Iterator[Finding]:
                 yield warn(here(call), text, why=why, owner="job", evidence=evidence, fix=fix)
             else:
                 yield note(here(call), f"{text}: this works on one node only", evidence=[written(script, call)])
+
+
+def _spawned_alike(script: Script) -> Call | None:
+    """A group of all nodes that is given the number of a spawned process as its rank."""
+    for call in script.trace:
+        if call.name == INIT and numbers(call, "rank", "4") == LOCALS and spans_nodes(script):
+            return call if starts_by_itself(script) else None
+    return None
 
 
 def _handed_local(script: Script) -> Iterator[Call]:

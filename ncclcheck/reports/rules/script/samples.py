@@ -9,6 +9,7 @@ from msgspec import structs
 
 from ncclcheck.probes.facts.script import Call, Loop, Script
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, seen, warn, you
+from ncclcheck.reports.subjects.script.processes import INIT
 from ncclcheck.reports.subjects.script.scripts import (
     LOADER,
     SAMPLER,
@@ -41,6 +42,7 @@ _SHARED_OUT = (*_SPLIT_OTHERWISE, "num_replicas", "batch_sampler")
 _OF_ONE_PROCESS = re.compile(r"torch\.utils\.data\.(?:sampler\.)?\w+Sampler")
 _PLAIN_SAMPLER = re.compile(r"(?:[\w.]+\.)?(?:Random|Sequential)Sampler\(")
 _WRAPS = re.compile(r"(?:^torch|^apex)\..*\.DistributedDataParallel$")
+_ASKS_FOR_GROUP = re.compile(r"^(?!not )[\w.]*initiali[sz]ed\(\)")
 _DATASET = re.compile(r"(?:^|[._])(?:data_?sets?|ds|data)(?:_(?!loader|sampler)\w+)?$", re.IGNORECASE)
 _ENDLESS = ("True", "1", "count()", "itertools.count()")
 _HELD_OUT = re.compile(r"val|test|eval|dev", re.IGNORECASE)
@@ -92,6 +94,16 @@ def shared_out(script: Script) -> Iterator[Finding]:
             evidence=[written(script, call)],
             fix=[you("Leave rank and num_replicas out: the sampler takes both from the group.")],
         )
+    if early := _asked_early(script):
+        call, start = early
+        yield warn(
+            here(call),
+            f"the sampler is built only where the group is started, which happens later, at {start.place}",
+            why="There is no group yet: every rank goes through the whole dataset.",
+            owner="job",
+            evidence=[written(script, call), written(script, start)],
+            fix=[you("Start the group before the loader is built.")],
+        )
     for call in _not_shared(script):
         places.add(call.place)
         yield _whole(script, call)
@@ -135,6 +147,20 @@ def _of_one_number(script: Script) -> Iterator[Call]:
         if call.name in SAMPLER and rank.isdecimal() and not single and not asked and call.place not in places:
             places.add(call.place)
             yield call
+
+
+def _asked_early(script: Script) -> tuple[Call, Call] | None:
+    """A sampler under the question whether there is a group, before all calls that start one."""
+    starts = [at for at, call in enumerate(script.trace) if call.name == INIT]
+    asked = [
+        (at, call)
+        for at, call in enumerate(script.trace)
+        if call.name in SAMPLER
+        and any(_ASKS_FOR_GROUP.search(guard.text) and guard.branch == "if" for guard in call.guards)
+    ]
+    if starts and asked and asked[-1][0] < starts[0]:
+        return asked[0][1], script.trace[starts[0]]
+    return None
 
 
 def _not_shared(script: Script) -> Iterator[Call]:
@@ -366,7 +392,11 @@ def _followed(script: Script) -> Iterator[tuple[Call, bool, tuple[Call, Loop] | 
             if call and not still and not {"*", "**"} & {*call.arguments}:
                 by_sampler[tag] = call, begun_anew(script, loader)
     for tag, (call, again) in by_sampler.items():
-        yield call, any(tag in tags(this, "on") for this in calls), again
+        told = [this for this in calls if tag in tags(this, "on")]
+        if again and counts_epochs(again[1]):  # once before the loop is as good as never
+            head = (again[1].file, again[1].line)
+            told = [this for this in told if any((loop.file, loop.line) == head for loop in this.loops)]
+        yield call, bool(told), again
 
 
 def _of_one_epoch(script: Script) -> tuple[Call, str] | None:

@@ -30,6 +30,10 @@ from ncclcheck.reports.subjects.script.scripts import (
 from ncclcheck.reports.subjects.script.traced import objects, tags
 
 _MODELS = ("ddp", "module", "new", "object")  # kinds of things that may be one
+_OF_ONE = re.compile(
+    r"rank|main|master|primary|chief|proc|leader|coord|root|zero|host|node|writ|sav(?:er|ing)|log|local|gpu",
+    re.IGNORECASE,
+)
 _TELLS = re.compile(r"(?:^|\.)(?:print|info|debug|warning|log)$")  # calls that only name the file
 # An option that says where, or whether, something is saved: all ranks are started with the same ones.
 _OPTION = re.compile(
@@ -95,7 +99,8 @@ def one_writer(script: Script) -> Iterator[Finding]:
         if ways and all(by_rank(way) or "rank" in way.values.get("path", "").split() for way in ways):
             continue  # whoever calls the function
         guards = [guard for guard in call.guards if guard.branch != "if" or not _is_option(script, guard)]
-        if not sure(structs.replace(call, guards=guards)) or not all(
+        plain = structs.replace(call, guards=guards)
+        if not (sure(plain) or (ways and _names_no_rank(plain))) or not all(
             guard.kind != "other"
             or _is_alike(guard)
             or (_OF_TIME.search(guard.text) and not _OF_FILE.search(guard.text))
@@ -118,6 +123,11 @@ def one_writer(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call)],
                 fix=[_on_rank_0(script, call)],
             )
+
+
+def _names_no_rank(call: Call) -> bool:
+    """Whether no condition has a word of a rank, of one that a rank comes to and that tells no ranks apart."""
+    return not any(guard.kind == "rank" or _OF_ONE.search(guard.text) for guard in call.guards)
 
 
 def _of_each_node(script: Script) -> Call | None:

@@ -347,7 +347,7 @@ def _unequal(script: Script) -> Iterator[Finding]:
         if made and _is_synchronised(script):
             continue
         share = "share" in (tags(made, "0") | tags(made, "dataset") | tags(made, "sampler")) if made else False
-        if made and (share or {"rank", "local", "first", "some"} & sizes):
+        if made and (share or {"rank", "local", "byrank", "first", "some"} & sizes):
             what = (
                 "the samples are divided by a step of the number of ranks"
                 if share

@@ -32,6 +32,12 @@ def drawn_alike(node: str, sharding: Sharding, frameworks: Collection[str], made
     )
 
 
+def _of_a_name(call: str) -> bool:
+    """`own.manual_seed`, and not what a dataset makes its own numbers by in one expression, or the global seed."""
+    owner, _, last = call.rpartition(".")
+    return last == "manual_seed" and owner.isidentifier() and owner != "torch"
+
+
 def _draw_apart(sharding: Sharding, made: Made) -> list[Remedy]:
     own = sharding.sampler not in _OF_TORCH
     if own:
@@ -43,7 +49,7 @@ def _draw_apart(sharding: Sharding, made: Made) -> list[Remedy]:
                 "return iter(indices[rank::world])  # indices: drawn for all ranks, with the same seed + epoch",
             )
         ]
-    lines = own_names.rewritten(made, "seed", lambda call: call.rpartition(".")[2] == "manual_seed")
+    lines = own_names.rewritten(made, "seed", _of_a_name)
     return [
         you(
             f"Seed what {sharding.sampler} draws from by rank.",

@@ -19,6 +19,12 @@ def numbers(call: Call, *keys: str) -> tuple[str, ...]:
     return next((call.each[key] for key in keys if key in call.each), ())
 
 
+def differs(call: Call, *keys: str) -> bool:
+    """Whether an argument is made of the rank, or is known to be another one on each."""
+    given = {tag for key in keys for tag in call.values.get(key, "").split()}
+    return len({*numbers(call, *keys)}) > 1 or not given.isdisjoint(("rank", "local", "byrank"))
+
+
 def gpus(call: Call, *keys: str) -> tuple[str, ...]:
     """The same as numbers of GPUs: of `1`, `"cuda:1"`, `"cuda"` on each rank."""
     found = [_NUMBER.fullmatch(one.strip("'\"")) for one in numbers(call, *keys)]
