@@ -77,7 +77,7 @@ SIGNS = (
     ),
     Sign(
         "connect-retried",
-        r"connect(?: to \S{1,120})? returned .{1,60}, retrying",
+        r"connect(?: to (?P<peer>\S{1,120}?)(?:<(?P<port>\d{1,5})>)?)? returned (?P<error>.{1,60}?), retrying",
         (
             "gpu-a17:1:1 [0] NCCL INFO socketPollConnect: connect to 10.0.3.18<40113> returned Connection "
             "refused, retrying (1/34) after sleep for 100 msec",
@@ -167,7 +167,7 @@ SIGNS = (
     ),
     Sign(
         "nccl-too-many-files",
-        r"(?:[Aa]ccept|[Cc]all to \w{1,40}|[Ss]ocket creation|listen|bind)\b.{0,80}Too many open files"
+        r"(?:[Aa]ccept|[Cc]all to \w{1,40}|[Ss]ocket creation|listen|bind|[Pp]oll(?:\(\))?)\b.{0,80}Too many open files"
         r"|\[Proxy Service\] Poll failed: Invalid argument",  # of more descriptors than the limit, poll(2)
         (
             _WARN + "socketTryAccept: Accept failed: Too many open files",

@@ -128,15 +128,16 @@ _ANSWERS = {  # by strerror(); of those that are not here any link between the t
         ("ip -br link; dmesg -T | grep -iE 'link|carrier'",),
     ),
     "Operation not permitted": _Answer(
-        "This host itself forbids the connection: a rule of its own firewall, or a policy of the container.",
+        "This host itself forbids the connection: a route or rule (prohibit), its own firewall, or a policy of "
+        "the container.",
         "Confirm, on this host.",
-        ("nft list ruleset | grep -A9 'hook output'; iptables -S OUTPUT",),
+        ("ip route; ip rule", "nft list ruleset | grep -A9 'hook output'; iptables -S OUTPUT"),
     ),
     "Invalid argument": _Answer(
-        "The address cannot be dialled as it was announced: link-local (fe80::) without its interface, or of "
-        "another family.",
-        "Confirm: what the peer announced, and let it take a routable address.",
-        ("ip -br addr", "export NCCL_SOCKET_FAMILY=AF_INET"),
+        "A route of this host throws away what goes there (blackhole), or the address cannot be dialled as it was "
+        "announced: link-local (fe80::) without its interface, or of another family.",
+        "Confirm, on this host: the routes, and what the peer announced.",
+        ("ip route; ip rule; ip -br addr",),
     ),
 }
 _ANSWERS["Permission denied"] = _ANSWERS["Operation not permitted"]

@@ -103,6 +103,14 @@ SYSTEM = (
         owner="node",
     ),
     meant(
+        r"[Aa]ccept\b.{0,160}(?:No route to host|Network is unreachable|Connection timed out|Connection refused)",
+        "the network lost a connection while NCCL took it",
+        "The kernel hands on what happened to a connection before it was taken: the peer went away, or no path "
+        "leads back to it.",
+        ("Confirm: whether each node reaches each other, both ways.", "ncclcheck env --hosts HOST1,HOST2"),
+        ("Look at the routes of this host, and at firewalls that answer with a reset.", "ip route; ip -br addr"),
+    ),
+    meant(
         rf"{_NETWORK}.{{0,200}}(?:Function not implemented|Operation not supported|Protocol not available)",
         "the kernel, or the sandbox around the process, does not have a call that NCCL needs",
         "Sandboxes that stand in for the kernel (gVisor), and very old kernels, know no such socket option.",

@@ -298,7 +298,8 @@ AROUND = (
         owner="node",
     ),
     meant(
-        r"Unable to query (?:device|port)|Call to ibv_poll_cq\(\) returned|ibv_post_(?:send|recv)\(\) failed"
+        r"Unable to query (?:device|port)|Call to ibv_\w{3,40} failed\.?$"
+        r"|Call to ibv_poll_cq\(\) returned|ibv_post_(?:send|recv)\(\) failed"
         r"|mlx5dv_\w+ failed|Error in mlx5dv_|Got CQE with error|DOCA (?:failure|Error)|dlvsym failed",
         "an RDMA card's driver refuses a call of NCCL",
         "The card went away, was reset, or rdma-core in the image and the kernel's driver are of different times.",

@@ -17,7 +17,7 @@ from ncclcheck.reports.judgement.findings import (
     seen,
     you,
 )
-from ncclcheck.reports.subjects.logs.ending import died
+from ncclcheck.reports.subjects.logs.ending import died, gave_up
 from ncclcheck.reports.subjects.logs.logged import (
     at_host,
     by_host,
@@ -324,6 +324,7 @@ def cards_open(logs: Logs) -> Iterator[Finding]:
     for host, events in by_host(said(logs, "ib-open-device")).items():
         stopped = any(starting(process) for process in processes.get(host, [])) or died(logs)
         stopped = stopped or bool(said(logs, "wrong-socket-type"))  # the others went on with theirs
+        stopped = stopped or any(gave_up(logs, event) for event in events)
         cards = ", ".join(values_of(events, "device")) or "an RDMA card"
         yield cause(
             events,

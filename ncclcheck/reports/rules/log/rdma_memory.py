@@ -110,7 +110,11 @@ def gpudirect(logs: Logs) -> Iterator[Finding]:
     if refused := [
         event for event in said(logs, "ib-memory") if event.fields.get("error", "").startswith("Bad address")
     ]:
-        yield _refused(logs, refused)
+        of_host = [event for event in refused if _copies(logs, event)]
+        if of_host:
+            yield _refused_of_host(logs, of_host)
+        if rest := [event for event in refused if event not in of_host]:
+            yield _refused(logs, rest)
     by_name = processes_by_host(logs)
     without = {host: processes for host, processes in by_name.items() if _without(processes)}
     disabled = [event for event in said(logs, "ib-gdr-disabled") if event.host in without or not logs.processes]
@@ -216,6 +220,34 @@ def _refused(logs: Logs, events: list[LogEvent]) -> Finding:
             *([_NOT_BY_MPI] if ucx else []),
             admin("Load nvidia-peermem again, after the card's driver.",
                   "modprobe -r nvidia-peermem", "modprobe nvidia-peermem", "dmesg | grep -i peer"),
+        ],
+        more=version_seen(logs, events[0]),
+    )  # fmt: skip
+
+
+def _copies(logs: Logs, event: LogEvent) -> bool:
+    """Whether that process is seen to send over cards, and nothing of it straight from a GPU."""
+    process = process_of(logs, event)
+    return (
+        "ucx" not in event.fields
+        and process is not None
+        and any(kind.startswith("NET/IB") for kind in process.vias)
+        and not _direct([process])
+    )
+
+
+def _refused_of_host(logs: Logs, events: list[LogEvent]) -> Finding:
+    return cause(
+        events,
+        "an RDMA card cannot register memory of the host (Bad address): GPUDirect RDMA is not in use here",
+        why="The memory is no longer mapped in this process, or is of a kind that the card cannot hold in place: "
+        "a fork after NCCL's start, memory that the program unmapped, a filter or sandbox around the process.",
+        owner="job",
+        fix=[
+            you("Confirm: what the card's driver says, and whether it works without buffers of the program.",
+                "dmesg -T | grep -iE 'mlx5|infiniband'", "export NCCL_LOCAL_REGISTER=0"),
+            you("Where the program forks after NCCL's start, let it spawn; or tell verbs of it.",
+                "export RDMAV_FORK_SAFE=1"),
         ],
         more=version_seen(logs, events[0]),
     )  # fmt: skip

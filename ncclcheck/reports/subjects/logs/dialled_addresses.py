@@ -38,9 +38,22 @@ def dialled(logs: Logs, *kinds: str) -> list[Dialled]:
 
 def _all(logs: Logs) -> Iterator[Dialled]:
     known = _owners(logs)
-    for event in said(logs, "connect-failed", "connection-gone"):
+    for event in [*said(logs, "connect-failed", "connection-gone"), *_still_dialling(logs)]:
         address = (event.fields.get("peer") or event.fields.get("far", "")).partition("%")[0]
         yield Dialled(event, _kind(event, address, process_of(logs, event), known.get(address, set())), address)
+
+
+def _still_dialling(logs: Logs) -> list[LogEvent]:
+    """The last tries of processes whose lines end with them in their start.
+
+    A refusal only says that the peer does not listen yet; no other answer changes by waiting.
+    """
+    last = {(event.file, event.host, event.pid): event.line for event in logs.events}
+    tries = [event for event in said(logs, "connect-retried")
+             if event.line == last[event.file, event.host, event.pid]]  # fmt: skip
+    hopeless = [event for event in tries if event.fields.get("error") not in (None, _REFUSED)]
+    mine = [(event, process_of(logs, event)) for event in hopeless]
+    return [event for event, process in mine if process is not None and process.began > process.completed]
 
 
 def _owners(logs: Logs) -> dict[str, set[tuple[str, str]]]:

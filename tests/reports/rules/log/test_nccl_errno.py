@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.logs import causes
-from tests.helpers.logs import judged
+from tests.helpers.logs import judged, raised
 
 _INIT = "rank {0} nranks 2 cudaDev 0 nvmlDev 0 busId 10000 commId 0xed - Init {1}\n"
 _BEGAN = "".join(
@@ -159,6 +159,25 @@ def test_an_end_that_says_nothing_may_be_gone(both: bool) -> None:
     )
     what = judged(log)["LOG036"].findings[0].what
     assert ("rank 1 (pid 4711 of h2), which says nothing of it, is gone" in what) is not both
+
+
+@pytest.mark.parametrize(("error", "named"), [("No route to host", True), ("Connection refused", False)])
+def test_a_start_that_ends_in_tries_tells_why_they_fail(error: str, named: bool) -> None:
+    began = "".join(_BEGAN.splitlines(keepends=True)[:2])
+    tried = "".join(
+        f"h2:4711:4711 [0] NCCL INFO socketPollConnect: connect to 10.0.3.10<39855> returned {error}, "
+        f"retrying ({n}/34) after sleep for {n}00 msec\n"
+        for n in range(1, 20)
+    )
+    found = raised(began + tried)
+    assert ("LOG014" in found) is named
+
+
+@pytest.mark.parametrize(("via", "words"), [("NET/IB/0/GDRDMA", "memory of a GPU"), ("NET/IB/0", "of the host")])
+def test_memory_that_cannot_be_registered_is_of_the_host_without_gpudirect(via: str, words: str) -> None:
+    channel = f"h2:4711:4800 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [send] via {via}\n"
+    line = "h2:4711:4800 [0] misc/ibvwrap.cc:229 NCCL WARN Call to ibv_reg_mr failed with error Bad address\n"
+    assert words in judged(f"{_CARDS}{_BEGAN}{channel}{line}")["LOG040"].findings[0].what
 
 
 def test_a_process_that_came_to_no_rank_is_named() -> None:
