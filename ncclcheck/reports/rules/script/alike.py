@@ -152,7 +152,9 @@ def exchanged(script: Script) -> Iterator[Finding]:
 
     ## How we know
     The script is followed from its first line: `no_sync` and the optimizer's `step` stand under the same
-    condition, by its words and branch, in one loop, and no other `step` is taken there.
+    condition, by its words and branch, in one loop, and no other `step` is taken there. Or `i < n` holds in all of
+    `range(n)`. Or samples are shared out by a sampler, and no word of the script speaks of anything that averages
+    gradients (a warning).
 
     ## Fix
     - **you** turn the condition around: no_sync in the steps that only accumulate.
